@@ -26,7 +26,7 @@ const explainLong = `Explain why a pod waits or is where it is, or why a node st
 controller decides with: a change that would help a pod was planned with, and what keeps a node is what keeps it in the controller.
 The command changes nothing.
 
-Without --instance-types, prices are on-demand prices of EC2 in us-east-1.`
+Prices are those of the controller.`
 
 const explainExample = `  # Why does this pod wait, what would help, and what would that cost?
   kubectl karve explain pod/train-7 -n team
@@ -48,7 +48,7 @@ func explainCommand(ctx context.Context, s streams) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	o.addInstanceTypeFlags(fs)
 	o.output.addFlag(fs, "the planner's messages and everything that was looked at")
 	o.kube.AddFlags(fs)
 	return cmd
@@ -100,22 +100,16 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return fmt.Errorf("select a cluster with --kubeconfig or --context: %w", err)
 	}
-	types, err := o.types()
-	if err != nil {
-		return err
-	}
 	live, err := connect(o.kube, "")
 	if err != nil {
 		return err
 	}
-	cluster, err := live.cluster(ctx, types)
+	cluster, notes, err := o.read(ctx, live)
 	if err != nil {
 		return err
 	}
-	settings, notes := live.settings(ctx)
-	if o.instanceTypes == "" {
-		notes = append(notes, builtinNotes(cluster)...)
-	}
+	settings, more := live.settings(ctx)
+	notes = append(notes, more...)
 	a, err := explained(explain.New(cluster, settings), kind, namespace, name)
 	if err != nil {
 		return err

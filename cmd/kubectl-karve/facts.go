@@ -32,6 +32,7 @@ import (
 	"karve.sh/karve/config"
 	"karve.sh/karve/pkg/apis/crds"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/doctor"
 )
 
@@ -347,7 +348,7 @@ func monitors(o *unstructured.Unstructured, set labels.Set) bool {
 func (r *factReader) cluster(ctx context.Context) {
 	types, err := builtin.InstanceTypes()
 	if err == nil {
-		r.facts.Cluster, err = r.connection.cluster(ctx, types)
+		r.facts.Cluster, err = r.connection.cluster(ctx, cloud.SameForAll(types))
 	}
 	if err != nil {
 		r.missed("NodePools, nodes and pods", "list them, and what docs/plan.md names, in all namespaces", err)

@@ -78,9 +78,14 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 // addSourceFlags adds the flags that name a cluster, or manifests instead of one, and the instance types.
 func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
 	o.files.AddFlags(fs)
+	o.addInstanceTypeFlags(fs)
+	o.kube.AddFlags(fs)
+}
+
+// addInstanceTypeFlags adds the flags that say where instance types and prices come from.
+func (o *planOptions) addInstanceTypeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
 	addNamespaceFlag(fs, &o.namespace)
-	o.kube.AddFlags(fs)
 }
 
 // run reads, plans and writes. It writes nothing if it fails, except for a plan that does not meet the conditions.
@@ -175,13 +180,17 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 
 // cluster returns the cluster to plan for, and notes for the user.
 func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Cluster, []string, error) {
+	named := o.files.ToOptions()
+	if len(named.Filenames) == 0 && named.Kustomize == "" {
+		live, err := connect(o.kube, ", or name manifests with -f")
+		if err != nil {
+			return nil, nil, err
+		}
+		return o.read(ctx, live)
+	}
 	types, err := o.types()
 	if err != nil {
 		return nil, nil, err
-	}
-	named := o.files.ToOptions()
-	if len(named.Filenames) == 0 && named.Kustomize == "" {
-		return o.live(ctx, types)
 	}
 	files, err := readFiles(ctx, named, in)
 	if err != nil {
@@ -199,17 +208,20 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Clus
 	return c, notes, nil
 }
 
-// live reads the cluster to plan for. Its instance types are those of the file, or those that the controller has published.
-func (o *planOptions) live(ctx context.Context, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
-	live, err := connect(o.kube, ", or name manifests with -f")
+// machines returns the instance types of the file, or those that the controller has published.
+func (o *planOptions) machines(ctx context.Context, live connection) (machines, error) {
+	if o.instanceTypes == "" {
+		return live.machines(ctx, o.namespace, time.Now())
+	}
+	types, err := o.types()
+	return machines{Catalog: cloud.SameForAll(types)}, err
+}
+
+// read reads a cluster, and returns notes on its instance types.
+func (o *planOptions) read(ctx context.Context, live connection) (*snapshot.Cluster, []string, error) {
+	m, err := o.machines(ctx, live)
 	if err != nil {
 		return nil, nil, err
-	}
-	m := machines{Catalog: cloud.SameForAll(types)}
-	if o.instanceTypes == "" {
-		if m, err = live.machines(ctx, o.namespace, time.Now()); err != nil {
-			return nil, nil, err
-		}
 	}
 	c, err := live.cluster(ctx, m)
 	if err != nil {

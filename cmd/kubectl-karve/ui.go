@@ -13,7 +13,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/snapshot"
@@ -40,7 +39,7 @@ func uiCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.port, "port", 0, "port on this computer; a free one if it is 0")
-	fs.StringVar(&o.plan.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	o.plan.addInstanceTypeFlags(fs)
 	o.plan.kube.AddFlags(fs)
 	return cmd
 }
@@ -50,16 +49,16 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if o.port < 0 || o.port > 65535 {
 		return fmt.Errorf("--port must be between 0 and 65535, but is %d", o.port)
 	}
-	types, err := o.plan.types()
-	if err != nil {
-		return err
-	}
 	c, err := connect(o.plan.kube, "")
 	if err != nil {
 		return err
 	}
+	m, err := o.plan.machines(ctx, c)
+	if err != nil {
+		return err
+	}
 	klog.SetLogger(logr.Discard()) // The page says it if the cluster cannot be read.
-	gatherer, err := gather.Open(ctx, c.config, cloud.SameForAll(types), replicasTimeout)
+	gatherer, err := gather.Open(ctx, c.config, m, replicasTimeout)
 	if err != nil {
 		return err
 	}
@@ -76,6 +75,9 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	}
 	if _, err := fmt.Fprintf(s.out, "http://%s/#token=%s\n", listener.Addr(), token); err != nil {
 		return err
+	}
+	if m.note != "" {
+		fmt.Fprintf(s.err, "note: %s\n", m.note)
 	}
 	fmt.Fprintln(s.err, "Open this URL. Ctrl-C ends the page.")
 	return server.Serve(ctx, listener)
