@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/labels"
@@ -20,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/version"
 )
 
 // report holds what the agent reports: metrics, the Node's labels and conditions, and whether it is ready.
@@ -61,8 +64,43 @@ func newReport(a *agent) *report {
 	if a.options.podLogs != none {
 		config.Pods = metrics.LogFolders{Root: a.options.podLogs}
 	}
+	if a.options.podResourcesSocket != none {
+		config.Held = held(plugin.PodResources{Socket: a.options.podResourcesSocket})
+	}
 	r.exporter = metrics.New(config)
 	return r
+}
+
+// heldPatience is how long a scrape waits for the kubelet to list what containers hold.
+const heldPatience = 2 * time.Second
+
+// held returns a function that asks the kubelet which containers hold replicas.
+func held(kubelet plugin.PodResources) func() ([]metrics.Held, error) {
+	return func() ([]metrics.Held, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), heldPatience) //nolint:forbidigo // A reading serves several scrapes, and outlives each.
+		defer cancel()
+		holders, err := kubelet.Holders(ctx)
+		return heldBy(holders), err
+	}
+}
+
+// heldBy returns how many devices of each GPU containers hold.
+func heldBy(holders []plugin.Holder) []metrics.Held {
+	var all []metrics.Held
+	for _, h := range holders {
+		namespace, pod, _ := strings.Cut(h.Pod, "/")
+		for _, id := range h.Devices {
+			of := metrics.Held{Namespace: namespace, Pod: pod, Container: h.Container, UUID: alloc.UUID(id)}
+			// A pod that ends and its successor may have the same name.
+			i := slices.IndexFunc(all, func(h metrics.Held) bool { h.Replicas = 0; return h == of })
+			if i < 0 {
+				i = len(all)
+				all = append(all, of)
+			}
+			all[i].Replicas++
+		}
+	}
+	return all
 }
 
 func (r *report) replicas() map[string]metrics.Replicas {
@@ -136,6 +174,7 @@ func (r *report) handler() http.Handler {
 func (r *report) more(t *metrics.Text) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	writeBuild(t)
 	t.Family("karve_node_registration_seconds", metrics.Gauge, "From wanting a resource to the kubelet having taken it, the last time.")
 	for _, resource := range slices.Sorted(maps.Keys(r.registered)) {
 		t.Sample(r.registered[resource].Seconds(), "resource", resource)
@@ -163,6 +202,13 @@ func (r *report) more(t *metrics.Text) {
 	t.Sample(float64(r.allocated[false]), "result", "refused")
 	t.Family("karve_node_allocation_seconds_max", metrics.Gauge, "The longest that a container had to wait for its devices.")
 	t.Sample(r.slowest.Seconds())
+}
+
+// writeBuild writes the version of the program.
+func writeBuild(t *metrics.Text) {
+	built := version.This()
+	t.Family("karve_build_info", metrics.Gauge, "1, with the version of the program.")
+	t.Sample(1, "version", built.Version, "revision", cmp.Or(built.Revision, "unknown"), "goversion", built.Go)
 }
 
 // opened, refused, sharing and health update what is written to the Node.

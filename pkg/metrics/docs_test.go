@@ -28,7 +28,7 @@ func kind(c prometheus.Collector) string {
 	switch c.(type) {
 	case prometheus.Histogram, *prometheus.HistogramVec:
 		return "histogram"
-	case *prometheus.GaugeVec:
+	case *prometheus.GaugeVec, *bills:
 		return "gauge"
 	case *prometheus.CounterVec:
 		return "counter"
@@ -48,17 +48,20 @@ func table(t *testing.T) string {
 	New(&all)
 	var rows []string
 	for _, c := range all {
-		descs := make(chan *prometheus.Desc, 1)
+		descs := make(chan *prometheus.Desc, 10)
 		c.Describe(descs)
-		m := desc.FindStringSubmatch((<-descs).String())
-		if m == nil {
-			t.Fatalf("a metric cannot be read: %T", c)
+		close(descs)
+		for d := range descs {
+			m := desc.FindStringSubmatch(d.String())
+			if m == nil {
+				t.Fatalf("a metric cannot be read: %s", d)
+			}
+			labels := ""
+			if m[3] != "" {
+				labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
+			}
+			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", m[1], kind(c), labels, m[2]))
 		}
-		labels := ""
-		if m[3] != "" {
-			labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
-		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", m[1], kind(c), labels, m[2]))
 	}
 	slices.Sort(rows)
 	return "| metric | type | labels | |\n|---|---|---|---|\n" + strings.Join(rows, "")

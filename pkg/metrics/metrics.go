@@ -80,7 +80,12 @@ type Metrics struct {
 	PoolUnusedNodes  *prometheus.GaugeVec
 	PoolUnusedPrice  *prometheus.GaugeVec
 	UnusedEvictions  *prometheus.CounterVec
+	PoolKarpenter    *prometheus.GaugeVec
+	PodsWait         *prometheus.HistogramVec
+	poolLimit        *prometheus.GaugeVec
+	poolUsage        *prometheus.GaugeVec
 	rollouts         rollouts
+	bills            *bills
 	progress
 }
 
@@ -152,11 +157,20 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolUnusedPrice: pool("unused_usd_per_hour", "Price of the nodes whose replicas are held by pods that do not use the GPUs, in US dollars per hour."),
 		UnusedEvictions: prometheus.NewCounterVec(counter("pods", "evicted_unused_total",
 			"Pods evicted because of the annotation karve.sh/evict-when-unused."), []string{nodePool}),
+		PoolKarpenter: pool("karpenter_usd_per_hour", "A model, not a bill: price of the nodes that Karpenter's packing alone would launch from empty for the pods that run now, on the same offerings, "+
+			"in US dollars per hour. Compare its sum over all NodePools. There is no series while the model has no place for a pod."),
+		PodsWait: prometheus.NewHistogramVec(histogram("pods", "wait_seconds",
+			"Time from the creation of a pod that waits for replicas until the scheduler binds it to a node of the NodePool, including the time behind scheduling gates.",
+			prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),
+		poolLimit: prometheus.NewGaugeVec(gauge("pool", "limit", "Limit of the NodePool (spec.limits), in cores, bytes or pieces."), []string{nodePool, "resource"}),
+		poolUsage: prometheus.NewGaugeVec(gauge("pool", "limit_used", "What the NodePool's nodes count against each of its limits, in cores, bytes or pieces."), []string{nodePool, "resource"}),
 	}
 	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
 		m.LaunchesRefused, m.OfferingsRefused, m.LaunchWindow, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
-		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls)
-	m.rollouts, m.progress = newRollouts(r), newProgress(r)
+		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls,
+		m.PoolKarpenter, m.PodsWait, m.poolLimit, m.poolUsage)
+	m.rollouts, m.progress, m.bills = newRollouts(r), newProgress(r), newBills(r)
+	registerBuild(r)
 	return m
 }
 
@@ -189,13 +203,28 @@ func (m *Metrics) SetAside(a solve.Aside) {
 func (m *Metrics) ForgetPool(pool string) {
 	for _, gauge := range []*prometheus.GaugeVec{
 		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted,
-		m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice,
+		m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice, m.PoolKarpenter,
 	} {
 		gauge.DeleteLabelValues(pool)
 	}
 	m.OfferingsRefused.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	m.Limits(pool, nil)
 	m.PoolHeadroom.DeletePartialMatch(prometheus.Labels{nodePool: pool})
 	m.forgetClaims(pool)
+}
+
+// Limit is a limit of a NodePool, and what its nodes count against it, in the base unit of the resource.
+type Limit struct{ Limit, Used float64 }
+
+// Limits records the limits of a NodePool by resource.
+func (m *Metrics) Limits(pool string, limits map[string]Limit) {
+	for _, g := range []*prometheus.GaugeVec{m.poolLimit, m.poolUsage} {
+		g.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	}
+	for resource, l := range limits {
+		m.poolLimit.WithLabelValues(pool, resource).Set(l.Limit)
+		m.poolUsage.WithLabelValues(pool, resource).Set(l.Used)
+	}
 }
 
 // USD converts micro-dollars to dollars.

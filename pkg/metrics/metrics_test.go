@@ -2,13 +2,16 @@ package metrics
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -56,13 +59,14 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 	r := prometheus.NewRegistry()
 	m := New(r)
 	for _, pool := range []string{"gone", "stays"} {
-		for _, g := range []*prometheus.GaugeVec{m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker} {
+		for _, g := range []*prometheus.GaugeVec{m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolKarpenter} {
 			g.WithLabelValues(pool).Set(1)
 		}
 	}
 	m.OfferingsRefused.WithLabelValues("gone", "InsufficientCapacity").Inc()
 	for _, pool := range []string{"gone", "stays"} {
 		m.Claims(pool, map[string]Claims{"Launched": {2, time.Minute}})
+		m.Limits(pool, map[string]Limit{"nvidia.com/gpu": {20, 4}})
 	}
 	m.ForgetPool("gone")
 	if f := gathered(t, r)["karve_launch_refused_offerings"]; len(f.GetMetric()) != 0 {
@@ -79,8 +83,8 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 			t.Errorf("%s is %v, want that of the pool that stays", name, f.Metric)
 		}
 	}
-	if pools != 8 {
-		t.Errorf("%d gauges of pools, want 8: ForgetPool has to know them all", pools)
+	if pools != 11 {
+		t.Errorf("%d gauges of pools, want 11: ForgetPool has to know them all", pools)
 	}
 }
 
@@ -110,9 +114,10 @@ func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
 	m.LaunchesRefused.WithLabelValues("pool", "spot", "InsufficientCapacity").Inc()
 	m.OfferingsRefused.WithLabelValues("pool", "InsufficientCapacity").Inc()
 	m.ReplicasSeconds.WithLabelValues("pool").Observe(1)
-	m.HandedOver.WithLabelValues("pool").Inc()
+	m.PodsMoved.WithLabelValues("pool", "Drifted").Inc()
 	m.Claims("pool", map[string]Claims{"Requested": {1, time.Second}})
-	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|launch|nodes|pool|layout|gather|disruption)_[a-z_]+$`)
+	m.PodsWait.WithLabelValues("pool").Observe(1)
+	valid := regexp.MustCompile(`^karve_(build_info$|planner|pods|nodeclaims|launch|nodes|pool|layout|gather|disruption)(_[a-z_]+)?$`)
 	for name, f := range gathered(t, r) {
 		if !valid.MatchString(name) || f.GetHelp() == "" {
 			t.Errorf("%s: %q", name, f.GetHelp())
@@ -122,6 +127,59 @@ func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
 		}
 		if f.GetType() == dto.MetricType_HISTOGRAM && !strings.HasSuffix(name, "_seconds") {
 			t.Errorf("%s has no unit", name)
+		}
+	}
+}
+
+func TestABillHasASeriesForEachNodeAndEachPodThatHoldsReplicasAndAddsUp(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	for _, name := range []string{"karve_node_usd_per_hour", "karve_node_idle_usd_per_hour", "karve_pod_usd_per_hour"} {
+		if f := gathered(t, r)[name]; f != nil {
+			t.Errorf("a controller that stands by reports %v", f)
+		}
+	}
+	node := bill.Node{
+		Name: "n1", NodePool: "gpu", InstanceType: "g4dn.xlarge", CapacityType: "spot", Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
+		Holders: []bill.Holder{{Namespace: "team", Name: "a", Replicas: 3}, {Namespace: "team", Name: "b", Replicas: 1}},
+	}
+	m.Bill(func() []bill.Node { return []bill.Node{node, node} })
+	got := gathered(t, r)
+	want := map[string][]string{
+		// Labels are sorted by name: capacity_type, instance_type, node, nodepool, zone.
+		"karve_node_usd_per_hour":      {"spot g4dn.xlarge n1 gpu us-east-1a 0.526"},
+		"karve_node_idle_usd_per_hour": {"n1 gpu 0.3156"},
+		"karve_pod_usd_per_hour":       {"team n1 gpu a 0.1578", "team n1 gpu b 0.0526"},
+	}
+	for name, lines := range want {
+		var told []string
+		for _, metric := range got[name].GetMetric() {
+			var line []string
+			for _, l := range metric.GetLabel() {
+				line = append(line, l.GetValue())
+			}
+			told = append(told, strings.Join(append(line, strconv.FormatFloat(metric.GetGauge().GetValue(), 'f', -1, 64)), " "))
+		}
+		if diff := cmp.Diff(lines, told); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	m.Bill(func() []bill.Node { return nil })
+	if f := gathered(t, r)["karve_pod_usd_per_hour"]; f != nil {
+		t.Errorf("pods that are gone still pay: %v", f)
+	}
+}
+
+func TestALimitThatIsGoneHasNoSeries(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	m.Limits("gpu", map[string]Limit{"nvidia.com/gpu": {20, 4}, "cpu": {100, 32}})
+	m.Limits("gpu", map[string]Limit{"nvidia.com/gpu": {21, 5}})
+	for name, want := range map[string]float64{"karve_pool_limit": 21, "karve_pool_limit_used": 5} {
+		if f := gathered(t, r)[name]; len(f.GetMetric()) != 1 || f.Metric[0].Gauge.GetValue() != want {
+			t.Errorf("%s is %v, want %v of one resource", name, f, want)
 		}
 	}
 }

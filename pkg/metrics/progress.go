@@ -12,9 +12,9 @@ type progress struct {
 	LastPlan, OldestPod prometheus.Gauge
 	// GatherSeconds is the time to read the cluster, and DisruptionSeconds the time of one reconciliation of the disruption controller.
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
-	// Nominated counts nominations that were written, and HandedOver pods that were evicted because they have room on another node.
+	// Nominated counts nominations that were written, and PodsMoved pods that were moved off nodes that go.
 	Nominated      prometheus.Counter
-	HandedOver     *prometheus.CounterVec
+	PodsMoved      *prometheus.CounterVec
 	claims, oldest *prometheus.GaugeVec
 	decisions      *prometheus.HistogramVec
 }
@@ -37,7 +37,7 @@ func newProgress(r prometheus.Registerer) progress {
 		GatherSeconds:     duration("gather", "Time to read the state of the cluster once."),
 		DisruptionSeconds: duration("disruption", "Time of one reconciliation of the disruption controller."),
 		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
-		HandedOver:        prometheus.NewCounterVec(counter("handed_over_total", "Pods evicted from a node that goes, because they have a place on another node."), []string{nodePool}),
+		PodsMoved:         prometheus.NewCounterVec(counter("moved_total", "Pods evicted from a node that goes or drained with it, because they have a place on another node, by the reason why it goes."), []string{nodePool, "reason"}),
 		decisions: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
 			Help: "Time from an event until a controller has decided about it, for the first event of a kind that the decision is about. For the provisioning controller and pending pods it includes the batch window, and is that of each pod.",
@@ -45,7 +45,7 @@ func newProgress(r prometheus.Registerer) progress {
 		claims: prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
 		oldest: prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
-	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.HandedOver, p.claims, p.oldest, p.decisions)
+	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.claims, p.oldest, p.decisions)
 	return p
 }
 

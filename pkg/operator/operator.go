@@ -208,6 +208,9 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			return fmt.Errorf("registering %T: %w", controller, err)
 		}
 	}
+	if err := m.Add(&pool.Comparison{Gatherer: gatherer, Planner: plans, Metrics: all, Clock: clk}); err != nil {
+		return fmt.Errorf("adding the comparison with Karpenter's packing: %w", err)
+	}
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}

@@ -192,7 +192,7 @@ func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 func (m *Machine) ReplicasInUse() int64 {
 	var n int64
 	for _, pod := range m.Pods {
-		n = amount.Add(n, requests(pod, m.Promise.Resource).Replicas)
+		n = amount.Add(n, m.ReplicasOf(pod))
 	}
 	return min(amount.Most, n)
 }
@@ -203,9 +203,14 @@ func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload)
 // IsWorkload reports whether a pod is not bound to its node by nature, as pods of DaemonSets and static pods are.
 func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
 
+// ReplicasOf returns the number of replicas that a pod of the machine holds.
+func (m *Machine) ReplicasOf(pod *corev1.Pod) int64 {
+	return requests(pod, m.Promise.Resource).Replicas
+}
+
 // Holders returns the pods that hold replicas of the machine, sorted by name.
 func (m *Machine) Holders() []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return requests(pod, m.Promise.Resource).Replicas == 0 })
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return m.ReplicasOf(pod) == 0 })
 }
 
 // ForeignPods returns the pods of the machine that request no GPU and would be recreated elsewhere without it, sorted by name.

@@ -151,6 +151,15 @@ func Waits(pod *corev1.Pod) bool {
 	return gpu && karpenter.IsProvisionable(pod)
 }
 
+// Bound reports whether a change binds a pod that requests a GPU resource to a node.
+func Bound(before, after *corev1.Pod) bool {
+	if before.Spec.NodeName != "" || after.Spec.NodeName == "" || !IsWorkload(after) {
+		return false
+	}
+	_, gpu := gpuResource(after)
+	return gpu
+}
+
 // StartTime returns when the kubelet started a pod. If that is unknown, it returns when the pod was created.
 func StartTime(pod *corev1.Pod) time.Time {
 	if pod.Status.StartTime != nil {

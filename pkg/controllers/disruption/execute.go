@@ -176,7 +176,7 @@ func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 		}
 	}
 	if len(gone) > 0 {
-		c.Metrics.HandedOver.WithLabelValues(cmd.machine.Pool()).Add(float64(len(gone)))
+		c.Metrics.PodsMoved.WithLabelValues(cmd.machine.Pool(), cmd.machine.Replacing()).Add(float64(len(gone)))
 		record := c.memory.pools[cmd.machine.Pool()]
 		record.handed = record.handed.note(cmd.machine.Claim.Name, gone, s.now)
 		log.FromContext(ctx).Info("Handed pods over", "node", klog.KObj(cmd.machine.Node), "pods", len(gone), "to", *s.pool(cmd.machine).target)

@@ -31,6 +31,7 @@ func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *sn
 		candidate := decided.Candidate
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(candidate.Reason)).Inc()
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), word, string(metrics.ReplacementDone)).Inc()
+		c.Metrics.PodsMoved.WithLabelValues(m.Pool(), word).Add(float64(len(m.Moving())))
 		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, its %d pods have a new place: %s",
 			m.Node.Name, len(m.Moving()), wording.Shorten(candidate.Message, wording.MaxNote/2))
 		logger.Info("Gave back a replaced node", "reason", word, "pods", len(m.Moving()))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -30,6 +31,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/pace"
 	"karve.sh/karve/pkg/controllers/planning"
@@ -141,6 +143,7 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 			}
 		}
 	}
+	c.Metrics.Bill(sync.OnceValue(func() []bill.Node { return bills(machines) }))
 	for gone := range c.measured.Difference(measured) {
 		c.Metrics.ForgetPool(gone)
 	}
@@ -183,6 +186,7 @@ func (c *Controller) pool(
 	reportPool(np, pool, h, c.Clock, conditions...)
 	c.measure(np.Name, h, healthy)
 	c.measureRefused(np.Name, refused)
+	c.Metrics.Limits(np.Name, limits(np))
 	c.Metrics.Claims(np.Name, byState(machines, cluster.Now, cluster.ReplicasTimeout))
 	if equality.Semantic.DeepEqual(stored.Status, np.Status) {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -111,6 +112,9 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
+		Watches(&corev1.Pod{}, handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			c.measureWait(ctx, e.ObjectOld, e.ObjectNew)
+		}}).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
 			CreateFunc:  func(e event.CreateEvent) bool { return leaving(e.Object) },
@@ -166,6 +170,20 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	}
 	c.batch.add(pod.UID, c.Clock.Now())
 	return []reconcile.Request{{}}
+}
+
+// measureWait measures how long a pod has waited that a change binds to one of Karve's nodes.
+func (c *Controller) measureWait(ctx context.Context, before, after client.Object) {
+	was, ok := before.(*corev1.Pod)
+	pod, is := after.(*corev1.Pod)
+	if !ok || !is || !snapshot.Bound(was, pod) {
+		return
+	}
+	var node corev1.Node
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil || node.Labels[v1alpha1.GPUNodeClassLabel] == "" {
+		return // Nothing is measured of a node that is gone or that is not Karve's.
+	}
+	c.Metrics.PodsWait.WithLabelValues(node.Labels[karpv1.NodePoolLabelKey]).Observe(c.Clock.Since(pod.CreationTimestamp.Time).Seconds())
 }
 
 // Reconcile plans once the batch is due. Before that, it only continues a plan with launches that were held back.

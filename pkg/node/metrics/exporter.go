@@ -20,11 +20,21 @@ type Replicas struct {
 	Total, Allocated int
 }
 
+// Held is how many replicas of a GPU a container holds.
+type Held struct {
+	Namespace, Pod, Container string
+	// UUID is that of the GPU. Other devices than GPUs are left out.
+	UUID     string
+	Replicas int
+}
+
 // Config configures an Exporter.
 type Config struct {
 	Library gpu.Library
 	// Replicas returns the replicas of the GPUs by UUID. It may be nil.
 	Replicas func() map[string]Replicas
+	// Held lists which containers hold replicas of which GPUs. It may be nil.
+	Held func() ([]Held, error)
 	// Pods lists the pods. If it is nil, there are no metrics of pods.
 	Pods PodSource
 	// Proc is the proc file system of the machine. It defaults to "/proc".
@@ -54,6 +64,7 @@ const patience = 5 * time.Second
 type sample struct {
 	done   chan struct{}
 	gpus   []reading
+	held   []Held
 	shares []share
 	err    error
 }
@@ -112,11 +123,13 @@ type share struct {
 
 // Write writes all metrics.
 func (x *Exporter) Write(t *Text) {
-	gpus, shares, err := x.sample()
+	read := x.sample()
+	gpus, shares, err := read.gpus, read.shares, read.err
 	t.Family("karve_gpu_library_up", Gauge, "Whether the GPUs of this machine can be read (1) or not (0).")
 	t.Sample(oneIf(err == nil))
 	writeGPUs(t, gpus)
 	x.writeXIDs(t, gpus)
+	writeHeld(t, gpus, read.held)
 	writeShares(t, shares)
 	if x.config.DCGM {
 		writeDCGM(t, x.config.Host, gpus, shares)
@@ -126,8 +139,8 @@ func (x *Exporter) Write(t *Text) {
 	}
 }
 
-// sample waits for a reading, and returns an error if it takes too long.
-func (x *Exporter) sample() ([]reading, []share, error) {
+// sample waits for a reading, and returns one with an error if it takes too long.
+func (x *Exporter) sample() *sample {
 	x.mu.Lock()
 	s := x.under
 	if s == nil {
@@ -135,6 +148,7 @@ func (x *Exporter) sample() ([]reading, []share, error) {
 		x.under = s
 		go func() {
 			s.gpus, s.err = x.read()
+			s.held = x.held()
 			s.shares = x.shares(s.gpus)
 			x.mu.Lock()
 			x.under = nil
@@ -147,9 +161,9 @@ func (x *Exporter) sample() ([]reading, []share, error) {
 	defer timer.Stop()
 	select {
 	case <-s.done:
-		return s.gpus, s.shares, s.err
+		return s
 	case <-timer.C:
-		return nil, nil, errSlow
+		return &sample{err: errSlow}
 	}
 }
 
@@ -176,6 +190,18 @@ func (x *Exporter) read() ([]reading, error) {
 		out[i].lastXID = x.last[out[i].UUID]
 	}
 	return out, nil
+}
+
+// held returns what containers hold, and nothing if that is not known now.
+func (x *Exporter) held() []Held {
+	if x.config.Held == nil {
+		return nil
+	}
+	held, err := x.config.Held()
+	if err != nil {
+		return nil
+	}
+	return held
 }
 
 // shares returns the sums over the processes of each container on each GPU.
@@ -311,6 +337,15 @@ func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 			labels = gpus[i].labels()
 		}
 		t.Sample(float64(x.xids[key]), append(labels, "xid", strconv.Itoa(key.xid))...)
+	}
+}
+
+func writeHeld(t *Text, gpus []reading, held []Held) {
+	t.Family("karve_pod_gpu_replicas", Gauge, "Replicas of the GPU that the container holds.")
+	for _, h := range held {
+		if slices.ContainsFunc(gpus, func(g reading) bool { return g.UUID == h.UUID }) {
+			t.Sample(float64(h.Replicas), "namespace", h.Namespace, "pod", h.Pod, "container", h.Container, "gpu", h.UUID)
+		}
 	}
 }
 

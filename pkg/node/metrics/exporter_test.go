@@ -116,6 +116,12 @@ func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 		Replicas: func() map[string]metrics.Replicas {
 			return map[string]metrics.Replicas{devices[0].UUID: {Total: 10, Allocated: 3}}
 		},
+		Held: func() ([]metrics.Held, error) {
+			return []metrics.Held{
+				{Namespace: "default", Pod: "train-0", Container: "main", UUID: devices[0].UUID, Replicas: 2}, {Namespace: "team", Pod: "infer", Container: "server", UUID: devices[0].UUID, Replicas: 1},
+				{Namespace: "team", Pod: "other", Container: "main", UUID: "fpga-0", Replicas: 1},
+			}, nil
+		},
 		Host: "node-1",
 	}
 }
@@ -146,6 +152,7 @@ func TestMetricsOfGPUsAndPods(t *testing.T) {
 		"karve_gpu_memory_clock_hertz":     {"index=0 5000000000"},
 		"karve_gpu_replicas":               {"index=0 10"},
 		"karve_gpu_replicas_allocated":     {"index=0 3"},
+		"karve_pod_gpu_replicas":           {"namespace=default pod=train-0 container=main 2", "namespace=team pod=infer container=server 1"},
 		"karve_gpu_xid_errors_total":       {"index=0 xid=13 1", "index=0 xid=31 2", "xid=79 1"},
 		"karve_pod_gpu_memory_used_bytes":  {"namespace=default pod=train-0 container=main 1048576000", "namespace=team pod=infer container=server 2097152000", "namespace=team pod=infer container=server 104857600"},
 		"karve_pod_gpu_sm_ratio":           {"namespace=default pod=train-0 container=main 0.29", "namespace=team pod=infer container=server 0"},

@@ -1,0 +1,64 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/fleet/counterfactual"
+	"karve.sh/karve/pkg/metrics"
+)
+
+const (
+	// compareEvery is the interval between two computations of what Karpenter's packing would cost. Each takes up to a second of one core.
+	compareEvery = 5 * time.Minute
+	// compareFirst is the delay of the first one, and of one that gave way to a plan.
+	compareFirst = 30 * time.Second
+)
+
+// Comparison measures from time to time what the running pods would cost with Karpenter's packing. It is not a controller, because no controller should wait for
+// it. The manager runs it on the leader.
+type Comparison struct {
+	Gatherer *gather.Gatherer
+	Planner  *planning.Planner
+	Metrics  *metrics.Metrics
+	Clock    clock.Clock
+}
+
+// Start implements manager.Runnable.
+func (c *Comparison) Start(ctx context.Context) error {
+	for wait, seen := compareFirst, uint64(0); ; {
+		timer := c.Clock.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C():
+		}
+		wait = compareFirst
+		if c.Planner.Busy() {
+			continue
+		}
+		cluster, err := c.Gatherer.Cluster(ctx)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "The cluster cannot be read for the comparison with Karpenter's packing")
+			continue
+		}
+		if wait = compareEvery; cluster.Generation == seen {
+			continue
+		}
+		seen = cluster.Generation
+		prices, ok := counterfactual.Karpenter(c.Planner.Of(cluster).View)
+		c.Metrics.PoolKarpenter.Reset()
+		if !ok {
+			continue
+		}
+		for pool, price := range prices {
+			c.Metrics.PoolKarpenter.WithLabelValues(pool).Set(metrics.USD(int64(price)))
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package counterfactual_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/counterfactual"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// running returns a cluster with nodes of the type g4dn.xlarge and ten running pods on each.
+func running(nodes int, edits ...func(*corev1.Pod)) *snapshot.Cluster {
+	c, xlarge := Shared(), TypeNamed("g4dn.xlarge")
+	onDemand := Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
+	onDemand(&c.NodePools[0])
+	for i := range nodes {
+		name := fmt.Sprintf("gpu-%d", i)
+		claim := Claim(name, &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour)))
+		c.NodeClaims = append(c.NodeClaims, claim)
+		c.Nodes = append(c.Nodes, Node(&claim, xlarge, 10))
+		c.Pods = append(c.Pods, Pods(name, 10, append([]func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"), Running(name)}, edits...)...)...)
+	}
+	return c
+}
+
+func karpenter(t *testing.T, c *snapshot.Cluster) map[string]planner.MicroUSD {
+	t.Helper()
+	view := snapshot.Build(c)
+	prices, ok := counterfactual.Karpenter(&view)
+	if !ok {
+		t.Fatal("there is no price")
+	}
+	return prices
+}
+
+func TestEightyPodsOnEightNodesWouldBeOnOneLargeNode(t *testing.T) {
+	t.Parallel()
+	c := running(8)
+	want := map[string]planner.MicroUSD{"gpu-shared": 7_824_000}
+	if diff := cmp.Diff(want, karpenter(t, c)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	t.Run("whatever waits, is limited or was refused", func(t *testing.T) {
+		t.Parallel()
+		c := running(8)
+		c.Pods = append(c.Pods, Pods("waits", 30, Asking("cpu", "300m", v1alpha1.ResourceGPUShared, "1"))...)
+		c.NodePools[0].Spec.Limits = karpv1.Limits{"nvidia.com/gpu": resource.MustParse("8")}
+		c.Refused["gpu-shared"] = []v1alpha1.RefusedOffering{{InstanceType: v1alpha1.Any, Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Failures: 1, NotBefore: c.Pods[0].CreationTimestamp}}
+		if diff := cmp.Diff(want, karpenter(t, c)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAPoolWithoutPodsWouldCostNothing(t *testing.T) {
+	t.Parallel()
+	c := running(1)
+	c.Pods = nil
+	if diff := cmp.Diff(map[string]planner.MicroUSD{"gpu-shared": 0}, karpenter(t, c)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestThereIsNoPriceWhileTheModelHasNoPlaceForAPod(t *testing.T) {
+	t.Parallel()
+	c := running(1)
+	Selecting(corev1.LabelInstanceTypeStable, "g4dn.none")(&c.Pods[0])
+	view := snapshot.Build(c)
+	if prices, ok := counterfactual.Karpenter(&view); ok {
+		t.Errorf("prices %v", prices)
+	}
+}
