@@ -37,7 +37,7 @@ const needed = "--set=settings.clusterName=my-cluster,controller.image.repositor
 var combinations = map[string][]string{
 	"as it is": {needed},
 	"everything": {
-		needed, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
+		needed, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
 		"--set=imageRollouts.enabled=true,controller.metrics.secure=true", "--set-json=networkPolicy.metricsFrom=" + prometheus, "--set-json=node.networkPolicy.metricsFrom=" + prometheus,
 	},
 	"the least":   {needed, "--set=nominations.enabled=false,capacityBuffers.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
@@ -339,6 +339,8 @@ func TestValuesOfTheControllerThatCannotBeMeantAreRefused(t *testing.T) {
 		"--set=extraVolumes[0].emptyDir=null":                      "extraVolumes",
 		"--set=controller.extraVolumeMounts[0].name=a":             "extraVolumeMounts",
 		"--set=serviceMonitor.relabelings[0].target=a":             "relabelings",
+		"--set=prometheusRule.runbooks=runbooks.md":                "runbooks",
+		"--set=dashboards.folder=a":                                "dashboards",
 		"--set=additionalClusterRoleRules[0].resources[0]=pods":    "additionalClusterRoleRules",
 		"--set=additionalAnnotations.a=1":                          "additionalAnnotations",
 		"--set=node.env[0].value=a":                                "env",

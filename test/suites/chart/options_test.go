@@ -128,10 +128,11 @@ func TestAdditionalRulesAreAddedToTheGeneratedOnes(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPodsKeepTheirLabels checks that the labels namespace and pod of karve_pod_* name the pod that uses a GPU, not the agent.
+// TestMetricsOfPodsKeepTheirLabels checks that the labels namespace and pod of karve_pod_* name the pod that uses a GPU, not the agent or the controller.
 func TestMetricsOfPodsKeepTheirLabels(t *testing.T) {
 	endpoint := into[monitoringv1.PodMonitor](t, objects(t, needed, "--set=node.podMonitor.enabled=true"), "PodMonitor").Spec.PodMetricsEndpoints[0]
-	if !endpoint.HonorLabels {
+	own := into[monitoringv1.ServiceMonitor](t, objects(t, needed, "--set=serviceMonitor.enabled=true"), "ServiceMonitor").Spec.Endpoints[0]
+	if !endpoint.HonorLabels || !own.HonorLabels {
 		t.Error("labels of the metrics arrive as exported_namespace and exported_pod")
 	}
 	all := objects(t, needed, withOptions)
