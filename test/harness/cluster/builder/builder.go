@@ -55,6 +55,8 @@ var modules = map[string]module{
 	"runc":      {takes: "15 seconds"},
 	// The tags leave out what needs C libraries or is not used here.
 	"containerd": {takes: "1 minute", tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true},
+	// The tags leave out service discovery, which needs the clients of all clouds.
+	"prometheus": {takes: "2 minutes", tags: "remove_all_sd"},
 	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
 		takes: "half a minute",
@@ -95,6 +97,12 @@ var Containers = Set{
 	{"ptp", "containerd", "github.com/containernetworking/plugins/plugins/main/ptp"},
 	{"host-local", "containerd", "github.com/containernetworking/plugins/plugins/ipam/host-local"},
 	{"nvidia-device-plugin", "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"},
+}
+
+// Prometheus holds a Prometheus server, and the tool that tests its rules.
+var Prometheus = Set{
+	{"prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus"},
+	{"promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool"},
 }
 
 // Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. A second build waits for the first.
