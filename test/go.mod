@@ -29,6 +29,7 @@ require (
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5
+	github.com/yuin/gopher-lua v1.1.2
 	github.com/zclconf/go-cty v1.16.3
 	golang.org/x/sync v0.21.0
 	golang.org/x/sys v0.46.0
@@ -44,6 +45,7 @@ require (
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	karve.sh/karve v0.0.0
 	pgregory.net/rapid v1.3.0
+	sigs.k8s.io/cli-utils v0.37.2
 	sigs.k8s.io/controller-runtime v0.23.1
 	sigs.k8s.io/karpenter v1.14.1
 	sigs.k8s.io/yaml v1.6.0

@@ -300,6 +300,10 @@ type GPUNodeClassStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// observedGeneration is the generation of the spec that the status describes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// nodes is the number of nodes, including those being launched.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

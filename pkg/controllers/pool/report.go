@@ -156,6 +156,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 		c.ObservedGeneration, c.Message = class.Generation, wording.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}
+	class.Status.ObservedGeneration = class.Generation
 	class.Status.Nodes, class.Status.GPUs = h.Nodes, h.GPUs
 	class.Status.Replicas, class.Status.ReplicasInUse = h.Replicas, h.inUse
 	class.Status.USDPerHour = wording.USD(h.microUSDPerHour)

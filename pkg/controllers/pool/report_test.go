@@ -157,7 +157,7 @@ func TestReportClass(t *testing.T) {
 			if got := conditions[v1alpha1.ConditionReady]; got.Status != c.ready || got.Reason != c.reason {
 				t.Errorf("Ready is %s %s, want %s %s", got.Status, got.Reason, c.ready, c.reason)
 			}
-			if s := class.Status; s.Nodes != 1 || s.GPUs != 4 || s.Replicas != 40 || s.ReplicasInUse != 7 || s.USDPerHour != "3.912" {
+			if s := class.Status; s.Nodes != 1 || s.GPUs != 4 || s.Replicas != 40 || s.ReplicasInUse != 7 || s.ObservedGeneration != 3 || s.USDPerHour != "3.912" {
 				t.Errorf("status is %+v", s)
 			}
 		})

@@ -74,6 +74,12 @@ func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
 	if n := w.counted("karve_pool_price_usd_per_hour"); n != 1.052 {
 		t.Errorf("the price is %v", n)
 	}
+	// The node that has registered holds one pod of ten.
+	for name, want := range map[string]float64{"karve_node_usd_per_hour": 0.526, "karve_node_idle_usd_per_hour": 0.4734, "karve_pod_usd_per_hour": 0.0526} {
+		if got := w.counted(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
 	w.wantTold(0, "")
 
 	// Nothing has changed, so nothing is written.
