@@ -154,14 +154,7 @@ func (w *World) initialize(ctx context.Context, c *karpv1.NodeClaim) error {
 // boot makes a new node ready. It creates the Lease, the CSINode and the pod of the DaemonSet, starts the heartbeats and removes the not-ready taint of the
 // API server. It reports the node as ready last, so that a retry after an error repeats all steps.
 func (w *World) boot(ctx context.Context, n *corev1.Node) error {
-	l, p := lease(n.Name, time.Now()), daemonPod(n.Name)
-	for _, o := range []client.Object{l, csiNode(n.Name), p} {
-		if err := client.IgnoreAlreadyExists(w.api.Create(ctx, o)); err != nil {
-			return err
-		}
-	}
-	w.fleet.join(l)
-	if err := w.runs(ctx, client.ObjectKeyFromObject(p), p); err != nil {
+	if err := w.write(ctx, etcd.put, w.besides(n.Name)); err != nil {
 		return err
 	}
 	fresh := &corev1.Node{}
@@ -199,10 +192,8 @@ func (w *World) end(ctx context.Context, c *karpv1.NodeClaim) error {
 
 // clear deletes the Lease, the CSINode and the pods of a deleted node, as the garbage collectors of a cluster do.
 func (w *World) clear(ctx context.Context, node string) error {
-	for _, o := range []client.Object{lease(node, time.Time{}), csiNode(node), daemonPod(node)} {
-		if err := client.IgnoreNotFound(w.api.Delete(ctx, o, client.GracePeriodSeconds(0))); err != nil {
-			return err
-		}
+	if err := w.write(ctx, etcd.remove, []client.Object{lease(node, time.Time{}), csiNode(node), daemonPod(node)}); err != nil {
+		return err
 	}
 	return w.evictAll(ctx, node)
 }
@@ -210,17 +201,12 @@ func (w *World) clear(ctx context.Context, node string) error {
 // evictAll deletes the pods of a node. The scheduler creates their successors.
 func (w *World) evictAll(ctx context.Context, node string) error {
 	w.mu.Lock()
-	var keys []client.ObjectKey
-	for key, r := range w.pods {
+	var pods []*podRecord
+	for _, r := range w.pods {
 		if r.node == node {
-			keys = append(keys, key)
+			pods = append(pods, r)
 		}
 	}
 	w.mu.Unlock()
-	for _, key := range keys {
-		if err := client.IgnoreNotFound(w.api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client.GracePeriodSeconds(0))); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.write(ctx, etcd.remove, w.objects(pods, waits))
 }

@@ -57,49 +57,39 @@ func (f *fleet) leave(node string) {
 
 // run renews Leases and reports statuses until the context ends.
 func (f *fleet) run(ctx context.Context) {
-	type due struct {
-		node  string
-		k     *kubelet
-		state bool
-	}
-	work := make(chan due)
-	defer close(work)
-	for range 8 {
+	reports, renewals := make(chan string), make(chan []client.Object)
+	defer close(reports)
+	defer close(renewals)
+	// Errors are ignored, for instance while the API server is down: the next heartbeat follows.
+	for range 4 {
 		go func() {
-			for d := range work {
-				// Ignore errors, for instance while the API server is down: the next heartbeat follows.
-				if d.state {
-					_ = f.report(ctx, d.node)
-					continue
-				}
-				f.renew(ctx, d.node, d.k)
+			for node := range reports {
+				_ = f.report(ctx, node)
 			}
 		}()
 	}
+	go func() {
+		for leases := range renewals {
+			_ = f.w.write(ctx, etcd.replace, leases)
+		}
+	}()
 	for tick := time.NewTicker(50 * time.Millisecond); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := time.Now()
-		var all []due
-		f.mu.Lock()
-		for node, k := range f.nodes {
-			if !now.Before(k.renew) {
-				f.late.Store(max(int64(now.Sub(k.renew)), f.late.Load()))
-				k.renew = now.Add(leaseEvery)
-				all = append(all, due{node, k, false})
-			}
-			if !now.Before(k.state) {
-				k.state = now.Add(statusEvery)
-				all = append(all, due{node, k, true})
+		renew, report := f.due(time.Now())
+		if len(renew) > 0 {
+			select {
+			case renewals <- renew:
+			case <-ctx.Done():
+				return
 			}
 		}
-		f.mu.Unlock()
-		for _, d := range all {
+		for _, node := range report {
 			select {
-			case work <- d:
+			case reports <- node:
 			case <-ctx.Done():
 				return
 			}
@@ -107,17 +97,24 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-func (f *fleet) renew(ctx context.Context, node string, k *kubelet) {
-	now := metav1.NewMicroTime(time.Now())
-	l := k.lease.DeepCopy()
-	l.Spec.RenewTime = &now
-	if err := f.w.api.Update(ctx, l); err != nil {
-		l = &coordinationv1.Lease{}
-		if f.w.api.Get(ctx, client.ObjectKey{Namespace: leases, Name: node}, l) != nil {
-			return
+// due returns the Leases to renew and the nodes that report their status.
+func (f *fleet) due(now time.Time) (renew []client.Object, report []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for node, k := range f.nodes {
+		if !now.Before(k.renew) {
+			f.late.Store(max(int64(now.Sub(k.renew)), f.late.Load()))
+			k.renew = now.Add(leaseEvery)
+			l := k.lease.DeepCopy()
+			l.Spec.RenewTime = new(metav1.NewMicroTime(now))
+			renew = append(renew, l)
+		}
+		if !now.Before(k.state) {
+			k.state = now.Add(statusEvery)
+			report = append(report, node)
 		}
 	}
-	k.lease = l
+	return renew, report
 }
 
 func (f *fleet) report(ctx context.Context, node string) error {

@@ -84,10 +84,26 @@ func (s shape) requests() corev1.ResourceList {
 	return list
 }
 
-// pod returns a pod of a ReplicaSet with the additions of mutating webhooks and of the ServiceAccount admission plugin. It has about 3 kB.
-func pod(namespace, name, app string, s shape) *corev1.Pod {
+// resources returns the resources of a container.
+func (s shape) resources() corev1.ResourceRequirements {
 	requests := s.requests()
 	limits := corev1.ResourceList{corev1.ResourceMemory: requests[corev1.ResourceMemory]}
+	if s.replicas > 0 {
+		limits[v1alpha1.ResourceGPUShared] = requests[v1alpha1.ResourceGPUShared]
+	}
+	return corev1.ResourceRequirements{Requests: requests, Limits: limits}
+}
+
+// selector returns the node selector of a pod.
+func (s shape) selector() map[string]string {
+	if s.zone == "" {
+		return nil
+	}
+	return map[string]string{corev1.LabelTopologyZone: s.zone}
+}
+
+// replicaSetPod returns a pod of a ReplicaSet with the additions of mutating webhooks and of the ServiceAccount admission plugin. It has about 3 kB.
+func replicaSetPod(namespace, name, app string, s shape) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
@@ -117,7 +133,7 @@ func pod(namespace, name, app string, s shape) *corev1.Pod {
 					{Name: "DATABASE_URL", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: app}, Key: "url"}}},
 					{Name: "LOG_FORMAT", Value: "json"}, {Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Value: "http://otel-collector.observability:4317"},
 				},
-				Resources:      corev1.ResourceRequirements{Requests: requests, Limits: limits},
+				Resources:      s.resources(),
 				ReadinessProbe: probe("/readyz"), LivenessProbe: probe("/healthz"),
 				VolumeMounts: []corev1.VolumeMount{
 					{Name: "config", MountPath: "/etc/app", ReadOnly: true},
@@ -137,12 +153,9 @@ func pod(namespace, name, app string, s shape) *corev1.Pod {
 		},
 	}
 	if s.replicas > 0 {
-		limits[v1alpha1.ResourceGPUShared] = requests[v1alpha1.ResourceGPUShared]
 		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: v1alpha1.ResourceGPUShared, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
-	if s.zone != "" {
-		p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: s.zone}
-	}
+	p.Spec.NodeSelector = s.selector()
 	return p
 }
 
@@ -155,7 +168,7 @@ func probe(path string) *corev1.Probe {
 
 // daemonPod returns the pod of the DaemonSet on a node.
 func daemonPod(node string) *corev1.Pod {
-	p := pod(kubeSystem, daemonSet+"-"+node, daemonSet, daemon)
+	p := replicaSetPod(kubeSystem, daemonSet+"-"+node, daemonSet, daemon)
 	p.OwnerReferences[0].Kind = "DaemonSet"
 	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	p.Spec.NodeName = node
@@ -163,7 +176,7 @@ func daemonPod(node string) *corev1.Pod {
 }
 
 func theDaemonSet() *appsv1.DaemonSet {
-	p := pod(kubeSystem, daemonSet, daemonSet, daemon)
+	p := replicaSetPod(kubeSystem, daemonSet, daemonSet, daemon)
 	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	// The template's variables have other names than those of the pods.
 	for i := range p.Spec.Containers[0].Env {

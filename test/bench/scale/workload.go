@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Churn replaces pods for the duration d, at perSecond pod changes per second. A pod without a GPU takes three changes: it is deleted, its successor is
@@ -53,22 +50,12 @@ func (w *World) Churn(ctx context.Context, d time.Duration, perSecond int) error
 
 // replace deletes a pod and creates its successor. A successor without a GPU gets the same node.
 func (w *World) replace(ctx context.Context, r *podRecord) {
-	w.each(ctx, []*podRecord{r}, func(r *podRecord) error { return w.finish(ctx, r) })
+	w.finish(ctx, []*podRecord{r})
 	next := w.successor(r)
 	if r.shape.replicas == 0 {
 		next.node = r.node
 	}
-	w.each(ctx, []*podRecord{next}, func(r *podRecord) error { return w.create1(ctx, r) })
-}
-
-// finish deletes a pod. It removes the record first, so that the scheduler creates no successor.
-func (w *World) finish(ctx context.Context, r *podRecord) error {
-	w.mu.Lock()
-	if w.pods[r.key] == r {
-		w.drop(r)
-	}
-	w.mu.Unlock()
-	return client.IgnoreNotFound(w.api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: r.key.Namespace, Name: r.key.Name}}, client.GracePeriodSeconds(0)))
+	w.add(ctx, []*podRecord{next})
 }
 
 // Burst creates n pods, with each of the shapes in turn.
@@ -76,18 +63,16 @@ func (w *World) Burst(ctx context.Context, n int, shapes ...shape) error {
 	records := make([]*podRecord, n)
 	for i := range records {
 		app := fmt.Sprintf("burst-%02d", i%len(shapes))
-		records[i] = &podRecord{
-			key: client.ObjectKey{Namespace: namespaceName(i), Name: fmt.Sprintf("%s-5d8f6c7b49-%d", app, w.serial.Add(1))}, app: app, shape: shapes[i%len(shapes)],
-		}
+		records[i] = newPod(namespaceName(i), fmt.Sprintf("%s-5d8f6c7b49-%d", app, w.serial.Add(1)), app, shapes[i%len(shapes)])
 	}
-	w.each(ctx, records, func(r *podRecord) error { return w.create1(ctx, r) })
+	w.add(ctx, records)
 	return ctx.Err()
 }
 
 // EndHalf deletes half of the pods.
 func (w *World) EndHalf(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // Each run chooses the same pods.
-	w.each(ctx, w.chosen(random, len(w.books())/2), func(r *podRecord) error { return w.finish(ctx, r) })
+	w.finish(ctx, w.chosen(random, len(w.books())/2))
 	return ctx.Err()
 }
 

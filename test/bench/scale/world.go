@@ -44,6 +44,8 @@ type World struct {
 	api   client.Client
 	log   func(format string, args ...any)
 	fleet *fleet
+	// originals holds what the objects that are written to etcd are copies of.
+	originals originals
 
 	// plays is true if the World processes NodeClaims in place of Karpenter.
 	plays   bool
@@ -62,18 +64,6 @@ type World struct {
 	// waiting holds the pods without a node in order of arrival. owed holds the evicted pods whose successors do not exist yet.
 	waiting, owed []*podRecord
 	claims        map[types.UID]claimRecord
-}
-
-// podRecord is a pod that should exist.
-type podRecord struct {
-	key   client.ObjectKey
-	app   string
-	shape shape
-	node  string
-	// nominated is the node that the controller nominated for the pod.
-	nominated string
-	// told is true once the scheduler has found the pod unschedulable.
-	told bool
 }
 
 // claimRecord is a NodeClaim that exists or existed.
@@ -150,20 +140,6 @@ func NewWorld(ctx context.Context, size Size, class karpv1.NodeClassReference, l
 
 const typesFile = "test/harness/cluster/instance-types.json"
 
-// parallel calls do for each number from 0 to n-1, up to 16 at a time.
-func (w *World) parallel(n int, do func(i int)) {
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range min(n, 16) {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // Stop stops the cluster and removes its folder. KARVE_KEEP_CLUSTER=1 keeps the folder.
 func (w *World) Stop() error {
 	if w.cancel != nil {
@@ -182,27 +158,26 @@ func (w *World) Stop() error {
 }
 
 // fill creates the NodePool, the nodes and the pods. It creates one object of each kind through the API server, which sets all defaults, and writes copies of
-// it to etcd. A write through the API server takes 2 to 5 ms of CPU time, and a large cluster needs 100,000 writes.
+// it to etcd.
 func (w *World) fill(ctx context.Context) error {
 	began := time.Now()
 	if err := w.makePool(ctx); err != nil {
 		return err
 	}
-	o, err := w.originals(ctx)
-	if err != nil {
+	if err := w.makeOriginals(ctx); err != nil {
 		return err
 	}
 	var objects []client.Object
 	for i := range namespaces {
-		objects = append(objects, copied(o.namespace, "", namespaceName(i)))
+		objects = append(objects, copied(w.originals.namespace, "", namespaceName(i)))
 	}
 	for i := range w.size.Nodes {
-		objects = append(objects, w.copyNode(&o, i)...)
+		objects = append(objects, w.copyNode(i)...)
 	}
 	for i := range w.size.Pods - w.size.Nodes { // The DaemonSet has one pod on each node.
-		objects = append(objects, w.copyPod(&o, i))
+		objects = append(objects, w.copyPod(i))
 	}
-	if err := w.put(ctx, objects); err != nil {
+	if err := w.write(ctx, etcd.put, objects); err != nil {
 		return err
 	}
 	if err := w.untilSeen(ctx, objects[len(objects)-1]); err != nil {
@@ -212,12 +187,12 @@ func (w *World) fill(ctx context.Context) error {
 	return nil
 }
 
-// put writes objects to etcd, several batches at a time.
-func (w *World) put(ctx context.Context, objects []client.Object) error {
+// write writes objects to etcd, several batches at a time.
+func (w *World) write(ctx context.Context, write func(etcd, context.Context, []client.Object) error, objects []client.Object) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(clients)
 	for some := range slices.Chunk(objects, batchSize) {
-		group.Go(func() error { return etcd{w.EtcdURL()}.put(ctx, some) })
+		group.Go(func() error { return write(etcd{w.EtcdURL()}, ctx, some) })
 	}
 	return group.Wait()
 }
@@ -261,50 +236,51 @@ type originals struct {
 
 const original = "original"
 
-func (w *World) originals(ctx context.Context) (originals, error) {
+func (w *World) makeOriginals(ctx context.Context) error {
 	t, now := w.types[gpuType], time.Now()
 	o := originals{
 		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: original}}, node: node(original, otherType, zones[0], now), claim: claim(original, zones[0], w.pool, t),
-		lease: lease(original, now), csiNode: csiNode(original), gpuPod: pod(original, "gpu", "app", steadyGPU), otherPod: pod(original, "other", "app", other), daemon: daemonPod(original),
+		lease: lease(original, now), csiNode: csiNode(original), gpuPod: replicaSetPod(original, "gpu", "app", steadyGPU), otherPod: replicaSetPod(original, "other", "app", other), daemon: daemonPod(original),
 	}
 	if err := w.create(ctx, o.namespace, o.node, o.lease, o.csiNode, o.claim); err != nil {
-		return o, err
+		return err
 	}
 	launched(o.claim, original, t)
 	for _, condition := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 		o.claim.StatusConditions().SetTrue(condition)
 	}
 	if err := w.api.Status().Update(ctx, o.claim); err != nil {
-		return o, fmt.Errorf("updating the status of a NodeClaim: %w", err)
+		return fmt.Errorf("updating the status of a NodeClaim: %w", err)
 	}
 	o.machine = machineNode("machine", o.claim, t, now)
 	o.machine.Labels[karpv1.NodeInitializedLabelKey] = "true"
 	if err := w.create(ctx, o.machine); err != nil {
-		return o, err
+		return err
 	}
 	// Remove the not-ready taint that the API server added. In a real cluster a controller removes it.
 	o.node.Spec.Taints, o.machine.Spec.Taints = nil, o.claim.Spec.Taints
 	for _, p := range []*corev1.Pod{o.gpuPod, o.otherPod, o.daemon} {
 		p.Spec.NodeName = original
 		if err := w.create(ctx, p); err != nil {
-			return o, err
+			return err
 		}
 		p.Status = runningStatus(p, now)
 		if err := w.api.Status().Update(ctx, p); err != nil {
-			return o, fmt.Errorf("updating the status of a pod: %w", err)
+			return fmt.Errorf("updating the status of a pod: %w", err)
 		}
 	}
 	for _, made := range []client.Object{o.gpuPod, o.otherPod, o.daemon, o.machine, o.claim, o.node, o.lease, o.csiNode} {
 		last := made.DeepCopyObject().(client.Object) //nolint:forcetypeassert // A copy is of the same type.
 		last.SetFinalizers(nil)
 		if err := w.api.Update(ctx, last); err != nil {
-			return o, fmt.Errorf("releasing %T %s: %w", last, last.GetName(), err)
+			return fmt.Errorf("releasing %T %s: %w", last, last.GetName(), err)
 		}
 		if err := w.api.Delete(ctx, last, client.GracePeriodSeconds(0)); err != nil {
-			return o, fmt.Errorf("deleting %T %s: %w", last, last.GetName(), err)
+			return fmt.Errorf("deleting %T %s: %w", last, last.GetName(), err)
 		}
 	}
-	return o, nil
+	w.originals = o
+	return nil
 }
 
 func (w *World) create(ctx context.Context, objects ...client.Object) error {
@@ -328,7 +304,8 @@ func copied[T client.Object](o T, namespace, name string) T {
 
 // copyNode returns node i with its Lease, CSINode, DaemonSet pod and, if it is a machine of the NodePool, its NodeClaim. The first nodes are the machines of
 // the NodePool.
-func (w *World) copyNode(o *originals, i int) []client.Object {
+func (w *World) copyNode(i int) []client.Object {
+	o := &w.originals
 	name, zone := nodeName(i), zones[i%len(zones)]
 	n := copied(o.node, "", name)
 	var c *karpv1.NodeClaim
@@ -348,34 +325,34 @@ func (w *World) copyNode(o *originals, i int) []client.Object {
 	for j := range n.Status.Addresses[1:] {
 		n.Status.Addresses[1+j].Address = name
 	}
-	l := copied(o.lease, leases, name)
-	l.Spec.HolderIdentity = &name
-	w.fleet.join(l)
-	csi := copied(o.csiNode, "", name)
-	csi.Spec.Drivers[0].NodeID = name
-	d := copied(o.daemon, kubeSystem, daemonSet+"-"+name)
-	d.Spec.NodeName = name
 	w.noteNode(n)
-	all := []client.Object{n, l, csi, d}
+	all := append([]client.Object{n}, w.besides(name)...)
 	if c != nil {
 		all = append(all, c)
 	}
 	return all
 }
 
+// besides returns the Lease, the CSINode and the DaemonSet pod of a node. It starts the node's heartbeats.
+func (w *World) besides(node string) []client.Object {
+	l := copied(w.originals.lease, leases, node)
+	l.Spec.HolderIdentity = &node
+	w.fleet.join(l)
+	csi := copied(w.originals.csiNode, "", node)
+	csi.Spec.Drivers[0].NodeID = node
+	d := copied(w.originals.daemon, kubeSystem, daemonSet+"-"+node)
+	d.Spec.NodeName, d.CreationTimestamp = node, metav1.Now()
+	return []client.Object{l, csi, d}
+}
+
 // copyPod returns pod i, already bound. The first pods are on machines of the NodePool, ten on each.
-func (w *World) copyPod(o *originals, i int) client.Object {
+func (w *World) copyPod(i int) client.Object {
 	app := fmt.Sprintf("app-%03d", i%997)
-	r := &podRecord{key: client.ObjectKey{Namespace: namespaceName(i), Name: fmt.Sprintf("%s-6f4c9d7b58-%05d", app, i)}, app: app}
-	like := o.otherPod
+	r := newPod(namespaceName(i), fmt.Sprintf("%s-6f4c9d7b58-%05d", app, i), app, other)
+	r.node = nodeName(w.size.Machines + i%(w.size.Nodes-w.size.Machines))
 	if i < w.size.Replicas {
-		like, r.shape, r.node = o.gpuPod, steadyGPU, nodeName(i/replicasPerNode)
-	} else {
-		r.shape, r.node = other, nodeName(w.size.Machines+i%(w.size.Nodes-w.size.Machines))
+		r.shape, r.node = steadyGPU, nodeName(i/replicasPerNode)
 	}
-	p := copied(like, r.key.Namespace, r.key.Name)
-	p.Labels["app.kubernetes.io/name"], p.Labels["app.kubernetes.io/instance"], p.OwnerReferences[0].Name = app, app+"-"+p.Namespace, app
-	p.Spec.NodeName = r.node
 	w.keep(r)
-	return p
+	return w.pod(r, runs)
 }

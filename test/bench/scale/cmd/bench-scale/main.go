@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,7 +40,13 @@ func run(ctx context.Context, only, out string, costs bool) error {
 	if err != nil {
 		return err
 	}
-	programs := []scale.Program{scale.Karve(karve.Options{}), scale.Karpenter()}
+	ours, karpenter := scale.Karve(karve.Options{}), scale.Karpenter()
+	programs := slices.DeleteFunc([]scale.Program{ours, karpenter}, func(p scale.Program) bool {
+		return !slices.ContainsFunc(scale.Sizes, func(size scale.Size) bool { return matches(wanted, size, p) })
+	})
+	if costs {
+		programs = []scale.Program{ours}
+	}
 	for _, program := range programs {
 		fmt.Printf("building %s\n", program.Name)
 		if _, err := program.Build(ctx); err != nil {
@@ -60,7 +67,7 @@ func run(ctx context.Context, only, out string, costs bool) error {
 	for _, size := range scale.Sizes {
 		row := scale.Row{Size: size}
 		for _, program := range programs {
-			if !wanted.MatchString(size.String() + "/" + program.Name) {
+			if !matches(wanted, size, program) {
 				continue
 			}
 			figures, err := scale.Measure(ctx, size, program, scale.Full, func(format string, args ...any) {
@@ -83,4 +90,9 @@ func run(ctx context.Context, only, out string, costs bool) error {
 	}
 	scale.Print(os.Stdout, rows)
 	return ctx.Err()
+}
+
+// matches reports whether a program is to be measured at a size.
+func matches(wanted *regexp.Regexp, size scale.Size, p scale.Program) bool {
+	return wanted.MatchString(size.String() + "/" + p.Name)
 }
