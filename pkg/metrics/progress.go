@@ -13,8 +13,10 @@ type progress struct {
 	// GatherSeconds is the time to read the cluster, and DisruptionSeconds the time of one reconciliation of the disruption controller.
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
 	// Nominated counts nominations that were written, and PodsMoved pods that were moved off nodes that go.
-	Nominated      prometheus.Counter
-	PodsMoved      *prometheus.CounterVec
+	Nominated prometheus.Counter
+	PodsMoved *prometheus.CounterVec
+	// MemoryLimit is the memory limit of the controller, in bytes.
+	MemoryLimit    prometheus.Gauge
 	claims, oldest *prometheus.GaugeVec
 	decisions      *prometheus.HistogramVec
 }
@@ -38,6 +40,8 @@ func newProgress(r prometheus.Registerer) progress {
 		DisruptionSeconds: duration("disruption", "Time of one reconciliation of the disruption controller."),
 		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
 		PodsMoved:         prometheus.NewCounterVec(counter("moved_total", "Pods evicted from a node that goes or drained with it, because they have a place on another node, by the reason why it goes."), []string{nodePool, "reason"}),
+		MemoryLimit: prometheus.NewGauge(gauge("memory", "limit_bytes",
+			"Memory limit of the controller, in bytes: that of its container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
 		decisions: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
 			Help: "Time from an event until a controller has decided about it, for the first event of a kind that the decision is about. For the provisioning controller and pending pods it includes the batch window, and is that of each pod.",
@@ -45,7 +49,7 @@ func newProgress(r prometheus.Registerer) progress {
 		claims: prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
 		oldest: prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
-	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.claims, p.oldest, p.decisions)
+	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.MemoryLimit, p.claims, p.oldest, p.decisions)
 	return p
 }
 

@@ -180,6 +180,9 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := gatherer.Follow(ctx, m.GetCache()); err != nil {
 		return err
 	}
+	if err := watchMemory(m, all, o, gatherer.Held); err != nil {
+		return err
+	}
 	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget}
 	c, borne := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{

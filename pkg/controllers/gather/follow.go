@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/sizing"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -29,6 +30,15 @@ type followed struct {
 	volumeClaims tracked[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
 	volumes      tracked[corev1.PersistentVolume, *corev1.PersistentVolume]
 	csiNodes     tracked[storagev1.CSINode, *storagev1.CSINode]
+}
+
+// Held returns how many objects the caches have of the kinds that there are many of.
+func (g *Gatherer) Held() sizing.Objects {
+	f := g.followed
+	if f == nil {
+		return sizing.Objects{}
+	}
+	return sizing.Objects{Pods: len(f.pods.store.ListKeys()), Nodes: len(f.nodes.store.ListKeys()), NodeClaims: len(f.nodeClaims.store.ListKeys())}
 }
 
 // kind is a tracked of any type.

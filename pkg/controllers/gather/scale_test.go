@@ -1,14 +1,23 @@
 package gather
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -81,6 +90,136 @@ func BenchmarkLookAfterOnePodChange(b *testing.B) {
 	}
 }
 
+// BenchmarkOneProcess reports what clusters of up to 500,000 pods take in one process: the memory that each node with its ten pods keeps in caches and index, the time
+// to index all of them, and the time from one change to a plan for 5,000 pods in fifty shapes that wait. Memory and time are those of the heap and of the processors.
+func BenchmarkOneProcess(b *testing.B) {
+	for _, nodes := range []int{5_000, 50_000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) { benchmarkOneProcess(b, nodes) })
+	}
+}
+
+func benchmarkOneProcess(b *testing.B, nodes int) {
+	before := heap()
+	t, running := cached(b, nodes, 5_000)
+	version := 10_000_000
+	change := func() *snapshot.Cluster {
+		version++
+		changed := running.DeepCopy()
+		changed.ResourceVersion = strconv.Itoa(version)
+		changed.Labels["turn"] = changed.ResourceVersion
+		t.cached.set(changed)
+		return t.look(b)
+	}
+	b.Run("index", func(b *testing.B) {
+		defer measureCPU(b)()
+		for b.Loop() {
+			t.followed.pods.names = nil // It is not known which pods have changed, as after the start.
+			t.look(b)
+		}
+		b.ReportMetric(float64(heap()-before)/float64(nodes), "B/node")
+	})
+	b.Run("look", func(b *testing.B) {
+		defer measureCPU(b)()
+		for b.Loop() {
+			change()
+		}
+	})
+	b.Run("build", func(b *testing.B) {
+		b.ReportAllocs()
+		defer measureCPU(b)()
+		for b.Loop() {
+			snapshot.Build(change())
+		}
+	})
+	b.Run("plan", func(b *testing.B) {
+		b.ReportAllocs()
+		defer measureCPU(b)()
+		for b.Loop() {
+			plans := planning.Planner{Clock: clock.RealClock{}, Metrics: metrics.New(prometheus.NewRegistry()), Budget: 200 * time.Millisecond}
+			plan := plans.Of(change()).Plan(b.Context())
+			if plan.Err != nil || len(plan.Placements)+len(plan.Launches) == 0 {
+				b.Fatalf("%d placements, %d launches: %v", len(plan.Placements), len(plan.Launches), plan.Err)
+			}
+			b.ReportMetric(float64(len(plan.Launches)), "launches")
+			b.ReportMetric(float64(len(plan.Placements)), "placements")
+		}
+	})
+}
+
+// cached returns a testbed with the objects of a large cluster as the caches keep them, with pods that wait, and a pod that runs on one of Karve's machines.
+func cached(tb testing.TB, nodes, waiting int) (t testbed, running *corev1.Pod) {
+	tb.Helper()
+	t = newTestbed()
+	t.Live = readyClasses{t.live}
+	t.follow(tb)
+	trim := Trim()
+	set := func(o client.Object) {
+		// What comes from the API server was decoded, so its parts are not shared.
+		if _, err := trim(o); err != nil {
+			tb.Fatal(err)
+		}
+		t.cached.set(o)
+	}
+	const part = 1_000
+	for first := 0; first < nodes; first += part {
+		c := snapshottest.LargePart(first, part)
+		for i := range c.Pods {
+			pod := c.Pods[i].DeepCopy()
+			set(pod)
+			if running == nil && snapshot.IsWorkload(pod) {
+				running = pod
+			}
+		}
+		for i := range c.Nodes {
+			set(c.Nodes[i].DeepCopy())
+		}
+		for i := range c.NodeClaims {
+			claim := c.NodeClaims[i].DeepCopy()
+			t.live.set(claim)
+			set(claim)
+		}
+		if first > 0 {
+			continue
+		}
+		for i := range c.NodePools {
+			c.NodePools[i].Spec.Limits = nil // The machines exceed those of the small cluster.
+			t.cached.set(&c.NodePools[i], asItIs(&c.NodePools[i], nodePool))
+		}
+		for i := range c.DaemonSets {
+			t.cached.set(&c.DaemonSets[i])
+		}
+		for i := range c.Namespaces {
+			t.cached.set(&c.Namespaces[i])
+		}
+	}
+	for i := range waiting {
+		pod := snapshottest.Pod(fmt.Sprintf("waits-%05d", i), snapshottest.OwnedBy("apps/v1", "ReplicaSet", fmt.Sprint("waits-", i%50)),
+			snapshottest.Asking("cpu", fmt.Sprintf("%dm", 100+20*(i%50)), "memory", "1Gi", "nvidia.com/gpu.shared", "1"))
+		set(&pod)
+	}
+	return t, running
+}
+
+// readyClasses is a store in which each node class of the cloud is Ready.
+type readyClasses struct{ *store }
+
+func (r readyClasses) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return r.store.Get(ctx, key, o, options...)
+	}
+	u.SetName(key.Name)
+	return unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": status.ConditionReady, "status": "True"}}, "status", "conditions")
+}
+
+// heap returns the bytes of all live objects.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // measureCPU returns a function that reports the CPU time of each iteration since the call. Unlike wall time, it does not depend on other load.
 func measureCPU(b *testing.B) func() {
 	b.Helper()
@@ -115,15 +254,9 @@ func heldBytes[T any, P interface {
 	Unmarshal([]byte) error
 }](b *testing.B, trim func(any) (any, error), objects []T, empty func() P) float64 {
 	b.Helper()
-	used := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	var bytes uint64
 	for b.Loop() {
-		all, before := make([]any, 0, len(objects)), used()
+		all, before := make([]any, 0, len(objects)), heap()
 		for i := range objects {
 			text, err := P(&objects[i]).Marshal()
 			if err != nil {
@@ -139,7 +272,7 @@ func heldBytes[T any, P interface {
 			}
 			all = append(all, trimmed)
 		}
-		bytes += used() - before
+		bytes += heap() - before
 		runtime.KeepAlive(all)
 	}
 	return float64(bytes) / float64(b.N*len(objects))

@@ -18,6 +18,19 @@ import (
 // node has a pod of a DaemonSet. One Deployment in ten keeps its pods on different nodes, and one in ten spreads them over the zones. A few pods wait for
 // replicas.
 func Large(nodes int) *snapshot.Cluster {
+	c := LargePart(0, nodes)
+	for i := range 5 {
+		c.Pods = append(c.Pods, largePod("waits", i, Asking("cpu", fmt.Sprintf("%dm", 400+100*i), "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")))
+	}
+	for i := range c.Pods {
+		c.Pods[i].ResourceVersion = strconv.Itoa(i + 1)
+	}
+	return c
+}
+
+// LargePart returns a part of a cluster like that of Large, without pods that wait: the given number of nodes from the first one on, with their pods. Parts of one
+// cluster fit in memory one after the other.
+func LargePart(first, nodes int) *snapshot.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
 	c.NodePools = append(c.NodePools, StockPool("stock", Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist)))
@@ -27,7 +40,7 @@ func Large(nodes int) *snapshot.Cluster {
 	}
 	machine := TypeNamed("g4dn.xlarge")
 	var ours, stock []string
-	for i := range nodes {
+	for i := first; i < first+nodes; i++ {
 		var node corev1.Node
 		if i%4 == 0 {
 			claim := Claim(fmt.Sprintf("gpu-shared-%05d", i), &c.NodePools[0], machine, Initialized(Now))
@@ -43,17 +56,14 @@ func Large(nodes int) *snapshot.Cluster {
 		c.Nodes = append(c.Nodes, node)
 		c.Pods = append(c.Pods, Pod("agent-"+node.Name, Running(node.Name), OwnedBy("apps/v1", "DaemonSet", "agent"), Asking("cpu", "50m", "memory", "100Mi"), in("kube-system"), fat))
 	}
-	for i := range 2 * nodes {
+	for i := 2 * first; i < 2*(first+nodes); i++ {
 		c.Pods = append(c.Pods, largePod("model", i, Running(ours[i%len(ours)]), Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")))
 	}
-	for i := range 7 * nodes {
+	for i := 7 * first; i < 7*(first+nodes); i++ {
 		c.Pods = append(c.Pods, largePod("web", i, Running(stock[i%len(stock)]), Asking("cpu", "100m", "memory", "256Mi")))
 	}
-	for i := range 5 {
-		c.Pods = append(c.Pods, largePod("waits", i, Asking("cpu", fmt.Sprintf("%dm", 400+100*i), "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")))
-	}
 	for i := range c.Pods {
-		c.Pods[i].ResourceVersion = strconv.Itoa(i + 1)
+		c.Pods[i].ResourceVersion = strconv.Itoa(10*first + i + 1)
 	}
 	return c
 }

@@ -17,7 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -25,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"karve.sh/karve/pkg/sizing"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -401,6 +404,20 @@ func TestTheReadmesHaveEveryValue(t *testing.T) {
 		}
 		for key, value := range values {
 			walk(key, value)
+		}
+	}
+}
+
+func TestTheDefaultResourcesAreALineOfTheSizingTable(t *testing.T) {
+	want := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: *resource.NewMilliQuantity(sizing.Default.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(sizing.Default.RequestMiB<<20, resource.BinarySI),
+		},
+		Limits: corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(sizing.Default.LimitMiB<<20, resource.BinarySI)},
+	}
+	for name, d := range named[appsv1.Deployment](t, objects(t, needed), "Deployment") {
+		if got := d.Spec.Template.Spec.Containers[0].Resources; !equality.Semantic.DeepEqual(got, want) {
+			t.Errorf("%s has the resources %v, want %v", name, got, want)
 		}
 	}
 }
