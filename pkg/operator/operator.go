@@ -191,7 +191,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
-		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
+		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{

@@ -188,8 +188,17 @@ func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 	return !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second)) || since.After(changed)
 }
 
-// ReplicasInUse returns the number of replicas that running pods hold.
+// ReplicasInUse returns the number of replicas that running pods hold. It is computed once for a machine of a view.
 func (m *Machine) ReplicasInUse() int64 {
+	known := m.memo
+	if known == nil || known.machine.Claim != m.Claim || identityOf(known.machine.Pods) != identityOf(m.Pods) {
+		return m.sumReplicas()
+	}
+	known.summed.Do(func() { known.inUse = m.sumReplicas() })
+	return known.inUse
+}
+
+func (m *Machine) sumReplicas() int64 {
 	var n int64
 	for _, pod := range m.Pods {
 		n = amount.Add(n, m.ReplicasOf(pod))

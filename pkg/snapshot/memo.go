@@ -26,6 +26,9 @@ type machineMemo struct {
 	site    *site
 	types   identity
 	room    atomic.Pointer[roomMemo]
+	// inUse is the number of replicas that the pods hold, once it was summed.
+	summed sync.Once
+	inUse  int64
 }
 
 // identity tells whether two slices are the same memory.

@@ -141,6 +141,14 @@ func written(nominations []snapshot.Nomination) string {
 	return strings.Join(all, ", ")
 }
 
+func pointers(pods ...corev1.Pod) []*corev1.Pod {
+	all := make([]*corev1.Pod, len(pods))
+	for i := range pods {
+		all[i] = &pods[i]
+	}
+	return all
+}
+
 func TestSeats(t *testing.T) {
 	t.Parallel()
 	small, large := Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1"), Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1")
@@ -176,7 +184,7 @@ func TestSeats(t *testing.T) {
 			}
 			m := view.Machines[0]
 			m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(launch)
-			if diff := cmp.Diff(c.want, written(snapshot.Seats(&m, c.pods, nil))); diff != "" {
+			if diff := cmp.Diff(c.want, written(snapshot.Seats(&m, pointers(c.pods...), nil))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -189,12 +197,12 @@ func TestSeats(t *testing.T) {
 		m := view.Machines[0]
 		m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(planner.Launch{Pods: []string{"default/x", "default/y"}})
 		pods := []corev1.Pod{Pod("a", small), Pod("b", large), Pod("c", large), Pod("d", large), Pod("e", large)}
-		got := written(snapshot.Seats(&m, pods, map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
+		got := written(snapshot.Seats(&m, pointers(pods...), map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
 		if diff := cmp.Diff("d node", got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-	if seats := snapshot.Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, []corev1.Pod{Pod("a", small), Pod("b", large)}, nil); len(seats) > 0 {
+	if seats := snapshot.Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, pointers(Pod("a", small), Pod("b", large)), nil); len(seats) > 0 {
 		t.Errorf("without a Node there are %d", len(seats))
 	}
 }

@@ -357,9 +357,17 @@ func (w *town) seat(claim *karpv1.NodeClaim) {
 	if err := w.List(w.t.Context(), &pods); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, n := range snapshot.Seats(m, pods.Items, nil) {
+	for _, n := range snapshot.Seats(m, pointers(pods.Items), nil) {
 		w.nominate(n.Pod.Name, n.Node)
 	}
+}
+
+func pointers(pods []corev1.Pod) []*corev1.Pod {
+	all := make([]*corev1.Pod, len(pods))
+	for i := range pods {
+		all[i] = &pods[i]
+	}
+	return all
 }
 
 // nominate writes a nomination.

@@ -25,6 +25,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/nomination"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
@@ -37,6 +38,8 @@ const soon = time.Second
 // Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
+	// Gatherer knows which pods wait, and which are on a node.
+	Gatherer *gather.Gatherer
 	// Live reads from the API server, for the check before a machine is deleted.
 	Live     client.Reader
 	Metrics  *metrics.Metrics
@@ -222,16 +225,18 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	if !c.Nominations {
 		return nil
 	}
-	var pods corev1.PodList
-	if err := c.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+	cluster, err := c.Gatherer.Cluster(ctx)
+	if err != nil {
 		return fmt.Errorf("reading the pods: %w", err)
 	}
+	index := cluster.Indexed()
+	_, pods := index.Node(m.Node.Name)
 	now, written := c.Clock.Now(), map[types.UID]string{}
 	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.Sub(n.at) > cacheLag })
 	for pod, n := range c.nominated {
 		written[pod] = n.node
 	}
-	seats := snapshot.Seats(m, pods.Items, written)
+	seats := snapshot.Seats(m, slices.Concat(index.Pending(), pods), written)
 	for _, n := range seats {
 		c.nominated[n.Pod.UID] = nominated{n.Node, now}
 	}

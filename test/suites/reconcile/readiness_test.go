@@ -21,7 +21,7 @@ import (
 
 func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controller {
 	config := readiness.Config{
-		Client: w.WithWatch, Live: w.WithWatch, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Nominations: true, Timeout: replicasTimeout,
+		Client: w.WithWatch, Live: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Nominations: true, Timeout: replicasTimeout,
 	}
 	for _, edit := range edits {
 		edit(&config)

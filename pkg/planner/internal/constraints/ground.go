@@ -84,6 +84,13 @@ func (g *Partial) Fix(p planner.Plan) {
 	for i := range s.Rules {
 		s.Rules[i].Present = slices.Clone(s.Rules[i].Present)
 	}
+	for c := range s.Classes { // Once for all launches: with many nodes, a copy for each of them would be most of the work.
+		class := &s.Classes[c]
+		class.Nodes, class.Preferences = slices.Clone(class.Nodes), slices.Clone(class.Preferences)
+		for i := range class.Preferences {
+			class.Preferences[i].Nodes = slices.Clone(class.Preferences[i].Nodes)
+		}
+	}
 	for _, l := range p.Launches {
 		v := g.launched(l)
 		g.occupy(v, l.Pods, l.GPUs, class)
@@ -105,7 +112,7 @@ func (g *Partial) Fix(p planner.Plan) {
 	*s = without(*s, func(_ int, pod string) bool { return bound[pod] })
 }
 
-// launched adds a node for a launch, for the classes that all its alternatives admit.
+// launched adds a node for a launch, for the classes that all its alternatives admit. It changes their lists of nodes.
 func (g *Partial) launched(l planner.Launch) int {
 	s := &g.Snapshot
 	v := len(s.Nodes)
@@ -129,11 +136,10 @@ func (g *Partial) launched(l planner.Launch) int {
 		if !all(class.Offerings) || mixed && ruled[c] {
 			continue
 		}
-		class.Nodes = append(slices.Clip(class.Nodes), v)
-		class.Preferences = slices.Clone(class.Preferences)
+		class.Nodes = append(class.Nodes, v)
 		for i := range class.Preferences {
 			if w := &class.Preferences[i]; w.Rule < 0 && all(w.Offerings) {
-				w.Nodes = append(slices.Clip(w.Nodes), v)
+				w.Nodes = append(w.Nodes, v)
 			}
 		}
 	}
