@@ -54,14 +54,13 @@ func (w *World) pod(r *podRecord, is phase) *corev1.Pod {
 	p.Labels["app.kubernetes.io/name"], p.Labels["app.kubernetes.io/instance"], p.OwnerReferences[0].Name = r.app, r.app+"-"+p.Namespace, r.app
 	p.Spec.Containers[0].Resources, p.Spec.NodeSelector = r.shape.resources(), r.shape.selector()
 	p.Spec.NodeName = r.node
-	switch {
-	case is == runs:
+	if is == runs {
 		p.Status = runningStatus(p, time.Now())
-	default:
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable, NominatedNodeName: r.nominated}
-		if r.told && r.node == "" {
-			p.Status.Conditions = []corev1.PodCondition{unschedulable(time.Now())}
-		}
+		return p
+	}
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable, NominatedNodeName: r.nominated}
+	if r.told && r.node == "" {
+		p.Status.Conditions = []corev1.PodCondition{unschedulable(time.Now())}
 	}
 	return p
 }
