@@ -66,7 +66,7 @@ type Times struct {
 }
 
 // Full holds the times of `make bench-scale`.
-var Full = Times{Settle: 20 * time.Second, Idle: 45 * time.Second, Churn: 45 * time.Second, Ended: 45 * time.Second, Place: 5 * time.Minute}
+var Full = Times{Settle: 20 * time.Second, Idle: 30 * time.Second, Churn: 30 * time.Second, Ended: 30 * time.Second, Place: 5 * time.Minute}
 
 // changesPerSecond is the rate of pod changes in the churn phase.
 const changesPerSecond = 50

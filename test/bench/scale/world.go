@@ -345,10 +345,10 @@ func (w *World) besides(node string) []client.Object {
 	return []client.Object{l, csi, d}
 }
 
-// copyPod returns pod i, already bound. The first pods are on machines of the NodePool, ten on each.
+// copyPod returns pod i, already bound. The first pods are on machines of the NodePool, ten on each. Ten pods are of one Deployment, so they have the same labels.
 func (w *World) copyPod(i int) client.Object {
-	app := fmt.Sprintf("app-%03d", i%997)
-	r := newPod(namespaceName(i), fmt.Sprintf("%s-6f4c9d7b58-%05d", app, i), app, other)
+	app := fmt.Sprintf("app-%04d", i/10)
+	r := newPod(namespaceName(i/10), fmt.Sprintf("%s-6f4c9d7b58-%05d", app, i), app, other)
 	r.node = nodeName(w.size.Machines + i%(w.size.Nodes-w.size.Machines))
 	if i < w.size.Replicas {
 		r.shape, r.node = steadyGPU, nodeName(i/replicasPerNode)
