@@ -107,6 +107,9 @@ verify: ## Fail when generate would change something
 build: ## Build the commands into _output/bin
 	tools/build
 
+release: ## Build all files of a release into _output/release; tools/release says what it wants to know
+	tools/release
+
 image: ## Build the container images for amd64 and arm64 with ko; tools/image says what it wants to know
 	tools/image
 
