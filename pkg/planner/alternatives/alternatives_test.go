@@ -136,10 +136,10 @@ func chosenByTheCloud(t *rapid.T) {
 	}
 }
 
-func TestEverythingThatAClaimAdmitsServesItsPods(t *testing.T) { properties.Check(servedByAll)(t) }
-func TestALaunchLeavesTheWidestChoice(t *testing.T)            { properties.Check(widestChoice)(t) }
-func TestTheOrderMakesNoDifferenceToTheChoice(t *testing.T)    { properties.Check(choiceOrderFree)(t) }
-func TestWhateverMachinesComeThePodsNeedNothingMore(t *testing.T) {
+func TestEveryAlternativeHoldsPodsOfLaunch(t *testing.T)  { properties.Check(servedByAll)(t) }
+func TestAlternativesCoverMostTypeZonePairs(t *testing.T) { properties.Check(widestChoice)(t) }
+func TestAlternativesDoNotDependOnOrder(t *testing.T)     { properties.Check(choiceOrderFree)(t) }
+func TestPodsFitOnAnyAlternativeMachines(t *testing.T) {
 	properties.Check(chosenByTheCloud)(t)
 }
 func FuzzAlternatives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(servedByAll)) }
@@ -235,7 +235,7 @@ func TestAlternatives(t *testing.T) {
 }
 
 // The limits of a pool count the largest machine that each launch admits, for all launches of a plan together.
-func TestAlternativesOfSeveralLaunchesShareALimit(t *testing.T) {
+func TestAlternativesOfAllLaunchesShareLimit(t *testing.T) {
 	t.Parallel()
 	s := onSpot(15)
 	s.Classes = []planner.Class{plantest.Class(s, "web", 20, plantest.Request(300, 1024, 1))}
@@ -249,7 +249,7 @@ func TestAlternativesOfSeveralLaunchesShareALimit(t *testing.T) {
 	}
 }
 
-func TestCheckJudgesTheChoiceThatNobodyDemands(t *testing.T) {
+func TestCheckRejectsInvalidAlternatives(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

@@ -39,14 +39,14 @@ func sound() (planner.Snapshot, planner.Plan) {
 	return s, p
 }
 
-func TestCheckAcceptsASoundPlan(t *testing.T) {
+func TestCheckAcceptsValidPlan(t *testing.T) {
 	t.Parallel()
 	if err := check.Plan(sound()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestCheckNamesEachBrokenRule(t *testing.T) {
+func TestCheckReportsEachBrokenRule(t *testing.T) {
 	t.Parallel()
 	refused := &planner.Refusal{Reason: planner.ReasonUnavailable, Message: "no capacity"}
 	for _, c := range []struct {
@@ -160,7 +160,7 @@ func TestCheckReportsAllBrokenRulesAtOnce(t *testing.T) {
 	}
 }
 
-func TestValidateNamesWhatMakesNoSense(t *testing.T) {
+func TestValidateReportsInvalidSnapshots(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

@@ -53,7 +53,7 @@ func rule(kind planner.RuleKind, topology int, change func(*planner.Rule)) plann
 	return r
 }
 
-func TestCheckJudgesPlacesByTheRules(t *testing.T) {
+func TestCheckEnforcesSchedulingRules(t *testing.T) {
 	t.Parallel()
 	const zone, machine = 0, planner.PerNode
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestCheckJudgesPlacesByTheRules(t *testing.T) {
 	}
 }
 
-func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T) {
+func TestCheckFindsSchedulingOrderForPodAffinity(t *testing.T) {
 	t.Parallel()
 	together := func(topology int, classes, counted []int, present ...int64) planner.Rule {
 		return rule(planner.Together, topology, func(r *planner.Rule) { r.Classes, r.Counted, r.Present = classes, counted, present })
@@ -151,7 +151,7 @@ func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T)
 	}
 }
 
-func TestCheckDoesNotHoldPodsToTheirWishes(t *testing.T) {
+func TestCheckIgnoresPreferences(t *testing.T) {
 	t.Parallel()
 	s, p := threePlaces(rule(planner.Apart, 0, nil))
 	s.Classes[0].Preferences = []planner.Preference{{Rule: 0}}
@@ -160,7 +160,7 @@ func TestCheckDoesNotHoldPodsToTheirWishes(t *testing.T) {
 	}
 }
 
-func TestCheckJudgesTheChoiceThatALaunchLeaves(t *testing.T) {
+func TestCheckEnforcesMinValues(t *testing.T) {
 	t.Parallel()
 	sound := func() (planner.Snapshot, planner.Plan) {
 		s, p := threePlaces()
@@ -207,7 +207,7 @@ func TestCheckJudgesTheChoiceThatALaunchLeaves(t *testing.T) {
 	}
 }
 
-func TestValidateNamesWhatMakesNoSenseInRules(t *testing.T) {
+func TestValidateReportsInvalidRules(t *testing.T) {
 	t.Parallel()
 	s, _ := threePlaces(rule(planner.Spread, 0, nil), rule(planner.Together, planner.PerNode, nil), rule(planner.Apart, 0, nil))
 	if err := planner.Validate(s); err != nil {

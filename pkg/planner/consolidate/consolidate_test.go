@@ -41,7 +41,7 @@ type launched struct {
 	pods int
 }
 
-func TestCheaperLayoutsWorkedByHand(t *testing.T) {
+func TestPlanFindsCheaperLayoutsWorkedOutByHand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -86,7 +86,7 @@ func nearly(percent int, machines ...launched) consolidate.Layout {
 	return l
 }
 
-func TestPodsStayWhereTheMachinesCostNearEnoughToTheBound(t *testing.T) {
+func TestPlanMovesNoPodsWhenCostIsNearEnoughToBound(t *testing.T) {
 	t.Parallel()
 	// The pods of these two machines fit on one. The fleet costs 1.9 % more than necessary.
 	halves := []launched{{"g4dn.xlarge", 1}, {"g4dn.xlarge", 2}}
@@ -116,7 +116,7 @@ func TestPodsStayWhereTheMachinesCostNearEnoughToTheBound(t *testing.T) {
 	}
 }
 
-func TestAFleetThatHasLostHalfOfItsPodsComesNearEnoughWithFewerMoves(t *testing.T) {
+func TestNearEnoughLayoutOfHalfEmptyFleetNeedsFewerMoves(t *testing.T) {
 	t.Parallel()
 	types := workload.Types(workload.G4to6, 10)
 	for seed := int64(1); seed <= 3; seed++ {
@@ -148,7 +148,7 @@ func limited(l consolidate.Layout, nodes int64) consolidate.Layout {
 	return l
 }
 
-func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
+func TestPlanSplitsMachineOnlyWithinPoolLimits(t *testing.T) {
 	t.Parallel()
 	for nodes, steps := range map[int64]int{0: 0, 1: 1} {
 		// The step frees one machine of the limit but needs two.
@@ -161,7 +161,7 @@ func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
 	}
 }
 
-func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
+func TestStepUsesLimitFreedByEarlierStep(t *testing.T) {
 	t.Parallel()
 	// The pods of the 2xlarge fit on the 4xlarge. The large machine becomes two machines, and the second takes the place of the 2xlarge in the limit. That
 	// saves more per move, but must come second.
@@ -182,7 +182,7 @@ func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
 	}
 }
 
-func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
+func TestSplitStepsPlaceNoPodsOnRemovedMachines(t *testing.T) {
 	t.Parallel()
 	// Both 4xlarge together could become one 2xlarge, but only one may leave at a time.
 	l := running(20_000, launched{"g4dn.2xlarge", 0}, launched{"g4dn.4xlarge", 4}, launched{"g4dn.4xlarge", 3}, launched{"g4dn.metal", 12}, launched{"g4dn.metal", 9})
@@ -192,7 +192,7 @@ func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
 	}
 }
 
-func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
+func TestStepsKeepAntiAffinityToRunningPods(t *testing.T) {
 	t.Parallel()
 	// Each of two machines has a pod, and the pods may not share a machine. Only one of them fits on the third machine.
 	l := running(20_000, launched{"g4dn.xlarge", 1}, launched{"g4dn.xlarge", 1}, launched{"g4dn.2xlarge", 3})
@@ -214,7 +214,7 @@ func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
 	}
 }
 
-func TestAPodThatWaitsHasTheRoomFirst(t *testing.T) {
+func TestPendingPodTakesFreeCapacityBeforeMovedPods(t *testing.T) {
 	t.Parallel()
 	// The 2xlarge has room for two pods. One pod is pending, so the two pods of the xlarge do not fit.
 	l := running(20_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.2xlarge", 5})
@@ -228,7 +228,7 @@ func TestAPodThatWaitsHasTheRoomFirst(t *testing.T) {
 	}
 }
 
-func TestAnUnsoundLayoutHasNoSteps(t *testing.T) {
+func TestPlanReturnsNoStepsForInvalidLayout(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*consolidate.Layout){
 		"a node that is not there":       func(l *consolidate.Layout) { l.Machines[0].Node = 9 },

@@ -25,12 +25,12 @@ var (
 	}), 8)
 )
 
-func TestEachStepKeepsEveryRuleAndSavesMoreThanItMoves(t *testing.T) { properties.Check(everyStep)(t) }
-func TestStepsLeaveTheChoicesThatPoolsDemand(t *testing.T)           { properties.Check(ruledStep)(t) }
-func TestNoStepsAreBetterThanTheBest(t *testing.T)                   { properties.Check(noBetterThanTheBest)(t) }
-func TestTheOrderOfALayoutMakesNoDifference(t *testing.T)            { properties.Check(orderFreeLayout)(t) }
-func TestASearchThatIsStoppedHasOnlyRightSteps(t *testing.T)         { properties.Check(stoppedLayout)(t) }
-func TestPodsThatWaitComeFirst(t *testing.T)                         { properties.Check(waitingFirst)(t) }
+func TestStepsKeepEveryRuleAndSaveMoreThanMovesCost(t *testing.T) { properties.Check(everyStep)(t) }
+func TestStepsKeepRulesWeightsAndMinValues(t *testing.T)          { properties.Check(ruledStep)(t) }
+func TestStepsSaveAtMostTheOptimum(t *testing.T)                  { properties.Check(noBetterThanTheBest)(t) }
+func TestStepsDoNotDependOnOrderOfLayout(t *testing.T)            { properties.Check(orderFreeLayout)(t) }
+func TestStoppedSearchReturnsValidSteps(t *testing.T)             { properties.Check(stoppedLayout)(t) }
+func TestPendingPodsArePlacedBeforeMovedPods(t *testing.T)        { properties.Check(waitingFirst)(t) }
 
 // FuzzCheaper runs everyStep with fuzzed inputs.
 func FuzzCheaper(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everyStep)) }
@@ -147,8 +147,8 @@ func noBetterThanTheBest(t *rapid.T) {
 	}
 }
 
-// TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs checks that the heuristic finds at least 99 % of the possible savings in small layouts.
-func TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs(t *testing.T) {
+// TestStepsOfSmallLayoutsSaveAlmostTheOptimum checks that the heuristic finds at least 99 % of the possible savings in small layouts.
+func TestStepsOfSmallLayoutsSaveAlmostTheOptimum(t *testing.T) {
 	t.Parallel()
 	var found, there planner.MicroUSD
 	for seed := range 1000 {

@@ -18,7 +18,7 @@ import (
 
 var anySnapshot = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
 
-func TestFirstFitBuysWhatKarpenterBuys(t *testing.T) {
+func TestFirstFitLaunchesSameMachinesAsKarpenter(t *testing.T) {
 	t.Parallel()
 	// The prices are those of Karpenter 1.14.1's scheduler, see test/suites/karpenter.
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestFirstFitPutsStatedMemoryOnOneGPU(t *testing.T) {
 	}
 }
 
-func TestFirstFitLeavesOutAPodWhoseMemoryNoGPUHas(t *testing.T) {
+func TestFirstFitLeavesOutPodWhoseMemoryExceedsEveryGPU(t *testing.T) {
 	t.Parallel()
 	s := crowd(planner.GPU{Replicas: 4, MemoryBytes: 10}, planner.GPU{Replicas: 4, MemoryBytes: 10})
 	c := plantest.Class(s, "pod", 1, planner.Resources{Pods: 1, Replicas: 1})
@@ -89,7 +89,7 @@ func TestFirstFitLeavesOutAPodWhoseMemoryNoGPUHas(t *testing.T) {
 	}
 }
 
-func TestFirstFitKeepsToQuotas(t *testing.T) {
+func TestFirstFitKeepsQuotas(t *testing.T) {
 	t.Parallel()
 	s := crowd(planner.GPU{Replicas: 10})
 	s.Quotas = []planner.Quota{{Name: "fpga", Each: 0}, {Name: "host port 80/TCP", Each: 1}}
@@ -109,7 +109,7 @@ func TestFirstFitKeepsToQuotas(t *testing.T) {
 	}
 }
 
-func TestFirstFitKeepsPodsApart(t *testing.T) {
+func TestFirstFitKeepsPodAntiAffinity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name             string
@@ -136,7 +136,7 @@ func TestFirstFitKeepsPodsApart(t *testing.T) {
 	}
 }
 
-func TestFirstFitGoesToTheHeaviestPool(t *testing.T) {
+func TestFirstFitPrefersPoolWithHighestWeight(t *testing.T) {
 	t.Parallel()
 	s := crowd(planner.GPU{Replicas: 1})
 	s.Pools = append(s.Pools, plantest.Pool("heavy"))
@@ -163,7 +163,7 @@ func TestFirstFitKeepsEveryRule(t *testing.T) {
 	})(t)
 }
 
-func TestFirstFitOfNonsenseNamesEachPodOnce(t *testing.T) {
+func TestFirstFitNamesEachPodOnceForInvalidSnapshots(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := plantest.Nonsense().Draw(t, "snapshot")
 		p := firstfit.Plan(s)
@@ -183,7 +183,7 @@ func TestFirstFitOfNonsenseNamesEachPodOnce(t *testing.T) {
 	})(t)
 }
 
-func TestFirstFitIsTheSameInAnyOrder(t *testing.T) {
+func TestFirstFitDoesNotDependOnOrder(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := anySnapshot.Draw(t, "snapshot")
 		shuffled := plantest.Shuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
@@ -193,7 +193,7 @@ func TestFirstFitIsTheSameInAnyOrder(t *testing.T) {
 	})(t)
 }
 
-func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
+func TestFirstFitByClassMatchesFirstFitByPod(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := anySnapshot.Draw(t, "snapshot")
 		p := firstfit.Plan(s)
@@ -219,7 +219,7 @@ func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
 	})(t)
 }
 
-func TestFirstFitByLevelIsTheSameWhileItsMachinesAreFew(t *testing.T) {
+func TestFirstFitByLevelMatchesFirstFitForFewMachines(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
 		p := firstfit.Plan(s)
@@ -265,7 +265,7 @@ func all(parts [][]int, classes []int) []int {
 	return out
 }
 
-func TestFirstFitKeepsRulesOfDomains(t *testing.T) {
+func TestFirstFitKeepsTopologyRules(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

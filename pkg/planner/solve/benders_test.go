@@ -27,7 +27,7 @@ func fewWithMemory() planner.Snapshot {
 	return s
 }
 
-func TestAPlanWithDeviceMemoryIsProvenByWholeNumbersOfMachinesThatKeepAllCovers(t *testing.T) {
+func TestIntegerCoversProveOptimalPlanWithDeviceMemory(t *testing.T) {
 	t.Parallel()
 	s := fewWithMemory()
 	p := solve.Plan(s)
@@ -39,7 +39,7 @@ func TestAPlanWithDeviceMemoryIsProvenByWholeNumbersOfMachinesThatKeepAllCovers(
 	}
 }
 
-func TestNumbersOfMachinesAreNotVerifiedForMoreThanTheyShow(t *testing.T) {
+func TestVerifyRejectsBrokenIntegerCoverProof(t *testing.T) {
 	t.Parallel()
 	s := fewWithMemory()
 	for name, spoil := range map[string]func(*planner.Plan){
@@ -58,7 +58,7 @@ func TestNumbersOfMachinesAreNotVerifiedForMoreThanTheyShow(t *testing.T) {
 	}
 }
 
-func TestABoundByNumbersOfMachinesHoldsWhereMoreEffortFindsCheaperPlans(t *testing.T) {
+func TestIntegerCoverBoundHoldsForCheaperPlans(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

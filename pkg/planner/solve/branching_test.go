@@ -56,7 +56,7 @@ func fewAmongNodes() planner.Snapshot {
 	return s
 }
 
-func TestAPlanOfFewMachinesIsProvenByTheirNumbers(t *testing.T) {
+func TestBranchingProvesOptimalPlanOfFewMachines(t *testing.T) {
 	t.Parallel()
 	s := fewAmongNodes()
 	p := solve.Plan(s)
@@ -68,7 +68,7 @@ func TestAPlanOfFewMachinesIsProvenByTheirNumbers(t *testing.T) {
 	}
 }
 
-func TestASplitIsNotVerifiedForMoreThanItShows(t *testing.T) {
+func TestVerifyRejectsBrokenSplitProof(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*planner.Plan, *planner.Split){
 		"a higher bound":           func(p *planner.Plan, _ *planner.Split) { p.Bound += p.Bound / 20 },
@@ -101,7 +101,7 @@ func leaf(p *planner.Proof) *planner.Cover {
 	return &p.Covers[len(p.Covers)-1]
 }
 
-func TestBranchesOfPlansOfManyMachinesKeepWhatGroupsDemand(t *testing.T) {
+func TestBranchesKeepCutsOfGroupsInLargePlans(t *testing.T) {
 	t.Parallel()
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
 	for _, o := range []struct {

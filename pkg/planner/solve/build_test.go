@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-func TestIdenticalPodsGetTheCheapestMachinesThereAre(t *testing.T) {
+func TestIdenticalPodsGetCheapestMachines(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string

@@ -71,7 +71,7 @@ func buggy(bad []int, fault func(*planner.Plan, string)) func(planner.Snapshot) 
 func never() bool  { return false }
 func always() bool { return true }
 
-func TestABugForOneClassSetsThatClassAside(t *testing.T) {
+func TestContainSetsAsideClassThatBreaksPlan(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func without(s planner.Snapshot, class int) planner.Snapshot {
 	return s
 }
 
-func TestTheAttemptsFindOneOfAThousandClassesWhateverTheTime(t *testing.T) {
+func TestContainFindsBadClassAmongThousandInFewAttempts(t *testing.T) {
 	t.Parallel()
 	s := many(1000)
 	attempts := 0
@@ -130,7 +130,7 @@ func TestTheAttemptsFindOneOfAThousandClassesWhateverTheTime(t *testing.T) {
 	}
 }
 
-func TestSeveralBugsSetSeveralClassesAside(t *testing.T) {
+func TestContainSetsAsideSeveralClasses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := many(20)
@@ -146,7 +146,7 @@ func TestSeveralBugsSetSeveralClassesAside(t *testing.T) {
 	})
 }
 
-func TestWithoutAFaultThereIsOnePlan(t *testing.T) {
+func TestContainPlansOnceWithoutFault(t *testing.T) {
 	t.Parallel()
 	s := many(5)
 	attempts := 0
@@ -162,7 +162,7 @@ func TestWithoutAFaultThereIsOnePlan(t *testing.T) {
 	}
 }
 
-func TestAPlanThatWasMadeAlreadyIsTriedFirst(t *testing.T) {
+func TestContainTriesGivenPlanFirst(t *testing.T) {
 	t.Parallel()
 	s := many(5)
 	for name, x := range map[string]struct {
@@ -182,7 +182,7 @@ func TestAPlanThatWasMadeAlreadyIsTriedFirst(t *testing.T) {
 	}
 }
 
-func TestAPlannerThatIsNeverRightMakesAnErrorSoon(t *testing.T) {
+func TestContainFailsSoonIfEveryPlanIsInvalid(t *testing.T) {
 	t.Parallel()
 	attempts := 0
 	_, _, _, err := solve.Contain(many(50), nil, func(planner.Snapshot) planner.Plan { attempts++; return planner.Plan{Price: 1} }, always)
@@ -191,7 +191,7 @@ func TestAPlannerThatIsNeverRightMakesAnErrorSoon(t *testing.T) {
 	}
 }
 
-func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
+func TestInvalidValueSetsAsideOnlyItsClasses(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
 		spoil func(*planner.Snapshot)
@@ -254,7 +254,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsContained(t *testing.T) {
+func TestContainReturnsValidPlanForInvalidSnapshots(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		s := plantest.Nonsense().Draw(t, "snapshot")
 		if len(s.Pools) == 0 {

@@ -26,7 +26,7 @@ const (
 	planMarker     = "-- plan --\n"
 )
 
-// TestScenariosGetTheirPlans reads testdata/*.txtar: a comment that describes the scenario, the snapshot, and the expected plan.
+// TestScenariosMatchGoldenPlans reads testdata/*.txtar: a comment that describes the scenario, the snapshot, and the expected plan.
 //
 // The lines of a snapshot, in any order:
 //
@@ -46,7 +46,7 @@ const (
 //	pods … [priority=N] [prefers=ZONE]
 //
 // A pod is admitted everywhere unless capacity, pools or nodes restrict it. The value - is an empty list.
-func TestScenariosGetTheirPlans(t *testing.T) {
+func TestScenariosMatchGoldenPlans(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)

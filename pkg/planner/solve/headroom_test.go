@@ -68,7 +68,7 @@ func spareKeepsEveryRule(snapshots *rapid.Generator[planner.Snapshot]) func(*rap
 	}
 }
 
-func TestHeadroomTakesNothingFromPods(t *testing.T) {
+func TestHeadroomKeepsPlanForPods(t *testing.T) {
 	t.Parallel()
 	t.Run("plain", properties.Check(spareKeepsEveryRule(anything)))
 	t.Run("ruled", properties.Check(spareKeepsEveryRule(plantest.RuledSnapshots(plantest.RuleLimits{

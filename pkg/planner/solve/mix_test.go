@@ -26,7 +26,7 @@ func mixes() map[string]planner.Snapshot {
 	return out
 }
 
-func TestAMixOfManyPodsIsPlannedCloseToItsBound(t *testing.T) {
+func TestPlanForMixIsCloseToBound(t *testing.T) {
 	t.Parallel()
 	for name, s := range mixes() {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestAMixOfManyPodsIsPlannedCloseToItsBound(t *testing.T) {
 	}
 }
 
-func TestAMixOfManyPodsCarriedOutNeedsNothingMore(t *testing.T) {
+func TestAppliedPlanForMixLaunchesNothingMore(t *testing.T) {
 	t.Parallel()
 	for name, s := range mixes() {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAMixOfManyPodsCarriedOutNeedsNothingMore(t *testing.T) {
 	}
 }
 
-func TestAMixOfManyPodsIsPlannedAlikeInAnyOrder(t *testing.T) {
+func TestPlanForMixDoesNotDependOnOrder(t *testing.T) {
 	t.Parallel()
 	for name, s := range mixes() {
 		t.Run(name, func(t *testing.T) {

@@ -21,14 +21,14 @@ func proved(t *testing.T) (planner.Snapshot, planner.Plan) {
 	return s, p
 }
 
-func TestTheProofOfAMixIsVerified(t *testing.T) {
+func TestVerifyAcceptsProofForMix(t *testing.T) {
 	t.Parallel()
 	if s, p := proved(t); plantest.Verify(s, p) != nil {
 		t.Error(plantest.Verify(s, p))
 	}
 }
 
-func TestAProofIsNotVerifiedForMoreThanItShows(t *testing.T) {
+func TestVerifyRejectsBrokenProof(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*planner.Plan){
 		"a higher bound":                 func(p *planner.Plan) { p.Bound += p.Bound / 20 },
@@ -48,7 +48,7 @@ func TestAProofIsNotVerifiedForMoreThanItShows(t *testing.T) {
 	}
 }
 
-func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
+func TestProofAllowsMachineToHoldPodsThatFitNode(t *testing.T) {
 	t.Parallel()
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
@@ -84,7 +84,7 @@ func dearFew() planner.Snapshot {
 	return s
 }
 
-func TestMachinesThatAGroupNeedsAreCountedWhole(t *testing.T) {
+func TestCutRoundsUpMachinesOfOneGroup(t *testing.T) {
 	t.Parallel()
 	s := dearFew()
 	p := solve.Plan(s)
@@ -100,7 +100,7 @@ func TestMachinesThatAGroupNeedsAreCountedWhole(t *testing.T) {
 	}
 }
 
-func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
+func TestVerifyRejectsBrokenCutDual(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p *planner.Plan, c *planner.Cover){
 		"a higher bound":          func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
@@ -122,7 +122,7 @@ func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
 	}
 }
 
-func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
+func TestSearchStoppedAtOnceReturnsBound(t *testing.T) {
 	t.Parallel()
 	for _, pods := range []int{40, 200, 2000} {
 		s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), pods, 20, 3)
@@ -156,7 +156,7 @@ func dearKinds() planner.Snapshot {
 	return s
 }
 
-func TestMachinesThatGroupsNeedTogetherAreCountedWhole(t *testing.T) {
+func TestCutRoundsUpMachinesOfSeveralGroups(t *testing.T) {
 	t.Parallel()
 	s := dearKinds()
 	p := solve.Plan(s)

@@ -241,25 +241,27 @@ func nothingLeftThatFits(t *rapid.T) {
 	}
 }
 
-func TestAPlanKeepsEveryRule(t *testing.T)                  { properties.Check(everyRule)(t) }
-func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)         { properties.Check(neverPanics)(t) }
-func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T) { properties.Check(orderFree)(t) }
-func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)      { properties.Check(replansToNothing)(t) }
-func TestTheBoundIsBelowTheOptimum(t *testing.T)            { properties.Check(boundHolds)(t) }
-func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
+func TestPlanKeepsEveryRule(t *testing.T)                 { properties.Check(everyRule)(t) }
+func TestPlanDoesNotPanicOnInvalidSnapshots(t *testing.T) { properties.Check(neverPanics)(t) }
+func TestPlanDoesNotDependOnOrderOfSnapshot(t *testing.T) { properties.Check(orderFree)(t) }
+func TestAppliedPlanLaunchesNothingMore(t *testing.T)     { properties.Check(replansToNothing)(t) }
+func TestBoundIsAtMostOptimum(t *testing.T)               { properties.Check(boundHolds)(t) }
+func TestBoundOfHeuristicsIsAtMostOptimum(t *testing.T) {
 	properties.Check(boundOfMixHolds)(t)
 }
 
-func TestTheBoundFollowsFromItsProof(t *testing.T)     { properties.Check(proofHolds)(t) }
-func TestMoreEffortNeverGivesADearerPlan(t *testing.T) { properties.Check(effortNeverHurts)(t) }
-func TestLessToPlaceAndMoreToChooseFromNeverCostMoreThanTheGap(t *testing.T) {
+func TestVerifyAcceptsProofsOfPlans(t *testing.T) { properties.Check(proofHolds)(t) }
+func TestMoreEffortNeverRaisesPrice(t *testing.T) { properties.Check(effortNeverHurts)(t) }
+func TestFewerPodsOrMoreOfferingsCostAtMostTheGap(t *testing.T) {
 	properties.Check(lessNeverCosts)(t)
 }
-func TestASmallPlanIsOptimal(t *testing.T)                     { properties.Check(smallIsOptimal)(t) }
-func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { properties.Check(oneClassIsOptimal)(t) }
-func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { properties.Check(choiceNeverCosts)(t) }
-func TestNoPodIsLeftOutThatHasAPlace(t *testing.T)             { properties.Check(nothingLeftThatFits)(t) }
-func FuzzBuild(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(everyRule)) }
-func FuzzBuildOfNonsense(f *testing.F)                         { f.Fuzz(rapid.MakeFuzz(neverPanics)) }
-func FuzzBound(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(boundHolds)) }
-func FuzzOrder(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(orderFree)) }
+func TestSmallPlanIsOptimal(t *testing.T)       { properties.Check(smallIsOptimal)(t) }
+func TestPlanForOneClassIsOptimal(t *testing.T) { properties.Check(oneClassIsOptimal)(t) }
+func TestAdditionalOfferingNeverRaisesPriceOfOneClass(t *testing.T) {
+	properties.Check(choiceNeverCosts)(t)
+}
+func TestPlanLeavesOutOnlyPodsWithoutPlace(t *testing.T) { properties.Check(nothingLeftThatFits)(t) }
+func FuzzBuild(f *testing.F)                             { f.Fuzz(rapid.MakeFuzz(everyRule)) }
+func FuzzBuildOfNonsense(f *testing.F)                   { f.Fuzz(rapid.MakeFuzz(neverPanics)) }
+func FuzzBound(f *testing.F)                             { f.Fuzz(rapid.MakeFuzz(boundHolds)) }
+func FuzzOrder(f *testing.F)                             { f.Fuzz(rapid.MakeFuzz(orderFree)) }

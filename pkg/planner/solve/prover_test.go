@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// TestAPlanIsTheSameOnOneCore checks that the primal and the dual search yield the same plan on two cores, where they run concurrently, and on one core.
-func TestAPlanIsTheSameOnOneCore(t *testing.T) {
+// TestPlanIsTheSameOnOneCore checks that the primal and the dual search yield the same plan on two cores, where they run concurrently, and on one core.
+func TestPlanIsTheSameOnOneCore(t *testing.T) {
 	offerings := plantest.Offerings(plantest.G4dn(), 10)
 	for name, s := range map[string]planner.Snapshot{
 		"hardly any machines": plantest.Mixed(offerings, 50, 5, 1),

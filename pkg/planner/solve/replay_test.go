@@ -28,7 +28,7 @@ func fresh() (s planner.Snapshot, launches planner.Plan) {
 	return s, launches
 }
 
-func TestReplayLeavesNodesToPodsThatNoOtherNodeAdmits(t *testing.T) {
+func TestReplayKeepsNodeFreeForPodsThatOnlyItAdmits(t *testing.T) {
 	s, launches := fresh()
 	s.Classes[1].Nodes = []int{0}
 	if plan := (Solver{}).replay(s, launches); plan.Price != 0 || check.Plan(s, plan) != nil {
@@ -36,7 +36,7 @@ func TestReplayLeavesNodesToPodsThatNoOtherNodeAdmits(t *testing.T) {
 	}
 }
 
-func TestReplayTakesNoNodeWithPodsThatARuleCounts(t *testing.T) {
+func TestReplayKeepsSpreadWithRunningPods(t *testing.T) {
 	s, launches := fresh()
 	s.Classes[1].Nodes, s.Classes[1].Blocked = nil, &planner.NextRound
 	launches = planner.Plan{Launches: launches.Launches[:1], Price: 1, Unplaced: []planner.Unplaced{{Pod: "b", Refusal: planner.NextRound}}}

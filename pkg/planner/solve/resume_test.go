@@ -101,13 +101,13 @@ func anythingEarlier(t *rapid.T) {
 	}
 }
 
-func TestAPlanIsKeptWithoutAnyTime(t *testing.T)                  { properties.Check(keptWithoutTime)(t) }
-func TestNoClockMakesAPlanDearerWhileItIsCarriedOut(t *testing.T) { properties.Check(neverDearer)(t) }
-func TestAPlanUnderRulesIsKept(t *testing.T)                      { properties.Check(keptUnderRules)(t) }
-func TestAnyEarlierPlanGivesASoundOne(t *testing.T)               { properties.Check(anythingEarlier)(t) }
+func TestPlanIsKeptWithoutSearchTime(t *testing.T)          { properties.Check(keptWithoutTime)(t) }
+func TestPlanCostsNoMoreWhereverSearchStops(t *testing.T)   { properties.Check(neverDearer)(t) }
+func TestPlanWithRulesIsKeptWithoutSearchTime(t *testing.T) { properties.Check(keptUnderRules)(t) }
+func TestPlanIsValidForAnyEarlierPlan(t *testing.T)         { properties.Check(anythingEarlier)(t) }
 
 // The first plan has all the time that it needs. Later ones are cut off at different points or immediately, as on a busy machine.
-func TestAThousandPodsInManyShapesCostWhatTheFirstPlanSaid(t *testing.T) {
+func TestThousandPodsLaunchedInStepsCostWhatFirstPlanDoes(t *testing.T) {
 	t.Parallel()
 	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 1000, 20, 7)
 	for _, atATime := range []int{10, 1000} {

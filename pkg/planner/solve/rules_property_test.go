@@ -76,32 +76,34 @@ func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
 	}
 }
 
-func TestAPlanKeepsTheRulesOfTheScheduler(t *testing.T)          { properties.Check(keepsRules)(t) }
-func TestNonsensicalRulesGiveAPlanAndNoPanic(t *testing.T)       { properties.Check(ruledNonsense)(t) }
-func TestTheOrderOfRuledSnapshotsMakesNoDifference(t *testing.T) { properties.Check(rulesOrderFree)(t) }
-func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { properties.Check(boundUnderRules)(t) }
+func TestPlanKeepsSchedulingRules(t *testing.T)       { properties.Check(keepsRules)(t) }
+func TestPlanDoesNotPanicOnInvalidRules(t *testing.T) { properties.Check(ruledNonsense)(t) }
+func TestPlanWithRulesDoesNotDependOnOrderOfSnapshot(t *testing.T) {
+	properties.Check(rulesOrderFree)(t)
+}
+func TestBoundIsAtMostOptimumUnderRules(t *testing.T) { properties.Check(boundUnderRules)(t) }
 
-func TestAsManyPodsAsCanHaveAPlaceUnderASpread(t *testing.T) {
+func TestPlanPlacesMostPodsUnderZonalSpread(t *testing.T) {
 	properties.Check(placesMost(planner.Spread, 0))(t)
 }
 
-func TestAsManyPodsAsCanHaveAPlaceTogetherInAZone(t *testing.T) {
+func TestPlanPlacesMostPodsUnderZonalAffinity(t *testing.T) {
 	properties.Check(placesMost(planner.Together, 0))(t)
 }
 
-func TestAsManyPodsAsCanHaveAPlaceTogetherOnAMachine(t *testing.T) {
+func TestPlanPlacesMostPodsUnderHostAffinity(t *testing.T) {
 	properties.Check(placesMost(planner.Together, planner.PerNode))(t)
 }
 
-func TestAsManyPodsAsCanHaveAPlaceApartInZones(t *testing.T) {
+func TestPlanPlacesMostPodsUnderZonalAntiAffinity(t *testing.T) {
 	properties.Check(placesMost(planner.Apart, 0))(t)
 }
 
-func TestAsManyPodsAsCanHaveAPlaceUnderASpreadOverMachines(t *testing.T) {
+func TestPlanPlacesMostPodsUnderHostSpread(t *testing.T) {
 	properties.Check(placesMost(planner.Spread, planner.PerNode))(t)
 }
 
-func TestAsManyPodsAsCanHaveAPlaceApartOnMachines(t *testing.T) {
+func TestPlanPlacesMostPodsUnderHostAntiAffinity(t *testing.T) {
 	properties.Check(placesMost(planner.Apart, planner.PerNode))(t)
 }
 
@@ -248,10 +250,10 @@ func choosable(t *rapid.T) {
 	}
 }
 
-func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { properties.Check(heaviestFirst)(t) }
-func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { properties.Check(highestFirst)(t) }
-func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(preferencesGranted)(t) }
-func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { properties.Check(choosable)(t) }
+func TestPlanPrefersPoolWithHighestWeight(t *testing.T)  { properties.Check(heaviestFirst)(t) }
+func TestPlanPlacesHighestPriorityFirst(t *testing.T)    { properties.Check(highestFirst)(t) }
+func TestPlanGrantsPreferencesThatCanBeMet(t *testing.T) { properties.Check(preferencesGranted)(t) }
+func TestPlanUsesPoolThatMeetsMinValues(t *testing.T)    { properties.Check(choosable)(t) }
 
 // carriedOut checks that the same pods under the same rules need no further machines once the launches are nodes.
 func carriedOut(t *rapid.T) {
@@ -265,4 +267,4 @@ func carriedOut(t *rapid.T) {
 	}
 }
 
-func TestAPlanUnderRulesCarriedOutNeedsNothingMore(t *testing.T) { properties.Check(carriedOut)(t) }
+func TestAppliedPlanWithRulesLaunchesNothingMore(t *testing.T) { properties.Check(carriedOut)(t) }

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-func TestAPlanUnderRulesIsWholeHoweverSoonItsSearchEnds(t *testing.T) {
+func TestStoppedPlanWithRulesPlacesEveryPod(t *testing.T) {
 	t.Parallel()
 	s := spreadOut(300, 10)
 	for name, search := range map[string]solve.Solver{
@@ -40,7 +40,7 @@ func TestAPlanUnderRulesIsWholeHoweverSoonItsSearchEnds(t *testing.T) {
 	}
 }
 
-func TestAPlanUnderRulesIsCloseToItsBound(t *testing.T) {
+func TestPlanWithRulesIsCloseToBound(t *testing.T) {
 	t.Parallel()
 	s := spreadOut(300, 10)
 	p := solve.Plan(s)
@@ -54,7 +54,7 @@ func TestAPlanUnderRulesIsCloseToItsBound(t *testing.T) {
 	}
 }
 
-func TestAPlanThatOnlyTryingPodByPodFindsIsFoundAgainOnceItIsCarriedOut(t *testing.T) {
+func TestAppliedPlanPlacesPodsThatOnlyPodByPodSearchPlaces(t *testing.T) {
 	t.Parallel()
 	pool := plantest.Pool("gpu-shared")
 	one := planner.Physical{GPUs: 1, Nodes: 1}

@@ -21,7 +21,7 @@ func distinct(pods int) planner.Snapshot {
 	return s
 }
 
-func TestThousandsOfPodsNoTwoOfWhichAreAlikeGetAPlan(t *testing.T) {
+func TestPlanPlacesThousandsOfDistinctPods(t *testing.T) {
 	t.Parallel()
 	s := distinct(2000)
 	first := planner.Plan{}

@@ -15,7 +15,7 @@ import (
 )
 
 // A search may be stopped at any time. The plan is still valid, and the search asks few further questions, each of which takes some work.
-func TestASearchThatIsToldToEndAfterAnyQuestionReturnsASoundPlanSoon(t *testing.T) {
+func TestSearchStopsSoonWithValidPlan(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyRules.Draw(t, "snapshot")
@@ -35,9 +35,9 @@ func TestASearchThatIsToldToEndAfterAnyQuestionReturnsASoundPlanSoon(t *testing.
 	})
 }
 
-// TestTwiceTheClassesWithRulesCostTwiceAsMuch checks that the work without any search time grows almost linearly with the number of classes, not quadratically.
+// TestWorkGrowsLinearlyWithClassesWithRules checks that the work without any search time grows almost linearly with the number of classes, not quadratically.
 // It counts allocated bytes as a measure of the work.
-func TestTwiceTheClassesWithRulesCostTwiceAsMuch(t *testing.T) { // Not parallel: it measures allocations.
+func TestWorkGrowsLinearlyWithClassesWithRules(t *testing.T) { // Not parallel: it measures allocations.
 	for name, of := range map[string]func(int) planner.Snapshot{"rules of their own": tenants, "classes that share machines": companions} {
 		cost := func(classes int) float64 {
 			s := of(classes)
@@ -66,7 +66,7 @@ func companions(classes int) planner.Snapshot {
 	return s
 }
 
-func TestPodsThatThereWasNoTimeForAreToldSo(t *testing.T) {
+func TestPodsLeftOutForLackOfTimeGetReasonNextRound(t *testing.T) {
 	t.Parallel()
 	s := companions(100)
 	p := solve.Solver{Stop: func() bool { return true }}.Plan(s)

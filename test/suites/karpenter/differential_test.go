@@ -56,7 +56,7 @@ func holds(free, r planner.Resources) bool {
 		r.Pods <= free.Pods && r.Replicas <= free.Replicas
 }
 
-func TestKarveTakesWhatKarpenterTakesAndIsNeverDearer(t *testing.T) {
+func TestKarvePlacesWhatKarpenterPlacesAtNoHigherPrice(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]size{"few": {20, 4, 2}, "some": {120, 8, 4}} {
 		t.Run(name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func scenarios(t *testing.T) []scenario {
 	return out
 }
 
-func TestFirstFitCostsWhatKarpenterDoesToTheCent(t *testing.T) {
+func TestFirstFitCostsExactlyWhatKarpenterCosts(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios(t) {
 		t.Run(s.name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestFirstFitCostsWhatKarpenterDoesToTheCent(t *testing.T) {
 	}
 }
 
-func TestTheScenariosAreThoseOfThePrototype(t *testing.T) {
+func TestScenariosMatchPrototype(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile(shared + "prototype/realkarp/scenarios.json")
 	if errors.Is(err, fs.ErrNotExist) {

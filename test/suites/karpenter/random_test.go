@@ -111,7 +111,7 @@ func outcomeOf(p planner.Plan) outcome {
 	return outcome{p.Price, len(p.Launches), places, len(p.Unplaced)}
 }
 
-func TestFirstFitIsKarpentersPackingOfAnything(t *testing.T) {
+func TestFirstFitPacksAnySnapshotLikeKarpenter(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]size{"few": {20, 4, 2}, "some": {120, 8, 4}, "many": {600, 12, 6}} {
 		t.Run(name, func(t *testing.T) {

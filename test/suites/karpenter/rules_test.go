@@ -142,7 +142,7 @@ func worse(ours, theirs planner.Plan) string {
 	return ""
 }
 
-func TestUnderRulesKarveIsHardlyEverBehindKarpenter(t *testing.T) {
+func TestKarpenterRarelyBeatsKarveUnderRules(t *testing.T) {
 	t.Parallel()
 	clusters := rapid.Custom(drawCluster)
 	cheaper, more, broken, behind := 0, 0, 0, 0

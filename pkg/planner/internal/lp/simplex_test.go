@@ -92,7 +92,7 @@ func (p *program) solve(t *testing.T) {
 	p.check(t)
 }
 
-func TestSolutionsStayOptimalWhileAProgramChanges(t *testing.T) {
+func TestSolutionStaysOptimalWhenProgramChanges(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestSolutionsStayOptimalWhileAProgramChanges(t *testing.T) {
 	}
 }
 
-func TestValuesAreMaximizedWithinLimits(t *testing.T) {
+func TestSimplexMaximizesWithinLimits(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestValuesAreMaximizedWithinLimits(t *testing.T) {
 	}
 }
 
-func TestAStoppedSolutionIsTheOneBefore(t *testing.T) {
+func TestStoppedSolveKeepsPreviousSolution(t *testing.T) {
 	t.Parallel()
 	p := &program{}
 	p.row(4, func(int) float64 { return 0 })
@@ -190,8 +190,8 @@ func TestAStoppedSolutionIsTheOneBefore(t *testing.T) {
 	}
 }
 
-// TestWholeAmountsCostLeast compares integer solutions with the best one, found by enumeration.
-func TestWholeAmountsCostLeast(t *testing.T) {
+// TestWholeFindsCheapestIntegerSolution compares integer solutions with the best one, found by enumeration.
+func TestWholeFindsCheapestIntegerSolution(t *testing.T) {
 	t.Parallel()
 	best, found := 0, 0
 	for seed := range uint64(100) {

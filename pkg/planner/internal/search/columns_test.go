@@ -9,9 +9,9 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs launches machines for full loads of many GPUs. Once a pod is removed from a load, the bounded search for
+// TestPodsStayPendingWhenPartialLoadHasNoGPUAssignment launches machines for full loads of many GPUs. Once a pod is removed from a load, the bounded search for
 // GPUs may no longer find an assignment.
-func TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs(t *testing.T) {
+func TestPodsStayPendingWhenPartialLoadHasNoGPUAssignment(t *testing.T) {
 	t.Parallel()
 	const gpus = 7
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}, Offerings: []planner.Offering{{

@@ -55,10 +55,10 @@ func combinationHolds(t *rapid.T) {
 	}
 }
 
-func TestTheBoundOfAMachineWithSeveralGPUsHolds(t *testing.T) { properties.Check(combinationHolds)(t) }
-func FuzzCombination(f *testing.F)                            { f.Fuzz(rapid.MakeFuzz(combinationHolds)) }
+func TestBoundForMultiGPUMachineHolds(t *testing.T) { properties.Check(combinationHolds)(t) }
+func FuzzCombination(f *testing.F)                  { f.Fuzz(rapid.MakeFuzz(combinationHolds)) }
 
-func TestTheBestLoadOfAMachineWithSeveralGPUsIsFound(t *testing.T) {
+func TestSearchFindsBestLoadOfMultiGPUMachine(t *testing.T) {
 	t.Parallel()
 	// Each of the two GPUs alone would take the pair of 6 and 4, worth 11, but the CPU suffices for only one such pair.
 	s := planner.Snapshot{

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-func TestPlansAreComposedOfKnownLoads(t *testing.T) {
+func TestComposedPlanIsCheaperThanFirstPlan(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{1, 2, 7} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -25,7 +25,7 @@ func costs(t *testing.T, name string, s planner.Snapshot, want float64) {
 	}
 }
 
-func TestMixesAreThoseOfThePrototype(t *testing.T) {
+func TestMixesCostTheSameAsInPrototype(t *testing.T) {
 	t.Parallel()
 	g46 := workload.Types(workload.G4to6, 10)
 	all := workload.Types(nil, 10)
@@ -41,7 +41,7 @@ func TestMixesAreThoseOfThePrototype(t *testing.T) {
 	costs(t, "564 offerings, seed 2", workload.Snapshot(workload.Mixed(2, tenThousand, spread), spread), 5143.035)
 }
 
-func TestTheTraceIsMappedAsInThePrototype(t *testing.T) {
+func TestTraceMappingsCostTheSameAsInPrototype(t *testing.T) {
 	t.Parallel()
 	pods, err := workload.Openb("../../../../../shared/data/openb-shared-pods.csv.gz")
 	if errors.Is(err, fs.ErrNotExist) {
