@@ -34,21 +34,21 @@ func wantBlocked(t *testing.T, c *snapshot.Cluster, reason planner.Reason, words
 	}
 }
 
-func TestPodsWithRulesThatAreNotPlannedForAreBlocked(t *testing.T) {
+func TestPodsWithResourceClaimsAreBlocked(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("a", func(pod *corev1.Pod) { pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}} })}
 	wantBlocked(t, c, planner.ReasonUnsupported, "uses resource claims, which Karve does not plan for yet")
 }
 
-func TestAPodThatAsksForAResourceOfNoMachineIsBlocked(t *testing.T) {
+func TestPodThatRequestsUnavailableResourceIsBlocked(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "1", "nvidia.com/gpu", "1", "cpu", "1"))}
 	wantBlocked(t, c, planner.ReasonTooLarge, "asks for nvidia.com/gpu besides nvidia.com/gpu.shared, which no machine of NodePool gpu-shared has")
 }
 
-func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
+func TestPodThatNoPoolAdmitsGetsReasonOfEachPool(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
 	c.NodePools = append(c.NodePools, Pool("lost", "nowhere"), Pool("renamed", "renamed", Tainted("x")),
@@ -66,7 +66,7 @@ func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
 }
 
 // While AWS does not answer, Karve does not know which machines a pool could launch.
-func TestAPodIsToldOfAnOutageAndNotToMatchAPool(t *testing.T) {
+func TestPodGetsReasonPoolClosedDuringCloudOutage(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	machine := Claim("one", &c.NodePools[0], &Types()[3], Initialized(Now))
@@ -89,7 +89,7 @@ func TestAPodIsToldOfAnOutageAndNotToMatchAPool(t *testing.T) {
 	}
 }
 
-func TestAPodIsToldFirstOfThePoolThatItMeans(t *testing.T) {
+func TestReasonNamesBestMatchingPoolFirst(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools = append(c.NodePools, Pool("another", "gpu-shared", Tainted("another")))
@@ -97,7 +97,7 @@ func TestAPodIsToldFirstOfThePoolThatItMeans(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonNoPool, "serves it: NodePool gpu-shared: label team is not red; NodePool another: taint another:NoSchedule is not tolerated")
 }
 
-func TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked(t *testing.T) {
+func TestPodThatRequestsRefusedReplicaCountIsBlocked(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "2"))}
@@ -126,7 +126,7 @@ func TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked(t *testing.T) {
 	}
 }
 
-func TestAPodThatStockKarpenterCouldServeAsWellIsLeftToIt(t *testing.T) {
+func TestPodThatStockKarpenterCanServeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
 	c.NodePools = append(c.NodePools, StockPool("stock-b"), StockPool("stock-a"))
@@ -152,7 +152,7 @@ func TestAPodThatStockKarpenterCouldServeAsWellIsLeftToIt(t *testing.T) {
 	}
 }
 
-func TestAStockPoolThatLaunchesNothingForThePodDoesNotCount(t *testing.T) {
+func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edit   func(*karpv1.NodePool)
@@ -181,7 +181,7 @@ func TestAStockPoolThatLaunchesNothingForThePodDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestANodeOverlayMakesStockPoolsOfferReplicas(t *testing.T) {
+func TestNodeOverlayAddsReplicasToStockPools(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools = append(c.NodePools, StockPool("stock"))
@@ -200,7 +200,7 @@ func TestANodeOverlayMakesStockPoolsOfferReplicas(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonLeftToKarpenter, "NodePool stock, which Karpenter serves")
 }
 
-func TestAPodThatOnlyStockKarpenterServesIsNotOurs(t *testing.T) {
+func TestPodThatOnlyStockKarpenterServesIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools = append(c.NodePools, StockPool("stock"))

@@ -71,7 +71,7 @@ func shuffle[T any](t *rapid.T, what string, s []T) []T {
 	return rapid.Permutation(s).Draw(t, what)
 }
 
-func TestASnapshotDoesNotDependOnTheOrderOfWhatWasRead(t *testing.T) {
+func TestSnapshotDoesNotDependOnOrderOfObjects(t *testing.T) {
 	t.Parallel()
 	want := snapshot.Build(busy())
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,7 +97,7 @@ func TestASnapshotDoesNotDependOnTheOrderOfWhatWasRead(t *testing.T) {
 	})
 }
 
-func TestBuildDoesNotChangeWhatItReads(t *testing.T) {
+func TestBuildDoesNotModifyCluster(t *testing.T) {
 	t.Parallel()
 	c := busy()
 	snapshot.Build(c)
@@ -106,8 +106,8 @@ func TestBuildDoesNotChangeWhatItReads(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsSuchAsThePlannerNeedsIt checks the planner's assumptions, and that a plan for a busy cluster keeps every rule.
-func TestASnapshotIsSuchAsThePlannerNeedsIt(t *testing.T) {
+// TestSnapshotMeetsPlannerAssumptions checks the planner's assumptions, and that a plan for a busy cluster keeps every rule.
+func TestSnapshotMeetsPlannerAssumptions(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(busy())
 	if len(view.Offerings) != len(view.Snapshot.Offerings) || len(view.Pools) != len(view.Snapshot.Pools) {
@@ -134,7 +134,7 @@ func TestASnapshotIsSuchAsThePlannerNeedsIt(t *testing.T) {
 	}
 }
 
-func TestAnEmptyClusterIsAnEmptySnapshot(t *testing.T) {
+func TestEmptyClusterGivesEmptySnapshot(t *testing.T) {
 	t.Parallel()
 	if diff := cmp.Diff(planner.Snapshot{}, snapshot.Build(&snapshot.Cluster{}).Snapshot); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)

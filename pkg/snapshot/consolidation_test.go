@@ -10,7 +10,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-func TestTheNodePoolAndItsClassTogetherSayWhenNodesAreGivenBack(t *testing.T) {
+func TestNodePoolAndClassDecideConsolidation(t *testing.T) {
 	t.Parallel()
 	const underutilized, empty = karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, karpv1.ConsolidationPolicyWhenEmpty
 	for name, tc := range map[string]struct {
@@ -55,7 +55,7 @@ func TestTheNodePoolAndItsClassTogetherSayWhenNodesAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestAPoolWithoutAClassGivesIdleNodesBackAfterTheDefault(t *testing.T) {
+func TestPoolWithoutClassUsesDefaultIdleDuration(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses = nil

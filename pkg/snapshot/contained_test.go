@@ -23,7 +23,7 @@ func twice(pod *corev1.Pod) {
 	pod.Spec.Containers = append(pod.Spec.Containers, other)
 }
 
-func TestAPodThatAsksForTheImpossibleBlocksItselfAlone(t *testing.T) {
+func TestImpossibleRequestsBlockOnlyTheirPod(t *testing.T) {
 	t.Parallel()
 	shared := func(namesAndQuantities ...string) func(*corev1.Pod) {
 		return snapshottest.Asking(append(namesAndQuantities, v1alpha1.ResourceGPUShared, "1")...)
@@ -56,7 +56,7 @@ func TestAPodThatAsksForTheImpossibleBlocksItselfAlone(t *testing.T) {
 	}
 }
 
-func TestAPodThatAsksForTheImpossibleIsToldWhat(t *testing.T) {
+func TestReasonNamesImpossibleRequest(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1"))}
@@ -66,7 +66,7 @@ func TestAPodThatAsksForTheImpossibleIsToldWhat(t *testing.T) {
 	}
 }
 
-func TestARunningPodThatAsksForTheImpossibleLeavesNothingOfItsNode(t *testing.T) {
+func TestRunningPodWithImpossibleRequestsFillsNode(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	node := foreignNode("cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
@@ -87,7 +87,7 @@ func foreignNode(namesAndQuantities ...string) corev1.Node {
 	return node
 }
 
-func TestWhatANodeSaysOfItsGPUsIsBoundedByWhatItExposes(t *testing.T) {
+func TestGPUCountOfNodeIsBoundedByReplicas(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		labels map[string]string
@@ -118,7 +118,7 @@ func TestWhatANodeSaysOfItsGPUsIsBoundedByWhatItExposes(t *testing.T) {
 	}
 }
 
-func TestANodeThatExposesEnormousAmountsIsPlannedWith(t *testing.T) {
+func TestPlanUsesNodeWithHugeAllocatable(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	node := foreignNode("cpu", "9223372036854775807", "memory", "9223372036854775807", "pods", "9223372036854775807", v1alpha1.ResourceGPUShared, "9223372036854775807")
@@ -135,7 +135,7 @@ func TestANodeThatExposesEnormousAmountsIsPlannedWith(t *testing.T) {
 	}
 }
 
-func TestAPromiseBeyondAnyMachineIsNone(t *testing.T) {
+func TestOverflowingPromiseIsIgnored(t *testing.T) {
 	t.Parallel()
 	huge := "4611686018427387904"
 	p := snapshot.PromiseOf(map[string]string{
@@ -146,7 +146,7 @@ func TestAPromiseBeyondAnyMachineIsNone(t *testing.T) {
 	}
 }
 
-func TestLimitsBeyondAnyAreNotReached(t *testing.T) {
+func TestHugeLimitsAreNotReached(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.NodePools[0].Spec.Limits = map[corev1.ResourceName]resource.Quantity{}
@@ -160,7 +160,7 @@ func TestLimitsBeyondAnyAreNotReached(t *testing.T) {
 	}
 }
 
-func TestPodsThatNoMachineTakesHaveNoSayInHowGPUsAreShared(t *testing.T) {
+func TestUnschedulablePodsDoNotAffectReplicasPerGPU(t *testing.T) {
 	t.Parallel()
 	most := int32(16)
 	replicas := func(others ...corev1.Pod) int64 {
@@ -185,7 +185,7 @@ func TestPodsThatNoMachineTakesHaveNoSayInHowGPUsAreShared(t *testing.T) {
 	}
 }
 
-func TestReasonsDoNotGrowWithWhatTheyQuote(t *testing.T) {
+func TestReasonMessageIsBounded(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.GPUMemory(strings.Repeat("much", 50_000)))}
@@ -195,7 +195,7 @@ func TestReasonsDoNotGrowWithWhatTheyQuote(t *testing.T) {
 	}
 }
 
-func TestNodesOfOneNameAreOneRoom(t *testing.T) {
+func TestNodesWithSameNameCountOnce(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
@@ -214,7 +214,7 @@ func TestNodesOfOneNameAreOneRoom(t *testing.T) {
 	}
 }
 
-func TestADaemonSetThatFitsNoMachineTakesNothing(t *testing.T) {
+func TestDaemonSetThatFitsNoMachineIsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, asks := range [][]string{{"cpu", "9223372036854776"}, {"memory", "8Ei"}, {"cpu", "500"}, {v1alpha1.ResourceGPUShared, "9223372036854775807"}} {
 		c := snapshottest.Shared()

@@ -115,7 +115,7 @@ var reported = []struct {
 	},
 }
 
-func TestFieldsThatAreNotHonoredAreReportedWithWhatToDoInstead(t *testing.T) {
+func TestUnhonoredFieldsAreReported(t *testing.T) {
 	t.Parallel()
 	for _, tc := range reported {
 		t.Run(tc.name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestFieldsThatAreNotHonoredAreReportedWithWhatToDoInstead(t *testing.T) {
 	}
 }
 
-func TestFieldsThatAreHonoredAreNotReported(t *testing.T) {
+func TestHonoredFieldsAreNotReported(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*karpv1.NodePool){
 		"the defaults": func(np *karpv1.NodePool) {
@@ -176,7 +176,7 @@ func TestFieldsThatAreHonoredAreNotReported(t *testing.T) {
 }
 
 // Until the cloud's instance types are known, Karve cannot tell which labels are the cloud's.
-func TestLabelsAreNotReportedBeforeTheInstanceTypesAreKnown(t *testing.T) {
+func TestLabelsAreNotReportedBeforeInstanceTypesAreKnown(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	Requiring("karpenter.azure.com/sku-gpu-count", corev1.NodeSelectorOpGt, "1")(&c.NodePools[0])
@@ -188,7 +188,7 @@ func TestLabelsAreNotReportedBeforeTheInstanceTypesAreKnown(t *testing.T) {
 	}
 }
 
-func TestUnknownFieldsAndThoseThatDoNotNeedTheClassAreReportedTogether(t *testing.T) {
+func TestUnknownFieldsAreReportedWithoutGPUNodeClass(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses = nil

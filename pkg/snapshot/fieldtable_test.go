@@ -11,10 +11,10 @@ type decision struct {
 }
 
 const (
-	ofClaim        = "pkg/render.TestEveryFieldOfTheTemplateReachesTheClaim"
-	ofRequirements = "pkg/snapshot.TestOfferingsAreThoseThatThePoolsRequirementsAdmit"
-	ofBudgets      = "pkg/controllers/disruption.TestBudgetsHoldByReasonAndSchedule"
-	ofGivingBack   = "pkg/snapshot.TestTheNodePoolAndItsClassTogetherSayWhenNodesAreGivenBack"
+	ofClaim        = "pkg/render.TestClaimHasEveryTemplateField"
+	ofRequirements = "pkg/snapshot.TestOfferingsMeetPoolRequirements"
+	ofBudgets      = "pkg/controllers/disruption.TestBudgetsApplyByReasonAndSchedule"
+	ofGivingBack   = "pkg/snapshot.TestNodePoolAndClassDecideConsolidation"
 )
 
 // nodePoolFields are the decisions on all fields of a NodePool's spec.
@@ -27,18 +27,18 @@ var nodePoolFields = []decision{
 	{"spec.disruption.budgets[].schedule", "honored. An invalid schedule allows no disruption: reported as `InvalidBudget`", ofBudgets},
 	{"spec.disruption.consolidateAfter", "honored together with `spec.consolidation` of the GPUNodeClass: the [longer duration](disruption.md#nodepool-and-gpunodeclass) applies, and `Never` keeps idle nodes", ofGivingBack},
 	{"spec.disruption.consolidationPolicy=Balanced", "treated as `WhenEmptyOrUnderutilized`, and reported as `UnsupportedConsolidationPolicy`. Use `minSavingPerMove` of the GPUNodeClass instead", ""},
-	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: Karve does not move pods to save money", "pkg/controllers/disruption.TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyAre"},
+	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: Karve does not move pods to save money", "pkg/controllers/disruption.TestConsolidationPolicyDecidesWhetherPodsMove"},
 	{"spec.disruption.consolidationPolicy=WhenEmptyOrUnderutilized", "honored: `spec.consolidation` of the GPUNodeClass decides", ofGivingBack},
 	{"spec.limits{}", "honored for `cpu`, `memory`, `nodes`, `nvidia.com/gpu` (physical GPUs) and `nvidia.com/gpu.shared` (replicas). With any other resource the pool launches nothing: `UnsupportedLimit`", "pkg/snapshot.TestLimitsCountHardware"},
 	{"spec.replicas", "the pool launches nothing: `StaticPool`. Use a NodePool whose `nodeClassRef` names the cloud's node class", ""},
 	{"spec.template.metadata.annotations{}", "honored. Keys that Karve writes have no effect: reported as `ReservedKey`", ofClaim},
 	{"spec.template.metadata.labels{}", "honored, also as requirements. Keys that Karve writes have no effect: reported as `ReservedKey`", ofClaim},
 	{"spec.template.spec.expireAfter", "honored: Karve has room for the pods elsewhere before Karpenter deletes the node", ofClaim},
-	{"spec.template.spec.nodeClassRef.group", "`karve.sh`; with another one the pool is not Karve's", "pkg/snapshot.TestAPodThatOnlyStockKarpenterServesIsNotOurs"},
-	{"spec.template.spec.nodeClassRef.kind", "`GPUNodeClass`; with another one the pool is not Karve's", "pkg/snapshot.TestAPodThatOnlyStockKarpenterServesIsNotOurs"},
-	{"spec.template.spec.nodeClassRef.name", "honored", "pkg/snapshot.TestAPoolOffersTheMachinesOfItsOwnNodeClass"},
-	{"spec.template.spec.requirements[].key", "honored. If neither the cloud nor the template sets the label, Karve chooses one of the values of `In`", "pkg/snapshot.TestACustomRequirementWithSeveralValuesBecomesAChoiceOfLabel"},
-	{"spec.template.spec.requirements[].minValues", "honored for labels of instance types. For any other label the pool launches nothing: `UnsupportedMinValues`", "pkg/render.TestAClaimNamesTheAlternativesThatMinValuesAskFor"},
+	{"spec.template.spec.nodeClassRef.group", "`karve.sh`; with another one the pool is not Karve's", "pkg/snapshot.TestPodThatOnlyStockKarpenterServesIsIgnored"},
+	{"spec.template.spec.nodeClassRef.kind", "`GPUNodeClass`; with another one the pool is not Karve's", "pkg/snapshot.TestPodThatOnlyStockKarpenterServesIsIgnored"},
+	{"spec.template.spec.nodeClassRef.name", "honored", "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
+	{"spec.template.spec.requirements[].key", "honored. If neither the cloud nor the template sets the label, Karve chooses one of the values of `In`", "pkg/snapshot.TestCustomRequirementWithSeveralValuesBecomesLabelChoice"},
+	{"spec.template.spec.requirements[].minValues", "honored for labels of instance types. For any other label the pool launches nothing: `UnsupportedMinValues`", "pkg/render.TestClaimListsAlternativesForMinValues"},
 	{"spec.template.spec.requirements[].operator=DoesNotExist", "honored", ofRequirements},
 	{"spec.template.spec.requirements[].operator=Exists", "honored for labels that the cloud sets. For any other label Karve cannot choose a value: reported as `LabelNotChosen`. Use `In`", ofRequirements},
 	{"spec.template.spec.requirements[].operator=Gt", "as `Exists`", ofRequirements},
@@ -60,37 +60,37 @@ var nodePoolFields = []decision{
 	{"spec.template.spec.taints[].key", "honored", ofClaim},
 	{"spec.template.spec.taints[].timeAdded", "honored: copied to the NodeClaim", ofClaim},
 	{"spec.template.spec.taints[].value", "honored", ofClaim},
-	{"spec.template.spec.terminationGracePeriod", "honored", "pkg/render.TestATerminationGracePeriodOfThePoolIsKept"},
-	{"spec.weight", "honored", "pkg/snapshot.TestWeightAndMinValuesAreThePools"},
+	{"spec.template.spec.terminationGracePeriod", "honored", "pkg/render.TestTerminationGracePeriodOfPoolIsKept"},
+	{"spec.weight", "honored", "pkg/snapshot.TestSnapshotTakesWeightAndMinValuesFromPool"},
 }
 
-const ofStrategy = "pkg/snapshot.TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit"
+const ofStrategy = "pkg/snapshot.TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit"
 
 // classFields are the decisions on all fields of a GPUNodeClass's spec.
 var classFields = []decision{
 	{path: "spec.consolidation.idleAfter", by: ofGivingBack},
-	{path: "spec.consolidation.minSavingPerMove", by: "pkg/controllers/disruption.TestWhatRunsGetsCheaperUntilNothingIs"},
-	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/fleet/layout.TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough"},
+	{path: "spec.consolidation.minSavingPerMove", by: "pkg/controllers/disruption.TestConsolidationReachesCheapestLayout"},
+	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/fleet/layout.TestLayoutUsesLowestNearEnoughPercentOfPools"},
 	{path: "spec.consolidation.policy=WhenCheaper", by: ofGivingBack},
 	{path: "spec.consolidation.policy=WhenIdle", by: ofGivingBack},
-	{path: "spec.consolidation.settleAfter", by: "pkg/fleet/layout.TestWhichMachinesMayLeaveToMakeALayoutCheaper"},
-	{path: "spec.consolidation.unusedAfter", by: "test/suites/reconcile.TestAMachineThatNobodyUsesIsReportedWithItsPrice"},
-	{path: "spec.headroom[].duration", by: "pkg/fleet/headroom.TestHeadroomBySchedule"},
+	{path: "spec.consolidation.settleAfter", by: "pkg/fleet/layout.TestLayoutKeepsMachinesThatMustStay"},
+	{path: "spec.consolidation.unusedAfter", by: "test/suites/reconcile.TestUnusedMachineIsReportedWithPrice"},
+	{path: "spec.headroom[].duration", by: "pkg/fleet/headroom.TestHeadroomFollowsSchedule"},
 	{path: "spec.headroom[].replicas", by: "pkg/fleet/headroom.TestHeadroom"},
-	{path: "spec.headroom[].schedule", by: "pkg/fleet/headroom.TestHeadroomBySchedule"},
-	{path: "spec.launch.maxPremiumPercent", by: "pkg/controllers/disruption.TestNothingIsGainedByWhatTheCloudMayMakeAsDear"},
-	{path: "spec.nodeClassRef.group", by: "test/suites/reconcile.TestTheStatesOfTheCloudsNodeClasses"},
-	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestTheStatesOfTheCloudsNodeClasses"},
-	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestAPoolOffersTheMachinesOfItsOwnNodeClass"},
-	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestAMachineIsSharedIntoAsManyReplicasAsItsPodsNeed"},
+	{path: "spec.headroom[].schedule", by: "pkg/fleet/headroom.TestHeadroomFollowsSchedule"},
+	{path: "spec.launch.maxPremiumPercent", by: "pkg/controllers/disruption.TestConsolidationAllowsForPremiumOfFlexibleClaims"},
+	{path: "spec.nodeClassRef.group", by: "test/suites/reconcile.TestNodeClassStates"},
+	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
+	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
+	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
 	{path: "spec.sharing.overrides[].gpuName", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
 	{path: "spec.sharing.overrides[].replicas", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
 	{path: "spec.sharing.replicas", by: "pkg/apis/v1alpha1.TestReplicasFor"},
 	{path: "spec.sharing.requestsAboveOne=Allow", by: "pkg/apis/v1alpha1.TestRefusesAboveOne"},
-	{path: "spec.sharing.requestsAboveOne=Refuse", by: "pkg/snapshot.TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked"},
-	{path: "spec.sharing.resourceName=nvidia.com/gpu", by: "pkg/snapshot.TestALimitOfUnrenamedReplicasIsOneOfGPUs"},
+	{path: "spec.sharing.requestsAboveOne=Refuse", by: "pkg/snapshot.TestPodThatRequestsRefusedReplicaCountIsBlocked"},
+	{path: "spec.sharing.resourceName=nvidia.com/gpu", by: "pkg/snapshot.TestLimitOfUnrenamedReplicasCountsGPUs"},
 	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
 	{path: "spec.sharing.strategy=None", by: ofStrategy},
 	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},
-	{path: "spec.terminationGracePeriod", by: "pkg/render.TestHowLongAMachineMayDrainWhereThePoolSaysNothing"},
+	{path: "spec.terminationGracePeriod", by: "pkg/render.TestTerminationGracePeriodDefaultsToGPUNodeClass"},
 }

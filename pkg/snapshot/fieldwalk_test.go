@@ -49,7 +49,7 @@ func specLeaves(t *testing.T, crd []byte) []string {
 	return leaves(spec, "spec")
 }
 
-func TestTheWalkFindsEveryFieldAndEveryValueOfAnEnumeration(t *testing.T) {
+func TestWalkFindsEveryFieldAndEnumValue(t *testing.T) {
 	t.Parallel()
 	var s crdtest.Schema
 	if err := yaml.Unmarshal([]byte(`
@@ -68,7 +68,7 @@ properties:
 	}
 }
 
-func TestThereIsADecisionOnEveryFieldOfNodePoolAndGPUNodeClass(t *testing.T) {
+func TestEveryFieldHasDecision(t *testing.T) {
 	t.Parallel()
 	class, err := crds.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestThereIsADecisionOnEveryFieldOfNodePoolAndGPUNodeClass(t *testing.T) {
 	}
 }
 
-func TestEachDecisionHasATestThatShowsIt(t *testing.T) {
+func TestEveryDecisionHasTest(t *testing.T) {
 	t.Parallel()
 	told := map[string]bool{}
 	for _, r := range reported {
@@ -147,7 +147,7 @@ func testsOf(t *testing.T, dir string) string {
 	return all.String()
 }
 
-func TestTheDocsSayWhatIsDoneWithEachFieldAndExplainEachReason(t *testing.T) {
+func TestDocsDescribeEveryFieldAndReason(t *testing.T) {
 	t.Parallel()
 	const head = "| field | |\n|---|---|\n"
 	file := filepath.Join(root, "docs", "nodepool.md")
@@ -173,7 +173,7 @@ func TestTheDocsSayWhatIsDoneWithEachFieldAndExplainEachReason(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want.String(), string(content)); diff != "" {
-		t.Errorf("docs/nodepool.md differs from fieldtable_test.go; go test ./pkg/snapshot -run TheDocsSay -update rewrites it (-want +got):\n%s", diff)
+		t.Errorf("docs/nodepool.md differs from fieldtable_test.go; go test ./pkg/snapshot -run DocsDescribe -update rewrites it (-want +got):\n%s", diff)
 	}
 	for _, r := range reported {
 		if !strings.Contains(string(content), "`"+r.reason+"`") {

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-func TestReplicasAreTakenAsIfOneByOne(t *testing.T) {
+func TestTakeEvenlyMatchesTakingReplicasOneByOne(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var gpus []planner.GPU

@@ -22,7 +22,7 @@ const (
 	t4 = 15079 * mib
 )
 
-func TestADeviceMemoryThatCannotBeReadIsTold(t *testing.T) {
+func TestInvalidDeviceMemoryBlocksPod(t *testing.T) {
 	t.Parallel()
 	for _, stated := range []string{"4 GB", "lots", "-1Gi", ""} {
 		c := Shared()
@@ -36,7 +36,7 @@ func TestADeviceMemoryThatCannotBeReadIsTold(t *testing.T) {
 	}
 }
 
-func TestTheGPUsOfAMachineHaveTheMemoryThatDriversReport(t *testing.T) {
+func TestOfferedGPUsHaveMemoryThatDriverReports(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("monitor", "nvidia.com/gpu.shared", "3")}
@@ -62,7 +62,7 @@ func TestTheGPUsOfAMachineHaveTheMemoryThatDriversReport(t *testing.T) {
 	}
 }
 
-func TestRunningPodsAreTakenToBeOnTheGPUsThatTheAgentWouldChoose(t *testing.T) {
+func TestRunningPodsAreAssignedToGPUsAsAgentDoes(t *testing.T) {
 	t.Parallel()
 	started := func(minute int) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
@@ -135,7 +135,7 @@ func TestRunningPodsAreTakenToBeOnTheGPUsThatTheAgentWouldChoose(t *testing.T) {
 	}
 }
 
-func TestAMachineOnItsWayHasTheGPUsThatItWillHave(t *testing.T) {
+func TestStartingMachineHasExpectedGPUs(t *testing.T) {
 	t.Parallel()
 	c := machine(Launched(Now), 0, noNode)
 	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("monitor", "nvidia.com/gpu.shared", "1")}
@@ -144,7 +144,7 @@ func TestAMachineOnItsWayHasTheGPUsThatItWillHave(t *testing.T) {
 	}
 }
 
-func TestNothingIsKnownOfTheGPUsOfAStrangeNode(t *testing.T) {
+func TestForeignNodeHasUnknownGPUs(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Labels = map[string]string{} }))
 	c.NodeClaims = nil

@@ -134,9 +134,9 @@ func drawNode(t *rapid.T, name string) *corev1.Node {
 	return &node
 }
 
-// TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing checks that an index that follows changes yields the same decisions as an index of all objects,
+// TestUpdatedIndexEqualsNewIndex checks that an index that follows changes yields the same decisions as an index of all objects,
 // whatever changed and whatever was computed before.
-func TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing(t *testing.T) {
+func TestUpdatedIndexEqualsNewIndex(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := objects{map[string]*corev1.Pod{}, map[string]*corev1.Node{}, map[string]*karpv1.NodeClaim{}, map[string]*corev1.PersistentVolumeClaim{}, map[string]*storagev1.CSINode{}}

@@ -53,7 +53,7 @@ func nodes(v snapshot.View) []string {
 	return names
 }
 
-func TestAMachineThatIsLeavingIsNoRoomAndItsPodsNeedAPlace(t *testing.T) {
+func TestPodsOfLeavingMachineNeedPlaceElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*snapshot.Cluster){
 		"replaced":         replacing,
@@ -81,7 +81,7 @@ func TestAMachineThatIsLeavingIsNoRoomAndItsPodsNeedAPlace(t *testing.T) {
 }
 
 // A pod with anti-affinity to a pod that is about to move need not avoid that pod's current domain.
-func TestPodsThatMoveDoNotCountWhereTheyAre(t *testing.T) {
+func TestRulesIgnoreCurrentDomainOfMovingPods(t *testing.T) {
 	t.Parallel()
 	apart := func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app": "web"}
@@ -104,7 +104,7 @@ func TestPodsThatMoveDoNotCountWhereTheyAre(t *testing.T) {
 	}
 }
 
-func TestWhatThereIsAtThisMoment(t *testing.T) {
+func TestAsIsHoldsOnlyReadyNodes(t *testing.T) {
 	t.Parallel()
 	starting := func(c *snapshot.Cluster) {
 		c.NodeClaims = append(c.NodeClaims, Claim("c", &c.NodePools[0], xlarge, Registered(Now)))
@@ -139,7 +139,7 @@ func asIs(c *snapshot.Cluster, going ...string) snapshot.View {
 	return v.AsIs(snapshot.WhatIf{}, going)
 }
 
-func TestAViewOfWhatIfIsThatOfAClusterWithTheChange(t *testing.T) {
+func TestWhatIfMatchesChangedCluster(t *testing.T) {
 	t.Parallel()
 	cordoned := func(c *snapshot.Cluster) { c.Nodes[1].Spec.Unschedulable = true }
 	for name, tc := range map[string]struct {

@@ -43,7 +43,7 @@ func node(edit func(*corev1.Node)) func(*snapshot.Cluster) {
 func noNode(c *snapshot.Cluster) { c.Nodes = nil }
 
 // A pod must not get a second machine while its first machine is starting.
-func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
+func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
 	t.Parallel()
 	unregistered := node(func(n *corev1.Node) {
 		n.Labels = map[string]string{corev1.LabelHostname: "ip-10-0-0-1"}
@@ -109,7 +109,7 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutPlaceForWaitingPodsIsNoRoom(t *testing.T) {
+func TestNodeThatTakesNoPodsIsLeftOut(t *testing.T) {
 	t.Parallel()
 	now := metav1.NewTime(Now)
 	for name, c := range map[string]*snapshot.Cluster{
@@ -140,7 +140,7 @@ func taint(key string) func(*corev1.Node) {
 }
 
 // The disruption controller keeps nodes that pending pods would use.
-func TestANodeThatIsAboutToBeGivenBackIsRoomAsWithoutItsTaint(t *testing.T) {
+func TestNodeWithDisruptingTaintStillOffersCapacity(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(machine(Initialized(Now), 10, node(taint(v1alpha1.DisruptingTaintKey))))
 	if len(view.Nodes) != 1 || view.Nodes[0].Free != room || len(view.Classes[0].Nodes) != 1 {
@@ -148,7 +148,7 @@ func TestANodeThatIsAboutToBeGivenBackIsRoomAsWithoutItsTaint(t *testing.T) {
 	}
 }
 
-func TestAReadyNodeHasWhatItsPodsLeave(t *testing.T) {
+func TestReadyNodeOffersCapacityLeftByItsPods(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 10)
 	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("agent", "cpu", "100m")}
@@ -170,7 +170,7 @@ func TestAReadyNodeHasWhatItsPodsLeave(t *testing.T) {
 	}
 }
 
-func TestAReadyNodeWhoseReplicasVanishedOffersNone(t *testing.T) {
+func TestReadyNodeWithoutReplicasOffersNone(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 0)
 	c.Pods = append(c.Pods, Pod("runs", Running("m")))
@@ -179,7 +179,7 @@ func TestAReadyNodeWhoseReplicasVanishedOffersNone(t *testing.T) {
 	}
 }
 
-func TestANodeOfSomeoneElseWithGPUsIsRoom(t *testing.T) {
+func TestForeignNodeWithGPUsOffersCapacity(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 5, func(c *snapshot.Cluster) { c.NodeClaims = nil })
 	view := snapshot.Build(c)
@@ -196,7 +196,7 @@ func TestANodeOfSomeoneElseWithGPUsIsRoom(t *testing.T) {
 	}
 }
 
-func TestANodeIsFoundByTheProviderIDUntilTheClaimNamesIt(t *testing.T) {
+func TestNodeIsFoundByProviderIDUntilClaimNamesIt(t *testing.T) {
 	t.Parallel()
 	c := machine(Launched(Now), 0, node(func(n *corev1.Node) { n.Name = "ip-10-0-0-1" }))
 	if m := snapshot.Build(c).Machines[0]; m.Node == nil || m.Node.Name != "ip-10-0-0-1" {
@@ -204,7 +204,7 @@ func TestANodeIsFoundByTheProviderIDUntilTheClaimNamesIt(t *testing.T) {
 	}
 }
 
-func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
+func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 10 * time.Minute
 	registered := machine(Registered(Now), 9)
@@ -254,7 +254,7 @@ func uninitialized(edits ...func(*corev1.Node)) *snapshot.Cluster {
 }
 
 // The pods that were planned for a machine that never starts get another machine.
-func TestAMachineThatDoesNotStartIsNoRoom(t *testing.T) {
+func TestMachineThatDoesNotStartOffersNoCapacity(t *testing.T) {
 	t.Parallel()
 	c := uninitialized()
 	for after, rooms := range map[time.Duration]int{c.ReplicasTimeout - 1: 1, c.ReplicasTimeout: 0} {
@@ -266,7 +266,7 @@ func TestAMachineThatDoesNotStartIsNoRoom(t *testing.T) {
 	}
 }
 
-func TestAPromiseIsReadFromAnnotations(t *testing.T) {
+func TestPromiseIsReadFromAnnotations(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		annotations map[string]string
@@ -295,7 +295,7 @@ func TestAPromiseIsReadFromAnnotations(t *testing.T) {
 	}
 }
 
-func TestTheShapeOfAClaimIsWhatItRequiresOrHas(t *testing.T) {
+func TestShapeOfClaimComesFromLabelsOrRequirements(t *testing.T) {
 	t.Parallel()
 	pool := Pool("p", "p")
 	claim := Claim("m", &pool, xlarge)
@@ -307,7 +307,7 @@ func TestTheShapeOfAClaimIsWhatItRequiresOrHas(t *testing.T) {
 	}
 }
 
-func TestOnlyClaimsWithAPromiseAndAPoolAreOurs(t *testing.T) {
+func TestIsOurClaimRequiresPromiseAndPool(t *testing.T) {
 	t.Parallel()
 	pool := Pool("p", "p")
 	ours := Claim("m", &pool, xlarge)
@@ -337,7 +337,7 @@ func made(instanceType, zone string) func(*karpv1.NodeClaim) {
 	}
 }
 
-func TestAMachineThatMayBecomeAnotherCountsAsTheLargestUntilItIsKnown(t *testing.T) {
+func TestFlexibleClaimCountsAsLargestTypeUntilLaunched(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edits []func(*karpv1.NodeClaim)
@@ -379,7 +379,7 @@ func spotPriceOf(t *testing.T, instanceType, zone string) int64 {
 }
 
 // The pods for which a NodeClaim was created keep their place on it while it starts, whatever type and zone the cloud chooses.
-func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
+func TestPodsKeepPlaceOnFlexibleClaimWhateverTypeLaunches(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*karpv1.NodeClaim){
 		"not launched yet": func(*karpv1.NodeClaim) {}, "as chosen": made("g4dn.xlarge", "us-east-1a"), "larger": made("g4dn.12xlarge", "us-east-1b"), "elsewhere": made("g4dn.xlarge", "us-east-1b"),
@@ -399,7 +399,7 @@ func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
 }
 
 // A canary machine has no room for pods, but counts against the limits.
-func TestACanaryHoldsNoPodsAndCountsAgainstTheLimits(t *testing.T) {
+func TestCanaryHoldsNoPodsButCountsAgainstLimits(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "4"))

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func TestANodeClassIsReadyWhenItsConditionIsTrueOfItsPresentGeneration(t *testing.T) {
+func TestNodeClassIsReadyOnlyForCurrentGeneration(t *testing.T) {
 	t.Parallel()
 	condition := func(kv ...any) map[string]any {
 		c := map[string]any{"type": "Ready"}
@@ -62,7 +62,7 @@ func TestANodeClassIsReadyWhenItsConditionIsTrueOfItsPresentGeneration(t *testin
 	}
 }
 
-func TestNothingIsLaunchedBlind(t *testing.T) {
+func TestNodeClassWithoutKnownOfferingsIsNotReady(t *testing.T) {
 	t.Parallel()
 	offered := []catalog.InstanceType{{Name: "a"}, {Name: "b", Offerings: []catalog.Offering{{Zone: "z"}}}}
 	for name, tc := range map[string]struct {
@@ -91,7 +91,7 @@ func TestNothingIsLaunchedBlind(t *testing.T) {
 	}
 }
 
-func TestWhatANodeClassSaysOfItsImagesAndItsSpec(t *testing.T) {
+func TestNodeClassStateHoldsImagesAndHash(t *testing.T) {
 	t.Parallel()
 	class := func(amis any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{

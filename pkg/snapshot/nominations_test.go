@@ -44,7 +44,7 @@ func withMachines(started []string, starting ...string) *snapshot.Cluster {
 	return c
 }
 
-func TestWhichNominatedPodsWait(t *testing.T) {
+func TestNominatedPodsThatStillWait(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		node  string
@@ -91,7 +91,7 @@ func TestWhichNominatedPodsWait(t *testing.T) {
 	}
 }
 
-func TestNominationsThatAPlanHasNoUseForAreTakenBack(t *testing.T) {
+func TestNominationsUnusedByPlanAreWithdrawn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		started, starting []string
@@ -207,9 +207,9 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// TestPodsThatAreNominatedKeepTheirPlaces checks for any nominations that the plan that keeps them keeps every rule and costs the same, and that nothing is
+// TestNominatedPodsKeepTheirPlaces checks for any nominations that the plan that keeps them keeps every rule and costs the same, and that nothing is
 // left to do once the other nominations are withdrawn.
-func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
+func TestNominatedPodsKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		cluster := withMachines([]string{"a", "b"}[:rapid.IntRange(0, 2).Draw(t, "started")], []string{"c", "d", "e"}[:rapid.IntRange(0, 3).Draw(t, "starting")]...)

@@ -29,7 +29,7 @@ func offered(c *snapshot.Cluster) []string {
 	return slices.Compact(names)
 }
 
-func TestOfferingsAreThoseThatThePoolsRequirementsAdmit(t *testing.T) {
+func TestOfferingsMeetPoolRequirements(t *testing.T) {
 	t.Parallel()
 	const gpuCount, cpus, kind = "karpenter.k8s.aws/instance-gpu-count", "karpenter.k8s.aws/instance-cpu", corev1.LabelInstanceTypeStable
 	oneA := Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1a")
@@ -97,7 +97,7 @@ func TestOfferingsAreThoseThatThePoolsRequirementsAdmit(t *testing.T) {
 	}
 }
 
-func TestMachinesWithoutGPUsAreNotOffered(t *testing.T) {
+func TestTypesWithoutGPUsAreNotOffered(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	types := c.InstanceTypes()
@@ -109,7 +109,7 @@ func TestMachinesWithoutGPUsAreNotOffered(t *testing.T) {
 	}
 }
 
-func TestACustomRequirementWithSeveralValuesBecomesAChoiceOfLabel(t *testing.T) {
+func TestCustomRequirementWithSeveralValuesBecomesLabelChoice(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	for _, edit := range []func(*karpv1.NodePool){
@@ -138,7 +138,7 @@ func TestACustomRequirementWithSeveralValuesBecomesAChoiceOfLabel(t *testing.T) 
 	}
 }
 
-func TestChoicesOfLabelsAreBounded(t *testing.T) {
+func TestLabelChoicesAreBounded(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	values := strings.Split("abcdefghijklmnopqrstuvwxyz", "")
@@ -151,7 +151,7 @@ func TestChoicesOfLabelsAreBounded(t *testing.T) {
 	}
 }
 
-func TestDaemonSetsCountOnlyWhereTheyRun(t *testing.T) {
+func TestDaemonSetOverheadCountsOnlyWhereDaemonSetRuns(t *testing.T) {
 	t.Parallel()
 	small := func(ds *appsv1.DaemonSet) {
 		ds.Spec.Template.Spec.NodeSelector = map[string]string{"karpenter.k8s.aws/instance-cpu": "4"}
@@ -219,7 +219,7 @@ func TestReplicasCanBeOverriddenByGPUName(t *testing.T) {
 	}
 }
 
-func TestARefusedOfferingIsNotTriedBeforeItsTime(t *testing.T) {
+func TestRefusedOfferingIsUnavailableUntilNotBefore(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])

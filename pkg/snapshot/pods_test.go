@@ -22,7 +22,7 @@ func expression(key string, op corev1.NodeSelectorOperator, values ...string) co
 	return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
 }
 
-func TestPodsThatDoNotWaitForAGPUAreNeverCounted(t *testing.T) {
+func TestPodsNotWaitingForGPUAreIgnored(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*corev1.Pod){
 		"gated": func(pod *corev1.Pod) {
@@ -50,7 +50,7 @@ func TestPodsThatDoNotWaitForAGPUAreNeverCounted(t *testing.T) {
 	}
 }
 
-func TestClassesAreOfPodsThatTheSchedulerCannotTellApart(t *testing.T) {
+func TestClassesGroupPodsThatSchedulerTreatsAlike(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edit func(*corev1.Pod)
@@ -102,7 +102,7 @@ func split(pod *corev1.Pod) {
 	}
 }
 
-func TestRequestsAreCountedAsTheSchedulerCountsThem(t *testing.T) {
+func TestRequestsMatchScheduler(t *testing.T) {
 	t.Parallel()
 	always := corev1.ContainerRestartPolicyAlways
 	container := func(policy *corev1.ContainerRestartPolicy, amounts ...string) corev1.Container {
@@ -139,7 +139,7 @@ func TestRequestsAreCountedAsTheSchedulerCountsThem(t *testing.T) {
 	}
 }
 
-func TestAClassHasThePriorityOfItsPods(t *testing.T) {
+func TestClassHasPriorityOfItsPods(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("none"), Pod("high", func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1000)) }), Pod("low", func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(-1)) })}
@@ -163,7 +163,7 @@ func admitted(c *snapshot.Cluster, edits ...func(*corev1.Pod)) []string {
 	return names
 }
 
-func TestPodsAreAdmittedWhereTheSchedulerWouldBindThem(t *testing.T) {
+func TestPodsAreAdmittedWhereSchedulerBindsThem(t *testing.T) {
 	t.Parallel()
 	const zone, cpus = corev1.LabelTopologyZone, "karpenter.k8s.aws/instance-cpu"
 	affinity := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
@@ -204,7 +204,7 @@ func TestPodsAreAdmittedWhereTheSchedulerWouldBindThem(t *testing.T) {
 	}
 }
 
-func TestPreferencesThatNothingGrantsAreNoWishes(t *testing.T) {
+func TestUnsatisfiablePreferencesAreDropped(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	got := admitted(c, func(pod *corev1.Pod) {

@@ -20,7 +20,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
+func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 	t.Parallel()
 	deleted := metav1.NewTime(Now)
 	pool := func(edit func(*karpv1.NodePool)) func(*snapshot.Cluster) {
@@ -142,7 +142,7 @@ func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
 	}
 }
 
-func TestAPoolInOrderHasNoProblemsAndIsOpen(t *testing.T) {
+func TestValidPoolHasNoProblemsAndIsOpen(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(Shared())
 	if p := view.Pools[0].Problems; len(p) != 0 || view.Snapshot.Pools[0].Closed != nil {
@@ -150,7 +150,7 @@ func TestAPoolInOrderHasNoProblemsAndIsOpen(t *testing.T) {
 	}
 }
 
-func TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
+func TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
 	t.Parallel()
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu", 0)}
@@ -164,7 +164,7 @@ func TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
 	}
 }
 
-func TestWeightAndMinValuesAreThePools(t *testing.T) {
+func TestSnapshotTakesWeightAndMinValuesFromPool(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools = append(c.NodePools, Pool("light", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared)))
@@ -194,7 +194,7 @@ func TestWeightAndMinValuesAreThePools(t *testing.T) {
 	}
 }
 
-func TestAPoolOnItsWayOutIsClosed(t *testing.T) {
+func TestDeletedPoolIsClosed(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools[0].DeletionTimestamp = new(metav1.NewTime(Now))
@@ -221,7 +221,7 @@ func TestLimitsCountHardware(t *testing.T) {
 	}
 }
 
-func TestALimitOfUnrenamedReplicasIsOneOfGPUs(t *testing.T) {
+func TestLimitOfUnrenamedReplicasCountsGPUs(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
@@ -234,7 +234,7 @@ func TestALimitOfUnrenamedReplicasIsOneOfGPUs(t *testing.T) {
 	}
 }
 
-func TestAMachineOfAnUnknownTypeCountsWhatItsClaimTells(t *testing.T) {
+func TestMachineOfUnknownTypeCountsCapacityOfClaim(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("cpu", "100", "nvidia.com/gpu", "8"))
@@ -252,7 +252,7 @@ func TestAMachineOfAnUnknownTypeCountsWhatItsClaimTells(t *testing.T) {
 }
 
 // The breaker prevents nodes whose replicas never come from wasting money.
-func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *testing.T) {
+func TestUnhealthyPoolIsClosedAndProbedPoolLaunchesOneMachine(t *testing.T) {
 	t.Parallel()
 	healthy := func(c *snapshot.Cluster, is metav1.ConditionStatus) {
 		c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Message: "the plugin is broken"}}
@@ -282,7 +282,7 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 }
 
 // For twenty pods, the planner would choose a g4dn.12xlarge as the one machine that it may launch.
-func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.T) {
+func TestPoolIsProbedWithCheapestMachineThatHoldsPendingPod(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		pod  func(*corev1.Pod)
@@ -324,7 +324,7 @@ func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.
 	}
 }
 
-func TestAPoolIsClosedAsSoonAsAMachineOfItIsBroken(t *testing.T) {
+func TestBrokenMachineClosesPoolAtOnce(t *testing.T) {
 	t.Parallel()
 	c := machine(Registered(Now.Add(-time.Hour)), 0)
 	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether m starts and exposes its replicas") {
@@ -333,7 +333,7 @@ func TestAPoolIsClosedAsSoonAsAMachineOfItIsBroken(t *testing.T) {
 }
 
 // A user may debug a broken machine for days. The pool is probed nevertheless.
-func TestABrokenMachineThatTheConditionAccountsForClosesNothing(t *testing.T) {
+func TestBrokenMachineOlderThanConditionDoesNotClosePool(t *testing.T) {
 	t.Parallel()
 	for status, closed := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: false, metav1.ConditionUnknown: false, metav1.ConditionFalse: true} {
 		c := machine(Registered(Now.Add(-time.Hour)), 0)
@@ -350,7 +350,7 @@ func statusOf(s metav1.ConditionStatus, at time.Time) status.Condition {
 	return status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: "Said", LastTransitionTime: metav1.NewTime(at)}
 }
 
-func TestEachPodOfTheRecipeIsAdmittedByItsOwnPoolOnly(t *testing.T) {
+func TestRecipePodsAreAdmittedOnlyByTheirOwnPool(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
 	for _, name := range []string{"gpu-shared", "gpu"} {

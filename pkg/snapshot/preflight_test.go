@@ -22,7 +22,7 @@ func imageFor(id, arch string, gpus corev1.NodeSelectorOperator) snapshot.Image 
 	}}
 }
 
-func TestWhatWouldCertainlyBeRefusedIsNotTried(t *testing.T) {
+func TestPreflightRefusesLaunchesThatCannotSucceed(t *testing.T) {
 	t.Parallel()
 	const exists, not = corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist
 	for name, tc := range map[string]struct {

@@ -37,15 +37,15 @@ func refused(v *snapshot.View) planner.Plan {
 	return p
 }
 
-func TestAThousandClassesWithRulesOfTheirOwnArePlannedForAtOnce(t *testing.T) {
+func TestThousandClassesWithOwnRulesFitOneRound(t *testing.T) {
 	t.Parallel()
 	if v := snapshot.Build(tenants(1000)); len(v.Postponed) > 0 || len(v.Classes) != 1000 {
 		t.Errorf("%d classes are planned for, %d pods wait for the next round", len(v.Classes), len(v.Postponed))
 	}
 }
 
-// TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime uses 60 pods with 400 terms each. Each term has its own selector, which matches one of the pods.
-func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
+// TestPodsWithHundredsOfTermsStayWithinTimeBudget uses 60 pods with 400 terms each. Each term has its own selector, which matches one of the pods.
+func TestPodsWithHundredsOfTermsStayWithinTimeBudget(t *testing.T) {
 	t.Parallel()
 	const pods, terms, budget = 60, 400, 200 * time.Millisecond
 	c := tenants(10)
@@ -90,7 +90,7 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 }
 
 // A pod that cannot be placed does not delay others forever, and a namespace with many classes does not delay other namespaces.
-func TestEveryClassHasItsTurn(t *testing.T) {
+func TestEveryClassIsPlannedWithinFewRounds(t *testing.T) {
 	t.Parallel()
 	c := crowded(2300)
 	var turns snapshot.ClassQueue
@@ -122,7 +122,7 @@ func TestEveryClassHasItsTurn(t *testing.T) {
 }
 
 // Pods that a plan has placed are in the next plan as well, until they run. Otherwise other pods would take their machines while these start.
-func TestAClassWithAPlaceKeepsItsTurn(t *testing.T) {
+func TestPlacedClassStaysInNextRound(t *testing.T) {
 	t.Parallel()
 	c := crowded(1200)
 	first := snapshot.Build(c)

@@ -37,7 +37,7 @@ func withFPGAs(c *snapshot.Cluster) {
 	}
 }
 
-func TestOtherResourcesAreQuotas(t *testing.T) {
+func TestExtendedResourcesBecomeQuotas(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 10, withFPGAs, node(func(n *corev1.Node) {
 		n.Status.Allocatable[fpga] = Amounts(fpga, "3")[fpga]
@@ -84,7 +84,7 @@ func classOf(view snapshot.View, pod string) int {
 	panic("no class has pod " + pod)
 }
 
-func TestHostPortsAreQuotasOfOne(t *testing.T) {
+func TestHostPortsBecomeQuotasOfOne(t *testing.T) {
 	t.Parallel()
 	always := corev1.ContainerRestartPolicyAlways
 	c := machine(Initialized(Now), 10)
@@ -124,7 +124,7 @@ func TestHostPortsAreQuotasOfOne(t *testing.T) {
 	}
 }
 
-func TestAMachineThatStartsWillAttachAsManyVolumesAsOthersOfItsType(t *testing.T) {
+func TestStartingMachineHasVolumeLimitOfItsType(t *testing.T) {
 	t.Parallel()
 	c := machine(Registered(Now), 0, bound("data", zonal("us-east-1a")))
 	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "older", Labels: map[string]string{corev1.LabelInstanceTypeStable: "g4dn.xlarge"}}})
@@ -138,7 +138,7 @@ func TestAMachineThatStartsWillAttachAsManyVolumesAsOthersOfItsType(t *testing.T
 	}
 }
 
-func TestAttachmentsOfVolumesAreLimitedWhereNodesSaySo(t *testing.T) {
+func TestVolumeLimitsComeFromCSINodes(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 10, bound("data", zonal("us-east-1a")), bound("cache", zonal("us-east-1a")), bound("other", zonal("us-east-1a")))
 	limit := func(node string, n int32) storagev1.CSINode {

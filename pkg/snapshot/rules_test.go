@@ -135,7 +135,7 @@ func twoZones() *snapshot.Cluster {
 	return c
 }
 
-func TestRulesAreThoseOfTheScheduler(t *testing.T) {
+func TestRulesMatchScheduler(t *testing.T) {
 	t.Parallel()
 	heed, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
 	policies := func(affinity, taints *corev1.NodeInclusionPolicy) func(*corev1.TopologySpreadConstraint) {
@@ -331,7 +331,7 @@ func byRevision(c *corev1.TopologySpreadConstraint) { c.MatchLabelKeys = []strin
 func everything(c *corev1.TopologySpreadConstraint) { c.LabelSelector = &metav1.LabelSelector{} }
 func nothing(c *corev1.TopologySpreadConstraint)    { c.LabelSelector = nil }
 
-func TestASpreadSaysItsSkewAndItsDomains(t *testing.T) {
+func TestSpreadRuleHasMaxSkewAndMinDomains(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
 	c.Pods = []corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", func(c *corev1.TopologySpreadConstraint) { c.MaxSkew, c.MinDomains = 2, new(int32(3)) }))}
@@ -341,7 +341,7 @@ func TestASpreadSaysItsSkewAndItsDomains(t *testing.T) {
 	}
 }
 
-func TestOfferingsAndNodesSayTheirDomains(t *testing.T) {
+func TestOfferingsAndNodesHaveTheirDomains(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
 	Requiring("team", corev1.NodeSelectorOpIn, "red", "blue")(&c.NodePools[0])
@@ -382,7 +382,7 @@ func places(view snapshot.View, pod string) []string {
 	return slices.Compact(all)
 }
 
-func TestRunningPodsKeepOthersAway(t *testing.T) {
+func TestAntiAffinityExcludesDomainsOfRunningPods(t *testing.T) {
 	t.Parallel()
 	const a, b = "us-east-1a", "us-east-1b"
 	for name, tc := range map[string]struct {
@@ -415,7 +415,7 @@ func TestRunningPodsKeepOthersAway(t *testing.T) {
 }
 
 // The DaemonSet's pod would get to the machine first, so that Karve would launch machines for the pod again and again.
-func TestDaemonSetsKeepOthersAwayFromMachinesToCome(t *testing.T) {
+func TestAntiAffinityToDaemonSetExcludesNewMachines(t *testing.T) {
 	t.Parallel()
 	const a, b = "us-east-1a", "us-east-1b"
 	everywhere := []string{"m-a", "m-b", a, b}
@@ -463,7 +463,7 @@ func parted(from string) func(*appsv1.DaemonSet) {
 	}
 }
 
-func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
+func TestReasonNamesRulesThatLeaveNoPlace(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
 	c.Pods = []corev1.Pod{Pod("w", away(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))}
@@ -480,7 +480,7 @@ func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
 }
 
 // Pods differ only in labels that a selector matches.
-func TestPodsAreOfDifferentClassesOnlyWhereSelectorsTellThemApart(t *testing.T) {
+func TestLabelsSplitClassesOnlyIfSelectorsMatchThem(t *testing.T) {
 	t.Parallel()
 	numbered := func(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
 		pods := Pods(prefix, n, edits...)
@@ -535,7 +535,7 @@ func preferencesOf(view snapshot.View, pod string) []string {
 	return all
 }
 
-func TestWishesAreInTheOrderInWhichKarpenterGivesThemUp(t *testing.T) {
+func TestPreferencesHaveOrderOfKarpenterRelaxation(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
 	c.NodePools = append(c.NodePools, Pool("soft", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared), Tainted("spare"), func(np *karpv1.NodePool) {
@@ -583,7 +583,7 @@ func TestWishesAreInTheOrderInWhichKarpenterGivesThemUp(t *testing.T) {
 	}
 }
 
-func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
+func TestPreferredTermIsSeparateFromEqualRequiredTerm(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
 	c.Pods = []corev1.Pod{Pod("w", inApp("web"), away(zone, "web")), Pod("x", inApp("web"), func(pod *corev1.Pod) {
@@ -600,7 +600,7 @@ func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
 	}
 }
 
-func TestAnAffinityOfHundredsOfTermsCountsThePodsThatMatchAllOfThem(t *testing.T) {
+func TestAffinityCountsPodsThatMatchHundredsOfTerms(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	labelled := func(labels int) func(*corev1.Pod) {

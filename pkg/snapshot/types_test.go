@@ -35,7 +35,7 @@ func twoNodeClasses() *snapshot.Cluster {
 	return c
 }
 
-func TestAPoolOffersTheMachinesOfItsOwnNodeClass(t *testing.T) {
+func TestPoolOffersTypesOfItsOwnNodeClass(t *testing.T) {
 	t.Parallel()
 	for _, p := range twoNodeClasses().Pools() {
 		if len(p.Offerings) == 0 {
@@ -53,7 +53,7 @@ func TestAPoolOffersTheMachinesOfItsOwnNodeClass(t *testing.T) {
 	}
 }
 
-func TestAMachineIsOfTheTypeThatItsNodeClassHas(t *testing.T) {
+func TestMachineTypeComesFromItsNodeClass(t *testing.T) {
 	t.Parallel()
 	c := twoNodeClasses()
 	c.NodeClaims = []karpv1.NodeClaim{Claim("m", &c.NodePools[1], TypeNamed("g4dn.12xlarge"))}
@@ -69,7 +69,7 @@ func TestAMachineIsOfTheTypeThatItsNodeClassHas(t *testing.T) {
 	}
 }
 
-func TestAStockPoolHasTheMachinesOfItsNodeClassWhereTheyAreKnownAndElseAnyOnes(t *testing.T) {
+func TestStockPoolWithUnknownNodeClassMayLaunchAnyType(t *testing.T) {
 	t.Parallel()
 	// Only a g4dn.12xlarge holds the pod.
 	pod := Pod("a", Asking("cpu", "40", "nvidia.com/gpu", "1"))
@@ -89,7 +89,7 @@ func TestAStockPoolHasTheMachinesOfItsNodeClassWhereTheyAreKnownAndElseAnyOnes(t
 }
 
 // While the catalog is empty, the pool's requirements are not to blame.
-func TestAPoolOfANodeClassWithoutKnownMachinesIsNotToldToLoosenItsRequirements(t *testing.T) {
+func TestEmptyCatalogDoesNotBlamePoolRequirements(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "CatalogUnavailable", Message: "no instance types were read"}

@@ -72,7 +72,7 @@ func allowing(terms ...map[string][]string) func(*storagev1.StorageClass) {
 	}
 }
 
-func TestPodsGoWhereTheirVolumesCanBeHad(t *testing.T) {
+func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 	t.Parallel()
 	const a, b = "us-east-1a", "us-east-1b"
 	local := func(pv *corev1.PersistentVolume) {
@@ -144,7 +144,7 @@ func TestPodsGoWhereTheirVolumesCanBeHad(t *testing.T) {
 	}
 }
 
-func TestAPodWhoseVolumesWaitForSomebodyIsToldForWhom(t *testing.T) {
+func TestReasonNamesWhatVolumesWaitFor(t *testing.T) {
 	t.Parallel()
 	immediate := storagev1.VolumeBindingImmediate
 	for says, edit := range map[string]func(*snapshot.Cluster){
@@ -183,7 +183,7 @@ func TestAPodWhoseVolumesWaitForSomebodyIsToldForWhom(t *testing.T) {
 }
 
 // Each pod of a StatefulSet has its own PersistentVolumeClaim.
-func TestPodsWithVolumesInTheSameZoneAreOfOneClass(t *testing.T) {
+func TestPodsWithVolumesInSameZoneShareClass(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	for i := range 4 {
@@ -197,7 +197,7 @@ func TestPodsWithVolumesInTheSameZoneAreOfOneClass(t *testing.T) {
 	}
 }
 
-func TestTheDriverThatAttachesAVolume(t *testing.T) {
+func TestDriverOf(t *testing.T) {
 	t.Parallel()
 	for want, source := range map[string]corev1.PersistentVolumeSource{
 		"other.csi":             {CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.csi"}},

@@ -118,7 +118,7 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-func TestAnOpenBreakerSaysWhatIsBrokenAndWhenItIsTriedAgain(t *testing.T) {
+func TestOpenBreakerReportsBrokenMachinesAndRetryTime(t *testing.T) {
 	t.Parallel()
 	got := Next(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout, retry)
 	for _, part := range []string{"gpu-1 (3 of 10 nvidia.com/gpu.shared)", "device plugin", "2026-03-01T12:10:00Z"} {
@@ -133,7 +133,7 @@ func TestAnOpenBreakerSaysWhatIsBrokenAndWhenItIsTriedAgain(t *testing.T) {
 
 func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
 
-func TestTheMessageOfAFleetThatBreaksFitsIntoACondition(t *testing.T) {
+func TestBreakerMessageFitsConditionForLargeFleet(t *testing.T) {
 	t.Parallel()
 	var machines []snapshot.Machine
 	for range 1000 {

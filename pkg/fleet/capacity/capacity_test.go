@@ -68,7 +68,7 @@ func promised(c *snapshot.Cluster) catalog.InstanceType {
 	return catalog.InstanceType{}
 }
 
-func TestAMachineShowsWhatItsKindHas(t *testing.T) {
+func TestLearnCorrectsAllocatableFromRunningNodes(t *testing.T) {
 	t.Parallel()
 	whole := catalog.Resources{MilliCPU: 3900, MemoryBytes: 15 * gib, EphemeralBytes: 90 * gib, Pods: 29}
 	with := func(edit func(*catalog.Resources)) catalog.Resources {
@@ -134,7 +134,7 @@ func typeOf(name string) *catalog.Resources {
 }
 
 // A machine with less memory is removed if no pod fits it. If that were forgotten, the next one would be launched for the same pods.
-func TestLessIsRememberedAfterTheMachineHasGoneAndMoreIsNot(t *testing.T) {
+func TestLearnRemembersOnlyLowerMemoryOfRemovedMachines(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ capacity, allocatable, after int64 }{
 		"less": {15 * gib, 14 * gib, 14 * gib}, "more": {17 * gib, 16 * gib, 15 * gib},
@@ -150,7 +150,7 @@ func TestLessIsRememberedAfterTheMachineHasGoneAndMoreIsNot(t *testing.T) {
 	}
 }
 
-func TestWhatWasLearntOfAFormerImageIsForgotten(t *testing.T) {
+func TestLearnForgetsCapacityOfFormerImage(t *testing.T) {
 	t.Parallel()
 	learned := capacity.Learn(running(has(15*gib, 14*gib)), nil)
 	next := Shared()
@@ -167,9 +167,9 @@ func TestWhatWasLearntOfAFormerImageIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhatIsLearntDependsOnTheMachinesAlone checks that the result depends neither on the order in which machines are read nor on restarts of the controller,
+// TestLearnedCapacityDependsOnlyOnMachines checks that the result depends neither on the order in which machines are read nor on restarts of the controller,
 // and never promises more CPU, pods or disk.
-func TestWhatIsLearntDependsOnTheMachinesAlone(t *testing.T) {
+func TestLearnedCapacityDependsOnlyOnMachines(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := running()

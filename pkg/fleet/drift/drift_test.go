@@ -58,7 +58,7 @@ func require(key string, op corev1.NodeSelectorOperator, values ...string) func(
 	return func(c *snapshot.Cluster) { Requiring(key, op, values...)(&c.NodePools[0]) }
 }
 
-func TestHowAMachineDrifts(t *testing.T) {
+func TestDriftReason(t *testing.T) {
 	t.Parallel()
 	image := func(id string) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images[0].ID = id }) }
@@ -152,7 +152,7 @@ func TestHowAMachineDrifts(t *testing.T) {
 func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
 
 // Otherwise the machine would be replaced by another one that has drifted, forever.
-func TestAMachineHasNotDriftedFromThePoolThatItIsLaunchedFor(t *testing.T) {
+func TestLaunchedMachineHasNotDriftedFromItsPool(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*snapshot.Cluster){
 		"plain":              func(*snapshot.Cluster) {},
@@ -184,7 +184,7 @@ func TestAMachineHasNotDriftedFromThePoolThatItIsLaunchedFor(t *testing.T) {
 	}
 }
 
-func TestNoMachineIsReplacedForItsImageWhileTheRolloutIsPaused(t *testing.T) {
+func TestPausedRolloutPreventsImageDrift(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		promotion v1alpha1.Promotion

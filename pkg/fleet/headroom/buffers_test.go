@@ -27,7 +27,7 @@ func buffer(replicas int32, edits ...func(*corev1.Pod)) karpenter.Buffer {
 	}}
 }
 
-func TestCapacityBuffersAreHeadroomOfTheirOwnShape(t *testing.T) {
+func TestCapacityBuffersAddHeadroomForTheirPods(t *testing.T) {
 	t.Parallel()
 	apart := func(pod *corev1.Pod) {
 		pod.Labels = map[string]string{"app": "web"}
@@ -78,7 +78,7 @@ func TestCapacityBuffersAreHeadroomOfTheirOwnShape(t *testing.T) {
 	}
 }
 
-func TestABufferWithoutEndIsHeadroomWithin(t *testing.T) {
+func TestHugeCapacityBufferStaysWithinLimits(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "2"))

@@ -185,7 +185,7 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
+func TestHeadroomDoesNotChangePlanForPods(t *testing.T) {
 	t.Parallel()
 	edits := []func(*snapshot.Cluster){having("a", "g4dn.xlarge", 3), waiting(17)}
 	with, without := snapshot.Build(warm(100, edits...)), snapshot.Build(warm(1, append(edits, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = nil })...))
@@ -199,7 +199,7 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 	}
 }
 
-func TestABurstOfPodsWithTheirShareFitsTheHeadroom(t *testing.T) {
+func TestBurstOfPodsWithReplicaShareFitsHeadroom(t *testing.T) {
 	t.Parallel()
 	c := warm(10, having("a", "g4dn.xlarge", 3), having("b", "g4dn.xlarge", 0))
 	h := headroomOf(t, c)
@@ -214,7 +214,7 @@ func TestABurstOfPodsWithTheirShareFitsTheHeadroom(t *testing.T) {
 	}
 }
 
-func TestHeadroomBySchedule(t *testing.T) {
+func TestHeadroomFollowsSchedule(t *testing.T) {
 	t.Parallel()
 	at := func(when string) time.Time {
 		now, err := time.Parse(time.RFC3339, when)
@@ -248,7 +248,7 @@ func TestHeadroomBySchedule(t *testing.T) {
 	}
 }
 
-func TestHeadroomThatCannotBeReadIsNamedAndKeepsNothing(t *testing.T) {
+func TestInvalidHeadroomEntryIsReportedAndIgnored(t *testing.T) {
 	t.Parallel()
 	for want, entry := range map[string]v1alpha1.Headroom{
 		"spec.headroom[1].schedule": {Replicas: 5, Schedule: "0 25 * * *", Duration: "1h"},

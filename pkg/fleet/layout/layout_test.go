@@ -44,7 +44,7 @@ func layoutOf(c *snapshot.Cluster) layout.Layout {
 	return layout.Build(&view, nil, retention.Pods(c))
 }
 
-func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
+func TestLayoutHoldsRunningPodsAndCostOfMovingThem(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	GPUMemory("4Gi")(&c.Pods[1])
@@ -68,7 +68,7 @@ func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
 	}
 }
 
-func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
+func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 	t.Parallel()
 	onClass := func(edit func(*v1alpha1.Consolidation)) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) { edit(&c.GPUNodeClasses[0].Spec.Consolidation) }
@@ -191,7 +191,7 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 }
 
 // Otherwise Karve would learn only at the next demand for a machine that the pool works again.
-func TestAStepMayLaunchTheOneMachineByWhichAPoolIsProbed(t *testing.T) {
+func TestLayoutAllowsOneLaunchWhilePoolIsProbed(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	c.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
@@ -201,7 +201,7 @@ func TestAStepMayLaunchTheOneMachineByWhichAPoolIsProbed(t *testing.T) {
 	}
 }
 
-func TestAMachineCostsWhatItCostsToday(t *testing.T) {
+func TestMachinePriceIsCurrentCatalogPrice(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	c.NodeClaims[0].Annotations[v1alpha1.PriceAnnotation] = "999000"
@@ -214,7 +214,7 @@ func TestAMachineCostsWhatItCostsToday(t *testing.T) {
 	}
 }
 
-func TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough(t *testing.T) {
+func TestLayoutUsesLowestNearEnoughPercentOfPools(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	near := func(class int, percent int32) {
@@ -241,7 +241,7 @@ func TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough(t *testing.T)
 	}
 }
 
-func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
+func TestPlanUsesNodesWithSurplusTaint(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
@@ -274,7 +274,7 @@ func alone(p *corev1.Pod) {
 
 func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
 
-func TestAPartOfAFleetHasItsMachinesTheirNodesAndThePodsThatArePlannedThere(t *testing.T) {
+func TestPartialLayoutHoldsItsMachinesNodesAndPlannedPods(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	c.NodeClaims = append(c.NodeClaims, Claim("n", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour))))

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func TestTheBackoffGrowsWithEachFailureToABound(t *testing.T) {
+func TestBackoffDoublesUpToLimit(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for n := range 8 {

@@ -54,9 +54,9 @@ func BenchmarkPods(b *testing.B) {
 	}
 }
 
-// TestAskingWhatKeepsManyMachinesReadsTheClusterOnce checks that only the first machine costs a read of the cluster. Each further machine costs only the work
+// TestPodsReadsClusterOnceForManyMachines checks that only the first machine costs a read of the cluster. Each further machine costs only the work
 // for its own pods.
-func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not parallel: it counts allocations.
+func TestPodsReadsClusterOnceForManyMachines(t *testing.T) { // Not parallel: it counts allocations.
 	c := withForeignPods(40, 50, 1000)
 	machines := c.Machines()
 	cost := func(n int) float64 {
@@ -75,7 +75,7 @@ func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not p
 }
 
 // The room that one foreign pod takes is not available to the next, but is free again for the next question.
-func TestForeignPodsOfMachinesThatGoTogetherShareWhatIsFree(t *testing.T) {
+func TestForeignPodsOfSeveralMachinesShareFreeCapacity(t *testing.T) {
 	t.Parallel()
 	c := withForeignPods(2, 1, 0)
 	c.Nodes[2].Status.Allocatable = Amounts("cpu", "150m", "memory", "64Gi", "pods", "110")
