@@ -22,7 +22,7 @@ func (s *simulation) begins(c *Controller, after time.Duration) string {
 	return why
 }
 
-func TestAStepThatLedNowhereIsTakenAgainLaterAndLater(t *testing.T) {
+func TestStepWithoutSavingIsRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
@@ -39,7 +39,7 @@ func TestAStepThatLedNowhereIsTakenAgainLaterAndLater(t *testing.T) {
 	}
 }
 
-func TestAStepIsTakenAtOnceAfterOneThatLedSomewhere(t *testing.T) {
+func TestStepAfterSuccessfulOneBeginsAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*simulation){
 		"more pods": func(s *simulation) { s.on("g4dn.xlarge", 1) },
@@ -66,7 +66,7 @@ func TestAStepIsTakenAtOnceAfterOneThatLedSomewhere(t *testing.T) {
 	}
 }
 
-func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
+func TestAttemptWorkedOnceFleetIsCheaperAndSettled(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())

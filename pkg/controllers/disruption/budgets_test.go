@@ -12,7 +12,7 @@ import (
 )
 
 // The current time in these tests is a Sunday at 12:00 UTC.
-func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
+func TestBudgetsApplyByReasonAndSchedule(t *testing.T) {
 	t.Parallel()
 	const most = 1<<31 - 1
 	hour := &metav1.Duration{Duration: time.Hour}

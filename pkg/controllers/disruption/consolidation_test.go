@@ -51,7 +51,7 @@ func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller
 	return New(Config{Clock: clk, Metrics: metrics.New(registry), Planner: &planning.Planner{}})
 }
 
-func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *testing.T) {
+func TestUnprofitableMachineIsReconsideredWhenOffersImprove(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
@@ -79,7 +79,7 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	}
 }
 
-func TestWhichOffersAreBetter(t *testing.T) {
+func TestOffersImproved(t *testing.T) {
 	t.Parallel()
 	a, b := offer{instanceType: "a"}, offer{instanceType: "b"}
 	for name, c := range map[string]struct {
@@ -105,7 +105,7 @@ type slow struct{ clock.Clock }
 
 func (slow) Since(time.Time) time.Duration { return time.Hour }
 
-func TestALookThatWasCutOffIsRepeated(t *testing.T) {
+func TestInterruptedLayoutSearchIsRepeated(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	now := clocktesting.NewFakeClock(s.cluster.Now)
@@ -126,7 +126,7 @@ func TestALookThatWasCutOffIsRepeated(t *testing.T) {
 	}
 }
 
-func TestASearchGivesWayToMoreUrgentWorkAndBeginsAgain(t *testing.T) {
+func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
@@ -149,7 +149,7 @@ func TestASearchGivesWayToMoreUrgentWorkAndBeginsAgain(t *testing.T) {
 	}
 }
 
-func TestALargeFleetIsSearchedInSlices(t *testing.T) {
+func TestLargeFleetIsSearchedInSlices(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1000, true, true)
 	for range slice + 10 {

@@ -202,7 +202,7 @@ func wantSteps(t *testing.T, s *pass, want ...string) []command {
 	return actions
 }
 
-func TestAnIdleMachineOfANodePoolThatNeverConsolidatesStaysAndSaysWhy(t *testing.T) {
+func TestIdleMachineStaysIfNodePoolNeverConsolidates(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		machine snapshot.Machine
@@ -227,7 +227,7 @@ func TestAnIdleMachineOfANodePoolThatNeverConsolidatesStaysAndSaysWhy(t *testing
 	}
 }
 
-func TestEachStepOfAMachineThatGoes(t *testing.T) {
+func TestDecideStepsOfIdleMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		machine snapshot.Machine
@@ -278,14 +278,14 @@ func notInitialized(m *snapshot.Machine) {
 	m.Claim.Status.Conditions = m.Claim.Status.Conditions[:len(m.Claim.Status.Conditions)-1]
 }
 
-func TestAMachineThatWaitingPodsWillGoToIsKept(t *testing.T) {
+func TestMachineThatPendingPodsNeedIsKept(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(time.Hour), tainting(time.Hour), withTaint), machine("b"), machine("c", idle(time.Hour)))
 	s.named("a").Wanted, s.named("b").Wanted = true, true
 	wantSteps(t, s, "Keep a", "Taint c")
 }
 
-func TestWhatBlocksAMachine(t *testing.T) {
+func TestBlockersOfIdleMachine(t *testing.T) {
 	t.Parallel()
 	protected := annotated(karpv1.DoNotDisruptAnnotationKey, "true")
 	for name, c := range map[string]struct {
@@ -358,7 +358,7 @@ func silent(m *snapshot.Machine) {
 }
 
 // Karpenter's BuildDisruptionBudgetMapping counts machines in the same way.
-func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
+func TestBudgetIgnoresUninitializedMachines(t *testing.T) {
 	t.Parallel()
 	machines := list(machine("a"), machine("b", silent), machine("c", deleting), machine("d", notInitialized), machine("e", notInitialized, silent), machine("f", of("other")))
 	if got := budgeted(machines, "gpu"); got != 3 {
@@ -373,7 +373,7 @@ func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
 
 // Each of the two machines has a place for its pods, but their PodDisruptionBudget allows only one eviction. If both were drained, both would wait for it until
 // they time out.
-func TestOneMachineOfAPodDisruptionBudgetIsRemovedAtATime(t *testing.T) {
+func TestMachinesThatSharePDBAreRemovedOneAtATime(t *testing.T) {
 	t.Parallel()
 	squatting := func(m *snapshot.Machine) {
 		pod := snapshottest.Pod("squat-"+m.Claim.Name, snapshottest.Asking("cpu", "1"), snapshottest.Running(m.Node.Name))
@@ -407,7 +407,7 @@ func TestOneMachineOfAPodDisruptionBudgetIsRemovedAtATime(t *testing.T) {
 	}
 }
 
-func TestIdleMachinesAreJudgedTogether(t *testing.T) {
+func TestIdleMachinesAreCheckedTogether(t *testing.T) {
 	t.Parallel()
 	cluster := snapshottest.Shared()
 	for _, name := range []string{"a", "b"} {
@@ -454,7 +454,7 @@ func TestIdleMachinesAreJudgedTogether(t *testing.T) {
 	}
 }
 
-func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
+func TestEachPoolHasItsOwnBudgetAndIdleDuration(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(2*time.Minute)), machine("b", of("fast"), idle(2*time.Minute)), machine("c", of("fast"), idle(2*time.Minute)))
 	s.pools["fast"].IdleAfter, s.pools["fast"].Budgets = new(time.Minute), map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 1}
@@ -467,7 +467,7 @@ func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
 	}
 }
 
-func TestAMachineThatMayIdleNoTimeAtAllGoesAtOnce(t *testing.T) {
+func TestMachineWithZeroIdleDurationGoesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(0)))
 	s.pools["gpu"].IdleAfter = new(time.Duration(0))
@@ -478,9 +478,9 @@ func TestAMachineThatMayIdleNoTimeAtAllGoesAtOnce(t *testing.T) {
 
 func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
 
-// TestNothingGoesThatMayStay checks every decision. A machine is removed only if it is empty, unprotected, tainted, and observed for the whole idle time; it is
+// TestDecideRemovesOnlyIdleUnprotectedMachines checks every decision. A machine is removed only if it is empty, unprotected, tainted, and observed for the whole idle time; it is
 // removed once and within the budgets. Every mark without a reason is removed.
-func TestNothingGoesThatMayStay(t *testing.T) {
+func TestDecideRemovesOnlyIdleUnprotectedMachines(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := given()

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestTheBudgetsInTheDocsLeaveTheNightsOfWorkingDays(t *testing.T) {
+func TestDocumentedBudgetsAllowOnlyWeekdayNights(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/disruption.md")
 	if err != nil {

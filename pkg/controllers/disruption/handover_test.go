@@ -43,7 +43,7 @@ func planned(s *pass, placements map[string]string, replicas map[string]int64) {
 	}
 }
 
-func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
+func TestHandoverMovesPodsToOneNodeAfterAnother(t *testing.T) {
 	t.Parallel()
 	two := map[string]string{"small": "b", "big": "c"}
 	// The pods of a move to b and c. The scheduler avoids b.
@@ -190,7 +190,7 @@ func (s *simulation) spreads(nodes []string) string {
 
 // Two pods that each need most of a machine move to the one that holds both, and ten small pods fill another one. The default scheduler alone would put most of
 // the small pods where the large ones are planned.
-func TestALayoutWithoutRoomToSpareIsReachedWithASchedulerThatSpreads(t *testing.T) {
+func TestTightLayoutIsReachedWithSpreadingScheduler(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	s.prefers = s.spreads

@@ -119,9 +119,9 @@ func (w warm) rank(pick func([]string) string) {
 	}
 }
 
-// TestHeadroomWhateverComesAndGoes checks for any sequence of events that Karve removes no machine that the headroom needs, so that none is launched to replace
+// TestHeadroomHoldsForAnyEvents checks for any sequence of events that Karve removes no machine that the headroom needs, so that none is launched to replace
 // it; that no pod waits because of the headroom; and that, once nothing changes, the whole headroom is free on no more machines than necessary.
-func TestHeadroomWhateverComesAndGoes(t *testing.T) {
+func TestHeadroomHoldsForAnyEvents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWarm(t, rapid.IntRange(0, 25).Draw(t, "pods"))
@@ -182,7 +182,7 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 	})
 }
 
-func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) {
+func TestDriftedMachineGoesOnceHeadroomIsFreeElsewhere(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 10}}

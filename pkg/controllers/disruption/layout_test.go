@@ -33,7 +33,7 @@ func (s *simulation) on(instanceType string, pods int) {
 	}
 }
 
-func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
+func TestConsolidationReachesCheapestLayout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		types  []string
@@ -74,7 +74,7 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 	}
 }
 
-func TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyAre(t *testing.T) {
+func TestConsolidationPolicyDecidesWhetherPodsMove(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		disruption karpv1.Disruption
@@ -105,7 +105,7 @@ func TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyA
 }
 
 // While a pool is probed, it may launch one machine.
-func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
+func TestConsolidationOfProbedPoolLaunchesAtMostOneMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		types []string
@@ -136,7 +136,7 @@ func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
 }
 
 // Otherwise the machine would be replaced again and again: the cloud may be out of the cheapest type and launch another one that the NodeClaim permits.
-func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
+func TestConsolidationAllowsForPremiumOfFlexibleClaims(t *testing.T) {
 	t.Parallel()
 	for premium, want := range map[int32]planner.MicroUSD{42: 526_000, 43: 752_000} {
 		s := newSimulation(t, 0, 1, true, true)
@@ -151,7 +151,7 @@ func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
 	}
 }
 
-func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
+func TestOnlyMachineIsNotSurplus(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	s.cluster.GPUNodeClasses[0].Spec.Consolidation.MinSavingPerMove = "0.04"
@@ -165,7 +165,7 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 }
 
 // Otherwise Karve would launch a machine for the headroom and then remove it as surplus.
-func TestHeadroomIsLeftItsRoom(t *testing.T) {
+func TestConsolidationKeepsHeadroom(t *testing.T) {
 	t.Parallel()
 	for replicas, want := range map[int32]planner.MicroUSD{1: 1_578_000, 10: 1_578_000, 11: 2_104_000, 0: 1_052_000} {
 		s := newSimulation(t, 0, 4, true, true)
@@ -184,9 +184,9 @@ func TestHeadroomIsLeftItsRoom(t *testing.T) {
 	}
 }
 
-// TestNoStepMakesTheMachinesDearer checks that, whichever pods leave, all remaining pods run in the end, the machines cost no more than before, and no step
+// TestConsolidationNeverRaisesCost checks that, whichever pods leave, all remaining pods run in the end, the machines cost no more than before, and no step
 // remains that would save money.
-func TestNoStepMakesTheMachinesDearer(t *testing.T) {
+func TestConsolidationNeverRaisesCost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSimulation(t, rapid.IntRange(0, 60).Draw(t, "pods"), rapid.IntRange(1, 4).Draw(t, "budget"), rapid.Bool().Draw(t, "mixed"), true)
@@ -214,7 +214,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 	})
 }
 
-func TestWhereNewPodsAreSteered(t *testing.T) {
+func TestSurplusTaint(t *testing.T) {
 	t.Parallel()
 	leaving := func(m *snapshot.Machine) {
 		replacingFor(time.Minute)(m)
@@ -256,7 +256,7 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 	}
 }
 
-func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
+func TestFullMachinesAreNotSurplus(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	for range 10 {
@@ -284,7 +284,7 @@ func allMarked(t *testing.T, machines int) *pass {
 	return passOf(s.cluster)
 }
 
-func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {
+func TestVerdictsOnMarksNeedFewPlans(t *testing.T) {
 	t.Parallel()
 	s := allMarked(t, 10)
 	known := s.whatIf.(*whatIf).known
@@ -296,7 +296,7 @@ func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {
 	}
 }
 
-func TestMarksThatALookHasNoTimeForAreJudgedByTheNextOnes(t *testing.T) {
+func TestMarksLeftForLackOfTimeAreCheckedInLaterPasses(t *testing.T) {
 	t.Parallel()
 	s := allMarked(t, 10)
 	want := s.standing(verdicts{}, func() bool { return false })

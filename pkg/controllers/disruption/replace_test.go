@@ -51,7 +51,7 @@ func allDrifted(machines ...snapshot.Machine) *pass {
 	return s
 }
 
-func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
+func TestDecideStepsOfReplacedMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		machine snapshot.Machine
@@ -171,7 +171,7 @@ func with(changes ...func(*pass)) func(*pass) {
 	}
 }
 
-func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T) {
+func TestReplacementPrefersEmptyThenOldestMachines(t *testing.T) {
 	t.Parallel()
 	old := func(d time.Duration) func(*snapshot.Machine) {
 		return func(m *snapshot.Machine) { m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
@@ -210,7 +210,7 @@ func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T
 	}
 }
 
-func TestAMachineWithAShortLifeIsReplacedLate(t *testing.T) {
+func TestShortLivedMachineIsReplacedInLastQuarterOfItsLife(t *testing.T) {
 	t.Parallel()
 	m := machine("a", busy, func(m *snapshot.Machine) {
 		life := 20 * time.Minute
@@ -227,7 +227,7 @@ func TestAMachineWithAShortLifeIsReplacedLate(t *testing.T) {
 	}
 }
 
-func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
+func TestRefusedReplacementIsReconsideredOnceAMinute(t *testing.T) {
 	t.Parallel()
 	memory := newMemory()
 	s := given(machine("a"), machine("before"))
@@ -255,7 +255,7 @@ func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
 	}
 }
 
-func TestEachCauseHasItsOwnBudgetAndForce(t *testing.T) {
+func TestEachReasonHasItsOwnBudgetAndForce(t *testing.T) {
 	t.Parallel()
 	old := reason.Candidate{Reason: karpv1.DisruptionReasonDrifted, Word: drift.NodePool, Eventual: true}
 	sick := reason.Candidate{Reason: reason.Unhealthy, Word: reason.Unhealthy}

@@ -16,7 +16,7 @@ func named(n int) []string {
 	return names
 }
 
-func TestAFleetThatOneSearchCanConsiderIsOneSlice(t *testing.T) {
+func TestSmallFleetIsOneSlice(t *testing.T) {
 	t.Parallel()
 	var r rounds
 	for _, n := range []int{0, 1, slice, 3, slice} {
@@ -26,7 +26,7 @@ func TestAFleetThatOneSearchCanConsiderIsOneSlice(t *testing.T) {
 	}
 }
 
-func TestARoundVisitsEachMachineOnceInEqualSlices(t *testing.T) {
+func TestRoundCoversEachMachineOnceInEqualSlices(t *testing.T) {
 	t.Parallel()
 	var r rounds
 	all := named(4*slice + 3)
@@ -56,9 +56,9 @@ func TestARoundVisitsEachMachineOnceInEqualSlices(t *testing.T) {
 	}
 }
 
-// TestAMachineThatStaysIsVisitedWithinTwoRounds checks that, whichever machines come and go, a machine that stays is visited within two rounds, and that a
+// TestRoundsCoverRemainingMachineWithinTwoRounds checks that, whichever machines come and go, a machine that stays is visited within two rounds, and that a
 // slice is never empty nor larger than a search can handle.
-func TestAMachineThatStaysIsVisitedWithinTwoRounds(t *testing.T) {
+func TestRoundsCoverRemainingMachineWithinTwoRounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var r rounds

@@ -573,13 +573,13 @@ func (s *simulation) String() string {
 	return b.String()
 }
 
-// TestReplacingWhateverHappens checks these properties for any sequence of events:
+// TestReplacementHoldsForAnyEvents checks these properties for any sequence of events:
 //   - Karve launches no more machines than there are pods without a place, also while pods move and reappear under new names.
 //   - It drains a machine only when its pods have places on started machines, and no more machines than the budgets allow. Machines that do not
 //     answer are an exception.
 //   - It repairs no healthy machine, and none while more than a fifth are unhealthy.
 //   - Once all components have acted, every drifted or unhealthy machine is replaced, and no mark is left.
-func TestReplacingWhateverHappens(t *testing.T) {
+func TestReplacementHoldsForAnyEvents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSimulation(t, rapid.IntRange(0, 45).Draw(t, "pods"), rapid.IntRange(1, 3).Draw(t, "budget"), rapid.IntRange(0, 2).Draw(t, "mixed") == 0,

@@ -37,7 +37,7 @@ func hurriedAt(at string) func(*snapshot.Machine) {
 	return onClaim(karpv1.NodeClaimTerminationTimestampAnnotationKey, at)
 }
 
-func TestEachStepOfASickMachine(t *testing.T) {
+func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 	t.Parallel()
 	gentle := repair.Case{Fault: repair.Fault{Reason: "AcceleratedHardwareReady", Message: "a GPU is lost"}}
 	forced := repair.Case{Fault: repair.Fault{Reason: "Ready", Message: "nobody hears of it", Forceful: true}}
@@ -96,7 +96,7 @@ func TestEachStepOfASickMachine(t *testing.T) {
 	}
 }
 
-func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
+func TestUnhealthyMachinesAreReplacedFirst(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy), machine("c", busy))
 	s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = 1
@@ -111,7 +111,7 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 }
 
 // The pods of a machine that is deleted by force become demand only after the deletion. Until then, other machines would count on the same places.
-func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
+func TestForcedDeletionIsTheOnlyStepOfItsPass(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
 	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Fault: repair.Fault{Forceful: true}}}})
@@ -122,7 +122,7 @@ func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 }
 
 // The machine's GPUs may be out of service only briefly, so its pods stay. Other machines are not drained onto it.
-func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
+func TestUnhealthyMachineReceivesNoMovedPods(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, false)
 	s.on("g4dn.xlarge", 5)

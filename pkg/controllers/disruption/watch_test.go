@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 )
 
-func TestOnlyUrgentEventsInterruptTheRestAfterAPass(t *testing.T) {
+func TestOnlyUrgentEventsInterruptRest(t *testing.T) {
 	for event, want := range map[metrics.Event]time.Duration{metrics.Changed: longestRest, metrics.Leaving: 0, metrics.Unhealthy: 0} {
 		clk := clocktesting.NewFakeClock(now)
 		c := New(Config{Clock: clk})
@@ -32,7 +32,7 @@ func TestOnlyUrgentEventsInterruptTheRestAfterAPass(t *testing.T) {
 	}
 }
 
-func TestPodsOfOtherNodesTriggerNoPass(t *testing.T) {
+func TestPodsOfForeignNodesTriggerNoPass(t *testing.T) {
 	ours := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ours", Labels: map[string]string{v1alpha1.GPUNodeClassLabel: "default"}}}
 	theirs := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
 	c := New(Config{Client: fake.NewClientBuilder().WithObjects(ours, theirs).Build(), Clock: clocktesting.NewFakeClock(now)})

@@ -40,7 +40,7 @@ func halfMarked(t *testing.T, word string) *simulation {
 	return s
 }
 
-func TestOnePlanAnswersForManyMachines(t *testing.T) {
+func TestFewPlansAnswerForManyMachines(t *testing.T) {
 	t.Parallel()
 	state := passOf(halfMarked(t, "Drifted").cluster)
 	w := state.whatIf.(*whatIf)
@@ -54,8 +54,8 @@ func TestOnePlanAnswersForManyMachines(t *testing.T) {
 	}
 }
 
-// TestQuestionsAboutManyMachinesHaveTheAnswersOfEach checks that machines get the same answers together as one by one, with far fewer plans if most have room.
-func TestQuestionsAboutManyMachinesHaveTheAnswersOfEach(t *testing.T) {
+// TestBatchedQuestionsHaveSameAnswersAsSingleOnes checks that machines get the same answers together as one by one, with far fewer plans if most have room.
+func TestBatchedQuestionsHaveSameAnswersAsSingleOnes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := newSimulation(t, 0, 1, true, true)
@@ -81,7 +81,7 @@ func TestQuestionsAboutManyMachinesHaveTheAnswersOfEach(t *testing.T) {
 }
 
 // A pass that has time for only one plan answers some of the questions. The next passes answer the others, whatever was refused before.
-func TestQuestionsThatAPassHasNoTimeForAreAnsweredByTheNextOnes(t *testing.T) {
+func TestQuestionsLeftForLackOfTimeAreAnsweredInLaterPasses(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	for range 10 {
@@ -109,7 +109,7 @@ func TestQuestionsThatAPassHasNoTimeForAreAnsweredByTheNextOnes(t *testing.T) {
 	}
 }
 
-func TestOnePlanJudgesAllMarksWhosePodsHaveRoomOnMachinesThatStay(t *testing.T) {
+func TestFewPlansConfirmMarksWhosePodsFitElsewhere(t *testing.T) {
 	t.Parallel()
 	state := passOf(halfMarked(t, "Underutilized").cluster)
 	found := state.standing(verdicts{}, func() bool { return false })

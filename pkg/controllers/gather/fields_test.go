@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-func TestFieldsThatAreNewerThanKarveAreNamedByTheirPaths(t *testing.T) {
+func TestUnknownFieldsAreReportedByPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spec  string

@@ -191,7 +191,7 @@ func (b testbed) follow(t testing.TB) {
 	}
 }
 
-func TestALookReadsWhatHasChanged(t *testing.T) {
+func TestClusterReadsOnlyWhatChanged(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	few := map[string]int{
@@ -257,9 +257,9 @@ func (b testbed) change(t *rapid.T) {
 	}
 }
 
-// TestALookIsNeverOlderThanTheCaches checks that a reader that was woken by a change sees it: a look that follows the caches returns the same as one that reads
+// TestClusterIsNeverOlderThanCaches checks that a reader that was woken by a change sees it: a look that follows the caches returns the same as one that reads
 // everything.
-func TestALookIsNeverOlderThanTheCaches(t *testing.T) {
+func TestClusterIsNeverOlderThanCaches(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newTestbed()
@@ -313,7 +313,7 @@ func TestALookIsNeverOlderThanTheCaches(t *testing.T) {
 	})
 }
 
-func TestReadsOfTheSameObjectsAreOfOneGeneration(t *testing.T) {
+func TestReadsOfUnchangedObjectsShareGeneration(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	if first, next := b.look(t).Generation, b.look(t).Generation; first == next || first == 0 {
@@ -355,7 +355,7 @@ func TestReadsOfTheSameObjectsAreOfOneGeneration(t *testing.T) {
 }
 
 // A read that fails halfway must not hide from the next read what it has already seen.
-func TestAChangeIsOfANewGenerationAlthoughTheReadOfItFailed(t *testing.T) {
+func TestChangeStartsNewGenerationAfterFailedRead(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.follow(t)
@@ -379,7 +379,7 @@ func TestAChangeIsOfANewGenerationAlthoughTheReadOfItFailed(t *testing.T) {
 }
 
 // Looks share objects, but each has the current time and the current refusals.
-func TestALookIsAsOfNow(t *testing.T) {
+func TestClusterHasCurrentTimeAndRefusals(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.follow(t)

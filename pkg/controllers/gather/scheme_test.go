@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-func TestManyMayAskForTheKindsAtOnce(t *testing.T) {
+func TestSchemeIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	for range 4 {
 		t.Run("", func(t *testing.T) {

@@ -112,9 +112,9 @@ func (s *server) Delete(_ context.Context, o client.Object, _ ...client.DeleteOp
 	})
 }
 
-// TestALookShowsEveryNodeClaimThatWasWritten checks that a look shows each NodeClaim at least as new as this process wrote it, and none as it was before this
+// TestClusterShowsEveryWrittenNodeClaim checks that a look shows each NodeClaim at least as new as this process wrote it, and none as it was before this
 // process deleted it, however late the informer is.
-func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
+func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newTestbed()
@@ -214,7 +214,7 @@ func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 }
 
 // While a write has no answer yet, a look asks the API server.
-func TestALookDuringAWriteAsksTheAPIServer(t *testing.T) {
+func TestClusterAsksAPIServerDuringWrite(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.follow(t)

@@ -100,8 +100,8 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// TestEveryReasonOfTheProviderIsKnown checks that Karve handles every reason that the AWS provider's own function returns.
-func TestEveryReasonOfTheProviderIsKnown(t *testing.T) {
+// TestEveryReasonOfProviderIsHandled checks that Karve handles every reason that the AWS provider's own function returns.
+func TestEveryReasonOfProviderIsHandled(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		noRole, "UnauthorizedOperation", "AccessDenied: with an explicit deny in a permissions boundary", "AuthFailure: Not authorized for images",
@@ -166,7 +166,7 @@ func leavesNothing(t *rapid.T) {
 	}
 }
 
-func TestNothingThatWasRefusedIsLeftOut(t *testing.T) { rapid.Check(t, leavesNothing) }
+func TestAttributeCoversEveryRefusedOffering(t *testing.T) { rapid.Check(t, leavesNothing) }
 
 // FuzzAttribute attributes arbitrary messages.
 func FuzzAttribute(f *testing.F) {

@@ -64,7 +64,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestAShortTimeoutHoldsForFailingLaunchesToo(t *testing.T) {
+func TestShortTimeoutAppliesToFailingLaunches(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", CreationTimestamp: metav1.NewTime(now)}}
 	claim.Status.Conditions = []status.Condition{{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "LaunchFailed"}}

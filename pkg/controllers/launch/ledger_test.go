@@ -54,7 +54,7 @@ func refusal(t *testing.T, l *Ledger, at time.Time) v1alpha1.RefusedOffering {
 	return list[0]
 }
 
-func TestARefusedOfferingIsLeftAloneTwiceAsLongEachTimeAndAtMostAnHour(t *testing.T) {
+func TestBackoffOfRefusedOfferingDoublesUpToAnHour(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
 	for i, seconds := range []int{195, 390, 780, 1560, 3120, 3600, 3600} {
@@ -67,7 +67,7 @@ func TestARefusedOfferingIsLeftAloneTwiceAsLongEachTimeAndAtMostAnHour(t *testin
 	}
 }
 
-func TestEachReasonHasItsOwnPatience(t *testing.T) {
+func TestEachReasonHasItsOwnBackoff(t *testing.T) {
 	t.Parallel()
 	for reason, c := range causes {
 		r, _ := refuse(NewLedger(), "g4dn.xlarge", reason, "", now)
@@ -77,7 +77,7 @@ func TestEachReasonHasItsOwnPatience(t *testing.T) {
 	}
 }
 
-func TestNotEverythingIsTriedAgainInTheSameMoment(t *testing.T) {
+func TestBackoffHasJitter(t *testing.T) {
 	t.Parallel()
 	l, ends := NewLedger(), map[time.Time]bool{}
 	for i := range 20 {
@@ -89,7 +89,7 @@ func TestNotEverythingIsTriedAgainInTheSameMoment(t *testing.T) {
 	}
 }
 
-func TestClaimsOfOnePlanThatAreRefusedTogetherAreOneFailure(t *testing.T) {
+func TestClaimsRefusedTogetherCountAsOneFailure(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{ice, hang, "Unauthorized"} {
 		l := NewLedger()
@@ -103,7 +103,7 @@ func TestClaimsOfOnePlanThatAreRefusedTogetherAreOneFailure(t *testing.T) {
 	}
 }
 
-func TestAPauseForAClaimThatVanishedEndsOnceItIsKnownWhyItDid(t *testing.T) {
+func TestPauseForVanishedClaimEndsOnceExplained(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	vanished := refusalFor(shape("g4dn.xlarge"), v1alpha1.RefusalVanished, "vanished", Cloud{})
@@ -129,7 +129,7 @@ func TestAPauseForAClaimThatVanishedEndsOnceItIsKnownWhyItDid(t *testing.T) {
 	}
 }
 
-func TestAnExplanationAboutTheNodeClassIsTheSameFailure(t *testing.T) {
+func TestExplanationOfVanishedClaimIsNoNewFailure(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{0, 10 * time.Second, explained} {
 		l := NewLedger()
@@ -141,7 +141,7 @@ func TestAnExplanationAboutTheNodeClassIsTheSameFailure(t *testing.T) {
 }
 
 // One outage can cause several kinds of failures, and not all of them concern a generation of the node class.
-func TestAnOutageThatShowsInSeveralWaysBacksOff(t *testing.T) {
+func TestOutageWithSeveralSymptomsBacksOff(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
 	for i, reason := range []string{v1alpha1.RefusalLaunchFailed, hang, "InternalError", v1alpha1.RefusalLaunchFailed, hang} {
@@ -159,7 +159,7 @@ func TestAnOutageThatShowsInSeveralWaysBacksOff(t *testing.T) {
 	}
 }
 
-func TestARefusalOfANodeClassIsNewOnceThatHasChanged(t *testing.T) {
+func TestRefusalOfChangedNodeClassIsNew(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	refused := func(generation int64) []v1alpha1.RefusedOffering {
@@ -176,7 +176,7 @@ func TestARefusalOfANodeClassIsNewOnceThatHasChanged(t *testing.T) {
 	}
 }
 
-func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
+func TestFailureCountResetsAnHourAfterBackoff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		after time.Duration
@@ -202,7 +202,7 @@ func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
 	}
 }
 
-func TestAllThatAClaimLeftOpenIsRefused(t *testing.T) {
+func TestRefusalCoversEveryOfferingThatClaimPermits(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	if news := l.Refuse("shared", attribute(flexible, noCapacity, aCloud)[0], now); len(news) != 4 {
@@ -228,7 +228,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-func TestAClaimThatIsGoneIsWaitedForToBeNotedForAMoment(t *testing.T) {
+func TestLedgerWaitsBrieflyForVanishedClaim(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	l.Await("gpu-1", "", shape("g4dn.xlarge"))
@@ -248,7 +248,7 @@ func TestAClaimThatIsGoneIsWaitedForToBeNotedForAMoment(t *testing.T) {
 	}
 }
 
-func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
+func TestRestartedLedgerLearnsFromStatus(t *testing.T) {
 	t.Parallel()
 	before := NewLedger()
 	refuse(before, "g4dn.xlarge", ice, "no capacity", now)
@@ -268,7 +268,7 @@ func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 	}
 }
 
-func TestARefusalOfAClockThatWasAheadLastsNoLongerThanOthers(t *testing.T) {
+func TestClockSkewDoesNotExtendRefusal(t *testing.T) {
 	t.Parallel()
 	lasts := func(ahead time.Duration) time.Duration {
 		before, after := NewLedger(), NewLedger()
@@ -284,7 +284,7 @@ func TestARefusalOfAClockThatWasAheadLastsNoLongerThanOthers(t *testing.T) {
 	}
 }
 
-func TestALaunchedClaimRestoresTrust(t *testing.T) {
+func TestSuccessfulLaunchClearsRefusals(t *testing.T) {
 	t.Parallel()
 	l, s := NewLedger(), shape("g4dn.xlarge")
 	refuse(l, "g4dn.xlarge", ice, "no capacity", now)
@@ -312,7 +312,7 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 	}
 }
 
-func TestAClaimIsAwaitedUntilItIsGoneOrLaunched(t *testing.T) {
+func TestClaimIsAwaitedUntilGoneOrLaunched(t *testing.T) {
 	t.Parallel()
 	l, s := NewLedger(), shape("g4dn.xlarge")
 	awaited := func() bool { _, ok := l.awaited["gpu-1"]; return ok }
@@ -344,7 +344,7 @@ func TestAClaimIsAwaitedUntilItIsGoneOrLaunched(t *testing.T) {
 	}
 }
 
-func TestTheStatusHoldsTheLatestRefusals(t *testing.T) {
+func TestStatusHoldsLatestRefusals(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	for i := range 270 {
@@ -359,7 +359,7 @@ func TestTheStatusHoldsTheLatestRefusals(t *testing.T) {
 	}
 }
 
-func TestAMessageFitsTheStatusAndStaysText(t *testing.T) {
+func TestMessageIsTruncatedToValidUTF8(t *testing.T) {
 	t.Parallel()
 	r, _ := refuse(NewLedger(), "g4dn.xlarge", ice, strings.Repeat("é", maxMessage), now)
 	if len(r.Message) > maxMessage || !utf8.ValidString(r.Message) {
@@ -367,9 +367,9 @@ func TestAMessageFitsTheStatusAndStaysText(t *testing.T) {
 	}
 }
 
-// TestNoRefusedOfferingIsTriedAgainAtOnce checks for any sequence of events that no offering is retried before the backoff of its reason ends, that failures
+// TestRefusedOfferingIsNotRetriedBeforeBackoffEnds checks for any sequence of events that no offering is retried before the backoff of its reason ends, that failures
 // increase by one, and that nothing is remembered for longer than its backoff plus an hour.
-func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
+func TestRefusedOfferingIsNotRetriedBeforeBackoffEnds(t *testing.T) {
 	t.Parallel()
 	reasons := slices.Sorted(maps.Keys(causes))
 	rapid.Check(t, func(t *rapid.T) {
@@ -409,7 +409,7 @@ func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-func TestLearningNothingIsHarmless(t *testing.T) {
+func TestLearnIgnoresEmptyAndExpiredStatus(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	l.Learn("shared", nil, now)
@@ -420,7 +420,7 @@ func TestLearningNothingIsHarmless(t *testing.T) {
 }
 
 // A NodeClaim that another client creates can have any requirements, because the CRD does not validate their values.
-func TestOnlyWhatAStatusCanHoldIsRemembered(t *testing.T) {
+func TestLedgerDropsRefusalsThatStatusCannotHold(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 2000)
 	for i := range many {
@@ -449,7 +449,7 @@ func TestOnlyWhatAStatusCanHoldIsRemembered(t *testing.T) {
 	}
 }
 
-func TestFailuresAreCountedUpToTheLargestNumber(t *testing.T) {
+func TestFailureCountSaturates(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	r, _ := refuse(l, "g4dn.xlarge", ice, "", now)

@@ -56,7 +56,7 @@ func pauses(r Refusal) bool {
 	return (&v1alpha1.RefusedOffering{InstanceType: r.InstanceTypes[0], Zone: r.Zones[0], CapacityType: r.CapacityType}).PausesLaunches()
 }
 
-func TestOnlyAnErrorThatNamesAnOfferingCountsAgainstIt(t *testing.T) {
+func TestOnlyErrorsAboutOfferingRefuseIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range failures {
 		reason, _ := awserrors.ToReasonMessage(errors.New(c.text))
@@ -154,9 +154,9 @@ var outages = map[string]time.Duration{
 	"NodeClassReadinessUnknown": cloud.LongestPause, "RequestLimitExceeded": 5 * time.Minute, "Unauthorized": 5 * time.Minute,
 }
 
-// TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd checks that no outage, not even a repeated one, makes the ledger refuse an offering, and that launches
+// TestOutageRefusesNoOfferingAndLaunchesResumeSoon checks that no outage, not even a repeated one, makes the ledger refuse an offering, and that launches
 // resume soon after it ends.
-func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
+func TestOutageRefusesNoOfferingAndLaunchesResumeSoon(t *testing.T) {
 	t.Parallel()
 	var reasons []string
 	for reason := range outages {
@@ -197,7 +197,7 @@ func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
 	})
 }
 
-func TestATypeIsSetAsideOnceItAloneFails(t *testing.T) {
+func TestTypeIsRefusedOnceOnlyItFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		// steps are launches: - fails and + succeeds. Those in parentheses are of another type. z lets a long time pass.

@@ -191,7 +191,7 @@ func upTo(most int) func([]snapshot.Machine, time.Time) int {
 	return func(machines []snapshot.Machine, now time.Time) int { return Window(machines, now, most) }
 }
 
-func TestBurstsAreLaunchedAsFastAsTheCloudAllows(t *testing.T) {
+func TestWindowLaunchesBurstsAsFastAsCloudAllows(t *testing.T) {
 	t.Parallel()
 	const never = 2 * time.Hour
 	for name, c := range map[string]struct {
@@ -223,9 +223,9 @@ func TestBurstsAreLaunchedAsFastAsTheCloudAllows(t *testing.T) {
 	}
 }
 
-// TestNoMoreLaunchesAreAtStakeThanHaveJustSucceeded checks for any behavior of the cloud that no more launches are in flight than have recently succeeded, and
+// TestWindowAllowsNoMoreLaunchesThanRecentlySucceeded checks for any behavior of the cloud that no more launches are in flight than have recently succeeded, and
 // that all machines are launched in the end.
-func TestNoMoreLaunchesAreAtStakeThanHaveJustSucceeded(t *testing.T) {
+func TestWindowAllowsNoMoreLaunchesThanRecentlySucceeded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := func(least, most int, what string) time.Duration {

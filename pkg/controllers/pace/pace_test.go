@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/controllers/pace"
 )
 
-func TestPassesTakeAtMostATenthOfACore(t *testing.T) {
+func TestPassesUseAtMostTenthOfCore(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		name             string

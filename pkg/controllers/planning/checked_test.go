@@ -27,7 +27,7 @@ func newTestbed() testbed {
 	return testbed{&Planner{Clock: clock, Metrics: metrics.New(registry), Budget: time.Second}, clock, registry}
 }
 
-func TestPodsThatBreakPlansAreLeftOut(t *testing.T) {
+func TestPodsThatBreakPlanAreLeftOut(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	cluster := Shared()
@@ -63,7 +63,7 @@ func TestPodsThatBreakPlansAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAPlannerThatIsNeverRightPlacesNothing(t *testing.T) {
+func TestInvalidPlansPlaceNothing(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	cluster := Shared()
@@ -84,7 +84,7 @@ func TestAPlannerThatIsNeverRightPlacesNothing(t *testing.T) {
 	}
 }
 
-func TestPodsThatBreakAPlanLeaveOthersTheirPlaces(t *testing.T) {
+func TestSupposeSetsAsideOnlyPodThatBreaksPlan(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = append(Pods("web", 3), Pod("broken", Asking("cpu", "1", "memory", "1Gi", "nvidia.com/gpu.shared", "1")))
@@ -108,7 +108,7 @@ func TestPodsThatBreakAPlanLeaveOthersTheirPlaces(t *testing.T) {
 }
 
 // A quota of the snapshot affects all pods.
-func TestWithoutASoundPlanNobodyHasAPlace(t *testing.T) {
+func TestSupposePlacesNothingWithoutValidPlan(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = Pods("web", 3)

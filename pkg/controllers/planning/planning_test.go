@@ -39,7 +39,7 @@ func (b testbed) made(t *testing.T) (plans uint64) {
 	return plans
 }
 
-func TestControllersThatReadTogetherShareOneViewAndOnePlan(t *testing.T) {
+func TestControllersShareOneViewAndOnePlan(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	var wg sync.WaitGroup
@@ -62,7 +62,7 @@ func TestControllersThatReadTogetherShareOneViewAndOnePlan(t *testing.T) {
 	}
 }
 
-func TestWhatMattersMakesAnotherGeneration(t *testing.T) {
+func TestRelevantChangesStartNewGeneration(t *testing.T) {
 	t.Parallel()
 	refused := read(1, 11)
 	refused.Refused = map[string][]v1alpha1.RefusedOffering{"gpu-shared": {{InstanceType: "g4dn.xlarge", Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Failures: 1}}}
@@ -76,7 +76,7 @@ func TestWhatMattersMakesAnotherGeneration(t *testing.T) {
 	}
 }
 
-func TestAGenerationThatAsksLateDoesNotReplaceALaterOne(t *testing.T) {
+func TestEarlierGenerationDoesNotReplaceLaterOne(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	later := b.Of(read(2, 11))
@@ -86,7 +86,7 @@ func TestAGenerationThatAsksLateDoesNotReplaceALaterOne(t *testing.T) {
 	}
 }
 
-func TestAPlanIsMadeAgainOnlyForAnotherSnapshot(t *testing.T) {
+func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	plan := func(generation uint64, pods int, edits ...func(*snapshot.Cluster)) *Plan {
@@ -113,7 +113,7 @@ func TestAPlanIsMadeAgainOnlyForAnotherSnapshot(t *testing.T) {
 	}
 }
 
-func TestAPlanThatIsKnownSeatsThePodsThatAreNominatedSince(t *testing.T) {
+func TestReusedPlanKeepsLaterNominations(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	two := func(generation uint64) *snapshot.Cluster {
@@ -141,7 +141,7 @@ func TestAPlanThatIsKnownSeatsThePodsThatAreNominatedSince(t *testing.T) {
 	}
 }
 
-func TestAPlanThatRanOutOfTimeIsMadeAgainLater(t *testing.T) {
+func TestPlanThatRanOutOfTimeIsRepeatedLater(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.Budget = 0
@@ -164,7 +164,7 @@ func TestAPlanThatRanOutOfTimeIsMadeAgainLater(t *testing.T) {
 	}
 }
 
-func TestAnEditHasAPlanOfItsOwn(t *testing.T) {
+func TestWithoutHasItsOwnPlan(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	g := b.Of(read(1, 11))
@@ -181,7 +181,7 @@ func TestAnEditHasAPlanOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestHeadroomFollowsThePlanAndIsPlannedOnce(t *testing.T) {
+func TestHeadroomFollowsPlanAndIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	warm := func(generation uint64, replicas int32) *Headroom {
@@ -203,7 +203,7 @@ func TestHeadroomFollowsThePlanAndIsPlannedOnce(t *testing.T) {
 }
 
 // A later plan continues the adopted plan, and classes take turns.
-func TestThePlanThatIsAdoptedIsContinued(t *testing.T) {
+func TestAdoptedPlanIsContinued(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	g := b.Of(read(1, 30))
@@ -221,7 +221,7 @@ func TestThePlanThatIsAdoptedIsContinued(t *testing.T) {
 }
 
 // Controllers query one view concurrently. The race detector finds data races.
-func TestControllersAskOneViewAtOnce(t *testing.T) {
+func TestViewIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	c := read(1, 11)

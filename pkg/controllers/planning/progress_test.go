@@ -127,8 +127,8 @@ func keepsThePlan(t *rapid.T) {
 	}
 }
 
-func TestAPlanIsKeptWhileItIsCarriedOut(t *testing.T) { t.Parallel(); rapid.Check(t, keepsThePlan) }
-func TestAPlanIsNotRecalledFromClaimsThatAreOld(t *testing.T) {
+func TestPlanIsKeptWhileItIsCarriedOut(t *testing.T) { t.Parallel(); rapid.Check(t, keepsThePlan) }
+func TestOldClaimsDoNotRestorePlan(t *testing.T) {
 	t.Parallel()
 	c := carrying{cluster: Shared(), progress: &Progress{}}
 	c.cluster.Pods = Pods("pod", 50)
@@ -143,7 +143,7 @@ func TestAPlanIsNotRecalledFromClaimsThatAreOld(t *testing.T) {
 	}
 }
 
-func TestALongPlanIsCutToWhatAnAnnotationHolds(t *testing.T) {
+func TestLongPlanIsCutToFitAnnotation(t *testing.T) {
 	t.Parallel()
 	var launches []snapshot.PlannedLaunch
 	for i := range 20_000 {

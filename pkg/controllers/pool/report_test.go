@@ -20,7 +20,7 @@ import (
 
 var now = snapshottest.Now
 
-func TestHoldSumsMachinesInHardware(t *testing.T) {
+func TestHoldSumsHardwareOfMachines(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	twelve, xlarge := snapshottest.TypeNamed("g4dn.12xlarge"), snapshottest.TypeNamed("g4dn.xlarge")
@@ -44,7 +44,7 @@ func TestHoldSumsMachinesInHardware(t *testing.T) {
 	}
 }
 
-func TestMachinesAreCountedByStateWithTheAgeOfTheOldest(t *testing.T) {
+func TestMachineCountsHaveStateAndAgeOfOldest(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	xlarge, pool := snapshottest.TypeNamed("g4dn.xlarge"), &c.NodePools[0]
@@ -68,7 +68,7 @@ func TestMachinesAreCountedByStateWithTheAgeOfTheOldest(t *testing.T) {
 	}
 }
 
-func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
+func TestLaunchingConditionReportsRefusedOfferings(t *testing.T) {
 	t.Parallel()
 	cluster := snapshottest.Shared()
 	pool := cluster.Pools()[0]
@@ -109,7 +109,7 @@ func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheMessageDoesNotDependOnTheOrderOfRefusals(t *testing.T) {
+func TestLaunchingMessageDoesNotDependOnOrderOfRefusals(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	pool := c.Pools()[0]
@@ -164,7 +164,7 @@ func TestReportClass(t *testing.T) {
 	}
 }
 
-func TestAClassSaysWhatOfItsCatalogueIsOld(t *testing.T) {
+func TestCatalogFreshConditionReportsStaleCatalog(t *testing.T) {
 	t.Parallel()
 	class := snapshottest.Class("gpu", 10)
 	for _, state := range []snapshot.NodeClassState{

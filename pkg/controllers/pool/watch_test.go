@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-func TestHeartbeatsOfNodesTriggerNothing(t *testing.T) {
+func TestNodeHeartbeatsTriggerNoReconcile(t *testing.T) {
 	before := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", ResourceVersion: "1"}}
 	before.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	heartbeat := before.DeepCopy()

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-func TestPoolsLaunchInTurn(t *testing.T) {
+func TestPoolsTakeTurnsLaunching(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.NodePools = append(c.NodePools, c.NodePools[0], c.NodePools[0])
@@ -50,7 +50,7 @@ func TestPoolsLaunchInTurn(t *testing.T) {
 	}
 }
 
-func TestAPodIsToldOnceThatItIsLeftOut(t *testing.T) {
+func TestPodSetAsideGetsOneEvent(t *testing.T) {
 	t.Parallel()
 	recorder := events.NewFakeRecorder(100)
 	c := New(Config{Recorder: recorder})

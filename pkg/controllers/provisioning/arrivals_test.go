@@ -51,9 +51,9 @@ func arrivals(n int) []corev1.Pod {
 	return pods
 }
 
-// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo lets KARVE_ARRIVALS pods arrive (150 by default). With KARVE_ARRIVALS_RESTART, it also restarts the
+// TestPodsArriveOverAMinuteAtCostOfTheirBatches lets KARVE_ARRIVALS pods arrive (150 by default). With KARVE_ARRIVALS_RESTART, it also restarts the
 // controller every 15 seconds.
-func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
+func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 	t.Parallel()
 	n := 150
 	if text := os.Getenv("KARVE_ARRIVALS"); text != "" {
@@ -126,7 +126,7 @@ func arrive(t *testing.T, w *town, n int) {
 
 // The cloud answers within two seconds and a plan takes half a second. A window that doubles needs four rounds of answers for 80 machines. A constant window of
 // ten needs eight.
-func TestABurstIsLaunchedInFewAnswersOfTheCloud(t *testing.T) {
+func TestBurstIsLaunchedInFewCloudResponses(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, "g4dn", "g5", "g6", "g6e")
 	w.pace.launches = 2 * time.Second

@@ -19,14 +19,14 @@ var now = snapshottest.Now
 
 func after(d time.Duration) time.Time { return now.Add(d) }
 
-func TestABatchWithoutPodsIsDue(t *testing.T) {
+func TestEmptyBatchIsDue(t *testing.T) {
 	t.Parallel()
 	if wait := newBatch(time.Second, 10*time.Second).due(now); wait != 0 {
 		t.Errorf("wait %s, want none", wait)
 	}
 }
 
-func TestABatchIsDueAtOnceWhileAMachineIsLost(t *testing.T) {
+func TestHurriedBatchIsDueAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	b.add("a", now)
@@ -45,7 +45,7 @@ func TestABatchIsDueAtOnceWhileAMachineIsLost(t *testing.T) {
 	}
 }
 
-func TestAPlanThatIsHeldBackGoesOnWithoutThePodsThatAreGathered(t *testing.T) {
+func TestHeldBackPlanExcludesGatheringPods(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	b.add("a", now)
@@ -65,7 +65,7 @@ func TestAPlanThatIsHeldBackGoesOnWithoutThePodsThatAreGathered(t *testing.T) {
 	}
 }
 
-func TestABatchClosesOnceNoNewPodComes(t *testing.T) {
+func TestBatchClosesAfterIdleDuration(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	b.add("a", now)
@@ -81,7 +81,7 @@ func TestABatchClosesOnceNoNewPodComes(t *testing.T) {
 	}
 }
 
-func TestABatchClosesAtTheLatestSoLongAfterTheFirstPod(t *testing.T) {
+func TestBatchClosesAfterMaxDuration(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	for i := range 100 {
@@ -95,7 +95,7 @@ func TestABatchClosesAtTheLatestSoLongAfterTheFirstPod(t *testing.T) {
 	}
 }
 
-func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
+func TestKnownPodDoesNotExtendBatch(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	b.add("a", now)
@@ -115,7 +115,7 @@ func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsPlannedForAsItComesHoldsNoBatchOpen(t *testing.T) {
+func TestPodPlannedOnArrivalDoesNotExtendBatch(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	uids := func(uids ...types.UID) (pods []*corev1.Pod) {
@@ -140,7 +140,7 @@ func TestAPodThatIsPlannedForAsItComesHoldsNoBatchOpen(t *testing.T) {
 	}
 }
 
-func TestAPodThatFoundRoomHoldsNoBatchOpenAndClosesNone(t *testing.T) {
+func TestScheduledPodNeitherExtendsNorClosesBatch(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Minute, time.Minute)
 	b.add("finds-room", now)
@@ -160,7 +160,7 @@ func TestAPodThatFoundRoomHoldsNoBatchOpenAndClosesNone(t *testing.T) {
 	}
 }
 
-func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
+func TestBatchWaitStaysWithinBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		idle := time.Duration(rapid.IntRange(1, 1000).Draw(t, "idle")) * time.Millisecond
@@ -184,7 +184,7 @@ func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
 	})
 }
 
-func TestOnlyMachinesThatCostTooMuchWaitForTheBatch(t *testing.T) {
+func TestOnlyUnderutilizedMachinesWaitForBatch(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	for name, x := range map[string]struct {

@@ -47,7 +47,7 @@ func nominator(objects []client.Object, write func() error) (*Controller, *clock
 	return New(Config{Client: c, Clock: clk, Nominations: true, Metrics: metrics.New(prometheus.NewRegistry())}), clk
 }
 
-func TestNominationsThatARoundHasNoRoomForAreTakenBackInTheNextOnes(t *testing.T) {
+func TestWithdrawalsBeyondLimitHappenInLaterRounds(t *testing.T) {
 	t.Parallel()
 	view, objects := withdrawn(withdrawMost + 50)
 	var written atomic.Int32
@@ -68,7 +68,7 @@ func TestNominationsThatARoundHasNoRoomForAreTakenBackInTheNextOnes(t *testing.T
 	}
 }
 
-func TestANominationThatNobodyAnswersIsTriedAgainAndFailsNothing(t *testing.T) {
+func TestFailedWithdrawalIsRetried(t *testing.T) {
 	t.Parallel()
 	view, objects := withdrawn(3)
 	failing := errors.New("client rate limiter Wait returned an error: rate: Wait(n=1) would exceed context deadline")
@@ -84,7 +84,7 @@ func TestANominationThatNobodyAnswersIsTriedAgainAndFailsNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutTheFeatureNothingIsTakenBack(t *testing.T) {
+func TestNominationsStayWhenFeatureIsDisabled(t *testing.T) {
 	t.Parallel()
 	view, objects := withdrawn(3)
 	c, _ := nominator(objects, func() error { t.Error("a nomination was written"); return nil })
@@ -94,7 +94,7 @@ func TestWithoutTheFeatureNothingIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestANominationThatSomebodyRepeatsIsTakenBackEverMoreRarely(t *testing.T) {
+func TestRepeatedNominationIsWithdrawnWithBackoff(t *testing.T) {
 	t.Parallel()
 	view, objects := withdrawn(1)
 	writes := 0
@@ -108,7 +108,7 @@ func TestANominationThatSomebodyRepeatsIsTakenBackEverMoreRarely(t *testing.T) {
 	}
 }
 
-func TestANominationIsTakenBackWhenNoPlanHasHadAUseForItForAWhile(t *testing.T) {
+func TestNominationIsWithdrawnAfterPlansIgnoreItForAWhile(t *testing.T) {
 	t.Parallel()
 	view, objects := withdrawn(1)
 	writes := 0

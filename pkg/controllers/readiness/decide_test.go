@@ -53,7 +53,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestWhatKeepsABrokenMachine(t *testing.T) {
+func TestKeepReasonsOfBrokenMachine(t *testing.T) {
 	t.Parallel()
 	since := snapshottest.Now
 	silent := func(n *corev1.Node) {
@@ -96,7 +96,7 @@ func TestWhatKeepsABrokenMachine(t *testing.T) {
 	}
 }
 
-func TestOnlyNodesThatHaveNotStartedAreLookedAt(t *testing.T) {
+func TestOnlyStartingNodesAreReconciled(t *testing.T) {
 	t.Parallel()
 	pool := snapshottest.Pool("gpu", "gpu")
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")

@@ -57,7 +57,7 @@ func decided(c *snapshot.Cluster) (snapshot.View, planner.Plan, []Change) {
 	return view, plan, Changes(&view, plan.Placements)
 }
 
-func TestAMachineIsSharedIntoAsManyReplicasAsItsPodsNeed(t *testing.T) {
+func TestLaunchPromisesAsManyReplicasAsPodsNeed(t *testing.T) {
 	t.Parallel()
 	c := ranged(10, 40)
 	c.Pods = snapshottest.Pods("small", 25, small(500))
@@ -77,7 +77,7 @@ func TestAMachineIsSharedIntoAsManyReplicasAsItsPodsNeed(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeToldKeepsTheNumber(t *testing.T) {
+func TestUnknownPodMemoryKeepsDefaultReplicas(t *testing.T) {
 	t.Parallel()
 	edit := func(f func(*snapshot.Cluster)) *snapshot.Cluster {
 		c := ranged(10, 40)
@@ -124,7 +124,7 @@ func TestWhatCannotBeToldKeepsTheNumber(t *testing.T) {
 	}
 }
 
-func TestAMachineGetsMoreReplicasBeforeAnotherIsLaunched(t *testing.T) {
+func TestReplicasGrowBeforeAnotherMachineIsLaunched(t *testing.T) {
 	t.Parallel()
 	c := ranged(10, 20)
 	machine(c, "gpu-1", "g4dn.xlarge", 10)
@@ -158,7 +158,7 @@ func TestAMachineGetsMoreReplicasBeforeAnotherIsLaunched(t *testing.T) {
 	}
 }
 
-func TestReplicasGoWhenALargerPodMayCome(t *testing.T) {
+func TestReplicasShrinkForLargerPendingPod(t *testing.T) {
 	t.Parallel()
 	c := ranged(2, 20)
 	machine(c, "gpu-1", "g4dn.xlarge", 20)
@@ -293,9 +293,9 @@ func indices(n int) []int {
 	return all
 }
 
-// TestNoGPUIsPromisedMoreMemoryThanItHas checks that no GPU is promised to pods that need more memory than it has, in whatever order and on whichever GPU the
+// TestPromisedMemoryNeverExceedsGPUMemory checks that no GPU is promised to pods that need more memory than it has, in whatever order and on whichever GPU the
 // scheduler places them. The only exception is what could happen to a GPU with the minimum number of replicas too.
-func TestNoGPUIsPromisedMoreMemoryThanItHas(t *testing.T) {
+func TestPromisedMemoryNeverExceedsGPUMemory(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		least := rapid.IntRange(2, 6).Draw(t, "replicas")

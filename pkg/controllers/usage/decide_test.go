@@ -137,10 +137,10 @@ func withoutNode() snapshot.Machine {
 	return m
 }
 
-// TestNoPodIsEvictedThatMayHaveUsedItsGPU checks that a pod is evicted only if it asks for that, nothing protects it, and an agent that reported within ten
+// TestOnlyPodsWithUnusedGPUAreEvicted checks that a pod is evicted only if it asks for that, nothing protects it, and an agent that reported within ten
 // minutes has not seen it use a GPU for the requested time since it started. A machine is reported only if the same holds for all of its pods with replicas,
 // with the time of the class.
-func TestNoPodIsEvictedThatMayHaveUsedItsGPU(t *testing.T) {
+func TestOnlyPodsWithUnusedGPUAreEvicted(t *testing.T) {
 	t.Parallel()
 	hours := func(t *rapid.T, what string, most int) time.Duration {
 		return time.Duration(rapid.IntRange(0, most*12).Draw(t, what)) * 5 * time.Minute

@@ -29,7 +29,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-func TestWhatIsShortenedIsValidAndWithinTheBound(t *testing.T) {
+func TestShortenReturnsValidUTF8WithinLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		in, most := string(rapid.SliceOf(rapid.Byte()).Draw(t, "in"))+rapid.String().Draw(t, "more"), rapid.IntRange(3, 40).Draw(t, "most")

@@ -52,7 +52,7 @@ func expires(m *Machine) {
 	m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}
 }
 
-func TestWhichReasonComesFirst(t *testing.T) {
+func TestFirstMatchingReasonWins(t *testing.T) {
 	t.Parallel()
 	kept := ill(repair.Case{Kept: "too many are"})
 	for name, c := range map[string]struct {
@@ -80,7 +80,7 @@ func TestWhichReasonComesFirst(t *testing.T) {
 	}
 }
 
-func TestOnlyAMachineWithSomethingOnItNeedsAPlaceBeforeItExpires(t *testing.T) {
+func TestOnlyUsedMachineIsReplacedBeforeItExpires(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		machine *Machine
@@ -97,7 +97,7 @@ func TestOnlyAMachineWithSomethingOnItNeedsAPlaceBeforeItExpires(t *testing.T) {
 	}
 }
 
-func TestEachReasonIsFoundByItsNameAndHasItsBudget(t *testing.T) {
+func TestReasonsHaveNamesAndBudgets(t *testing.T) {
 	t.Parallel()
 	for word, c := range map[string]struct {
 		name    karpv1.DisruptionReason
@@ -123,7 +123,7 @@ func (p pods) Blocker(asked []*corev1.Pod) string {
 
 func (p pods) Keeps(*snapshot.Machine) string { return p.keeps }
 
-func TestWhatKeepsACandidate(t *testing.T) {
+func TestKeepReportsWhatProtectsCandidate(t *testing.T) {
 	t.Parallel()
 	protected := func(m *Machine) { m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }
 	bounded := func(m *Machine) { m.NodePool.DrainBounded = true }
@@ -152,7 +152,7 @@ func TestWhatKeepsACandidate(t *testing.T) {
 	}
 }
 
-func TestWhoseMarkIsTakenOffWhenItIsNoCandidateAnyMore(t *testing.T) {
+func TestEndedReportsWhichMarksNoLongerApply(t *testing.T) {
 	t.Parallel()
 	unready := machine(func(m *Machine) { m.NodePool.Unready = true })
 	for word, want := range map[string]bool{drift.NodePool: false, Expiring: false, Unhealthy: true, "Underutilized": true} {
