@@ -161,7 +161,7 @@ func replicas(n int) string {
 	return fmt.Sprintf("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}", n)
 }
 
-func TestFromStartToReload(t *testing.T) {
+func TestAgentStartsAndReloadsConfiguration(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) { m.configure(replicas(10)) })
 	m.eventually("20 replicas", m.allocatable(20))
@@ -189,7 +189,7 @@ func TestFromStartToReload(t *testing.T) {
 	}
 }
 
-func TestADriverThatComesLateIsWaitedFor(t *testing.T) {
+func TestAgentWaitsForDriver(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) {
 		m.configure(replicas(2))
@@ -200,7 +200,7 @@ func TestADriverThatComesLateIsWaitedFor(t *testing.T) {
 	m.eventually("4 replicas", m.allocatable(4))
 }
 
-func TestGPUsThatComeLateAreWaitedFor(t *testing.T) {
+func TestAgentWaitsForGPUs(t *testing.T) {
 	t.Parallel()
 	var devices []gpu.Device
 	m := start(t, func(m *machine) {
@@ -214,7 +214,7 @@ func TestGPUsThatComeLateAreWaitedFor(t *testing.T) {
 	m.eventually("4 replicas", m.allocatable(4))
 }
 
-func TestWhoWantsToFailFails(t *testing.T) {
+func TestFailOnInitErrorEndsAgent(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) {
 		m.configure(replicas(2))
@@ -231,7 +231,7 @@ func TestWhoWantsToFailFails(t *testing.T) {
 	}
 }
 
-func TestAFlagThatTakesAListAppendsAndFlagsOfNoEffectSayWhy(t *testing.T) {
+func TestListFlagsAppendAndIgnoredFlagsWarn(t *testing.T) {
 	t.Parallel()
 	nothing := func(string) (string, bool) { return "", false }
 	o, err := parse([]string{"--device-list-strategy=envvar", "--device-list-strategy", "volume-mounts,cdi-cri", "--imex-channel-ids=0"}, nothing, &bytes.Buffer{})

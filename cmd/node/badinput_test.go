@@ -28,7 +28,7 @@ import (
 
 // These tests cover the table "Bad input" of docs/node.md. Each row has a test in this file or in another file of this package.
 
-func TestBadConfigurationsAreKeptOut(t *testing.T) {
+func TestInvalidConfigurationKeepsLastGoodOne(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		bad  func(m *machine)
@@ -69,7 +69,7 @@ func TestBadConfigurationsAreKeptOut(t *testing.T) {
 	}
 }
 
-func TestTooManyReplicasForTheMachineAreKeptOutAlsoWhenTheDriverIsOpenedAnew(t *testing.T) {
+func TestTooManyReplicasAreRefusedAlsoAfterDriverReopens(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -89,7 +89,7 @@ func TestTooManyReplicasForTheMachineAreKeptOutAlsoWhenTheDriverIsOpenedAnew(t *
 	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "makes 40960")
 }
 
-func TestCDINamesThatNothingDefinesAreRefusedUntilSomethingDoes(t *testing.T) {
+func TestUndefinedCDINamesAreRefusedUntilDefined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var api *apiServer
@@ -119,7 +119,7 @@ func TestCDINamesThatNothingDefinesAreRefusedUntilSomethingDoes(t *testing.T) {
 	}
 }
 
-func TestWithoutAGoodConfigurationNothingIsServed(t *testing.T) {
+func TestAgentServesNothingWithoutValidConfiguration(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -134,7 +134,7 @@ func TestWithoutAGoodConfigurationNothingIsServed(t *testing.T) {
 	m.eventually("4 replicas", m.allocatable(4))
 }
 
-func TestABadConfigurationIsNotForgottenWhenTheDriverIsOpenedAnew(t *testing.T) {
+func TestInvalidConfigurationStaysReportedAfterDriverReopens(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -154,7 +154,7 @@ func TestABadConfigurationIsNotForgottenWhenTheDriverIsOpenedAnew(t *testing.T) 
 	}
 }
 
-func TestOfTwoConfigurationsTheOneForThisNodeCounts(t *testing.T) {
+func TestConfigDirTakesPrecedenceOverConfigFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, n := range map[string]int{"few": 3, "many": 30} {
@@ -167,7 +167,7 @@ func TestOfTwoConfigurationsTheOneForThisNodeCounts(t *testing.T) {
 	m.eventually("it is told", func() bool { return m.log.has("counts before the file") })
 }
 
-func TestAnotherPluginIsToldAndItsEnd(t *testing.T) {
+func TestAgentReportsOtherPluginUntilItEnds(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -185,7 +185,7 @@ func TestAnotherPluginIsToldAndItsEnd(t *testing.T) {
 	m.eventually("the event", func() bool { return api.count("InCharge", resource) == 1 })
 }
 
-func TestTheKubeletIsWaitedFor(t *testing.T) {
+func TestAgentWaitsForKubelet(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))
@@ -199,7 +199,7 @@ func TestTheKubeletIsWaitedFor(t *testing.T) {
 	m.eventually("20 replicas", m.allocatable(20))
 }
 
-func TestAnUnknownDeviceIsRefused(t *testing.T) {
+func TestAllocateRefusesUnknownDevice(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) { m.configure(replicas(10)) })
 	m.eventually("20 replicas", m.allocatable(20))
@@ -214,7 +214,7 @@ func TestAnUnknownDeviceIsRefused(t *testing.T) {
 	}
 }
 
-func TestADriverReplacedUnderTheAgentEndsIt(t *testing.T) {
+func TestReplacedDriverEndsAgent(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) { m.configure(replicas(10)) })
 	m.eventually("20 replicas", m.allocatable(20))
@@ -231,8 +231,8 @@ func TestADriverReplacedUnderTheAgentEndsIt(t *testing.T) {
 	}
 }
 
-// TestTheProgramOnBadMachines runs the program itself with fake drivers.
-func TestTheProgramOnBadMachines(t *testing.T) {
+// TestProgramOnBrokenMachines runs the program itself with fake drivers.
+func TestProgramOnBrokenMachines(t *testing.T) {
 	library, machine := nvmltest.Use(t, nvmltest.None())
 	program := buildProgram(t)
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
@@ -292,7 +292,7 @@ func TestTheProgramOnBadMachines(t *testing.T) {
 	}
 }
 
-func TestEventsAreBoundAndTheirFailuresAreInTheLog(t *testing.T) {
+func TestEventsAreRateLimitedAndFailuresAreLogged(t *testing.T) {
 	t.Parallel()
 	c := clocktesting.NewFakeClock(noon)
 	r := newRecorder(func(context.Context, nodeapi.Event) error { return nil }, c)

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 )
 
-func TestTheCheckLooksAtEveryGPU(t *testing.T) {
+func TestCheckQueriesEveryGPU(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		library func() gpu.Library

@@ -21,7 +21,7 @@ func metadata(annotation string) nodeapi.Metadata {
 
 const hardware = nodecontract.HardwareCondition
 
-func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
+func TestGPUFaultOutlivesAgentButNotReboot(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -57,7 +57,7 @@ func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
 	}
 }
 
-func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
+func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -98,7 +98,7 @@ func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
 	m.eventually("a new fault counts", m.allocatable(10))
 }
 
-func TestAFaultAfterTheResetVoidsIt(t *testing.T) {
+func TestFaultAfterResetVoidsReset(t *testing.T) {
 	t.Parallel()
 	var r resets
 	devices := gputest.T4s(1)
@@ -129,7 +129,7 @@ func TestAFaultAfterTheResetVoidsIt(t *testing.T) {
 	}
 }
 
-func TestARecordThatCannotBeReadKeepsTheGPUsOut(t *testing.T) {
+func TestUnreadableHealthRecordKeepsGPUsOutOfService(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -149,7 +149,7 @@ func TestARecordThatCannotBeReadKeepsTheGPUsOut(t *testing.T) {
 	m.eventually("20 replicas", m.allocatable(20))
 }
 
-func TestAStateFolderThatCannotBeWrittenIsToldAndTheGPUsAreServed(t *testing.T) {
+func TestUnwritableStateDirIsLoggedAndGPUsAreServed(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))

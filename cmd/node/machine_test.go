@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestTheMachineIsAsTheKernelSays(t *testing.T) {
+func TestMachineIsReadFromSysfs(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	write := func(path, text string) {
@@ -41,7 +41,7 @@ func TestTheMachineIsAsTheKernelSays(t *testing.T) {
 	}
 }
 
-func TestTheTimestampChangesWithTheLabels(t *testing.T) {
+func TestTimestampChangesWithLabels(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1772366400, 0)
 	labels := map[string]string{"nvidia.com/gpu.count": "4"}

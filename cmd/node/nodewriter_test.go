@@ -15,7 +15,7 @@ import (
 
 const countLabel = "nvidia.com/gpu.count"
 
-func TestWhatOthersTakeAwayComesBackOnceAMinuteAtMost(t *testing.T) {
+func TestRemovedLabelsAreRestoredAtMostOncePerMinute(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -44,7 +44,7 @@ func TestWhatOthersTakeAwayComesBackOnceAMinuteAtMost(t *testing.T) {
 	}
 }
 
-func TestANodeThatIsMadeAgainHasLabelsAndConditionsAgain(t *testing.T) {
+func TestRecreatedNodeGetsLabelsAndConditionsAgain(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -81,7 +81,7 @@ func (silent) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plugin
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
-func TestNoLabelsAreWrittenWhileStandingBack(t *testing.T) {
+func TestAgentWritesNoLabelsWhileStandingBack(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	end := func() {}
@@ -119,7 +119,7 @@ func TestNoLabelsAreWrittenWhileStandingBack(t *testing.T) {
 	m.eventually("the event", func() bool { return api.count("InCharge", "nvidia.com/gpu.shared") == 1 })
 }
 
-func TestADRADriverForTheSameGPUsIsLetHaveThem(t *testing.T) {
+func TestAgentYieldsGPUsToDRADriver(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {

@@ -41,7 +41,7 @@ func (m *machine) get(path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func TestALostDriverTakesItsGPUsOutOfServiceUntilItIsBack(t *testing.T) {
+func TestLostDriverTakesGPUsOutOfServiceUntilItReturns(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -71,7 +71,7 @@ func TestALostDriverTakesItsGPUsOutOfServiceUntilItIsBack(t *testing.T) {
 }
 
 // Not parallel: it counts goroutines.
-func TestADriverThatIsLoadedAnewIsNotMissed(t *testing.T) {
+func TestDriverReloadIsNoticed(t *testing.T) {
 	var api *apiServer
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))
@@ -110,7 +110,7 @@ func TestADriverThatIsLoadedAnewIsNotMissed(t *testing.T) {
 }
 
 // Not parallel: it counts goroutines.
-func TestFortyRestartsOfTheKubeletLeaveNoGoroutine(t *testing.T) {
+func TestKubeletRestartsLeakNoGoroutines(t *testing.T) {
 	m := start(t, func(m *machine) { m.configure(replicas(10)) })
 	m.eventually("20 replicas", m.allocatable(20))
 	before := 0
@@ -131,7 +131,7 @@ func TestFortyRestartsOfTheKubeletLeaveNoGoroutine(t *testing.T) {
 	m.eventually("no goroutine is left of 35 restarts", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-func TestAnAgentWhoseDriverStaysAwayEnds(t *testing.T) {
+func TestAgentEndsWhenDriverStaysAway(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))
@@ -150,7 +150,7 @@ func TestAnAgentWhoseDriverStaysAwayEnds(t *testing.T) {
 	}
 }
 
-func TestADriverThatListsNoGPUAnyMoreHasLostThemAfterAWhile(t *testing.T) {
+func TestGPUsThatDriverNoLongerListsAreLost(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -171,7 +171,7 @@ func TestADriverThatListsNoGPUAnyMoreHasLostThemAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestADriverThatHangsIsNoticed(t *testing.T) {
+func TestHungDriverIsNoticed(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {
@@ -200,7 +200,7 @@ func TestADriverThatHangsIsNoticed(t *testing.T) {
 	}
 }
 
-func TestThePausedLabelClosesTheDriver(t *testing.T) {
+func TestPausedLabelClosesDriver(t *testing.T) {
 	t.Parallel()
 	for _, label := range pausedLabels {
 		t.Run(strings.ReplaceAll(label, "/", "_"), func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestThePausedLabelClosesTheDriver(t *testing.T) {
 	}
 }
 
-func TestAGPUThatFailsAtBootMakesTheConditionFalse(t *testing.T) {
+func TestGPUThatFailsAtBootSetsConditionFalse(t *testing.T) {
 	t.Parallel()
 	unusable := gpu.Unusable{Where: "at PCI 0000:00:1b.0", Why: "the driver does not list it"}
 	t.Run("one of three", func(t *testing.T) {

@@ -23,8 +23,8 @@ const (
 	mostResident = 25 << 10 // KiB
 )
 
-// TestTheProgramIsSmallAndQuick runs the program as tools/build builds it, with a fake driver.
-func TestTheProgramIsSmallAndQuick(t *testing.T) {
+// TestProgramIsSmallAndFast runs the program as tools/build builds it, with a fake driver.
+func TestProgramIsSmallAndFast(t *testing.T) {
 	library, _ := nvmltest.Use(t, nvmltest.T4(4))
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {

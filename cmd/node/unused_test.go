@@ -18,7 +18,7 @@ func (s *apiServer) said(t *testing.T) nodecontract.UnusedReport {
 	return r
 }
 
-func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
+func TestNodeReportsPodsThatDoNotUseTheirGPUs(t *testing.T) {
 	t.Parallel()
 	since := time.Now().Add(-3 * time.Hour).UTC().Truncate(time.Second)
 	earlier := nodecontract.UnusedReport{
@@ -56,7 +56,7 @@ func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 	m.eventually("without such pods there is no annotation", func() bool { return api.annotation(nodecontract.UnusedSinceAnnotation) == "" })
 }
 
-func TestWhatTheNodeSaysIsTakenAwayWhenNobodyUnderstandsIt(t *testing.T) {
+func TestUnreadableUnusedReportIsRemoved(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) {

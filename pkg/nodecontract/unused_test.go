@@ -12,7 +12,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestUnusedReportRoundTrips(t *testing.T) {
 	t.Parallel()
 	r := nodecontract.UnusedReport{AsOf: noon, Since: map[string]time.Time{"team/train-0": noon.Add(-3 * time.Hour)}}
 	const want = `{"asOf":"2026-03-01T12:00:00Z","since":{"team/train-0":"2026-03-01T09:00:00Z"}}`
@@ -33,7 +33,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatCountsIsWhatTheAgentHasSeen(t *testing.T) {
+func TestUnusedDurationCountsOnlyObservedTime(t *testing.T) {
 	t.Parallel()
 	r := nodecontract.UnusedReport{AsOf: noon, Since: map[string]time.Time{"a/p": noon.Add(-3 * time.Hour), "a/later": noon.Add(time.Hour)}}
 	old := noon.Add(-24 * time.Hour)
@@ -83,7 +83,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestAPodIsNeverSaidToBeUnusedForLongerThanItIsThere(t *testing.T) {
+func TestUnusedDurationNeverExceedsAgeOfPod(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		at := func(name string) time.Time {

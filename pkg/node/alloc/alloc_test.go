@@ -106,7 +106,7 @@ func requests() *rapid.Generator[alloc.Request] {
 	})
 }
 
-func TestAnyAnswerHolds(t *testing.T) {
+func TestPreferredReturnsValidChoice(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { holds(t, requests().Draw(t, "request")) })
 }
@@ -130,7 +130,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestSpreadFillsAllGPUsAlike(t *testing.T) {
+func TestSpreadFillsGPUsEvenly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		gpus, replicas := rapid.IntRange(1, 8).Draw(t, "gpus"), rapid.IntRange(1, 12).Draw(t, "replicas")

@@ -21,7 +21,7 @@ func replicasOf(counts map[string]int) []string {
 	return out
 }
 
-func TestReplicasAreChosenAsNVIDIAs(t *testing.T) {
+func TestReplicaChoiceMatchesNVIDIA(t *testing.T) {
 	t.Parallel()
 	each := func(n int, uuids ...string) []string {
 		counts := map[string]int{}

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 )
 
-func TestABoundedLibraryIsALibrary(t *testing.T) {
+func TestBoundedLibraryPassesLibrarySuite(t *testing.T) {
 	t.Parallel()
 	gputest.TestLibrary(t, func(*testing.T) (gpu.Library, gputest.Control) {
 		f := gputest.New()
@@ -21,7 +21,7 @@ func TestABoundedLibraryIsALibrary(t *testing.T) {
 	})
 }
 
-func TestACallThatHangsEndsAndTheOthersDoNotWait(t *testing.T) {
+func TestHungCallTimesOutAndOthersDoNotWait(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
 	for name, ask := range map[string]func(gpu.Library) error{
@@ -71,7 +71,7 @@ func TestACallThatHangsEndsAndTheOthersDoNotWait(t *testing.T) {
 
 func err(_ gpu.Driver, err error) error { return err }
 
-func TestAnEventThatComesLateIsNotLost(t *testing.T) {
+func TestLateEventIsNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		devices := gputest.T4s(1)

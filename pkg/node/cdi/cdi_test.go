@@ -20,7 +20,7 @@ devices:
 containerEdits: {env: [NVIDIA_VISIBLE_DEVICES=void]}
 `
 
-func TestDevicesAreThoseThatSpecsDefine(t *testing.T) {
+func TestDevicesComeFromSpecs(t *testing.T) {
 	t.Parallel()
 	etc, run := t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{
@@ -45,7 +45,7 @@ func TestDevicesAreThoseThatSpecsDefine(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsTooLargeDefinesNothing(t *testing.T) {
+func TestOversizedSpecDefinesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "large.yaml"), []byte(generated+strings.Repeat("#", 5<<20)), 0o600); err != nil {

@@ -140,7 +140,7 @@ func write(t *testing.T, path, data string) {
 	}
 }
 
-func TestAFileIsReadAgainWhenItChanges(t *testing.T) {
+func TestFileIsReloadedOnChange(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, slices(4))
@@ -177,7 +177,7 @@ func mount(t *testing.T, dir, version string, files map[string]string) {
 	}
 }
 
-func TestAConfigMapIsReadAgainWhenTheKubeletExchangesIt(t *testing.T) {
+func TestConfigMapIsReloadedWhenKubeletUpdatesIt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	mount(t, dir, "1", map[string]string{"a": slices(2), "b": slices(3)})
@@ -194,7 +194,7 @@ func TestAConfigMapIsReadAgainWhenTheKubeletExchangesIt(t *testing.T) {
 	next(fails(`names "c"`))
 }
 
-func TestAPromiseNeedsNoFile(t *testing.T) {
+func TestPromiseNeedsNoFile(t *testing.T) {
 	t.Parallel()
 	promise := func(n string) nodeapi.Metadata {
 		return nodeapi.Metadata{Annotations: map[string]string{nodecontract.ResourceAnnotation: "nvidia.com/gpu.shared", nodecontract.ReplicasPerGPUAnnotation: n}}

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 )
 
-func TestFakeIsALibrary(t *testing.T) {
+func TestFakePassesLibrarySuite(t *testing.T) {
 	t.Parallel()
 	gputest.TestLibrary(t, func(*testing.T) (gpu.Library, gputest.Control) {
 		f := gputest.New()
@@ -20,12 +20,12 @@ func TestFakeIsALibrary(t *testing.T) {
 	})
 }
 
-func TestFakeReadOnly(t *testing.T) {
+func TestFakePassesReadOnlySuite(t *testing.T) {
 	t.Parallel()
 	gputest.TestReadOnly(t, gputest.New(gputest.T4s(4)...))
 }
 
-func TestFakeWaitsInABubble(t *testing.T) {
+func TestFakeWaitsInSynctestBubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := gputest.New(gputest.T4s(1)...)
@@ -42,7 +42,7 @@ func TestFakeWaitsInABubble(t *testing.T) {
 	})
 }
 
-func TestFakeFailsAsTold(t *testing.T) {
+func TestFakeReturnsInjectedErrors(t *testing.T) {
 	t.Parallel()
 	f := gputest.New(gputest.T4s(1)...)
 	if _, err := f.Init(); err != nil {

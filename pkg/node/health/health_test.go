@@ -27,7 +27,7 @@ func all(string) bool { return true }
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-func TestWhichXIDsTakeAGPUOutOfService(t *testing.T) {
+func TestXIDsThatTakeGPUOutOfService(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		disable, enable string
@@ -60,7 +60,7 @@ func TestWhichXIDsTakeAGPUOutOfService(t *testing.T) {
 	}
 }
 
-func TestPolicyNamesWhatItIgnores(t *testing.T) {
+func TestParsePolicyReportsInvalidEntries(t *testing.T) {
 	t.Parallel()
 	_, problems := health.ParsePolicy("48,seven", "-1")
 	if len(problems) != 2 || !strings.Contains(problems[0], "seven") || !strings.Contains(problems[1], health.EnableEnv) {
@@ -87,7 +87,7 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
+func TestFaultTakesGPUOutOfServiceAndSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(4)
 	tr := opened("boot-1", devices, health.State{})
@@ -130,7 +130,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
+func TestApplicationErrorsAreReportedOnceAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
 	tr := opened("b", devices, health.State{})
@@ -146,7 +146,7 @@ func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAGPUIsAboutAllOfThem(t *testing.T) {
+func TestEventWithoutGPUAffectsAllGPUs(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(8)
 	tr := opened("b", devices, health.State{})
@@ -162,7 +162,7 @@ func TestAnEventWithoutAGPUIsAboutAllOfThem(t *testing.T) {
 	}
 }
 
-func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
+func TestOnlyResetReturnsGPUToService(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
 	bad := devices[1].UUID
@@ -202,7 +202,7 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 	}
 }
 
-func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
+func TestFaultsOutliveAgentButNotBoot(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
 	tr := opened("boot-1", devices, health.State{})
@@ -225,16 +225,16 @@ func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 	}
 }
 
-func TestWithoutGPUsTheConditionIsUnknown(t *testing.T) {
+func TestConditionIsUnknownWithoutGPUs(t *testing.T) {
 	t.Parallel()
 	if c := opened("b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
 		t.Errorf("%+v", c)
 	}
 }
 
-// TestTrackerKeepsItsWord checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between, that changes
+// TestTrackerInvariants checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between, that changes
 // agree with Healthy, and that the condition is False exactly when a GPU is out of service.
-func TestTrackerKeepsItsWord(t *testing.T) {
+func TestTrackerInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		devices := gputest.T4s(rapid.IntRange(1, 4).Draw(t, "gpus"))
@@ -282,7 +282,7 @@ func TestTrackerKeepsItsWord(t *testing.T) {
 	})
 }
 
-func TestAGPUThatTheDriverDoesNotOfferMakesTheConditionFalse(t *testing.T) {
+func TestUnusableGPUSetsConditionFalse(t *testing.T) {
 	t.Parallel()
 	unusable := []gpu.Unusable{{Where: "at PCI 0000:00:1b.0", Why: "the driver does not list it"}}
 	devices := gputest.T4s(3)

@@ -11,7 +11,7 @@ import (
 // ignoredByNVIDIA are the XIDs of application errors, which NVIDIA's plugin ignores unless they are enabled.
 var ignoredByNVIDIA = []int{13, 31, 43, 45, 68, 109}
 
-func TestListsOfXIDsAreReadAsNVIDIAs(t *testing.T) {
+func TestXIDListsParseLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	for input, want := range map[string][]int{ // NVIDIA's vectors have 67 and 68, which Karve ignores by default.
 		"": nil, ",": nil, "not-an-int": nil, "-79": nil, "79": {79}, "79  ": {79}, "79,": {79}, ",79": {79}, "79,74": {74, 79}, "79,not-an-int,74": {74, 79},
@@ -29,7 +29,7 @@ func TestListsOfXIDsAreReadAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestXIDsAreDisabledAsNVIDIAs(t *testing.T) {
+func TestXIDsAreDisabledLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		disable, enable string

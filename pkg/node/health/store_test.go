@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
+func TestStoreLoadsStateOfSameBootOnly(t *testing.T) {
 	t.Parallel()
 	store := health.Store{Dir: filepath.Join(t.TempDir(), "state"), Boot: "boot-1"}
 	if state, err := store.Load(); err != nil || state.Faults != nil || state.Distrust {
@@ -55,7 +55,7 @@ func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
 	}
 }
 
-func TestARecordThatCannotBeReadTakesNoGPUForAGoodOne(t *testing.T) {
+func TestUnreadableRecordTakesEveryGPUOutOfService(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
 	for name, content := range map[string]string{"empty": "", "torn": `{"boot":"boot-1","fau`, "of another boot": `{"boot":"boot-0"}`} {
@@ -92,7 +92,7 @@ func TestARecordThatCannotBeReadTakesNoGPUForAGoodOne(t *testing.T) {
 	}
 }
 
-func TestAFolderThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestSaveFailsForUnwritableDir(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -103,7 +103,7 @@ func TestAFolderThatCannotBeWrittenIsAnError(t *testing.T) {
 	}
 }
 
-func TestAGPUThatWasListedInThisBootAndIsNotAnyMoreIsLost(t *testing.T) {
+func TestGPUNoLongerListedInSameBootIsLost(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
 	tr := opened("b", devices, health.State{})
@@ -117,7 +117,7 @@ func TestAGPUThatWasListedInThisBootAndIsNotAnyMoreIsLost(t *testing.T) {
 	}
 }
 
-func TestAResetGPUThatDoesNotAnswerStaysOut(t *testing.T) {
+func TestUnresponsiveGPUStaysOutOfServiceAfterReset(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
 	uuid := devices[0].UUID

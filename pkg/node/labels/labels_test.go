@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-func TestASharedT4(t *testing.T) {
+func TestLabelsOfSharedT4(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
 		"nvidia.com/gpu.present":                  "true",
@@ -71,7 +71,7 @@ func TestSharingInLabels(t *testing.T) {
 	}
 }
 
-func TestMachinesThatAreNotSimple(t *testing.T) {
+func TestLabelsOfMixedAndPartitionedGPUs(t *testing.T) {
 	t.Parallel()
 	if got := labels.For(nil, gputest.Installed, labels.Sharing{}, labels.Machine{}); len(got) != 0 {
 		t.Errorf("without GPUs: %v", got)

@@ -27,7 +27,7 @@ func partitioned() gpu.Device {
 
 var sliced = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 2}
 
-func TestLabelsOfGPUsAreNVIDIAs(t *testing.T) {
+func TestGPULabelsMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	ampere := map[string]string{"gpu.family": "ampere", "gpu.compute.major": "8", "gpu.compute.minor": "0", "gpu.memory": "300"}
 	for name, c := range map[string]struct {
@@ -81,7 +81,7 @@ func TestNoDevicesReturnsEmptyLabels(t *testing.T) {
 	}
 }
 
-func TestCapabilitiesAreNVIDIAs(t *testing.T) {
+func TestCapabilitiesMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		devices  []gpu.Device
@@ -104,7 +104,7 @@ func TestCapabilitiesAreNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestGPUModesAreNVIDIAs(t *testing.T) {
+func TestGPUModesMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		classes []uint32
@@ -124,7 +124,7 @@ func TestGPUModesAreNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestNamesAreSanitisedAsNVIDIAs(t *testing.T) {
+func TestNamesAreSanitizedLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	for input, want := range map[string]string{
 		"a space separated string":          "a-space-separated-string",
@@ -145,8 +145,8 @@ func TestNamesAreSanitisedAsNVIDIAs(t *testing.T) {
 	}
 }
 
-// TestTheKeysAreNVIDIAs checks for the keys of tests/expected-output.txt, without the timestamp, which depends on the clock, and with two more.
-func TestTheKeysAreNVIDIAs(t *testing.T) {
+// TestLabelKeysMatchNVIDIA checks for the keys of tests/expected-output.txt, without the timestamp, which depends on the clock, and with two more.
+func TestLabelKeysMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	want := strings.Fields(`cuda.driver.major cuda.driver.minor cuda.driver.rev cuda.runtime.major cuda.runtime.minor
 		cuda.driver-version.major cuda.driver-version.minor cuda.driver-version.revision cuda.driver-version.full

@@ -40,7 +40,7 @@ var cgroups = []struct {
 	{"v1 containerd with the wrong driver", "4:cpu:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + flat + ".slice:cri-containerd:" + id + "\n", uid, id},
 }
 
-func TestCgroupsOfPods(t *testing.T) {
+func TestParseCgroupOfPods(t *testing.T) {
 	t.Parallel()
 	for _, test := range cgroups {
 		pod, container, ok := metrics.ParseCgroup(test.content)
@@ -50,7 +50,7 @@ func TestCgroupsOfPods(t *testing.T) {
 	}
 }
 
-func TestCgroupsOutsideOfPods(t *testing.T) {
+func TestParseCgroupOutsidePods(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{
 		"", "\n", "0::/", "0::/system.slice/kubelet.service\n", "0::/user.slice/user-1000.slice/session-3.scope\n",
@@ -115,7 +115,7 @@ func logs(t *testing.T, folders, links []string) metrics.LogFolders {
 	return metrics.LogFolders{Root: root}
 }
 
-func TestPodsFromLogFolders(t *testing.T) {
+func TestPodsAreReadFromLogDirs(t *testing.T) {
 	t.Parallel()
 	source := logs(t,
 		[]string{"default_train-0_" + uid + "/main", "default_train-0_" + uid + "/sidecar", "kube-system_etcd-host_" + staticID + "/etcd", "not-a-pod"},

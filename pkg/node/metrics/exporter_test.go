@@ -197,7 +197,7 @@ func TestDCGMMetrics(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
+func TestUnreadableValuesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	f, config := machine(t)
 	config.More = func(t *metrics.Text) {
@@ -228,7 +228,7 @@ func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestScrapesMayComeAtOnce(t *testing.T) {
+func TestScrapesAreSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	f, config := machine(t)
 	x := metrics.New(config)
@@ -289,7 +289,7 @@ func (a *asked) Devices() ([]gpu.Device, error) {
 	return a.Library.Devices()
 }
 
-func TestAScrapeDoesNotWaitForADriverThatHangs(t *testing.T) {
+func TestScrapeDoesNotWaitForHungDriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := gputest.New(gputest.T4s(2)...)
@@ -320,7 +320,7 @@ func TestAScrapeDoesNotWaitForADriverThatHangs(t *testing.T) {
 	})
 }
 
-func TestAGPUThatDoesNotTellItsMemoryHasNoMetricOfIt(t *testing.T) {
+func TestGPUWithUnknownMemoryHasNoMemoryMetric(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
 	devices[1].MemoryMiB = 0

@@ -118,7 +118,7 @@ func TestAllocatable(t *testing.T) {
 	}
 }
 
-func TestARefusalIsToldInTheServersWords(t *testing.T) {
+func TestGetReturnsStatusErrorOfServer(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	s.token = "another"
@@ -140,7 +140,7 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-func TestEveryChangeIsSeenWhateverTheServerDoes(t *testing.T) {
+func TestWatchSeesEveryChangeWhateverServerDoes(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	seen := make(chan string, 100)

@@ -91,7 +91,7 @@ func next(t *testing.T, told chan []string) []string {
 	}
 }
 
-func TestSlicesOfTheNodeAreToldOfInEachVersionOfTheAPI(t *testing.T) {
+func TestWatchSlicesSupportsEachAPIVersion(t *testing.T) {
 	t.Parallel()
 	for _, group := range []string{"v1", "v1beta2", "v1beta1"} {
 		t.Run(group, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestSlicesOfTheNodeAreToldOfInEachVersionOfTheAPI(t *testing.T) {
 	}
 }
 
-func TestAClusterWithoutSlicesIsLeftInPeace(t *testing.T) {
+func TestWatchSlicesPollsSparinglyWithoutAPI(t *testing.T) {
 	t.Parallel()
 	old := &slicesServer{}
 	told, log := old.watched(t)

@@ -80,7 +80,7 @@ func open(t *testing.T, profile fake.State) (*nvml.Library, *control) {
 	return nvml.New(nvml.Options{Library: path, Sysfs: c.sysfs, Skipped: func(err error) { t.Log(err) }}), c
 }
 
-func TestNVMLIsALibrary(t *testing.T) {
+func TestNVMLPassesLibrarySuite(t *testing.T) {
 	gputest.TestLibrary(t, func(t *testing.T) (gpu.Library, gputest.Control) {
 		t.Helper()
 		l, c := open(t, fake.None())
@@ -127,7 +127,7 @@ func start(t *testing.T, l gpu.Library) []gpu.Device {
 	return devices
 }
 
-func TestWhatTheGPUDoesNotSupportIsNotTold(t *testing.T) {
+func TestUnsupportedReadingsAreUnknown(t *testing.T) {
 	profile := fake.T4(1)
 	profile.Devices[0].Without = []string{"utilization", "temperature", "power", "clocks", "process-utilization", "events"}
 	profile.Devices[0].Usage.Processes = []gpu.Process{{PID: 12, MemoryMiB: 5}}
@@ -149,7 +149,7 @@ func TestWhatTheGPUDoesNotSupportIsNotTold(t *testing.T) {
 	}
 }
 
-func TestProcessesOfAllKindsAreListedOnce(t *testing.T) {
+func TestProcessesAreListedOnce(t *testing.T) {
 	profile := fake.T4(1)
 	for pid := range 20 { // More than the first call allows for.
 		profile.Devices[0].Usage.Processes = append(profile.Devices[0].Usage.Processes, gpu.Process{PID: 100 + pid, MemoryMiB: 7, SMPercent: 3})
@@ -166,7 +166,7 @@ func TestProcessesOfAllKindsAreListedOnce(t *testing.T) {
 	}
 }
 
-func TestAProcessThatComputedAndEndedBetweenTwoLooksIsTold(t *testing.T) {
+func TestProcessThatEndedBetweenReadingsIsReported(t *testing.T) {
 	profile := fake.T4(1)
 	profile.Devices[0].Usage.Processes = []gpu.Process{{PID: 7, MemoryMiB: 5, SMPercent: 0}, {PID: 8, SMPercent: 4}, {PID: 9, SMPercent: 0}}
 	profile.Devices[0].Kinds = map[int]string{8: "ended", 9: "ended"}
@@ -181,7 +181,7 @@ func TestAProcessThatComputedAndEndedBetweenTwoLooksIsTold(t *testing.T) {
 	}
 }
 
-func TestAGPUThatIsLostFromTheStartIsSkipped(t *testing.T) {
+func TestGPULostAtStartIsSkipped(t *testing.T) {
 	profile := fake.T4(4)
 	profile.Devices[1].Lost = true
 	path, _ := fake.Use(t, profile)
@@ -196,7 +196,7 @@ func TestAGPUThatIsLostFromTheStartIsSkipped(t *testing.T) {
 	}
 }
 
-func TestWithoutAnyReadableGPUInitFails(t *testing.T) {
+func TestInitFailsWithoutReadableGPU(t *testing.T) {
 	profile := fake.T4(1)
 	profile.Devices[0].Lost = true
 	l, _ := open(t, profile)
@@ -219,7 +219,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTheLibraryIsFoundBelowTheDriverRootWhenItComes(t *testing.T) {
+func TestLibraryIsFoundBelowDriverRootOnceItExists(t *testing.T) {
 	path, _ := fake.Use(t, fake.T4(1))
 	root := t.TempDir()
 	l := nvml.New(nvml.Options{DriverRoot: root})
@@ -238,7 +238,7 @@ func TestTheLibraryIsFoundBelowTheDriverRootWhenItComes(t *testing.T) {
 	}
 }
 
-func TestALibraryThatCannotBeLoadedIsAnError(t *testing.T) {
+func TestInitFailsWithoutLibrary(t *testing.T) {
 	l := nvml.New(nvml.Options{Library: filepath.Join(t.TempDir(), "none.so")})
 	if _, err := l.Init(); err == nil || !strings.Contains(err.Error(), "libnvidia-ml.so.1 cannot be loaded") {
 		t.Errorf("Init: %v", err)
@@ -248,8 +248,8 @@ func TestALibraryThatCannotBeLoadedIsAnError(t *testing.T) {
 	}
 }
 
-// TestTheLoaderFindsTheLibrary runs itself again in a process whose LD_LIBRARY_PATH has the library, because the loader reads that variable at startup.
-func TestTheLoaderFindsTheLibrary(t *testing.T) {
+// TestLoaderFindsLibrary runs itself again in a process whose LD_LIBRARY_PATH has the library, because the loader reads that variable at startup.
+func TestLoaderFindsLibrary(t *testing.T) {
 	const inside = "KARVE_TEST_INSIDE"
 	if os.Getenv(inside) == "" {
 		path, _ := fake.Use(t, fake.A10G(1))

@@ -18,7 +18,7 @@ import (
 	fake "karve.sh/karve/pkg/node/nvml/nvmltest"
 )
 
-func TestAGPUThatDoesNotTellItsMemoryIsUsed(t *testing.T) {
+func TestGPUWithUnknownMemoryIsUsed(t *testing.T) {
 	profile := fake.T4(2)
 	profile.Devices[1].Without = []string{"memory"}
 	l, _ := open(t, profile)
@@ -33,7 +33,7 @@ func TestAGPUThatDoesNotTellItsMemoryIsUsed(t *testing.T) {
 	}
 }
 
-func TestADriverThatStopsAnsweringEndsAWait(t *testing.T) {
+func TestUnresponsiveDriverEndsWait(t *testing.T) {
 	for _, code := range []int{fake.DriverNotLoaded, fake.Uninitialized, fake.OperatingSystem, 999} {
 		l, c := open(t, fake.T4(2))
 		start(t, l)
@@ -60,7 +60,7 @@ func quiet(t *testing.T, l gpu.Library) {
 	}
 }
 
-func TestDeviceFilesThatGoAwayEndAWait(t *testing.T) {
+func TestRemovedDeviceFilesEndWait(t *testing.T) {
 	for _, gone := range []string{"nvidiactl", "nvidia1"} {
 		path, _ := fake.Use(t, fake.T4(2))
 		dev := t.TempDir()
@@ -91,7 +91,7 @@ func TestDeviceFilesThatGoAwayEndAWait(t *testing.T) {
 	}
 }
 
-func TestGPUsThatTheDriverDoesNotOfferAreTold(t *testing.T) {
+func TestUnusableReportsGPUsThatDriverDoesNotOffer(t *testing.T) {
 	third := func(s *fake.State) string { return "at PCI " + strings.ToLower(s.Devices[2].PCI[4:]) }
 	for name, c := range map[string]struct {
 		change func(t *testing.T, s *fake.State, sysfs string)
@@ -144,7 +144,7 @@ func TestGPUsThatTheDriverDoesNotOfferAreTold(t *testing.T) {
 	}
 }
 
-func TestTheOnlyGPUThatCannotBeOpenedIsTold(t *testing.T) {
+func TestUnusableReportsOnlyGPUThatCannotBeOpened(t *testing.T) {
 	profile := fake.T4(1)
 	profile.Devices[0].Lost = true
 	l, _ := open(t, profile)

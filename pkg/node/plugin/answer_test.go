@@ -111,7 +111,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-func TestIMEXChannelsAreThoseOfTheMachine(t *testing.T) {
+func TestIMEXChannelsExistOnMachine(t *testing.T) {
 	t.Parallel()
 	const file = "/dev/nvidia-caps-imex-channels/channel0"
 	for name, c := range map[string]struct {
@@ -134,7 +134,7 @@ func TestIMEXChannelsAreThoseOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestWhatNoSpecDefinesIsRefusedByCDIAlone(t *testing.T) {
+func TestOnlyCDIRequiresSpecs(t *testing.T) {
 	t.Parallel()
 	one := []gpu.Device{{UUID: "GPU-a", Index: 3}}
 	for name, c := range map[string]struct {

@@ -58,9 +58,9 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestReloadsConserve reloads the configuration while pods come and go. After every step, held replicas are listed, a GPU offers max(target, held) replicas in
+// TestReloadsKeepHeldReplicas reloads the configuration while pods come and go. After every step, held replicas are listed, a GPU offers max(target, held) replicas in
 // total, and no pod shares a GPU that another holds exclusively. Once the pods are gone, the list matches the target exactly.
-func TestReloadsConserve(t *testing.T) {
+func TestReloadsKeepHeldReplicas(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		listed, inUse := idSet{}, idSet{}

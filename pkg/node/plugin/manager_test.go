@@ -155,7 +155,7 @@ func renamed(n int) string {
 	return fmt.Sprintf("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: %d}]}}", n)
 }
 
-func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
+func TestKubeletListsEveryReplica(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -178,7 +178,7 @@ func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
 	})
 }
 
-func TestNamesAndSocketsAreThoseOfTheResource(t *testing.T) {
+func TestEachResourceHasItsOwnSocket(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -200,7 +200,7 @@ func TestNamesAndSocketsAreThoseOfTheResource(t *testing.T) {
 	})
 }
 
-func TestAWrongRequestIsRefused(t *testing.T) {
+func TestInvalidRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -219,7 +219,7 @@ func TestAWrongRequestIsRefused(t *testing.T) {
 	})
 }
 
-func TestTheKubeletMayStartLater(t *testing.T) {
+func TestKubeletMayStartLater(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.must(replicas(4), gpus(1))
@@ -230,7 +230,7 @@ func TestTheKubeletMayStartLater(t *testing.T) {
 	})
 }
 
-func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
+func TestRestartedKubeletListsReplicasWithinSecond(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -246,7 +246,7 @@ func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
 }
 
 // The kubelet's socket exists shortly before it accepts registrations. The delay does not grow for a kubelet that restarts often.
-func TestAKubeletThatDoesNotAnswerAtOnceKnowsAllWithinASecond(t *testing.T) {
+func TestSlowlyStartingKubeletListsReplicasWithinSecond(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -265,7 +265,7 @@ func TestAKubeletThatDoesNotAnswerAtOnceKnowsAllWithinASecond(t *testing.T) {
 	})
 }
 
-func TestARefusalIsTriedAgain(t *testing.T) {
+func TestRefusedRegistrationIsRetried(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -282,7 +282,7 @@ func TestARefusalIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestALostStreamIsMadeAnew(t *testing.T) {
+func TestDroppedStreamIsReestablished(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -293,7 +293,7 @@ func TestALostStreamIsMadeAnew(t *testing.T) {
 	})
 }
 
-func TestAReloadGrowsAndShrinksOnTheSameStream(t *testing.T) {
+func TestReloadUsesSameStream(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -313,7 +313,7 @@ func TestAReloadGrowsAndShrinksOnTheSameStream(t *testing.T) {
 	})
 }
 
-func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
+func TestHeldReplicasOutliveShrink(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -341,7 +341,7 @@ func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
 	})
 }
 
-func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
+func TestReplicasStayWhilePodResourcesIsUnavailable(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -358,7 +358,7 @@ func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
 	})
 }
 
-func TestAKubeletThatHasJustStartedIsNotBelievedThatThereAreNoPods(t *testing.T) {
+func TestReplicasStayWhileStartingKubeletReportsNoPods(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -372,7 +372,7 @@ func TestAKubeletThatHasJustStartedIsNotBelievedThatThereAreNoPods(t *testing.T)
 	})
 }
 
-func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
+func TestRestartedAgentKeepsHeldReplicas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -394,7 +394,7 @@ func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
 	})
 }
 
-func TestADeviceThatWasChosenBeforeTheShrinkWasHeardOfIsGranted(t *testing.T) {
+func TestDeviceChosenBeforeShrinkIsAllocated(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -413,7 +413,7 @@ func TestADeviceThatWasChosenBeforeTheShrinkWasHeardOfIsGranted(t *testing.T) {
 	})
 }
 
-func TestARenameMovesReplicasAsPodsEnd(t *testing.T) {
+func TestRenameMovesReplicasAsPodsEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -429,7 +429,7 @@ func TestARenameMovesReplicasAsPodsEnd(t *testing.T) {
 	})
 }
 
-func TestAWrongConfigurationLeavesTheLastInForce(t *testing.T) {
+func TestInvalidConfigurationKeepsLastOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -451,7 +451,7 @@ func TestAWrongConfigurationLeavesTheLastInForce(t *testing.T) {
 	})
 }
 
-func TestASickGPUIsSickInAllItsReplicas(t *testing.T) {
+func TestUnhealthyGPUMarksAllItsReplicasUnhealthy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -484,7 +484,7 @@ func (other) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plugina
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
-func TestAnotherPluginIsLeftAlone(t *testing.T) {
+func TestManagerStandsBackForOtherPlugin(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -515,7 +515,7 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
+func TestManagerYieldsToPluginThatTakesOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		t := w.t
@@ -548,7 +548,7 @@ func (n *nodeHas) Allocatable(context.Context) (map[string]int64, error) {
 	return map[string]int64{whole: n.n.Load()}, nil
 }
 
-func TestANodeThatHasTheResourceAlreadyIsLeftAlone(t *testing.T) {
+func TestManagerStandsBackWhenNodeHasResource(t *testing.T) {
 	t.Parallel()
 	node := &nodeHas{}
 	node.n.Store(1)
@@ -579,7 +579,7 @@ func (s stuck) Usage(string) (gpu.Usage, error) {
 	return gpu.Usage{}, nil
 }
 
-func TestAGPUThatDoesNotAnswerHoldsUpNoPod(t *testing.T) {
+func TestUnresponsiveGPUDoesNotDelayAllocate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

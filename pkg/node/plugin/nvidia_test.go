@@ -34,7 +34,7 @@ func managed(t *testing.T, yaml string, uuids ...string) *Manager {
 	return m
 }
 
-func TestAllocateAnswersAsNVIDIAs(t *testing.T) {
+func TestAllocateMatchesNVIDIA(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ids  []string
@@ -50,7 +50,7 @@ func TestAllocateAnswersAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestRequestsAreRefusedAsNVIDIAs(t *testing.T) {
+func TestRefusalsMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	sliced := func(more string) string {
 		return "sharing: {timeSlicing: {" + more + "resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
@@ -73,7 +73,7 @@ func TestRequestsAreRefusedAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestCDIAnswersAsNVIDIAs(t *testing.T) {
+func TestCDIAnnotationsMatchNVIDIA(t *testing.T) {
 	t.Parallel()
 	const standard, custom = "cdi.k8s.io/", "custom.cdi.k8s.io/"
 	for name, c := range map[string]struct {

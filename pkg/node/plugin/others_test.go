@@ -98,7 +98,7 @@ func (w *world) stepped(words string, went, came int) {
 	}
 }
 
-func TestAnotherPluginOnTheSameGPUsIsFoundWhateverItsResourceIs(t *testing.T) {
+func TestPluginOnSameGPUsIsFoundWhateverItsResource(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ socket, resource, id, words string }{
 		"NVIDIA's":                           {"nvidia-gpu.sock", whole, uuid(0), "another device plugin answers at /plugins/nvidia-gpu.sock"},
@@ -148,7 +148,7 @@ func TestAnotherPluginOnTheSameGPUsIsFoundWhateverItsResourceIs(t *testing.T) {
 	}
 }
 
-func TestPluginsForOtherDevicesAreNoNeighbours(t *testing.T) {
+func TestPluginsForOtherDevicesAreIgnored(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -163,7 +163,7 @@ func TestPluginsForOtherDevicesAreNoNeighbours(t *testing.T) {
 	})
 }
 
-func TestAResourceOfItsOwnThatIsGivenUpIsNoNeighbour(t *testing.T) {
+func TestOwnFormerResourceIsIgnored(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -183,7 +183,7 @@ func TestAResourceOfItsOwnThatIsGivenUpIsNoNeighbour(t *testing.T) {
 	})
 }
 
-func TestAnotherPluginThatStartsAnewIsWaitedFor(t *testing.T) {
+func TestManagerWaitsForRestartingPlugin(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		w.startKubelet()
@@ -201,7 +201,7 @@ func TestAnotherPluginThatStartsAnewIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestWhoeverClaimsTheGPUsHasThem(t *testing.T) {
+func TestClaimStopsServingGPUs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		const why = "the DRA driver has them"
@@ -235,7 +235,7 @@ func (n nodeGives) Allocatable(context.Context) (map[string]int64, error) {
 	return n, nil
 }
 
-func TestWithoutTheKubeletsWordTheNodesCounts(t *testing.T) {
+func TestNodeAllocatableCountsWhenSocketsDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		node nodeGives

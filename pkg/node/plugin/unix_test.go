@@ -69,7 +69,7 @@ func within(t testing.TB, what string, f func() bool) time.Duration {
 	return clk.Since(start)
 }
 
-func TestOnRealSockets(t *testing.T) {
+func TestManagerOnRealSockets(t *testing.T) {
 	t.Parallel()
 	k, m := onSockets(t, 4)
 	t.Log("listed after", within(t, "the first list", func() bool { return k.Allocatable(whole) == 40 }))
@@ -87,7 +87,7 @@ func TestOnRealSockets(t *testing.T) {
 	}
 }
 
-func TestARemovedFolderDoesNotEndTheWatch(t *testing.T) {
+func TestRemovedSocketDoesNotEndWatch(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	created := plugin.Unix{Poll: 10 * time.Millisecond}.Created(t.Context(), filepath.Join(dir, "kubelet.sock"))

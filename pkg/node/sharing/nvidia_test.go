@@ -31,7 +31,7 @@ const (
 	ofIMEX     = `{"imex": %s}`
 )
 
-func TestDevicesAreReadAsNVIDIAs(t *testing.T) {
+func TestDevicesParseLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	const gpu, mig = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", "MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 	for piece, want := range map[string]*sharing.Devices{
@@ -64,7 +64,7 @@ func TestDevicesAreReadAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestDevicesAreWrittenAsNVIDIAs(t *testing.T) {
+func TestDevicesMarshalLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		devices sharing.Devices
@@ -80,7 +80,7 @@ func TestDevicesAreWrittenAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestResourcesAreReadAsNVIDIAs(t *testing.T) {
+func TestResourcesParseLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	valid := func(rename string) *sharing.Entry {
 		return &sharing.Entry{Name: "nvidia.com/valid", Rename: rename, Replicas: 2}
@@ -127,8 +127,8 @@ func TestResourcesAreReadAsNVIDIAs(t *testing.T) {
 	}
 }
 
-// TestMPSAllowsMoreThanOneWhenItIsSaid tests behavior that is new in v0.20.0. Earlier versions never allow it.
-func TestMPSAllowsMoreThanOneWhenItIsSaid(t *testing.T) {
+// TestMPSAllowsRequestsGreaterThanOneIfConfigured tests behavior that is new in v0.20.0. Earlier versions never allow it.
+func TestMPSAllowsRequestsGreaterThanOneIfConfigured(t *testing.T) {
 	t.Parallel()
 	for piece, want := range map[string]bool{
 		`{"resources": [{"name": "gpu", "replicas": 2}]}`:                                      true,
@@ -142,7 +142,7 @@ func TestMPSAllowsMoreThanOneWhenItIsSaid(t *testing.T) {
 	}
 }
 
-func TestFlagsAreReadAsNVIDIAs(t *testing.T) {
+func TestFlagsParseLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	every := func(d sharing.Duration) *sharing.Flags {
 		return &sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
@@ -173,7 +173,7 @@ func TestFlagsAreReadAsNVIDIAs(t *testing.T) {
 	}
 }
 
-func TestFlagsAreWrittenSoThatNVIDIAsReadsThem(t *testing.T) {
+func TestFlagsMarshalForNVIDIA(t *testing.T) {
 	t.Parallel()
 	every := func(d sharing.Duration) sharing.Flags {
 		return sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
@@ -190,7 +190,7 @@ func TestFlagsAreWrittenSoThatNVIDIAsReadsThem(t *testing.T) {
 	}
 }
 
-func TestIMEXIsReadAsNVIDIAs(t *testing.T) {
+func TestIMEXParsesLikeNVIDIA(t *testing.T) {
 	t.Parallel()
 	for piece, want := range map[string][]int{
 		`{}`: nil, `{"channelIDs": null}`: nil, `{"channelIDs": []}`: nil, `{"channelIDs": [0]}`: {0},

@@ -97,7 +97,7 @@ func TestConfigurationsBecomeResources(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeIsRefusedByItsPath(t *testing.T) {
+func TestInvalidConfigurationIsRefusedByPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
 		"no YAML":              {"a: b: c", "not YAML"},
@@ -130,7 +130,7 @@ func TestWhatCannotBeIsRefusedByItsPath(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotForThisMachineIsRefused(t *testing.T) {
+func TestConfigurationForOtherMachinesIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
 		"MPS":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
@@ -158,7 +158,7 @@ func TestWhatIsNotForThisMachineIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoEffectIsWarnedAboutByItsPath(t *testing.T) {
+func TestIgnoredSettingsAreWarnedAboutByPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		yaml, want string
@@ -187,7 +187,7 @@ func TestWhatHasNoEffectIsWarnedAboutByItsPath(t *testing.T) {
 	}
 }
 
-func TestTheRecipesConfigurationsGiveNoWarning(t *testing.T) {
+func TestRecipeConfigurationsGiveNoWarning(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{recipeDefault, recipeShared} {
 		if _, warnings, err := sharing.Read([]byte(text), true); err != nil || len(warnings) > 0 {
@@ -196,7 +196,7 @@ func TestTheRecipesConfigurationsGiveNoWarning(t *testing.T) {
 	}
 }
 
-func TestMoreThanOneReplicaIsAllowedUnlessSaid(t *testing.T) {
+func TestRequestsGreaterThanOneAreAllowedByDefault(t *testing.T) {
 	t.Parallel()
 	for yaml, want := range map[string]bool{
 		"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}":                                   false,
@@ -213,7 +213,7 @@ func TestMoreThanOneReplicaIsAllowedUnlessSaid(t *testing.T) {
 	}
 }
 
-func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
+func TestFlagsOverrideEnvironmentAndFile(t *testing.T) {
 	t.Parallel()
 	config, _, err := sharing.Read([]byte("flags: {nvidiaDriverRoot: /file, plugin: {deviceIDStrategy: index, deviceListStrategy: cdi-cri}}"), true)
 	if err != nil {
@@ -248,7 +248,7 @@ func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
 	}
 }
 
-func TestFeaturesThatClashWithEFAAreOnOnlyWhenSet(t *testing.T) {
+func TestFeaturesThatConflictWithEFADefaultToOff(t *testing.T) {
 	t.Parallel()
 	for yaml, want := range map[string][3]bool{
 		"version: v1": {},
@@ -268,7 +268,7 @@ func TestFeaturesThatClashWithEFAAreOnOnlyWhenSet(t *testing.T) {
 	}
 }
 
-func TestAPromiseIsKept(t *testing.T) {
+func TestPromised(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		resource string

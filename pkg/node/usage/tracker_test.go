@@ -18,7 +18,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func TestReadingsSayWhoUsedAGPU(t *testing.T) {
+func TestReadingsShowWhichPodsUsedGPU(t *testing.T) {
 	t.Parallel()
 	idle := gpu.Usage{MemoryUsedMiB: 9000, Processes: []gpu.Process{{PID: 1, MemoryMiB: 9000}}}
 	by := func(percent int, processes ...gpu.Process) gpu.Usage {
@@ -87,7 +87,7 @@ func (l *looks) pods() []string {
 	return slices.Sorted(maps.Keys(r.Since))
 }
 
-func TestPodsThatDoNotUseTheirGPUAreReported(t *testing.T) {
+func TestPodsWithUnusedGPUAreReported(t *testing.T) {
 	t.Parallel()
 	l := looks{now: noon}
 	l.pass(nodecontract.UnusedBeat, shared, used("a/one"))
@@ -112,7 +112,7 @@ func TestPodsThatDoNotUseTheirGPUAreReported(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeToldCountsAsUse(t *testing.T) {
+func TestUncertainReadingsCountAsUse(t *testing.T) {
 	t.Parallel()
 	for name, seen := range map[string]map[string]usage.Seen{
 		"somebody used it":           {"GPU-a": {Unsure: true}, "GPU-b": {}},
@@ -130,7 +130,7 @@ func TestWhatCannotBeToldCountsAsUse(t *testing.T) {
 	}
 }
 
-func TestTheNextAgentGoesOn(t *testing.T) {
+func TestRestartedAgentContinuesReport(t *testing.T) {
 	t.Parallel()
 	for gap, want := range map[time.Duration]bool{0: true, nodecontract.UnusedFresh - time.Minute: true, nodecontract.UnusedFresh + time.Minute: false, -time.Hour: false} {
 		l := looks{now: noon}
@@ -148,7 +148,7 @@ func TestTheNextAgentGoesOn(t *testing.T) {
 	}
 }
 
-func TestAKubeletThatDoesNotAnswerChangesNothing(t *testing.T) {
+func TestReportStaysWhileKubeletDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	l := looks{now: noon}
 	l.pass(time.Hour, shared, used())
@@ -158,9 +158,9 @@ func TestAKubeletThatDoesNotAnswerChangesNothing(t *testing.T) {
 	}
 }
 
-// TestNoPodIsReportedThatUsedItsGPU checks that no pod is reported that has used a GPU since, and that the report on the Node is at most one look behind for
+// TestPodThatUsedItsGPUIsNotReported checks that no pod is reported that has used a GPU since, and that the report on the Node is at most one look behind for
 // such pods.
-func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
+func TestPodThatUsedItsGPUIsNotReported(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tracker, now := &usage.Tracker{}, noon
