@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// TestABudgetThatIsSpentAtOnceGivesAPlan checks that a plan without any search time still places every pod, though not necessarily at the lowest price.
-func TestABudgetThatIsSpentAtOnceGivesAPlan(t *testing.T) {
+// TestPlanWithoutSearchTimePlacesEveryPod checks that a plan without any search time still places every pod, though not necessarily at the lowest price.
+func TestPlanWithoutSearchTimePlacesEveryPod(t *testing.T) {
 	var out, errOut bytes.Buffer
 	args := []string{"plan", "-f", "../../examples/two-pools", "-o", "json", "--budget", "1ns"}
 	if status := run(t.Context(), args, streams{strings.NewReader(""), &out, &errOut}); status != 0 {

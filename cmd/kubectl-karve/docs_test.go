@@ -14,8 +14,8 @@ import (
 // shown matches a command of this plugin and its output in a document.
 var shown = regexp.MustCompile("(?s)```\n\\$ kubectl karve ([^\n]+)\n(.*?)```")
 
-// TestDocumentsShowWhatIsPrinted runs the commands that README.md and docs/plan.md show and compares their output.
-func TestDocumentsShowWhatIsPrinted(t *testing.T) {
+// TestDocumentsShowActualOutput runs the commands that README.md and docs/plan.md show and compares their output.
+func TestDocumentsShowActualOutput(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	for file, want := range map[string]int{"README.md": 1, "docs/plan.md": 2} {
 		text, err := os.ReadFile(file)

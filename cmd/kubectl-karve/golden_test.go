@@ -17,9 +17,9 @@ var update = flag.Bool("update", false, "rewrite what is printed in testdata, fo
 // member matches the header of a file in a txtar archive.
 var member = regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 
-// TestTheCommandPrints runs testdata/*.txtar. Each archive has a comment that describes the case, the arguments (args), optionally the standard input (stdin)
+// TestCommandsMatchGoldenFiles runs testdata/*.txtar. Each archive has a comment that describes the case, the arguments (args), optionally the standard input (stdin)
 // and files, and the expected output. The command runs in a directory with these files, or in the directory of this test if there are none.
-func TestTheCommandPrints(t *testing.T) {
+func TestCommandsMatchGoldenFiles(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(archives) == 0 {
 		t.Fatalf("no archives: %v", err)

@@ -60,7 +60,7 @@ func kubeconfigFor(t testing.TB, url string) string {
 	return file
 }
 
-func TestAClusterThatCannotBePlannedFor(t *testing.T) {
+func TestPlanReportsUnusableCluster(t *testing.T) {
 	for name, c := range map[string]struct{ kubeconfig, want string }{
 		"without Karpenter":    {apiServer(t, "karve.sh/v1alpha1"), "error: the cluster has no kind NodePool.karpenter.sh: install Karpenter, or name manifests with -f\n"},
 		"without Karve":        {apiServer(t, "karpenter.sh/v1"), "error: the cluster has no kind GPUNodeClass.karve.sh: install Karve's CRD, or name manifests with -f\n"},
@@ -77,7 +77,7 @@ func TestAClusterThatCannotBePlannedFor(t *testing.T) {
 	}
 }
 
-func TestReplicasAreNumbersListsAndRanges(t *testing.T) {
+func TestParseReplicas(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "[]", "7": "[7]", "2,4,8": "[2 4 8]", "1..4": "[1 2 3 4]", "128": "[128]", "8,2..4,3": "[8 2 3 4]", "5..5": "[5]",

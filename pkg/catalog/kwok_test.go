@@ -42,7 +42,7 @@ const (
 	oneGPU  = `"cpu":"4","memory":"16Gi","ephemeral-storage":"100Gi","nvidia.com/gpu":"1","pods":"29"`
 )
 
-func TestReadKWOKReadsTheTypesOfTheTestCluster(t *testing.T) {
+func TestReadKWOKReadsTypesOfTestCluster(t *testing.T) {
 	t.Parallel()
 	f, err := os.Open("../../test/harness/cluster/instance-types.json")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,7 @@ func TestReadKWOKReadsTheTypesOfTheTestCluster(t *testing.T) {
 	wantSound(t, types)
 }
 
-func TestReadKWOKDescribesAType(t *testing.T) {
+func TestReadKWOKDescribesType(t *testing.T) {
 	t.Parallel()
 	gpu := []string{
 		requirement(awsGPULabels.Name, "In", "t4"), requirement(awsGPULabels.Count, "In", "1"), requirement(awsGPULabels.Memory, "In", "16384"),
@@ -108,7 +108,7 @@ func TestReadKWOKDescribesAType(t *testing.T) {
 	}
 }
 
-func TestReadKWOKTakesOtherResourcesAsTheyAre(t *testing.T) {
+func TestReadKWOKKeepsExtendedResources(t *testing.T) {
 	t.Parallel()
 	got, err := ReadKWOK(strings.NewReader("["+instanceType("p4d.24xlarge", oneGPU+`,"vpc.amazonaws.com/efa":"4","hugepages-2Mi":"1Gi","example.com/none":"0"`,
 		offering("1", "a", "spot"))+"]"), awsGPULabels)
@@ -120,7 +120,7 @@ func TestReadKWOKTakesOtherResourcesAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestReadKWOKSaysWhatIsWrong(t *testing.T) {
+func TestReadKWOKReportsErrors(t *testing.T) {
 	t.Parallel()
 	good := offering("1", "a", "spot")
 	gpuOffering := func(key, value string) string { return offering("1", "a", "spot", requirement(key, "In", value)) }
@@ -168,7 +168,7 @@ func TestReadKWOKSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestReadKWOKKeepsALabelThatOnlySomeOfferingsHaveWithThem(t *testing.T) {
+func TestReadKWOKKeepsOfferingLabelsOnOfferings(t *testing.T) {
 	t.Parallel()
 	types, err := ReadKWOK(strings.NewReader("["+instanceType("x", cpuOnly,
 		offering("1", "a", "spot", requirement("k", "In", "")), offering("1", "b", "spot"))+"]"), awsGPULabels)

@@ -2,7 +2,7 @@ package catalog
 
 import "testing"
 
-func TestUsableMemoryIsLessThanWhatTheCloudSays(t *testing.T) {
+func TestUsableMemoryIsLessThanAdvertised(t *testing.T) {
 	t.Parallel()
 	if got := (GPU{Name: "t4", Count: 1, MemoryMiB: 16384}).UsableMiB(); got != 15079 {
 		t.Errorf("a T4 has %d MiB, drivers report 15079", got)

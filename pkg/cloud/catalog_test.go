@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestEachKindOfNodeClassHasItsCatalogue(t *testing.T) {
+func TestEachKindOfNodeClassHasItsCatalog(t *testing.T) {
 	t.Parallel()
 	class := func(apiVersion, kind string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}

@@ -44,7 +44,7 @@ func doNotDisrupt(value string) func(*corev1.Pod) {
 
 // The wrappers return Karpenter's answers. The tables check what Karve relies on, so that a change in a new version of Karpenter fails here.
 
-func TestWhichPodsWaitForAMachine(t *testing.T) {
+func TestIsProvisionable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
@@ -66,7 +66,7 @@ func TestWhichPodsWaitForAMachine(t *testing.T) {
 	}
 }
 
-func TestWhichPodsBelongToTheirNode(t *testing.T) {
+func TestDaemonAndReschedulablePods(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		pod                   *corev1.Pod
@@ -114,7 +114,7 @@ func TestDoNotDisrupt(t *testing.T) {
 	}
 }
 
-func TestPodsThatEndWithTheirNodeDoNotBlockIt(t *testing.T) {
+func TestPodsThatAreNotEvictedDoNotBlockNode(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(now)
 	tolerant := func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }

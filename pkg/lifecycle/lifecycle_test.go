@@ -65,7 +65,7 @@ func marks() string {
 	return b.String()
 }
 
-func TestThePageHasTheTablesOfTheCode(t *testing.T) {
+func TestPageHasTablesOfCode(t *testing.T) {
 	t.Parallel()
 	read, err := os.ReadFile(page)
 	if err != nil {
@@ -94,8 +94,8 @@ func TestThePageHasTheTablesOfTheCode(t *testing.T) {
 	}
 }
 
-// TestEveryStateHasAnOwnerALimitAndANextStep checks that every state ends: it has a limit and a next step, or somebody is notified.
-func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
+// TestEveryStateHasOwnerLimitAndNextStep checks that every state ends: it has a limit and a next step, or somebody is notified.
+func TestEveryStateHasOwnerLimitAndNextStep(t *testing.T) {
 	t.Parallel()
 	all := []State{Requested, Launched, Registered, Initializing, Broken, NodeMissing, Started, Unhealthy, Replacing, Disrupting, Draining}
 	if len(all) != len(Table) {
@@ -132,7 +132,7 @@ var facts = []string{
 }
 
 // An author who adds an annotation or a taint documents here what it blocks, for how long, and who removes it.
-func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
+func TestEveryAnnotationAndTaintIsFactOrMark(t *testing.T) {
 	t.Parallel()
 	known := slices.Clone(facts)
 	for _, m := range Marks {
@@ -169,7 +169,7 @@ func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
 	}
 }
 
-func TestABackOffDoublesUpToItsLimit(t *testing.T) {
+func TestBackoffDoublesUpToLimit(t *testing.T) {
 	t.Parallel()
 	for failures, want := range map[int]time.Duration{0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 3: 4 * time.Minute, 4: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
 		if got := Backoff(time.Minute, 5*time.Minute, failures); got != want {

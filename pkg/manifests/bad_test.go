@@ -12,7 +12,7 @@ func sharing(s string) string {
 	return strings.Replace(class, "{strategy: TimeSlicing, replicas: 10}", "{"+s+"}", 1)
 }
 
-func TestWhatIsWrongIsToldWithItsPlace(t *testing.T) {
+func TestErrorsNameFileAndDocument(t *testing.T) {
 	t.Parallel()
 	pod := func(spec string) string {
 		return "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {" + spec + "}\n"
@@ -92,7 +92,7 @@ func TestWhatIsWrongIsToldWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
+func TestReadReportsAllErrorsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, _, err := manifests.Read(t.Context(), files("kind: Pod\n---\nkind: Node", "[", "{", pool))
 	for _, want := range []string{"a.yaml, document 1", "a.yaml, document 2", "b.yaml, document 1", "c.yaml, document 1", "d.yaml, document 1, NodePool shared"} {
@@ -102,7 +102,7 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 	}
 }
 
-func TestAClassThatIsWrongIsNotMissedToo(t *testing.T) {
+func TestInvalidClassIsNotAlsoReportedMissing(t *testing.T) {
 	t.Parallel()
 	_, _, err := manifests.Read(t.Context(), files(sharing("strategy: TimeSlicing, replica: 10"), pool))
 	if err == nil || strings.Contains(err.Error(), "not in the files") {

@@ -86,7 +86,7 @@ func waiting(c *snapshot.Cluster) []string {
 	return names
 }
 
-func TestWorkloadsBecomeTheirPods(t *testing.T) {
+func TestWorkloadsExpandToPods(t *testing.T) {
 	t.Parallel()
 	gated := strings.Replace(podSpec, "tolerations:", "schedulingGates: [{name: g}], tolerations:", 1)
 	existing := func(name, more string) string {
@@ -133,7 +133,7 @@ func TestWorkloadsBecomeTheirPods(t *testing.T) {
 	}
 }
 
-func TestPodsAreAsTheAPIServerWouldHaveThem(t *testing.T) {
+func TestPodsHaveAPIServerDefaults(t *testing.T) {
 	t.Parallel()
 	pod := func(spec string) *corev1.Pod {
 		c := read(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {"+spec+"}\n---\n"+
@@ -174,7 +174,7 @@ func claimsOf(c *snapshot.Cluster) []string {
 	return all
 }
 
-func TestVolumesAreClaimedAndBoundAsControllersWould(t *testing.T) {
+func TestVolumesAreClaimedAndBoundAsByControllers(t *testing.T) {
 	t.Parallel()
 	c := read(t, made("apps/v1", "StatefulSet", "s", "replicas: 2, serviceName: s, volumeClaimTemplates: [{metadata: {name: data}}], "+selector), `
 apiVersion: v1
@@ -224,7 +224,7 @@ spec: {drivers: []}
 	}
 }
 
-func TestNamespacesOfPodsAreThere(t *testing.T) {
+func TestNamespacesOfPodsAreAdded(t *testing.T) {
 	t.Parallel()
 	c := read(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: one, labels: {team: a}}", deployment("d", "replicas: 2"))
 	if len(c.Namespaces) != 2 || c.Namespaces[0].Labels["team"] != "a" || c.Namespaces[0].Labels["kubernetes.io/metadata.name"] != "one" ||
@@ -233,7 +233,7 @@ func TestNamespacesOfPodsAreThere(t *testing.T) {
 	}
 }
 
-func TestEverythingElseIsTakenAsItIs(t *testing.T) {
+func TestOtherObjectsAreKept(t *testing.T) {
 	t.Parallel()
 	c, skipped, err := manifests.Read(t.Context(), files(class+"---\n"+pool+"---"+`
 apiVersion: karpenter.sh/v1alpha1
@@ -280,8 +280,8 @@ items: []
 	}
 }
 
-// TestWhatIsReadIsWhatWasWritten draws pods, writes them as YAML or JSON, one by one or in a list, and checks that reading them returns the same requests.
-func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
+// TestReadRoundTripsPods draws pods, writes them as YAML or JSON, one by one or in a list, and checks that reading them returns the same requests.
+func TestReadRoundTripsPods(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var pods []corev1.Pod

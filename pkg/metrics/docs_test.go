@@ -67,7 +67,7 @@ func table(t *testing.T) string {
 	return "| metric | type | labels | |\n|---|---|---|---|\n" + strings.Join(rows, "")
 }
 
-func TestTheReferenceListsTheMetricsOfTheController(t *testing.T) {
+func TestReferenceListsControllerMetrics(t *testing.T) {
 	t.Parallel()
 	const page, begin, end = "../../docs/metrics.md", "<!-- controller -->\n", "<!-- end of controller -->\n"
 	text, err := os.ReadFile(page)

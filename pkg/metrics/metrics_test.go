@@ -28,7 +28,7 @@ func gathered(t *testing.T, r *prometheus.Registry) map[string]*dto.MetricFamily
 	return byName
 }
 
-func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
+func TestPlannedRecordsPricesAndReasons(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
 	m := New(r)
@@ -54,7 +54,7 @@ func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
 	}
 }
 
-func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
+func TestForgetPoolRemovesGauges(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
 	m := New(r)
@@ -88,7 +88,7 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 	}
 }
 
-func TestClaimsAreMeasuredByStateAndByNoStateThatTheyHaveLeft(t *testing.T) {
+func TestClaimsReplaceGaugesOfFormerStates(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
 	m := New(r)
@@ -103,7 +103,7 @@ func TestClaimsAreMeasuredByStateAndByNoStateThatTheyHaveLeft(t *testing.T) {
 	}
 }
 
-func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
+func TestMetricNamesHaveUnits(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
 	m := New(r)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-func TestTheControllerEndsOnceAKindIsServedThatWasNot(t *testing.T) {
+func TestControllerEndsOnceMissingKindIsServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool
@@ -44,14 +44,14 @@ func TestTheControllerEndsOnceAKindIsServedThatWasNot(t *testing.T) {
 	})
 }
 
-func TestNothingIsAskedWhereAllKindsAreServed(t *testing.T) {
+func TestNewKindsReturnsAtOnceIfAllKindsAreServed(t *testing.T) {
 	t.Parallel()
 	if err := (&newKinds{}).Start(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestWaitingForKindsEndsWithTheController(t *testing.T) {
+func TestWaitingForKindsEndsWithController(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -20,7 +20,7 @@ func parsed(t *testing.T, args ...string) Options {
 	return o
 }
 
-func TestTheDefaultsAreValid(t *testing.T) {
+func TestDefaultsAreValid(t *testing.T) {
 	t.Parallel()
 	o := parsed(t)
 	if err := o.Validate(); err != nil {
@@ -32,7 +32,7 @@ func TestTheDefaultsAreValid(t *testing.T) {
 	}
 }
 
-func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
+func TestValidateNamesInvalidOption(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"--vm-memory-overhead-percent=7.5":        "--vm-memory-overhead-percent must be a fraction of 1, such as 0.075, not 7.5",
@@ -58,7 +58,7 @@ func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestValidateTellsAllAtOnce(t *testing.T) {
+func TestValidateReportsAllErrorsAtOnce(t *testing.T) {
 	t.Parallel()
 	err := (&Options{}).Validate()
 	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "image-refresh", "max-unlaunched", "log-level"} {
@@ -69,7 +69,7 @@ func TestValidateTellsAllAtOnce(t *testing.T) {
 }
 
 // Karpenter's AWS provider reads the same values from the same variables.
-func TestVariablesStandForFlagsThatAreNotGiven(t *testing.T) {
+func TestEnvironmentVariablesSetFlagDefaults(t *testing.T) {
 	for name, value := range map[string]string{
 		"CLUSTER_NAME": "prod", "VM_MEMORY_OVERHEAD_PERCENT": "0.06", "RESERVED_ENIS": "1", "ISOLATED_VPC": "true",
 	} {

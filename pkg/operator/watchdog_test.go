@@ -10,7 +10,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-func TestTheHealthCheckFailsOnceAControllerCompletesNothing(t *testing.T) {
+func TestHealthCheckFailsOnceControllerIsStuck(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	active := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: activeWorkers}, []string{"controller"})
@@ -52,7 +52,7 @@ func TestTheHealthCheckFailsOnceAControllerCompletesNothing(t *testing.T) {
 }
 
 // The names of the metrics are those of controller-runtime.
-func TestControllerRuntimeHasTheMetricsOfTheHealthCheck(t *testing.T) {
+func TestControllerRuntimeExportsHealthCheckMetrics(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{activeWorkers, reconcileTotal} {
 		err := ctrlmetrics.Registry.Register(prometheus.NewGauge(prometheus.GaugeOpts{Name: name}))

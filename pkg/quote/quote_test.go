@@ -70,7 +70,7 @@ func limited(gpus string) func(*karpv1.NodePool) {
 	return func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
 }
 
-func TestAQuoteHasEveryPodOnce(t *testing.T) {
+func TestQuoteHasEveryPodOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := withMachine()
@@ -118,7 +118,7 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 	})
 }
 
-func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
+func TestHeadroomChangesNoOtherPartOfQuote(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := withMachine()
@@ -152,7 +152,7 @@ func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
 	})
 }
 
-func TestOtherPricesAreForTheSamePodsWhateverTheLimits(t *testing.T) {
+func TestAlternativePricesIgnoreLimitsForSamePods(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	limited("2")(&c.NodePools[0])
@@ -164,7 +164,7 @@ func TestOtherPricesAreForTheSamePodsWhateverTheLimits(t *testing.T) {
 	}
 }
 
-func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
+func TestAlternativePricesUseExistingNodes(t *testing.T) {
 	t.Parallel()
 	c := withMachine()
 	c.Pods = Pods("p", 9, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
@@ -178,7 +178,7 @@ func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
 	}
 }
 
-func TestOverridesGoWhenEveryReplicaIsAWholeGPU(t *testing.T) {
+func TestWholeGPUPriceIgnoresReplicaOverrides(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.Overrides = []v1alpha1.ReplicasOverride{{GPUName: "t4", Replicas: 5}}
@@ -199,7 +199,7 @@ func TestOverridesGoWhenEveryReplicaIsAWholeGPU(t *testing.T) {
 	}
 }
 
-func TestWholeGPUsThatNoMachineHasAreTold(t *testing.T) {
+func TestQuoteReportsPodsThatWholeGPUsCannotHold(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.Pods = Pods("p", 2, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "7"))
@@ -209,7 +209,7 @@ func TestWholeGPUsThatNoMachineHasAreTold(t *testing.T) {
 	}
 }
 
-func TestPodsAreToldByWhatMadeThem(t *testing.T) {
+func TestPodsAreGroupedByOwner(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	replicaSet := func(pod *corev1.Pod) {
@@ -224,7 +224,7 @@ func TestPodsAreToldByWhatMadeThem(t *testing.T) {
 	}
 }
 
-func TestJSONHasListsEvenWhereThereIsNothing(t *testing.T) {
+func TestJSONHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	got, err := json.Marshal(of(t, Shared()))
 	if err != nil {
@@ -236,7 +236,7 @@ func TestJSONHasListsEvenWhereThereIsNothing(t *testing.T) {
 	}
 }
 
-func TestTheCheapestOfASweepPlacesTheMostPods(t *testing.T) {
+func TestCheapestOfSweepPlacesMostPods(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	limited("1")(&c.NodePools[0])
@@ -265,7 +265,7 @@ No pod states how much memory of the GPU it needs (annotation karve.sh/gpu-memor
 	}
 }
 
-func TestPoolsThatTakeSpotMachinesWithoutPrices(t *testing.T) {
+func TestUnpricedReportsPoolsWithoutSpotPrices(t *testing.T) {
 	t.Parallel()
 	c := Recipe()
 	c.NodePools = append(c.NodePools, Pool("silent", "gpu"), StockPool("stock", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)),
@@ -294,7 +294,7 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-func TestAQuoteSaysIntoHowManyAGPUIsSharedThatHasARange(t *testing.T) {
+func TestQuoteShowsReplicasPerGPUOfRange(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = new(int32(40))

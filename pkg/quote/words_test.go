@@ -51,7 +51,7 @@ func TestBesideNamesTheDifference(t *testing.T) {
 	}
 }
 
-func TestALineNamesThreeWorkloadsOrFour(t *testing.T) {
+func TestWorkloadsAreAbbreviated(t *testing.T) {
 	t.Parallel()
 	q := Quote{pods: map[string]pod{}}
 	var pods []string

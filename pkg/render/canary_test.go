@@ -15,7 +15,7 @@ import (
 )
 
 // A canary must be like any other machine of its pool. Otherwise its result says nothing about them.
-func TestACanaryIsAMachineOfItsPoolThatNobodysPodsComeTo(t *testing.T) {
+func TestCanaryMatchesPoolButAdmitsNoPods(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	view := snapshot.Build(c)

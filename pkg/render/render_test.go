@@ -58,7 +58,7 @@ func launch(t *testing.T, view *snapshot.View, instanceType, capacityType string
 	return planner.Launch{Offering: i, Pods: pods}
 }
 
-func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
+func TestClaimHoldsExactlyWhatKarpenterNeeds(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	got := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000", "default/a-002", "default/b"))
@@ -106,7 +106,7 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 	}
 }
 
-func TestEveryFieldOfTheTemplateReachesTheClaim(t *testing.T) {
+func TestClaimHasEveryTemplateField(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	spec := &c.NodePools[0].Spec.Template.Spec
@@ -138,7 +138,7 @@ func TestEveryFieldOfTheTemplateReachesTheClaim(t *testing.T) {
 	}
 }
 
-func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
+func TestClaimListsAlternativesForMinValues(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.Requirements = slices.Delete(c.NodePools[0].Spec.Template.Spec.Requirements, 2, 3)
@@ -180,7 +180,7 @@ func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
 }
 
 // The validation rules of the NodeClaim CRD that a requirement can break.
-func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
+func TestClaimPassesAPIValidation(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
@@ -205,7 +205,7 @@ func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
 	}
 }
 
-func TestHowLongAMachineMayDrainWhereThePoolSaysNothing(t *testing.T) {
+func TestTerminationGracePeriodDefaultsToGPUNodeClass(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]*metav1.Duration{
 		"": {Duration: time.Hour}, "90m": {Duration: 90 * time.Minute}, v1alpha1.IdleNever: nil, "nonsense": nil,
@@ -220,7 +220,7 @@ func TestHowLongAMachineMayDrainWhereThePoolSaysNothing(t *testing.T) {
 	}
 }
 
-func TestATerminationGracePeriodOfThePoolIsKept(t *testing.T) {
+func TestTerminationGracePeriodOfPoolIsKept(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
@@ -232,7 +232,7 @@ func TestATerminationGracePeriodOfThePoolIsKept(t *testing.T) {
 	}
 }
 
-func TestOurStartupTaintIsThereOnceThoughTheTemplateHasIt(t *testing.T) {
+func TestStartupTaintIsNotDuplicated(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.StartupTaints = []corev1.Taint{render.ReplicasNotReadyTaint()}
@@ -244,7 +244,7 @@ func TestOurStartupTaintIsThereOnceThoughTheTemplateHasIt(t *testing.T) {
 }
 
 // Each distinct set of labels creates another launch template.
-func TestLaunchesOfOneOfferingForOtherPodsHaveTheSameLabels(t *testing.T) {
+func TestLaunchesOfOneOfferingHaveSameLabels(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	one := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
@@ -257,7 +257,7 @@ func TestLaunchesOfOneOfferingForOtherPodsHaveTheSameLabels(t *testing.T) {
 	}
 }
 
-func TestAClaimSharesNothingWithThePoolThatItWasMadeFrom(t *testing.T) {
+func TestClaimSharesNoMemoryWithPool(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
@@ -275,7 +275,7 @@ func TestAClaimSharesNothingWithThePoolThatItWasMadeFrom(t *testing.T) {
 	}
 }
 
-func TestRenderingIsRepeatable(t *testing.T) {
+func TestNodeClaimIsDeterministic(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
@@ -288,7 +288,7 @@ func TestRenderingIsRepeatable(t *testing.T) {
 	}
 }
 
-func TestTheNameIsAFunctionOfThePoolTheOfferingAndThePods(t *testing.T) {
+func TestNameDependsOnPoolOfferingAndPods(t *testing.T) {
 	t.Parallel()
 	pool := Pool("gpu-shared", "x")
 	offering := func(instanceType, zone, capacityType string, labels map[string]string) *snapshot.Offering {
@@ -320,7 +320,7 @@ func TestTheNameIsAFunctionOfThePoolTheOfferingAndThePods(t *testing.T) {
 }
 
 // A pod that is still pending after a machine was launched for it gets another machine: its place was taken, or its machine is being replaced.
-func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
+func TestSecondLaunchForSamePodsHasNewName(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
@@ -342,7 +342,7 @@ func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
 }
 
 // A machine that was launched for the pods never started, and something keeps it.
-func TestALaunchInTheSteadOfABrokenMachineHasANameOfItsOwn(t *testing.T) {
+func TestLaunchThatReplacesBrokenMachineHasNewName(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	view := snapshot.Build(c)
@@ -359,7 +359,7 @@ func TestALaunchInTheSteadOfABrokenMachineHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAReplacementNamesTheNodesThatItsPodsComeFrom(t *testing.T) {
+func TestReplacesAnnotationNamesFormerNodesOfPods(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
@@ -373,7 +373,7 @@ func TestAReplacementNamesTheNodesThatItsPodsComeFrom(t *testing.T) {
 	}
 }
 
-func TestTheNameIsALabelOfDNSWhateverThePoolIsCalled(t *testing.T) {
+func TestNameIsDNSLabelForAnyPoolName(t *testing.T) {
 	t.Parallel()
 	offering := &snapshot.Offering{Type: TypeNamed("g4dn.xlarge")}
 	for _, pool := range []string{

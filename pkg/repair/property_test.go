@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func TestWhateverAilsAFleet(t *testing.T) {
+func TestDiagnosisHoldsForAnyFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, laws)
 }

@@ -136,7 +136,7 @@ func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
 	return c
 }
 
-func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
+func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 	t.Parallel()
 	unhealthy := notReady(time.Hour)
 	borneStill := says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
@@ -201,7 +201,7 @@ func silentAs(changes ...func(*snapshot.Machine)) func(*snapshot.Machine) {
 
 func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return edits }
 
-func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
+func TestMessageNamesUnhealthyMachinesAndRemedy(t *testing.T) {
 	t.Parallel()
 	cluster, machines := fleet(5, notReady(time.Hour), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	d := Diagnose(cluster, machines, borne)
@@ -215,8 +215,8 @@ func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAZoneThatIsOutCostsNoMachine uses pools with one machine each, for which a limit by share of a pool has no effect.
-func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
+// TestZoneOutageRepairsNoMachine uses pools with one machine each, for which a limit by share of a pool has no effect.
+func TestZoneOutageRepairsNoMachine(t *testing.T) {
 	t.Parallel()
 	pools := func(machines []snapshot.Machine) {
 		for i := range machines {
@@ -268,7 +268,7 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 	})
 }
 
-func TestMachinesThatAreGivenBackAreNoZoneThatIsOut(t *testing.T) {
+func TestDeletedMachinesAreNoZoneOutage(t *testing.T) {
 	t.Parallel()
 	going := silentAs(deleting)
 	cluster, machines := fleet(4, going, going, going)
@@ -277,7 +277,7 @@ func TestMachinesThatAreGivenBackAreNoZoneThatIsOut(t *testing.T) {
 	}
 }
 
-func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
+func TestClockJumpMakesNoMachineUnhealthy(t *testing.T) {
 	t.Parallel()
 	cluster, machines := fleet(10, notReady(time.Minute))
 	cluster.Now = now.Add(24 * time.Hour)
@@ -297,7 +297,7 @@ func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
 	}
 }
 
-func TestPeopleCanKeepASickMachine(t *testing.T) {
+func TestAnnotationKeepsUnhealthyMachine(t *testing.T) {
 	t.Parallel()
 	for name, keep := range map[string]func(*snapshot.Machine){
 		"by the Node":  func(m *snapshot.Machine) { m.Node.Annotations[DoNotRepair] = "true" },
@@ -310,7 +310,7 @@ func TestPeopleCanKeepASickMachine(t *testing.T) {
 	}
 }
 
-func TestAMachineThatStandsForSickOnesIsLetBeForLongerEachTime(t *testing.T) {
+func TestReplacementsInRowWaitLongerEachTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		repairs string
@@ -338,7 +338,7 @@ func TestAMachineThatStandsForSickOnesIsLetBeForLongerEachTime(t *testing.T) {
 	}
 }
 
-func TestSickMachinesInARowAreCounted(t *testing.T) {
+func TestReplacementsInRowAreCounted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		replacing, repairs string

@@ -49,7 +49,7 @@ func (w *imaginary) told(reason string) bool {
 	return slices.ContainsFunc(w.events, func(e Event) bool { return e.Reason == reason })
 }
 
-func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
+func TestHealthyImageIsTestedSoakedPromotedAndRolledOut(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -82,7 +82,7 @@ func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
 }
 
 // The verdict comes within the canary's time plus a minute, and no production node gets the image.
-func TestABadImageIsDistrustedInTimeAndTheClassIsUntouched(t *testing.T) {
+func TestImageThatFailsCanaryIsDistrustedAndClassIsUnchanged(t *testing.T) {
 	t.Parallel()
 	for is, reason := range map[kind]string{neverJoins: "NodeNotJoined", neverExposes: "ReplicasMissing", failsItsCheck: "CheckFailed"} {
 		t.Run(reason, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestABadImageIsDistrustedInTimeAndTheClassIsUntouched(t *testing.T) {
 	}
 }
 
-func TestAnImageThatAilsWhileItIsWatchedIsDistrusted(t *testing.T) {
+func TestImageThatFailsDuringSoakIsDistrusted(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), ails)
@@ -122,7 +122,7 @@ func TestAnImageThatAilsWhileItIsWatchedIsDistrusted(t *testing.T) {
 	}
 }
 
-func TestAnImageWhoseNodesFailIsTakenBack(t *testing.T) {
+func TestImageWhoseNodesFailIsRolledBack(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), failsLater)
@@ -139,7 +139,7 @@ func TestAnImageWhoseNodesFailIsTakenBack(t *testing.T) {
 	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted", "never exposed their replicas: node-1")
 }
 
-func TestOneNodeThatFailsAmongOthersIsTolerated(t *testing.T) {
+func TestSingleFailedNodeDoesNotRollBackImage(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -157,7 +157,7 @@ func TestOneNodeThatFailsAmongOthersIsTolerated(t *testing.T) {
 }
 
 // The test starts on a Friday at 23:30.
-func TestNothingIsPromotedOutsideTheWindows(t *testing.T) {
+func TestImageIsPromotedOnlyWithinWindows(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.now = time.Date(2026, 3, 6, 23, 30, 0, 0, time.UTC)
@@ -174,7 +174,7 @@ func TestNothingIsPromotedOutsideTheWindows(t *testing.T) {
 	w.want(t, v1alpha1.StepRolling, "v2")
 }
 
-func TestPromoteNowSkipsTheSoakAndTheWindowsButNotTheCanary(t *testing.T) {
+func TestPromoteNowSkipsSoakAndWindowsButNotCanary(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.now = time.Date(2026, 3, 6, 23, 30, 0, 0, time.UTC)
@@ -189,7 +189,7 @@ func TestPromoteNowSkipsTheSoakAndTheWindowsButNotTheCanary(t *testing.T) {
 	}
 }
 
-func TestPausedBeginsNothing(t *testing.T) {
+func TestPausedRolloutStartsNoCanary(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused })
@@ -206,7 +206,7 @@ func TestPausedBeginsNothing(t *testing.T) {
 	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Waiting", "once spec.promotion is Automatic")
 }
 
-func TestAnEarlierReleaseIsGoneBackToAtOnce(t *testing.T) {
+func TestRollbackToEarlierReleaseHappensAtOnce(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -226,7 +226,7 @@ func TestAnEarlierReleaseIsGoneBackToAtOnce(t *testing.T) {
 	w.want(t, v1alpha1.StepSettled, "v1")
 }
 
-func TestADistrustedImageIsTriedAgainWhenTheSpecIsEditedToNameIt(t *testing.T) {
+func TestDistrustedImageIsRetriedWhenSpecNamesIt(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), failsItsCheck)
@@ -248,7 +248,7 @@ func TestADistrustedImageIsTriedAgainWhenTheSpecIsEditedToNameIt(t *testing.T) {
 	}
 }
 
-func TestEachArchitectureHasItsCanaryInTurn(t *testing.T) {
+func TestEachArchitectureHasItsOwnCanary(t *testing.T) {
 	t.Parallel()
 	w := settled(t, "amd64", "arm64")
 	w.publish(release(2, "amd64", "arm64"), fine)
@@ -267,7 +267,7 @@ func TestEachArchitectureHasItsCanaryInTurn(t *testing.T) {
 	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ArchitectureMissing", "v3 has no image for arm64")
 }
 
-func TestWhatIsNotTheImagesFaultIsTriedAgainLater(t *testing.T) {
+func TestFailureUnrelatedToImageIsRetriedLater(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		break_, mend func(*imaginary)
@@ -308,7 +308,7 @@ func TestWhatIsNotTheImagesFaultIsTriedAgainLater(t *testing.T) {
 	}
 }
 
-func TestACanaryThatIsTakenAwayWhileItSoaksIsTriedAgain(t *testing.T) {
+func TestCanaryLostDuringSoakIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -324,7 +324,7 @@ func TestACanaryThatIsTakenAwayWhileItSoaksIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAClassThatSomebodyElseChangedIsLeftAlone(t *testing.T) {
+func TestClassChangedByOthersIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -344,7 +344,7 @@ func TestAClassThatSomebodyElseChangedIsLeftAlone(t *testing.T) {
 	w.want(t, v1alpha1.StepSettled, "by-hand")
 }
 
-func TestAnOlderRecommendationIsNotFollowed(t *testing.T) {
+func TestOlderRecommendedReleaseIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(0, "amd64"), fine)
@@ -354,7 +354,7 @@ func TestAnOlderRecommendationIsNotFollowed(t *testing.T) {
 }
 
 // Releases that come more often than windows open must not keep each other from being promoted. A release that is withdrawn is dropped.
-func TestAnImageThatIsBeingTriedIsTriedToItsEndUnlessItIsWithdrawn(t *testing.T) {
+func TestNewerReleaseDoesNotInterruptCandidate(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -372,7 +372,7 @@ func TestAnImageThatIsBeingTriedIsTriedToItsEndUnlessItIsWithdrawn(t *testing.T)
 	}
 }
 
-func TestWithoutAWSWhatIsKnownGoesOn(t *testing.T) {
+func TestRolloutContinuesDuringAWSOutage(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -387,7 +387,7 @@ func TestWithoutAWSWhatIsKnownGoesOn(t *testing.T) {
 	w.want(t, v1alpha1.StepSettled, "v2")
 }
 
-func TestAClassThatIsGoneLeavesNothingBehindAndItsSuccessorIsTakenOver(t *testing.T) {
+func TestDeletedClassIsCleanedUpAndRecreatedClassIsAdopted(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.publish(release(2, "amd64"), fine)
@@ -403,7 +403,7 @@ func TestAClassThatIsGoneLeavesNothingBehindAndItsSuccessorIsTakenOver(t *testin
 	w.want(t, v1alpha1.StepTesting, "v1")
 }
 
-func TestAWindowThatCannotBeReadIsSaid(t *testing.T) {
+func TestInvalidWindowIsReported(t *testing.T) {
 	t.Parallel()
 	for _, window := range []v1alpha1.PromotionWindow{
 		{Schedule: "61 9 * * 1-4", Duration: "6h"}, {Schedule: "0 9 * * 1-4", Duration: "6h", TimeZone: "Mars/Olympus"}, {Schedule: "0 9 30 2 *", Duration: "6h"},
@@ -432,7 +432,7 @@ func once(t *testing.T) *imaginary {
 	return w
 }
 
-func TestARolloutWhosePinnedImageIsGoneGoesBackToTheLastGoodOne(t *testing.T) {
+func TestRolloutRollsBackWhenPinnedImageIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := once(t)
 	w.vanish(w.released["v2"])
@@ -450,7 +450,7 @@ func TestARolloutWhosePinnedImageIsGoneGoesBackToTheLastGoodOne(t *testing.T) {
 	w.want(t, v1alpha1.StepRolling, "v3")
 }
 
-func TestARolloutWithoutAnyImageLeftPinsTheNextOneThatPassesItsCheck(t *testing.T) {
+func TestRolloutWithoutImagePinsNextOneThatPassesCheck(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
 	w.now = w.now.Add(5 * 24 * time.Hour) // It is a Saturday. The next window opens in two days.
@@ -471,7 +471,7 @@ func TestARolloutWithoutAnyImageLeftPinsTheNextOneThatPassesItsCheck(t *testing.
 	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
 }
 
-func TestAnOlderImageThatIsRecommendedAgainReplacesOneThatIsGone(t *testing.T) {
+func TestOlderRecommendedImageReplacesDeletedOne(t *testing.T) {
 	t.Parallel()
 	w := newImaginary(release(2, "amd64"))
 	w.run(time.Minute)
@@ -481,7 +481,7 @@ func TestAnOlderImageThatIsRecommendedAgainReplacesOneThatIsGone(t *testing.T) {
 	w.want(t, v1alpha1.StepSettled, "v1") // The release has no nodes.
 }
 
-func TestAnImageThatIsGoneIsNotGoneBackTo(t *testing.T) {
+func TestRolloutDoesNotRollBackToDeletedImage(t *testing.T) {
 	t.Parallel()
 	w := once(t)
 	w.vanish(w.released["v1"])
@@ -502,7 +502,7 @@ func TestAnImageThatIsGoneIsNotGoneBackTo(t *testing.T) {
 	failing.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodesFailing", "ran well before do not exist any more")
 }
 
-func TestAPausedRolloutOrOneOfANamedImageSaysThatItIsGone(t *testing.T) {
+func TestPausedOrPinnedRolloutReportsDeletedImage(t *testing.T) {
 	t.Parallel()
 	for says, edit := range map[string]func(*v1alpha1.GPUImageRolloutSpec){
 		"set spec.promotion to Automatic": func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused },

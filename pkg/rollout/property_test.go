@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// TestWhateverHappensOnlyTriedImagesArePromoted runs rollouts with random images, faults, edits and crashes.
-func TestWhateverHappensOnlyTriedImagesArePromoted(t *testing.T) {
+// TestOnlyTestedImagesArePromoted runs rollouts with random images, faults, edits and crashes.
+func TestOnlyTestedImagesArePromoted(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, laws)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTheSavingPerMoveIsReadToTheMicroDollar(t *testing.T) {
+func TestSavingPerMoveHasMicroDollarPrecision(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"": 50_000, "0.02": 20_000, "0": 0, "1": 1_000_000, "0.000001": 1, "999999.999999": 999_999_999_999, "12.5": 12_500_000} {
 		if got, err := (Consolidation{MinSavingPerMove: text}).SavingPerMove(); err != nil || got != want {
@@ -19,7 +19,7 @@ func TestTheSavingPerMoveIsReadToTheMicroDollar(t *testing.T) {
 	}
 }
 
-func TestFourPercentAreNearEnoughUnlessToldOtherwise(t *testing.T) {
+func TestNearEnoughDefaultsToFourPercent(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[int]Consolidation{4: {}, 0: {NearEnoughPercent: new(int32(0))}, 10: {NearEnoughPercent: new(int32(10))}} {
 		if got := c.NearEnough(); got != want {
@@ -28,7 +28,7 @@ func TestFourPercentAreNearEnoughUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestTheTimeThatAPodMustHaveRun(t *testing.T) {
+func TestSettleDuration(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"": 5 * time.Minute, "30s": 30 * time.Second, "1h30m": 90 * time.Minute} {
 		if got, err := (Consolidation{SettleAfter: text}).SettleDuration(); err != nil || got != want {
@@ -42,7 +42,7 @@ func TestTheTimeThatAPodMustHaveRun(t *testing.T) {
 	}
 }
 
-func TestPodsAreMovedUnlessToldOtherwise(t *testing.T) {
+func TestMovesPodsByDefault(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[ConsolidationPolicy]bool{"": true, ConsolidateWhenCheaper: true, ConsolidateWhenIdle: false} {
 		if got := (Consolidation{Policy: policy}).MovesPods(); got != want {

@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-func TestTheBuiltInTypesAreRead(t *testing.T) {
+func TestBuiltInTypesAreRead(t *testing.T) {
 	t.Parallel()
 	types, err := InstanceTypes()
 	if err != nil {
