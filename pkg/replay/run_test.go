@@ -81,7 +81,7 @@ func run(t *testing.T, trace replay.Trace, s replay.Setup) replay.Result {
 	return r
 }
 
-func TestConsolidationIsCheaperThanNoneWithEveryScheduler(t *testing.T) {
+func TestConsolidationIsCheaperWithEveryScheduler(t *testing.T) {
 	t.Parallel()
 	trace := short(1, 250)
 	bound := replay.Bound(&trace, solve.Solver{Effort: 2000})
@@ -101,7 +101,7 @@ func TestConsolidationIsCheaperThanNoneWithEveryScheduler(t *testing.T) {
 	}
 }
 
-func TestPodsThatWaitALittleForRoomNeedFewerMachinesAndMoves(t *testing.T) {
+func TestWaitingForRoomNeedsFewerMachinesAndMoves(t *testing.T) {
 	t.Parallel()
 	trace := short(4, 400)
 	setup := replay.Setup{Scheduler: replay.FirstFit, Provision: plans, Consolidate: karve(true), Every: time.Minute}
@@ -123,7 +123,7 @@ func TestPodsThatWaitALittleForRoomNeedFewerMachinesAndMoves(t *testing.T) {
 	}
 }
 
-func TestAPodThatFindsNoRoomWaitsForTheWindow(t *testing.T) {
+func TestPodWithoutRoomWaitsForWindow(t *testing.T) {
 	t.Parallel()
 	trace := short(5, 1)
 	// The second pod ends as it arrives. It only extends the replay.
@@ -139,7 +139,7 @@ func TestAPodThatFindsNoRoomWaitsForTheWindow(t *testing.T) {
 	}
 }
 
-func TestTheSameTraceHasTheSameResult(t *testing.T) {
+func TestReplayIsDeterministic(t *testing.T) {
 	t.Parallel()
 	trace := short(2, 120)
 	s := replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Consolidate: karve(true)}
@@ -148,7 +148,7 @@ func TestTheSameTraceHasTheSameResult(t *testing.T) {
 	}
 }
 
-func TestNoPodIsLostWhateverIsReplayed(t *testing.T) {
+func TestReplayLosesNoPods(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		trace := synthetic(rapid.Int64().Draw(t, "seed"), churn{
@@ -173,7 +173,7 @@ func TestNoPodIsLostWhateverIsReplayed(t *testing.T) {
 	})
 }
 
-func TestATraceComesInOrder(t *testing.T) {
+func TestTraceIsSortedByArrival(t *testing.T) {
 	t.Parallel()
 	trace := short(3, 500)
 	if !slices.IsSortedFunc(trace.Pods, func(a, b replay.Pod) int { return int(a.Arrives - b.Arrives) }) {

@@ -28,7 +28,7 @@ func asItShouldBe() (side, seen) {
 	}
 }
 
-func TestWhatShouldNotBeIsASurprise(t *testing.T) {
+func TestSurprises(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*seen)
@@ -61,7 +61,7 @@ func (s *seen) addMachine(pool, name string) {
 	s.nodes = append(s.nodes, node{name: name, pool: pool, seen: noon.Add(time.Second)})
 }
 
-func TestTheComparisonHolds(t *testing.T) {
+func TestCompare(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		karve, karpenter figures
@@ -81,7 +81,7 @@ func TestTheComparisonHolds(t *testing.T) {
 	}
 }
 
-func TestAMachineWithoutAPriceIsASurprise(t *testing.T) {
+func TestMachineWithoutPriceIsAnError(t *testing.T) {
 	t.Parallel()
 	p := prices{{"g4dn.xlarge", "a", "on-demand"}: 526_000}
 	one := claim{name: "c1", instanceType: "g4dn.xlarge", zone: "a", capacityType: "on-demand"}
@@ -93,7 +93,7 @@ func TestAMachineWithoutAPriceIsASurprise(t *testing.T) {
 	matches(t, err, `c1 is a spot "g4dn.xlarge" in zone "a", which has no price`)
 }
 
-func TestNodesAreToldOfOnceTheyStayReady(t *testing.T) {
+func TestNodesAreReportedOnceTheyStayReady(t *testing.T) {
 	t.Parallel()
 	ready := seen{claims: []claim{{}}, nodes: []node{{ready: true, replicas: 10}}}
 	bare := seen{claims: []claim{{}}, nodes: []node{{ready: true}}}
@@ -113,7 +113,7 @@ func TestNodesAreToldOfOnceTheyStayReady(t *testing.T) {
 	}
 }
 
-func TestProgressIsToldLineByLine(t *testing.T) {
+func TestProgressPrintsWholeLines(t *testing.T) {
 	t.Parallel()
 	said := &strings.Builder{}
 	p := &progress{story: newStory(said)}

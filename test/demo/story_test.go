@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestALongBuildIsToldBeforeItBeginsAndWhileItGoesOn(t *testing.T) {
+func TestLongBuildIsReportedBeforeAndWhileItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := newStory(&out)

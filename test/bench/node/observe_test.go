@@ -14,7 +14,7 @@ I1121 01:59:55.500000      17 manager.go:420] "Mark all resources Unhealthy for 
 I1121 01:59:55.512500      17 manager.go:319] "Processed device updates for resource" resourceName="nvidia.com/gpu" totalCount=32 healthyCount=32
 `
 
-func TestTheKubeletsLogTellsWhenThereWasNothing(t *testing.T) {
+func TestKubeletLogShowsTimeWithoutAllocatableReplicas(t *testing.T) {
 	var o observer
 	o.read(strings.NewReader(kubeletLog))
 	if got := o.kubelet.last(); got != 32 {

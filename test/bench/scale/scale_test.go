@@ -68,9 +68,9 @@ func TestEveryPhaseFillsItsColumns(t *testing.T) {
 	}
 }
 
-// TestNoMachineIsMissingAndNoneIsLaunchedTwice disturbs the controller, the API server or the watches in the middle of a burst. Every pod must get a node,
+// TestBurstLaunchesEachMachineOnceDespiteFailures disturbs the controller, the API server or the watches in the middle of a burst. Every pod must get a node,
 // and no node may stay empty.
-func TestNoMachineIsMissingAndNoneIsLaunchedTwice(t *testing.T) {
+func TestBurstLaunchesEachMachineOnceDespiteFailures(t *testing.T) {
 	cluster.Require(t)
 	const pods = 80
 	ctx := t.Context()
@@ -146,7 +146,7 @@ func TestNoMachineIsMissingAndNoneIsLaunchedTwice(t *testing.T) {
 	}
 }
 
-func TestAQuantileIsEstimatedWithinItsBucket(t *testing.T) {
+func TestQuantileInterpolatesWithinBucket(t *testing.T) {
 	t.Parallel()
 	h := histogram{1: 90, 2: 100}
 	h[inf] = 100

@@ -71,8 +71,8 @@ func TestEveryNVIDIAFamilyIsDescribed(t *testing.T) {
 	}
 }
 
-// TestKarpentersPricesAreThoseOfTheServer reads the prices with Karpenter's own provider.
-func TestKarpentersPricesAreThoseOfTheServer(t *testing.T) {
+// TestKarpenterReadsPricesOfServer reads the prices with Karpenter's own provider.
+func TestKarpenterReadsPricesOfServer(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
 	s.SetPrice("g5.xlarge", 7.5)
@@ -102,7 +102,7 @@ func TestKarpentersPricesAreThoseOfTheServer(t *testing.T) {
 	}
 }
 
-func TestAZoneHasTheNameThatAWSGivesIt(t *testing.T) {
+func TestZoneID(t *testing.T) {
 	t.Parallel()
 	for zone, want := range map[string]string{
 		"us-east-1a": "use1-az1", "us-east-1f": "use1-az6", "eu-west-3b": "euw3-az2", "ap-southeast-2c": "apse2-az3", "us-gov-west-1a": "usgw1-az1", "ca-central-1a": "cac1-az1",
@@ -113,7 +113,7 @@ func TestAZoneHasTheNameThatAWSGivesIt(t *testing.T) {
 	}
 }
 
-func TestAFilterHasWildcards(t *testing.T) {
+func TestFilterMatchesWildcards(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		pattern, text string
@@ -134,7 +134,7 @@ func TestAFilterHasWildcards(t *testing.T) {
 	}
 }
 
-func TestANewImageIsRecommendedAndADeprecatedOneStays(t *testing.T) {
+func TestNewImageIsRecommendedAndDeprecatedOneStays(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{KubernetesVersion: "1.35"})
 	parameter := func(name string) string {
@@ -189,7 +189,7 @@ func TestANewImageIsRecommendedAndADeprecatedOneStays(t *testing.T) {
 	}
 }
 
-func TestAFaultIsOfWhatItNamesUntilItIsHealed(t *testing.T) {
+func TestFaultAffectsOnlyNamedActionsUntilHealed(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
 	subnets := func(ctx context.Context) error {
@@ -250,7 +250,7 @@ func TestAFaultIsOfWhatItNamesUntilItIsHealed(t *testing.T) {
 	}
 }
 
-func TestACallThatHangsHasNoAnswerUntilItIsHealedOrGivenUp(t *testing.T) {
+func TestHungCallWaitsUntilHealedOrCancelled(t *testing.T) {
 	s, c := started(t, Config{})
 	s.Hang("STS")
 	given, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -33,7 +33,7 @@ func refusals(out *ec2.CreateFleetOutput) []string {
 	return all
 }
 
-func TestAFleetIsLaunchedInItsCheapestPoolThatIsNotRefused(t *testing.T) {
+func TestFleetUsesCheapestPoolThatIsNotRefused(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
 	in := fleetInput("t", onDemand, offering{"g5.xlarge", "us-east-1a"}, offering{"g4dn.xlarge", "us-east-1b"}, offering{"g4dn.xlarge", "us-east-1a"})
@@ -65,7 +65,7 @@ func TestAFleetIsLaunchedInItsCheapestPoolThatIsNotRefused(t *testing.T) {
 	}
 }
 
-func TestAFleetThatIsPrioritizedGoesByItsPriorities(t *testing.T) {
+func TestPrioritizedFleetUsesPriorities(t *testing.T) {
 	t.Parallel()
 	_, c := withTemplate(t, Config{}, gpuImage(t))
 	for capacityType, prioritize := range map[string]func(*ec2.CreateFleetInput){
@@ -86,7 +86,7 @@ func TestAFleetThatIsPrioritizedGoesByItsPriorities(t *testing.T) {
 	}
 }
 
-func TestASpotFleetGoesByTheSpotPricesOfZones(t *testing.T) {
+func TestSpotFleetUsesSpotPricesOfZones(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
 	s.SetSpotPrice("g5.xlarge", "us-east-1c", 0.01)
@@ -102,7 +102,7 @@ func TestASpotFleetGoesByTheSpotPricesOfZones(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeLaunchedIsRefusedWithTheCodeOfEC2(t *testing.T) {
+func TestFailedLaunchHasErrorCodeOfEC2(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{AllTypes: true}, gpuImage(t))
 	must[*ec2.CreateLaunchTemplateOutput](t)(c.ec2.CreateLaunchTemplate(t.Context(), templateInput(s, "no image", "ami-0")))
@@ -138,8 +138,8 @@ func TestWhatCannotBeLaunchedIsRefusedWithTheCodeOfEC2(t *testing.T) {
 	}
 }
 
-// TestARefusalIsOfWhatItNamesAndNothingElse draws refusals and checks that exactly the named offerings are refused.
-func TestARefusalIsOfWhatItNamesAndNothingElse(t *testing.T) {
+// TestRefusalAffectsOnlyNamedOfferings draws refusals and checks that exactly the named offerings are refused.
+func TestRefusalAffectsOnlyNamedOfferings(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
 	types, zones, capacityTypes := []string{"g4dn.xlarge", "g5.xlarge"}, []string{"us-east-1a", "us-east-1b"}, []string{onDemand, spot}

@@ -37,7 +37,7 @@ func next(t *testing.T, told <-chan Instance) Instance {
 	return Instance{}
 }
 
-func TestAnInstanceGoesThroughItsStatesAndAWatchTellsOfEach(t *testing.T) {
+func TestWatchReportsEachStateOfInstance(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{LaunchTime: time.Millisecond, ShutdownTime: time.Millisecond}, gpuImage(t))
 	before := s.Watch(t.Context())
@@ -72,8 +72,8 @@ func TestAnInstanceGoesThroughItsStatesAndAWatchTellsOfEach(t *testing.T) {
 	}
 }
 
-// TestAWatchLosesNothing draws launches and terminations, and compares the last event of each instance with its final state.
-func TestAWatchLosesNothing(t *testing.T) {
+// TestWatchMissesNoFinalState draws launches and terminations, and compares the last event of each instance with its final state.
+func TestWatchMissesNoFinalState(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		s, c := withTemplate(t, Config{}, gpuImage(t))
@@ -105,7 +105,7 @@ func TestAWatchLosesNothing(t *testing.T) {
 	})
 }
 
-func TestWhoListsItsInstancesGetsThemAllAndNoOthers(t *testing.T) {
+func TestListingByTagReturnsExactlyTaggedInstances(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
 	foreign := fleetInput("t", onDemand, offering{"g4dn.xlarge", "us-east-1a"})
@@ -134,8 +134,8 @@ func TestWhoListsItsInstancesGetsThemAllAndNoOthers(t *testing.T) {
 	}
 }
 
-// TestKarpenterReadsTheNoticesOfInterruptions parses the messages of the queue with Karpenter's own parser.
-func TestKarpenterReadsTheNoticesOfInterruptions(t *testing.T) {
+// TestKarpenterParsesInterruptionNotices parses the messages of the queue with Karpenter's own parser.
+func TestKarpenterParsesInterruptionNotices(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
 	id := launchOne(t, c)
@@ -187,7 +187,7 @@ func TestKarpenterReadsTheNoticesOfInterruptions(t *testing.T) {
 	}
 }
 
-func TestAMessageIsReceivedUntilItIsDeletedAndNeverByTwoAtOnce(t *testing.T) {
+func TestMessageIsRedeliveredUntilDeleted(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{Queue: "q"})
 	queue := new(s.URL + "/" + account + "/q")

@@ -12,8 +12,8 @@ import (
 )
 
 // In the query protocol of EC2, IAM and STS, requests are forms and responses are XML. The names follow from those of the SDK's fields, with the
-// exceptions below, so reflection reads and writes the SDK's own types. The tests TestEveryRequestIsReadAsTheSDKWroteIt and
-// TestEveryActionAnswersWhatTheSDKReads verify that.
+// exceptions below, so reflection reads and writes the SDK's own types. The tests TestEveryRequestRoundTrips and
+// TestSDKReadsResponseOfEveryAction verify that.
 
 // maxList limits the index in a form key, because the caller chooses it and it becomes the length of a list.
 const maxList = 1 << 14

@@ -137,8 +137,8 @@ func (s *Server) gpuImage(t *testing.T, family Family, arch string) Image {
 	return Image{}
 }
 
-// TestEveryActionAnswersWhatTheSDKReads calls every action and compares what the client reads with what the server returned.
-func TestEveryActionAnswersWhatTheSDKReads(t *testing.T) {
+// TestSDKReadsResponseOfEveryAction calls every action and compares what the client reads with what the server returned.
+func TestSDKReadsResponseOfEveryAction(t *testing.T) {
 	t.Parallel()
 	s, _ := started(t, Config{AllTypes: true})
 	var mu sync.Mutex
@@ -262,8 +262,8 @@ func same(meant, read any) bool {
 
 func iamTags(key, text string) []iamtypes.Tag { return []iamtypes.Tag{{Key: &key, Value: &text}} }
 
-// TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS checks that requests for unknown objects return AWS's error and not an empty response.
-func TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS(t *testing.T) {
+// TestUnknownObjectsReturnErrorCodeOfAWS checks that requests for unknown objects return AWS's error and not an empty response.
+func TestUnknownObjectsReturnErrorCodeOfAWS(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
 	none, ctx := new("none"), t.Context()
@@ -327,7 +327,7 @@ func TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS(t *testing.T) {
 	}
 }
 
-func TestAnotherRegionHasMachinesAndImagesButNoCluster(t *testing.T) {
+func TestOtherRegionHasTypesAndImagesButNoCluster(t *testing.T) {
 	t.Parallel()
 	s, home := started(t, Config{})
 	elsewhere := ClientConfig(s.URL)
@@ -357,7 +357,7 @@ func TestAnotherRegionHasMachinesAndImagesButNoCluster(t *testing.T) {
 	}
 }
 
-func TestWhoHasAPolicyMayDoWhatItAllows(t *testing.T) {
+func TestPolicyDecidesWhichCallsAreAllowed(t *testing.T) {
 	t.Parallel()
 	s, _ := started(t, Config{})
 	env := must[[]string](t)(s.EnvAs("reader", []byte(`{"Version": "2012-10-17", "Statement": [
@@ -395,7 +395,7 @@ func TestWhoHasAPolicyMayDoWhatItAllows(t *testing.T) {
 	}
 }
 
-func TestAServerThatComesBackAtItsAddressIsFound(t *testing.T) {
+func TestClientsReconnectToRestartedServer(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
 	s.Stop()
@@ -406,7 +406,7 @@ func TestAServerThatComesBackAtItsAddressIsFound(t *testing.T) {
 	must[*ec2.DescribeSubnetsOutput](t)(c.ec2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{}))
 }
 
-func TestTheEnvironmentMakesTheSDKCallTheServer(t *testing.T) {
+func TestEnvironmentPointsSDKToServer(t *testing.T) {
 	s, _ := started(t, Config{ClusterName: "blue", Region: "eu-west-1"})
 	for _, variable := range s.KarpenterEnv() {
 		name, text, _ := strings.Cut(variable, "=")

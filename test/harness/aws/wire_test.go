@@ -21,8 +21,8 @@ var unsaid = cmp.FilterPath(func(p cmp.Path) bool {
 	return ok && (field.Name() == "ResultMetadata" || field.Name() == "noSmithyDocumentSerde")
 }, cmp.Ignore())
 
-// TestEveryRequestIsReadAsTheSDKWroteIt writes, with the SDK's clients, a request with all fields set for every action of the query protocol.
-func TestEveryRequestIsReadAsTheSDKWroteIt(t *testing.T) {
+// TestEveryRequestRoundTrips writes, with the SDK's clients, a request with all fields set for every action of the query protocol.
+func TestEveryRequestRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, api := range []struct {
 		actions map[string]action
@@ -101,7 +101,7 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-func TestARequestThatTheServerHasNoFieldForIsAnError(t *testing.T) {
+func TestUnknownRequestFieldIsAnError(t *testing.T) {
 	t.Parallel()
 	for key, text := range map[string]string{
 		"Colour":                     "red",

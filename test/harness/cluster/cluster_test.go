@@ -28,7 +28,7 @@ func clientset(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return client
 }
 
-func TestAnAPIServerIsReadySoonAndServesTheCRDs(t *testing.T) {
+func TestAPIServerServesCRDs(t *testing.T) {
 	cluster.Require(t)
 	began := time.Now()
 	c := cluster.ForTest(t, cluster.Config{})
@@ -54,7 +54,7 @@ func TestAnAPIServerIsReadySoonAndServesTheCRDs(t *testing.T) {
 	}
 }
 
-func TestAUserHasTheRightsOfRBACAndNoOthers(t *testing.T) {
+func TestUserHasOnlyRightsFromRBAC(t *testing.T) {
 	c := cluster.ForTest(t, cluster.Config{})
 	const user = "system:serviceaccount:default:nobody"
 	path, err := c.KubeconfigFor(user)
@@ -94,7 +94,7 @@ func TestAUserHasTheRightsOfRBACAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestTwoClustersRunSideBySideAndStopLeavesNothing(t *testing.T) {
+func TestClustersRunSideBySideAndStopCleansUp(t *testing.T) {
 	cluster.Require(t)
 	var clusters []*cluster.Cluster
 	for range 2 {
@@ -123,7 +123,7 @@ func TestTwoClustersRunSideBySideAndStopLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerThatCannotStartIsToldWithItsLog(t *testing.T) {
+func TestFailedStartReportsLogOfComponent(t *testing.T) {
 	cluster.Require(t)
 	dir := t.TempDir()
 	// etcd refuses a file as its data folder.
@@ -142,7 +142,7 @@ func TestAnAPIServerThatCannotStartIsToldWithItsLog(t *testing.T) {
 	}
 }
 
-func TestAStartThatIsCancelledLeavesNothing(t *testing.T) {
+func TestCancelledStartCleansUp(t *testing.T) {
 	cluster.Require(t)
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -157,7 +157,7 @@ func TestAStartThatIsCancelledLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAKilledComponentIsReportedAndAnAPIServerComesBackWithItsData(t *testing.T) {
+func TestKilledComponentIsReportedAndAPIServerKeepsItsData(t *testing.T) {
 	exits := make(chan cluster.Component, 1)
 	c := cluster.ForTest(t, cluster.Config{OnExit: func(name cluster.Component, _ error) { exits <- name }})
 	client := clientset(t, c.RESTConfig())

@@ -107,8 +107,8 @@ spec:
   - {key: karve.sh/replicas-not-ready, effect: NoSchedule}
 `
 
-// TestEverythingTogether is a single test, because a whole cluster takes a while to start. The subtests are its steps.
-func TestEverythingTogether(t *testing.T) {
+// TestFullCluster is a single test, because a whole cluster takes a while to start. The subtests are its steps.
+func TestFullCluster(t *testing.T) {
 	cluster.Require(t)
 	began := time.Now()
 	c := cluster.ForTest(t, cluster.Config{Components: cluster.Everything(), FeatureGates: "NodeOverlay=true"})

@@ -80,7 +80,7 @@ func running(t *testing.T, n *kubelet.Node, pod *corev1.Pod) map[string]string {
 	return environment
 }
 
-func TestAPodRunsOnARealKubeletAndItsOutputCanBeRead(t *testing.T) {
+func TestPodRunsOnRealKubelet(t *testing.T) {
 	began := time.Now()
 	n := kubelet.ForTest(t, kubelet.Config{})
 	t.Logf("ready after %s", time.Since(began))
@@ -102,7 +102,7 @@ func TestAPodRunsOnARealKubeletAndItsOutputCanBeRead(t *testing.T) {
 	t.Logf("the pod was gone after %s", time.Since(began))
 }
 
-func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
+func TestNodeStopCleansUp(t *testing.T) {
 	kubelet.Require(t)
 	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
 	before := traces(t, "", "")
@@ -187,8 +187,8 @@ func traces(t *testing.T, dir, subnet string) []string {
 	return found
 }
 
-// TestANodeDiesWithItsTest kills a test that has a node. The victim cannot clean up, and runs in a process of its own.
-func TestANodeDiesWithItsTest(t *testing.T) {
+// TestNodeDiesWithItsTest kills a test that has a node. The victim cannot clean up, and runs in a process of its own.
+func TestNodeDiesWithItsTest(t *testing.T) {
 	if os.Getenv("KARVE_TEST_VICTIM") == "1" {
 		n := kubelet.ForTest(t, kubelet.Config{})
 		running(t, n, create(t, n, kubelet.Pod(namespace, "victim", "", 0)))
@@ -199,7 +199,7 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	before := traces(t, "", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	victim := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestANodeDiesWithItsTest$")
+	victim := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestNodeDiesWithItsTest$")
 	// The logs of the victim and of its cluster remain there. TempDir is too long: the paths of sockets must be short.
 	temporary, err := os.MkdirTemp("", "karve-victim-") //nolint:usetesting // See above.
 	if err != nil {

@@ -80,7 +80,7 @@ func aRollout(t *testing.T, name string, change edits) *unstructured.Unstructure
 	return o
 }
 
-func TestTheRulesOfRolloutsHold(t *testing.T) {
+func TestRolloutRules(t *testing.T) {
 	t.Parallel()
 	cluster.Require(t)
 	c, err := dynamic.NewForConfig(server.RESTConfig())
@@ -143,7 +143,7 @@ func TestTheRulesOfRolloutsHold(t *testing.T) {
 	})
 }
 
-func TestEveryRuleOfRolloutsInCELHasAPair(t *testing.T) {
+func TestEveryCELRuleOfRolloutsHasPair(t *testing.T) {
 	t.Parallel()
 	tested := map[string]bool{
 		"spec.nodeClassRef rule: nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass": true,

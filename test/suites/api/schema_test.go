@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/apis/crds/crdtest"
 )
 
-// TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is untested. A pair without a rule tests something that no longer exists.
-func TestEveryRuleHasAPair(t *testing.T) {
+// TestEveryRuleHasPair walks the generated schema. A rule without a pair of objects is untested. A pair without a rule tests something that no longer exists.
+func TestEveryRuleHasPair(t *testing.T) {
 	t.Parallel()
 	rules := rulesOf(t, "karve.sh_gpunodeclasses.yaml")
 
@@ -40,7 +40,7 @@ func rulesOf(t *testing.T, file string) []string {
 	return rules(crdtest.Of(t, content))
 }
 
-func TestTheWalkFindsEveryKindOfRule(t *testing.T) {
+func TestWalkFindsEveryKindOfRule(t *testing.T) {
 	t.Parallel()
 	var s crdtest.Schema
 	if err := yaml.Unmarshal([]byte(`

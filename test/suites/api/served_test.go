@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-func TestWhatIsLeftOutGetsItsDefault(t *testing.T) {
+func TestUnsetFieldsGetDefaults(t *testing.T) {
 	t.Parallel()
 	cluster.Require(t)
 	classes := client(t)
@@ -68,7 +68,7 @@ func TestWhatIsLeftOutGetsItsDefault(t *testing.T) {
 	}
 }
 
-func TestATypedObjectGoesThereAndBack(t *testing.T) {
+func TestTypedObjectRoundTrips(t *testing.T) {
 	t.Parallel()
 	cluster.Require(t)
 	typed := &v1alpha1.GPUNodeClass{
@@ -168,7 +168,7 @@ func TestPrinterColumns(t *testing.T) {
 	}
 }
 
-func TestTheKindIsServedUnderItsNames(t *testing.T) {
+func TestKindIsServedUnderItsNames(t *testing.T) {
 	t.Parallel()
 	cluster.Require(t)
 	disco, err := discovery.NewDiscoveryClientForConfig(server.RESTConfig())

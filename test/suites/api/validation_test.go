@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
 // edits are changes to a valid object, by path; nil removes the field.
 type edits map[string]any
 
-// pairs are all rules of the schema, each with an object that it accepts and one that it rejects. Both objects satisfy all other rules. TestEveryRuleHasAPair
+// pairs are all rules of the schema, each with an object that it accepts and one that it rejects. Both objects satisfy all other rules. TestEveryRuleHasPair
 // compares the list with the schema. The message of a CEL rule is part of its name.
 var pairs = []struct {
 	rule    string

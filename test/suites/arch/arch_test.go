@@ -164,7 +164,7 @@ type listed struct {
 	Deps       []string
 }
 
-func TestImportsKeepToTheirSideOfTheLine(t *testing.T) {
+func TestImportsFollowRules(t *testing.T) {
 	t.Parallel()
 	touch(t)
 	packages := slices.Concat(list(t, ".", "./..."), list(t, "test", "./..."))
@@ -173,7 +173,7 @@ func TestImportsKeepToTheirSideOfTheLine(t *testing.T) {
 	}
 }
 
-func TestABreachIsSeen(t *testing.T) {
+func TestBreachesAreFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		pkg  listed

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the diagram of imports in docs/architecture.md")
 
-func TestTheDiagramShowsTheImports(t *testing.T) {
+func TestDiagramShowsImports(t *testing.T) {
 	t.Parallel()
 	touch(t)
 	const page, begin, end = "../../../docs/architecture.md", "<!-- imports -->\n", "<!-- end of imports -->\n"
@@ -96,7 +96,7 @@ func diagram(all imports) string {
 	return b.String()
 }
 
-func TestAnImportThatFollowsFromOthersIsNotDrawn(t *testing.T) {
+func TestDiagramOmitsTransitiveImports(t *testing.T) {
 	t.Parallel()
 	all := folders([]listed{
 		pkg("cmd/a", module+"/pkg/b/inner", module+"/pkg/c", "strings"), pkg("pkg/b/inner", module+"/pkg/b", module+"/pkg/c"), pkg("pkg/c"),

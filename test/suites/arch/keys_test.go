@@ -14,7 +14,7 @@ import (
 )
 
 // The controller and the agent share keys only through the constants of pkg/nodecontract. If a key is written twice, a change may miss one of them.
-func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
+func TestNodeContractKeysAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	const contract = "pkg/nodecontract"
 	all := parseAll(t, "../../..", "pkg", "cmd")
@@ -50,7 +50,7 @@ func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
 var keysOfAWS = regexp.MustCompile(`k8s\.aws|amazonaws|csi\.aws|aws-ebs|EC2NodeClass|\bami-|amiSelector|subnetSelector|amiFamily|SpotInterrupted`)
 
 // Support for another cloud is another folder, so other packages get AWS's keys from pkg/cloud.
-func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
+func TestOnlyAWSPackagesUseAWSKeys(t *testing.T) {
 	t.Parallel()
 	// The API mentions EC2NodeClasses as an example and in GPUImageRollouts, and user-facing texts about the API do so too.
 	mayName := anyOf(under("pkg/cloud/aws"), under("pkg/catalog/builtin"), under("pkg/apis"), under("pkg/manifests"), under("pkg/operator"), under("pkg/metrics"), under("cmd"))
@@ -93,7 +93,7 @@ func breachesOfAWS(file *ast.File) []written {
 	return all
 }
 
-func TestAKeyOfAWSIsSeen(t *testing.T) {
+func TestAWSKeysAreFound(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
 		`"karpenter.k8s.aws/instance-family"`: 1, `"see spec.amiSelectorTerms"`: 1, `"topology.ebs.csi.aws.com/zone"`: 1, `pv.Spec.AWSElasticBlockStore`: 1, `"ami-" + id`: 1,

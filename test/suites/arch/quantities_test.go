@@ -13,7 +13,7 @@ import (
 // wraps are the methods of resource.Quantity that overflow or silently lose precision. No other type in the released code has methods with these names.
 var wraps = map[string]bool{"Value": true, "MilliValue": true, "ScaledValue": true, "AsInt64": true, "AsApproximateFloat64": true, "AsScaledInt64": true}
 
-func TestQuantitiesAreConvertedInOnePlaceThatSaturates(t *testing.T) {
+func TestOnlyAmountConvertsQuantities(t *testing.T) {
 	t.Parallel()
 	for _, root := range []string{"../../../pkg", "../../../cmd"} {
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

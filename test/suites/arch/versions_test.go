@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestModulesThatAreBuiltTogetherAgreeOnVersions keeps builds small: if two modules require different versions of a package, it is compiled twice, and so is
+// TestModulesBuiltTogetherAgreeOnVersions keeps builds small: if two modules require different versions of a package, it is compiled twice, and so is
 // every package that imports it.
-func TestModulesThatAreBuiltTogetherAgreeOnVersions(t *testing.T) {
+func TestModulesBuiltTogetherAgreeOnVersions(t *testing.T) {
 	t.Parallel()
 	for name, pair := range map[string]struct {
 		module, like string

@@ -372,7 +372,7 @@ var lies = []string{`{offer: 4}`, `{offer: 40}`, `{flap: 1s}`, `{flap: 6s}`, `{o
 // memories are the values of GPU memory that a lying agent reports.
 var memories = []string{"0", "1", most, "much"}
 
-func TestLiesAreSuchAsAnAgentCanTell(t *testing.T) {
+func TestFalseReportsAreValidAgentOutput(t *testing.T) {
 	t.Parallel()
 	for _, rule := range lies {
 		if _, err := simulator.ParseRules(&corev1.ConfigMap{Data: map[string]string{steady: rule}}); err != nil {

@@ -40,8 +40,8 @@ const calm = 10 * time.Minute
 // start bounds how long the cluster takes to settle before the first fault.
 const start = 4 * time.Minute
 
-// TestNothingIsLostOnTheWay plays a script and checks the final state. KARVE_CHAOS_SEED sets the seed and KARVE_CHAOS_DURATION the length of the script.
-func TestNothingIsLostOnTheWay(t *testing.T) {
+// TestClusterSettlesAfterFaults plays a script and checks the final state. KARVE_CHAOS_SEED sets the seed and KARVE_CHAOS_DURATION the length of the script.
+func TestClusterSettlesAfterFaults(t *testing.T) {
 	cluster.Require(t)
 	seed, during := settings(t)
 	t.Logf("KARVE_CHAOS_SEED=%d KARVE_CHAOS_DURATION=%s", seed, during)

@@ -161,7 +161,7 @@ func (g *guard) counts() string {
 	return fmt.Sprintf("%d pods were evicted, %d were lost with their nodes", g.evicted, g.died)
 }
 
-func TestABudgetIsBrokenByWhoTakesAPodAwayAndNotByADeadNode(t *testing.T) {
+func TestOnlyEvictionsBreachBudget(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	pod := func(i int, ready bool, reason string) *corev1.Pod {

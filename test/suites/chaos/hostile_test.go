@@ -262,7 +262,7 @@ func hindrance(p *corev1.Pod) string {
 	return ""
 }
 
-func TestOnlyPodsThatCannotRunMayStayPending(t *testing.T) {
+func TestOnlyUnschedulablePodsMayStayPending(t *testing.T) {
 	t.Parallel()
 	for _, h := range hostiles {
 		if why := hindrance(h.pod(standing, steady)); (why == "") != h.runs {

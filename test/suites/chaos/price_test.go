@@ -151,7 +151,7 @@ func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, er
 	return 0, fmt.Errorf("NodeClaim %s got a %s %s in %s, which has no price", claim.Name, capacityType, name, zone)
 }
 
-func TestMachinesMayCostALittleMoreThanThePlan(t *testing.T) {
+func TestFleetMayCostSlightlyMoreThanPlan(t *testing.T) {
 	t.Parallel()
 	for fleet, want := range map[planner.MicroUSD]int{900_000: 0, 1_050_000: 0, 1_050_001: 1} {
 		if got := (bill{fleet: fleet, plan: 1_000_000}).wrongs(); len(got) != want {
@@ -160,7 +160,7 @@ func TestMachinesMayCostALittleMoreThanThePlan(t *testing.T) {
 	}
 }
 
-func TestThePriceIsKnownWhileABreakerIsHalfOpen(t *testing.T) {
+func TestPriceIsKnownWhilePoolIsProbed(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")

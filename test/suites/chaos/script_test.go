@@ -145,7 +145,7 @@ func shuffled(random *rand.Rand) []fault {
 	return round
 }
 
-func TestASeedAlwaysDrawsTheSameScriptAndAllFaultsEnd(t *testing.T) {
+func TestScriptIsDeterministicAndAllFaultsEnd(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		for _, during := range []time.Duration{5 * time.Second, 40 * time.Second, 15 * time.Minute} {

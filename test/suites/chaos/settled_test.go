@@ -267,7 +267,7 @@ func settledPicture() *picture {
 	}
 }
 
-func TestWhatIsLeftBehindIsSeen(t *testing.T) {
+func TestLeftoversAreFound(t *testing.T) {
 	t.Parallel()
 	if got := settledPicture().wrongs(); len(got) > 0 {
 		t.Fatalf("nothing is wrong, but %q", got)

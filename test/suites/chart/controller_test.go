@@ -67,7 +67,7 @@ func objects(t *testing.T, options ...string) chart.Objects {
 	return made
 }
 
-func TestTheLinterHasNothingToSayOfTheController(t *testing.T) {
+func TestControllerChartPassesLint(t *testing.T) {
 	for name, options := range combinations {
 		if err := controller.Lint(t.Context(), options...); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -78,13 +78,13 @@ func TestTheLinterHasNothingToSayOfTheController(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerTakesWhatTheChartMakes creates the objects on a real API server, which rejects unknown fields.
-func TestTheAPIServerTakesWhatTheChartMakes(t *testing.T) {
+// TestAPIServerAcceptsRenderedChart creates the objects on a real API server, which rejects unknown fields.
+func TestAPIServerAcceptsRenderedChart(t *testing.T) {
 	k, namespace := restricted(t)
 	for name, options := range combinations {
 		for _, o := range objects(t, options...) {
 			if strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/") {
-				continue // Its CRDs are not installed: see TestPrometheusFindsTheMetrics.
+				continue // Its CRDs are not installed: see TestMonitorsSelectMetricsEndpoints.
 			}
 			if strings.HasPrefix(o.GetNamespace(), "karve-") {
 				o.SetNamespace(namespace)
@@ -98,8 +98,8 @@ func TestTheAPIServerTakesWhatTheChartMakes(t *testing.T) {
 	}
 }
 
-// TestTheControllerRunsWhereNamespacesAreRestricted has the API server admit the pods, as when the ReplicaSet creates them.
-func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
+// TestControllerRunsInRestrictedNamespace has the API server admit the pods, as when the ReplicaSet creates them.
+func TestControllerRunsInRestrictedNamespace(t *testing.T) {
 	k, namespace := restricted(t)
 	for name, options := range combinations {
 		for deployment, d := range named[appsv1.Deployment](t, objects(t, options...), "Deployment") {
@@ -110,8 +110,8 @@ func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
 	}
 }
 
-// TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot creates the namespaces of the chart under other names.
-func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
+// TestOnlyAgentNamespaceAdmitsAgent creates the namespaces of the chart under other names.
+func TestOnlyAgentNamespaceAdmitsAgent(t *testing.T) {
 	k, own := restricted(t)
 	all := objects(t, needed, "--set=imageRollouts.enabled=true")
 	agent := into[appsv1.DaemonSet](t, all, "DaemonSet")
@@ -135,7 +135,7 @@ func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
 	}
 }
 
-func TestNoNamespaceIsMadeThatIsNotNeeded(t *testing.T) {
+func TestChartCreatesOnlyNeededNamespaces(t *testing.T) {
 	for options, want := range map[string][]string{
 		"":                   {"karve-node"},
 		"node.enabled=false": nil,
@@ -187,7 +187,7 @@ func makeNamespace(t *testing.T, k client.Client, labels map[string]string) stri
 	return namespace.Name
 }
 
-func TestWhatBelongsToTheControllerFindsItsPodsAndNotTheAgents(t *testing.T) {
+func TestControllerSelectorsDoNotMatchAgentPods(t *testing.T) {
 	all := objects(t, combinations["everything"]...)
 	d := into[appsv1.Deployment](t, all, "Deployment")
 	pod, agent := labels.Set(d.Spec.Template.Labels), labels.Set(into[appsv1.DaemonSet](t, all, "DaemonSet").Spec.Template.Labels)
@@ -232,7 +232,7 @@ func TestWhatBelongsToTheControllerFindsItsPodsAndNotTheAgents(t *testing.T) {
 	}
 }
 
-func TestPrometheusFindsTheMetrics(t *testing.T) {
+func TestMonitorsSelectMetricsEndpoints(t *testing.T) {
 	all := objects(t, combinations["everything"]...)
 	monitor := into[monitoringv1.ServiceMonitor](t, all, "ServiceMonitor")
 	service := into[corev1.Service](t, all, "Service")
@@ -258,7 +258,7 @@ func TestPrometheusFindsTheMetrics(t *testing.T) {
 	}
 }
 
-func TestTheAgentRunsOnTheNodesOfKarvesPoolsOnly(t *testing.T) {
+func TestAgentRunsOnlyOnNodesOfKarvePools(t *testing.T) {
 	pod := corev1.Pod{Spec: into[appsv1.DaemonSet](t, objects(t, needed), "DaemonSet").Spec.Template.Spec}
 	for label, want := range map[string]bool{"karve.sh/gpunodeclass=shared": true, "nvidia.com/gpu.present=true": false, "karpenter.k8s.aws/instance-gpu-manufacturer=nvidia": false} {
 		if got := runsOn(t, &pod, label); got != want {
@@ -267,8 +267,8 @@ func TestTheAgentRunsOnTheNodesOfKarvesPoolsOnly(t *testing.T) {
 	}
 }
 
-// TestAPackedChartIsWhole packages the charts as for a release. Their CRDs and RBAC rules are symbolic links.
-func TestAPackedChartIsWhole(t *testing.T) {
+// TestPackagedChartIsComplete packages the charts as for a release. Their CRDs and RBAC rules are symbolic links.
+func TestPackagedChartIsComplete(t *testing.T) {
 	for _, c := range []chart.Chart{controller, {Name: "karve-crd", Release: "karve-crd", Namespace: karve.Namespace}} {
 		path, err := c.Package(t.Context(), t.TempDir())
 		if err != nil {
@@ -331,7 +331,7 @@ func canonical(t *testing.T, text []byte) string {
 	return string(text)
 }
 
-func TestValuesOfTheControllerThatCannotBeMeantAreRefused(t *testing.T) {
+func TestInvalidControllerValuesAreRefused(t *testing.T) {
 	for option, why := range map[string]string{
 		"--set=settings.clusterName=":                              "settings.clusterName is needed",
 		"--set=controller.image.repository=":                       "controller.image.repository is required, because Karve publishes no images yet",
@@ -371,7 +371,7 @@ func TestValuesOfTheControllerThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheReadmesHaveEveryValue(t *testing.T) {
+func TestReadmesListEveryValue(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

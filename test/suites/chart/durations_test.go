@@ -67,8 +67,8 @@ func durationObject(kind string, spec map[string]any) *unstructured.Unstructured
 	return u
 }
 
-// TestADurationThatNoClientCanReadIsRefused shows on a real API server what such a duration breaks, and that the chart's policy rejects it.
-func TestADurationThatNoClientCanReadIsRefused(t *testing.T) {
+// TestUnparsableDurationIsRefused shows on a real API server what such a duration breaks, and that the chart's policy rejects it.
+func TestUnparsableDurationIsRefused(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"karve.sh/karve/pkg/operator"
 )
 
-// TestTheControllerIsStartedWithItsOwnFlags parses the chart's arguments as the controller does, and checks that the chart's default values equal the
+// TestChartSetsValidControllerFlags parses the chart's arguments as the controller does, and checks that the chart's default values equal the
 // controller's defaults.
-func TestTheControllerIsStartedWithItsOwnFlags(t *testing.T) {
+func TestChartSetsValidControllerFlags(t *testing.T) {
 	for name, options := range combinations {
 		given, o := started(t, options...)
 		if err := o.Validate(); err != nil {
@@ -48,7 +48,7 @@ func TestTheControllerIsStartedWithItsOwnFlags(t *testing.T) {
 	}
 }
 
-func TestValuesReachTheController(t *testing.T) {
+func TestValuesReachController(t *testing.T) {
 	_, o := started(t, combinations["another way"]...)
 	if o.VMMemoryOverheadPercent != 0 || o.ReservedENIs != 1 || !o.IsolatedVPC || o.BatchMax.Seconds() != 90 || o.LogLevel != "debug" ||
 		o.ClusterName != "my-cluster" || !strings.HasSuffix(o.MetricsAddress, ":9090") {

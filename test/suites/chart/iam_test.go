@@ -49,8 +49,8 @@ func readPolicy(t *testing.T) aws.Policy {
 // input matches the input of an AWS SDK call, such as ec2.DescribeImagesInput{.
 var input = regexp.MustCompile(`\b(ec2|ssm|pricing|eks|iam|sqs|sts)\.([A-Z]\w+)Input\{`)
 
-// TestThePolicyAllowsTheCallsInTheCodeAndNoOther finds the calls in Karve's code, and in the packages of Karpenter's AWS provider that receive AWS clients.
-func TestThePolicyAllowsTheCallsInTheCodeAndNoOther(t *testing.T) {
+// TestIAMPolicyAllowsExactlyTheCallsInCode finds the calls in Karve's code, and in the packages of Karpenter's AWS provider that receive AWS clients.
+func TestIAMPolicyAllowsExactlyTheCallsInCode(t *testing.T) {
 	var allowed []string
 	for _, s := range readPolicy(t).Statement {
 		if s.Effect != "Allow" {
@@ -107,7 +107,7 @@ func callers(t *testing.T) []string {
 	return folders
 }
 
-func TestTheRoleIsForTheControllersServiceAccount(t *testing.T) {
+func TestIAMRoleTrustsControllerServiceAccount(t *testing.T) {
 	account := into[appsv1.Deployment](t, objects(t, needed), "Deployment").Spec.Template.Spec.ServiceAccountName
 	for file, conditions := range map[string]map[string]string{
 		"pod-identity-trust.json": {"kubernetes-namespace": controller.Namespace, "kubernetes-service-account": account},
@@ -135,7 +135,7 @@ func TestTheRoleIsForTheControllersServiceAccount(t *testing.T) {
 	}
 }
 
-func TestEksctlMakesTheSameRole(t *testing.T) {
+func TestEksctlCreatesSameRole(t *testing.T) {
 	account := into[appsv1.Deployment](t, objects(t, needed), "Deployment").Spec.Template.Spec.ServiceAccountName
 	type association struct {
 		Namespace          string     `json:"namespace"`
@@ -166,8 +166,8 @@ func TestEksctlMakesTheSameRole(t *testing.T) {
 	}
 }
 
-// TestTheTerraformIsWellFormed parses the Terraform files and resolves all references between them.
-func TestTheTerraformIsWellFormed(t *testing.T) {
+// TestTerraformIsValid parses the Terraform files and resolves all references between them.
+func TestTerraformIsValid(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

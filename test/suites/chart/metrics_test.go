@@ -22,8 +22,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestSecuredMetricsAreForWhoMayReadThem runs the controller on its own API server, which authenticates and authorizes the scraper.
-func TestSecuredMetricsAreForWhoMayReadThem(t *testing.T) {
+// TestSecureMetricsRequireAuthorization runs the controller on its own API server, which authenticates and authorizes the scraper.
+func TestSecureMetricsRequireAuthorization(t *testing.T) {
 	c := cluster.ForTest(t, cluster.Config{})
 	k, err := karve.Start(t.Context(), c, karve.Options{Alone: true, Values: []string{"controller.metrics.secure=true"}})
 	if err != nil {
@@ -107,7 +107,7 @@ func scrape(t *testing.T, url, token string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
-func TestTheMonitorScrapesAsTheMetricsAreServed(t *testing.T) {
+func TestServiceMonitorMatchesMetricsScheme(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		options := []string{needed, "--set=serviceMonitor.enabled=true"}
 		if secure {

@@ -78,7 +78,7 @@ func runsOn(t *testing.T, pod *corev1.Pod, label string) bool {
 	return got
 }
 
-func TestTheLinterHasNothingToSay(t *testing.T) {
+func TestAgentChartPassesLint(t *testing.T) {
 	for _, options := range [][]string{nil, {recipe}, {"--set=image.digest=sha256:" + strings.Repeat("0", 64), "--set=metrics.dcgm=true"}} {
 		if err := node.Lint(t.Context(), append(options, agentImage)...); err != nil {
 			t.Errorf("%q: %v", options, err)
@@ -86,7 +86,7 @@ func TestTheLinterHasNothingToSay(t *testing.T) {
 	}
 }
 
-func TestTheRecipesValuesWorkAsTheyAre(t *testing.T) {
+func TestRecipeValuesWorkUnchanged(t *testing.T) {
 	objects := template(t, recipe)
 	d, configs := into[appsv1.DaemonSet](t, objects, "DaemonSet"), into[corev1.ConfigMap](t, objects, "ConfigMap")
 	for name, replicas := range map[string]int{"default": 1, "shared_gpu": 10} {
@@ -117,7 +117,7 @@ func TestTheRecipesValuesWorkAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
+func TestAgentRunsOnGPUNodesAndSurvivesDrain(t *testing.T) {
 	pod := corev1.Pod{Spec: daemonSet(t).Spec.Template.Spec}
 	for label, want := range map[string]bool{
 		v1alpha1.GPUNodeClassLabel + "=shared":                     true,
@@ -143,7 +143,7 @@ func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
 	}
 }
 
-func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
+func TestAgentHasMinimalHostAccess(t *testing.T) {
 	for _, options := range [][]string{nil, {recipe}, {metricsOfPods}} {
 		pod, ofPods := daemonSet(t, options...).Spec.Template.Spec, slices.Contains(options, metricsOfPods)
 		if pod.HostPID != ofPods || pod.HostNetwork || pod.HostIPC || len(pod.InitContainers) > 0 || len(pod.Containers) != 1 {
@@ -179,7 +179,7 @@ func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
 	}
 }
 
-func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
+func TestAgentHasMinimalRBAC(t *testing.T) {
 	objects := template(t)
 	for kind, want := range map[string]map[string]string{
 		"ClusterRole": {"nodes": "get,patch,watch", "nodes/status": "patch", "resourceslices": "list,watch"},
@@ -226,7 +226,7 @@ const (
 	runCDI     = "/var/run/cdi at /var/run/cdi"
 )
 
-func TestTheAgentSeesWhatItsStrategiesNeed(t *testing.T) {
+func TestAgentMountsWhatItsStrategiesNeed(t *testing.T) {
 	const inMap = "--set-string=config.map.a=version: v1\nflags: {plugin: {deviceListStrategy: "
 	for name, c := range map[string]struct {
 		options []string
@@ -257,7 +257,7 @@ func TestTheAgentSeesWhatItsStrategiesNeed(t *testing.T) {
 	}
 }
 
-func TestTheAgentIsPrivilegedOnlyForTheCPUManager(t *testing.T) {
+func TestAgentIsPrivilegedOnlyForCPUManager(t *testing.T) {
 	for _, options := range [][]string{nil, {"--set=deviceListStrategy=volume-mounts"}, {"--set=passDeviceSpecs=true"}, {"--set=compatWithCPUManager=false"}} {
 		if s := daemonSet(t, options...).Spec.Template.Spec.Containers[0].SecurityContext; *s.Privileged || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 {
 			t.Errorf("%q: %v", options, s)
@@ -277,8 +277,8 @@ func TestTheAgentIsPrivilegedOnlyForTheCPUManager(t *testing.T) {
 	}
 }
 
-// TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs reads examples/bottlerocket. Bottlerocket's container runtime selects GPUs by volume mounts only.
-func TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs(t *testing.T) {
+// TestAgentReplacesBottlerocketPlugin reads examples/bottlerocket. Bottlerocket's container runtime selects GPUs by volume mounts only.
+func TestAgentReplacesBottlerocketPlugin(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -323,8 +323,8 @@ func TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs(t *testing.T) {
 	}
 }
 
-// TestTheAgentKnowsItsEnvironment compares the chart with the program's help text.
-func TestTheAgentKnowsItsEnvironment(t *testing.T) {
+// TestAgentKnowsItsEnvironmentVariables compares the chart with the program's help text.
+func TestAgentKnowsItsEnvironmentVariables(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -359,7 +359,7 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	}
 }
 
-func TestValuesThatCannotBeMeantAreRefused(t *testing.T) {
+func TestInvalidAgentValuesAreRefused(t *testing.T) {
 	for option, why := range map[string]string{
 		"--set=nodeselector.a=b":                                 "nodeselector",
 		"--set=config.default=shared_gpu":                        "there are none",

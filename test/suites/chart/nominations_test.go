@@ -16,8 +16,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestTheControllerNominatesNodesAndChangesNothingElseOfAPod uses a real API server.
-func TestTheControllerNominatesNodesAndChangesNothingElseOfAPod(t *testing.T) {
+// TestPolicyLimitsControllerToNominations uses a real API server.
+func TestPolicyLimitsControllerToNominations(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
 	if err != nil {

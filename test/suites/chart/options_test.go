@@ -38,8 +38,8 @@ func pods(t *testing.T, all chart.Objects) map[string]corev1.PodTemplateSpec {
 	return found
 }
 
-// TestWhatIsAddedToPodsComesOnTopOfWhatTheChartsPutThere renders both charts with and without additions.
-func TestWhatIsAddedToPodsComesOnTopOfWhatTheChartsPutThere(t *testing.T) {
+// TestPodAdditionsExtendChartDefaults renders both charts with and without additions.
+func TestPodAdditionsExtendChartDefaults(t *testing.T) {
 	const plain = "--set=scheduler.enabled=true,node.config.map.default=version: v1"
 	before, after := pods(t, objects(t, needed, plain)), pods(t, objects(t, needed, withOptions))
 	for _, name := range []string{"karve", "karve-node"} {
@@ -84,7 +84,7 @@ func TestWhatIsAddedToPodsComesOnTopOfWhatTheChartsPutThere(t *testing.T) {
 	}
 }
 
-func TestEveryObjectHasTheAdditionalLabelsAndAnnotations(t *testing.T) {
+func TestEveryObjectHasAdditionalLabelsAndAnnotations(t *testing.T) {
 	extra := 0
 	for _, o := range objects(t, needed, withOptions) {
 		if strings.HasSuffix(o.GetName(), "-object") || strings.HasSuffix(o.GetName(), "-text") {
@@ -114,7 +114,7 @@ func TestEveryObjectHasTheAdditionalLabelsAndAnnotations(t *testing.T) {
 	}
 }
 
-func TestAdditionalRulesAreAddedToTheGeneratedOnes(t *testing.T) {
+func TestAdditionalRulesExtendGeneratedOnes(t *testing.T) {
 	before, after := named[rbacv1.ClusterRole](t, objects(t, needed), "ClusterRole"), named[rbacv1.ClusterRole](t, objects(t, needed, withOptions), "ClusterRole")
 	added := rbacv1.PolicyRule{APIGroups: []string{"example.com"}, Resources: []string{"things"}, Verbs: []string{"get"}}
 	for name, role := range before {
@@ -128,8 +128,8 @@ func TestAdditionalRulesAreAddedToTheGeneratedOnes(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPodsKeepTheirLabels checks that the labels namespace and pod of karve_pod_* name the pod that uses a GPU, not the agent or the controller.
-func TestMetricsOfPodsKeepTheirLabels(t *testing.T) {
+// TestPodMetricsKeepTheirLabels checks that the labels namespace and pod of karve_pod_* name the pod that uses a GPU, not the agent or the controller.
+func TestPodMetricsKeepTheirLabels(t *testing.T) {
 	endpoint := into[monitoringv1.PodMonitor](t, objects(t, needed, "--set=node.podMonitor.enabled=true"), "PodMonitor").Spec.PodMetricsEndpoints[0]
 	own := into[monitoringv1.ServiceMonitor](t, objects(t, needed, "--set=serviceMonitor.enabled=true"), "ServiceMonitor").Spec.Endpoints[0]
 	if !endpoint.HonorLabels || !own.HonorLabels {
@@ -153,9 +153,9 @@ func TestMetricsOfPodsKeepTheirLabels(t *testing.T) {
 	}
 }
 
-// TestAnotherRoleReplacesThePods checks that a changed annotation of the service account changes the pod template: only new pods get the credentials of the new
+// TestChangedRoleReplacesPods checks that a changed annotation of the service account changes the pod template: only new pods get the credentials of the new
 // role.
-func TestAnotherRoleReplacesThePods(t *testing.T) {
+func TestChangedRoleReplacesPods(t *testing.T) {
 	templates := map[string]string{}
 	for _, options := range [][]string{{needed}, {needed, roleAnnotation + "a"}, {needed, roleAnnotation + "b"}, {needed, roleAnnotation + "b", "--set=podAnnotations.example\\.com/note=a"}} {
 		template := into[appsv1.Deployment](t, objects(t, options...), "Deployment").Spec.Template
@@ -170,8 +170,8 @@ func TestAnotherRoleReplacesThePods(t *testing.T) {
 	}
 }
 
-// TestTheChartsDescribeThemselves compares the Artifact Hub annotations with the CRDs.
-func TestTheChartsDescribeThemselves(t *testing.T) {
+// TestChartAnnotationsListCRDs compares the Artifact Hub annotations with the CRDs.
+func TestChartAnnotationsListCRDs(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

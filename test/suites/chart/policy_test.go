@@ -154,8 +154,8 @@ var requests = []request{
 	}, false},
 }
 
-// TestTheAgentChangesNothingButItsOwnNode uses a real API server.
-func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
+// TestPolicyLimitsAgentToItsOwnNode uses a real API server.
+func TestPolicyLimitsAgentToItsOwnNode(t *testing.T) {
 	admin := install(t)
 	for _, name := range []string{"a", "b"} {
 		made, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{

@@ -32,9 +32,9 @@ var features = []struct {
 // role is the kind, the namespace and the name of a role.
 type role struct{ kind, namespace, name string }
 
-// TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn renders the chart with no feature, with each one alone and with all of them. If a feature is disabled,
+// TestRolesMatchEnabledFeatures renders the chart with no feature, with each one alone and with all of them. If a feature is disabled,
 // the chart grants no rights for it and the controller does not use it.
-func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
+func TestRolesMatchEnabledFeatures(t *testing.T) {
 	generated := generatedRoles(t)
 	sets := []int{0, 1<<len(features) - 1}
 	for i := range features {

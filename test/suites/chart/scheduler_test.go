@@ -44,7 +44,7 @@ func named[T any](t *testing.T, all chart.Objects, kind string) map[string]T {
 	return found
 }
 
-func TestThereIsNoSecondSchedulerUnlessSomebodyAsksForIt(t *testing.T) {
+func TestSchedulerIsDisabledByDefault(t *testing.T) {
 	for _, o := range objects(t, combinations["everything"]...) {
 		if strings.Contains(o.GetName(), "scheduler") {
 			t.Errorf("there is the %s %s", o.GetKind(), o.GetName())
@@ -52,7 +52,7 @@ func TestThereIsNoSecondSchedulerUnlessSomebodyAsksForIt(t *testing.T) {
 	}
 }
 
-func TestWhatBelongsToTheSchedulerFindsItsPodsAndNotTheControllers(t *testing.T) {
+func TestSchedulerSelectorsDoNotMatchControllerPods(t *testing.T) {
 	all := objects(t, needed, withScheduler, "--set=networkPolicy.enabled=true")
 	deployments := named[appsv1.Deployment](t, all, "Deployment")
 	scheduler, controller := deployments["karve-scheduler"], deployments["karve"]
@@ -74,7 +74,7 @@ func TestWhatBelongsToTheSchedulerFindsItsPodsAndNotTheControllers(t *testing.T)
 	}
 }
 
-func TestTheSchedulersImageIsThatOfTheCluster(t *testing.T) {
+func TestSchedulerImageMatchesClusterVersion(t *testing.T) {
 	for want, options := range map[string][]string{
 		"registry.k8s.io/kube-scheduler:v1.35.3": {"--kube-version=v1.35.3-eks-1234567"},
 		"registry.k8s.io/kube-scheduler:v1.34.9": {"--kube-version=v1.35.3", "--set=scheduler.image.tag=v1.34.9"},
@@ -87,8 +87,8 @@ func TestTheSchedulersImageIsThatOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext runs the real scheduler with the chart's configuration and rights, on nodes without kubelets.
-func TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext(t *testing.T) {
+// TestPackingSchedulerFillsOneNodeBeforeNext runs the real scheduler with the chart's configuration and rights, on nodes without kubelets.
+func TestPackingSchedulerFillsOneNodeBeforeNext(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
 	if err != nil {

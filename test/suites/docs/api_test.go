@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/api.md")
 
-func TestTheReferenceOfTheAPIIsThatOfTheCRDs(t *testing.T) {
+func TestAPIReferenceMatchesCRDs(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "pkg/apis/crds/*.yaml"))
 	if err != nil || len(files) != 2 {

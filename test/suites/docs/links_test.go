@@ -22,7 +22,7 @@ var (
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
+func TestLinksResolve(t *testing.T) {
 	t.Parallel()
 	links := 0
 	for _, page := range pages(t) {
@@ -47,7 +47,7 @@ func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
 	}
 }
 
-func TestTheIndexNamesEveryPage(t *testing.T) {
+func TestIndexListsEveryPage(t *testing.T) {
 	t.Parallel()
 	index := linksOf(read(t, filepath.Join(root, "docs/README.md")))
 	all, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
@@ -61,7 +61,7 @@ func TestTheIndexNamesEveryPage(t *testing.T) {
 	}
 }
 
-func TestABrokenAnchorIsSeen(t *testing.T) {
+func TestAnchorsAndLinksAreParsed(t *testing.T) {
 	t.Parallel()
 	page := "# Karve's *first* page\n## A `code` heading, again\n## A `code` heading, again\n```\n# not a heading\n[no](link)\n```\n[a](b.md#c) `[not](one)`"
 	want := []string{"karves-first-page", "a-code-heading-again", "a-code-heading-again-1"}

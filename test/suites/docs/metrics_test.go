@@ -12,7 +12,7 @@ import (
 // The agent formats its metrics by hand, so its source contains their names.
 var metricName = regexp.MustCompile(`"(karve_[a-z_]+|DCGM_FI_[A-Z_]+)"`)
 
-func TestTheReferenceListsTheMetricsOfTheAgent(t *testing.T) {
+func TestReferenceListsAgentMetrics(t *testing.T) {
 	t.Parallel()
 	page := read(t, filepath.Join(root, "docs/metrics.md"))
 	_, agent, found := strings.Cut(page, "\n## Agent\n")

@@ -10,7 +10,7 @@ import (
 // mapped matches a row of the map of files: a package, its purpose and its files.
 var mapped = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| .* \\| (.*) \\|$")
 
-func TestTheDocumentOnThePlannerNamesEveryFile(t *testing.T) {
+func TestPlannerReadmeListsEveryFile(t *testing.T) {
 	t.Parallel()
 	page := read(t, filepath.Join(root, "pkg/planner/README.md"))
 	_, table, found := strings.Cut(page, "\n## 11. Packages and files\n")

@@ -43,10 +43,10 @@ const (
 	arrivalsDearer = 1
 )
 
-// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo creates KARVE_ARRIVALS pods, and compares the price of the machines with a simulation of the batches that
+// TestPodsArriveOverAMinuteAtCostOfTheirBatches creates KARVE_ARRIVALS pods, and compares the price of the machines with a simulation of the batches that
 // the controller logged. Pods that the scheduler bound before any plan are simulated where the scheduler bound them, as far as there is room. The test is
 // skipped by default: it takes minutes, and on a busy computer more pods arrive between a nomination and the binding.
-func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
+func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 	text := os.Getenv("KARVE_ARRIVALS")
 	if text == "" {
 		t.Skip("KARVE_ARRIVALS says of how many pods")

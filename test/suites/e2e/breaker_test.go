@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
+func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "broken")
@@ -60,7 +60,7 @@ func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
 	s.wantMetric("karve_nodeclaims_deleted_total", 2, `reason="ReplicasMissing"`)
 }
 
-func TestAPluginThatIsLateIsWaitedFor(t *testing.T) {
+func TestSlowPluginDoesNotOpenBreaker(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "late")
@@ -85,7 +85,7 @@ func TestAPluginThatIsLateIsWaitedFor(t *testing.T) {
 	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 }
 
-func TestANodeWithFewerReplicasThanPromisedIsNeverAdmitted(t *testing.T) {
+func TestNodeWithTooFewReplicasStaysClosed(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "fewer")

@@ -28,9 +28,9 @@ import (
 // sample are types that together have every kind of GPU in the test.
 var sample = []string{"g4dn.xlarge", "g4dn.12xlarge", "g5.2xlarge", "g6.4xlarge", "g6e.xlarge"}
 
-// TestAMachineLeavesWhatTheCatalogueSays compares the allocatable resources that Karpenter's AWS provider reports for the machines that it launches with those
+// TestCatalogAllocatableMatchesLaunchedMachines compares the allocatable resources that Karpenter's AWS provider reports for the machines that it launches with those
 // of Karve's catalog for the same types and node class.
-func TestAMachineLeavesWhatTheCatalogueSays(t *testing.T) {
+func TestCatalogAllocatableMatchesLaunchedMachines(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
 	// Pools with every instance type make each plan slow for all tests that share the cluster.
@@ -119,9 +119,9 @@ func amountsOf(list corev1.ResourceList) catalog.Resources {
 	}
 }
 
-// TestAMachineThatHasLessThanPromisedIsNotBoughtAgain creates a pod that fits the catalog's g6.xlarge but not the g6.xlarge that is launched. If Karve did not
+// TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain creates a pod that fits the catalog's g6.xlarge but not the g6.xlarge that is launched. If Karve did not
 // learn from this machine, each plan would launch another one, forever.
-func TestAMachineThatHasLessThanPromisedIsNotBoughtAgain(t *testing.T) {
+func TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain(t *testing.T) {
 	t.Parallel()
 	w := theSharedWorld(t)
 	w.Machines().SetLack("g6.xlarge", resource.MustParse("3Gi"))

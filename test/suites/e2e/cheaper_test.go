@@ -89,9 +89,9 @@ func (s *scene) readyAgain() {
 	}
 }
 
-// TestAFleetGetsCheaperAsItsPodsLeave removes half of the pods of every machine. The machines are removed in steps within the disruption budget, and the price
+// TestFleetShrinksAsPodsLeave removes half of the pods of every machine. The machines are removed in steps within the disruption budget, and the price
 // only falls. There are never fewer running pods than their PodDisruptionBudget requires.
-func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
+func TestFleetShrinksAsPodsLeave(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	const pods, kept = 200, 92
@@ -156,8 +156,8 @@ func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsTooLargeMakesRoomForASmallerOne checks that the smaller machine is ready before a pod is evicted.
-func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
+// TestOversizedMachineIsReplacedBySmallerOne checks that the smaller machine is ready before a pod is evicted.
+func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "smaller")
@@ -196,9 +196,9 @@ func asking(cpu string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestAPlanWithoutRoomToSpareIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
+// TestTightPlanIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
 // would look at the small pods first, because they are older, spread them, and so take the room that the plan has for the large ones.
-func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
+func TestTightPlanIsKept(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "filled")
@@ -216,9 +216,9 @@ func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
 	t.Logf("%d pods waited %s at most", came, longest)
 }
 
-// TestALayoutWithoutRoomToSpareIsReached moves two pods that each need most of a machine and ten small ones from one machine to two, which they fill. The
+// TestTightLayoutIsReached moves two pods that each need most of a machine and ten small ones from one machine to two, which they fill. The
 // default scheduler spreads pods, and would put the small ones where the plan has the large ones.
-func TestALayoutWithoutRoomToSpareIsReached(t *testing.T) {
+func TestTightLayoutIsReached(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "tight")

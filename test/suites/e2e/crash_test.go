@@ -23,8 +23,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestTheControllerMayDieAtAnyMoment has its own cluster because it kills the controller. Its subtests run in order.
-func TestTheControllerMayDieAtAnyMoment(t *testing.T) { //nolint:tparallel // One kills what the other needs.
+// TestControllerSurvivesKills has its own cluster because it kills the controller. Its subtests run in order.
+func TestControllerSurvivesKills(t *testing.T) { //nolint:tparallel // One kills what the other needs.
 	cluster.Require(t)
 	t.Parallel()
 	ended := make(chan error, 1)

@@ -16,8 +16,8 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// TestTheRecipeForTwoPoolsWorksAsItIsWritten applies examples/two-pools, with the pods of each file in their own namespace.
-func TestTheRecipeForTwoPoolsWorksAsItIsWritten(t *testing.T) {
+// TestTwoPoolsExampleWorks applies examples/two-pools, with the pods of each file in their own namespace.
+func TestTwoPoolsExampleWorks(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	shared, dedicated := &scene{w, t, "shared"}, &scene{w, t, "dedicated"}

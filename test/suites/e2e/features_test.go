@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestFeaturesThatAreOffAreNotTried runs the controller with only the rights that every installation has.
-func TestFeaturesThatAreOffAreNotTried(t *testing.T) {
+// TestDisabledFeaturesAreNotUsed runs the controller with only the rights that every installation has.
+func TestDisabledFeaturesAreNotUsed(t *testing.T) {
 	w := ownWorld(t, cluster.Config{}, karve.Options{Alone: true, Values: []string{"nominations.enabled=false", "capacityBuffers.enabled=false", "imageRollouts.enabled=false"}})
 	s := w.scene(t, "plain")
 	s.class("5s")

@@ -30,8 +30,8 @@ func (s *scene) untilHeadroom(machines int) {
 	})
 }
 
-// TestABurstWithinTheHeadroomStartsAtOnce keeps replicas free before there are any pods.
-func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
+// TestBurstWithinHeadroomStartsAtOnce keeps replicas free before there are any pods.
+func TestBurstWithinHeadroomStartsAtOnce(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "warm")
@@ -66,8 +66,8 @@ func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 	s.untilGone(s.name)
 }
 
-// TestACapacityBufferOfSharedPodsIsKarvesToAnswer lets Karpenter resolve the buffer. None of Karpenter's own pools accepts its pods.
-func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
+// TestKarveServesCapacityBufferOfSharedPods lets Karpenter resolve the buffer. None of Karpenter's own pools accepts its pods.
+func TestKarveServesCapacityBufferOfSharedPods(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "buffered")

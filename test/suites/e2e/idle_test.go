@@ -39,7 +39,7 @@ func (s *scene) staysIdle(node corev1.Node, words ...string) {
 	}
 }
 
-func TestAnIdleNodeThatMayNotBeDisruptedStays(t *testing.T) {
+func TestIdleNodeWithDoNotDisruptStays(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "forbidden")
@@ -51,7 +51,7 @@ func TestAnIdleNodeThatMayNotBeDisruptedStays(t *testing.T) {
 	s.untilGone(s.name)
 }
 
-func TestAnIdleNodeWhoseDaemonMayNotBeEvictedStays(t *testing.T) {
+func TestIdleNodeStaysWhileItsDaemonCannotBeEvicted(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "daemon")
@@ -83,7 +83,7 @@ func TestAnIdleNodeWhoseDaemonMayNotBeEvictedStays(t *testing.T) {
 	s.untilGone(s.name)
 }
 
-func TestABudgetOfZeroKeepsIdleNodes(t *testing.T) {
+func TestZeroBudgetKeepsIdleNodes(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "budget")
@@ -91,7 +91,7 @@ func TestABudgetOfZeroKeepsIdleNodes(t *testing.T) {
 	s.staysIdle(node, "disruption budgets of NodePool budget allow 0")
 }
 
-func TestAPodThatComesAtTheLastMomentGetsTheNodeBack(t *testing.T) {
+func TestLatePodKeepsNodeFromRemoval(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "lastmoment")

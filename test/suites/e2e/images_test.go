@@ -132,7 +132,7 @@ func (s *scene) gpuImage(release string) string {
 }
 
 // The images are Bottlerocket's because the node classes of the other tests use AL2023.
-func TestAGPUImageReachesTheNodesByACanaryOrNotAtAll(t *testing.T) {
+func TestGPUImageReachesNodesOnlyThroughCanary(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "images")

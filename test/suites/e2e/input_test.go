@@ -25,8 +25,8 @@ type told struct {
 	words            []string
 }
 
-// TestWhatCannotBeServedIsToldAndNothingIsLaunched has one mistake per case. The message must name the mistake and the way out.
-func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:tparallel // See no-taint.
+// TestInvalidInputIsReportedAndLaunchesNothing has one mistake per case. The message must name the mistake and the way out.
+func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tparallel // See no-taint.
 	w := theSharedWorld(t)
 	t.Parallel()
 	never := v1alpha1.IdleNever

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// TestSharedAndWholeGPUsLiveSideBySide has pods that all request nvidia.com/gpu: some request replicas under that name, others whole GPUs.
-func TestSharedAndWholeGPUsLiveSideBySide(t *testing.T) {
+// TestSharedAndWholeGPUPoolsCoexist has pods that all request nvidia.com/gpu: some request replicas under that name, others whole GPUs.
+func TestSharedAndWholeGPUPoolsCoexist(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	const kind = "example.com/gpus"
@@ -63,9 +63,9 @@ func (s *scene) wantOnOwnNodes() {
 	}
 }
 
-// TestStockKarpenterLeavesKarvesNodesAlone has a GPU pool of Karpenter next to one of Karve. Both are as users create them, with Karpenter's defaults for
+// TestStockKarpenterIgnoresKarveNodes has a GPU pool of Karpenter next to one of Karve. Both are as users create them, with Karpenter's defaults for
 // consolidation and no taint on Karpenter's pool.
-func TestStockKarpenterLeavesKarvesNodesAlone(t *testing.T) {
+func TestStockKarpenterIgnoresKarveNodes(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "seam")
@@ -90,8 +90,8 @@ func TestStockKarpenterLeavesKarvesNodesAlone(t *testing.T) {
 	}
 }
 
-// TestAPodThatKarpenterCouldServeIsLeftToIt has a pod that both a pool of Karpenter and one of Karve admit. One machine is launched, by Karpenter.
-func TestAPodThatKarpenterCouldServeIsLeftToIt(t *testing.T) {
+// TestPodThatKarpenterCanServeIsLeftToIt has a pod that both a pool of Karpenter and one of Karve admit. One machine is launched, by Karpenter.
+func TestPodThatKarpenterCanServeIsLeftToIt(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "left")

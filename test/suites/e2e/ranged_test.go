@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
+func TestReplicasGrowForPodsWithLittleMemory(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "ranged")

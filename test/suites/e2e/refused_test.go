@@ -30,9 +30,9 @@ func (s *scene) stockPod(within time.Duration) time.Duration {
 	return s.until(within, "Karpenter's own pod runs", func() (bool, string) { return s.running() == 1, strings.Join(s.events("Pod", "cpu"), "\n") })
 }
 
-// TestALaunchThatHangsHoldsUpNobody has its own cluster, because its fault would block all other tests: a launch that fails for another reason than capacity.
+// TestHungLaunchDelaysNoOtherLaunch has its own cluster, because its fault would block all other tests: a launch that fails for another reason than capacity.
 // Karpenter retries it, and launches nothing else until it succeeds.
-func TestALaunchThatHangsHoldsUpNobody(t *testing.T) {
+func TestHungLaunchDelaysNoOtherLaunch(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{}, karve.Options{})
@@ -92,8 +92,8 @@ func (s *scene) wantRefused(instanceType string) {
 	})
 }
 
-// TestARefusedTypeIsPlannedAround has forty pods whose cheapest type is refused in every zone for a while. No other test uses that type.
-func TestARefusedTypeIsPlannedAround(t *testing.T) {
+// TestPlanAvoidsRefusedType has forty pods whose cheapest type is refused in every zone for a while. No other test uses that type.
+func TestPlanAvoidsRefusedType(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	const scarce, next = "g5.xlarge", "g5.2xlarge"

@@ -28,9 +28,9 @@ func fleet(t *testing.T) int {
 	return n
 }
 
-// TestAFleetIsRolledToAnotherImageWithinItsBudget has only full nodes, so that each needs a new one. The scheduler must never report an evicted pod's
+// TestFleetRollsToNewImageWithinBudget has only full nodes, so that each needs a new one. The scheduler must never report an evicted pod's
 // replacement unschedulable.
-func TestAFleetIsRolledToAnotherImageWithinItsBudget(t *testing.T) {
+func TestFleetRollsToNewImageWithinBudget(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	nodes := fleet(t)
@@ -95,9 +95,9 @@ func (s *scene) image() string {
 	return image
 }
 
-// TestAnInterruptedMachineIsReplacedWhileItsPodsRun sends a spot interruption notice. Karve must launch the replacement before any pod is pending, and only
+// TestInterruptedMachineIsReplacedWhileItsPodsRun sends a spot interruption notice. Karve must launch the replacement before any pod is pending, and only
 // once.
-func TestAnInterruptedMachineIsReplacedWhileItsPodsRun(t *testing.T) {
+func TestInterruptedMachineIsReplacedWhileItsPodsRun(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{}, karve.Options{Alone: true})

@@ -30,8 +30,8 @@ func claiming(name string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPodsWithRulesRunWhereTheSchedulerLetsThem has a pod with each scheduling rule. The real scheduler binds them.
-func TestPodsWithRulesRunWhereTheSchedulerLetsThem(t *testing.T) {
+// TestPodsWithSchedulingRulesRun has a pod with each scheduling rule. The real scheduler binds them.
+func TestPodsWithSchedulingRulesRun(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	const zone, host = corev1.LabelTopologyZone, corev1.LabelHostname
@@ -87,8 +87,8 @@ func TestPodsWithRulesRunWhereTheSchedulerLetsThem(t *testing.T) {
 	}
 }
 
-// TestStatedDeviceMemoryDecidesHowManyMachinesThereAre has pods that fit a GPU ten times by replicas but only once by memory.
-func TestStatedDeviceMemoryDecidesHowManyMachinesThereAre(t *testing.T) {
+// TestStatedDeviceMemoryLimitsPodsPerGPU has pods that fit a GPU ten times by replicas but only once by memory.
+func TestStatedDeviceMemoryLimitsPodsPerGPU(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "memory")
@@ -147,8 +147,8 @@ func (s *scene) volume(name, zone string) {
 	}})
 }
 
-// TestAClaimLeavesTheChoiceThatThePoolAsksFor has a pool whose minValues require two instance types per claim. Karpenter launches one of them.
-func TestAClaimLeavesTheChoiceThatThePoolAsksFor(t *testing.T) {
+// TestClaimMeetsMinValues has a pool whose minValues require two instance types per claim. Karpenter launches one of them.
+func TestClaimMeetsMinValues(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "choice")

@@ -22,13 +22,13 @@ import (
 // gates are all feature gates of Karpenter.
 var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCapacity", "CapacityBuffer", "SpotToSpotConsolidation"}
 
-// TestKarpenterLeavesUsAloneWithEachOfItsFeatures restarts Karpenter with each of its feature gates alone, and at last with all of them. Each time, Karve has
+// TestKarpenterIgnoresKarveNodesWithEachFeatureGate restarts Karpenter with each of its feature gates alone, and at last with all of them. Each time, Karve has
 // to launch one more machine, and there are more pods than the pool's limit lets Karve serve. Karpenter must neither launch for the pending pods nor remove one
 // of our machines, although it consolidates at once. Pools of Karpenter show that it would do both.
 //
 // The names clash on purpose. The GPUNodeClass, the EC2NodeClass and the NodePool have the same name, because Karpenter's AWS provider finds the node class of
 // any NodePool by its name alone. A NodeOverlay tells Karpenter how many replicas our machines have.
-func TestKarpenterLeavesUsAloneWithEachOfItsFeatures(t *testing.T) { //nolint:tparallel // There is one Karpenter.
+func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) { //nolint:tparallel // There is one Karpenter.
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond})

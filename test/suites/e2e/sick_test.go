@@ -49,9 +49,9 @@ func (s *scene) staysSilent(node *corev1.Node) {
 	}
 }
 
-// TestSickMachinesAreReplaced kills one of two machines while its pods must not be disrupted. Then it breaks the only GPU of another pool, of whose six pods at
+// TestUnhealthyMachinesAreReplaced kills one of two machines while its pods must not be disrupted. Then it breaks the only GPU of another pool, of whose six pods at
 // least five have to run.
-func TestSickMachinesAreReplaced(t *testing.T) {
+func TestUnhealthyMachinesAreReplaced(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{}, karve.Options{

@@ -14,8 +14,8 @@ import (
 // slack is how much later than the end of the batch a claim may be created, on a computer that also runs a whole cluster.
 const slack = 20 * time.Second
 
-// TestEightyPodsShareEightSmallMachinesAndTheMachinesGo is the main test. It runs alone because it measures time.
-func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
+// TestEightyPodsShareEightMachinesUntilIdle is the main test. It runs alone because it measures time.
+func TestEightyPodsShareEightMachinesUntilIdle(t *testing.T) {
 	s := theSharedWorld(t).scene(t, "story")
 	const idleAfter = 5 * time.Second
 	s.class(idleAfter.String())
@@ -93,7 +93,7 @@ func (s *scene) wantMetric(name string, want float64, labels ...string) {
 	}
 }
 
-func TestElevenPodsShareTwoSmallMachines(t *testing.T) {
+func TestElevenPodsShareTwoMachines(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "eleven")

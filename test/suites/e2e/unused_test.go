@@ -37,7 +37,7 @@ func (s *scene) nobodyUsed(node corev1.Node, d time.Duration, pods ...string) {
 	s.patch(&node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, nodecontract.UnusedSinceAnnotation, r.String()))
 }
 
-func TestAMachineThatNobodyUsesIsReportedAndRunsEmptyWhereItsPodsAllowIt(t *testing.T) {
+func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "unused")

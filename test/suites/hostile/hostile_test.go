@@ -212,7 +212,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	capacity.Learn(c, nil)
 }
 
-func TestTheSaneClusterHasAPlaceForAllItsPods(t *testing.T) {
+func TestSaneClusterPlacesAllPods(t *testing.T) {
 	t.Parallel()
 	d := decide(t, hostile.Sane())
 	kinds := map[int]int{}
@@ -224,7 +224,7 @@ func TestTheSaneClusterHasAPlaceForAllItsPods(t *testing.T) {
 	}
 }
 
-func TestNoObjectCostsAnUnrelatedPodItsPlace(t *testing.T) {
+func TestHostileObjectsDoNotAffectUnrelatedPods(t *testing.T) {
 	t.Parallel()
 	var slowest time.Duration
 	ruling, objects, rounds, delayed := 0, 0, 0, 0
@@ -249,7 +249,7 @@ func TestNoObjectCostsAnUnrelatedPodItsPlace(t *testing.T) {
 	t.Logf("%d objects in %d clusters, %d of them compared by the rules of others; the slowest decision took %s", objects, rounds, ruling, slowest)
 }
 
-func TestTheHeadlinePodStopsNobody(t *testing.T) {
+func TestPodWithOverflowingRequestsBlocksOnlyItself(t *testing.T) {
 	t.Parallel()
 	before := decide(t, hostile.Sane())
 	for _, asks := range [][]string{{"cpu", "9223372036854776"}, {"cpu", "10000000000000000"}, {"memory", "9223372036854775807"}} {

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/test/harness/registry"
 )
 
-func TestTheImagesHoldTheProgramsForEachPlatform(t *testing.T) {
+func TestImagesHoldProgramsForEachPlatform(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

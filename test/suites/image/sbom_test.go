@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-func TestTheBillOfMaterialsHasAllModulesOfTheProgram(t *testing.T) {
+func TestSBOMListsAllModules(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

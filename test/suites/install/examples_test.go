@@ -24,8 +24,8 @@ import (
 
 var pinned = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9/_-]+@sha256:[0-9a-f]{64}$`)
 
-// TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem checks the images and the disks of the manifests.
-func TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem(t *testing.T) {
+// TestExamplesPinImagesAndSizeDisks checks the images and the disks of the manifests.
+func TestExamplesPinImagesAndSizeDisks(t *testing.T) {
 	t.Parallel()
 	root, err := cluster.Root()
 	if err != nil {

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 const fromOldRelease = "From a release"
 
-func TestTheInstallationWorksWithPodIdentity(t *testing.T) {
+func TestInstallationWorksWithPodIdentity(t *testing.T) {
 	w := newWorld(t)
 	w.forgetCRDs(t)
 	all := without(installation(t, w.root), "IRSA")
@@ -62,7 +62,7 @@ func TestTheInstallationWorksWithPodIdentity(t *testing.T) {
 	w.uninstalls(t, all)
 }
 
-func TestTheInstallationWorksWithIRSA(t *testing.T) {
+func TestInstallationWorksWithIRSA(t *testing.T) {
 	w := newWorld(t)
 	w.forgetCRDs(t)
 	all := without(installation(t, w.root), "Pod Identity")
@@ -95,8 +95,8 @@ func TestTheInstallationWorksWithIRSA(t *testing.T) {
 	w.uninstalls(t, all)
 }
 
-// TestTheReadmesCommandsWork begins with CRDs that helm does not own, as helm leaves them from a chart's crds directory.
-func TestTheReadmesCommandsWork(t *testing.T) {
+// TestReadmeCommandsWork begins with CRDs that helm does not own, as helm leaves them from a chart's crds directory.
+func TestReadmeCommandsWork(t *testing.T) {
 	w := newWorld(t)
 	crds := blocks(t, w.root, "charts/karve-crd/README.md")
 	w.run(t, append(crds[len(crds)-1:], crds...))
@@ -106,15 +106,15 @@ func TestTheReadmesCommandsWork(t *testing.T) {
 	}
 }
 
-func TestTheAgentsReadmeWorks(t *testing.T) {
+func TestAgentReadmeCommandsWork(t *testing.T) {
 	w := newWorld(t)
 	document := blocks(t, w.root, "docs/install.md")
 	w.run(t, slices.Concat(document[:1], only(document, "1. The images"), blocks(t, w.root, "charts/karve/charts/karve-node/README.md")))
 	w.imagesExist(t)
 }
 
-// TestTheBaseImagesHaveNames runs tools/image with a fake go command that prints its environment.
-func TestTheBaseImagesHaveNames(t *testing.T) {
+// TestBaseImagesAreSet runs tools/image with a fake go command that prints its environment.
+func TestBaseImagesAreSet(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)

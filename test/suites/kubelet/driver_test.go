@@ -50,7 +50,7 @@ func (w *world) within(bound time.Duration, want int) {
 	}
 }
 
-func TestALostOrHungDriverIsKnownToTheKubeletWithinThirtySeconds(t *testing.T) {
+func TestKubeletLearnsOfLostDriverWithinThirtySeconds(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 2, 10)
@@ -103,7 +103,7 @@ func (w *world) says(agent *kubelet.Process, words string, often int) {
 }
 
 // The driver is unavailable for some seconds while it is reloaded. Its GPUs stay allocatable, so that no starting pod fails.
-func TestNoPodFailsWhileTheDriverIsLoadedAnew(t *testing.T) {
+func TestNoPodFailsWhileDriverReloads(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 1, 10)

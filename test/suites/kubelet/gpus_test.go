@@ -163,7 +163,7 @@ func serving(t *testing.T, p gpus.Plugin, count, replicas int) (*world, *kubelet
 	return w, started
 }
 
-func TestNVIDIAsPluginSharesAGPUAmongPods(t *testing.T) {
+func TestNVIDIAPluginSharesGPU(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.NVIDIA)
 	w, _ := serving(t, p, 1, 2)
@@ -225,7 +225,7 @@ func (s *settled) unchanged() {
 	}
 }
 
-func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
+func TestTenPodsShareGPUAndEleventhWaits(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, _ := serving(t, p, 1, 10)
@@ -270,7 +270,7 @@ func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
 	w.running("eleventh")
 }
 
-func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
+func TestReloadKeepsRunningPods(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, _ := serving(t, p, 1, 10)
@@ -299,7 +299,7 @@ func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 }
 
 // Held replicas are found again after restarts: a new kubelet reports no pods at first, and a new agent has no memory.
-func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
+func TestHeldReplicasStayListedAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 1, 10)
@@ -335,7 +335,7 @@ func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 	stable("a restart of both, the kubelet first")
 }
 
-func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
+func TestNoPodFailsWhileKubeletRestarts(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, _ := serving(t, p, 1, 10)
@@ -353,7 +353,7 @@ func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 	w.judge(churn, pods)
 }
 
-func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
+func TestNoPodFailsWhenAgentIsKilled(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 1, 10)

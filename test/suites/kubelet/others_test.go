@@ -46,7 +46,7 @@ func (w *world) has(resource string, want int) {
 	})
 }
 
-func TestNVIDIAsPluginWithAnotherResourceIsSeenAndYieldedTo(t *testing.T) {
+func TestAgentYieldsToNVIDIAPluginWithOtherResource(t *testing.T) {
 	t.Parallel()
 	nvidia, karve := build(t, gpus.NVIDIA), build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(2))
@@ -79,7 +79,7 @@ func TestNVIDIAsPluginWithAnotherResourceIsSeenAndYieldedTo(t *testing.T) {
 	w.has(shared, 20)
 }
 
-func TestContainerdResolvesTheNamesOfCDIDevices(t *testing.T) {
+func TestContainerdResolvesCDIDeviceNames(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))

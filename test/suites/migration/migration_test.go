@@ -44,7 +44,7 @@ var recipes = []recipe{
 	{folder: "nodeoverlay", pool: "gpu-shared", deployment: "inference", pods: 11, machines: 2, price: 2 * 526_000},
 }
 
-func TestTheDocumentsLeadFromEachRecipeToKarve(t *testing.T) {
+func TestMigrationGuidesWork(t *testing.T) {
 	w := newWorld(t)
 	for _, r := range recipes {
 		t.Run(r.folder, func(t *testing.T) { w.migrate(t, r) })

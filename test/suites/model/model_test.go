@@ -36,7 +36,7 @@ const (
 )
 
 // KARVE_MODEL_RUNS is the number of runs, and KARVE_MODEL_SEED the first seed.
-func TestNothingGetsStuck(t *testing.T) {
+func TestNoObjectGetsStuck(t *testing.T) {
 	t.Parallel()
 	first, n := setting(t, "KARVE_MODEL_SEED", 1), setting(t, "KARVE_MODEL_RUNS", 100)
 	for part := range uint64(parallel) {

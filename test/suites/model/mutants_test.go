@@ -90,9 +90,9 @@ func (m *mutant) overlay(t *testing.T) string {
 	return path
 }
 
-// TestFaultsThatWereMendedAreFound checks that the runs of TestNothingGetsStuck find each mutant. It builds Karve for each mutant, so it runs only with
+// TestModelFindsFixedBugs checks that the runs of TestNoObjectGetsStuck find each mutant. It builds Karve for each mutant, so it runs only with
 // KARVE_MODEL_MUTANTS=1. It always checks that the mutants still apply to the code.
-func TestFaultsThatWereMendedAreFound(t *testing.T) {
+func TestModelFindsFixedBugs(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestFaultsThatWereMendedAreFound(t *testing.T) {
 			if os.Getenv("KARVE_MODEL_MUTANTS") == "" {
 				t.Skip("KARVE_MODEL_MUTANTS is not set")
 			}
-			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNothingGetsStuck$", ".") //nolint:gosec // The overlay is ours.
-			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                 // The defaults apply.
+			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNoObjectGetsStuck$", ".") //nolint:gosec // The overlay is ours.
+			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                  // The defaults apply.
 			out, err := test.CombinedOutput()
 			if err == nil {
 				t.Fatal("no run finds it")

@@ -36,7 +36,7 @@ func asks(web, large, squat int) *world {
 	return w
 }
 
-func TestAStartupTaintThatNeverGoes(t *testing.T) {
+func TestStartupTaintThatStays(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
 	w.csiBroken = true
@@ -44,7 +44,7 @@ func TestAStartupTaintThatNeverGoes(t *testing.T) {
 	w.ends(t)
 }
 
-func TestADebugPodOnABrokenMachine(t *testing.T) {
+func TestDebugPodOnBrokenMachine(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
 	w.pluginBroken = true
@@ -54,7 +54,7 @@ func TestADebugPodOnABrokenMachine(t *testing.T) {
 }
 
 // A user keeps a machine that died before it was initialized. It does not count against the disruption budget.
-func TestAMachineThatNeverStartsAndAnotherThatIsIdle(t *testing.T) {
+func TestUninitializedMachineBesideIdleOne(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
 	w.turns(20, 10*time.Second)

@@ -28,8 +28,8 @@ import (
 	"karve.sh/karve/test/harness/kubelet"
 )
 
-// TestANodeOpensWithItsReplicas runs everywhere: it uses a fake kubelet and copies what the kubelet allocates to the Node.
-func TestANodeOpensWithItsReplicas(t *testing.T) {
+// TestNodeOpensOnceItsReplicasAreAllocatable runs everywhere: it uses a fake kubelet and copies what the kubelet allocates to the Node.
+func TestNodeOpensOnceItsReplicasAreAllocatable(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
@@ -89,9 +89,9 @@ func (w *world) tell(k *plugintest.Kubelet) (stop func()) {
 	}
 }
 
-// TestPodsRunOnANodeOnceItsReplicasAreThere uses a real kubelet and a real scheduler. The DaemonSet's pod gives the agent its identity, and a pod that requests
+// TestPodsRunOnceReplicasAreAllocatable uses a real kubelet and a real scheduler. The DaemonSet's pod gives the agent its identity, and a pod that requests
 // a replica starts once the taint is removed.
-func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
+func TestPodsRunOnceReplicasAreAllocatable(t *testing.T) {
 	kubelet.Require(t)
 	w := newWorld(t, cluster.Scheduler, cluster.ControllerManager)
 	machine, err := kubelet.Start(t.Context(), w.cluster, kubelet.Config{Name: name})

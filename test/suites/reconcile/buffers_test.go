@@ -36,7 +36,7 @@ func (w *world) buffer(name, template string, ready bool) {
 	w.updateStatus(b)
 }
 
-func TestCapacityBuffersAreAnsweredWhereThereAreAny(t *testing.T) {
+func TestCapacityBufferAddsHeadroom(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("buffered")
 	pod := snapshottest.Pod("")

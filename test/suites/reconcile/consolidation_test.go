@@ -60,7 +60,7 @@ func (w *world) consolidates(name string, edit func(*v1alpha1.Consolidation)) {
 	w.update(class)
 }
 
-func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
+func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("half-1", "half-2")
 	controller := w.disruption()
@@ -102,7 +102,7 @@ func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
 }
 
 // Four half-empty machines become two. The result is the same if the controller dies between any two writes.
-func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
+func TestCrashBetweenMarksDoesNotChangeResult(t *testing.T) {
 	w := newWorld(t)
 	for after := range 4 {
 		w.anew()
@@ -143,7 +143,7 @@ func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
 }
 
 // Two of four half-empty machines leave together. A plan that sees only one of the two marks would launch a machine that is not needed.
-func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
+func TestMarksOfOneStepAreSeenTogether(t *testing.T) {
 	w := newWorld(t)
 	w.halfEmpty("step-1", "step-2", "step-3", "step-4")
 	marks, seen := 0, make(chan int, 1)
@@ -186,7 +186,7 @@ func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
 	}
 }
 
-func TestAMarkThatDoesNotPayAnyMoreIsTakenBack(t *testing.T) {
+func TestUnprofitableMarkIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("back-1", "back-2")
 	controller := w.disruption()
@@ -214,7 +214,7 @@ func TestAMarkThatDoesNotPayAnyMoreIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestWhereOnlyIdleMachinesGoNoPodIsMoved(t *testing.T) {
+func TestWhenIdlePolicyMovesNoPods(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("idle-only-1", "idle-only-2")
 	controller := w.disruption()
@@ -233,7 +233,7 @@ func TestWhereOnlyIdleMachinesGoNoPodIsMoved(t *testing.T) {
 	}
 }
 
-func TestWhatKeepsAMachineThatCostsTooMuchIsTold(t *testing.T) {
+func TestEventReportsWhatBlocksConsolidation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		edit func(*world, *karpv1.NodePool, []*corev1.Node)
@@ -275,7 +275,7 @@ func TestWhatKeepsAMachineThatCostsTooMuchIsTold(t *testing.T) {
 }
 
 // A pod without a replica does not keep a machine in use if another node has room for the pod.
-func TestAMachineThatPodsOnlySquatOnIsIdle(t *testing.T) {
+func TestMachineWithOnlyNonGPUPodsIsIdle(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("squat")
 	claim, node := w.machine("squat-1", pool)

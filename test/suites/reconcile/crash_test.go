@@ -270,9 +270,9 @@ func (w *world) outcome() []string {
 	return all
 }
 
-// TestTheControllersMayDieBetweenAnyTwoWrites kills the controllers before the first write, after the first, and so on. The next process must reach the same
+// TestCrashBetweenWritesDoesNotChangeResult kills the controllers before the first write, after the first, and so on. The next process must reach the same
 // state as without a crash, with as many launches in total.
-func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
+func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 	t.Parallel()
 	const minutes = 9 // Twice as long as any of the cases takes.
 	small := []func(*karpv1.NodePool){

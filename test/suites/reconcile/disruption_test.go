@@ -77,7 +77,7 @@ func (w *world) watched(controller reconcile.Reconciler, claim *karpv1.NodeClaim
 	w.wantGoing(claim, true)
 }
 
-func TestAnIdleMachineIsGivenBackStepByStep(t *testing.T) {
+func TestIdleMachineIsMarkedTaintedAndDeleted(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("idle-1", w.shared("idle"))
 	pod := w.on(node, "web")
@@ -130,7 +130,7 @@ func (r cacheLag) List(ctx context.Context, list client.ObjectList, options ...c
 	return err
 }
 
-func TestAPodThatOnlyTheLastLookSeesKeepsItsNode(t *testing.T) {
+func TestPodSeenOnlyByLastReadKeepsNode(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("look-1", w.shared("look"))
 	controller := w.disruption()
@@ -143,7 +143,7 @@ func TestAPodThatOnlyTheLastLookSeesKeepsItsNode(t *testing.T) {
 	w.wantMarks(node, false, false)
 }
 
-func TestAPodThatComesTakesTheTaintOff(t *testing.T) {
+func TestNewPodRemovesTaint(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("comes-1", w.shared("comes"))
 	controller := w.disruption()
@@ -154,7 +154,7 @@ func TestAPodThatComesTakesTheTaintOff(t *testing.T) {
 	w.wantGoing(claim, false)
 }
 
-func TestATaintThatADeadControllerLeftIsTakenOffOrGoneOnWith(t *testing.T) {
+func TestRestartedControllerResumesOrRemovesTaint(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("left")
 	busyClaim, busy := w.machine("left-busy", pool)
@@ -174,7 +174,7 @@ func TestATaintThatADeadControllerLeftIsTakenOffOrGoneOnWith(t *testing.T) {
 	}
 }
 
-func TestANodeThatMustNotBeDisruptedStaysAndSaysSoOnce(t *testing.T) {
+func TestDoNotDisruptNodeStaysWithOneEvent(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("keep-1", w.shared("keep"))
 	node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
@@ -195,7 +195,7 @@ func TestANodeThatMustNotBeDisruptedStaysAndSaysSoOnce(t *testing.T) {
 	w.wantGoing(claim, true)
 }
 
-func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
+func TestDaemonPDBKeepsNode(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("pdb-1", w.shared("pdb"))
 	labels := map[string]string{"app": "agent"}
@@ -225,7 +225,7 @@ func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
 	w.wantMarks(node, true, false) // It keeps the time since which it has been idle.
 }
 
-func TestAPodThatMustNotBeDisruptedKeepsItsNodeAtTheLastLook(t *testing.T) {
+func TestDoNotDisruptPodSeenOnlyByLastReadKeepsNode(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("dnd-1", w.shared("dnd"))
 	controller := w.disruption()
@@ -238,7 +238,7 @@ func TestAPodThatMustNotBeDisruptedKeepsItsNodeAtTheLastLook(t *testing.T) {
 	w.wantGoing(claim, false)
 }
 
-func TestBudgetsOfTheNodePoolHold(t *testing.T) {
+func TestNodePoolBudgetLimitsRemovals(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("budget", budget("1"))
 	for _, name := range []string{"budget-1", "budget-2", "budget-3"} {
@@ -261,7 +261,7 @@ func TestBudgetsOfTheNodePoolHold(t *testing.T) {
 	}
 }
 
-func TestAMachineThatWaitingPodsFitOnIsNotTainted(t *testing.T) {
+func TestMachineThatFitsPendingPodsIsNotTainted(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("wanted-1", w.shared("wanted"))
 	controller := w.disruption()
@@ -272,7 +272,7 @@ func TestAMachineThatWaitingPodsFitOnIsNotTainted(t *testing.T) {
 	w.wantMarks(node, false, false)
 }
 
-func TestIdleMachinesOfAPoolWhoseClassWasDeletedAreGivenBack(t *testing.T) {
+func TestIdleMachinesOfDeletedClassAreRemoved(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("classless")
 	_, node := w.machine("classless-1", np)
@@ -285,7 +285,7 @@ func TestIdleMachinesOfAPoolWhoseClassWasDeletedAreGivenBack(t *testing.T) {
 	w.wantMarks(node, true, true)
 }
 
-func TestAPoolThatKeepsIdleMachinesKeepsThem(t *testing.T) {
+func TestIdleAfterNeverKeepsIdleMachines(t *testing.T) {
 	w := newWorld(t)
 	w.class("never", func(c *v1alpha1.GPUNodeClass) { c.Spec.Consolidation.IdleAfter = v1alpha1.IdleNever })
 	claim, node := w.machine("never-1", w.pool("never"))
@@ -311,7 +311,7 @@ func (r staleNodes) List(ctx context.Context, list client.ObjectList, options ..
 	return r.Reader.List(ctx, list, options...)
 }
 
-func TestANodeThatSomebodyElseChangedIsLookedAtAgain(t *testing.T) {
+func TestConflictOnNodeIsRetried(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("conflict-1", w.shared("conflict"))
 	old := node.DeepCopy()

@@ -67,7 +67,7 @@ func (w *world) sets(o client.Object, apiVersion, kind, path string) {
 	}
 }
 
-func TestFieldsThatAreNewerThanKarveAreReportedAndKeepNothingFromLaunching(t *testing.T) {
+func TestUnknownFieldsAreReportedButDoNotBlockLaunches(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("newer")
 	controller := w.poolController()
@@ -100,7 +100,7 @@ func TestFieldsThatAreNewerThanKarveAreReportedAndKeepNothingFromLaunching(t *te
 	w.wantClaims(1)
 }
 
-func TestAFieldThatHasNoEffectIsReportedByThePool(t *testing.T) {
+func TestUnhonoredFieldIsReportedByPool(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("balanced", func(np *karpv1.NodePool) {
 		np.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyBalanced

@@ -27,7 +27,7 @@ func (w *world) cluster() *snapshot.Cluster {
 	return c
 }
 
-func TestTheStatesOfTheCloudsNodeClasses(t *testing.T) {
+func TestNodeClassStates(t *testing.T) {
 	w := newWorld(t)
 	for name, conditions := range map[string][]any{
 		"not-ready": {condition("False", 0)}, "stale": {condition("True", 9)}, "silent": {},
@@ -60,7 +60,7 @@ func TestTheStatesOfTheCloudsNodeClasses(t *testing.T) {
 	}
 }
 
-func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
+func TestForbiddenNodeClassIsReportedAndBlocksNothingElse(t *testing.T) {
 	w := newWorld(t)
 	w.shared("forbidden")
 	// The role allows listing everything but the cloud's node classes.
@@ -114,7 +114,7 @@ func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 	}
 }
 
-func TestTheLedgerLearnsFromEveryClass(t *testing.T) {
+func TestLedgerLearnsFromEveryClass(t *testing.T) {
 	w := newWorld(t)
 	class := w.class("learnt")
 	class.Status.RefusedOfferings = []v1alpha1.RefusedOffering{{
@@ -126,7 +126,7 @@ func TestTheLedgerLearnsFromEveryClass(t *testing.T) {
 	}
 }
 
-func TestOnlyNodeOverlaysThatKarpenterFoundValidCount(t *testing.T) {
+func TestOnlyValidatedNodeOverlaysCount(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"valid", "unseen"} {
 		o := &karpv1alpha1.NodeOverlay{ObjectMeta: metav1.ObjectMeta{Name: name}}

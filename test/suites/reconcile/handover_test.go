@@ -69,7 +69,7 @@ func (w *world) target(nodes [2]*corev1.Node) *corev1.Node {
 	return chosen[0]
 }
 
-func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
+func TestHandoverMovesPodsToOneNodeAfterAnother(t *testing.T) {
 	w := newWorld(t)
 	controller, old, goes, others := w.handingOver("hand")
 	w.reconciles(controller, "")
@@ -108,7 +108,7 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestPodsAreHandedOverAsTheirBudgetsAllow(t *testing.T) {
+func TestHandoverRespectsPodDisruptionBudgets(t *testing.T) {
 	w := newWorld(t)
 	pdb := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},

@@ -6,7 +6,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-func TestANodeClaimWithAHashOfAnOlderVersionGetsTheHashOfToday(t *testing.T) {
+func TestOutdatedNodePoolHashIsUpdated(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("hash")
 	annotate := func(hash, version string) func(*karpv1.NodeClaim) {

@@ -40,7 +40,7 @@ func (w *world) headroom(state string) float64 {
 	return testutil.ToFloat64(w.metrics.PoolHeadroom.WithLabelValues("warm", state))
 }
 
-func TestHeadroomIsLaunchedKeptAndGivenBack(t *testing.T) {
+func TestHeadroomIsLaunchedKeptAndRemoved(t *testing.T) {
 	w := newWorld(t)
 	class, np := w.warm("warm", 15)
 	provisions, reports := w.provisioning(), w.poolController()
@@ -96,7 +96,7 @@ func TestHeadroomIsLaunchedKeptAndGivenBack(t *testing.T) {
 	}
 }
 
-func TestHeadroomIsLaunchedAfterWhatPodsNeed(t *testing.T) {
+func TestHeadroomIsLaunchedAfterPods(t *testing.T) {
 	w := newWorld(t)
 	_, np := w.warm("later", 10)
 	w.pods("web", 3)
@@ -121,7 +121,7 @@ func TestHeadroomIsLaunchedAfterWhatPodsNeed(t *testing.T) {
 	w.wantTold(1, "LimitReached")
 }
 
-func TestHeadroomThatCannotBeReadIsToldByItsClass(t *testing.T) {
+func TestInvalidHeadroomIsReportedByClass(t *testing.T) {
 	w := newWorld(t)
 	w.class("unread", func(c *v1alpha1.GPUNodeClass) {
 		c.Spec.Headroom = []v1alpha1.Headroom{{Replicas: 5, Schedule: "0 25 * * *", Duration: "1h"}}

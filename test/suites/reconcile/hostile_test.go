@@ -24,7 +24,7 @@ const hostileObjects = 250
 // tolerant adds the toleration of the sane pods, which hardly any hostile pod has.
 var tolerant = snapshottest.Tolerating("nvidia.com/gpu.shared", "sane")
 
-func TestHostileObjectsStopNobodyOnARealAPIServer(t *testing.T) {
+func TestHostileObjectsDoNotBlockPodsOnRealAPIServer(t *testing.T) {
 	w := newWorld(t)
 	all, err := client.New(w.server.RESTConfig(), client.Options{Scheme: scheme.Scheme})
 	if err != nil {

@@ -58,7 +58,7 @@ func (w *world) wantPause(class string) v1alpha1.RefusedOffering {
 	return all[0]
 }
 
-func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
+func TestHungClaimIsDeletedAfterRefusalIsPersisted(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("hang-1", w.shared("hang"))
 	first := true
@@ -100,7 +100,7 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	}
 }
 
-func TestClaimsOfAPlanThatHangTogetherAreOneFailure(t *testing.T) {
+func TestClaimsThatHangTogetherCountAsOneFailure(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("together")
 	controller := w.launch()
@@ -121,7 +121,7 @@ func TestClaimsOfAPlanThatHangTogetherAreOneFailure(t *testing.T) {
 	}
 }
 
-func TestAClaimWhoseLaunchFailsIsGivenUpSooner(t *testing.T) {
+func TestFailingClaimIsDeletedSooner(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("failing-1", w.shared("failing"))
 	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "LaunchFailed", Message: strings.Repeat("no rights ", 200)})
@@ -146,7 +146,7 @@ func TestAClaimWhoseLaunchFailsIsGivenUpSooner(t *testing.T) {
 	}
 }
 
-func TestAClaimThatIsDeletedBeforeItIsLaunchedPausesLaunches(t *testing.T) {
+func TestClaimDeletedBeforeLaunchPausesLaunches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		seenDeleting bool
@@ -179,7 +179,7 @@ func TestAClaimThatIsDeletedBeforeItIsLaunchedPausesLaunches(t *testing.T) {
 	}
 }
 
-func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsTriedAgainAfterAPause(t *testing.T) {
+func TestClaimThatVanishesUnseenIsRetriedAfterPause(t *testing.T) {
 	w := newWorld(t)
 	w.shared("fast")
 	w.pods("web", 1)
@@ -198,7 +198,7 @@ func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsTriedAgainAfterAPause(t *tes
 	}
 }
 
-func TestALaunchedClaimIsLeftAlone(t *testing.T) {
+func TestLaunchedClaimIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("fine")
 	w.refuse("fine", "g4dn.xlarge", "us-east-1a")
@@ -226,7 +226,7 @@ func TestALaunchedClaimIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestACrashBetweenTheRefusalAndTheDeletionCountsOnce(t *testing.T) {
+func TestCrashBetweenRefusalAndDeletionCountsOnce(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("crash-1", w.shared("crash"))
 	crash := errors.New("the process ends here")
@@ -255,7 +255,7 @@ func TestACrashBetweenTheRefusalAndTheDeletionCountsOnce(t *testing.T) {
 	w.wantPause("crash")
 }
 
-func TestARefusalIsNotLostWhenTheAPICannotBeReached(t *testing.T) {
+func TestRefusalIsRetriedWhenAPIServerIsUnreachable(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("lost-1", w.shared("lost"))
 	down := true
@@ -279,7 +279,7 @@ func TestARefusalIsNotLostWhenTheAPICannotBeReached(t *testing.T) {
 	w.wantPause("lost")
 }
 
-func TestAClaimThatWasLaunchedAMomentAgoIsNotDeleted(t *testing.T) {
+func TestClaimLaunchedMeanwhileIsNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("late-1", w.shared("late"))
 	stale := claim.DeepCopy()
@@ -309,7 +309,7 @@ func TestAClaimThatWasLaunchedAMomentAgoIsNotDeleted(t *testing.T) {
 	}
 }
 
-func TestARestartedControllerPlansAroundWhatWasRefused(t *testing.T) {
+func TestRestartedControllerAvoidsRefusedOfferings(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("memory")
 	claim := w.claim("memory-1", pool)
@@ -327,7 +327,7 @@ func TestARestartedControllerPlansAroundWhatWasRefused(t *testing.T) {
 	}
 }
 
-func TestARestartedControllerWaitsOutAPause(t *testing.T) {
+func TestRestartedControllerWaitsForEndOfPause(t *testing.T) {
 	w := newWorld(t)
 	w.claim("pause-1", w.shared("pause"))
 	w.clock.Step(2 * time.Minute)
@@ -369,7 +369,7 @@ func (w *world) event(claim *karpv1.NodeClaim, reason, message string, edits ...
 const overLimit = "creating instance, insufficient capacity, with fleet error(s), VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 32 allows for " +
 	"the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustme..."
 
-func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
+func TestEventExplainsRefusedClaim(t *testing.T) {
 	t.Parallel()
 	for name, eventFirst := range map[string]bool{"before the claim vanishes": true, "after the claim has vanished": false} {
 		t.Run(name, func(t *testing.T) {
@@ -430,7 +430,7 @@ var forgeries = map[string]func(*corev1.Event){
 	"about no claim":       func(e *corev1.Event) { e.InvolvedObject.UID = "" },
 }
 
-func TestAnEventThatIsNotKarpentersExplainsNothing(t *testing.T) {
+func TestForgedEventsAreIgnored(t *testing.T) {
 	t.Parallel()
 	for name, forge := range forgeries {
 		t.Run(name, func(t *testing.T) {
@@ -453,7 +453,7 @@ func TestAnEventThatIsNotKarpentersExplainsNothing(t *testing.T) {
 }
 
 // A user who may create events in the namespace default can write exactly what Karpenter writes.
-func TestAForgedEventDoesLittle(t *testing.T) {
+func TestPlausibleForgedEventHasLimitedEffect(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("little", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
 	claim := w.claim("little-1", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })
@@ -498,7 +498,7 @@ func TestAForgedEventDoesLittle(t *testing.T) {
 	}
 }
 
-func TestAClaimThatNobodySaysAnythingOfIsTriedAgainSoon(t *testing.T) {
+func TestUnexplainedClaimIsRetriedSoon(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("unexplained-1", w.shared("unexplained"))
 	controller := w.launch()
@@ -520,7 +520,7 @@ func TestAClaimThatNobodySaysAnythingOfIsTriedAgainSoon(t *testing.T) {
 	}
 }
 
-func TestAClaimThatLeavesAChoiceIsRefusedInAllOfIt(t *testing.T) {
+func TestRefusedFlexibleClaimRefusesAllItsOfferings(t *testing.T) {
 	w := newWorld(t)
 	w.shared("choice")
 	w.pods("web", 40)
@@ -554,7 +554,7 @@ func TestAClaimThatLeavesAChoiceIsRefusedInAllOfIt(t *testing.T) {
 	}
 }
 
-func TestNoPlanIsMadeBeforeARefusalIsNoted(t *testing.T) {
+func TestProvisioningWaitsForRefusalOfVanishedClaim(t *testing.T) {
 	w := newWorld(t)
 	w.shared("noted")
 	w.pods("web", 1)
@@ -574,7 +574,7 @@ func TestNoPlanIsMadeBeforeARefusalIsNoted(t *testing.T) {
 	}
 }
 
-func TestAFaultOfTheNodeClassStopsItsPoolUntilItChanges(t *testing.T) {
+func TestNodeClassFaultStopsLaunchesUntilClassChanges(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("fault")
 	claim := w.claim("fault-1", pool)
@@ -617,7 +617,7 @@ func TestAFaultOfTheNodeClassStopsItsPoolUntilItChanges(t *testing.T) {
 	w.wantClaims(1)
 }
 
-func TestAClaimOfANodeClassThatIsNotReadyBlamesTheNodeClass(t *testing.T) {
+func TestClaimOfUnreadyNodeClassBlamesNodeClass(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("unready-1", w.shared("unready"))
 	controller := w.launch()
@@ -634,7 +634,7 @@ func TestAClaimOfANodeClassThatIsNotReadyBlamesTheNodeClass(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedSpotMachineIsNotReplacedByItsLike(t *testing.T) {
+func TestInterruptedSpotOfferingIsRefused(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("spot", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
 	claim := w.claim("spot-1", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })

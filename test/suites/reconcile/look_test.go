@@ -16,9 +16,9 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// TestALookShowsWhateverTheCachesShow uses the manager's real caches. Each read of the cluster must show every change that could have triggered a reconcile,
+// TestClusterShowsWhatCachesShow uses the manager's real caches. Each read of the cluster must show every change that could have triggered a reconcile,
 // although most of what it returns is kept from earlier reads.
-func TestALookShowsWhateverTheCachesShow(t *testing.T) {
+func TestClusterShowsWhatCachesShow(t *testing.T) {
 	w := newWorld(t)
 	w.shared("looked-at")
 	caches, err := cache.New(w.server.RESTConfig(), cache.Options{Scheme: w.Scheme(), Mapper: w.RESTMapper()})

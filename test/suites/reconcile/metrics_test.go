@@ -20,7 +20,7 @@ func (w *world) measured(name string) uint64 {
 	return 0
 }
 
-func TestMetricsShowWhatWaitsAndSinceWhen(t *testing.T) {
+func TestMetricsShowAgeOfPendingPodsAndClaims(t *testing.T) {
 	w := newWorld(t)
 	w.shared("waits")
 	w.pods("web", 1)

@@ -42,7 +42,7 @@ func (w *world) wantCondition(np *karpv1.NodePool, conditionType, want, reason s
 	return c
 }
 
-func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
+func TestPoolReportsResourcesAndReadiness(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("status")
 	_, node := w.machine("status-1", np)
@@ -92,7 +92,7 @@ func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
 	}
 }
 
-func TestAPoolWithoutItsClassesSaysSo(t *testing.T) {
+func TestPoolReportsMissingClasses(t *testing.T) {
 	w := newWorld(t)
 	missing := w.pool("missing")
 	w.class("no-inner", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "none" })
@@ -127,7 +127,7 @@ func TestAPoolWithoutItsClassesSaysSo(t *testing.T) {
 	w.wantCondition(missing, status.ConditionReady, "True", "")
 }
 
-func TestAPoolWhoseNodesAreNotTaintedIsRefused(t *testing.T) {
+func TestPoolWithoutTaintIsRefused(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("squat")
 	np.Spec.Template.Spec.Taints = nil
@@ -140,7 +140,7 @@ func TestAPoolWhoseNodesAreNotTaintedIsRefused(t *testing.T) {
 	w.wantClaims(0)
 }
 
-func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
+func TestPoolReportsRefusedLaunchesUntilRetry(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("told")
 	w.refuse("told", "g4dn.xlarge", "us-east-1a")
@@ -165,7 +165,7 @@ func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
 
 // The whole life of a pool with a broken device plugin: its launches stop, the broken machine is removed, a probe with one machine fails, another probe
 // succeeds, and the pool recovers.
-func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) {
+func TestBrokenPluginClosesPoolUntilProbeSucceeds(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("plugin", snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge"))
 	w.pods("web", 25)
@@ -274,7 +274,7 @@ func (r stalePools) List(ctx context.Context, list client.ObjectList, options ..
 	return r.Reader.List(ctx, list, options...)
 }
 
-func TestAConflictIsNoErrorAndKeepsNoOtherPoolFromItsStatus(t *testing.T) {
+func TestStatusConflictDoesNotBlockOtherPools(t *testing.T) {
 	w := newWorld(t)
 	theirs, other := w.shared("a-theirs"), w.shared("b-other")
 	gone := w.shared("c-gone")
@@ -299,7 +299,7 @@ func TestAConflictIsNoErrorAndKeepsNoOtherPoolFromItsStatus(t *testing.T) {
 	}
 }
 
-func TestManyChangesAreLookedAtTogether(t *testing.T) {
+func TestPoolChangesAreBatched(t *testing.T) {
 	w := newWorld(t)
 	controller := w.poolController()
 	w.reconciles(controller, "")

@@ -48,7 +48,7 @@ func forEachRemoval(t *testing.T, test func(w *world, remove func())) {
 	}
 }
 
-func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
+func TestPoolDeletedDuringPlanningGetsNoClaims(t *testing.T) {
 	forEachRemoval(t, func(w *world, remove func()) {
 		planned := 0
 		stale := w.gathering(w.WithWatch, w.ledger)
@@ -73,7 +73,7 @@ func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
 }
 
 // Kubernetes deletes the claims of a NodePool with it. This says nothing about the cloud, and other pools may use the class.
-func TestAClaimThatIsDeletedWithItsPoolPausesNothing(t *testing.T) {
+func TestClaimDeletedWithItsPoolDoesNotPauseLaunches(t *testing.T) {
 	forEachRemoval(t, func(w *world, remove func()) {
 		w.reconciles(w.provisioning(), "")
 		claim := w.wantClaims(1)[0]

@@ -71,7 +71,7 @@ func TestElevenPodsGetTwoMachines(t *testing.T) {
 	}
 }
 
-func TestThereIsAPlanThoughThereIsNoTimeForABetterOne(t *testing.T) {
+func TestProvisioningLaunchesWithoutSearchTime(t *testing.T) {
 	w := newWorld(t)
 	w.shared("hasty")
 	w.pods("web", 11)
@@ -116,7 +116,7 @@ func staysApart(t *testing.T, claim *karpv1.NodeClaim, pool *karpv1.NodePool) {
 	}
 }
 
-func TestNothingIsProvisionedTwice(t *testing.T) {
+func TestProvisioningLaunchesNothingTwice(t *testing.T) {
 	w := newWorld(t)
 	w.shared("twice")
 	w.pods("web", 11)
@@ -155,7 +155,7 @@ func (r beforeAnyClaim) List(ctx context.Context, list client.ObjectList, option
 	return r.Reader.List(ctx, list, options...)
 }
 
-func TestTwoControllersThatSeeTheSameCreateNoDoubles(t *testing.T) {
+func TestConcurrentControllersCreateNoDuplicates(t *testing.T) {
 	w := newWorld(t)
 	w.shared("race")
 	w.pods("web", 35)
@@ -176,7 +176,7 @@ func TestTwoControllersThatSeeTheSameCreateNoDoubles(t *testing.T) {
 	}
 }
 
-func TestOnlyAFewClaimsAreUnlaunchedAtOnce(t *testing.T) {
+func TestMaxUnlaunchedLimitsClaims(t *testing.T) {
 	w := newWorld(t)
 	w.shared("few")
 	w.pods("web", 25)
@@ -192,7 +192,7 @@ func TestOnlyAFewClaimsAreUnlaunchedAtOnce(t *testing.T) {
 	w.wantClaims(3)
 }
 
-func TestNothingIsLaunchedInTheQuietAfterAHungClaim(t *testing.T) {
+func TestQuietPeriodDelaysLaunches(t *testing.T) {
 	w := newWorld(t)
 	w.shared("quiet")
 	w.pods("web", 1)
@@ -208,7 +208,7 @@ func TestNothingIsLaunchedInTheQuietAfterAHungClaim(t *testing.T) {
 	w.wantClaims(1)
 }
 
-func TestARefusedOfferingIsPlannedAround(t *testing.T) {
+func TestProvisioningAvoidsRefusedOffering(t *testing.T) {
 	w := newWorld(t)
 	w.shared("around")
 	w.pods("web", 1)
@@ -234,7 +234,7 @@ func TestLimitsCountHardware(t *testing.T) {
 	w.wantTold(5, "Warning LimitReached")
 }
 
-func TestAPodThatStockKarpenterCouldServeIsLeftToItAndTold(t *testing.T) {
+func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
 	w := newWorld(t)
 	w.class("ours", func(c *v1alpha1.GPUNodeClass) { c.Spec.Sharing.ResourceName = v1alpha1.ResourceGPU })
 	w.pool("ours")
@@ -249,7 +249,7 @@ func TestAPodThatStockKarpenterCouldServeIsLeftToItAndTold(t *testing.T) {
 	w.wantTold(0, "LeftToKarpenter")
 }
 
-func TestAClaimThatTheAPIRefusesDoesNotKeepOthersFromBeingCreated(t *testing.T) {
+func TestRejectedClaimDoesNotBlockOthers(t *testing.T) {
 	w := newWorld(t)
 	w.shared("bad", snapshottest.Tainted("bad"))
 	w.shared("good")
@@ -276,7 +276,7 @@ func TestAClaimThatTheAPIRefusesDoesNotKeepOthersFromBeingCreated(t *testing.T) 
 	}
 }
 
-func TestNothingIsLaunchedWithANodeClassThatIsNotReady(t *testing.T) {
+func TestUnreadyNodeClassBlocksLaunches(t *testing.T) {
 	w := newWorld(t)
 	w.class("unready", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "unready" })
 	w.pool("unready")
@@ -301,7 +301,7 @@ func TestNothingIsLaunchedWithANodeClassThatIsNotReady(t *testing.T) {
 	w.wantClaims(1)
 }
 
-func TestAMachineIsLaunchedWhereThePodsVolumeIs(t *testing.T) {
+func TestMachineIsLaunchedInZoneOfVolume(t *testing.T) {
 	w := newWorld(t)
 	w.shared("volumes")
 	w.volume("data", "us-east-1b")
@@ -344,7 +344,7 @@ func (w *world) volume(name, zone string) {
 	}
 }
 
-func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
+func TestPodsAreNominatedForPlannedMachines(t *testing.T) {
 	w := newWorld(t)
 	w.shared("nominated")
 	w.pods("web", 10)

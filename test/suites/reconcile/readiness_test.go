@@ -61,7 +61,7 @@ func (w *world) exposes(node *corev1.Node, replicas int64) {
 	w.updateStatus(node)
 }
 
-func TestTheStartupTaintGoesWithThePromisedReplicas(t *testing.T) {
+func TestStartupTaintIsRemovedOncePromisedReplicasExist(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("ready")
 	_, node := w.registered("ready-1", pool, 0)
@@ -84,7 +84,7 @@ func TestTheStartupTaintGoesWithThePromisedReplicas(t *testing.T) {
 	w.wantTold(0, "")
 }
 
-func TestNodesOfOthersAreLeftAlone(t *testing.T) {
+func TestForeignNodesAreLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("others")
 	claim, node := w.registered("others-1", pool, 10)
@@ -101,7 +101,7 @@ func TestNodesOfOthersAreLeftAlone(t *testing.T) {
 	w.wantTold(0, "")
 }
 
-func TestABrokenNodeIsGivenBackOnceItsPoolHasStoppedLaunching(t *testing.T) {
+func TestBrokenNodeIsRemovedOncePoolIsClosed(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("broken")
 	claim, _ := w.registered("broken-1", pool, 3)
@@ -125,7 +125,7 @@ func TestABrokenNodeIsGivenBackOnceItsPoolHasStoppedLaunching(t *testing.T) {
 	}
 }
 
-func TestABrokenNodeThatIsUsedIsKeptForAsLongAgain(t *testing.T) {
+func TestUsedBrokenNodeIsKeptForAnotherTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*world, *karpv1.NodeClaim, *corev1.Node)
 		kept bool
@@ -172,7 +172,7 @@ func TestABrokenNodeThatIsUsedIsKeptForAsLongAgain(t *testing.T) {
 	}
 }
 
-func TestABrokenNodeIsGivenBackOnceItsPodIsGone(t *testing.T) {
+func TestBrokenNodeIsRemovedOnceItsPodIsGone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("used")
 	claim, node := w.registered("used-1", pool, 0)
@@ -190,7 +190,7 @@ func TestABrokenNodeIsGivenBackOnceItsPodIsGone(t *testing.T) {
 }
 
 // The EBS CSI driver's pod does not start on the node, so the driver's startup taint stays.
-func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
+func TestUninitializedNodeIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("never")
 	claim, node := w.registered("never-1", pool, 10)
@@ -215,7 +215,7 @@ func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
 	w.wantTold(1, "Warning NotInitialized")
 }
 
-func TestANodeThatIsGoneTakesItsClaimWithIt(t *testing.T) {
+func TestClaimOfDeletedNodeIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.shared("gone")
 	pool := w.pool("gone-too", func(np *karpv1.NodePool) { np.Spec.Template.Spec.NodeClassRef.Name = "gone" })
@@ -240,7 +240,7 @@ func (w *world) healthy(pool string, is metav1.ConditionStatus) {
 	w.setPool(np, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Reason: "Said"})
 }
 
-func TestTheTaintsOfOthersSurviveAndAConflictIsTriedAgainAtOnce(t *testing.T) {
+func TestForeignTaintsSurviveConflict(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.registered("meanwhile-1", w.shared("meanwhile"), 10)
 	lagging := w.lagging(node, claim)
@@ -252,7 +252,7 @@ func TestTheTaintsOfOthersSurviveAndAConflictIsTriedAgainAtOnce(t *testing.T) {
 	}
 }
 
-func TestABrokenNodeIsLookedAtOnceMoreLive(t *testing.T) {
+func TestBrokenNodeIsReadFromAPIServerBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*world, *karpv1.NodeClaim, *corev1.Node){
 		"its replicas have come":       func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.exposes(node, 10) },

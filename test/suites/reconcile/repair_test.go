@@ -24,7 +24,7 @@ func (w *world) ails(node *corev1.Node, conditionType corev1.NodeConditionType, 
 	w.updateStatus(node)
 }
 
-func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
+func TestUnreachableMachineIsDeletedAfterTimeout(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("dead", w.shared("dead"), 3)
 	node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
@@ -66,8 +66,8 @@ func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	w.wantTold(0, "Unhealthy")
 }
 
-// TestASickMachineThatStillDrainsIsHurried starts from what a controller leaves that died between deleting a claim and shortening its grace period.
-func TestASickMachineThatStillDrainsIsHurried(t *testing.T) {
+// TestDrainOfUnhealthyMachineIsShortened starts from what a controller leaves that died between deleting a claim and shortening its grace period.
+func TestDrainOfUnhealthyMachineIsShortened(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("drains", w.shared("drains"), 1)
 	w.ails(node, corev1.NodeReady, corev1.ConditionFalse)
@@ -93,7 +93,7 @@ func TestASickMachineThatStillDrainsIsHurried(t *testing.T) {
 	w.wantTold(0, "Unhealthy")
 }
 
-func TestAMachineThatComesBackInTimeIsLeftAlone(t *testing.T) {
+func TestRecoveredMachineIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("back")
 	dead, deadNode := w.inUse("back-dead", pool, 2)
@@ -119,7 +119,7 @@ func TestAMachineThatComesBackInTimeIsLeftAlone(t *testing.T) {
 	w.wantMarks(brokenNode, false, false)
 }
 
-func TestABrokenGPUIsReplacedOnceItsPodsHaveANewPlace(t *testing.T) {
+func TestMachineWithBrokenGPUIsReplacedOncePodsFitElsewhere(t *testing.T) {
 	w := newWorld(t)
 	old, node := w.inUse("gpu-old", w.shared("gpu"), 3)
 	w.ails(node, "AcceleratedHardwareReady", corev1.ConditionFalse)
@@ -148,7 +148,7 @@ func TestABrokenGPUIsReplacedOnceItsPodsHaveANewPlace(t *testing.T) {
 	}
 }
 
-func TestLostReplicasAreReplacedAfterAWhile(t *testing.T) {
+func TestMachineWithLostReplicasIsReplacedAfterTimeout(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("lost", w.shared("lost"), 2)
 	controller := w.disruption()
@@ -181,7 +181,7 @@ func TestLostReplicasAreReplacedAfterAWhile(t *testing.T) {
 	w.wantReplacing(claim, repair.Unhealthy)
 }
 
-func TestTooManySickMachinesAreLeftToPeople(t *testing.T) {
+func TestTooManyUnhealthyMachinesAreNotRepaired(t *testing.T) {
 	w := newWorld(t)
 	w.class("many", func(c *v1alpha1.GPUNodeClass) { c.Spec.Consolidation.Policy = v1alpha1.ConsolidateWhenIdle })
 	pool := w.pool("many")

@@ -81,7 +81,7 @@ func (w *world) wantReplacing(claim *karpv1.NodeClaim, want string) {
 	}
 }
 
-func TestAMachineThatHasDriftedGoesWhenItsPodsHaveANewPlace(t *testing.T) {
+func TestDriftedMachineIsRemovedOncePodsFitElsewhere(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("swap")
 	old, node := w.inUse("swap-old", pool, 3)
@@ -131,7 +131,7 @@ func TestAMachineThatHasDriftedGoesWhenItsPodsHaveANewPlace(t *testing.T) {
 	}
 }
 
-func TestARoomyNeighbourNeedsNoReplacement(t *testing.T) {
+func TestFreeCapacityAvoidsReplacement(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("room", budget("1"))
 	old, _ := w.inUse("room-1", pool, 3)
@@ -150,7 +150,7 @@ func TestARoomyNeighbourNeedsNoReplacement(t *testing.T) {
 	w.wantReplacing(other, "")
 }
 
-func TestAReplacementThatNeverComesCostsNothing(t *testing.T) {
+func TestFailedReplacementKeepsMachine(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("never-comes")
 	old, node := w.inUse("never-comes-1", pool, 3)
@@ -174,7 +174,7 @@ func TestAReplacementThatNeverComesCostsNothing(t *testing.T) {
 	w.wantReplacing(old, "NodePoolDrifted")
 }
 
-func TestAPoolWithoutRoomForAReplacementKeepsItsMachine(t *testing.T) {
+func TestPoolAtLimitKeepsDriftedMachine(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("full", func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(snapshottest.Amounts("nodes", "1")) })
 	old, _ := w.inUse("full-1", pool, 3)
@@ -186,7 +186,7 @@ func TestAPoolWithoutRoomForAReplacementKeepsItsMachine(t *testing.T) {
 	w.wantClaims(1)
 }
 
-func TestPodsAndTheirBudgetsKeepADriftedMachine(t *testing.T) {
+func TestProtectedPodsKeepDriftedMachine(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("guarded")
 	old, node := w.inUse("guarded-1", pool, 2)
@@ -230,7 +230,7 @@ func TestPodsAndTheirBudgetsKeepADriftedMachine(t *testing.T) {
 	w.wantMarks(node, false, true)
 }
 
-func TestAPodThatOnlyTheLastLookSeesKeepsItsNodeFromBeingReplaced(t *testing.T) {
+func TestPodSeenOnlyByLastReadStopsReplacement(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("late")
 	old, node := w.inUse("late-1", pool, 1)
@@ -254,7 +254,7 @@ func TestAPodThatOnlyTheLastLookSeesKeepsItsNodeFromBeingReplaced(t *testing.T) 
 	w.wantGoing(old, true)
 }
 
-func TestADriftThatIsTakenBackIsForgotten(t *testing.T) {
+func TestRevertedDriftStopsReplacement(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("back")
 	old, _ := w.inUse("back-1", pool, 1)
@@ -271,7 +271,7 @@ func TestADriftThatIsTakenBackIsForgotten(t *testing.T) {
 }
 
 // The cloud reclaims the machine in two minutes, so its pods are planned for while they still run.
-func TestWhatSomebodyElseDeletesIsReplacedBeforeItsPodsWait(t *testing.T) {
+func TestDeletedMachineIsReplacedBeforeItsPodsArePending(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("taken")
 	old, _ := w.inUse("taken-1", pool, 1)
@@ -289,7 +289,7 @@ func TestWhatSomebodyElseDeletesIsReplacedBeforeItsPodsWait(t *testing.T) {
 	w.wantClaims(2)
 }
 
-func TestAMachineThatExpiresHasItsReplacementBefore(t *testing.T) {
+func TestExpiringMachineIsReplacedBeforeExpiry(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("expires")
 	life := 24 * time.Hour
@@ -311,7 +311,7 @@ func TestAMachineThatExpiresHasItsReplacementBefore(t *testing.T) {
 	w.wantMarks(node, false, false) // Karpenter does the rest.
 }
 
-func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
+func TestChangedReplicasAreWrittenToNode(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("shares")
 	claim, node := w.inUse("shares-1", pool, 1)
@@ -349,7 +349,7 @@ func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
 	}
 }
 
-func TestAChangeThatTwoControllersHaveSeenIsToldOnce(t *testing.T) {
+func TestChangeSeenByTwoControllersIsReportedOnce(t *testing.T) {
 	w := newWorld(t)
 	class := w.class("shares")
 	claim, node := w.machine("shares-1", w.pool("shares"))
@@ -377,7 +377,7 @@ func TestAChangeThatTwoControllersHaveSeenIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestReplicasWithinARangeFollowThePods(t *testing.T) {
+func TestReplicasWithinRangeFollowPods(t *testing.T) {
 	w := newWorld(t)
 	w.class("range", func(c *v1alpha1.GPUNodeClass) { c.Spec.Sharing.MaxReplicas = new(int32(20)) })
 	claim, node := w.machine("range-1", w.pool("range"))

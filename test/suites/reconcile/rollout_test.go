@@ -276,7 +276,7 @@ func (w *rollouts) wantNoCanary() {
 	}
 }
 
-func TestARolloutWithoutTheFeatureSaysSoAndIsLeftAlone(t *testing.T) {
+func TestDisabledRolloutIsReportedAndLeftAlone(t *testing.T) {
 	w := newRollouts(t)
 	before := w.terms()
 	w.controller.Enabled = false
@@ -297,7 +297,7 @@ func TestARolloutWithoutTheFeatureSaysSoAndIsLeftAlone(t *testing.T) {
 	w.wantStep(v1alpha1.StepSettled)
 }
 
-func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {
+func TestRolloutAdoptsClassWithCurrentImage(t *testing.T) {
 	w := newRollouts(t)
 	w.looks(2)
 	w.wantPinned("v20260815")
@@ -321,7 +321,7 @@ func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {
 	}
 }
 
-func TestAGoodImageGoesByACanaryToTheClass(t *testing.T) {
+func TestHealthyImageReachesClassThroughCanary(t *testing.T) {
 	w := newRelease(t, func(r *v1alpha1.GPUImageRollout) { r.Spec.Check.Command = []string{"check", "--gpu"} })
 	claim := w.canary()
 
@@ -412,7 +412,7 @@ func (w *rollouts) happened() []string {
 	return all
 }
 
-func TestABadImageNeverReachesTheClass(t *testing.T) {
+func TestBadImageNeverReachesClass(t *testing.T) {
 	w := newRelease(t)
 	claim := w.canary()
 	w.boots(claim, 9)
@@ -436,7 +436,7 @@ func TestABadImageNeverReachesTheClass(t *testing.T) {
 	w.wantNoCanary()
 }
 
-func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
+func TestRefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 	w := newRelease(t)
 	first := w.canary()
 	w.delete(first) // Karpenter deletes it because the launch was refused.
@@ -453,7 +453,7 @@ func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 	}
 }
 
-func TestNothingOfACanaryThatNobodyRemembersStays(t *testing.T) {
+func TestOrphanedCanaryIsRemoved(t *testing.T) {
 	w := newRelease(t)
 	w.boots(w.canary(), 10)
 	w.looks(2)
@@ -468,7 +468,7 @@ func TestNothingOfACanaryThatNobodyRemembersStays(t *testing.T) {
 	w.wantNoCanary()
 }
 
-func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
+func TestAWSFaultIsReportedAndLastGoodImageIsKept(t *testing.T) {
 	for fault, c := range map[string]struct {
 		begin  func(*localaws.Server)
 		reason string
@@ -523,7 +523,7 @@ func promoted(t *testing.T) *rollouts {
 	return w
 }
 
-func TestAClassWhoseImageIsGoneIsPinnedToTheLastGoodOne(t *testing.T) {
+func TestClassWithDeletedImageIsPinnedToLastGoodOne(t *testing.T) {
 	w := promoted(t)
 	gone := w.image("v20261112")
 	w.aws.RemoveImage(gone)
@@ -536,7 +536,7 @@ func TestAClassWhoseImageIsGoneIsPinnedToTheLastGoodOne(t *testing.T) {
 	}
 }
 
-func TestAClassWithoutAnyImageLeftGetsTheNextOneThatPassesItsCheck(t *testing.T) {
+func TestClassWithoutImageGetsNextOneThatPassesCheck(t *testing.T) {
 	w := newRollouts(t, func(r *v1alpha1.GPUImageRollout) {
 		r.Spec.Windows, r.Spec.Soak = []v1alpha1.PromotionWindow{{Schedule: "0 0 1 1 *", Duration: "1h"}}, "24h"
 	})
@@ -560,7 +560,7 @@ func TestAClassWithoutAnyImageLeftGetsTheNextOneThatPassesItsCheck(t *testing.T)
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
 }
 
-func TestAnImageThatIsGoneIsNotPinned(t *testing.T) {
+func TestDeletedImageIsNotPinned(t *testing.T) {
 	w := promoted(t)
 	w.aws.RemoveImage(w.image("v20260815"))
 	w.rollout.Spec.Image = "v20260815"
@@ -570,7 +570,7 @@ func TestAnImageThatIsGoneIsNotPinned(t *testing.T) {
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
 }
 
-func TestAnEC2NodeClassThatIsDeletedInMidRolloutIsSaidAndTheCanaryRemoved(t *testing.T) {
+func TestDeletedEC2NodeClassIsReportedAndCanaryRemoved(t *testing.T) {
 	w := newRelease(t)
 	w.boots(w.canary(), 10)
 	w.looks(1)
@@ -582,7 +582,7 @@ func TestAnEC2NodeClassThatIsDeletedInMidRolloutIsSaidAndTheCanaryRemoved(t *tes
 	w.wantNoCanary()
 }
 
-func TestOneOfTwoRolloutsHasTheClass(t *testing.T) {
+func TestSecondRolloutOfClassIsRefused(t *testing.T) {
 	w := newRollouts(t)
 	w.looks(2)
 	second := &v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Spec: v1alpha1.GPUImageRolloutSpec{NodeClassRef: innerClass}}
@@ -602,7 +602,7 @@ func TestOneOfTwoRolloutsHasTheClass(t *testing.T) {
 	}
 }
 
-func TestAClassThatOtherNodePoolsUseIsLeftAlone(t *testing.T) {
+func TestClassUsedByOtherNodePoolsIsLeftAlone(t *testing.T) {
 	w := newRollouts(t)
 	stock := snapshottest.StockPool("cpu", budget("100%"))
 	stock.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
@@ -614,7 +614,7 @@ func TestAClassThatOtherNodePoolsUseIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAnImageOfAnotherArchitectureIsNotTried(t *testing.T) {
+func TestImageOfOtherArchitectureIsNotTested(t *testing.T) {
 	w := newRollouts(t)
 	w.looks(2)
 	for _, i := range w.aws.Images() {
@@ -629,7 +629,7 @@ func TestAnImageOfAnotherArchitectureIsNotTried(t *testing.T) {
 	w.wantNoCanary()
 }
 
-func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
+func TestPromotedImageWhoseNodesFailIsRolledBack(t *testing.T) {
 	w := newRelease(t)
 	w.passes(w.canary())
 	w.looks(1)
@@ -648,7 +648,7 @@ func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
 	w.wantTold(1, "Warning RollingBack")
 }
 
-func TestAnotherChangeOfTheClassIsNotUndone(t *testing.T) {
+func TestManualClassChangeIsNotReverted(t *testing.T) {
 	w := newRollouts(t)
 	w.looks(2)
 	class := w.nodeClass("gpu")
@@ -669,7 +669,7 @@ func TestAnotherChangeOfTheClassIsNotUndone(t *testing.T) {
 	}
 }
 
-func TestAPoolWhoseMachinesFailAnywayHasNoCanary(t *testing.T) {
+func TestUnhealthyPoolGetsNoCanary(t *testing.T) {
 	w := newRollouts(t)
 	w.looks(2)
 	w.read(w.pool)

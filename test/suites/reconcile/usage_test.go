@@ -51,7 +51,7 @@ func evictedWhenUnused(value string) func(*corev1.Pod) {
 
 func labelled(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
 
-func TestAMachineThatNobodyUsesIsReportedWithItsPrice(t *testing.T) {
+func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("unused-1", w.shared("unused"))
 	w.on(node, "a", w.old)
@@ -98,7 +98,7 @@ func TestAMachineThatNobodyUsesIsReportedWithItsPrice(t *testing.T) {
 	w.wantTold(1, "Warning UsageUnreadable")
 }
 
-func TestAPodThatDoesNotUseItsGPUIsEvictedIfItSaysSo(t *testing.T) {
+func TestPodWithUnusedGPUIsEvictedIfAnnotated(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("evict-1", w.shared("evict"))
 	asks := w.on(node, "asks", w.old, evictedWhenUnused("2h"))
@@ -153,7 +153,7 @@ func (s stale) Get(ctx context.Context, key client.ObjectKey, o client.Object, o
 	return err
 }
 
-func TestAPodThatUsedItsGPUAMomentAgoStays(t *testing.T) {
+func TestPodThatJustUsedItsGPUStays(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("moment-1", w.shared("moment"))
 	pod := w.on(node, "asks", w.old, evictedWhenUnused("2h"))
@@ -165,7 +165,7 @@ func TestAPodThatUsedItsGPUAMomentAgoStays(t *testing.T) {
 	}
 }
 
-func TestAPodDisruptionBudgetHoldsForUnusedPodsToo(t *testing.T) {
+func TestPDBProtectsUnusedPods(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("budget-1", w.shared("budget"))
 	pod := w.on(node, "asks", w.old, evictedWhenUnused("2h"), labelled)

@@ -27,8 +27,8 @@ var unseen = map[string]string{
 // folderVariable is the environment variable for the directory with the calls recorded in a complete run of the cluster tests.
 const folderVariable = "KARVE_RIGHTS"
 
-// TestEachRightIsNeededByACallAndEachCallHasARight reads the calls that the clusters of all tests have recorded.
-func TestEachRightIsNeededByACallAndEachCallHasARight(t *testing.T) {
+// TestRightsMatchRecordedCalls reads the calls that the clusters of all tests have recorded.
+func TestRightsMatchRecordedCalls(t *testing.T) {
 	folder := os.Getenv(folderVariable)
 	if folder == "" {
 		t.Skip("set " + folderVariable + " to the folder that " + cluster.CallsVariable + " named in a run of the cluster tests; make test-e2e does")
@@ -69,8 +69,8 @@ func ofTheChart(t *testing.T) []rights.Right {
 	return all
 }
 
-// TestNoRightLeadsToRootOnANode checks what a stolen token could do with pods, secrets and RBAC objects.
-func TestNoRightLeadsToRootOnANode(t *testing.T) {
+// TestNoRightLeadsToRootOnNode checks what a stolen token could do with pods, secrets and RBAC objects.
+func TestNoRightLeadsToRootOnNode(t *testing.T) {
 	risky := []string{
 		"*", "secrets", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes/proxy", "daemonsets", "deployments", "replicasets",
 		"statefulsets", "jobs", "cronjobs", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
@@ -89,7 +89,7 @@ func TestNoRightLeadsToRootOnANode(t *testing.T) {
 	}
 }
 
-func TestARightThatNothingNeedsAndACallWithoutOneAreFound(t *testing.T) {
+func TestUnneededAndMissingRightsAreFound(t *testing.T) {
 	const user = "system:serviceaccount:karve-system:karve"
 	all := []rights.Right{
 		{Call: cluster.Call{User: user, Verb: "patch", Group: "karpenter.sh", Resource: "nodepools/status"}, Role: "ClusterRole karve"},

@@ -45,8 +45,8 @@ func planned(t *testing.T, f *scheduler.Filter, s *scheduler.Scenario) (snapshot
 	return outcome.View, outcome.Plan
 }
 
-// TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen changes the pods after planning.
-func TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen(t *testing.T) {
+// TestJudgeFindsPlansThatSchedulerRejects changes the pods after planning.
+func TestJudgeFindsPlansThatSchedulerRejects(t *testing.T) {
 	f := start(t)
 	everything := &metav1.LabelSelector{}
 	for name, c := range map[string]struct {
@@ -110,7 +110,7 @@ func TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen(t *testing.T) {
 	}
 }
 
-func TestAPodThatTheSchedulerHasAPlaceForIsSeen(t *testing.T) {
+func TestJudgeFindsPodsThatSchedulerCouldPlace(t *testing.T) {
 	f := start(t)
 	for name, room := range map[string]func(s *scheduler.Scenario){
 		"on a node that is there": func(s *scheduler.Scenario) { s.NodePools = nil },

@@ -42,7 +42,7 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-func TestTheSchedulerAgreesWithPlansForWhateverIsDrawn(t *testing.T) {
+func TestSchedulerAgreesWithPlansForRandomScenarios(t *testing.T) {
 	f := start(t)
 	found, placed, refused := map[string]int{}, map[string]int{}, map[string]int{}
 	for seed := range seeds(t) {
@@ -151,7 +151,7 @@ func describe(t *testing.T, f *scheduler.Filter, s *scheduler.Scenario) string {
 	return text.String() + string(data)
 }
 
-func TestTheSchedulerAgreesWithPlansForWhatWasFoundOnce(t *testing.T) {
+func TestSchedulerAgreesWithPlansForKnownScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no scenarios: %v", err)

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/test/bench/planning/autoscaler"
 )
 
-func TestTheModelCostsWhatItDidInThePrototype(t *testing.T) {
+func TestModelCostsTheSameAsInPrototype(t *testing.T) {
 	t.Parallel()
 	g4, g46 := workload.Types(workload.G4dn, 10), workload.Types(workload.G4to6, 10)
 	for _, c := range []struct {
@@ -34,7 +34,7 @@ func TestTheModelCostsWhatItDidInThePrototype(t *testing.T) {
 	}
 }
 
-func TestPlansOfTheModelKeepEveryRule(t *testing.T) {
+func TestPlansOfModelKeepEveryRule(t *testing.T) {
 	t.Parallel()
 	types := workload.Spread(workload.Types(workload.G4to6, 10), 2, 1)
 	for seed := range int64(5) {

@@ -38,7 +38,7 @@ func pods(l consolidate.Layout) []string {
 	return out
 }
 
-func TestKarpenterReplacesSeveralMachinesByOneAndSplitsNone(t *testing.T) {
+func TestKarpenterMergesMachinesButSplitsNone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string
@@ -62,7 +62,7 @@ func TestKarpenterReplacesSeveralMachinesByOneAndSplitsNone(t *testing.T) {
 	}
 }
 
-func TestKarpenterLosesNoPodOfAMix(t *testing.T) {
+func TestKarpenterConsolidationKeepsEveryPod(t *testing.T) {
 	t.Parallel()
 	types := workload.Types(workload.G4to6, 10)
 	s := workload.Snapshot(workload.Mixed(1, workload.Mix{Pods: 200, Shapes: 10, GPUMemory: true}, types), types)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestABinaryIsStaleWhenItIsMissingOrItsModuleChanged(t *testing.T) {
+func TestBinaryIsStaleIfMissingOrModuleChanged(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	bin := filepath.Join(root, "_output", "bin")

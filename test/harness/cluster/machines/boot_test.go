@@ -26,8 +26,8 @@ func script(t *testing.T, b bootstrap.Bootstrapper) string {
 	return string(plain)
 }
 
-// TestAMachineBootsWithWhatKarpenterWroteForIt reads user data from Karpenter's own generators.
-func TestAMachineBootsWithWhatKarpenterWroteForIt(t *testing.T) {
+// TestMachineReadsUserDataFromKarpenter reads user data from Karpenter's own generators.
+func TestMachineReadsUserDataFromKarpenter(t *testing.T) {
 	t.Parallel()
 	options := bootstrap.Options{
 		ClusterName: "karve", ClusterEndpoint: "https://cluster.invalid", ClusterCIDR: new("10.100.0.0/16"), CABundle: new("Y2E="),
@@ -71,7 +71,7 @@ func TestAMachineBootsWithWhatKarpenterWroteForIt(t *testing.T) {
 	})
 }
 
-func TestUserDataThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidUserDataIsRefused(t *testing.T) {
 	t.Parallel()
 	const head = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"//\"\n\n--//\nContent-Type: application/node.eks.aws\n\n"
 	for name, data := range map[string]string{

@@ -35,7 +35,7 @@ func machineOf(annotations map[string]string) (aws.Instance, *karpv1.NodeClaim) 
 		}
 }
 
-func TestAMachineRegistersAsItsUserDataAndItsPromiseSay(t *testing.T) {
+func TestMachineRegistersAccordingToUserDataAndPromise(t *testing.T) {
 	t.Parallel()
 	instance, claim := machineOf(nil)
 	n, err := node(instance, claim, resource.MustParse("1Gi"))
@@ -66,7 +66,7 @@ func TestAMachineRegistersAsItsUserDataAndItsPromiseSay(t *testing.T) {
 	}
 }
 
-func TestAMachineOfKarvesHasNoGPUBeforeItsPlugin(t *testing.T) {
+func TestKarveMachineHasNoGPUBeforeItsPluginStarts(t *testing.T) {
 	t.Parallel()
 	instance, claim := machineOf(map[string]string{nodecontract.ResourceAnnotation: "nvidia.com/gpu"})
 	n, err := node(instance, claim, resource.Quantity{})

@@ -175,7 +175,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatDiffersIsWritten(t *testing.T) {
+func TestOnlyDifferencesAreWritten(t *testing.T) {
 	t.Parallel()
 	ten := int64(10)
 	want := resources{shared: &ten, whole: nil}
@@ -197,7 +197,7 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 	}
 }
 
-func TestWhoKeepsTheStartupTaint(t *testing.T) {
+func TestKeepsStartupTaint(t *testing.T) {
 	t.Parallel()
 	longAgo := history{registered: noon.Add(-time.Minute)}
 	for name, c := range map[string]struct {
@@ -220,7 +220,7 @@ func TestWhoKeepsTheStartupTaint(t *testing.T) {
 	}
 }
 
-func TestRulesThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRulesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
 		"a word for offer":           "offer: some",

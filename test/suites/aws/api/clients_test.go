@@ -23,7 +23,7 @@ func environ(t *testing.T, variables ...string) {
 	}
 }
 
-func TestClientsComeFromTheEnvironmentAndCountTheirCalls(t *testing.T) {
+func TestClientsAreConfiguredByEnvironmentAndCountCalls(t *testing.T) {
 	server, err := fakeaws.Start(t.Context(), fakeaws.Config{Region: "eu-central-1"})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestClientsComeFromTheEnvironmentAndCountTheirCalls(t *testing.T) {
 	}
 }
 
-func TestWithoutARegionThereAreNoClients(t *testing.T) {
+func TestLoadFailsWithoutRegion(t *testing.T) {
 	environ(t, "AWS_REGION=", "AWS_DEFAULT_REGION=", "AWS_EC2_METADATA_DISABLED=true", "AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null")
 	if _, err := api.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_REGION") {
 		t.Errorf("got %v", err)

@@ -30,7 +30,7 @@ func found(t *testing.T) (*localaws.Server, *images.Finder) {
 
 var both = []string{images.AMD64, images.ARM64}
 
-func TestTheNewestReleaseOfEachFamilyIsFoundForBothArchitectures(t *testing.T) {
+func TestNewestReleaseIsFoundForBothArchitectures(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
 	for family, c := range map[aws.Family]struct {
@@ -69,7 +69,7 @@ func TestTheNewestReleaseOfEachFamilyIsFoundForBothArchitectures(t *testing.T) {
 }
 
 // AWS publishes a release one architecture after the other.
-func TestAllImagesAreOfOneRelease(t *testing.T) {
+func TestNewestReleaseHasImagesForAllArchitectures(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
 	s.PublishImage(localaws.Image{Family: localaws.AL2023, Variant: localaws.NVIDIA, Arch: "arm64", Version: "v20261112"})
@@ -85,7 +85,7 @@ func TestAllImagesAreOfOneRelease(t *testing.T) {
 	}
 }
 
-func TestImagesThatShouldNotBeLaunchedSayWhy(t *testing.T) {
+func TestUnusableImagesHaveReason(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
 	image := s.PublishImage(localaws.Image{Family: localaws.AL2023, Variant: localaws.NVIDIA, Arch: "arm64", Version: "v20261112"})
@@ -108,7 +108,7 @@ func TestImagesThatShouldNotBeLaunchedSayWhy(t *testing.T) {
 	}
 }
 
-func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
+func TestErrorsHaveReasonAndRemedy(t *testing.T) {
 	t.Parallel()
 	newest := func(f *images.Finder) error {
 		_, err := f.Newest(t.Context(), aws.AL2023, "1.34", both)
@@ -162,7 +162,7 @@ func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWithoutCredentialsThatIsSaid(t *testing.T) {
+func TestMissingCredentialsAreReported(t *testing.T) {
 	t.Parallel()
 	s, _ := found(t)
 	clients, err := api.Load(t.Context(), config.WithRegion("us-east-1"), config.WithBaseEndpoint(s.URL), config.WithCredentialsProvider(nobody{}))
@@ -176,7 +176,7 @@ func TestWithoutCredentialsThatIsSaid(t *testing.T) {
 	}
 }
 
-func TestReleaseOfAName(t *testing.T) {
+func TestReleaseOfImageName(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"amazon-eks-node-al2023-x86_64-nvidia-1.34-v20261112":      "v20261112",

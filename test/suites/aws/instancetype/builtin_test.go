@@ -12,7 +12,7 @@ import (
 const cpuKept = 20
 
 // A plan made without a cluster must equal one made with it: the built-in catalog is what AWS returns in us-east-1 for AL2023 with its defaults.
-func TestTheBuiltinCatalogueIsWhatAWSTells(t *testing.T) {
+func TestBuiltinCatalogMatchesAWS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	listing := w.until(object(t, nodeClass("gpu", allZones)), "fresh", fresh)

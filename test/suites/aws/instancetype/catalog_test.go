@@ -198,7 +198,7 @@ func priceOf(it catalog.InstanceType, zone, capacityType string) int64 {
 	return 0
 }
 
-func TestOneSweepServesAllWhoAsk(t *testing.T) {
+func TestOneRefreshServesAllClasses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	if n := w.calls(); n != 0 {
@@ -272,7 +272,7 @@ func (w *world) calls() (n int) {
 	return n
 }
 
-func TestNewPricesAreSeenWhenTheyAreDue(t *testing.T) {
+func TestPricesAreRefreshedWhenDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	class := object(t, nodeClass("gpu"))
@@ -296,7 +296,7 @@ func TestNewPricesAreSeenWhenTheyAreDue(t *testing.T) {
 }
 
 // A class is not launched for without the required data. Optional data may be missing.
-func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
+func TestCatalogWorksWithoutOptionalData(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(*fakeaws.Server)
@@ -343,7 +343,7 @@ func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
 }
 
 // If AWS does not answer, the catalog keeps what it has read. It reports only data that is too old.
-func TestWhatIsKnownServesOnWhileAWSIsAway(t *testing.T) {
+func TestCatalogKeepsDataDuringOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	class := object(t, nodeClass("gpu"))
@@ -365,7 +365,7 @@ func TestWhatIsKnownServesOnWhileAWSIsAway(t *testing.T) {
 	w.until(class, "fresh again", fresh)
 }
 
-func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
+func TestFailedCallsAreRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	w.server.Throttle()
@@ -392,7 +392,7 @@ func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
 }
 
 // After an outage of any length, the data that launches require is read again soon. Prices can wait.
-func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
+func TestRequiredDataIsReadSoonAfterOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	w.server.Cut()
@@ -409,7 +409,7 @@ func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
 }
 
 // The SDK's clients retry by themselves and return another error in the end.
-func TestClientsThatTryAgainAreToldToBeThrottled(t *testing.T) {
+func TestRetryingClientsReportThrottling(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {
 		load := c.Load
@@ -425,7 +425,7 @@ func TestClientsThatTryAgainAreToldToBeThrottled(t *testing.T) {
 	w.until(class, "throttled", because("Throttled"))
 }
 
-func TestCredentialsAndRegionThatAreNotThere(t *testing.T) {
+func TestMissingCredentialsOrRegionAreReported(t *testing.T) {
 	t.Parallel()
 	class := object(t, nodeClass("gpu"))
 	for name, tc := range map[string]struct {
@@ -476,7 +476,7 @@ type doer func(*http.Request) (*http.Response, error)
 
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
-func TestAClassOfAnotherRegionIsTold(t *testing.T) {
+func TestClassOfOtherRegionIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	class := object(t, nodeClass("gpu", func(c *ec2v1.EC2NodeClass) {

@@ -11,7 +11,7 @@ import (
 )
 
 // The controller has 150 MiB in all. The catalog reads the thousand or so instance types of EC2 a page at a time, and drops those without a GPU.
-func TestTheWholeCatalogueIsSmall(t *testing.T) { //nolint:paralleltest // It measures the memory of the process.
+func TestCatalogFitsInMemory(t *testing.T) { //nolint:paralleltest // It measures the memory of the process.
 	w := newWorld(t, fakeaws.Config{AllTypes: true})
 	server := inUse()
 	for _, name := range []string{"a", "b", "c", "d", "e"} {

@@ -72,7 +72,7 @@ func (k karpenter) machines(t *testing.T, class *ec2v1.EC2NodeClass) []*cloudpro
 }
 
 // For every type with an NVIDIA GPU and each node class, Karve expects the same allocatable resources as Karpenter.
-func TestEveryMachineIsAsKarpenterSeesIt(t *testing.T) {
+func TestAllocatableMatchesKarpenter(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		class   *ec2v1.EC2NodeClass
@@ -182,7 +182,7 @@ func offeredByUs(it *catalog.InstanceType) map[string]int64 {
 	return prices
 }
 
-func TestAllFamiliesWithNVIDIAGPUsAreThere(t *testing.T) {
+func TestCatalogHasAllNVIDIAFamilies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	families := map[string]int{}
@@ -196,7 +196,7 @@ func TestAllFamiliesWithNVIDIAGPUsAreThere(t *testing.T) {
 }
 
 // EC2 reports a fraction of a GPU for g6f and gr6f. As in Karpenter, these types have no GPU, so no plan uses them.
-func TestPartsOfGPUsAreNone(t *testing.T) {
+func TestFractionalGPUsCountAsNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	listing := w.until(object(t, nodeClass("gpu")), "fresh", fresh)
@@ -208,7 +208,7 @@ func TestPartsOfGPUsAreNone(t *testing.T) {
 }
 
 // A claim for a machine without a matching image would never launch, and would block Karpenter's other launches meanwhile.
-func TestMachinesThatNoImageIsForAreNotOffered(t *testing.T) {
+func TestTypesWithoutImageAreNotOffered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	only := func(images ...ec2v1.AMI) func(*ec2v1.EC2NodeClass) {
@@ -235,7 +235,7 @@ func TestMachinesThatNoImageIsForAreNotOffered(t *testing.T) {
 	}
 }
 
-func TestAClassThatTheProviderCannotWorkWithIsTold(t *testing.T) {
+func TestInvalidClassIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	broken := nodeClass("broken", func(class *ec2v1.EC2NodeClass) {
@@ -253,7 +253,7 @@ func TestAClassThatTheProviderCannotWorkWithIsTold(t *testing.T) {
 	}
 }
 
-func TestAPlacementGroupIsAskedForOnce(t *testing.T) {
+func TestPlacementGroupIsReadOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	class := object(t, nodeClass("gpu", func(class *ec2v1.EC2NodeClass) {

@@ -15,7 +15,7 @@ import (
 
 // Karpenter's AWS provider registers its labels as well-known: Karpenter assumes that a machine may have them if its requirements do not say. A type without
 // disks says that it has none, so a pod that needs disks is not left to a pool of such machines.
-func TestAStockPoolIsNotTakenToHaveWhatItsMachinesLack(t *testing.T) {
+func TestStockPoolLacksLabelsThatItsTypesLack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
 	listing := w.until(object(t, nodeClass("gpu")), "fresh", fresh)

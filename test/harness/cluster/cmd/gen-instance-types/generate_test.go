@@ -17,7 +17,7 @@ const (
 	committedBuiltin = "../../../../../pkg/catalog/builtin/instance-types.json"
 )
 
-func TestCommittedFilesAreWhatTheGeneratorMakes(t *testing.T) {
+func TestCommittedFilesMatchGenerator(t *testing.T) {
 	source, err := os.ReadFile("../../../../../../shared/data/ec2-gpu-instance-types.json")
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skip("the EC2 instance types are not beside the repository")
@@ -40,7 +40,7 @@ func TestCommittedFilesAreWhatTheGeneratorMakes(t *testing.T) {
 	}
 }
 
-func TestKarveReadsTheFileToo(t *testing.T) {
+func TestKarveReadsCommittedFile(t *testing.T) {
 	file, err := os.Open(committed)
 	if err != nil {
 		t.Fatal(err)

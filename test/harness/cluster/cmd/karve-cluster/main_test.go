@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAClusterStaysUntilItIsToldToGoAndDiesWithItsSupervisor(t *testing.T) {
+func TestClusterStaysUntilDownAndDiesWithItsSupervisor(t *testing.T) {
 	cluster.Require(t)
 	root, err := cluster.Root()
 	if err != nil {
@@ -76,7 +76,7 @@ func TestAClusterStaysUntilItIsToldToGoAndDiesWithItsSupervisor(t *testing.T) {
 	contains(t, said, "is not up")
 }
 
-func TestAClusterThatCannotStartSaysWhy(t *testing.T) {
+func TestFailedUpReportsReason(t *testing.T) {
 	cluster.Require(t)
 	root, err := cluster.Root()
 	if err != nil {
@@ -94,7 +94,7 @@ func TestAClusterThatCannotStartSaysWhy(t *testing.T) {
 	waitNone(t, s)
 }
 
-func TestNamesThatAreNoFolderNamesAreRefused(t *testing.T) {
+func TestInvalidClusterNamesAreRefused(t *testing.T) {
 	for _, name := range []string{"", "..", "a/b", "-a", "A", strings.Repeat("a", 33)} {
 		if _, err := newState(t.TempDir(), name); err == nil {
 			t.Errorf("the name %q was accepted", name)
