@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-func TestMoneyHasThreeDecimals(t *testing.T) {
+func TestDollarsHaveThreeDecimals(t *testing.T) {
 	t.Parallel()
 	for m, want := range map[planner.MicroUSD][2]string{
 		0: {"0.000", "0.000"}, 499: {"0.000", "0.000"}, 500: {"0.001", "0.000"}, 1_500: {"0.002", "0.001"}, 4_208_000: {"4.208", "4.208"}, 999_999_500: {"1000.000", "999.999"},
@@ -17,7 +17,7 @@ func TestMoneyHasThreeDecimals(t *testing.T) {
 	}
 }
 
-func TestWhatIsClaimedIsProven(t *testing.T) {
+func TestProofDescribesGapToBound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		price, bound planner.MicroUSD
@@ -36,7 +36,7 @@ func TestWhatIsClaimedIsProven(t *testing.T) {
 	}
 }
 
-func TestBesideNamesTheDifference(t *testing.T) {
+func TestBesideFormatsDifference(t *testing.T) {
 	t.Parallel()
 	q := Quote{Price: 1_000_000}
 	for price, want := range map[planner.MicroUSD]string{

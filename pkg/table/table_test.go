@@ -45,7 +45,7 @@ func TestWithoutTitlesThereIsNoLineForThem(t *testing.T) {
 	}
 }
 
-func TestColumnsStandUnderTheirTitles(t *testing.T) {
+func TestTableAlignsColumns(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tab := table.Table{Columns: []table.Column{{Title: "LEFT"}, {Title: "RIGHT", Right: true}, {Title: "LAST"}}}
