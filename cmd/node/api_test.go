@@ -89,8 +89,8 @@ func (s *apiServer) condition(kind string) string {
 	return c["status"] + " " + c["reason"] + ": " + c["message"]
 }
 
-// says waits for a condition that begins with a status and reason and contains all words.
-func (m *machine) says(s *apiServer, kind, begin string, words ...string) {
+// untilCondition waits for a condition that begins with a status and reason and contains all words.
+func (m *machine) untilCondition(s *apiServer, kind, begin string, words ...string) {
 	m.t.Helper()
 	m.eventually(kind+" "+begin+" "+strings.Join(words, " "), func() bool {
 		c := s.condition(kind)

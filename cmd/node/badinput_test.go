@@ -53,9 +53,9 @@ func TestInvalidConfigurationKeepsLastGoodOne(t *testing.T) {
 				api = m.withNode()
 			})
 			m.eventually("20 replicas", m.allocatable(20))
-			m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+			m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 			c.bad(m)
-			m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "The last good configuration stays in force", c.want)
+			m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "The last good configuration stays in force", c.want)
 			m.eventually("the event", func() bool { return api.count("ConfigurationRefused", c.want) == 1 })
 			if !m.allocatable(20)() {
 				t.Error("the last good configuration is not in force")
@@ -63,7 +63,7 @@ func TestInvalidConfigurationKeepsLastGoodOne(t *testing.T) {
 			_ = os.RemoveAll(filepath.Join(m.dir, "config", "config.yaml"))
 			m.configure(replicas(4))
 			m.eventually("8 replicas", m.allocatable(8))
-			m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+			m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 			m.eventually("the event", func() bool { return api.count("ConfigurationApplied", "") == 1 })
 		})
 	}
@@ -79,14 +79,14 @@ func TestTooManyReplicasAreRefusedAlsoAfterDriverReopens(t *testing.T) {
 	})
 	m.eventually("18 replicas", m.allocatable(18))
 	m.configure(replicas(4096))
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "makes 36864 replicas, and a machine can have at most 32768")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "makes 36864 replicas, and a machine can have at most 32768")
 	m.library.Break(gputest.DriverMissing)
 	_ = m.library.Shutdown()
-	m.says(api, nodecontract.SharingCondition, "False NoGPUs")
+	m.untilCondition(api, nodecontract.SharingCondition, "False NoGPUs")
 	m.library.SetDevices(append(gputest.T4s(9), gpu.Device{UUID: "GPU-late", Index: 9, Product: "Tesla T4", NUMANode: -1})...)
 	m.library.Break(gputest.Works)
 	m.eventually("the last good one on the new GPU, too", m.allocatable(20))
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "makes 40960")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "makes 40960")
 }
 
 func TestUndefinedCDINamesAreRefusedUntilDefined(t *testing.T) {
@@ -98,7 +98,7 @@ func TestUndefinedCDINamesAreRefusedUntilDefined(t *testing.T) {
 		m.tune = func(a *agent) { a.applyAgain = 50 * time.Millisecond }
 		api = m.withNode()
 	}, "--cdi-spec-dirs", "/nowhere,"+dir)
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "no CDI spec in /nowhere or "+dir+" defines nvidia.com/gpu=GPU-a, nvidia.com/gpu=GPU-b", "run nvidia-ctk cdi generate")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "no CDI spec in /nowhere or "+dir+" defines nvidia.com/gpu=GPU-a, nvidia.com/gpu=GPU-b", "run nvidia-ctk cdi generate")
 	if len(m.kubelet.Requests()) != 0 {
 		t.Error("something is registered")
 	}
@@ -106,7 +106,7 @@ func TestUndefinedCDINamesAreRefusedUntilDefined(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.eventually("4 replicas", m.allocatable(4))
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	if n := api.count("ConfigurationRefused", ""); n != 1 {
 		t.Errorf("%d events", n)
 	}
@@ -126,7 +126,7 @@ func TestAgentServesNothingWithoutValidConfiguration(t *testing.T) {
 		m.configure("version: v3")
 		api = m.withNode()
 	})
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "v3")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "v3")
 	if len(m.kubelet.Requests()) != 0 {
 		t.Error("something is registered")
 	}
@@ -143,12 +143,12 @@ func TestInvalidConfigurationStaysReportedAfterDriverReopens(t *testing.T) {
 	})
 	m.eventually("20 replicas", m.allocatable(20))
 	m.configure(replicas(1))
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused")
 	m.library.Break(gputest.DriverMissing)
 	_ = m.library.Shutdown()
-	m.says(api, nodecontract.SharingCondition, "False NoGPUs", "the NVIDIA kernel driver is not loaded")
+	m.untilCondition(api, nodecontract.SharingCondition, "False NoGPUs", "the NVIDIA kernel driver is not loaded")
 	m.library.Break(gputest.Works)
-	m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused")
 	if !m.allocatable(20)() || api.count("ConfigurationRefused", "") != 1 {
 		t.Error("the replicas or the events are wrong")
 	}
@@ -175,13 +175,13 @@ func TestAgentReportsOtherPluginUntilItEnds(t *testing.T) {
 		api = m.withNode()
 		api.allocatable = "8"
 	})
-	m.says(api, nodecontract.SharingCondition, "False StandingBack", "the Node already has 8 nvidia.com/gpu")
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "the Node already has 8 nvidia.com/gpu")
 	m.eventually("the event", func() bool { return api.count("StandingBack", resource) == 1 })
 	api.mu.Lock()
 	api.allocatable = "0"
 	api.mu.Unlock()
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("the event", func() bool { return api.count("InCharge", resource) == 1 })
 }
 
@@ -335,5 +335,5 @@ func TestEventsAreRateLimitedAndFailuresAreLogged(t *testing.T) {
 	m.library.Report("GPU-a", 48)
 	m.eventually("10 replicas", m.allocatable(10))
 	m.eventually("a sentence", func() bool { return m.log.has("An event is not written") })
-	m.says(api, hardware, "False GPUNeedsReset")
+	m.untilCondition(api, hardware, "False GPUNeedsReset")
 }

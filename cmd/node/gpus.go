@@ -61,7 +61,7 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
 		out := a.outage.end()
 		a.report.opened(driver, devices, nil)
-		a.tellUnusable(ctx, tracker)
+		a.reportUnusable(ctx, tracker)
 		a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
 		if out {
 			a.driverBack(ctx, tracker, devices)
@@ -91,7 +91,7 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 
 // missing handles a driver that cannot be opened, or that lists no GPU.
 func (a *agent) missing(ctx context.Context, tracker *health.Tracker, err error) {
-	a.tellUnusable(ctx, tracker)
+	a.reportUnusable(ctx, tracker)
 	serving := a.lose(tracker, err)
 	gone := errors.Is(err, errNoGPU) || errors.Is(err, gpu.ErrLost)
 	if serving && (!gone || !a.outage.declared()) {
@@ -117,8 +117,8 @@ func (a *agent) lose(tracker *health.Tracker, err error) bool {
 	return len(serving) > 0
 }
 
-// tellUnusable records the GPUs that the driver does not offer.
-func (a *agent) tellUnusable(ctx context.Context, tracker *health.Tracker) {
+// reportUnusable records the GPUs that the driver does not offer.
+func (a *agent) reportUnusable(ctx context.Context, tracker *health.Tracker) {
 	for _, e := range tracker.SetUnusable(a.library.Unusable()) {
 		a.report.events.tell(ctx, e)
 	}

@@ -30,16 +30,16 @@ func TestGPUFaultOutlivesAgentButNotReboot(t *testing.T) {
 		api = m.withNode()
 	})
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.library.Report("GPU-a", 95)
 	m.eventually("10 replicas", m.allocatable(10))
-	m.says(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
+	m.untilCondition(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
 	m.eventually("the event", func() bool { return api.count("GPUNeedsReset", "XID 95") > 0 })
 
 	m.stop()
 	m.run()
 	m.eventually("registered again", func() bool { return len(m.kubelet.Requests()) == 2 && m.allocatable(10)() })
-	m.says(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
+	m.untilCondition(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
 	for _, list := range m.kubelet.History(resource)[1:] {
 		if list.Healthy() > 10 {
 			t.Error("the broken GPU was offered by the next agent")
@@ -50,7 +50,7 @@ func TestGPUFaultOutlivesAgentButNotReboot(t *testing.T) {
 	m.boot = "boot-2"
 	m.run()
 	m.eventually("20 replicas after a reboot", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.eventually("the event that it is back", func() bool { return api.count("GPURecovered", "rebooted") == 1 })
 	if n := api.count("GPUNeedsReset", ""); n != 1 {
 		t.Errorf("%d events", n)
@@ -67,14 +67,14 @@ func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 	m.eventually("20 replicas", m.allocatable(20))
 	m.library.Lose("GPU-a")
 	m.eventually("10 replicas", m.allocatable(10))
-	m.says(api, hardware, "False GPULost", "GPU-a")
+	m.untilCondition(api, hardware, "False GPULost", "GPU-a")
 
 	// It is not enough that the GPU answers again and that the agent has reopened the driver.
 	m.library.Return("GPU-a")
 	inits := m.library.Inits()
 	_ = m.library.Shutdown()
 	m.eventually("the driver is open again", func() bool { return m.library.Inits() > inits })
-	m.says(api, hardware, "False GPULost", "GPU-a")
+	m.untilCondition(api, hardware, "False GPULost", "GPU-a")
 	if !m.allocatable(10)() {
 		t.Error("it is back without a reset")
 	}
@@ -91,7 +91,7 @@ func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 	m.agent.resets.tried = m.agent.resets.tried.Add(-lookForReset)
 	m.agent.resets.mu.Unlock()
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.eventually("the annotation is gone", func() bool { return api.annotation(nodecontract.GPUResetAnnotation) == "" })
 	m.eventually("the event", func() bool { return api.count("GPURecovered", "GPU-a") == 1 })
 	m.library.Report("GPU-a", 48)
@@ -143,7 +143,7 @@ func TestUnreadableHealthRecordKeepsGPUsOutOfService(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	m.says(api, hardware, "False GPUFault", "2 of 2 GPUs", "the record of this boot cannot be read")
+	m.untilCondition(api, hardware, "False GPUFault", "2 of 2 GPUs", "the record of this boot cannot be read")
 	m.eventually("it is told", func() bool { return m.log.has("health-b.json") })
 	api.annotate(nodecontract.GPUResetAnnotation, "GPU-a,GPU-b")
 	m.eventually("20 replicas", m.allocatable(20))

@@ -44,13 +44,13 @@ func (r *report) writeNode(ctx context.Context) {
 			return
 		case <-r.write:
 		case <-r.changed:
-			if restore == nil && len(w.lacking(r.seenLast()))+len(w.untold(r.seenLast())) > 0 {
+			if restore == nil && len(w.lackingLabels(r.seenLast()))+len(w.lackingConditions(r.seenLast())) > 0 {
 				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
 			}
 			continue
 		case <-restore:
 			restore = nil
-			labels, conditions := w.lacking(r.seenLast()), w.untold(r.seenLast())
+			labels, conditions := w.lackingLabels(r.seenLast()), w.lackingConditions(r.seenLast())
 			if len(labels)+len(conditions) == 0 {
 				continue
 			}
@@ -75,8 +75,8 @@ func (r *report) seenLast() (n nodeapi.Node) {
 	return n
 }
 
-// lacking returns the labels that were written and that the Node does not have.
-func (w written) lacking(n nodeapi.Node) []string {
+// lackingLabels returns the labels that were written and that the Node does not have.
+func (w written) lackingLabels(n nodeapi.Node) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(w.labels)) {
 		if n.Metadata.Labels[key] != w.labels[key] {
@@ -86,13 +86,13 @@ func (w written) lacking(n nodeapi.Node) []string {
 	return out
 }
 
-// untold returns the types of the conditions that were written and that the Node does not have.
-func (w written) untold(n nodeapi.Node) []string {
+// lackingConditions returns the types of the conditions that were written and that the Node does not have.
+func (w written) lackingConditions(n nodeapi.Node) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(w.conditions)) {
 		c := w.conditions[kind]
-		told := nodeapi.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
-		if !slices.Contains(n.Status.Conditions, told) {
+		condition := nodeapi.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
+		if !slices.Contains(n.Status.Conditions, condition) {
 			out = append(out, kind)
 		}
 	}
@@ -144,16 +144,16 @@ func (r *report) writeLabels(ctx context.Context, next, written map[string]strin
 	return nil
 }
 
-func (r *report) writeConditions(ctx context.Context, next, told map[string]health.Condition) error {
+func (r *report) writeConditions(ctx context.Context, next, last map[string]health.Condition) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var patch []map[string]string
 	for _, kind := range slices.Sorted(maps.Keys(next)) {
 		c := next[kind]
-		if told[kind] == c {
+		if last[kind] == c {
 			continue
 		}
 		condition := map[string]string{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": now}
-		if told[kind].Status != c.Status {
+		if last[kind].Status != c.Status {
 			condition["lastTransitionTime"] = now
 		}
 		patch = append(patch, condition)
@@ -164,6 +164,6 @@ func (r *report) writeConditions(ctx context.Context, next, told map[string]heal
 	if err := r.agent.node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
 		return err
 	}
-	maps.Copy(told, next)
+	maps.Copy(last, next)
 	return nil
 }

@@ -22,7 +22,7 @@ func TestRemovedLabelsAreRestoredAtMostOncePerMinute(t *testing.T) {
 		m.configure(replicas(10))
 		api = m.withNode()
 	})
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
 
 	// First a feature discovery prunes labels and conditions. Later, another writer keeps overwriting a label.
@@ -32,7 +32,7 @@ func TestRemovedLabelsAreRestoredAtMostOncePerMinute(t *testing.T) {
 		delete(api.conditions, nodecontract.SharingCondition)
 	})
 	m.eventually("labels again", func() bool { return api.label(countLabel) == "2" })
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	for range 30 {
 		api.change(func() { api.labels[countLabel] = "7" })
 		time.Sleep(100 * time.Millisecond)
@@ -51,8 +51,8 @@ func TestRecreatedNodeGetsLabelsAndConditionsAgain(t *testing.T) {
 		m.configure(replicas(10))
 		api = m.withNode()
 	})
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
 	var before map[string]string
 	api.change(func() {
@@ -60,8 +60,8 @@ func TestRecreatedNodeGetsLabelsAndConditionsAgain(t *testing.T) {
 		clear(api.labels)
 		clear(api.conditions)
 	})
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.eventually("all labels", func() bool {
 		api.mu.Lock()
 		defer api.mu.Unlock()
@@ -102,11 +102,11 @@ func TestAgentWritesNoLabelsWhileStandingBack(t *testing.T) {
 		}
 		t.Cleanup(end)
 	})
-	m.says(api, nodecontract.SharingCondition, "False StandingBack", "nvidia.com/gpu.shared: another device plugin answers at "+m.dir+"/nvidia-gpu.sock")
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "nvidia.com/gpu.shared: another device plugin answers at "+m.dir+"/nvidia-gpu.sock")
 	m.eventually("the event", func() bool {
 		return api.count("StandingBack", "nvidia.com/gpu.shared is not served: another device plugin") == 1
 	})
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	api.change(func() {})
 	time.Sleep(2 * restoreAfter)
 	if n := api.label(countLabel); n != "" || len(m.kubelet.Requests()) != 0 {
@@ -115,7 +115,7 @@ func TestAgentWritesNoLabelsWhileStandingBack(t *testing.T) {
 	end()
 	m.later("20 replicas", func() bool { return m.kubelet.Allocatable("nvidia.com/gpu.shared") == 20 })
 	m.eventually("the labels", func() bool { return api.label(countLabel) == "2" })
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("the event", func() bool { return api.count("InCharge", "nvidia.com/gpu.shared") == 1 })
 }
 
@@ -127,13 +127,13 @@ func TestAgentYieldsGPUsToDRADriver(t *testing.T) {
 		api = m.withNode()
 		api.slices = []string{"n-gpu.nvidia.com-x7k2p"}
 	})
-	m.says(api, nodecontract.SharingCondition, "False StandingBack", "the DRA driver gpu.nvidia.com gives the node's GPUs away (ResourceSlice n-gpu.nvidia.com-x7k2p); take it off the node")
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "the DRA driver gpu.nvidia.com gives the node's GPUs away (ResourceSlice n-gpu.nvidia.com-x7k2p); take it off the node")
 	m.eventually("nothing is offered", m.allocatable(0))
 	api.change(func() { api.slices = nil })
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	api.change(func() { api.slices = []string{"n-gpu.nvidia.com-abcde"} })
-	m.says(api, nodecontract.SharingCondition, "False StandingBack", "abcde")
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "abcde")
 	m.eventually("nothing is offered", m.allocatable(0))
 	m.eventually("an event each time", func() bool { return api.count("StandingBack", "") == 2 && api.count("InCharge", "") == 1 })
 }

@@ -51,22 +51,22 @@ func TestLostDriverTakesGPUsOutOfServiceUntilItReturns(t *testing.T) {
 	})
 	m.eventually("20 replicas", m.allocatable(20))
 	m.library.Report("GPU-a", 95)
-	m.says(api, hardware, "False GPUNeedsReset")
+	m.untilCondition(api, hardware, "False GPUNeedsReset")
 	m.loseDriver()
 	m.eventually("no replicas", m.allocatable(0))
-	m.says(api, hardware, "False DriverLost", "the driver is gone", "dmesg", "reboot the machine")
-	m.says(api, nodecontract.SharingCondition, "False NoGPUs", "not loaded")
+	m.untilCondition(api, hardware, "False DriverLost", "the driver is gone", "dmesg", "reboot the machine")
+	m.untilCondition(api, nodecontract.SharingCondition, "False NoGPUs", "not loaded")
 	m.eventually("the event", func() bool { return api.count("DriverLost", "") == 1 })
 
 	// An agent that starts during the outage knows that there were GPUs.
 	m.stop()
 	m.run()
 	m.eventually("the event of the next agent", func() bool { return api.count("DriverLost", "") == 2 })
-	m.says(api, hardware, "False DriverLost")
+	m.untilCondition(api, hardware, "False DriverLost")
 	m.returnDriver()
 	m.eventually("10 replicas: the other GPU has a fault of its own", m.allocatable(10))
-	m.says(api, hardware, "False GPUNeedsReset", "1 of 2 GPUs")
-	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+	m.untilCondition(api, hardware, "False GPUNeedsReset", "1 of 2 GPUs")
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("the event that it is back", func() bool { return api.count("DriverBack", "") == 1 })
 }
 
@@ -79,7 +79,7 @@ func TestDriverReloadIsNoticed(t *testing.T) {
 		m.tune = patience(time.Hour, 2*time.Hour)
 	})
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	before := 0
 	for i := range 40 {
 		inits := m.library.Inits()
@@ -161,7 +161,7 @@ func TestGPUsThatDriverNoLongerListsAreLost(t *testing.T) {
 	m.eventually("20 replicas", m.allocatable(20))
 	m.library.SetDevices()
 	_ = m.library.Shutdown()
-	m.says(api, hardware, "False GPULost", "2 of 2 GPUs")
+	m.untilCondition(api, hardware, "False GPULost", "2 of 2 GPUs")
 	m.eventually("no replicas", m.allocatable(0))
 	select {
 	case err := <-m.ended: // A new container would not have the devices either.
@@ -180,11 +180,11 @@ func TestHungDriverIsNoticed(t *testing.T) {
 		m.tune = func(a *agent) { a.calls.Bound = 300 * time.Millisecond }
 	})
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	m.library.Hang(true)
 	m.eventually("/healthz is bad", func() bool { code, _ := m.get("/healthz"); return code == http.StatusServiceUnavailable })
 	m.eventually("no replicas", m.allocatable(0))
-	m.says(api, hardware, "False DriverHung", "does not return from a call")
+	m.untilCondition(api, hardware, "False DriverHung", "does not return from a call")
 	began := time.Now()
 	if _, body := m.get("/metrics"); !strings.Contains(body, "karve_gpu_library_up 0") || !strings.Contains(body, `karve_node_devices{resource="nvidia.com/gpu",health="unhealthy"} 20`) {
 		t.Errorf("metrics:\n%s", body)
@@ -194,7 +194,7 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	}
 	m.library.Hang(false)
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, hardware, "True GPUsHealthy")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
 	if code, body := m.get("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
@@ -223,8 +223,8 @@ func TestPausedLabelClosesDriver(t *testing.T) {
 				t.Errorf("that took %s", took)
 			}
 			m.eventually("no replicas", m.allocatable(0))
-			m.says(api, hardware, "Unknown DriverPaused", label+"=paused-for-driver-upgrade")
-			m.says(api, nodecontract.SharingCondition, "False DriverPaused")
+			m.untilCondition(api, hardware, "Unknown DriverPaused", label+"=paused-for-driver-upgrade")
+			m.untilCondition(api, nodecontract.SharingCondition, "False DriverPaused")
 			inits := m.library.Inits()
 			m.get("/metrics")
 			time.Sleep(200 * time.Millisecond)
@@ -233,8 +233,8 @@ func TestPausedLabelClosesDriver(t *testing.T) {
 			}
 			api.change(func() { api.labels[label] = "true" })
 			m.eventually("20 replicas", m.allocatable(20))
-			m.says(api, hardware, "True GPUsHealthy")
-			m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+			m.untilCondition(api, hardware, "True GPUsHealthy")
+			m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 			if n := api.count("DriverPaused", ""); n != 1 {
 				t.Errorf("%d events", n)
 			}
@@ -254,7 +254,7 @@ func TestGPUThatFailsAtBootSetsConditionFalse(t *testing.T) {
 			m.library.SetUnusable(unusable)
 		})
 		m.eventually("the replicas of the other two", m.allocatable(20))
-		m.says(api, hardware, "False GPUUnusable", "1 of 3 GPUs", "0000:00:1b.0")
+		m.untilCondition(api, hardware, "False GPUUnusable", "1 of 3 GPUs", "0000:00:1b.0")
 		m.eventually("the event", func() bool { return api.count("GPUUnusable", "0000:00:1b.0") == 1 })
 	})
 	t.Run("the only one", func(t *testing.T) {
@@ -266,6 +266,6 @@ func TestGPUThatFailsAtBootSetsConditionFalse(t *testing.T) {
 			m.library.SetDevices()
 			m.library.SetUnusable(unusable)
 		})
-		m.says(api, hardware, "False GPUUnusable", "1 of 1 GPU ", "0000:00:1b.0")
+		m.untilCondition(api, hardware, "False GPUUnusable", "1 of 1 GPU ", "0000:00:1b.0")
 	})
 }

@@ -70,7 +70,7 @@ func (a *agent) watchUse(ctx context.Context) {
 	}
 	for said := ""; ctx.Err() == nil; pause(ctx, a.use.every) {
 		now := ""
-		if err := a.lookForUse(ctx, &tracker); err != nil {
+		if err := a.observeUsage(ctx, &tracker); err != nil {
 			now = err.Error()
 		}
 		if now != "" && now != said && ctx.Err() == nil {
@@ -80,8 +80,8 @@ func (a *agent) watchUse(ctx context.Context) {
 	}
 }
 
-// lookForUse checks the use of GPUs once, if the driver answers. A GPU that does not answer counts as used.
-func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
+// observeUsage checks the use of GPUs once, if the driver answers. A GPU that does not answer counts as used.
+func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error {
 	devices, err := a.library.Devices()
 	if errors.Is(err, gpu.ErrClosed) {
 		return nil // It is being opened.

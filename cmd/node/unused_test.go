@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// said returns the Node's report of unused replicas.
-func (s *apiServer) said(t *testing.T) nodecontract.UnusedReport {
+// unusedReport returns the Node's report of unused replicas.
+func (s *apiServer) unusedReport(t *testing.T) nodecontract.UnusedReport {
 	t.Helper()
 	r, err := nodecontract.ParseUnused(s.annotation(nodecontract.UnusedSinceAnnotation))
 	if err != nil {
@@ -42,14 +42,14 @@ func TestNodeReportsPodsThatDoNotUseTheirGPUs(t *testing.T) {
 	api.annotate(nodecontract.UnusedSinceAnnotation, earlier.String())
 	m.run()
 	m.eventually("the next agent confirms what the one before it has seen", func() bool {
-		r := api.said(t)
+		r := api.unusedReport(t)
 		return r.AsOf.After(earlier.AsOf) && r.Since["default/notebook"].Equal(since) && r.Since["default/train"].Equal(since) && len(r.Since) == 2
 	})
 
 	// The owner of the process is unknown, so it counts for every pod that holds the GPU.
 	m.library.SetUsage("GPU-a", gpu.Usage{GPUPercent: 3, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000, SMPercent: 3}}})
 	m.eventually("a pod that uses its GPU is not among them any more", func() bool {
-		r := api.said(t)
+		r := api.unusedReport(t)
 		return r.Since["default/notebook"].IsZero() && r.Since["default/train"].Equal(since)
 	})
 	m.kubelet.Delete("train")

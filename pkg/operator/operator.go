@@ -184,7 +184,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		return err
 	}
 	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget}
-	c, borne := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
+	c, tolerations := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
@@ -192,13 +192,13 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
-		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
+		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: &images.Source{Load: loader(all), Now: clk.Now}, KubernetesVersion: kubernetesVersion(m), Metrics: all,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
 		}),
-		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
+		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations}},
 	}
 	if namespace := o.namespace(); namespace != "" {
 		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version})

@@ -34,10 +34,10 @@ func validateRules(s Snapshot) []error {
 			bad("rule %d: %s", i, problem)
 		}
 	}
-	return append(errs, validateWishes(s)...)
+	return append(errs, validatePreferences(s)...)
 }
 
-func validateWishes(s Snapshot) []error {
+func validatePreferences(s Snapshot) []error {
 	var errs []error
 	for i, c := range s.Classes {
 		bad := about(&errs, Violation{Classes: []int{i}})

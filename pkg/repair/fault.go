@@ -47,7 +47,7 @@ const hopeless = time.Minute
 type policy struct {
 	condition corev1.NodeConditionType
 	status    corev1.ConditionStatus
-	borne     time.Duration
+	tolerance time.Duration
 	forceful  bool
 }
 
@@ -101,12 +101,12 @@ func (p policy) fault(c *corev1.NodeCondition, now time.Time) Fault {
 	if since.IsZero() {
 		since = now // The start is not known, so the time begins now.
 	}
-	borne := p.borne
+	tolerance := p.tolerance
 	if p.condition == nodecontract.HardwareCondition && (c.Reason == nodecontract.ReasonReplace || c.Reason == nodecontract.ReasonLost) {
-		borne = min(borne, hopeless)
+		tolerance = min(tolerance, hopeless)
 	}
 	return Fault{
-		Reason: string(p.condition), Since: since, Until: since.Add(borne), Forceful: p.forceful,
+		Reason: string(p.condition), Since: since, Until: since.Add(tolerance), Forceful: p.forceful,
 		Message: fmt.Sprintf("its condition %s is %s since %s (%s: %s)", p.condition, c.Status, since.UTC().Format(time.RFC3339), c.Reason, c.Message),
 	}
 }

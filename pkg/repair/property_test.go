@@ -27,13 +27,13 @@ func FuzzDiagnose(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 func laws(t *rapid.T) {
 	machines := make([]snapshot.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
 	for i := range machines {
-		machines[i] = machine(fmt.Sprintf("m-%02d", i), ailment(t))
+		machines[i] = machine(fmt.Sprintf("m-%02d", i), anyFault(t))
 		machines[i].Claim.Labels[karpv1.NodePoolLabelKey] = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "pool")
 		machines[i].Node.Labels[corev1.LabelTopologyZone] = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")
 	}
 	cluster := clusterOf(machines)
 	cluster.Now = now.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "minutes")) * time.Minute)
-	d := Diagnose(cluster, machines, borne)
+	d := Diagnose(cluster, machines, tolerations)
 	going, due, all := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range machines {
 		m := &machines[i]
@@ -63,30 +63,30 @@ func laws(t *rapid.T) {
 		}
 	}
 	slices.Reverse(machines)
-	if again := Diagnose(cluster, machines, borne); !reflect.DeepEqual(again.Cases, d.Cases) {
+	if again := Diagnose(cluster, machines, tolerations); !reflect.DeepEqual(again.Cases, d.Cases) {
 		t.Fatalf("the diagnosis depends on the order: %+v and %+v", d.Cases, again.Cases)
 	}
 }
 
-// ailment draws any fault of a machine, or none.
-func ailment(t *rapid.T) func(*snapshot.Machine) {
+// anyFault draws any fault of a machine, or none.
+func anyFault(t *rapid.T) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		ago := time.Duration(rapid.IntRange(-10, 60).Draw(t, "ago")) * time.Minute
-		ails := func(with func(*snapshot.Machine)) {
+		fail := func(with func(*snapshot.Machine)) {
 			with(m)
 			m.Node.Annotations["ails"] = "true"
 		}
 		switch rapid.IntRange(0, 11).Draw(t, "ails") {
 		case 0:
-			ails(notReady(ago))
+			fail(notReady(ago))
 		case 1:
-			ails(says(corev1.NodeReady, corev1.ConditionFalse, ago))
+			fail(withCondition(corev1.NodeReady, corev1.ConditionFalse, ago))
 		case 2:
-			ails(says(nodecontract.HardwareCondition, corev1.ConditionFalse, ago, rapid.SampledFrom([]string{nodecontract.ReasonLost, nodecontract.ReasonReset}).Draw(t, "reason")))
+			fail(withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, ago, rapid.SampledFrom([]string{nodecontract.ReasonLost, nodecontract.ReasonReset}).Draw(t, "reason")))
 		case 3:
-			ails(short(rapid.Int64Range(0, 9).Draw(t, "replicas"), ago))
+			fail(short(rapid.Int64Range(0, 9).Draw(t, "replicas"), ago))
 		case 4:
-			ails(notReady(ago))
+			fail(notReady(ago))
 			m.Node.Annotations[DoNotRepair] = "true"
 		case 5:
 			replacing(m)

@@ -85,21 +85,21 @@ func (d *decision) test() {
 	case exposes && seen.Check == CheckPassed:
 		canary.Passed = &metav1.Time{Time: now}
 		d.step(v1alpha1.StepSoaking)
-		d.tell(false, "CanaryPassed", fmt.Sprintf("node %s with %s exposes %d %s and its GPU check has passed", seen.Node, canary.Image, seen.Exposed, seen.Resource))
+		d.record(false, "CanaryPassed", fmt.Sprintf("node %s with %s exposes %d %s and its GPU check has passed", seen.Node, canary.Image, seen.Exposed, seen.Resource))
 	case seen.Check == CheckUnstartable:
 		d.inconclusive("the GPU check cannot be started, see spec.check: " + seen.CheckMessage)
 	case seen.Check == CheckFailed:
-		d.bad(Problem{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
+		d.rejectCandidate(Problem{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
 	case now.Before(limit):
 		d.result.Check = exposes
 		d.note = fmt.Sprintf("waiting until %s for %s", stamp(limit), d.awaited(exposes))
 		d.by(limit)
 	case seen.Node == "":
-		d.bad(Problem{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
+		d.rejectCandidate(Problem{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
 	case !exposes:
-		d.bad(Problem{"ReplicasMissing", fmt.Sprintf("node %s exposes %d of %d %s after %s", seen.Node, seen.Exposed, seen.Promised, seen.Resource, d.canary)})
+		d.rejectCandidate(Problem{"ReplicasMissing", fmt.Sprintf("node %s exposes %d of %d %s after %s", seen.Node, seen.Exposed, seen.Promised, seen.Resource, d.canary)})
 	default:
-		d.bad(Problem{"CheckTimedOut", fmt.Sprintf("the GPU check on node %s has not passed after %s: %s", seen.Node, d.canary, seen.CheckMessage)})
+		d.rejectCandidate(Problem{"CheckTimedOut", fmt.Sprintf("the GPU check on node %s has not passed after %s: %s", seen.Node, d.canary, seen.CheckMessage)})
 	}
 }
 
@@ -129,7 +129,7 @@ func (d *decision) soakOn() {
 		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, stamp(limit), unwell)
 		d.by(limit)
 		if !now.Before(limit) {
-			d.bad(Problem{"CanaryUnwell", fmt.Sprintf("node %s has not been well for %s while it was watched: %s", canary.Node, unwellLimit, unwell)})
+			d.rejectCandidate(Problem{"CanaryUnwell", fmt.Sprintf("node %s has not been well for %s while it was watched: %s", canary.Node, unwellLimit, unwell)})
 		}
 		return
 	}
@@ -144,12 +144,12 @@ func (d *decision) soakOn() {
 	c.Passed = append(c.Passed, canary.Image)
 	d.status.Canary = nil
 	c.Attempts, c.NotBefore, c.Message = 0, nil, ""
-	d.tell(false, "CanarySoaked", fmt.Sprintf("%s (%s) ran well for %s", c.Image.Release, canary.Image, now.Sub(canary.Passed.Time)))
+	d.record(false, "CanarySoaked", fmt.Sprintf("%s (%s) ran well for %s", c.Image.Release, canary.Image, now.Sub(canary.Passed.Time)))
 	d.try()
 }
 
-// bad rejects the candidate. If other machines of the pool fail too, the canary is inconclusive instead.
-func (d *decision) bad(why Problem) {
+// rejectCandidate rejects the candidate. If other machines of the pool fail too, the canary is inconclusive instead.
+func (d *decision) rejectCandidate(why Problem) {
 	if d.seen.Canary.PoolUnwell != "" {
 		d.inconclusive(why.Message + ", and " + d.seen.Canary.PoolUnwell)
 		return
@@ -172,7 +172,7 @@ func (d *decision) inconclusive(why string) {
 	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, shorten(why)
 	d.step(v1alpha1.StepTesting)
 	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), why)
-	d.tell(true, "CanaryInconclusive", d.note)
+	d.record(true, "CanaryInconclusive", d.note)
 	d.complain()
 }
 

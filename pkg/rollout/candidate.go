@@ -93,7 +93,7 @@ func (d *decision) choose(target *v1alpha1.GPUImage) {
 	if target != nil && !target.Same(d.status.Current) {
 		d.status.Candidate = &v1alpha1.CandidateImage{Image: *target.DeepCopy()}
 		d.step(v1alpha1.StepTesting)
-		d.tell(false, "ImageFound", target.Release+" is to be tried")
+		d.record(false, "ImageFound", target.Release+" is to be tried")
 	}
 }
 
@@ -175,7 +175,7 @@ func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 			Name: canaryName(d.rollout, image.ID, c.Attempts), Image: image.ID, Architecture: image.Architecture, Started: metav1.NewTime(now),
 		}
 		d.note, d.result.Again = fmt.Sprintf("trying %s (%s) on a canary node", c.Image.Release, image.ID), often
-		d.tell(false, "CanaryStarted", d.note)
+		d.record(false, "CanaryStarted", d.note)
 	}
 }
 
@@ -201,7 +201,7 @@ func (d *decision) promote() {
 		d.status.Candidate = nil
 		d.pin(&image)
 		d.note = "promoted " + image.Release
-		d.tell(false, "Promoted", fmt.Sprintf("%s is pinned to %s", d.className(), image.Release))
+		d.record(false, "Promoted", fmt.Sprintf("%s is pinned to %s", d.className(), image.Release))
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *decision) recover() bool {
 		d.abandon()
 		d.pin(good)
 		d.note = fmt.Sprintf("going back to %s: %s", good.Release, gone)
-		d.tell(true, "RollingBack", d.note)
+		d.record(true, "RollingBack", d.note)
 		return true
 	}
 	return false

@@ -64,10 +64,10 @@ func (d *decision) decide() {
 		return
 	}
 	if d.status.Current == nil || d.seen.Class.Rollout != d.rollout.Name {
-		d.takeOver()
+		d.adoptClass()
 		return
 	}
-	if !d.asLeft() {
+	if !d.classUnchanged() {
 		d.abandon()
 		return
 	}
@@ -126,8 +126,8 @@ func (d *decision) abandon() {
 	}
 }
 
-// takeOver pins the node class to the image that it resolves to, so that from now on only the rollout changes its image.
-func (d *decision) takeOver() {
+// adoptClass pins the node class to the image that it resolves to, so that from now on only the rollout changes its image.
+func (d *decision) adoptClass() {
 	d.abandon()
 	d.step(v1alpha1.StepPending)
 	resolves := d.seen.Class.Resolves
@@ -147,11 +147,11 @@ func (d *decision) takeOver() {
 	d.status.Current, d.status.Replaced, d.status.FailedNodes = resolves.DeepCopy(), nil, nil
 	d.settle()
 	d.result.Pin, d.result.Again = true, often
-	d.tell(false, "TakenOver", fmt.Sprintf("%s is pinned to %s, which it resolved to", d.className(), resolves.Release))
+	d.record(false, "TakenOver", fmt.Sprintf("%s is pinned to %s, which it resolved to", d.className(), resolves.Release))
 }
 
-// asLeft reports whether the node class is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
-func (d *decision) asLeft() bool {
+// classUnchanged reports whether the node class is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
+func (d *decision) classUnchanged() bool {
 	pin := d.seen.Class.Pin
 	switch {
 	case slices.Equal(pin, d.status.Current.IDs()):
@@ -178,7 +178,7 @@ func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
 	d.abandon()
 	d.pin(target)
 	d.note = "going back to " + target.Release + ", as spec.image says"
-	d.tell(false, "RollingBack", d.note)
+	d.record(false, "RollingBack", d.note)
 	return true
 }
 
@@ -206,7 +206,7 @@ func (d *decision) roll() bool {
 	}
 	failed := len(d.status.FailedNodes)
 	if failed > tolerated || failed > 0 && nodes.Working == 0 {
-		d.takeBack()
+		d.rollBackFailing()
 		return false
 	}
 	if nodes.Updated < nodes.Total || nodes.Awaiting > 0 {
@@ -215,12 +215,12 @@ func (d *decision) roll() bool {
 	d.settle()
 	d.result.Again = seldom
 	d.note = ""
-	d.tell(false, "RolledOut", fmt.Sprintf("all %d nodes run %s", nodes.Total, current.Release))
+	d.record(false, "RolledOut", fmt.Sprintf("all %d nodes run %s", nodes.Total, current.Release))
 	return true
 }
 
-// takeBack returns to the last good image if nodes with a promoted one fail.
-func (d *decision) takeBack() {
+// rollBackFailing returns to the last good image if nodes with a promoted one fail.
+func (d *decision) rollBackFailing() {
 	current := d.status.Current
 	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, list(d.status.FailedNodes))}
 	good := d.lastGood()
@@ -237,7 +237,7 @@ func (d *decision) takeBack() {
 		d.distrust(current, failing)
 		d.pin(good)
 		d.note = "going back to " + good.Release + ": " + failing.Message
-		d.tell(true, "RollingBack", d.note)
+		d.record(true, "RollingBack", d.note)
 	}
 	d.problem = &failing
 }
@@ -272,7 +272,7 @@ func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
 	list := slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool { return e.Image.Same(image) })
 	d.status.Distrusted = append([]v1alpha1.DistrustedImage{entry}, list[:min(len(list), maxDistrusted-1)]...)
 	d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", image.Release, why.Message)}
-	d.tell(true, "ImageDistrusted", d.problem.Message)
+	d.record(true, "ImageDistrusted", d.problem.Message)
 }
 
 // distrusted returns why the image, or one for one of its architectures, is distrusted. It is nil if it is not.
@@ -293,7 +293,7 @@ func (d *decision) step(step v1alpha1.RolloutStep) {
 	}
 }
 
-func (d *decision) tell(warning bool, reason, message string) {
+func (d *decision) record(warning bool, reason, message string) {
 	d.result.Events = append(d.result.Events, Event{warning, reason, message})
 }
 

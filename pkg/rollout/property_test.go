@@ -23,7 +23,7 @@ func FuzzRollout(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 // laws checks the properties that hold at every step of every rollout.
 func laws(t *rapid.T) {
 	architectures := rapid.SampledFrom([][]string{{"amd64"}, {"arm64"}, {"amd64", "arm64"}}).Draw(t, "architectures")
-	w := newImaginary(release(1, architectures...))
+	w := newSimulation(release(1, architectures...))
 	w.architectures = architectures
 	for range rapid.IntRange(0, 4).Draw(t, "nodes") {
 		w.nodes = append(w.nodes, w.pin[0])
@@ -127,7 +127,7 @@ func laws(t *rapid.T) {
 
 // witness observes the rollout independently and checks its actions.
 type witness struct {
-	world *imaginary
+	world *simulation
 	t     *rapid.T
 	// well is when the current canary of an image passed its check.
 	well map[string]time.Time
@@ -243,7 +243,7 @@ func (w *witness) noneMissing(image *v1alpha1.GPUImage) bool {
 }
 
 // canaryNameFor returns name if it is the name of a canary of the image.
-func canaryNameFor(w *imaginary, id, name string) string {
+func canaryNameFor(w *simulation, id, name string) string {
 	for attempt := range int32(200) {
 		if canaryName(w.rollout, id, attempt) == name {
 			return name

@@ -36,8 +36,8 @@ const (
 	drainTime = 40 * time.Second
 )
 
-// imaginary is a fake cluster that carries out the rollout's decisions, with the faults that a test sets.
-type imaginary struct {
+// simulation is a fake cluster that carries out the rollout's decisions, with the faults that a test sets.
+type simulation struct {
 	now     time.Time
 	rollout *v1alpha1.GPUImageRollout
 
@@ -77,8 +77,8 @@ type canaryObject struct {
 	launched    time.Time
 }
 
-func newImaginary(current *v1alpha1.GPUImage) *imaginary {
-	w := &imaginary{
+func newSimulation(current *v1alpha1.GPUImage) *simulation {
+	w := &simulation{
 		now: start, kinds: map[string]kind{}, newest: current, released: map[string]*v1alpha1.GPUImage{}, vanished: map[string]bool{},
 		pin: current.IDs(), architectures: []string{"amd64"},
 		rollout: &v1alpha1.GPUImageRollout{
@@ -103,7 +103,7 @@ func release(n int, architectures ...string) *v1alpha1.GPUImage {
 	return image
 }
 
-func (w *imaginary) publish(image *v1alpha1.GPUImage, is kind) {
+func (w *simulation) publish(image *v1alpha1.GPUImage, is kind) {
 	w.newest = image
 	w.released[image.Release] = image
 	for _, id := range image.IDs() {
@@ -112,23 +112,23 @@ func (w *imaginary) publish(image *v1alpha1.GPUImage, is kind) {
 }
 
 // vanish makes AWS lose the images of a release.
-func (w *imaginary) vanish(image *v1alpha1.GPUImage) {
+func (w *simulation) vanish(image *v1alpha1.GPUImage) {
 	for _, id := range image.IDs() {
 		w.vanished[id] = true
 	}
 }
 
-func (w *imaginary) exists(image *v1alpha1.GPUImage) bool {
+func (w *simulation) exists(image *v1alpha1.GPUImage) bool {
 	return !slices.ContainsFunc(image.IDs(), func(id string) bool { return w.vanished[id] })
 }
 
-func (w *imaginary) edit(change func(*v1alpha1.GPUImageRolloutSpec)) {
+func (w *simulation) edit(change func(*v1alpha1.GPUImageRolloutSpec)) {
 	change(&w.rollout.Spec)
 	w.rollout.Generation++
 }
 
 // step observes and acts once. A crash happens after the status was written and before the actions.
-func (w *imaginary) step(crash bool) Result {
+func (w *simulation) step(crash bool) Result {
 	seen := w.see()
 	result := Next(w.rollout, &seen)
 	w.rollout.Status = result.Status
@@ -140,7 +140,7 @@ func (w *imaginary) step(crash bool) Result {
 }
 
 // run steps for a time, as often as the decisions request and at least once a minute.
-func (w *imaginary) run(d time.Duration) {
+func (w *simulation) run(d time.Duration) {
 	for until := w.now.Add(d); ; {
 		result := w.step(false)
 		w.now = w.now.Add(min(max(result.Again, time.Second), time.Minute))
@@ -150,7 +150,7 @@ func (w *imaginary) run(d time.Duration) {
 	}
 }
 
-func (w *imaginary) act(result *Result) {
+func (w *simulation) act(result *Result) {
 	canary := result.Status.Canary
 	for _, o := range []**canaryObject{&w.shadow, &w.claim, &w.pod} {
 		if *o != nil && (canary == nil || (*o).name != canary.Name) {
@@ -179,7 +179,7 @@ func (w *imaginary) act(result *Result) {
 }
 
 // replace replaces one node by a node with the pinned image.
-func (w *imaginary) replace() {
+func (w *simulation) replace() {
 	for i := range w.nodes {
 		if !slices.Contains(w.pin, w.nodes[i]) {
 			w.nodes[i] = w.pin[0]
@@ -188,7 +188,7 @@ func (w *imaginary) replace() {
 	}
 }
 
-func (w *imaginary) see() Seen {
+func (w *simulation) see() Seen {
 	status := &w.rollout.Status
 	s := Seen{Now: w.now, Architectures: w.architectures, Class: Class{Rollout: w.mark, Pin: w.pin}}
 	for _, image := range w.nodes {
@@ -253,7 +253,7 @@ func (w *imaginary) see() Seen {
 	return s
 }
 
-func (w *imaginary) seeCanary(s *Seen) {
+func (w *simulation) seeCanary(s *Seen) {
 	canary := w.rollout.Status.Canary
 	s.Leftovers = w.now.Before(w.going)
 	for _, o := range []*canaryObject{w.shadow, w.claim, w.pod} {
@@ -299,7 +299,7 @@ func (w *imaginary) seeCanary(s *Seen) {
 }
 
 // leftovers returns the names of all canary objects.
-func (w *imaginary) leftovers() []string {
+func (w *simulation) leftovers() []string {
 	var names []string
 	for _, o := range []*canaryObject{w.shadow, w.claim, w.pod} {
 		if o != nil {

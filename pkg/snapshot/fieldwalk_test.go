@@ -102,14 +102,14 @@ func TestEveryFieldHasDecision(t *testing.T) {
 
 func TestEveryDecisionHasTest(t *testing.T) {
 	t.Parallel()
-	told := map[string]bool{}
+	reportedPaths := map[string]bool{}
 	for _, r := range reported {
-		told[r.path] = true
+		reportedPaths[r.path] = true
 	}
 	tests := map[string]string{}
 	for _, d := range slices.Concat(nodePoolFields, classFields) {
 		if d.by == "" {
-			if !told[d.path] {
+			if !reportedPaths[d.path] {
 				t.Errorf("%s has neither a test nor a case of `reported`", d.path)
 			}
 			continue
@@ -122,7 +122,7 @@ func TestEveryDecisionHasTest(t *testing.T) {
 			t.Errorf("%s is honored by %s, which is no test", d.path, d.by)
 		}
 	}
-	for path := range told {
+	for path := range reportedPaths {
 		if path != "" && !slices.ContainsFunc(nodePoolFields, func(d decision) bool { return d.path == path && d.by == "" }) {
 			t.Errorf("%s is reported, and the table does not say so", path)
 		}

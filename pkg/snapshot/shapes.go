@@ -143,8 +143,8 @@ func (s *shape) written() string {
 }
 
 // written encodes a value that belongs to a pod. If that fails, it returns the name of the pod.
-func written(pod *corev1.Pod, thing any) string {
-	b, err := json.Marshal(thing)
+func written(pod *corev1.Pod, value any) string {
+	b, err := json.Marshal(value)
 	if err != nil {
 		return PodName(pod) // As in textOf.
 	}

@@ -29,9 +29,9 @@ const (
 	aloneTaint = "example.com/karpenter-alone"
 )
 
-// letKarpenterAlone creates a pool for Karpenter with the same machines as Karve's pool. It configures the same number of replicas per GPU for Karpenter
+// createKarpenterPool creates a pool for Karpenter with the same machines as Karve's pool. It configures the same number of replicas per GPU for Karpenter
 // and for the simulated device plugin. It returns when Karpenter has accepted all of it.
-func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) error {
+func (d *demo) createKarpenterPool(ctx context.Context, pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) error {
 	replicas := int64(*class.Spec.Sharing.Replicas)
 	clients, err := kubernetes.NewForConfig(d.cluster.RESTConfig())
 	if err != nil {
@@ -46,7 +46,7 @@ func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, cla
 	if err := d.client.Create(ctx, stockPool(pool, class)); err != nil {
 		return fmt.Errorf("creating NodePool %s: %w", alonePool, err)
 	}
-	overlays, told := d.overlays(replicas)
+	overlays, descriptions := d.overlays(replicas)
 	for _, o := range overlays {
 		if err := d.client.Create(ctx, o); err != nil {
 			return fmt.Errorf("creating NodeOverlay %s: %w", o.Name, err)
@@ -61,7 +61,7 @@ func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, cla
 	if err := d.untilReady(ctx, alone, func() []status.Condition { return alone.Status.Conditions }); err != nil {
 		return err
 	}
-	d.tell("for later, Karpenter alone: NodePool %s over the same machines, and NodeOverlays: %s", alonePool, strings.Join(told, ", "))
+	d.print("for later, Karpenter alone: NodePool %s over the same machines, and NodeOverlays: %s", alonePool, strings.Join(descriptions, ", "))
 	return nil
 }
 
@@ -83,7 +83,7 @@ func stockPool(pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) *karpv1.Node
 const gpuCountLabel = "karpenter.k8s.aws/instance-gpu-count"
 
 // overlays returns NodeOverlays that tell Karpenter how many replicas a machine has, one per number of GPUs.
-func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, told []string) {
+func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, descriptions []string) {
 	counts := map[int64]bool{}
 	for _, t := range d.types {
 		counts[t.GPU.Count] = true
@@ -99,9 +99,9 @@ func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, t
 				Capacity: corev1.ResourceList{d.resource: *resource.NewQuantity(gpus*replicas, resource.DecimalSI)},
 			},
 		})
-		told = append(told, fmt.Sprintf("%s → %d", plural(int(gpus), "GPU"), gpus*replicas))
+		descriptions = append(descriptions, fmt.Sprintf("%s → %d", plural(int(gpus), "GPU"), gpus*replicas))
 	}
-	return overlays, told
+	return overlays, descriptions
 }
 
 // aloneDeployment returns the same Deployment for Karpenter's pool.

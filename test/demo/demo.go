@@ -150,7 +150,7 @@ func (d *demo) build(ctx context.Context) error {
 		return err
 	}
 	if len(stale) > 0 {
-		d.tell("building a cluster's binaries from their sources, once: this takes some minutes")
+		d.print("building a cluster's binaries from their sources, once: this takes some minutes")
 	}
 	p := &progress{story: d.story}
 	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Demo) }); err != nil {
@@ -182,7 +182,7 @@ func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (o
 		return ours, alone, err
 	}
 	defer closeLog()
-	d.tell("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter with a local AWS, and kwok, which plays the machines")
+	d.print("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter with a local AWS, and kwok, which plays the machines")
 	d.cluster, err = cluster.Start(ctx, cluster.Config{
 		Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true", NodeDelay: nodeDelay,
 		OnExit: func(name cluster.Component, err error) { cancel(fmt.Errorf("%s %w: %w", name, errEnded, err)) },
@@ -204,7 +204,7 @@ func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
 	if d.client, err = karve.Client(d.cluster); err != nil {
 		return ours, alone, err
 	}
-	d.tell("the cluster is up; starting Karve's controller beside Karpenter")
+	d.print("the cluster is up; starting Karve's controller beside Karpenter")
 	if _, err := karve.Start(ctx, d.cluster, karve.Options{}); err != nil {
 		return ours, alone, err
 	}
@@ -250,8 +250,8 @@ func (d *demo) prepare(ctx context.Context) error {
 		return fmt.Errorf("reading the GPUNodeClass: %w", err)
 	}
 	d.resource, d.idleAfter = corev1.ResourceName(class.Spec.Sharing.Resource()), class.Spec.Consolidation.IdleAfter
-	d.tell("applied examples/: NodePool %s is Ready; its GPUs are shared by %d pods each", pool.Name, *class.Spec.Sharing.Replicas)
-	if err := d.letKarpenterAlone(ctx, pool, class); err != nil {
+	d.print("applied examples/: NodePool %s is Ready; its GPUs are shared by %d pods each", pool.Name, *class.Spec.Sharing.Replicas)
+	if err := d.createKarpenterPool(ctx, pool, class); err != nil {
 		return err
 	}
 	var err error
@@ -304,7 +304,7 @@ func (d *demo) snapshot(ctx context.Context, path string) {
 		}
 	}
 	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
-		d.tell("the objects could not be kept: %v", err)
+		d.print("the objects could not be kept: %v", err)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// asItShouldBe returns a side with two pods on one machine, and the remains of the other side, which ran before.
-func asItShouldBe() (side, seen) {
+// expectedState returns a side with two pods on one machine, and the remains of the other side, which ran before.
+func expectedState() (side, seen) {
 	s := side{name: "Karve", pool: "shared", deployment: "inference", began: noon}
 	return s, seen{
 		pods: []pod{
@@ -49,7 +49,7 @@ func TestSurprises(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, now := asItShouldBe()
+			s, now := expectedState()
 			c.change(&now)
 			matches(t, surprises(s, 2, now), c.want)
 		})

@@ -84,26 +84,26 @@ func (d *demo) untilPending(ctx context.Context, s side, wanted int) (time.Time,
 	if err != nil {
 		return created, err
 	}
-	d.tellAt(created, "%d pods are pending, each asks for one %s", wanted, d.resource)
+	d.printAt(created, "%d pods are pending, each asks for one %s", wanted, d.resource)
 	return created, nil
 }
 
 func (d *demo) untilRunning(ctx context.Context, s side, wanted int) error {
-	var told []claim
+	var claims []claim
 	err := d.watcher.until(ctx, func(now seen) (bool, string) {
 		mine := now.of(s.pool, s.deployment)
-		told = mine.claims
-		settled := time.Since(latest(told, func(c claim) time.Time { return c.seen })) >= claimsQuiet
-		launched := count(told, func(c claim) bool { return c.launched })
-		if len(told) == 0 {
+		claims = mine.claims
+		settled := time.Since(latest(claims, func(c claim) time.Time { return c.seen })) >= claimsQuiet
+		launched := count(claims, func(c claim) bool { return c.launched })
+		if len(claims) == 0 {
 			return false, fmt.Sprintf("%s has made no NodeClaim for NodePool %s", s.name, s.pool)
 		}
-		return launched == len(told) && settled, fmt.Sprintf("%d of %d NodeClaims of NodePool %s are launched", launched, len(told), s.pool)
+		return launched == len(claims) && settled, fmt.Sprintf("%d of %d NodeClaims of NodePool %s are launched", launched, len(claims), s.pool)
 	})
 	if err != nil {
 		return err
 	}
-	if err := d.tellClaims(told); err != nil {
+	if err := d.printClaims(claims); err != nil {
 		return err
 	}
 	var ready readiness
@@ -111,37 +111,37 @@ func (d *demo) untilRunning(ctx context.Context, s side, wanted int) error {
 		mine := now.of(s.pool, s.deployment)
 		running := count(mine.pods, func(p pod) bool { return !p.running.IsZero() })
 		if ready.look(mine, running >= wanted) {
-			d.tellAt(ready.since, "%s", offered(mine, string(d.resource)))
+			d.printAt(ready.since, "%s", offered(mine, string(d.resource)))
 		}
 		return running >= wanted, fmt.Sprintf("%d of %d pods are Running", running, wanted)
 	})
 	if err != nil {
 		return err
 	}
-	d.tellAt(latest(d.watcher.all().of(s.pool, s.deployment).pods, func(p pod) time.Time { return p.running }), "all %d pods are Running", wanted)
+	d.printAt(latest(d.watcher.all().of(s.pool, s.deployment).pods, func(p pod) time.Time { return p.running }), "all %d pods are Running", wanted)
 	if err := sleep(ctx, aftermath); err != nil {
 		return err
 	}
-	if now := d.watcher.all().of(s.pool, s.deployment).claims; len(now) != len(told) {
-		return d.tellClaims(now)
+	if now := d.watcher.all().of(s.pool, s.deployment).claims; len(now) != len(claims) {
+		return d.printClaims(now)
 	}
 	return nil
 }
 
-func (d *demo) tellClaims(claims []claim) error {
+func (d *demo) printClaims(claims []claim) error {
 	price, err := d.prices.of(claims)
 	if err != nil {
 		return err
 	}
 	when := latest(claims, func(c claim) time.Time { return c.seen })
-	d.tellAt(when, "%s: %s, %s/h", plural(len(claims), "NodeClaim"), kinds(claims), dollars(price))
+	d.printAt(when, "%s: %s, %s/h", plural(len(claims), "NodeClaim"), kinds(claims), dollars(price))
 	return nil
 }
 
 // readiness records since when every claim has a ready Node with replicas.
 type readiness struct {
-	since time.Time
-	told  bool
+	since    time.Time
+	reported bool
 }
 
 // nodesQuiet is how long Nodes must be ready before they are printed. A simulated machine starts with the resources of the NodeOverlays in its status,
@@ -156,10 +156,10 @@ func (r *readiness) look(s seen, run bool) bool {
 		return false
 	}
 	first(&r.since, true, time.Now())
-	if r.told || !run && time.Since(r.since) < nodesQuiet {
+	if r.reported || !run && time.Since(r.since) < nodesQuiet {
 		return false
 	}
-	r.told = true
+	r.reported = true
 	return true
 }
 
@@ -179,13 +179,13 @@ func (d *demo) untilGone(ctx context.Context, s side, deployment *appsv1.Deploym
 	if err := d.client.Patch(ctx, deployment, patch); err != nil {
 		return 0, fmt.Errorf("scaling to zero: %w", err)
 	}
-	d.tellAt(began, "scaled to zero; idle machines may go after %s", d.idleAfter)
+	d.printAt(began, "scaled to zero; idle machines may go after %s", d.idleAfter)
 	var empty bool
 	err := d.watcher.until(ctx, func(now seen) (bool, string) {
 		left := now.of(s.pool, s.deployment).present()
 		if !empty && len(left.pods) == 0 {
 			empty = true
-			d.tell("the pods are gone")
+			d.print("the pods are gone")
 		}
 		return len(left.pods)+len(left.claims)+len(left.nodes) == 0, fmt.Sprintf("%s, %s and %s are left",
 			plural(len(left.pods), "pod"), plural(len(left.claims), "NodeClaim"), plural(len(left.nodes), "Node"))
@@ -198,7 +198,7 @@ func (d *demo) untilGone(ctx context.Context, s side, deployment *appsv1.Deploym
 	if last := latest(mine.nodes, func(n node) time.Time { return n.gone }); last.After(gone) {
 		gone = last
 	}
-	d.tellAt(gone, "%s and %s are gone", plural(len(mine.claims), "NodeClaim"), plural(len(mine.nodes), "Node"))
+	d.printAt(gone, "%s and %s are gone", plural(len(mine.claims), "NodeClaim"), plural(len(mine.nodes), "Node"))
 	if len(mine.claims) != measured {
 		return 0, fmt.Errorf("%s launched %d more machines while its pods went away", s.name, len(mine.claims)-measured)
 	}

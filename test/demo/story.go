@@ -19,10 +19,10 @@ type story struct {
 
 func newStory(out io.Writer) *story { return &story{out: out, began: time.Now()} }
 
-func (s *story) tell(format string, args ...any) { s.tellAt(time.Now(), format, args...) }
+func (s *story) print(format string, args ...any) { s.printAt(time.Now(), format, args...) }
 
-// tellAt prints an event that happened at an earlier time.
-func (s *story) tellAt(when time.Time, format string, args ...any) {
+// printAt prints an event that happened at an earlier time.
+func (s *story) printAt(when time.Time, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = time.Now()
@@ -58,7 +58,7 @@ func (s *story) whileStill(doing func() string, do func() error) error {
 				return
 			case <-tick.C:
 				if s.silence() >= stillAfter {
-					s.tell("  still %s", doing())
+					s.print("  still %s", doing())
 				}
 			}
 		}
@@ -70,7 +70,7 @@ func (s *story) whileStill(doing func() string, do func() error) error {
 
 // building prints what it builds, runs the build, and regularly prints that it still runs.
 func (s *story) building(what string, build func() error) error {
-	s.tell("building %s", what)
+	s.print("building %s", what)
 	what, _, _ = strings.Cut(what, ",")
 	return s.whileStill(func() string { return "building " + what }, build)
 }
@@ -93,7 +93,7 @@ func (p *progress) Write(b []byte) (int, error) {
 			return len(b), nil
 		}
 		p.rest = rest
-		p.story.tell("%s", line)
+		p.story.print("%s", line)
 		if doing := string(line); !strings.HasPrefix(doing, " ") {
 			p.last, _, _ = strings.Cut(doing, " (")
 		}

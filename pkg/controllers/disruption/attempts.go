@@ -61,8 +61,8 @@ func (a attempt) worked(s *pass, pool string) bool {
 	return f.still && maps.Equal(f.pods, a.fleet.pods) && f.price < a.fleet.price
 }
 
-// inVain returns why the pool must not begin another step now, because the last one among the same pods did not reduce the cost. It returns "" if it may.
-func (a attempt) inVain(s *pass, pool string) string {
+// backsOff returns why the pool must not begin another step now, because the last one among the same pods did not reduce the cost. It returns "" if it may.
+func (a attempt) backsOff(s *pass, pool string) string {
 	until := a.began.Add(retention.Backoff(a.times))
 	if a.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
 		return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",

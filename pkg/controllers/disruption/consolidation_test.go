@@ -30,8 +30,8 @@ func (s *simulation) seen() *pass {
 	return state
 }
 
-// looks runs the controller's search for a cheaper layout.
-func (s *simulation) looks(c *Controller) {
+// searchesLayout runs the controller's search for a cheaper layout.
+func (s *simulation) searchesLayout(c *Controller) {
 	state := s.seen()
 	c.memory.keep(state)
 	c.searchLayout(state)
@@ -55,14 +55,14 @@ func TestUnprofitableMachineIsReconsideredWhenOffersImprove(t *testing.T) {
 	t.Parallel()
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
-	s.looks(c)
+	s.searchesLayout(c)
 	if len(c.search.found.proposals) == 0 {
 		t.Fatal("nothing is proposed")
 	}
 	for _, claim := range s.cluster.NodeClaims {
 		c.memory.machines[claim.UID].unprofitable = refusal{"it did not save enough", s.cluster.Now.Add(unprofitableFor)}
 	}
-	s.looks(c)
+	s.searchesLayout(c)
 	if len(c.search.found.proposals) > 0 || len(s.unprofitable(c)) != 2 {
 		t.Fatalf("proposed: %v, remembered as unprofitable: %v", c.search.found.proposals, s.unprofitable(c))
 	}
@@ -73,7 +73,7 @@ func TestUnprofitableMachineIsReconsideredWhenOffersImprove(t *testing.T) {
 		}
 	}
 	s.cluster.UseInstanceTypes(types)
-	s.looks(c)
+	s.searchesLayout(c)
 	if len(c.search.found.proposals) == 0 || len(s.unprofitable(c)) > 0 {
 		t.Errorf("proposed: %v, remembered as unprofitable: %v", c.search.found.proposals, s.unprofitable(c))
 	}
@@ -112,8 +112,8 @@ func TestInterruptedLayoutSearchIsRepeated(t *testing.T) {
 	for want, clk := range map[uint64]clock.Clock{1: now, 2: slow{now}} {
 		registry := prometheus.NewRegistry()
 		c := controllerWith(clk, registry)
-		s.looks(c)
-		s.looks(c)
+		s.searchesLayout(c)
+		s.searchesLayout(c)
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -152,7 +152,7 @@ func TestHeadroomHoldsForAnyEvents(t *testing.T) {
 			case "edit":
 				w.wants(int32(rapid.IntRange(0, 25).Draw(t, "replicas")))
 			default:
-				w.goesOn(t, move)
+				w.carriesOut(t, move)
 			}
 		}
 		for range 20 {

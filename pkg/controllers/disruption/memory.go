@@ -192,7 +192,7 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 		}
 	}
 	for _, pool := range pools {
-		if why := r.memory.pools[pool].attempt.inVain(r.s, pool); why != "" {
+		if why := r.memory.pools[pool].attempt.backsOff(r.s, pool); why != "" {
 			return 0, why
 		}
 	}

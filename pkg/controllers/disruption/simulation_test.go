@@ -291,7 +291,7 @@ func always() bool { return true }
 
 // decides runs Karve's next steps and checks each before it carries it out.
 func (s *simulation) decides() {
-	state := passOf(s.cluster, borne)
+	state := passOf(s.cluster, tolerations)
 	state.settle = settle
 	state.fakePods().blocker = func(pods []*corev1.Pod) string {
 		for _, pod := range pods {
@@ -372,15 +372,15 @@ func (s *simulation) price() (sum planner.MicroUSD) {
 func (s *simulation) draining() int {
 	n := 0
 	for _, m := range s.machines() {
-		if (m.Deleting() || disrupting(&m)) && m.Replacing() != reason.Unhealthy && !sick(&m) {
+		if (m.Deleting() || disrupting(&m)) && m.Replacing() != reason.Unhealthy && !isUnhealthy(&m) {
 			n++
 		}
 	}
 	return n
 }
 
-// borne has how long Karve tolerates unhealthy machines.
-var borne = repair.Tolerations{NotReady: 5 * time.Minute, GPUFault: 2 * time.Minute, Replicas: 10 * time.Minute}
+// tolerations has how long Karve tolerates unhealthy machines.
+var tolerations = repair.Tolerations{NotReady: 5 * time.Minute, GPUFault: 2 * time.Minute, Replicas: 10 * time.Minute}
 
 // falls makes a machine unhealthy, or healthy again if the status is True. The scheduler binds no pods to a Node that is not ready.
 func (s *simulation) falls(name string, with corev1.NodeConditionType, status corev1.ConditionStatus) {
@@ -403,13 +403,13 @@ func (s *simulation) recovers(name string) {
 
 var ailments = []corev1.NodeConditionType{corev1.NodeReady, "AcceleratedHardwareReady"}
 
-func sick(m *snapshot.Machine) bool {
+func isUnhealthy(m *snapshot.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Status != corev1.ConditionTrue })
 }
 
-// goesAnyway reports whether a machine leaves for another reason and has not been unhealthy for longer than tolerated.
-func (s *simulation) goesAnyway(m *snapshot.Machine) bool {
-	fault := borne.Fault(m, s.cluster.Now)
+// leavesForOtherReason reports whether a machine leaves for another reason and has not been unhealthy for longer than tolerated.
+func (s *simulation) leavesForOtherReason(m *snapshot.Machine) bool {
+	fault := tolerations.Fault(m, s.cluster.Now)
 	return m.Deleting() && m.Replacing() != reason.Unhealthy && fault != nil && fault.Until.After(s.cluster.Now)
 }
 
@@ -421,11 +421,11 @@ func (s *simulation) mayRepair(a command) {
 			continue
 		}
 		all++
-		if sick(&m) && !s.goesAnyway(&m) || m.Replacing() == reason.Unhealthy && m.Claim.Name != a.machine.Claim.Name {
+		if isUnhealthy(&m) && !s.leavesForOtherReason(&m) || m.Replacing() == reason.Unhealthy && m.Claim.Name != a.machine.Claim.Name {
 			ill++
 		}
 	}
-	if !sick(a.machine.Machine) || ill > (all+4)/5 || a.step == force && !notReady(a.machine.Node) {
+	if !isUnhealthy(a.machine.Machine) || ill > (all+4)/5 || a.step == force && !notReady(a.machine.Node) {
 		s.Fatalf("step %s of %s while %d of %d machines are unhealthy: %v", a.step, a.machine.Node.Name, ill, all, a.machine.Node.Status.Conditions)
 	}
 }
@@ -501,8 +501,8 @@ func (s *simulation) settles() bool {
 	quiet := 0
 	for range 900 {
 		s.cluster.Now = s.cluster.Now.Add(settle)
-		for name, sick := range repair.Diagnose(s.cluster, s.machines(), borne).Cases {
-			if sick.Kept != "" {
+		for name, unhealthy := range repair.Diagnose(s.cluster, s.machines(), tolerations).Cases {
+			if unhealthy.Kept != "" {
 				s.recovers(name)
 			}
 		}
@@ -534,7 +534,7 @@ func (s *simulation) quiet() bool {
 	}
 	pool := s.cluster.Pools()[0]
 	for _, m := range s.machines() {
-		if m.Replacing() != "" || disrupting(&m) || sick(&m) || drift.Of(s.cluster, &pool, &m) != nil {
+		if m.Replacing() != "" || disrupting(&m) || isUnhealthy(&m) || drift.Of(s.cluster, &pool, &m) != nil {
 			return false
 		}
 	}
@@ -546,8 +546,8 @@ func one(t *rapid.T) func(names []string) string {
 	return func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
 }
 
-// goesOn carries out a move of the cloud, the scheduler or Karpenter.
-func (s *simulation) goesOn(t *rapid.T, move string) {
+// carriesOut carries out a move of the cloud, the scheduler or Karpenter.
+func (s *simulation) carriesOut(t *rapid.T, move string) {
 	switch move {
 	case "start", "refuse":
 		if names := s.waiting(); len(names) > 0 {
@@ -624,7 +624,7 @@ func TestReplacementHoldsForAnyEvents(t *testing.T) {
 					s.blocking[s.cluster.Pods[i].UID] = rapid.IntRange(0, 4).Draw(t, "blocks") == 0
 				}
 			default:
-				s.goesOn(t, move)
+				s.carriesOut(t, move)
 			}
 		}
 		s.cluster.NodePools[0].StatusConditions().SetTrue(v1alpha1.ConditionReplicasHealthy)

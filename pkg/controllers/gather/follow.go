@@ -63,14 +63,14 @@ func follow(ctx context.Context, caches Caches) (*followed, error) {
 }
 
 // take returns what has changed since the last call. If anew is true, that is not known, and these are all objects.
-func (f *followed) take() (changes snapshot.Changes, anew bool) {
+func (f *followed) take() (changes snapshot.Changes, full bool) {
 	for _, k := range f.kinds() {
-		anew = k.missed() || anew
+		full = k.missed() || full
 	}
 	return snapshot.Changes{
-		Pods: f.pods.take(anew), Nodes: f.nodes.take(anew), NodeClaims: f.nodeClaims.take(anew), PersistentVolumeClaims: f.volumeClaims.take(anew),
-		PersistentVolumes: f.volumes.take(anew), CSINodes: f.csiNodes.take(anew),
-	}, anew
+		Pods: f.pods.take(full), Nodes: f.nodes.take(full), NodeClaims: f.nodeClaims.take(full), PersistentVolumeClaims: f.volumeClaims.take(full),
+		PersistentVolumes: f.volumes.take(full), CSINodes: f.csiNodes.take(full),
+	}, full
 }
 
 // mostNames is the largest number of changed objects that are recorded. A replica that is not the leader takes none.
@@ -136,13 +136,13 @@ func (t *tracked[T, P]) missed() bool {
 
 // take returns the objects that have changed, and all of them if anew is true. Nil stands for an object that is gone. An object that changes meanwhile is recorded for
 // the next call.
-func (t *tracked[T, P]) take(anew bool) map[string]*T {
+func (t *tracked[T, P]) take(full bool) map[string]*T {
 	t.mu.Lock()
 	names := t.names
 	t.names = map[string]struct{}{}
 	t.mu.Unlock()
 	changes := make(map[string]*T, len(names))
-	if anew {
+	if full {
 		for _, o := range t.store.List() {
 			if object, ok := o.(P); ok {
 				changes[nameOfKey(client.ObjectKeyFromObject(object))] = object

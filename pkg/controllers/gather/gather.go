@@ -143,13 +143,13 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	if err != nil {
 		return err
 	}
-	changes, anew := g.followed.take()
+	changes, full := g.followed.take()
 	before := g.index
-	if anew {
+	if full {
 		before = nil
 	}
 	index, d := before.With(changes)
-	d.Machines = d.Machines || anew || g.fresh.objects.Machines
+	d.Machines = d.Machines || full || g.fresh.objects.Machines
 	d.Others = d.Others || g.fresh.objects.Others
 	if len(unseen) > 0 {
 		var more snapshot.Difference

@@ -165,11 +165,11 @@ func (s Shape) withoutAddresses(text string, class Cloud) []string {
 }
 
 // rest returns refusals for the offerings of the shape that no refusal covers yet.
-func (s Shape) rest(told []Refusal, message string) []Refusal {
+func (s Shape) rest(listed []Refusal, message string) []Refusal {
 	var out []Refusal
 	for _, t := range s.InstanceTypes {
 		missing := slices.DeleteFunc(slices.Clone(s.Zones), func(z string) bool {
-			return slices.ContainsFunc(told, func(r Refusal) bool { return r.covers(t, z, s.CapacityType) })
+			return slices.ContainsFunc(listed, func(r Refusal) bool { return r.covers(t, z, s.CapacityType) })
 		})
 		if len(missing) == 0 {
 			continue

@@ -51,8 +51,8 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 		verdict: hung, reason: v1alpha1.RefusalSilent,
 		message: fmt.Sprintf("NodeClaim %s has no result within %s: see that Karpenter runs, and that the cloud answers it", claim.Name, timeout),
 	}
-	told := reported(claim) != nil
-	if told {
+	hasReason := reported(claim) != nil
+	if hasReason {
 		d.reason = known(condition.Reason)
 		d.message = fmt.Sprintf("NodeClaim %s could not be launched: %s: %s", claim.Name, condition.Reason, condition.Message)
 		if d.reason == v1alpha1.RefusalLaunchFailed {
@@ -62,7 +62,7 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 	}
 	if !claim.DeletionTimestamp.IsZero() {
 		d.verdict = refused
-		if !told {
+		if !hasReason {
 			d.reason, d.message = "", fmt.Sprintf("NodeClaim %s was given up before it was launched; its events say why", claim.Name)
 		}
 		return d

@@ -69,7 +69,7 @@ func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, s
 // explain returns the refusals for a NodeClaim that Karpenter deleted. It uses Karpenter's event, the reason that the NodeClaim had, or the state of the node
 // class: if that is not ready, Karpenter launches nothing and gives no reason. It returns none if nothing is known.
 func (c *Controller) explain(ctx context.Context, claim string, e entry, reason, message string) ([]Refusal, error) {
-	cloud, notReady, err := c.lookAtCloud(ctx, e.shape)
+	cloud, notReady, err := c.readCloud(ctx, e.shape)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +93,12 @@ func (c *Controller) explain(ctx context.Context, claim string, e entry, reason,
 
 // cloud returns the state of the node class of a shape.
 func (c *Controller) cloud(ctx context.Context, s Shape) (Cloud, error) {
-	cloud, _, err := c.lookAtCloud(ctx, s)
+	cloud, _, err := c.readCloud(ctx, s)
 	return cloud, err
 }
 
-// lookAtCloud returns the state of the node class of a shape, and why it is not ready. The reason is "" if it is ready.
-func (c *Controller) lookAtCloud(ctx context.Context, s Shape) (cloud Cloud, notReady string, err error) {
+// readCloud returns the state of the node class of a shape, and why it is not ready. The reason is "" if it is ready.
+func (c *Controller) readCloud(ctx context.Context, s Shape) (cloud Cloud, notReady string, err error) {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: s.Class}, class); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -32,7 +32,7 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refu
 		if len(news) == 0 {
 			continue
 		}
-		c.tell(class, shape, r, news)
+		c.recordRefusal(class, shape, r, news)
 		log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "reason", r.Reason, "instanceTypes", r.InstanceTypes, "zones", r.Zones,
 			"capacityType", r.CapacityType, "failures", news[0].Failures, "notBefore", news[0].NotBefore.Time, "message", r.Message)
 	}
@@ -47,8 +47,8 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refu
 	return nil
 }
 
-// tell records one event on the GPUNodeClass for everything that was refused for one NodeClaim and one reason.
-func (c *Controller) tell(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, news []v1alpha1.RefusedOffering) {
+// recordRefusal records one event on the GPUNodeClass for everything that was refused for one NodeClaim and one reason.
+func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, news []v1alpha1.RefusedOffering) {
 	var instanceTypes, zones []string
 	latest := news[0].NotBefore
 	for _, n := range news {

@@ -194,12 +194,12 @@ func (c *Controller) pool(
 	if err := c.Client.Status().Patch(ctx, np, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("writing the status of NodePool %s: %w", np.Name, err)
 	}
-	c.tell(ctx, stored, np)
+	c.recordTransitions(ctx, stored, np)
 	return nil
 }
 
-// tell records events and log messages for conditions that changed.
-func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
+// recordTransitions records events and log messages for conditions that changed.
+func (c *Controller) recordTransitions(ctx context.Context, before, after *karpv1.NodePool) {
 	for _, now := range after.Status.Conditions {
 		was := snapshot.Condition(before.Status.Conditions, now.Type)
 		if now.Type == status.ConditionReady || was.GetStatus() == now.Status && (was == nil || was.Reason == now.Reason) {

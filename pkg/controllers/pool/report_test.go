@@ -116,11 +116,11 @@ func TestLaunchingMessageDoesNotDependOnOrderOfRefusals(t *testing.T) {
 	later := metav1.NewTime(now.Add(time.Minute))
 	a := v1alpha1.RefusedOffering{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
 	b := v1alpha1.RefusedOffering{InstanceType: "g4dn.2xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
-	told := func(refused ...v1alpha1.RefusedOffering) status.Condition {
+	conditionFor := func(refused ...v1alpha1.RefusedOffering) status.Condition {
 		c.Refused[pool.Class.Name] = refused
 		return launching(refusedOf(c, &pool))
 	}
-	if one, other := told(a, b), told(b, a); one != other {
+	if one, other := conditionFor(a, b), conditionFor(b, a); one != other {
 		t.Errorf("%v and %v", one, other)
 	}
 }

@@ -61,7 +61,7 @@ func TestPodSetAsideGetsOneEvent(t *testing.T) {
 		Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"},
 	}}}
 	for range 2 {
-		c.tell(&view, plan)
+		c.recordEvents(&view, plan)
 	}
 	if n := len(recorder.Events); n != 1 {
 		t.Fatalf("there are %d events, want one", n)

@@ -96,7 +96,7 @@ func arrive(t *testing.T, w *town, n int) {
 			w.restart()
 		}
 		if w.step(); step > int(10*time.Minute/tick) {
-			t.Fatalf("%d pods have no machine: %d claims, %d nodes, %v", w.waiting(), len(w.claims), len(w.free), w.controller.told)
+			t.Fatalf("%d pods have no machine: %d claims, %d nodes, %v", w.waiting(), len(w.claims), len(w.free), w.controller.reported)
 		}
 	}
 	w.noteBatch(true)

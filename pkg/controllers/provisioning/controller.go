@@ -70,8 +70,8 @@ type Controller struct {
 	arrived metrics.Arrivals
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
-	// told has the reasons that were reported to pending pods. An event is recorded when the reason changes.
-	told map[types.UID]planner.Reason
+	// reported has the reasons that were reported to pending pods. An event is recorded when the reason changes.
+	reported map[types.UID]planner.Reason
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 }
@@ -84,7 +84,7 @@ const nextRound = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, withdrawn: withdrawals{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]planner.Reason{}, withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
 	return c
 }
@@ -245,7 +245,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	errs = append(errs, c.replan(ctx, view, plan))
 	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan))
 	more := c.withdraw(ctx, view, plan)
-	c.tell(view, plan)
+	c.recordEvents(view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, g.Headroom(ctx))
 	}
@@ -294,9 +294,9 @@ func (c *Controller) remember(view *snapshot.View, warm bool) {
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)
 	c.withdrawn.forget(c.Clock.Now())
-	for uid := range c.told {
+	for uid := range c.reported {
 		if !waiting.Has(uid) {
-			delete(c.told, uid)
+			delete(c.reported, uid)
 		}
 	}
 }

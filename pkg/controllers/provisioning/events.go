@@ -8,26 +8,26 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// tell records an event on each pending pod that has no room or has a node to wait for, if that is new. It records none on running pods: the events about
+// recordEvents records an event on each pending pod that has no room or has a node to wait for, if that is new. It records none on running pods: the events about
 // their machine are recorded elsewhere.
-func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
+func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 	for _, u := range plan.Unplaced {
 		pod := view.Pods[u.Pod]
-		if pod == nil || pod.Spec.NodeName != "" || c.told[pod.UID] == u.Reason {
+		if pod == nil || pod.Spec.NodeName != "" || c.reported[pod.UID] == u.Reason {
 			continue
 		}
-		c.told[pod.UID] = u.Reason
+		c.reported[pod.UID] = u.Reason
 		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", wording.Shorten(u.Message, wording.MaxNote))
 	}
 	for _, pod := range view.Postponed {
-		if c.told[pod.UID] != planner.ReasonNextRound {
-			c.told[pod.UID] = planner.ReasonNextRound
+		if c.reported[pod.UID] != planner.ReasonNextRound {
+			c.reported[pod.UID] = planner.ReasonNextRound
 			c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(planner.ReasonNextRound), "Plan", "%s", planner.NextRound.Message)
 		}
 	}
 	for _, p := range plan.Placements {
 		for _, name := range p.Pods {
-			c.tellOfPlace(view, name, view.Nodes[p.Node].Name)
+			c.recordNomination(view, name, view.Nodes[p.Node].Name)
 		}
 	}
 }
@@ -35,11 +35,11 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 // nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
 
-func (c *Controller) tellOfPlace(view *snapshot.View, name, node string) {
+func (c *Controller) recordNomination(view *snapshot.View, name, node string) {
 	pod := view.Pods[name]
-	if pod == nil || pod.Spec.NodeName != "" || c.told[pod.UID] == nominated {
+	if pod == nil || pod.Spec.NodeName != "" || c.reported[pod.UID] == nominated {
 		return
 	}
-	c.told[pod.UID] = nominated
+	c.reported[pod.UID] = nominated
 	c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(nominated), "Plan", "waits for %s", node)
 }

@@ -47,7 +47,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	}
 	why, until := keeps(m, nodes.Items, since, c.Timeout)
 	if why != "" && (until.IsZero() || now.Before(until)) {
-		c.tell(m, why, until)
+		c.recordKept(m, why, until)
 		again := c.Timeout
 		if !until.IsZero() {
 			again = min(again, until.Sub(now))
@@ -119,21 +119,21 @@ func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout ti
 	return "", time.Time{}
 }
 
-// tell records an event about why a broken machine is kept, once for each reason.
-func (c *Controller) tell(m *snapshot.Machine, why string, until time.Time) {
-	if c.told[m.Claim.UID] == why {
+// recordKept records an event about why a broken machine is kept, once for each reason.
+func (c *Controller) recordKept(m *snapshot.Machine, why string, until time.Time) {
+	if c.reported[m.Claim.UID] == why {
 		return
 	}
-	c.told[m.Claim.UID] = why
+	c.reported[m.Claim.UID] = why
 	next := ""
 	if !until.IsZero() {
 		next = fmt.Sprintf(". At %s it is given back all the same, and its pods are evicted; annotate the Node with %s=true to keep it", until.UTC().Format(time.RFC3339), repair.DoNotRepair)
 	}
-	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", wording.Shorten(c.ails(m)+", and is kept: "+why+next, wording.MaxNote))
+	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", wording.Shorten(c.fault(m)+", and is kept: "+why+next, wording.MaxNote))
 }
 
-// ails returns why a machine is broken.
-func (c *Controller) ails(m *snapshot.Machine) string {
+// fault returns why a machine is broken.
+func (c *Controller) fault(m *snapshot.Machine) string {
 	switch m.State() {
 	case lifecycle.NodeMissing:
 		return fmt.Sprintf("node %s is gone", m.Claim.Status.NodeName)
@@ -155,7 +155,7 @@ func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
-	delete(c.told, m.Claim.UID)
+	delete(c.reported, m.Claim.UID)
 	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin on such nodes"
 	switch m.State() {
 	case lifecycle.NodeMissing:
@@ -166,7 +166,7 @@ func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(reason)).Inc()
 	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", wording.Shorten(
-		fmt.Sprintf("%s and is given back with %d pods%s", c.ails(m), len(m.Moving())+len(m.ForeignPods()), help), wording.MaxNote))
+		fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help), wording.MaxNote))
 	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "state", m.State(), "exposed", m.Exposed(),
 		"promised", m.Promise.Replicas())
 	return reconcile.Result{}, nil

@@ -54,8 +54,8 @@ type Config struct {
 // Controller reconciles one NodeClaim at a time.
 type Controller struct {
 	Config
-	// told is why broken machines are kept, by the UIDs of their NodeClaims. An event is recorded when the reason changes.
-	told map[types.UID]string
+	// reported is why broken machines are kept, by the UIDs of their NodeClaims. An event is recorded when the reason changes.
+	reported map[types.UID]string
 	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the same
 	// pods.
 	nominated map[types.UID]nominated
@@ -71,7 +71,7 @@ const cacheLag = 5 * time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, told: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
+	return &Controller{Config: config, reported: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch

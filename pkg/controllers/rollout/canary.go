@@ -24,8 +24,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// unwellWhen has the conditions of healthy nodes. A canary with another status of one of them is unhealthy.
-var unwellWhen = map[corev1.NodeConditionType]corev1.ConditionStatus{
+// healthyConditions has the conditions of healthy nodes. A canary with another status of one of them is unhealthy.
+var healthyConditions = map[corev1.NodeConditionType]corev1.ConditionStatus{
 	corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,
 	corev1.NodePIDPressure: corev1.ConditionFalse, corev1.NodeNetworkUnavailable: corev1.ConditionFalse,
 	nodecontract.HardwareCondition: corev1.ConditionTrue,
@@ -186,7 +186,7 @@ func seeMachine(seen *rollout.Canary, m *snapshot.Machine, cluster *snapshot.Clu
 	}
 	seen.Node, seen.Exposed = m.Node.Name, m.Exposed()
 	for _, c := range m.Node.Status.Conditions {
-		if want, judged := unwellWhen[c.Type]; judged && c.Status != want {
+		if want, judged := healthyConditions[c.Type]; judged && c.Status != want {
 			seen.Unwell = fmt.Sprintf("its condition %s is %s: %s %s", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}

@@ -66,7 +66,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		return nil, err
 	}
 	w.seen.Leftovers = w.canaries.besides(r.Status.Canary)
-	if w.seen.Blocked, err = c.rivals(ctx, r); err != nil || w.seen.Blocked != nil {
+	if w.seen.Blocked, err = c.olderRollout(ctx, r); err != nil || w.seen.Blocked != nil {
 		return w, err
 	}
 	if w.class, w.seen.Blocked, err = c.nodeClass(ctx, w.classes, r.Spec.NodeClassRef); err != nil || w.seen.Blocked != nil {
@@ -127,8 +127,8 @@ func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w
 	return nil
 }
 
-// rivals returns a reason if an older rollout is for the same node class.
-func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*rollout.Blocked, error) {
+// olderRollout returns a reason if an older rollout is for the same node class.
+func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollout) (*rollout.Blocked, error) {
 	var all v1alpha1.GPUImageRolloutList
 	if err := c.Live.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("listing GPUImageRollouts: %w", err)

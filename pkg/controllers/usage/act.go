@@ -20,38 +20,38 @@ import (
 )
 
 // act executes an action, and records in told what was reported.
-func (c *Controller) act(ctx context.Context, a action, told map[subject]string) error {
+func (c *Controller) act(ctx context.Context, a action, reported map[subject]string) error {
 	switch a.step {
 	case report:
 		var pods []string
 		for _, pod := range a.machine.Holders() {
 			pods = append(pods, pod.Namespace+"/"+pod.Name)
 		}
-		c.tell(told, a, a.machine.Node, corev1.EventTypeNormal, "Unused", fmt.Sprintf("nobody has used its GPUs for %s, at $%s an hour; its replicas are held by %s",
+		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeNormal, "Unused", fmt.Sprintf("nobody has used its GPUs for %s, at $%s an hour; its replicas are held by %s",
 			a.unused.Truncate(time.Second), wording.USD(a.machine.Promise.MicroUSDPerHour), strings.Join(pods, ", ")), "")
 	case unreadable:
-		c.tell(told, a, a.machine.Node, corev1.EventTypeWarning, "UsageUnreadable", "what karve-node says of its use is not understood and counts for nothing: "+a.reason, a.reason)
+		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeWarning, "UsageUnreadable", "what karve-node says of its use is not understood and counts for nothing: "+a.reason, a.reason)
 	case refuse:
-		c.tell(told, a, a.pod, corev1.EventTypeWarning, "EvictWhenUnusedInvalid", a.reason+"; the pod is not evicted", a.reason)
+		c.recordOnce(reported, a, a.pod, corev1.EventTypeWarning, "EvictWhenUnusedInvalid", a.reason+"; the pod is not evicted", a.reason)
 	case blocked:
-		c.tell(told, a, a.pod, corev1.EventTypeNormal, "UnusedButKept", fmt.Sprintf("has not used its GPU for %s, and is kept: %s", a.unused.Truncate(time.Second), a.reason), a.reason)
+		c.recordOnce(reported, a, a.pod, corev1.EventTypeNormal, "UnusedButKept", fmt.Sprintf("has not used its GPU for %s, and is kept: %s", a.unused.Truncate(time.Second), a.reason), a.reason)
 	case evict:
-		return c.evict(ctx, a, told)
+		return c.evict(ctx, a, reported)
 	}
 	return nil
 }
 
-// tell records an event unless the same words were reported about the object before.
-func (c *Controller) tell(told map[subject]string, a action, about client.Object, eventType, reason, note, words string) {
+// recordOnce records an event unless the same words were reported about the object before.
+func (c *Controller) recordOnce(reported map[subject]string, a action, about client.Object, eventType, reason, note, words string) {
 	s := subject{about.GetUID(), a.step}
-	told[s] = words
-	if before, ok := c.told[s]; !ok || before != words {
+	reported[s] = words
+	if before, ok := c.reported[s]; !ok || before != words {
 		c.Recorder.Eventf(about, nil, eventType, reason, "CheckUse", "%s", wording.Shorten(note, wording.MaxNote))
 	}
 }
 
 // evict reads the pod and its Node from the API server once more, and then evicts the pod, which respects PodDisruptionBudgets.
-func (c *Controller) evict(ctx context.Context, a action, told map[subject]string) error {
+func (c *Controller) evict(ctx context.Context, a action, reported map[subject]string) error {
 	node, pod := &corev1.Node{}, &corev1.Pod{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.machine.Node), node); err != nil {
 		return client.IgnoreNotFound(err)
@@ -71,7 +71,7 @@ func (c *Controller) evict(ctx context.Context, a action, told map[subject]strin
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		a.step, a.reason = blocked, "a PodDisruptionBudget allows no eviction at present"
-		return c.act(ctx, a, told)
+		return c.act(ctx, a, reported)
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil // The pod is gone, or another one has its name.
 	case err != nil:

@@ -47,8 +47,8 @@ type Config struct {
 type Controller struct {
 	Config
 	last time.Time
-	// told is what was reported about Nodes and pods. An event is recorded when it changes.
-	told map[subject]string
+	// reported is what was reported about Nodes and pods. An event is recorded when it changes.
+	reported map[subject]string
 }
 
 // subject is the object and the kind of an event.
@@ -58,7 +58,9 @@ type subject struct {
 }
 
 // New returns a new controller.
-func New(config Config) *Controller { return &Controller{Config: config, told: map[subject]string{}} }
+func New(config Config) *Controller {
+	return &Controller{Config: config, reported: map[subject]string{}}
+}
 
 // +kubebuilder:rbac:groups="",resources=pods;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
@@ -71,19 +73,19 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	return ctrl.NewControllerManagedBy(m).Named("usage").
-		Watches(&corev1.Node{}, one, builder.WithPredicates(saysOfUse())).
+		Watches(&corev1.Node{}, one, builder.WithPredicates(reportChanged())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(c)
 }
 
-// saysOfUse selects Karve's Nodes whose report of unused replicas changes.
-func saysOfUse() predicate.Predicate {
-	said := func(o client.Object) string { return o.GetAnnotations()[nodecontract.UnusedSinceAnnotation] }
+// reportChanged selects Karve's Nodes whose report of unused replicas changes.
+func reportChanged() predicate.Predicate {
+	annotation := func(o client.Object) string { return o.GetAnnotations()[nodecontract.UnusedSinceAnnotation] }
 	return predicate.And(
 		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.GPUNodeClassLabel] != "" }),
 		predicate.Funcs{
-			CreateFunc: func(e event.CreateEvent) bool { return said(e.Object) != "" },
-			UpdateFunc: func(e event.UpdateEvent) bool { return said(e.ObjectOld) != said(e.ObjectNew) },
+			CreateFunc: func(e event.CreateEvent) bool { return annotation(e.Object) != "" },
+			UpdateFunc: func(e event.UpdateEvent) bool { return annotation(e.ObjectOld) != annotation(e.ObjectNew) },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		},
 	)
@@ -100,11 +102,11 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	var errs []error
-	told := map[subject]string{}
+	reported := map[subject]string{}
 	for _, a := range decide(s) {
-		errs = append(errs, c.act(ctx, a, told))
+		errs = append(errs, c.act(ctx, a, reported))
 	}
-	c.told = told // What no longer holds is reported again if it returns.
+	c.reported = reported // What no longer holds is reported again if it returns.
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -48,7 +48,7 @@ func (t *Tracker) Condition() Condition {
 			all++ // The GPU is no longer listed.
 		}
 		if i < mostInMessage {
-			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.said(), f.Since.UTC().Format(time.RFC3339), f.advice()))
+			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.summary(), f.Since.UTC().Format(time.RFC3339), f.advice()))
 		}
 	}
 	for _, u := range unusable[:min(len(unusable), max(0, mostInMessage-len(faulty)))] {

@@ -76,7 +76,7 @@ type Tracker struct {
 	boot     string
 	devices  map[string]gpu.Device
 	faults   map[string]Fault
-	told     map[gpu.Event]bool
+	reported map[gpu.Event]bool
 	seen     map[string]bool
 	distrust bool
 	// rebooted are the GPUs that were out of service in an earlier boot.
@@ -89,7 +89,7 @@ type Tracker struct {
 func New(p Policy, boot string, saved State) *Tracker {
 	t := &Tracker{
 		policy: p, boot: cmp.Or(boot, saved.Boot), devices: map[string]gpu.Device{}, faults: map[string]Fault{},
-		told: map[gpu.Event]bool{}, seen: map[string]bool{}, rebooted: map[string]bool{},
+		reported: map[gpu.Event]bool{}, seen: map[string]bool{}, rebooted: map[string]bool{},
 	}
 	if boot != "" && saved.Boot != "" && boot != saved.Boot {
 		for uuid := range saved.Faults {
@@ -104,11 +104,11 @@ func New(p Policy, boot string, saved State) *Tracker {
 	for uuid, fault := range saved.Faults {
 		t.faults[uuid] = fault
 		for _, xid := range fault.XIDs { // The earlier agent has reported them.
-			t.told[gpu.Event{UUID: uuid, XID: xid}] = true
-			t.told[gpu.Event{UUID: uuid, XID: xid, Lost: true}] = true
+			t.reported[gpu.Event{UUID: uuid, XID: xid}] = true
+			t.reported[gpu.Event{UUID: uuid, XID: xid, Lost: true}] = true
 		}
 		if fault.Lost {
-			t.told[gpu.Event{UUID: uuid, Lost: true}] = true
+			t.reported[gpu.Event{UUID: uuid, Lost: true}] = true
 		}
 	}
 	return t
@@ -125,8 +125,8 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	for _, uuid := range uuids {
 		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
 		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
-		if !t.told[one] {
-			t.told[one] = true
+		if !t.reported[one] {
+			t.reported[one] = true
 			events = append(events, t.event(one, counts))
 		}
 		if !counts {
@@ -196,14 +196,14 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 		switch {
 		case faulty && fault.Reset && answers(uuid):
 			delete(t.faults, uuid)
-			maps.DeleteFunc(t.told, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
+			maps.DeleteFunc(t.reported, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
 			changes = append(changes, Change{UUID: uuid, Healthy: true, Fault: fault})
 			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"})
 		case !faulty && !known && t.distrust:
 			fault = Fault{Since: at, Unread: true}
 			t.faults[uuid] = fault
 			changes = append(changes, Change{UUID: uuid, Fault: fault})
-			events = append(events, Event{Warning: true, Reason: fault.reason(), Message: t.name(uuid) + " " + fault.said() + "; all its replicas are out of service: " + fault.advice()})
+			events = append(events, Event{Warning: true, Reason: fault.reason(), Message: t.name(uuid) + " " + fault.summary() + "; all its replicas are out of service: " + fault.advice()})
 		case !faulty && t.rebooted[uuid]:
 			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was out of service before the machine was rebooted, and is in service again"})
 		}
@@ -334,8 +334,8 @@ func (f Fault) advice() string {
 	}
 }
 
-// said returns a list of what the GPU reported.
-func (f Fault) said() string {
+// summary returns a list of what the GPU reported.
+func (f Fault) summary() string {
 	var parts []string
 	for _, xid := range f.XIDs {
 		parts = append(parts, describe(gpu.Event{XID: xid}))

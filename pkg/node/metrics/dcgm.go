@@ -3,16 +3,16 @@ package metrics
 import "strconv"
 
 var dcgmMetrics = []values{
-	{"DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return told(g.usage.SMClockMHz, 1) })},
-	{"DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemClockMHz, 1) })},
-	{"DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", whenUp(func(g reading) (float64, bool) { return told(g.usage.TemperatureCelsius, 1) })},
+	{"DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return known(g.usage.SMClockMHz, 1) })},
+	{"DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemClockMHz, 1) })},
+	{"DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", whenUp(func(g reading) (float64, bool) { return known(g.usage.TemperatureCelsius, 1) })},
 	{"DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", whenUp(func(g reading) (float64, bool) {
 		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
 	})},
-	{"DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", whenUp(func(g reading) (float64, bool) { return told(g.usage.GPUPercent, 1) })},
+	{"DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", whenUp(func(g reading) (float64, bool) { return known(g.usage.GPUPercent, 1) })},
 	{"DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", func(g reading) (float64, bool) { return float64(g.lastXID), true }},
-	{"DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryFreeMiB, 1) })},
-	{"DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, 1) })},
+	{"DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryFreeMiB, 1) })},
+	{"DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryUsedMiB, 1) })},
 }
 
 // writeDCGM writes the metrics and labels that dashboards for NVIDIA's DCGM exporter need. If a single container uses a GPU, its metrics have the labels of

@@ -265,8 +265,8 @@ type values struct {
 	of   func(reading) (float64, bool)
 }
 
-// told returns the value times the factor, and false if the value is negative, which means that the GPU does not report it.
-func told[N int | int64](value N, factor float64) (float64, bool) {
+// known returns the value times the factor, and false if the value is negative, which means that the GPU does not report it.
+func known[N int | int64](value N, factor float64) (float64, bool) {
 	return float64(value) * factor, value >= 0
 }
 
@@ -276,14 +276,14 @@ func ratio(percent int) (float64, bool) { return float64(percent) / 100, percent
 var gpuMetrics = []values{
 	{"karve_gpu_up", "Whether the GPU could be read (1) or not (0).", func(g reading) (float64, bool) { return oneIf(g.up), true }},
 	{"karve_gpu_utilization_ratio", "Share of time in which a kernel ran on the GPU.", whenUp(func(g reading) (float64, bool) { return ratio(g.usage.GPUPercent) })},
-	{"karve_gpu_memory_used_bytes", "Device memory in use.", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, mib) })},
+	{"karve_gpu_memory_used_bytes", "Device memory in use.", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryUsedMiB, mib) })},
 	{"karve_gpu_memory_total_bytes", "Device memory of the GPU.", func(g reading) (float64, bool) { return float64(g.MemoryMiB) * mib, g.MemoryMiB > 0 }},
-	{"karve_gpu_temperature_celsius", "Temperature of the GPU.", whenUp(func(g reading) (float64, bool) { return told(g.usage.TemperatureCelsius, 1) })},
+	{"karve_gpu_temperature_celsius", "Temperature of the GPU.", whenUp(func(g reading) (float64, bool) { return known(g.usage.TemperatureCelsius, 1) })},
 	{"karve_gpu_power_watts", "Power that the GPU draws.", whenUp(func(g reading) (float64, bool) {
 		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
 	})},
-	{"karve_gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", whenUp(func(g reading) (float64, bool) { return told(g.usage.SMClockMHz, mhz) })},
-	{"karve_gpu_memory_clock_hertz", "Clock of the GPU's memory.", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemClockMHz, mhz) })},
+	{"karve_gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", whenUp(func(g reading) (float64, bool) { return known(g.usage.SMClockMHz, mhz) })},
+	{"karve_gpu_memory_clock_hertz", "Clock of the GPU's memory.", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemClockMHz, mhz) })},
 	{"karve_gpu_replicas", "Replicas that the GPU is shared into.", func(g reading) (float64, bool) {
 		return float64(g.replicasOrNone().Total), g.replicas != nil
 	}},
@@ -355,7 +355,7 @@ func writeShares(t *Text, shares []share) {
 	}
 	t.Family("karve_pod_gpu_memory_used_bytes", Gauge, "Device memory that the container's processes hold on the GPU.")
 	for _, s := range shares {
-		if value, ok := told(s.mib, mib); ok {
+		if value, ok := known(s.mib, mib); ok {
 			t.Sample(value, labels(s)...)
 		}
 	}

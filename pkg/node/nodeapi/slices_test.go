@@ -65,7 +65,7 @@ func (s *slicesServer) count() int {
 }
 
 // watched starts a watch and returns channels with what it delivers and what it logs.
-func (s *slicesServer) watched(t *testing.T) (told chan []string, log chan string) {
+func (s *slicesServer) watched(t *testing.T) (updates chan []string, log chan string) {
 	t.Helper()
 	s.events = make(chan string)
 	web := httptest.NewServer(s)
@@ -73,17 +73,17 @@ func (s *slicesServer) watched(t *testing.T) (told chan []string, log chan strin
 		web.CloseClientConnections()
 		web.Close()
 	})
-	told, log = make(chan []string, 100), make(chan string, 100)
+	updates, log = make(chan []string, 100), make(chan string, 100)
 	c := &nodeapi.Client{Server: web.URL, Name: "n", HTTP: web.Client()}
 	ctx := logr.NewContext(t.Context(), funcr.New(func(_, line string) { log <- line }, funcr.Options{}))
-	go c.WatchSlices(ctx, driver, func(names []string) { told <- names })
-	return told, log
+	go c.WatchSlices(ctx, driver, func(names []string) { updates <- names })
+	return updates, log
 }
 
-func next(t *testing.T, told chan []string) []string {
+func next(t *testing.T, updates chan []string) []string {
 	t.Helper()
 	select {
-	case names := <-told:
+	case names := <-updates:
 		return names
 	case <-clk.After(10 * time.Second):
 		t.Fatal("no update arrives")
@@ -97,24 +97,24 @@ func TestWatchSlicesSupportsEachAPIVersion(t *testing.T) {
 		t.Run(group, func(t *testing.T) {
 			t.Parallel()
 			s := &slicesServer{group: group, version: 7, names: []string{"b", "a"}}
-			told, _ := s.watched(t)
-			if got := next(t, told); !slices.Equal(got, []string{"a", "b"}) {
+			updates, _ := s.watched(t)
+			if got := next(t, updates); !slices.Equal(got, []string{"a", "b"}) {
 				t.Errorf("the update is %q", got)
 			}
 			s.events <- `{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}`
-			if got := next(t, told); !slices.Equal(got, []string{"b"}) {
+			if got := next(t, updates); !slices.Equal(got, []string{"b"}) {
 				t.Errorf("the update is %q", got)
 			}
 			s.events <- `{"type":"MODIFIED","object":{"metadata":{"name":"b","resourceVersion":"9"}}}`
 			s.events <- `{"type":"DELETED","object":{"metadata":{"name":"b","resourceVersion":"10"}}}`
-			if got := next(t, told); len(got) != 0 {
+			if got := next(t, updates); len(got) != 0 {
 				t.Errorf("the update is %q", got)
 			}
 			s.mu.Lock()
 			s.names = []string{"c"}
 			s.mu.Unlock()
 			s.events <- `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}`
-			if got := next(t, told); !slices.Equal(got, []string{"c"}) {
+			if got := next(t, updates); !slices.Equal(got, []string{"c"}) {
 				t.Errorf("the update is %q", got)
 			}
 		})
@@ -124,8 +124,8 @@ func TestWatchSlicesSupportsEachAPIVersion(t *testing.T) {
 func TestWatchSlicesPollsSparinglyWithoutAPI(t *testing.T) {
 	t.Parallel()
 	old := &slicesServer{}
-	told, log := old.watched(t)
-	if got := next(t, told); len(got) != 0 {
+	updates, log := old.watched(t)
+	if got := next(t, updates); len(got) != 0 {
 		t.Errorf("the update is %q", got)
 	}
 	closed := &slicesServer{group: "v1", forbidden: true}

@@ -136,7 +136,7 @@ func New(config Config) *Manager {
 	return &Manager{
 		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
 		devices: map[string]gpu.Device{}, unhealthy: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
-		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{told: map[string]string{}},
+		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{reported: map[string]string{}},
 	}
 }
 
@@ -187,7 +187,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	m.settings, m.channels, m.targets, m.devices, m.failMany = settings, channels, targets, known, fail
 	m.learn(ctx, used, usedErr)
 	m.mu.Unlock()
-	m.lookForOthers(ctx)
+	m.checkOthers(ctx)
 	m.mu.Lock()
 	m.lay(ctx)
 	m.mu.Unlock()
@@ -275,7 +275,7 @@ func (m *Manager) Run(ctx context.Context) error {
 				s.kubeletStarted()
 			}
 		case <-looks.C():
-			m.lookForOthers(ctx)
+			m.checkOthers(ctx)
 		case <-again:
 			used, err := m.askInUse(ctx)
 			m.mu.Lock()

@@ -131,8 +131,8 @@ func (w *world) want(resource string, n int) {
 	}
 }
 
-// saidOfOthers returns what the manager reported about standing back.
-func (w *world) saidOfOthers() []string {
+// standbyMessages returns what the manager reported about standing back.
+func (w *world) standbyMessages() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.stood)
@@ -502,14 +502,14 @@ func TestManagerStandsBackForOtherPlugin(t *testing.T) {
 		if n := len(w.kubelet.Requests()); n != 0 {
 			t.Errorf("registered %d times beside another plugin", n)
 		}
-		if stood := w.saidOfOthers(); len(stood) != 1 || !strings.Contains(stood[0], "another device plugin answers at /plugins/nvidia-gpu.sock") {
+		if stood := w.standbyMessages(); len(stood) != 1 || !strings.Contains(stood[0], "another device plugin answers at /plugins/nvidia-gpu.sock") {
 			t.Errorf("said %q", stood)
 		}
 		g.Stop()
 		<-done
 		clk.Sleep(25 * time.Second)
 		w.want(whole, 4)
-		if stood := w.saidOfOthers(); len(stood) != 2 || stood[1] != "" {
+		if stood := w.standbyMessages(); len(stood) != 2 || stood[1] != "" {
 			t.Errorf("said %q", stood)
 		}
 	})
@@ -531,7 +531,7 @@ func TestManagerYieldsToPluginThatTakesOver(t *testing.T) {
 		go func() { defer close(done); _ = g.Serve(listener) }()
 		w.kubelet.Drop(whole) // The kubelet uses the other plugin now.
 		clk.Sleep(time.Minute)
-		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 1 || len(stood) != 1 {
+		if n, stood := len(w.kubelet.Requests()), w.standbyMessages(); n != 1 || len(stood) != 1 {
 			t.Errorf("registered %d times, said %q", n, stood)
 		}
 		g.Stop()
@@ -557,7 +557,7 @@ func TestManagerStandsBackWhenNodeHasResource(t *testing.T) {
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
 		clk.Sleep(time.Minute)
-		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 0 || len(stood) != 1 || !strings.Contains(stood[0], "the Node already has 1 nvidia.com/gpu") {
+		if n, stood := len(w.kubelet.Requests()), w.standbyMessages(); n != 0 || len(stood) != 1 || !strings.Contains(stood[0], "the Node already has 1 nvidia.com/gpu") {
 			t.Errorf("registered %d times, said %q", n, stood)
 		}
 		node.n.Store(0)

@@ -24,8 +24,8 @@ type others struct {
 	claimed, found, why string
 	// once is the result of the last check.
 	once string
-	// told is what was reported for each resource.
-	told map[string]string
+	// reported is what was reported for each resource.
+	reported map[string]string
 }
 
 // disable is what to do about another plugin.
@@ -39,9 +39,9 @@ func (m *Manager) Claim(ctx context.Context, why string) {
 	m.settle(ctx)
 }
 
-// lookForOthers checks for others, and stops or resumes serving. While resources are served, two checks must agree, because the kubelet still knows a
+// checkOthers checks for others, and stops or resumes serving. While resources are served, two checks must agree, because the kubelet still knows a
 // resource for a moment after it was removed, and a plugin that restarts is gone for a moment. m.mu is not held.
-func (m *Manager) lookForOthers(ctx context.Context) {
+func (m *Manager) checkOthers(ctx context.Context) {
 	m.mu.Lock()
 	ours, devices, idle := maps.Clone(m.servers), maps.Clone(m.devices), len(m.servers) == 0
 	aside := m.others.found != ""
@@ -66,14 +66,14 @@ func (m *Manager) settle(ctx context.Context) {
 	changed := (why == "") != (m.others.why == "")
 	m.others.why = why
 	for _, t := range m.targets {
-		if before := m.others.told[t.resource]; (before == "") != (why == "") {
-			m.others.told[t.resource] = why
+		if before := m.others.reported[t.resource]; (before == "") != (why == "") {
+			m.others.reported[t.resource] = why
 			if h := m.config.Hooks.StoodBack; h != nil {
 				h(t.resource, why)
 			}
 		}
 	}
-	maps.DeleteFunc(m.others.told, func(resource, _ string) bool {
+	maps.DeleteFunc(m.others.reported, func(resource, _ string) bool {
 		return !slices.ContainsFunc(m.targets, func(t target) bool { return t.resource == resource })
 	})
 	if changed {

@@ -78,7 +78,7 @@ func (w *world) hold(pod string) {
 
 // aside returns how often the manager stood back with this reason, and how often it came back.
 func (w *world) aside(words string) (went, came int) {
-	for _, why := range w.saidOfOthers() {
+	for _, why := range w.standbyMessages() {
 		switch {
 		case why == "":
 			came++

@@ -173,7 +173,7 @@ func (s *server) run(ctx context.Context) {
 	since := s.m.config.Clock.Now()
 	registered, aside := false, ""
 	for ctx.Err() == nil {
-		if why := s.neighbour(ctx, !registered); why != "" {
+		if why := s.otherPlugin(ctx, !registered); why != "" {
 			if why != aside {
 				log.Info("Standing back", "reason", why)
 				s.stoodBack(why)
@@ -199,12 +199,12 @@ func (s *server) run(ctx context.Context) {
 			backoff = firstBackoff
 		}
 		log.Info("Not registered with the kubelet; trying again", "error", err.Error(), "in", backoff.String())
-		anew := s.pause(ctx, backoff)
+		restarted := s.pause(ctx, backoff)
 		backoff = min(2*backoff, lastBackoff)
-		if anew {
+		if restarted {
 			backoff = firstBackoff
 		}
-		if anew || lasted > 0 {
+		if restarted || lasted > 0 {
 			since = s.m.config.Clock.Now()
 		}
 	}
@@ -272,9 +272,9 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// neighbour returns who else serves the resource, and "" if no one does. The Node is read only before the first registration, because after it the Node
+// otherPlugin returns who else serves the resource, and "" if no one does. The Node is read only before the first registration, because after it the Node
 // shows the devices of this plugin.
-func (s *server) neighbour(ctx context.Context, first bool) string {
+func (s *server) otherPlugin(ctx context.Context, first bool) string {
 	socket := s.m.socket(s.resource)
 	if s.m.config.Network.Exists(socket) {
 		if answers(ctx, s.m.config.Network, socket) {

@@ -38,15 +38,15 @@ func (n *Notes) Add(uuid string, u gpu.Usage, err error) {
 	if !ok {
 		had.pids = map[int]bool{}
 	}
-	untold := err != nil || u.GPUPercent < 0
+	unknown := err != nil || u.GPUPercent < 0
 	computed := false
 	for _, p := range u.Processes {
-		untold = untold || p.SMPercent < 0
+		unknown = unknown || p.SMPercent < 0
 		if p.SMPercent > 0 {
 			had.pids[p.PID], computed = true, true
 		}
 	}
-	had.unsure = had.unsure || untold || u.GPUPercent > 0 && !computed
+	had.unsure = had.unsure || unknown || u.GPUPercent > 0 && !computed
 	n.notes[uuid] = had
 }
 

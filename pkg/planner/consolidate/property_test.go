@@ -197,13 +197,13 @@ func bestNet(l consolidate.Layout) planner.MicroUSD {
 func orderFreeLayout(t *rapid.T) {
 	l := layouts.Draw(t, "layout")
 	shuffled := plantest.ShuffledLayout(l, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
-	if diff := cmp.Diff(told(l, consolidate.Plan(solve.Solver{}, l)), told(shuffled, consolidate.Plan(solve.Solver{}, shuffled))); diff != "" {
+	if diff := cmp.Diff(outlookLines(l, consolidate.Plan(solve.Solver{}, l)), outlookLines(shuffled, consolidate.Plan(solve.Solver{}, shuffled))); diff != "" {
 		t.Fatal(diff)
 	}
 }
 
-// told formats an outlook with names instead of indices.
-func told(l consolidate.Layout, o consolidate.Outlook) []string {
+// outlookLines formats an outlook with names instead of indices.
+func outlookLines(l consolidate.Layout, o consolidate.Outlook) []string {
 	out := []string{fmt.Sprint(o.Price, " ", o.Bound)}
 	var surplus []string
 	for _, n := range o.Surplus {
@@ -237,7 +237,7 @@ func waitingFirst(t *rapid.T) {
 	sat := seated(l)
 	a, b := consolidate.Plan(solve.Solver{}, l), consolidate.Plan(solve.Solver{}, sat)
 	a.Bound, b.Bound = 0, 0
-	if diff := cmp.Diff(told(l, a), told(sat, b)); diff != "" {
+	if diff := cmp.Diff(outlookLines(l, a), outlookLines(sat, b)); diff != "" {
 		t.Fatal(diff)
 	}
 }

@@ -45,7 +45,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 				s.Classes[c].Priority = int32(n("priority", 0, 2))
 			}
 			for limits.Preferences && n("preference", 0, 2) == 0 && len(s.Classes[c].Preferences) < 3 {
-				s.Classes[c].Preferences = append(s.Classes[c].Preferences, drawWish(t, s))
+				s.Classes[c].Preferences = append(s.Classes[c].Preferences, drawPreference(t, s))
 			}
 		}
 		for p := range s.Pools {
@@ -133,7 +133,7 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 	return r
 }
 
-func drawWish(t *rapid.T, s planner.Snapshot) planner.Preference {
+func drawPreference(t *rapid.T, s planner.Snapshot) planner.Preference {
 	n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
 	if len(s.Rules) > 0 && n("prefer a rule", 1) == 0 {
 		return planner.Preference{Rule: n("preferred rule", len(s.Rules)-1)}

@@ -65,9 +65,9 @@ func TestProofAllowsMachineToHoldPodsThatFitNode(t *testing.T) {
 	}
 }
 
-// dearFew returns a snapshot with so many pods for small machines that the search does not branch, and with a few pods that only expensive machines admit. The
+// fewExpensiveMachines returns a snapshot with so many pods for small machines that the search does not branch, and with a few pods that only expensive machines admit. The
 // other pods fill those machines up.
-func dearFew() planner.Snapshot {
+func fewExpensiveMachines() planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
 		Offerings: []planner.Offering{
@@ -86,7 +86,7 @@ func dearFew() planner.Snapshot {
 
 func TestCutRoundsUpMachinesOfOneGroup(t *testing.T) {
 	t.Parallel()
-	s := dearFew()
+	s := fewExpensiveMachines()
 	p := solve.Plan(s)
 	if p.Proof == nil || !slices.ContainsFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 }) {
 		t.Fatalf("launches %d machines at %d, bound %d, with no cut dual in the proof", len(p.Launches), p.Price, p.Bound)
@@ -112,7 +112,7 @@ func TestVerifyRejectsBrokenCutDual(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := dearFew()
+			s := fewExpensiveMachines()
 			p := solve.Plan(s)
 			i := slices.IndexFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 })
 			if spoil(&p, &p.Proof.Covers[i]); plantest.Verify(s, p) == nil {
@@ -133,9 +133,9 @@ func TestSearchStoppedAtOnceReturnsBound(t *testing.T) {
 	}
 }
 
-// dearKinds returns a snapshot in which one expensive machine type is the only one for some pods, and shares other pods with two cheaper types, some with each.
+// expensiveGroups returns a snapshot in which one expensive machine type is the only one for some pods, and shares other pods with two cheaper types, some with each.
 // One machine of the first type suffices for the first two groups of pods, and for the first and the third, but not for all three.
-func dearKinds() planner.Snapshot {
+func expensiveGroups() planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
 		Offerings: []planner.Offering{
@@ -158,7 +158,7 @@ func dearKinds() planner.Snapshot {
 
 func TestCutRoundsUpMachinesOfSeveralGroups(t *testing.T) {
 	t.Parallel()
-	s := dearKinds()
+	s := expensiveGroups()
 	p := solve.Plan(s)
 	if err := check.Plan(s, p); err != nil {
 		t.Fatal(err)

@@ -19,9 +19,9 @@ func TestStoppedPlanWithRulesPlacesEveryPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			told := 0
+			calls := 0
 			search.First = func(p planner.Plan) {
-				told++
+				calls++
 				if err := check.Plan(s, p); err != nil {
 					t.Error(err)
 				}
@@ -33,8 +33,8 @@ func TestStoppedPlanWithRulesPlacesEveryPod(t *testing.T) {
 			if len(p.Unplaced) > 0 {
 				t.Errorf("%d pods have no place, the first: %v", len(p.Unplaced), p.Unplaced[0])
 			}
-			if told != 1 {
-				t.Errorf("told of a first plan %d times", told)
+			if calls != 1 {
+				t.Errorf("told of a first plan %d times", calls)
 			}
 		})
 	}

@@ -178,7 +178,7 @@ func (s *Server) createTags(in *ec2.CreateTagsInput) (*ec2.CreateTagsOutput, err
 			return nil, badRequest("InvalidInstanceID.NotFound", "The instance ID '"+id+"' does not exist")
 		}
 		maps.Copy(i.Tags, tagsOf(in.Tags))
-		s.tell(i)
+		s.notifyWatchers(i)
 	}
 	return &ec2.CreateTagsOutput{}, nil
 }

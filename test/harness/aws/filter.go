@@ -39,13 +39,13 @@ func like(pattern, text string) bool {
 // selected returns the objects that pass the filters.
 func selected[T any](all []T, filters []ec2types.Filter, of func(T) property) ([]T, error) {
 	var out []T
-	for _, thing := range all {
-		ok, err := matches(filters, of(thing))
+	for _, object := range all {
+		ok, err := matches(filters, of(object))
 		if err != nil {
 			return nil, err
 		}
 		if ok {
-			out = append(out, thing)
+			out = append(out, object)
 		}
 	}
 	return out, nil

@@ -80,8 +80,8 @@ func (s *Server) Instances() []Instance {
 
 // watcher holds the events that a watch has not delivered yet.
 type watcher struct {
-	untold []Instance
-	wake   chan struct{}
+	pending []Instance
+	wake    chan struct{}
 }
 
 // Watch sends every existing instance, and then every change of an instance's state or tags. It keeps the order and loses no event. It closes the
@@ -90,7 +90,7 @@ func (s *Server) Watch(ctx context.Context) <-chan Instance {
 	w := &watcher{wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	for _, i := range s.launched {
-		w.tell(i.copied())
+		w.send(i.copied())
 	}
 	s.watchers = append(s.watchers, w)
 	s.mu.Unlock()
@@ -106,8 +106,8 @@ func (s *Server) Watch(ctx context.Context) <-chan Instance {
 			case <-w.wake:
 			}
 			s.mu.Lock()
-			untold := w.untold
-			w.untold = nil
+			untold := w.pending
+			w.pending = nil
 			s.mu.Unlock()
 			for _, i := range untold {
 				select {
@@ -121,8 +121,8 @@ func (s *Server) Watch(ctx context.Context) <-chan Instance {
 	return out
 }
 
-func (w *watcher) tell(i Instance) {
-	w.untold = append(w.untold, i)
+func (w *watcher) send(i Instance) {
+	w.pending = append(w.pending, i)
 	select {
 	case w.wake <- struct{}{}:
 	default: // it is already awake
@@ -135,17 +135,17 @@ func (s *Server) forget(w *watcher) {
 	s.watchers = slices.DeleteFunc(s.watchers, func(other *watcher) bool { return other == w })
 }
 
-// tell sends an instance to all watchers.
-func (s *Server) tell(i *instance) {
+// notifyWatchers sends an instance to all watchers.
+func (s *Server) notifyWatchers(i *instance) {
 	for _, w := range s.watchers {
-		w.tell(i.copied())
+		w.send(i.copied())
 	}
 }
 
 // become changes the state of an instance and sends the change to the watchers and to the queue.
 func (s *Server) become(i *instance, state State) {
 	i.State = state
-	s.tell(i)
+	s.notifyWatchers(i)
 	s.send(s.event("aws.ec2", "EC2 Instance State-change Notification", i.ID, map[string]any{"instance-id": i.ID, "state": state}))
 }
 

@@ -23,10 +23,10 @@ func launchOne(t *testing.T, c clients) string {
 }
 
 // next returns the next event of a watch.
-func next(t *testing.T, told <-chan Instance) Instance {
+func next(t *testing.T, events <-chan Instance) Instance {
 	t.Helper()
 	select {
-	case i, ok := <-told:
+	case i, ok := <-events:
 		if !ok {
 			t.Fatal("the watch has ended")
 		}
@@ -78,7 +78,7 @@ func TestWatchMissesNoFinalState(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, c := withTemplate(t, Config{}, gpuImage(t))
 		defer s.Stop()
-		told := s.Watch(t.Context())
+		events := s.Watch(t.Context())
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			if known := s.Instances(); len(known) > 0 && rapid.Bool().Draw(rt, "terminate") {
 				s.Terminate(known[rapid.IntRange(0, len(known)-1).Draw(rt, "which")].ID)
@@ -95,7 +95,7 @@ func TestWatchMissesNoFinalState(t *testing.T) {
 		}
 		for _, states := range want {
 			for range states {
-				i := next(t, told)
+				i := next(t, events)
 				got[i.ID] = append(got[i.ID], i.State)
 			}
 		}

@@ -283,7 +283,7 @@ func (d *draw) machine(view *snapshot.View, name string) {
 func (d *draw) runDaemons(node *corev1.Node) {
 	for i := range d.s.DaemonSets {
 		pod := daemonPod(&d.s.DaemonSets[i])
-		if !goesOn(pod, node) {
+		if !fitsOn(pod, node) {
 			continue
 		}
 		pod.Name, pod.UID = pod.Name+"-"+node.Name, pod.UID+"-"+node.UID

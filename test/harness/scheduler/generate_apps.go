@@ -78,7 +78,7 @@ func (d *draw) app(name string) {
 func (d *draw) run(pod *corev1.Pod, volumes *volumeTemplate) {
 	var fitting []*corev1.Node
 	for i := range d.s.Nodes {
-		if node := &d.s.Nodes[i]; goesOn(pod, node) && d.fits(pod, node) {
+		if node := &d.s.Nodes[i]; fitsOn(pod, node) && d.fits(pod, node) {
 			fitting = append(fitting, node)
 		}
 	}
@@ -93,8 +93,8 @@ func (d *draw) run(pod *corev1.Pod, volumes *volumeTemplate) {
 	d.s.Pods = append(d.s.Pods, *pod)
 }
 
-// goesOn reports whether the labels and taints of a node admit a pod.
-func goesOn(pod *corev1.Pod, node *corev1.Node) bool {
+// fitsOn reports whether the labels and taints of a node admit a pod.
+func fitsOn(pod *corev1.Pod, node *corev1.Node) bool {
 	_, untolerated := schedulinghelper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule
 	}, false)

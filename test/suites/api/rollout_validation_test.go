@@ -49,13 +49,13 @@ var rolloutPairs = []struct {
 	},
 	{
 		rule:   "spec.windows[].schedule rule: schedule is cron syntax of five fields, such as '0 9 * * 1-4'; the time zone goes into timeZone",
-		accept: []edits{aWindow(nil), aWindow(edits{"schedule": "@daily"}), aWindow(edits{"schedule": "*/5 9-17 1,15 * MON-FRI"})},
-		reject: []edits{aWindow(edits{"schedule": "0 9 * *"}), aWindow(edits{"schedule": "CRON_TZ=Europe/Berlin 0 9 * * 1"}), aWindow(edits{"schedule": "@every 1h"})},
+		accept: []edits{withWindow(nil), withWindow(edits{"schedule": "@daily"}), withWindow(edits{"schedule": "*/5 9-17 1,15 * MON-FRI"})},
+		reject: []edits{withWindow(edits{"schedule": "0 9 * *"}), withWindow(edits{"schedule": "CRON_TZ=Europe/Berlin 0 9 * * 1"}), withWindow(edits{"schedule": "@every 1h"})},
 	},
 	{
 		rule:   "spec.windows[].duration rule: duration is a time such as 6h or 90m, from 1m to 168h",
-		accept: []edits{aWindow(edits{"duration": "1m"}), aWindow(edits{"duration": "168h"})},
-		reject: []edits{aWindow(edits{"duration": "0m"}), aWindow(edits{"duration": "169h"}), aWindow(edits{"duration": "30s"})},
+		accept: []edits{withWindow(edits{"duration": "1m"}), withWindow(edits{"duration": "168h"})},
+		reject: []edits{withWindow(edits{"duration": "0m"}), withWindow(edits{"duration": "169h"}), withWindow(edits{"duration": "30s"})},
 	},
 	{
 		rule:   "spec.promotion enum",
@@ -67,12 +67,12 @@ var rolloutPairs = []struct {
 // inherited is the prefix of the rules shared with GPUNodeClasses, which are tested there.
 const inherited = "spec.nodeClassRef."
 
-func aWindow(change edits) edits {
+func withWindow(change edits) edits {
 	return edits{"spec.windows": []any{with(map[string]any{"schedule": "0 9 * * 1-4", "duration": "6h"}, change)}}
 }
 
-// aRollout returns a valid GPUImageRollout with changes.
-func aRollout(t *testing.T, name string, change edits) *unstructured.Unstructured {
+// rolloutObject returns a valid GPUImageRollout with changes.
+func rolloutObject(t *testing.T, name string, change edits) *unstructured.Unstructured {
 	t.Helper()
 	o := object(t, name, change)
 	o.SetKind("GPUImageRollout")
@@ -94,13 +94,13 @@ func TestRolloutRules(t *testing.T) {
 			t.Parallel()
 			name := fmt.Sprintf("rollout-%d", i)
 			for _, change := range append(pair.accept, nil) {
-				if _, err := rollouts.Create(t.Context(), aRollout(t, name, change), dry); err != nil {
+				if _, err := rollouts.Create(t.Context(), rolloutObject(t, name, change), dry); err != nil {
 					t.Errorf("accepting %v: %v", change, err)
 				}
 			}
-			field, message := said(pair.rule, "")
+			field, message := expectedRejection(pair.rule, "")
 			for _, change := range pair.reject {
-				_, err := rollouts.Create(t.Context(), aRollout(t, name, change), dry)
+				_, err := rollouts.Create(t.Context(), rolloutObject(t, name, change), dry)
 				if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), message) {
 					t.Errorf("rejecting %v: got %v, want %q", change, err, message)
 					continue
@@ -114,7 +114,7 @@ func TestRolloutRules(t *testing.T) {
 
 	t.Run("the node class cannot be changed", func(t *testing.T) {
 		t.Parallel()
-		stored, err := rollouts.Create(t.Context(), aRollout(t, "immutable", nil), metav1.CreateOptions{})
+		stored, err := rollouts.Create(t.Context(), rolloutObject(t, "immutable", nil), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestRolloutRules(t *testing.T) {
 			"[map[duration:6h schedule:0 9 * * 1-4]]": nil,
 			"[]": {"spec.windows": []any{}},
 		} {
-			got, err := rollouts.Create(t.Context(), aRollout(t, "defaults", change), dry)
+			got, err := rollouts.Create(t.Context(), rolloutObject(t, "defaults", change), dry)
 			if err != nil {
 				t.Fatal(err)
 			}

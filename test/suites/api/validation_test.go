@@ -411,7 +411,7 @@ func TestRules(t *testing.T) {
 			if !apierrors.IsInvalid(err) {
 				t.Fatalf("rejecting %v: got error %v, want Invalid", pair.reject, err)
 			}
-			field, message := said(pair.rule, pair.message)
+			field, message := expectedRejection(pair.rule, pair.message)
 			if !strings.Contains(err.Error(), message) {
 				t.Errorf("rejecting %v:\n got %v\nwant %s", pair.reject, err, message)
 			}
@@ -422,8 +422,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// said returns the field and the message of a rejection by a rule.
-func said(rule, message string) (string, string) {
+// expectedRejection returns the field and the message of a rejection by a rule.
+func expectedRejection(rule, message string) (string, string) {
 	if path, text, ok := strings.Cut(rule, " rule: "); ok {
 		return path, text
 	}

@@ -120,8 +120,8 @@ func foreign(of string) []client.Object {
 	return objects
 }
 
-// adversarys reports whether an object belongs to the adversary.
-func adversarys(o client.Object) bool { return o.GetLabels()[adversaryLabel] != "" }
+// isAdversarial reports whether an object belongs to the adversary.
+func isAdversarial(o client.Object) bool { return o.GetLabels()[adversaryLabel] != "" }
 
 // withdraw deletes the objects of the adversary with a label value: the number of a fault, standing or early.
 func (w *world) withdraw(ctx context.Context, of string) error {
@@ -145,9 +145,9 @@ func (w *world) withdraw(ctx context.Context, of string) error {
 	return nil
 }
 
-// beset creates hostile pods of all kinds for a while: bound to a Node, for the scheduler, and for no scheduler. The running ones keep machines in use as any
+// createHostilePods creates hostile pods of all kinds for a while: bound to a Node, for the scheduler, and for no scheduler. The running ones keep machines in use as any
 // pod does.
-func (c *chaos) beset(ctx context.Context, a act, pool string) (string, error) {
+func (c *chaos) createHostilePods(ctx context.Context, a act, pool string) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
 		return "", c.withdraw(ctx, of)
@@ -194,8 +194,8 @@ func (c *chaos) crowd(ctx context.Context, a act, pool string) (string, error) {
 	return fmt.Sprintf(": %d pods for %s", n, pool), nil
 }
 
-// meddle creates objects of other components for a while. It also forges events for each new claim, which say that EC2 refused the machine and interrupted it.
-func (c *chaos) meddle(ctx context.Context, a act) (string, error) {
+// createForeignObjects creates objects of other components for a while. It also forges events for each new claim, which say that EC2 refused the machine and interrupted it.
+func (c *chaos) createForeignObjects(ctx context.Context, a act) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
 		c.cease(a.number)
@@ -209,7 +209,7 @@ func (c *chaos) meddle(ctx context.Context, a act) (string, error) {
 			return "", err
 		}
 	}
-	told := map[string]bool{}
+	forgedFor := map[string]bool{}
 	c.meanwhile(ctx, a.number, func(ctx context.Context) error {
 		p, err := c.picture(ctx)
 		if err != nil {
@@ -218,9 +218,9 @@ func (c *chaos) meddle(ctx context.Context, a act) (string, error) {
 		for i := range p.claims {
 			claim := &p.claims[i]
 			for _, reason := range []string{"InsufficientCapacityError", "SpotInterrupted"} {
-				if key := string(claim.UID) + reason; !told[key] {
-					told[key] = true
-					if err := c.create(ctx, forged(of, claim, reason, len(told))); err != nil {
+				if key := string(claim.UID) + reason; !forgedFor[key] {
+					forgedFor[key] = true
+					if err := c.create(ctx, forged(of, claim, reason, len(forgedFor))); err != nil {
 						return err
 					}
 				}
@@ -260,8 +260,8 @@ func forged(of string, claim *karpv1.NodeClaim, reason string, n int) *corev1.Ev
 	}
 }
 
-// lame makes the machines that a pool gets for a while permanently useless, through a rule of the simulator. It scales up an app so that machines are launched.
-func (c *chaos) lame(ctx context.Context, a act, pool, rule string) (string, error) {
+// breakMachines makes the machines that a pool gets for a while permanently useless, through a rule of the simulator. It scales up an app so that machines are launched.
+func (c *chaos) breakMachines(ctx context.Context, a act, pool, rule string) (string, error) {
 	what, err := c.rule(ctx, a, pool, rule)
 	if err != nil || a.ends {
 		return what, err
@@ -275,9 +275,9 @@ func (c *chaos) grow(ctx context.Context, pool string) error {
 	return c.patch(ctx, apps[i].owner(), fmt.Sprintf(`{"spec":{"replicas":%d}}`, apps[i].most))
 }
 
-// dieYoung kills a kubelet for good after its replicas are there but before its node is initialized. The startup taint of another agent keeps the nodes of a
+// killUninitialized kills a kubelet for good after its replicas are there but before its node is initialized. The startup taint of another agent keeps the nodes of a
 // pool from being initialized for a while, and at the end one of them stops reporting.
-func (c *chaos) dieYoung(ctx context.Context, a act, pool string) (string, error) {
+func (c *chaos) killUninitialized(ctx context.Context, a act, pool string) (string, error) {
 	what := ": there is none"
 	if a.ends {
 		nodes, err := c.nodesOf(ctx, pool)
@@ -299,7 +299,7 @@ func (c *chaos) dieYoung(ctx context.Context, a act, pool string) (string, error
 		_, err = c.rule(ctx, a, pool, "")
 		return what, err
 	}
-	return c.lame(ctx, a, pool, `{keepTaint: true}`)
+	return c.breakMachines(ctx, a, pool, `{keepTaint: true}`)
 }
 
 // debug creates debugger pods for a while, which tolerate everything and have no owner. One runs on any Node, others on the Nodes that come to a pool whose
@@ -350,7 +350,7 @@ func (c *chaos) debug(ctx context.Context, a act, pool string) (string, error) {
 		}
 		return nil
 	})
-	what, err := c.lame(ctx, a, pool, `{offer: none, forever: true}`)
+	what, err := c.breakMachines(ctx, a, pool, `{offer: none, forever: true}`)
 	return fmt.Sprintf("%s, and on %v", what, names), err
 }
 
@@ -386,9 +386,9 @@ func TestFalseReportsAreValidAgentOutput(t *testing.T) {
 	}
 }
 
-// lie makes the agents of a pool report too few, too many or changing numbers of replicas for a while. The agent of one machine also reports a huge number of
+// reportFalsely makes the agents of a pool report too few, too many or changing numbers of replicas for a while. The agent of one machine also reports a huge number of
 // GPUs, whose health flaps all the time.
-func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
+func (c *chaos) reportFalsely(ctx context.Context, a act, pool string) (string, error) {
 	what, err := c.rule(ctx, a, pool, lies[a.pick%len(lies)])
 	if err != nil {
 		return "", err
@@ -455,7 +455,7 @@ func (c *chaos) meanwhile(ctx context.Context, number int, do func(context.Conte
 		defer close(done)
 		for ctx.Err() == nil {
 			if err := do(ctx); err != nil && ctx.Err() == nil {
-				c.tell("#%d: %v", number, err)
+				c.logf("#%d: %v", number, err)
 			}
 			_ = smithytime.SleepWithContext(ctx, 500*time.Millisecond)
 		}

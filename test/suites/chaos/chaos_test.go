@@ -61,7 +61,7 @@ func TestClusterSettlesAfterFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	quiet := stays(during)
-	w.settles(t, "before the first fault", start, quiet, w.wrongs)
+	w.settles(t, "before the first fault", start, quiet, w.problems)
 	if err := w.withdraw(t.Context(), early); err != nil {
 		t.Fatal(err)
 	}
@@ -86,27 +86,27 @@ func TestClusterSettlesAfterFaults(t *testing.T) {
 	if err := c.heal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.tell("All faults have ended")
+	w.logf("All faults have ended")
 	began := time.Now()
-	w.settles(t, "after the last fault", calm, quiet, w.wrongs)
-	w.tell("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
+	w.settles(t, "after the last fault", calm, quiet, w.problems)
+	w.logf("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
 	machines := catalogue(t, w)
 	if b, err := w.bill(t.Context(), machines); err == nil {
-		w.tell("By then %s", b)
+		w.logf("By then %s", b)
 	}
 	if during >= long {
 		if err := c.retry(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		// Consolidation works in steps, and retries failed ones after minutes.
-		w.settles(t, "after the last fault, as to the price", calm, quiet, func(ctx context.Context) ([]wrong, error) { return w.tooDear(ctx, machines) })
+		w.settles(t, "after the last fault, as to the price", calm, quiet, func(ctx context.Context) ([]problem, error) { return w.tooExpensive(ctx, machines) })
 	}
-	w.settles(t, "after the last fault, as to what can be launched", calm, 0, func(ctx context.Context) ([]wrong, error) { return w.priceless(ctx, machines), nil })
+	w.settles(t, "after the last fault, as to what can be launched", calm, 0, func(ctx context.Context) ([]problem, error) { return w.unpriced(ctx, machines), nil })
 	b, err := w.bill(t.Context(), machines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tell("After %s %s; %s", time.Since(began).Round(time.Second), b, w.counts())
+	w.logf("After %s %s; %s", time.Since(began).Round(time.Second), b, w.counts())
 	if err := w.withdraw(t.Context(), standing); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestClusterSettlesAfterFaults(t *testing.T) {
 		w.grows(t, machines, false)
 	}
 	w.grows(t, machines, true)
-	for _, breach := range w.guard.said() {
+	for _, breach := range w.guard.found() {
 		t.Error(breach)
 	}
 	for _, line := range w.bugs(t) {
@@ -148,12 +148,12 @@ func settings(t *testing.T) (seed uint64, during time.Duration) {
 }
 
 // settles waits until nothing is wrong, and then that this stays so for a while.
-func (w *world) settles(t *testing.T, when string, within, stays time.Duration, wrongs func(context.Context) ([]wrong, error)) {
+func (w *world) settles(t *testing.T, when string, within, stays time.Duration, problems func(context.Context) ([]problem, error)) {
 	t.Helper()
 	var good time.Time
-	var last []wrong
+	var last []problem
 	for began := time.Now(); time.Since(began) < within; {
-		found, err := wrongs(t.Context())
+		found, err := problems(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,42 +179,42 @@ func (w *world) settles(t *testing.T, when string, within, stays time.Duration, 
 	t.Fatalf("the cluster has not settled within %s %s:\n%sThe timeline:\n%s", within, when, b.String(), timeline)
 }
 
-// wrongs returns what is wrong with the cluster once it should have settled.
-func (w *world) wrongs(ctx context.Context) ([]wrong, error) {
+// problems returns what is wrong with the cluster once it should have settled.
+func (w *world) problems(ctx context.Context) ([]problem, error) {
 	p, err := w.picture(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return p.wrongs(), nil
+	return p.problems(), nil
 }
 
-// tooDear is wrongs, and that the machines cost too much.
-func (w *world) tooDear(ctx context.Context, machines cloud.Catalog) ([]wrong, error) {
-	if all, err := w.wrongs(ctx); err != nil || len(all) > 0 {
+// tooExpensive is problems, and that the machines cost too much.
+func (w *world) tooExpensive(ctx context.Context, machines cloud.Catalog) ([]problem, error) {
+	if all, err := w.problems(ctx); err != nil || len(all) > 0 {
 		return all, err
 	}
-	if unknown := w.priceless(ctx, machines); len(unknown) > 0 {
+	if unknown := w.unpriced(ctx, machines); len(unknown) > 0 {
 		return unknown, nil
 	}
 	b, err := w.bill(ctx, machines)
-	return b.wrongs(), err
+	return b.problems(), err
 }
 
-// priceless returns an error if the machines cannot be priced.
-func (w *world) priceless(ctx context.Context, machines cloud.Catalog) []wrong {
+// unpriced returns an error if the machines cannot be priced.
+func (w *world) unpriced(ctx context.Context, machines cloud.Catalog) []problem {
 	if _, err := w.bill(ctx, machines); err != nil {
-		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}
+		return []problem{{"Price", "of all machines", "is not known: " + err.Error()}}
 	}
 	return nil
 }
 
-// stillSteered is wrongs, and the Nodes that pods are still steered away from although nothing is to be moved.
-func (w *world) stillSteered(ctx context.Context) ([]wrong, error) {
+// stillSteered is problems, and the Nodes that pods are still steered away from although nothing is to be moved.
+func (w *world) stillSteered(ctx context.Context) ([]problem, error) {
 	p, err := w.picture(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return append(p.wrongs(), p.steered()...), nil
+	return append(p.problems(), p.steered()...), nil
 }
 
 // bugs returns the lines of the controllers' logs that report a bug in Karve.

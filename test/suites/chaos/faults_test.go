@@ -68,7 +68,7 @@ func (c *chaos) play(ctx context.Context, acts []act) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", a, err)
 		}
-		c.tell("%s%s", a, what)
+		c.logf("%s%s", a, what)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 	case refuseType:
 		return c.refuse(a)
 	case throttleEC2:
-		return c.trouble(a, c.AWS().Throttle)
+		return c.ec2Fault(a, c.AWS().Throttle)
 	case interruptSpot:
 		return c.interrupt(ctx, a)
 	case stopMachine:
@@ -98,23 +98,23 @@ func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 	case delayAgents:
 		return c.rule(ctx, a, pool, `{delay: 8s}`)
 	case cutEC2:
-		return c.trouble(a, c.AWS().Cut)
+		return c.ec2Fault(a, c.AWS().Cut)
 	case hangEC2:
-		return c.trouble(a, c.AWS().Hang)
+		return c.ec2Fault(a, c.AWS().Hang)
 	case besetTenant:
-		return c.beset(ctx, a, pool)
+		return c.createHostilePods(ctx, a, pool)
 	case crowdTenant:
 		return c.crowd(ctx, a, pool)
 	case meddleOthers:
-		return c.meddle(ctx, a)
+		return c.createForeignObjects(ctx, a)
 	case keepTaint:
-		return c.lame(ctx, a, pool, `{keepTaint: true, forever: true}`)
+		return c.breakMachines(ctx, a, pool, `{keepTaint: true, forever: true}`)
 	case dieYoung:
-		return c.dieYoung(ctx, a, pool)
+		return c.killUninitialized(ctx, a, pool)
 	case debugNodes:
 		return c.debug(ctx, a, pool)
 	case lieOfReplicas:
-		return c.lie(ctx, a, pool)
+		return c.reportFalsely(ctx, a, pool)
 	case editBudget:
 		budget := otherBudgets[a.pick%len(otherBudgets)]
 		if a.ends {
@@ -270,8 +270,8 @@ func (c *chaos) refuse(a act) (string, error) {
 	return ": " + r.Type, nil
 }
 
-// trouble begins or ends a fault of all EC2 calls.
-func (c *chaos) trouble(a act, begin func(names ...string)) (string, error) {
+// ec2Fault begins or ends a fault of all EC2 calls.
+func (c *chaos) ec2Fault(a act, begin func(names ...string)) (string, error) {
 	if a.ends {
 		c.AWS().Heal("EC2")
 	} else {
@@ -338,7 +338,7 @@ func (c *chaos) silence(ctx context.Context, a act) (string, error) {
 			return ": none", nil
 		}
 		err := c.insist(ctx, func(ctx context.Context) error { return c.Machines().Speak(ctx, node) })
-		c.guard.revives(node, time.Now())
+		c.guard.recovers(node, time.Now())
 		return ": " + node, err
 	}
 	i, ok, err := c.machine(ctx, a.pick, func(aws.Instance) bool { return true })

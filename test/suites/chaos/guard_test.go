@@ -59,7 +59,7 @@ func (g *guard) kills(node string) {
 	g.dead[node] = time.Time{}
 }
 
-func (g *guard) revives(node string, now time.Time) {
+func (g *guard) recovers(node string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.dead[node] = now
@@ -149,7 +149,7 @@ func reasonOf(pod *corev1.Pod) string {
 	return "deleted"
 }
 
-func (g *guard) said() []string {
+func (g *guard) found() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.breaches)
@@ -244,7 +244,7 @@ func TestOnlyEvictionsBreachBudget(t *testing.T) {
 		}, 1},
 		"two go from a node that came back long ago": {func(g *guard) {
 			g.kills("node-1")
-			g.revives("node-1", began)
+			g.recovers("node-1", began)
 			g.note(pod(2, true, evicted), false, began)
 			g.note(pod(1, true, evicted), false, began.Add(convalescence))
 		}, 1},
@@ -257,7 +257,7 @@ func TestOnlyEvictionsBreachBudget(t *testing.T) {
 				g.note(pod(i+1, true, ""), false, began)
 			}
 			c.then(g)
-			if got := g.said(); len(got) != c.want {
+			if got := g.found(); len(got) != c.want {
 				t.Errorf("got %q, want %d breaches", got, c.want)
 			}
 		})

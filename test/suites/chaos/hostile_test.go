@@ -217,8 +217,8 @@ var plenty = corev1.ResourceList{
 	v1alpha1.ResourceGPUShared: resource.MustParse("160"),
 }
 
-// hindrance returns why a pod may stay pending, judged by its spec alone and with Kubernetes' arithmetic; "" for a pod that has to run.
-func hindrance(p *corev1.Pod) string {
+// whyUnschedulable returns why a pod may stay pending, judged by its spec alone and with Kubernetes' arithmetic; "" for a pod that has to run.
+func whyUnschedulable(p *corev1.Pod) string {
 	tolerates := func(t corev1.Toleration) bool { return t.Key == v1alpha1.ResourceGPUShared || t.Key == "" }
 	memory, err := resource.ParseQuantity(p.Annotations[v1alpha1.GPUMemoryAnnotation])
 	switch {
@@ -265,15 +265,15 @@ func hindrance(p *corev1.Pod) string {
 func TestOnlyUnschedulablePodsMayStayPending(t *testing.T) {
 	t.Parallel()
 	for _, h := range hostiles {
-		if why := hindrance(h.pod(standing, steady)); (why == "") != h.runs {
+		if why := whyUnschedulable(h.pod(standing, steady)); (why == "") != h.runs {
 			t.Errorf("%s has to run: %t, but its hindrance is %q", h.name, h.runs, why)
 		}
 	}
-	if why := hindrance(classOf(standing, spot, 1)); why != "" {
+	if why := whyUnschedulable(classOf(standing, spot, 1)); why != "" {
 		t.Errorf("a pod of a class of its own is hindered by %s", why)
 	}
 	for _, a := range apps {
-		if why := hindrance(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: a.template().Annotations}, Spec: a.template().Spec}); why != "" {
+		if why := whyUnschedulable(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: a.template().Annotations}, Spec: a.template().Spec}); why != "" {
 			t.Errorf("%s is hindered by %s", a.name, why)
 		}
 	}

@@ -56,9 +56,9 @@ func (b bill) String() string {
 // dear is by how many percent the machines may cost more than the plan.
 const dear = 5
 
-func (b bill) wrongs() []wrong {
+func (b bill) problems() []problem {
 	if b.fleet*100 > b.plan*(100+dear) {
-		return []wrong{{"Price", "of all machines", "is too high: " + b.String()}}
+		return []problem{{"Price", "of all machines", "is too high: " + b.String()}}
 	}
 	return nil
 }
@@ -72,9 +72,9 @@ func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*snapshot.C
 	if err != nil {
 		return nil, err
 	}
-	c.NodeClaims = slices.DeleteFunc(c.NodeClaims, func(c karpv1.NodeClaim) bool { return adversarys(&c) })
-	c.Nodes = slices.DeleteFunc(c.Nodes, func(n corev1.Node) bool { return adversarys(&n) })
-	c.Pods = slices.DeleteFunc(c.Pods, func(p corev1.Pod) bool { return p.Namespace == tenant && hindrance(&p) != "" })
+	c.NodeClaims = slices.DeleteFunc(c.NodeClaims, func(c karpv1.NodeClaim) bool { return isAdversarial(&c) })
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(n corev1.Node) bool { return isAdversarial(&n) })
+	c.Pods = slices.DeleteFunc(c.Pods, func(p corev1.Pod) bool { return p.Namespace == tenant && whyUnschedulable(&p) != "" })
 	return c, nil
 }
 
@@ -154,7 +154,7 @@ func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, er
 func TestFleetMayCostSlightlyMoreThanPlan(t *testing.T) {
 	t.Parallel()
 	for fleet, want := range map[planner.MicroUSD]int{900_000: 0, 1_050_000: 0, 1_050_001: 1} {
-		if got := (bill{fleet: fleet, plan: 1_000_000}).wrongs(); len(got) != want {
+		if got := (bill{fleet: fleet, plan: 1_000_000}).problems(); len(got) != want {
 			t.Errorf("at %d: %q", fleet, got)
 		}
 	}

@@ -47,49 +47,49 @@ type made struct {
 
 const generationLabel = "example.com/generation"
 
-// wrong is something that must not be so once the cluster has settled.
-type wrong struct {
+// problem is something that must not be so once the cluster has settled.
+type problem struct {
 	kind, name string
 	what       string
 }
 
-func (w wrong) String() string { return fmt.Sprintf("%s %s %s", w.kind, w.name, w.what) }
+func (w problem) String() string { return fmt.Sprintf("%s %s %s", w.kind, w.name, w.what) }
 
-// wrongs returns what must not be so once the cluster has settled.
-func (p *picture) wrongs() []wrong {
+// problems returns what must not be so once the cluster has settled.
+func (p *picture) problems() []problem {
 	return slices.Concat(p.wrongPods(), p.wrongOwners(), p.wrongNodes(), p.wrongClaims(), p.wrongInstances())
 }
 
-func (p *picture) wrongPods() []wrong {
-	var all []wrong
+func (p *picture) wrongPods() []problem {
+	var all []problem
 	for i := range p.pods {
 		pod := &p.pods[i]
 		switch {
 		case !pod.DeletionTimestamp.IsZero():
-			all = append(all, wrong{"Pod", pod.Name, "does not end, on node " + pod.Spec.NodeName})
+			all = append(all, problem{"Pod", pod.Name, "does not end, on node " + pod.Spec.NodeName})
 		case karpenter.IsTerminal(pod):
-		case !healthy(pod) && (pod.Namespace != tenant || hindrance(pod) == ""):
-			all = append(all, wrong{"Pod", pod.Name, fmt.Sprintf("is %s and not ready, on node %q", pod.Status.Phase, pod.Spec.NodeName)})
+		case !healthy(pod) && (pod.Namespace != tenant || whyUnschedulable(pod) == ""):
+			all = append(all, problem{"Pod", pod.Name, fmt.Sprintf("is %s and not ready, on node %q", pod.Status.Phase, pod.Spec.NodeName)})
 		}
 	}
 	return all
 }
 
-func (p *picture) wrongOwners() []wrong {
-	var all []wrong
+func (p *picture) wrongOwners() []problem {
+	var all []problem
 	for i := range p.deployments {
 		if d := &p.deployments[i]; d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas {
-			all = append(all, wrong{"Deployment", d.Name, fmt.Sprintf("has %d pods and %d ready ones, wants %d", d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)})
+			all = append(all, problem{"Deployment", d.Name, fmt.Sprintf("has %d pods and %d ready ones, wants %d", d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)})
 		}
 	}
 	for i := range p.statefulSets {
 		if s := &p.statefulSets[i]; s.Status.ReadyReplicas != *s.Spec.Replicas || s.Status.Replicas != *s.Spec.Replicas {
-			all = append(all, wrong{"StatefulSet", s.Name, fmt.Sprintf("has %d pods and %d ready ones, wants %d", s.Status.Replicas, s.Status.ReadyReplicas, *s.Spec.Replicas)})
+			all = append(all, problem{"StatefulSet", s.Name, fmt.Sprintf("has %d pods and %d ready ones, wants %d", s.Status.Replicas, s.Status.ReadyReplicas, *s.Spec.Replicas)})
 		}
 	}
 	for i := range p.jobs {
 		if j := &p.jobs[i]; j.Status.Succeeded != *j.Spec.Completions {
-			all = append(all, wrong{"Job", j.Name, fmt.Sprintf("has completed %d times, wants %d", j.Status.Succeeded, *j.Spec.Completions)})
+			all = append(all, problem{"Job", j.Name, fmt.Sprintf("has completed %d times, wants %d", j.Status.Succeeded, *j.Spec.Completions)})
 		}
 	}
 	return all
@@ -98,8 +98,8 @@ func (p *picture) wrongOwners() []wrong {
 // leftovers are the annotations of operations in progress.
 var leftovers = []string{v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation}
 
-func (p *picture) wrongNodes() []wrong {
-	var all []wrong
+func (p *picture) wrongNodes() []problem {
+	var all []problem
 	claimed := map[string]bool{}
 	for i := range p.claims {
 		claimed[p.claims[i].Status.ProviderID] = true
@@ -108,7 +108,7 @@ func (p *picture) wrongNodes() []wrong {
 	roomElsewhere := slices.ContainsFunc(p.nodes, func(n corev1.Node) bool { return p.free(&n) > 0 && !steersAway(&n) })
 	for i := range p.nodes {
 		n := &p.nodes[i]
-		say := func(what string) { all = append(all, wrong{"Node", n.Name, what}) }
+		say := func(what string) { all = append(all, problem{"Node", n.Name, what}) }
 		for _, t := range n.Spec.Taints {
 			switch {
 			case !strings.HasPrefix(t.Key, v1alpha1.Group+"/"):
@@ -168,25 +168,25 @@ func steersAway(n *corev1.Node) bool {
 }
 
 // steered returns the Nodes that pods are steered away from. This is wrong if nothing is to be moved.
-func (p *picture) steered() []wrong {
-	var all []wrong
+func (p *picture) steered() []problem {
+	var all []problem
 	for i := range p.nodes {
 		if n := &p.nodes[i]; steersAway(n) {
-			all = append(all, wrong{"Node", n.Name, "carries the taint " + v1alpha1.SurplusTaintKey + ", and nothing is to be moved"})
+			all = append(all, problem{"Node", n.Name, "carries the taint " + v1alpha1.SurplusTaintKey + ", and nothing is to be moved"})
 		}
 	}
 	return all
 }
 
-func (p *picture) wrongClaims() []wrong {
-	var all []wrong
+func (p *picture) wrongClaims() []problem {
+	var all []problem
 	running := map[string]bool{}
 	for _, i := range p.instances {
 		running[i.ProviderID()] = i.State == aws.Running
 	}
 	for i := range p.claims {
 		c := &p.claims[i]
-		say := func(what string) { all = append(all, wrong{"NodeClaim", c.Name, what}) }
+		say := func(what string) { all = append(all, problem{"NodeClaim", c.Name, what}) }
 		if !c.DeletionTimestamp.IsZero() {
 			say("is being deleted")
 		}
@@ -215,8 +215,8 @@ func (p *picture) wrongClaims() []wrong {
 const claimTag = "karpenter.sh/nodeclaim"
 
 // wrongInstances returns machines without a claim, and claims that were launched twice, including claims that are gone.
-func (p *picture) wrongInstances() []wrong {
-	var all []wrong
+func (p *picture) wrongInstances() []problem {
+	var all []problem
 	claimed, of := map[string]bool{}, map[string][]string{}
 	for i := range p.claims {
 		claimed[p.claims[i].Status.ProviderID] = true
@@ -224,14 +224,14 @@ func (p *picture) wrongInstances() []wrong {
 	for _, i := range p.instances {
 		of[i.Tags[claimTag]] = append(of[i.Tags[claimTag]], i.ID)
 		if i.State != aws.Terminated && !claimed[i.ProviderID()] {
-			all = append(all, wrong{"Instance", i.ID, fmt.Sprintf("is %s and has no NodeClaim; it was launched for %q", i.State, i.Tags[claimTag])})
+			all = append(all, problem{"Instance", i.ID, fmt.Sprintf("is %s and has no NodeClaim; it was launched for %q", i.State, i.Tags[claimTag])})
 		}
 	}
 	// Karpenter tags a machine a moment after its launch, so machines that were lost at once have no tag.
 	delete(of, "")
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		if ids := of[name]; len(ids) > max(1, p.seen[name]) {
-			all = append(all, wrong{"NodeClaim", name, fmt.Sprintf("was launched %d times: %s", len(ids), strings.Join(ids, ", "))})
+			all = append(all, problem{"NodeClaim", name, fmt.Sprintf("was launched %d times: %s", len(ids), strings.Join(ids, ", "))})
 		}
 	}
 	return all
@@ -269,18 +269,18 @@ func settledPicture() *picture {
 
 func TestLeftoversAreFound(t *testing.T) {
 	t.Parallel()
-	if got := settledPicture().wrongs(); len(got) > 0 {
+	if got := settledPicture().problems(); len(got) > 0 {
 		t.Fatalf("nothing is wrong, but %q", got)
 	}
 	again := settledPicture()
 	again.instances = append(again.instances, aws.Instance{ID: "i-2", State: aws.Terminated, Tags: again.instances[0].Tags})
 	again.seen = map[string]int{"gpu-1": 2}
-	if got := again.wrongs(); len(got) > 0 {
+	if got := again.problems(); len(got) > 0 {
 		t.Fatalf("two successive claims of one name got a machine each, want nothing wrong: %q", got)
 	}
 	hindered := settledPicture()
 	hindered.pods = append(hindered.pods, *hostile{name: "scheduler-of-nobody", edit: func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" }}.pod(standing, steady))
-	if got := hindered.wrongs(); len(got) > 0 {
+	if got := hindered.problems(); len(got) > 0 {
 		t.Fatalf("a pod of an unknown scheduler is pending, want nothing wrong: %q", got)
 	}
 	now := metav1.Now()
@@ -324,7 +324,7 @@ func TestLeftoversAreFound(t *testing.T) {
 			t.Parallel()
 			p := settledPicture()
 			change(p)
-			if got := p.wrongs(); !slices.ContainsFunc(got, func(w wrong) bool { return strings.HasPrefix(w.String(), want) }) {
+			if got := p.problems(); !slices.ContainsFunc(got, func(w problem) bool { return strings.HasPrefix(w.String(), want) }) {
 				t.Errorf("got %q", got)
 			}
 		})

@@ -35,7 +35,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 		}
 	}
 	// While launches are paused, as after an outage, the planner has no offerings.
-	w.settles(t, "as to what can be launched", calm, 0, func(ctx context.Context) ([]wrong, error) { return w.priceless(ctx, machines), nil })
+	w.settles(t, "as to what can be launched", calm, 0, func(ctx context.Context) ([]problem, error) { return w.unpriced(ctx, machines), nil })
 	c, err := w.gather(ctx, machines)
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 			}
 		}
 	}
-	w.settles(t, "after more pods were asked for", calm, time.Second, func(ctx context.Context) ([]wrong, error) {
-		found, err := w.wrongs(ctx)
+	w.settles(t, "after more pods were asked for", calm, time.Second, func(ctx context.Context) ([]problem, error) {
+		found, err := w.problems(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 	}
 	slices.Sort(launched)
 	slices.Sort(planned)
-	w.tell("%d more pods run after %s; launched were %q, planned %q", 2*growth, time.Since(began).Round(time.Second), launched, planned)
+	w.logf("%d more pods run after %s; launched were %q, planned %q", 2*growth, time.Since(began).Round(time.Second), launched, planned)
 	if atOnce && price*100 > plan.Price*(100+dear) {
 		t.Errorf("for %d more pods machines of %d micro-USD an hour were launched, planned are %d:\nlaunched %q\nplanned  %q", 2*growth, price, plan.Price, launched, planned)
 	}
@@ -124,13 +124,13 @@ func waiting(as *corev1.Pod, name string) corev1.Pod {
 }
 
 // fewer returns an error if an app does not have n ready pods yet.
-func (w *world) fewer(ctx context.Context, a app, n int32) []wrong {
+func (w *world) fewer(ctx context.Context, a app, n int32) []problem {
 	if n == 0 {
 		return nil
 	}
 	var pods corev1.PodList
 	if err := w.seen.List(ctx, &pods); err != nil {
-		return []wrong{{"App", a.name, err.Error()}}
+		return []problem{{"App", a.name, err.Error()}}
 	}
 	var ready int32
 	for i := range pods.Items {
@@ -139,21 +139,21 @@ func (w *world) fewer(ctx context.Context, a app, n int32) []wrong {
 		}
 	}
 	if ready < n {
-		return []wrong{{"App", a.name, fmt.Sprintf("has %d healthy pods, wants %d", ready, n)}}
+		return []problem{{"App", a.name, fmt.Sprintf("has %d healthy pods, wants %d", ready, n)}}
 	}
 	return nil
 }
 
 // openBreakers returns the pools whose breaker has not closed although their new machines work.
-func (w *world) openBreakers(ctx context.Context) []wrong {
-	var all []wrong
+func (w *world) openBreakers(ctx context.Context) []problem {
+	var all []problem
 	for _, p := range pools {
 		np := &karpv1.NodePool{}
 		if err := w.api.Get(ctx, types.NamespacedName{Name: p.name}, np); err != nil {
-			return []wrong{{"NodePool", p.name, err.Error()}}
+			return []problem{{"NodePool", p.name, err.Error()}}
 		}
 		if c := np.StatusConditions().Get(v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
-			all = append(all, wrong{"NodePool", p.name, fmt.Sprintf("says that %s is %s: %s", c.Type, c.Status, c.Message)})
+			all = append(all, problem{"NodePool", p.name, fmt.Sprintf("says that %s is %s: %s", c.Type, c.Status, c.Message)})
 		}
 	}
 	return all

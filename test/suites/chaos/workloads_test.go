@@ -127,14 +127,14 @@ func (w *world) churn(ctx context.Context, random *rand.Rand, until time.Time) e
 		if random.IntN(4) == 0 {
 			jobs++
 			completions := 2 + random.Int32N(5)
-			w.tell("job-%d wants %d completions", jobs, completions)
+			w.logf("job-%d wants %d completions", jobs, completions)
 			if err := w.create(ctx, job(jobs, pools[random.IntN(len(pools))].name, completions)); err != nil {
 				return err
 			}
 		} else {
 			a := apps[random.IntN(len(apps))]
 			n := a.least + random.Int32N(a.most-a.least+1)
-			w.tell("%s wants %d pods", a.name, n)
+			w.logf("%s wants %d pods", a.name, n)
 			if err := w.patch(ctx, a.owner(), fmt.Sprintf(`{"spec":{"replicas":%d}}`, n)); err != nil {
 				return err
 			}

@@ -91,7 +91,7 @@ type world struct {
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
 	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, waited: map[types.UID]bool{}, began: time.Now(), long: long}
-	w.guard = newGuard(budgets(), w.runs, w.tell)
+	w.guard = newGuard(budgets(), w.runs, w.logf)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
 		AWS:        aws.Config{LaunchTime: time.Second, ShutdownTime: 2 * time.Second},
@@ -127,16 +127,16 @@ func (w *world) runs(node string) bool {
 
 // restarts restarts a component that has ended, as a kubelet does. For instance, the controller ends if it cannot renew its lease.
 func (w *world) restarts(c cluster.Component, err error) {
-	w.tell("%s ended by itself (%v) and is started again", c, err)
+	w.logf("%s ended by itself (%v) and is started again", c, err)
 	w.lives.Lock()
 	defer w.lives.Unlock()
 	if err := w.insist(context.WithoutCancel(w.t.Context()), func(ctx context.Context) error { return w.StartComponent(ctx, c) }); err != nil {
-		w.tell("%s does not start: %v", c, err)
+		w.logf("%s does not start: %v", c, err)
 	}
 }
 
-// tell adds a line to the timeline.
-func (w *world) tell(format string, args ...any) {
+// logf adds a line to the timeline.
+func (w *world) logf(format string, args ...any) {
 	line := fmt.Sprintf("%s %6.1fs  ", time.Now().Format(clock), time.Since(w.began).Seconds()) + fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,7 +243,7 @@ func (w *world) notePod(o any, gone bool) {
 // noteClaim logs the creation of claims and what becomes of them.
 func (w *world) noteClaim(o any, gone bool) {
 	c, ok := o.(*karpv1.NodeClaim)
-	if !ok || adversarys(c) {
+	if !ok || isAdversarial(c) {
 		return
 	}
 	state := "made"
@@ -264,7 +264,7 @@ func (w *world) noteClaim(o any, gone bool) {
 	w.claims[c.UID], w.names[c.UID] = state, c.Name
 	w.mu.Unlock()
 	if was != state {
-		w.tell("  %s is %s: %s %s %s", c.Name, state, c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey], c.Status.NodeName)
+		w.logf("  %s is %s: %s %s %s", c.Name, state, c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey], c.Status.NodeName)
 	}
 }
 
@@ -290,8 +290,8 @@ func (w *world) picture(ctx context.Context) (*picture, error) {
 		}
 	}
 	p.pods, p.deployments, p.statefulSets, p.jobs, p.nodes, p.claims = pods.Items, deployments.Items, statefulSets.Items, jobs.Items, nodes.Items, claims.Items
-	p.nodes = slices.DeleteFunc(p.nodes, func(n corev1.Node) bool { return adversarys(&n) })
-	p.claims = slices.DeleteFunc(p.claims, func(c karpv1.NodeClaim) bool { return adversarys(&c) })
+	p.nodes = slices.DeleteFunc(p.nodes, func(n corev1.Node) bool { return isAdversarial(&n) })
+	p.claims = slices.DeleteFunc(p.claims, func(c karpv1.NodeClaim) bool { return isAdversarial(&c) })
 	if err := w.wanted(ctx, p); err != nil {
 		return nil, err
 	}

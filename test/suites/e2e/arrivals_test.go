@@ -66,7 +66,7 @@ func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 		n := s.running()
 		return n == pods, fmt.Sprintf("%d of %d run, on %d machines", n, pods, len(s.claims()))
 	})
-	waiting := s.asTheyCame()
+	waiting := s.inArrivalOrder()
 	batches := s.batches()
 	for i, batch := range batches {
 		t.Logf("batch %d: %d pods, and %d early", i, len(batch.Planned), len(batch.Early))
@@ -163,8 +163,8 @@ func (s *scene) batches() []plantest.Batch {
 	return append(batches, plantest.Batch{Early: early(time.Now())})
 }
 
-// asTheyCame returns the snapshot without machines and with all pods pending.
-func (s *scene) asTheyCame() planner.Snapshot {
+// inArrivalOrder returns the snapshot without machines and with all pods pending.
+func (s *scene) inArrivalOrder() planner.Snapshot {
 	s.t.Helper()
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},

@@ -15,7 +15,7 @@ import (
 )
 
 func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "broken")
 	w.rule(t, s.name, "offer: none")
@@ -61,7 +61,7 @@ func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
 }
 
 func TestSlowPluginDoesNotOpenBreaker(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "late")
 	const delay = 8 * time.Second
@@ -86,7 +86,7 @@ func TestSlowPluginDoesNotOpenBreaker(t *testing.T) {
 }
 
 func TestNodeWithTooFewReplicasStaysClosed(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "fewer")
 	w.rule(t, s.name, "offer: 4")

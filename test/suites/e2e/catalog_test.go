@@ -123,7 +123,7 @@ func amountsOf(list corev1.ResourceList) catalog.Resources {
 // learn from this machine, each plan would launch another one, forever.
 func TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain(t *testing.T) {
 	t.Parallel()
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	w.Machines().SetLack("g6.xlarge", resource.MustParse("3Gi"))
 	s := w.scene(t, "lesson")
 	s.class(v1alpha1.IdleNever)

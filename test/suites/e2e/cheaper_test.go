@@ -92,7 +92,7 @@ func (s *scene) readyAgain() {
 // TestFleetShrinksAsPodsLeave removes half of the pods of every machine. The machines are removed in steps within the disruption budget, and the price
 // only falls. There are never fewer running pods than their PodDisruptionBudget requires.
 func TestFleetShrinksAsPodsLeave(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	const pods, kept = 200, 92
 	s := w.scene(t, "cheaper")
@@ -158,7 +158,7 @@ func TestFleetShrinksAsPodsLeave(t *testing.T) {
 
 // TestOversizedMachineIsReplacedBySmallerOne checks that the smaller machine is ready before a pod is evicted.
 func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "smaller")
 	s.class("20s", settlesIn("10s"))
@@ -199,7 +199,7 @@ func asking(cpu string) func(*corev1.PodSpec) {
 // TestTightPlanIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
 // would look at the small pods first, because they are older, spread them, and so take the room that the plan has for the large ones.
 func TestTightPlanIsKept(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "filled")
 	s.class(v1alpha1.IdleNever)
@@ -219,7 +219,7 @@ func TestTightPlanIsKept(t *testing.T) {
 // TestTightLayoutIsReached moves two pods that each need most of a machine and ten small ones from one machine to two, which they fill. The
 // default scheduler spreads pods, and would put the small ones where the plan has the large ones.
 func TestTightLayoutIsReached(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "tight")
 	s.class("20s", settlesIn("10s"))

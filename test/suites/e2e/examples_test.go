@@ -18,7 +18,7 @@ import (
 
 // TestTwoPoolsExampleWorks applies examples/two-pools, with the pods of each file in their own namespace.
 func TestTwoPoolsExampleWorks(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	shared, dedicated := &scene{w, t, "shared"}, &scene{w, t, "dedicated"}
 	shared.example("nodeclass.yaml")

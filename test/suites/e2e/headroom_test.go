@@ -32,7 +32,7 @@ func (s *scene) untilHeadroom(machines int) {
 
 // TestBurstWithinHeadroomStartsAtOnce keeps replicas free before there are any pods.
 func TestBurstWithinHeadroomStartsAtOnce(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "warm")
 	s.class("10s", func(spec *v1alpha1.GPUNodeClassSpec) { spec.Headroom = []v1alpha1.Headroom{{Replicas: 10}} })
@@ -68,7 +68,7 @@ func TestBurstWithinHeadroomStartsAtOnce(t *testing.T) {
 
 // TestKarveServesCapacityBufferOfSharedPods lets Karpenter resolve the buffer. None of Karpenter's own pools accepts its pods.
 func TestKarveServesCapacityBufferOfSharedPods(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "buffered")
 	s.class("5s")

@@ -40,7 +40,7 @@ func (s *scene) staysIdle(node corev1.Node, words ...string) {
 }
 
 func TestIdleNodeWithDoNotDisruptStays(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "forbidden")
 	node := s.oneIdleNode("2s", poolOptions{}, func(n corev1.Node) {
@@ -52,7 +52,7 @@ func TestIdleNodeWithDoNotDisruptStays(t *testing.T) {
 }
 
 func TestIdleNodeStaysWhileItsDaemonCannotBeEvicted(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "daemon")
 	labels := map[string]string{"app": "agent"}
@@ -84,7 +84,7 @@ func TestIdleNodeStaysWhileItsDaemonCannotBeEvicted(t *testing.T) {
 }
 
 func TestZeroBudgetKeepsIdleNodes(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "budget")
 	node := s.oneIdleNode("2s", poolOptions{budget: "0"}, nil)
@@ -92,7 +92,7 @@ func TestZeroBudgetKeepsIdleNodes(t *testing.T) {
 }
 
 func TestLatePodKeepsNodeFromRemoval(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "lastmoment")
 	s.oneIdleNode("2s", poolOptions{}, nil)

@@ -133,7 +133,7 @@ func (s *scene) gpuImage(release string) string {
 
 // The images are Bottlerocket's because the node classes of the other tests use AL2023.
 func TestGPUImageReachesNodesOnlyThroughCanary(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "images")
 	s.patch(manifest(cloud+"/v1", cloudKind, s.name, nil), `{"spec": {"amiSelectorTerms": [{"alias": "bottlerocket@latest"}]}}`)

@@ -19,15 +19,15 @@ func objectMetaIn(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-// told is a message that users must get: a condition of the pool, or an event about the pod.
-type told struct {
+// expectation is a message that users must get: a condition of the pool, or an event about the pod.
+type expectation struct {
 	condition, event string
 	words            []string
 }
 
 // TestInvalidInputIsReportedAndLaunchesNothing has one mistake per case. The message must name the mistake and the way out.
 func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tparallel // See no-taint.
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	never := v1alpha1.IdleNever
 	for _, c := range []struct {
@@ -35,7 +35,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 		// arrange creates everything but the pod; nil creates a valid class and pool.
 		arrange func(*scene)
 		pod     []func(*corev1.PodSpec)
-		want    []told
+		want    []expectation
 	}{
 		{
 			"no-taint", func(s *scene) {
@@ -43,21 +43,21 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				s.pool(poolOptions{taintKey: "none", labels: map[string]string{"example.com/case": s.name}})
 			},
 			[]func(*corev1.PodSpec){selects("example.com/case", "no-taint")},
-			[]told{
+			[]expectation{
 				{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoTaint", "spec.template.spec.taints", "nvidia.com/gpu.shared"}},
 				{event: "PoolClosed", words: []string{"NodePool no-taint", "spec.template.spec.taints"}},
 			},
 		},
 		{
 			"no-class", func(s *scene) { s.pool(poolOptions{}) }, nil,
-			[]told{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"GPUNodeClassNotFound", `GPUNodeClass "no-class"`, "create it"}}},
+			[]expectation{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"GPUNodeClassNotFound", `GPUNodeClass "no-class"`, "create it"}}},
 		},
 		{
 			"no-inner-class", func(s *scene) {
 				s.class(never, func(spec *v1alpha1.GPUNodeClassSpec) { spec.NodeClassRef.Name = "nowhere" })
 				s.pool(poolOptions{})
 			}, nil,
-			[]told{
+			[]expectation{
 				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotFound", `EC2NodeClass "nowhere"`, "create it"}},
 				{event: "PoolClosed", words: []string{"NodePool no-inner-class", `EC2NodeClass "nowhere"`, "create it"}},
 			},
@@ -68,7 +68,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				s.class(never)
 				s.pool(poolOptions{})
 			}, nil,
-			[]told{
+			[]expectation{
 				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotReady", `EC2NodeClass "inner-not-ready"`, "AMIsReady=False", "see its conditions"}},
 				{event: "PoolClosed", words: []string{"NodePool inner-not-ready", "AMIsReady=False"}},
 			},
@@ -80,14 +80,14 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				})
 				s.pool(poolOptions{})
 			}, nil,
-			[]told{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassKindUnknown", "MoonNodeClass", "example.com", "spec.nodeClassRef"}}},
+			[]expectation{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassKindUnknown", "MoonNodeClass", "example.com", "spec.nodeClassRef"}}},
 		},
 		{
 			"no-types", func(s *scene) {
 				s.class(never)
 				s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p9"}})
 			}, nil,
-			[]told{{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoInstanceTypes", "spec.template.spec.requirements", "loosen"}}},
+			[]expectation{{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoInstanceTypes", "spec.template.spec.requirements", "loosen"}}},
 		},
 		{
 			"too-many", func(s *scene) {
@@ -95,7 +95,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-size": "xlarge"}})
 			},
 			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "11")},
-			[]told{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
+			[]expectation{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
 		},
 		{
 			"claims", func(s *scene) {
@@ -110,14 +110,14 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
 			}},
-			[]told{{event: "UnsupportedConstraint", words: []string{"resource claims", "remove it"}}},
+			[]expectation{{event: "UnsupportedConstraint", words: []string{"resource claims", "remove it"}}},
 		},
 		{
 			"near-nobody", nil,
 			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelTopologyZone, "nobody")}}
 			}},
-			[]told{{event: "RuleUnsatisfiable", words: []string{"podAffinity"}}},
+			[]expectation{{event: "RuleUnsatisfiable", words: []string{"podAffinity"}}},
 		},
 		{
 			"volume", func(s *scene) {
@@ -129,7 +129,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				}})
 			},
 			[]func(*corev1.PodSpec){claiming("data")},
-			[]told{{event: "VolumesNotReady", words: []string{"PersistentVolumeClaim volume/data", "names no StorageClass"}}},
+			[]expectation{{event: "VolumesNotReady", words: []string{"PersistentVolumeClaim volume/data", "names no StorageClass"}}},
 		},
 		{
 			"only-one", func(s *scene) {
@@ -137,7 +137,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tpara
 				s.pool(poolOptions{})
 			},
 			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "2")},
-			[]told{{event: "RequestsAboveOne", words: []string{"2 replicas", "GPUNodeClass only-one", "ask for one", "Allow"}}},
+			[]expectation{{event: "RequestsAboveOne", words: []string{"2 replicas", "GPUNodeClass only-one", "ask for one", "Allow"}}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

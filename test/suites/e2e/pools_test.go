@@ -12,7 +12,7 @@ import (
 
 // TestSharedAndWholeGPUPoolsCoexist has pods that all request nvidia.com/gpu: some request replicas under that name, others whole GPUs.
 func TestSharedAndWholeGPUPoolsCoexist(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	const kind = "example.com/gpus"
 	shared, whole := w.scene(t, "two-shared"), w.scene(t, "two-whole")
@@ -66,7 +66,7 @@ func (s *scene) wantOnOwnNodes() {
 // TestStockKarpenterIgnoresKarveNodes has a GPU pool of Karpenter next to one of Karve. Both are as users create them, with Karpenter's defaults for
 // consolidation and no taint on Karpenter's pool.
 func TestStockKarpenterIgnoresKarveNodes(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "seam")
 	s.pool(poolOptions{name: "seam-stock", stock: true, taintKey: "none"})
@@ -92,7 +92,7 @@ func TestStockKarpenterIgnoresKarveNodes(t *testing.T) {
 
 // TestPodThatKarpenterCanServeIsLeftToIt has a pod that both a pool of Karpenter and one of Karve admit. One machine is launched, by Karpenter.
 func TestPodThatKarpenterCanServeIsLeftToIt(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "left")
 	const team, stock = "example.com/team", "left-stock"

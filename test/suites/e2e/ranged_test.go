@@ -14,7 +14,7 @@ import (
 )
 
 func TestReplicasGrowForPodsWithLittleMemory(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "ranged")
 	s.class("2s", func(c *v1alpha1.GPUNodeClassSpec) {

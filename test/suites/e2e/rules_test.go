@@ -32,7 +32,7 @@ func claiming(name string) func(*corev1.PodSpec) {
 
 // TestPodsWithSchedulingRulesRun has a pod with each scheduling rule. The real scheduler binds them.
 func TestPodsWithSchedulingRulesRun(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	const zone, host = corev1.LabelTopologyZone, corev1.LabelHostname
 	s := w.scene(t, "rules")
@@ -89,7 +89,7 @@ func TestPodsWithSchedulingRulesRun(t *testing.T) {
 
 // TestStatedDeviceMemoryLimitsPodsPerGPU has pods that fit a GPU ten times by replicas but only once by memory.
 func TestStatedDeviceMemoryLimitsPodsPerGPU(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "memory")
 	s.class(v1alpha1.IdleNever)
@@ -149,7 +149,7 @@ func (s *scene) volume(name, zone string) {
 
 // TestClaimMeetsMinValues has a pool whose minValues require two instance types per claim. Karpenter launches one of them.
 func TestClaimMeetsMinValues(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "choice")
 	s.class(v1alpha1.IdleNever)

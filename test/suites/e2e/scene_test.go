@@ -403,11 +403,11 @@ func (s *scene) untilCondition(pool, conditionType, status string, words ...stri
 			return false, "not there"
 		}
 		now := fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
-		return string(c.Status) == status && says(now, words), now
+		return string(c.Status) == status && containsAll(now, words), now
 	})
 }
 
-func says(message string, words []string) bool {
+func containsAll(message string, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(message, w) })
 }
 
@@ -431,7 +431,7 @@ func (s *scene) untilEvent(kind, name, reason string, words ...string) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("an event %s about %s %s that says %q", reason, kind, name, words), func() (bool, string) {
 		notes := s.events(kind, name)
-		return slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, reason+": ") && says(n, words) }), strings.Join(notes, "\n")
+		return slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, reason+": ") && containsAll(n, words) }), strings.Join(notes, "\n")
 	})
 }
 

@@ -19,8 +19,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// says sets a condition of a Node, with a transition now.
-func (s *scene) says(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
+// setCondition sets a condition of a Node, with a transition now.
+func (s *scene) setCondition(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
 	s.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"the test says so","lastTransitionTime":%q}]}}`,
 		conditionType, status, reason, time.Now().UTC().Format(time.RFC3339))
@@ -36,7 +36,7 @@ func (s *scene) falls(node *corev1.Node) {
 	for _, kept := range []string{`"fake"`, "null"} {
 		s.patch(node.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"kwok.x-k8s.io/node":%s}}}`, kept))
 	}
-	s.says(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
+	s.setCondition(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 }
 
 // staysSilent stops the heartbeats of a Node again if it has become ready.
@@ -57,11 +57,11 @@ func TestUnhealthyMachinesAreReplaced(t *testing.T) {
 	w := ownWorld(t, cluster.Config{}, karve.Options{
 		Alone: true, Settle: 3 * time.Second, NotReadyTimeout: 20 * time.Second, GPUFaultTimeout: 10 * time.Second,
 	})
-	w.aMachineDies(t)
-	w.aGPUBreaks(t)
+	w.machineDies(t)
+	w.gpuBreaks(t)
 }
 
-func (w *world) aMachineDies(t *testing.T) {
+func (w *world) machineDies(t *testing.T) {
 	t.Helper()
 	s := w.scene(t, "dies")
 	s.class(v1alpha1.IdleNever)
@@ -98,7 +98,7 @@ func (w *world) aMachineDies(t *testing.T) {
 	s.untilCondition(s.name, v1alpha1.ConditionNodesHealthy, "True")
 }
 
-func (w *world) aGPUBreaks(t *testing.T) {
+func (w *world) gpuBreaks(t *testing.T) {
 	t.Helper()
 	s := w.scene(t, "breaks")
 	s.class(v1alpha1.IdleNever)
@@ -110,7 +110,7 @@ func (w *world) aGPUBreaks(t *testing.T) {
 	s.untilRunning(6)
 	old := s.nodes(s.name)[0]
 	began, least := time.Now(), 6
-	s.says(&old, "AcceleratedHardwareReady", corev1.ConditionFalse, "GPUNeedsReset")
+	s.setCondition(&old, "AcceleratedHardwareReady", corev1.ConditionFalse, "GPUNeedsReset")
 	s.until(enough, "the machine is gone and all pods run", func() (bool, string) {
 		least = min(least, s.running())
 		return !s.claims()[0].gone.IsZero() && s.running() == 6 && len(s.pods()) == 6, lines(s.claims())

@@ -16,7 +16,7 @@ const slack = 20 * time.Second
 
 // TestEightyPodsShareEightMachinesUntilIdle is the main test. It runs alone because it measures time.
 func TestEightyPodsShareEightMachinesUntilIdle(t *testing.T) {
-	s := theSharedWorld(t).scene(t, "story")
+	s := sharedWorld(t).scene(t, "story")
 	const idleAfter = 5 * time.Second
 	s.class(idleAfter.String())
 	s.pool(poolOptions{limits: map[string]string{"nvidia.com/gpu": "100"}})
@@ -54,7 +54,7 @@ func TestEightyPodsShareEightMachinesUntilIdle(t *testing.T) {
 	s.wantMetric("karve_nodeclaims_created_total", 8)
 	s.wantMetric("karve_nodeclaims_deleted_total", 8, `reason="Idle"`)
 	s.wantStatus(0, 0, 0, "0.000")
-	s.wantTold()
+	s.wantProbesAndMetrics()
 }
 
 // wantStatus waits until the statuses of the NodePool and the GPUNodeClass report these numbers of g4dn.xlarge.
@@ -94,7 +94,7 @@ func (s *scene) wantMetric(name string, want float64, labels ...string) {
 }
 
 func TestElevenPodsShareTwoMachines(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "eleven")
 	s.class(v1alpha1.IdleNever)
@@ -105,8 +105,8 @@ func TestElevenPodsShareTwoMachines(t *testing.T) {
 	s.wantStatus(2, 20, 11, "1.052")
 }
 
-// wantTold checks the controller's probes and metrics.
-func (s *scene) wantTold() {
+// wantProbesAndMetrics checks the controller's probes and metrics.
+func (s *scene) wantProbesAndMetrics() {
 	s.t.Helper()
 	w, t := s.world, s.t
 	for _, url := range []string{w.karve.HealthURL, w.karve.ReadyURL} {

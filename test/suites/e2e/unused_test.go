@@ -27,8 +27,8 @@ func (s *scene) hasRun(name string, d time.Duration) {
 	}
 }
 
-// nobodyUsed makes the node's agent report that pods have not used their GPUs for d.
-func (s *scene) nobodyUsed(node corev1.Node, d time.Duration, pods ...string) {
+// reportUnused makes the node's agent report that pods have not used their GPUs for d.
+func (s *scene) reportUnused(node corev1.Node, d time.Duration, pods ...string) {
 	s.t.Helper()
 	r := nodecontract.UnusedReport{AsOf: time.Now().UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for _, pod := range pods {
@@ -38,7 +38,7 @@ func (s *scene) nobodyUsed(node corev1.Node, d time.Duration, pods ...string) {
 }
 
 func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
-	w := theSharedWorld(t)
+	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "unused")
 	s.class("2s", func(c *v1alpha1.GPUNodeClassSpec) { c.Consolidation.UnusedAfter = "2h" })
@@ -69,7 +69,7 @@ func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
 		return names
 	}
 
-	s.nobodyUsed(node, 150*time.Minute, notebooks...)
+	s.reportUnused(node, 150*time.Minute, notebooks...)
 	s.untilEvent("Node", node.Name, "Unused", "2h30m0s", "$0.526 an hour", "unused/one, unused/two")
 	s.until(enough, "the class says what it costs", func() (bool, string) {
 		class := &v1alpha1.GPUNodeClass{}
@@ -82,14 +82,14 @@ func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
 		t.Errorf("the pods left are %q, want all: they allow half an hour more", got)
 	}
 
-	s.nobodyUsed(node, 4*time.Hour, notebooks...)
+	s.reportUnused(node, 4*time.Hour, notebooks...)
 	s.untilEvent("Pod", "one", "EvictedWhenUnused", "4h0m0s", "3h")
 	s.untilEvent("Pod", "two", "UnusedButKept", "PodDisruptionBudget unused/two")
 	if got := there(); !slices.Equal(got, notebooks[1:]) {
 		t.Errorf("%q are left, want only the one with a budget", got)
 	}
 	s.delete(budget)
-	s.nobodyUsed(node, 5*time.Hour, "two")
+	s.reportUnused(node, 5*time.Hour, "two")
 	s.untilEvent("Pod", "two", "EvictedWhenUnused")
 	s.untilGone(s.name)
 }

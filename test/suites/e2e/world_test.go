@@ -92,8 +92,8 @@ func run(m *testing.M) int {
 	return 0
 }
 
-// theSharedWorld starts the shared cluster for the first test that needs it. It has all of Karpenter's features enabled; other clusters have its defaults.
-func theSharedWorld(t *testing.T) *world {
+// sharedWorld starts the shared cluster for the first test that needs it. It has all of Karpenter's features enabled; other clusters have its defaults.
+func sharedWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
 	shared.once.Do(func() {

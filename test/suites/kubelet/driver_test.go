@@ -90,8 +90,8 @@ func opened(t *testing.T, agent *kubelet.Process) (files, threads int) {
 	return count("fd"), count("task")
 }
 
-// says waits until the agent has logged some words a number of times.
-func (w *world) says(agent *kubelet.Process, words string, often int) {
+// waitForLog waits until the agent has logged some words a number of times.
+func (w *world) waitForLog(agent *kubelet.Process, words string, often int) {
 	w.t.Helper()
 	w.eventually(func() error {
 		log, err := os.ReadFile(agent.Log())
@@ -112,9 +112,9 @@ func TestNoPodFailsWhileDriverReloads(t *testing.T) {
 	var files, threads int
 	for i := range times(t) {
 		w.unload(nvmltest.DriverNotLoaded)
-		w.says(agent, "The driver does not answer; opening it again", i+1)
+		w.waitForLog(agent, "The driver does not answer; opening it again", i+1)
 		w.load()
-		w.says(agent, "Found GPUs", i+2)
+		w.waitForLog(agent, "Found GPUs", i+2)
 		if i == 1 {
 			files, threads = opened(t, agent)
 		}

@@ -22,8 +22,8 @@ type removal struct {
 	disrupted map[string]bool
 }
 
-// looks runs the disruption controller, which returns when to requeue, and checks what it does and what it leaves.
-func (w *world) looks(look func() time.Duration) {
+// reconcilesDisruption runs the disruption controller, which returns when to requeue, and checks what it does and what it leaves.
+func (w *world) reconcilesDisruption(look func() time.Duration) {
 	w.removal = removal{due: w.dueMachines(), disrupted: w.disrupted()}
 	if again := look(); again > time.Second { // Otherwise it has not finished.
 		w.givesBack()
@@ -38,7 +38,7 @@ func (w *world) deleted(o client.Object) {
 	if !ok {
 		return
 	}
-	w.tell("%s deletes %s", w.acting, claim.Name)
+	w.logf("%s deletes %s", w.acting, claim.Name)
 	if w.acting != "disruption" || w.hardware[claim.Name].dead {
 		return
 	}

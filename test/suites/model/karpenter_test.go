@@ -39,7 +39,7 @@ func (w *world) karpenter(claim *karpv1.NodeClaim) {
 // launch is the cloud's answer to a launch.
 func (w *world) launch(claim *karpv1.NodeClaim) {
 	if w.refusing {
-		w.tell("the cloud refuses %s", claim.Name)
+		w.logf("the cloud refuses %s", claim.Name)
 		w.store.drop(claim)
 		return
 	}
@@ -54,7 +54,7 @@ func (w *world) launch(claim *karpv1.NodeClaim) {
 	if w.hardware[claim.Name] == nil {
 		w.hardware[claim.Name] = &hardware{registers: true, connects: !w.networkBroken, exposes: !w.pluginBroken, clears: !w.csiBroken}
 	}
-	w.says(claim, karpv1.ConditionTypeLaunched)
+	w.setCondition(claim, karpv1.ConditionTypeLaunched)
 }
 
 func cpuOf(milli int64) string {
@@ -68,13 +68,13 @@ func cpuOf(milli int64) string {
 func (w *world) register(claim *karpv1.NodeClaim) {
 	if !w.hardware[claim.Name].registers {
 		if w.now().Sub(claim.CreationTimestamp.Time) >= 15*time.Minute {
-			w.tell("Karpenter gives %s up, which has not registered", claim.Name)
+			w.logf("Karpenter gives %s up, which has not registered", claim.Name)
 			w.store.remove(claim)
 		}
 		return
 	}
 	claim.Status.NodeName = claim.Name
-	w.says(claim, karpv1.ConditionTypeRegistered)
+	w.setCondition(claim, karpv1.ConditionTypeRegistered)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: claim.Name, UID: types.UID("node-" + string(claim.UID)), Labels: maps.Clone(claim.Labels), Annotations: maps.Clone(claim.Annotations), Finalizers: []string{karpv1.TerminationFinalizer},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID}}, CreationTimestamp: metav1.NewTime(w.now()),
@@ -91,7 +91,7 @@ func (w *world) initialize(claim *karpv1.NodeClaim, node *corev1.Node) {
 	if !isReady(node) || tainted(node, csi) || tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
 		return
 	}
-	w.says(claim, karpv1.ConditionTypeInitialized)
+	w.setCondition(claim, karpv1.ConditionTypeInitialized)
 	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
 	w.store.touch(node)
 }
@@ -142,6 +142,6 @@ func (w *world) gone(claim *karpv1.NodeClaim) {
 		w.store.drop(node)
 	}
 	w.store.drop(claim)
-	w.tell("%s is gone", claim.Name)
+	w.logf("%s is gone", claim.Name)
 	delete(w.hardware, claim.Name)
 }

@@ -96,7 +96,7 @@ func (w *world) begin() {
 // runs runs a reconciler and checks the invariants.
 func (w *world) runs(part string) {
 	if part == "disruption" {
-		w.looks(func() time.Duration { return w.reconciles(part) })
+		w.reconcilesDisruption(func() time.Duration { return w.reconciles(part) })
 		return
 	}
 	w.reconciles(part)

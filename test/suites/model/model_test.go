@@ -84,16 +84,16 @@ func run(seed uint64, steps int) (why string, trace []string) {
 
 // heal ends the faults of the cloud, the network, the CSI driver and the device plugin. Broken machines stay broken, and users' changes stay.
 func (w *world) heal() {
-	w.tell("all are well")
-	w.mend()
+	w.logf("all are well")
+	w.repairAll()
 	if pool := w.pool(); pool.Spec.Disruption.Budgets[0].Nodes == "0" {
 		pool.Spec.Disruption.Budgets[0].Nodes = "10%"
 		w.store.touch(pool)
 	}
 }
 
-// mend ends the faults that new machines and pods get.
-func (w *world) mend() {
+// repairAll ends the faults that new machines and pods get.
+func (w *world) repairAll() {
 	w.refusing, w.csiBroken, w.pluginBroken, w.networkBroken, w.unready = false, false, false, false, false
 }
 
@@ -135,17 +135,17 @@ func (w *world) turn() {
 	w.kubelets()
 	w.replicate()
 	w.schedule()
-	w.people()
+	w.userActs()
 }
 
-// people does what the condition asks for: it deletes the claims of unhealthy machines if there are too many of them.
-func (w *world) people() {
+// userActs does what the condition asks for: it deletes the claims of unhealthy machines if there are too many of them.
+func (w *world) userActs() {
 	if c := snapshot.Condition(w.pool().Status.Conditions, v1alpha1.ConditionNodesHealthy); !c.IsFalse() {
 		return
 	}
 	for _, claim := range w.claims() {
 		if h := w.hardware[claim.Name]; h != nil && (h.dead || !h.exposes) && claim.DeletionTimestamp.IsZero() && has(claim, karpv1.ConditionTypeInitialized) {
-			w.tell("as the condition asks, somebody deletes %s", claim.Name)
+			w.logf("as the condition asks, somebody deletes %s", claim.Name)
 			w.store.remove(claim)
 		}
 	}
@@ -157,7 +157,7 @@ func (w *world) unsettled() string {
 		if pod.Spec.NodeName == "" && w.needed(pod) {
 			return "pod " + pod.Name + " waits"
 		}
-		if h := w.hardware[pod.Spec.NodeName]; h != nil && h.dead && !w.keptByPeople(pod.Spec.NodeName) {
+		if h := w.hardware[pod.Spec.NodeName]; h != nil && h.dead && !w.keptByUser(pod.Spec.NodeName) {
 			return "pod " + pod.Name + " is on the dead " + pod.Spec.NodeName
 		}
 	}
@@ -177,8 +177,8 @@ func (w *world) needed(pod *corev1.Pod) bool {
 	return pod.Labels["app"] != "squat" || w.admits(find[*corev1.Node](w.store, "", stock), pod)
 }
 
-// keptByPeople reports whether a user has asked to keep a machine as it is.
-func (w *world) keptByPeople(node string) bool {
+// keptByUser reports whether a user has asked to keep a machine as it is.
+func (w *world) keptByUser(node string) bool {
 	n := find[*corev1.Node](w.store, "", node)
 	return n != nil && n.Annotations[repair.DoNotRepair] == "true"
 }
@@ -190,7 +190,7 @@ func (w *world) undecided(claim *karpv1.NodeClaim) string {
 	case !claim.DeletionTimestamp.IsZero():
 		// A pod that may not be evicted blocks the drain until its grace period is over.
 		return "is being deleted"
-	case w.keptByPeople(claim.Name):
+	case w.keptByUser(claim.Name):
 		return ""
 	case node == nil:
 		return "has no Node"
@@ -211,25 +211,25 @@ func (w *world) undecided(claim *karpv1.NodeClaim) string {
 func (w *world) budgetTaken() bool {
 	return slices.ContainsFunc(w.claims(), func(c *karpv1.NodeClaim) bool {
 		node := w.node(c)
-		return node != nil && w.keptByPeople(c.Name) && has(c, karpv1.ConditionTypeInitialized) && !isReady(node)
+		return node != nil && w.keptByUser(c.Name) && has(c, karpv1.ConditionTypeInitialized) && !isReady(node)
 	})
 }
 
 // show adds the final state to the trace.
 func (w *world) show() {
 	for _, claim := range w.claims() {
-		w.tell("%s: %+v, conditions %v, annotations %v, deleted %v", claim.Name, w.hardware[claim.Name], conditions(claim), claim.Annotations, claim.DeletionTimestamp)
+		w.logf("%s: %+v, conditions %v, annotations %v, deleted %v", claim.Name, w.hardware[claim.Name], conditions(claim), claim.Annotations, claim.DeletionTimestamp)
 		if node := w.node(claim); node != nil {
-			w.tell("  node taints %v annotations %v ready %t", node.Spec.Taints, node.Annotations, isReady(node))
+			w.logf("  node taints %v annotations %v ready %t", node.Spec.Taints, node.Annotations, isReady(node))
 		}
 	}
 	for _, pod := range w.pods() {
-		w.tell("pod %s on %q, deleted %v, annotations %v", pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp, pod.Annotations)
+		w.logf("pod %s on %q, deleted %v, annotations %v", pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp, pod.Annotations)
 	}
 	for _, c := range w.pool().Status.Conditions {
-		w.tell("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
+		w.logf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
 	}
-	w.tell("desired %v budget %s", w.desired, w.pool().Spec.Disruption.Budgets[0].Nodes)
+	w.logf("desired %v budget %s", w.desired, w.pool().Spec.Disruption.Budgets[0].Nodes)
 }
 
 func conditions(claim *karpv1.NodeClaim) string {

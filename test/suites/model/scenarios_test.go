@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/repair"
 )
 
-// turns runs n turns with a pause after each.
-func (w *world) turns(n int, pause time.Duration) {
+// stepTimes runs n turns with a pause after each.
+func (w *world) stepTimes(n int, pause time.Duration) {
 	for range n {
 		if w.turn(); w.failure != "" {
 			return
@@ -40,7 +40,7 @@ func TestStartupTaintThatStays(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
 	w.csiBroken = true
-	w.turns(10, 10*time.Second)
+	w.stepTimes(10, 10*time.Second)
 	w.ends(t)
 }
 
@@ -48,7 +48,7 @@ func TestDebugPodOnBrokenMachine(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
 	w.pluginBroken = true
-	w.turns(10, 10*time.Second)
+	w.stepTimes(10, 10*time.Second)
 	w.anyNode(w.debug)
 	w.ends(t)
 }
@@ -57,9 +57,9 @@ func TestDebugPodOnBrokenMachine(t *testing.T) {
 func TestUninitializedMachineBesideIdleOne(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)
-	w.turns(20, 10*time.Second)
+	w.stepTimes(20, 10*time.Second)
 	w.csiBroken, w.desired["web"] = true, 4
-	w.turns(10, 10*time.Second)
+	w.stepTimes(10, 10*time.Second)
 	for _, claim := range w.claims() {
 		if h := w.hardware[claim.Name]; !h.clears {
 			h.dead = true

@@ -42,7 +42,7 @@ var moves = []move{
 	{"kubelets", 8, (*world).kubelets},
 	{"everybody has turns", 3, func(w *world) {
 		pause := []time.Duration{5 * time.Second, 20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(4)]
-		w.turns(1+w.rng.IntN(4), pause)
+		w.stepTimes(1+w.rng.IntN(4), pause)
 	}},
 	{"scheduler", 8, func(w *world) { w.replicate(); w.schedule() }},
 	{"users scale", 5, func(w *world) {
@@ -51,7 +51,7 @@ var moves = []move{
 		if name == "squat" {
 			w.desired[name] = w.rng.IntN(4)
 		}
-		w.tell("%d pods of %s", w.desired[name], name)
+		w.logf("%d pods of %s", w.desired[name], name)
 		w.replicate()
 	}},
 	{"a burst leaves squatters behind", 3, (*world).burst},
@@ -76,7 +76,7 @@ var moves = []move{
 	}},
 	{"a machine is not to be repaired", 1, func(w *world) {
 		w.anyNode(func(node *corev1.Node) {
-			w.tell("%s is not to be repaired", node.Name)
+			w.logf("%s is not to be repaired", node.Name)
 			node.Annotations[repair.DoNotRepair] = "true"
 			w.store.touch(node)
 		})
@@ -84,7 +84,7 @@ var moves = []move{
 	{"a claim is deleted", 1, func(w *world) {
 		if claims := w.claims(); len(claims) > 0 {
 			claim := claims[w.rng.IntN(len(claims))]
-			w.tell("somebody deletes %s", claim.Name)
+			w.logf("somebody deletes %s", claim.Name)
 			w.store.remove(claim)
 		}
 	}},
@@ -95,7 +95,7 @@ var moves = []move{
 		w.made++
 		pool := w.pool()
 		snapshottest.Labeled(map[string]string{"generation": fmt.Sprint(w.made)})(pool)
-		w.tell("the template of the pool changes")
+		w.logf("the template of the pool changes")
 		w.store.touch(pool)
 	}},
 	{"the class is edited", 1, func(w *world) {
@@ -111,21 +111,21 @@ var moves = []move{
 	{"pods do not become ready", 1, func(w *world) { w.unready = !w.unready }},
 	{"a kubelet dies", 1, func(w *world) {
 		w.anyNode(func(node *corev1.Node) {
-			w.tell("the kubelet of %s dies", node.Name)
+			w.logf("the kubelet of %s dies", node.Name)
 			w.hardware[node.Name].dead = true
 		})
 	}},
 	{"a machine does not register", 1, func(w *world) {
 		for _, claim := range w.claims() {
 			if h := w.hardware[claim.Name]; h == nil && claim.DeletionTimestamp.IsZero() {
-				w.tell("%s will not register", claim.Name)
+				w.logf("%s will not register", claim.Name)
 				w.hardware[claim.Name] = &hardware{connects: true, exposes: true, clears: true}
 			}
 		}
 	}},
 	{"a plugin dies", 1, func(w *world) {
 		w.anyNode(func(node *corev1.Node) {
-			w.tell("the plugin of %s dies", node.Name)
+			w.logf("the plugin of %s dies", node.Name)
 			w.hardware[node.Name].exposes = false
 			delete(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
 			w.store.touch(node)
@@ -134,7 +134,7 @@ var moves = []move{
 	{"a Node is removed by force", 1, func(w *world) {
 		w.anyNode(func(node *corev1.Node) {
 			if w.hardware[node.Name].dead && node.DeletionTimestamp.IsZero() {
-				w.tell("somebody removes Node %s by force", node.Name)
+				w.logf("somebody removes Node %s by force", node.Name)
 				w.store.drop(node)
 			}
 		})
@@ -165,7 +165,7 @@ func (w *world) step() {
 	n := w.rng.IntN(total)
 	for i := range moves {
 		if n -= w.habit[i]; n < 0 {
-			w.tell("%s", moves[i].name)
+			w.logf("%s", moves[i].name)
 			moves[i].does(w)
 			return
 		}
@@ -182,7 +182,7 @@ func (w *world) anyNode(does func(*corev1.Node)) {
 
 // budget sets the disruption budget of the pool.
 func (w *world) budget(nodes string) {
-	w.tell("the budget is %s", nodes)
+	w.logf("the budget is %s", nodes)
 	pool := w.pool()
 	pool.Spec.Disruption.Budgets[0].Nodes = nodes
 	w.store.touch(pool)
@@ -191,15 +191,15 @@ func (w *world) budget(nodes string) {
 // burst launches machines that are idle soon, with pods without replicas that settle on them while the stock node is cordoned. The stock node has room for two
 // of these pods, or for none. It first ends the current faults. Machines that never become ready may be on order too.
 func (w *world) burst() {
-	w.mend()
+	w.repairAll()
 	there := 2 * w.rng.IntN(2)
 	w.desired["web"], w.desired["squat"] = 3+w.rng.IntN(most-2), there
-	w.turns(4, 20*time.Second)
+	w.stepTimes(4, 20*time.Second)
 	w.cordon(true)
 	w.desired["squat"] = there + 1 + w.rng.IntN(3-there/2)
 	switch w.rng.IntN(4) {
 	case 0:
-		w.tell("the network breaks, and more is asked for")
+		w.logf("the network breaks, and more is asked for")
 		w.networkBroken = true
 		w.desired["large"] = 1 + w.rng.IntN(2)
 	case 1:
@@ -208,10 +208,10 @@ func (w *world) burst() {
 	case 2:
 		w.budget("100%")
 	}
-	w.turns(2, 20*time.Second)
+	w.stepTimes(2, 20*time.Second)
 	w.cordon(false)
 	w.desired["web"], w.desired["large"] = 0, 0
-	w.turns(3+w.rng.IntN(3), 2*time.Minute)
+	w.stepTimes(3+w.rng.IntN(3), 2*time.Minute)
 }
 
 // cordon cordons or uncordons the stock node.
@@ -224,7 +224,7 @@ func (w *world) cordon(on bool) {
 // debug creates a pod as kubectl debug node does.
 func (w *world) debug(node *corev1.Node) {
 	w.made++
-	w.tell("somebody debugs %s", node.Name)
+	w.logf("somebody debugs %s", node.Name)
 	pod := snapshottest.Pod(fmt.Sprintf("debug-%d", w.made), snapshottest.Asking("cpu", "10m"), snapshottest.Running(node.Name), func(p *corev1.Pod) {
 		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	})
@@ -238,7 +238,7 @@ func (w *world) debugPods() []*corev1.Pod {
 
 // pdb creates a PodDisruptionBudget for the pods of a workload.
 func (w *world) pdb(name string, unavailable int) {
-	w.tell("a PodDisruptionBudget of %d for %s", unavailable, name)
+	w.logf("a PodDisruptionBudget of %d for %s", unavailable, name)
 	w.store.put(&policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{

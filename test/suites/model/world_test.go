@@ -78,7 +78,7 @@ func newWorld(seed uint64) *world {
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{}, //nolint:gosec // The seed tells the run.
 		hardware: map[string]*hardware{}, idled: map[string]bool{},
 	}
-	w.store.created = func(o client.Object) { w.tell("%s creates %s", w.acting, o.GetName()) }
+	w.store.created = func(o client.Object) { w.logf("%s creates %s", w.acting, o.GetName()) }
 	w.store.evict, w.store.deleted = w.evict, w.deleted
 	class := snapshottest.Class(poolName, perGPU)
 	class.Spec.Consolidation.SettleAfter = "1m"
@@ -98,7 +98,7 @@ func newWorld(seed uint64) *world {
 
 func (w *world) now() time.Time { return w.clock.Now() }
 
-func (w *world) tell(format string, args ...any) {
+func (w *world) logf(format string, args ...any) {
 	w.trace = append(w.trace, w.now().Format("02 15:04:05 ")+fmt.Sprintf(format, args...))
 }
 
@@ -161,7 +161,7 @@ func has(claim *karpv1.NodeClaim, conditionType string) bool {
 	})
 }
 
-func (w *world) says(claim *karpv1.NodeClaim, conditionType string) {
+func (w *world) setCondition(claim *karpv1.NodeClaim, conditionType string) {
 	claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{
 		Type: conditionType, Status: metav1.ConditionTrue, Reason: conditionType, LastTransitionTime: metav1.NewTime(w.now().Truncate(time.Second)),
 	})

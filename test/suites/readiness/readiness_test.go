@@ -43,7 +43,7 @@ func TestNodeOpensOnceItsReplicasAreAllocatable(t *testing.T) {
 	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
 	w.must(k.Start(t.Context()))
 	t.Cleanup(k.Stop)
-	stop := w.tell(k)
+	stop := w.copyAllocatable(k)
 	defer stop()
 
 	// No controller creates the DaemonSet's pods here.
@@ -66,18 +66,18 @@ func TestNodeOpensOnceItsReplicasAreAllocatable(t *testing.T) {
 	w.must(cmd.Wait())
 }
 
-// tell copies the kubelet's allocatable replicas to the Node until it is stopped.
-func (w *world) tell(k *plugintest.Kubelet) (stop func()) {
+// copyAllocatable copies the kubelet's allocatable replicas to the Node until it is stopped.
+func (w *world) copyAllocatable(k *plugintest.Kubelet) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		told := -1
+		last := -1
 		for ctx.Err() == nil {
-			if n := k.Allocatable(v1alpha1.ResourceGPUShared); n != told {
+			if n := k.Allocatable(v1alpha1.ResourceGPUShared); n != last {
 				patch := fmt.Sprintf(`{"status":{"capacity":{%q:"%d"},"allocatable":{%q:"%d"}}}`, v1alpha1.ResourceGPUShared, n, v1alpha1.ResourceGPUShared, n)
 				if _, err := w.clients.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err == nil {
-					told = n
+					last = n
 				}
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -60,11 +60,11 @@ func TestCapacityBufferAddsHeadroom(t *testing.T) {
 	w.wantClaims(2) // A machine has room for ten.
 	w.reconciles(provisions, "")
 	w.wantClaims(2)
-	w.looks(w.poolController())
+	w.reconcilesPools(w.poolController())
 	w.wantCondition(np, v1alpha1.ConditionHeadroomReady, "Unknown", "HeadroomComing")
 
 	w.delete(template)
-	w.looks(w.poolController())
+	w.reconcilesPools(w.poolController())
 	if w.read(np); poolCondition(np, v1alpha1.ConditionHeadroomReady).Type != "" {
 		t.Error("the pool keeps headroom for a template that is gone")
 	}

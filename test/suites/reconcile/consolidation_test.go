@@ -30,8 +30,8 @@ func (w *world) underutilized() []string {
 	return names
 }
 
-// ponders runs the controller until it has confirmed a cheaper layout.
-func (w *world) ponders(controller *disruption.Controller) {
+// confirmsLayout runs the controller until it has confirmed a cheaper layout.
+func (w *world) confirmsLayout(controller *disruption.Controller) {
 	w.t.Helper()
 	for range 3 {
 		w.reconciles(controller, "")
@@ -74,7 +74,7 @@ func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 	if len(marked) != 1 {
 		t.Fatalf("%v are marked, want one of two", marked)
 	}
-	w.wantTold(1, "Normal Replacing the machines cost $0.526 an hour less without it; its pods get a new place first")
+	w.wantEvents(1, "Normal Replacing the machines cost $0.526 an hour less without it; its pods get a new place first")
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(2)
 
@@ -88,8 +88,8 @@ func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 	if w.read(claim); !going(claim) {
 		t.Fatalf("%s stays, though its pods have places", marked[0])
 	}
-	w.wantTold(1, "its 5 pods have a new place: the machines cost $0.526 an hour less without it")
-	w.ponders(controller)
+	w.wantEvents(1, "its 5 pods have a new place: the machines cost $0.526 an hour less without it")
+	w.confirmsLayout(controller)
 	for _, node := range nodes {
 		w.read(node)
 		if got, want := tainted(node, v1alpha1.SurplusTaintKey), node.Name == marked[0]; got != want {
@@ -105,7 +105,7 @@ func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 func TestCrashBetweenMarksDoesNotChangeResult(t *testing.T) {
 	w := newWorld(t)
 	for after := range 4 {
-		w.anew()
+		w.reset()
 		w.halfEmpty("crash-1", "crash-2", "crash-3", "crash-4")
 		left, crash := after, errors.New("the process ends here")
 		dying := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
@@ -116,7 +116,7 @@ func TestCrashBetweenMarksDoesNotChangeResult(t *testing.T) {
 				return c.Patch(ctx, o, p, options...)
 			},
 		})
-		controller := disruption.New(disruption.Config{Client: dying, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+		controller := disruption.New(disruption.Config{Client: dying, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: tolerations})
 		for range 3 {
 			if _, err := controller.Reconcile(t.Context(), reconcile.Request{}); errors.Is(err, crash) {
 				break
@@ -176,8 +176,8 @@ func TestMarksOfOneStepAreSeenTogether(t *testing.T) {
 			return c.Patch(ctx, o, p, options...)
 		},
 	})
-	controller := disruption.New(disruption.Config{Client: watched, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
-	w.ponders(controller)
+	controller := disruption.New(disruption.Config{Client: watched, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: tolerations})
+	w.confirmsLayout(controller)
 	if marks != 2 {
 		t.Fatalf("%d machines are marked, want 2", marks)
 	}
@@ -190,12 +190,12 @@ func TestUnprofitableMarkIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("back-1", "back-2")
 	controller := w.disruption()
-	w.ponders(controller)
+	w.confirmsLayout(controller)
 	marked := w.underutilized()
 	if len(marked) != 1 {
 		t.Fatalf("%v are marked, want one of two", marked)
 	}
-	w.told()
+	w.events()
 	// Pods arrive that need the room.
 	other := nodes[0]
 	if other.Name == marked[0] {
@@ -218,10 +218,10 @@ func TestWhenIdlePolicyMovesNoPods(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("idle-only-1", "idle-only-2")
 	controller := w.disruption()
-	w.ponders(controller)
+	w.confirmsLayout(controller)
 	w.consolidates("idle-only-1", func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })
 	for range 3 {
-		w.ponders(controller)
+		w.confirmsLayout(controller)
 	}
 	if got := w.underutilized(); len(got) != 0 {
 		t.Errorf("%v are marked", got)
@@ -265,11 +265,11 @@ func TestEventReportsWhatBlocksConsolidation(t *testing.T) {
 			pool, nodes := w.halfEmpty("kept-1", "kept-2")
 			c.edit(w, pool, nodes)
 			w.clock.Step(10 * time.Minute)
-			w.ponders(w.disruption())
+			w.confirmsLayout(w.disruption())
 			if got := w.underutilized(); len(got) != 0 {
 				t.Errorf("%v are marked", got)
 			}
-			w.wantTold(1, "Normal UnderutilizedButKept the machines would cost less without it, and kept: "+c.want)
+			w.wantEvents(1, "Normal UnderutilizedButKept the machines would cost less without it, and kept: "+c.want)
 		})
 	}
 }
@@ -285,7 +285,7 @@ func TestMachineWithOnlyNonGPUPodsIsIdle(t *testing.T) {
 	w.idle(controller)
 	w.reconciles(controller, "")
 	w.wantGoing(claim, false)
-	w.wantTold(1, "IdleButKept")
+	w.wantEvents(1, "IdleButKept")
 	cpu := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}}
 	w.create(cpu)
 	cpu.Spec.Taints = nil
@@ -297,6 +297,6 @@ func TestMachineWithOnlyNonGPUPodsIsIdle(t *testing.T) {
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	if w.read(claim); !going(claim) {
-		t.Errorf("the machine stays for %s: %q", squatter.Name, w.told())
+		t.Errorf("the machine stays for %s: %q", squatter.Name, w.events())
 	}
 }

@@ -55,7 +55,7 @@ func (w *world) live(writes int) *life {
 	l.once = []reconcile.Reconciler{
 		w.poolControllerWith(c),
 		w.provisioning(func(config *provisioning.Config) { config.Client, config.Planner = c, w.planner }),
-		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne}),
+		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
 	}
 	// The API server sets creation times by its own clock, while the controllers' clock runs ahead.
 	l.launch = w.launch(func(config *launch.Config) { config.Client, config.Timeout = c, time.Hour })
@@ -108,23 +108,23 @@ func (l *life) write(do func() error) error {
 	return do()
 }
 
-// looks runs every controller once. It stops when the process dies.
-func (l *life) looks() {
+// reconcilesAll runs every controller once. It stops when the process dies.
+func (l *life) reconcilesAll() {
 	l.w.t.Helper()
 	for _, r := range l.once {
-		l.look(r, "")
+		l.reconciles(r, "")
 	}
 	for _, claim := range l.w.claims() {
 		l.known[claim.Name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.known)) {
-		l.look(l.launch, name)
-		l.look(l.ready, name)
+		l.reconciles(l.launch, name)
+		l.reconciles(l.ready, name)
 	}
-	l.w.told() // The recorder's buffer is bounded.
+	l.w.events() // The recorder's buffer is bounded.
 }
 
-func (l *life) look(r reconcile.Reconciler, name string) {
+func (l *life) reconciles(r reconcile.Reconciler, name string) {
 	l.w.t.Helper()
 	if l.dead {
 		return
@@ -135,11 +135,11 @@ func (l *life) look(r reconcile.Reconciler, name string) {
 	}
 }
 
-// goesOn simulates a number of minutes. In each minute the controllers run, then Karpenter, the cloud, the scheduler and the pods' owner act.
-func (l *life) goesOn(minutes int) {
+// simulates runs a number of minutes. In each minute the controllers run, then Karpenter, the cloud, the scheduler and the pods' owner act.
+func (l *life) simulates(minutes int) {
 	l.w.t.Helper()
 	for range minutes {
-		if l.looks(); l.dead {
+		if l.reconcilesAll(); l.dead {
 			return
 		}
 		l.w.others()
@@ -338,7 +338,7 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 			w := newWorld(t)
 			c.begin(w)
 			l := w.live(math.MaxInt)
-			l.goesOn(minutes)
+			l.simulates(minutes)
 			want := w.outcome()
 			for _, words := range c.want {
 				if !slices.ContainsFunc(want, func(line string) bool { return strings.Contains(line, words) }) {
@@ -350,15 +350,15 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 			}
 			t.Logf("%d writes", l.writes)
 			for n := range l.writes {
-				w.anew()
+				w.reset()
 				c.begin(w)
 				first := w.live(n)
-				first.goesOn(minutes)
+				first.simulates(minutes)
 				if !first.dead {
 					t.Fatalf("no crash after %d writes", n)
 				}
 				second := w.live(math.MaxInt)
-				second.goesOn(minutes)
+				second.simulates(minutes)
 				if diff := cmp.Diff(want, w.outcome()); diff != "" {
 					t.Errorf("after a crash upon %d writes (-without a crash +with it)\n%s", n, diff)
 				}

@@ -23,11 +23,11 @@ const noGrace = client.GracePeriodSeconds(0)
 
 const settle = 10 * time.Second
 
-// borne are the tolerations of unhealthy machines in all tests.
-var borne = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
+// tolerations are the tolerations of unhealthy machines in all tests.
+var tolerations = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
 
 func (w *world) disruption() *disruption.Controller {
-	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: tolerations})
 }
 
 // idle brings an empty machine to the point where it is about to be removed: annotated as idle, idle for long enough, tainted, and almost settled.
@@ -102,9 +102,9 @@ func TestIdleMachineIsMarkedTaintedAndDeleted(t *testing.T) {
 	w.wantMarks(node, true, true)
 
 	w.watched(controller, claim)
-	w.wantTold(1, "Normal Idle node idle-1 has been idle")
+	w.wantEvents(1, "Normal Idle node idle-1 has been idle")
 	w.reconciles(controller, "")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 	if n := w.counted("karve_nodeclaims_deleted_total"); n != 1 {
 		t.Errorf("%v deletions were counted, want 1", n)
 	}
@@ -185,7 +185,7 @@ func TestDoNotDisruptNodeStaysWithOneEvent(t *testing.T) {
 	for range 3 {
 		w.reconciles(controller, "")
 	}
-	w.wantTold(1, "Normal IdleButKept")
+	w.wantEvents(1, "Normal IdleButKept")
 	w.wantMarks(node, true, false)
 	delete(node.Annotations, karpv1.DoNotDisruptAnnotationKey)
 	w.update(node)
@@ -210,7 +210,7 @@ func TestDaemonPDBKeepsNode(t *testing.T) {
 	w.clock.Step(time.Hour)
 	w.reconciles(controller, "")
 	w.reconciles(controller, "")
-	w.wantTold(1, "PodDisruptionBudget default/agent")
+	w.wantEvents(1, "PodDisruptionBudget default/agent")
 	w.wantMarks(node, true, false)
 
 	pdb.Status.DisruptionsAllowed = 1
@@ -246,7 +246,7 @@ func TestNodePoolBudgetLimitsRemovals(t *testing.T) {
 	}
 	controller := w.disruption()
 	w.idle(controller)
-	w.wantTold(2, "the disruption budgets of NodePool budget allow 1")
+	w.wantEvents(2, "the disruption budgets of NodePool budget allow 1")
 	for range 3 {
 		w.reconciles(controller, "")
 	}

@@ -73,20 +73,20 @@ func TestUnknownFieldsAreReportedButDoNotBlockLaunches(t *testing.T) {
 	controller := w.poolController()
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionFieldsHonored, "True", "FieldsHonored")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 
 	w.gains("nodepools.karpenter.sh", "spec.template.spec.kubelet")
 	w.gains("gpunodeclasses.karve.sh", "spec.sharing.isolation")
 	class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "newer"}}
 	w.sets(np, "karpenter.sh/v1", "NodePool", "spec.template.spec.kubelet")
 	w.sets(class, v1alpha1.GroupVersion.String(), v1alpha1.Kind, "spec.sharing.isolation")
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	if c := w.wantCondition(np, v1alpha1.ConditionFieldsHonored, "False", "UnknownField"); c.ObservedGeneration != np.Generation ||
 		c.Message != "spec.template.spec.kubelet is not known to this version of Karve and has no effect: remove it, or upgrade Karve" {
 		t.Errorf("the condition is %+v", c)
 	}
 	w.wantCondition(np, status.ConditionReady, "True", "")
-	w.wantTold(1, "Warning UnknownField")
+	w.wantEvents(1, "Warning UnknownField")
 	w.read(class)
 	if c := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionFieldsHonored); c == nil || c.Status != metav1.ConditionFalse ||
 		c.ObservedGeneration != class.Generation || !strings.HasPrefix(c.Message, "spec.sharing.isolation is not known") {
@@ -111,6 +111,6 @@ func TestUnhonoredFieldIsReportedByPool(t *testing.T) {
 	w.wantCondition(np, status.ConditionReady, "True", "")
 	np.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
 	w.update(np)
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantCondition(np, v1alpha1.ConditionFieldsHonored, "True", "")
 }

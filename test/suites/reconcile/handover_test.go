@@ -82,7 +82,7 @@ func TestHandoverMovesPodsToOneNodeAfterAnother(t *testing.T) {
 	if len(ending) != 3 || left != 3 || goes() {
 		t.Fatalf("%d pods are evicted and %d are not, and the machine goes: %t; want the three that have room on one machine", len(ending), left, goes())
 	}
-	w.wantTold(3, "Normal Moved has room on another node: spec.template of NodePool hand has changed")
+	w.wantEvents(3, "Normal Moved has room on another node: spec.template of NodePool hand has changed")
 
 	// The replacements of the evicted pods come up there. A restarted controller continues.
 	for i := range ending {
@@ -151,5 +151,5 @@ func TestHandoverRespectsPodDisruptionBudgets(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantMarks(old, false, false)
 	w.reconciles(controller, "")
-	w.wantTold(1, "may not be evicted: PodDisruptionBudget default/web")
+	w.wantEvents(1, "may not be evicted: PodDisruptionBudget default/web")
 }

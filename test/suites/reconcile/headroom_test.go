@@ -50,7 +50,7 @@ func TestHeadroomIsLaunchedKeptAndRemoved(t *testing.T) {
 	for _, claim := range claims {
 		physicalRequestsOnly(t, &claim)
 	}
-	w.looks(reports)
+	w.reconcilesPools(reports)
 	w.wantCondition(np, v1alpha1.ConditionHeadroomReady, "Unknown", "HeadroomComing")
 	w.restart() // The controller reads what was launched, and remembers nothing.
 	provisions, reports = w.provisioning(), w.poolController()
@@ -59,7 +59,7 @@ func TestHeadroomIsLaunchedKeptAndRemoved(t *testing.T) {
 	w.wantClaims(2)
 
 	w.allStart()
-	w.looks(reports)
+	w.reconcilesPools(reports)
 	w.wantCondition(np, v1alpha1.ConditionHeadroomReady, "True", "HeadroomFree")
 	for state, want := range map[string]float64{"wanted": 15, "free": 15} {
 		if n := w.headroom(state); n != want {
@@ -75,7 +75,7 @@ func TestHeadroomIsLaunchedKeptAndRemoved(t *testing.T) {
 		w.reconciles(provisions, "")
 	}
 	w.wantClaims(2)
-	w.wantTold(0, "Warning")
+	w.wantEvents(0, "Warning")
 
 	// With ten replicas less, either of the two machines is surplus.
 	w.read(class)
@@ -90,7 +90,7 @@ func TestHeadroomIsLaunchedKeptAndRemoved(t *testing.T) {
 	w.read(class)
 	class.Spec.Headroom = nil
 	w.update(class)
-	w.looks(reports)
+	w.reconcilesPools(reports)
 	if w.read(np); poolCondition(np, v1alpha1.ConditionHeadroomReady).Type != "" || w.counted("karve_pool_headroom_replicas") != 0 {
 		t.Error("the pool still speaks of headroom")
 	}
@@ -107,7 +107,7 @@ func TestHeadroomIsLaunchedAfterPods(t *testing.T) {
 	w.wantClaims(2)
 	w.reconciles(provisions, "")
 	w.wantClaims(2)
-	w.wantTold(0, "Warning")
+	w.wantEvents(0, "Warning")
 
 	w.allStart()
 	w.read(np)
@@ -116,9 +116,9 @@ func TestHeadroomIsLaunchedAfterPods(t *testing.T) {
 	w.pods("more", 12)
 	w.reconciles(provisions, "")
 	w.wantClaims(2)
-	w.looks(w.poolController())
+	w.reconcilesPools(w.poolController())
 	w.wantCondition(np, v1alpha1.ConditionHeadroomReady, "False", "LimitReached")
-	w.wantTold(1, "LimitReached")
+	w.wantEvents(1, "LimitReached")
 }
 
 func TestInvalidHeadroomIsReportedByClass(t *testing.T) {
@@ -129,7 +129,7 @@ func TestInvalidHeadroomIsReportedByClass(t *testing.T) {
 	np := w.pool("unread")
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(0)
-	w.looks(w.poolController())
+	w.reconcilesPools(w.poolController())
 	class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "unread"}}
 	w.read(class)
 	i := slices.IndexFunc(class.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionAccepted })

@@ -79,11 +79,11 @@ func TestHostileObjectsDoNotBlockPodsOnRealAPIServer(t *testing.T) {
 		t.Errorf("%v plans were rejected", n)
 	}
 	for _, r := range []reconcile.Reconciler{w.poolController(), w.usage(), w.disruption()} {
-		w.survives(r, "")
+		w.mayFail(r, "")
 	}
 	for _, claim := range claims {
-		w.survives(w.launch(), claim)
-		w.survives(w.readiness(), claim)
+		w.mayFail(w.launch(), claim)
+		w.mayFail(w.readiness(), claim)
 	}
 	np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "sane"}}
 	w.wantCondition(np, karpv1.ConditionTypeValidationSucceeded, "True", "")
@@ -116,8 +116,8 @@ func (w *world) take(all client.Client, o client.Object) error {
 	return nil
 }
 
-// survives runs a reconciler, which may return an error about hostile objects but must not panic.
-func (w *world) survives(r reconcile.Reconciler, name string) {
+// mayFail runs a reconciler, which may return an error about hostile objects but must not panic.
+func (w *world) mayFail(r reconcile.Reconciler, name string) {
 	w.t.Helper()
 	if _, err := r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}); err != nil {
 		w.t.Logf("%T of %q: %.300v", r, name, err)

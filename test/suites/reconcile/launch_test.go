@@ -87,14 +87,14 @@ func TestHungClaimIsDeletedAfterRefusalIsPersisted(t *testing.T) {
 	if r := w.wantPause("hang"); r.NotBefore.After(w.clock.Now().Add(time.Minute)) || !strings.Contains(r.Message, "see that Karpenter runs") {
 		t.Errorf("refused until %s: %s", r.NotBefore, r.Message)
 	}
-	w.wantTold(1, "Warning LaunchesPaused launches are paused until")
+	w.wantEvents(1, "Warning LaunchesPaused launches are paused until")
 
 	// The deletion of the claim is not a second refusal.
 	w.reconciles(controller, "hang-1")
 	w.release(claim)
 	w.reconciles(controller, "hang-1")
 	w.wantPause("hang")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 	if refused, deleted := w.counted("karve_launch_refused_total"), w.counted("karve_nodeclaims_deleted_total"); refused != 1 || deleted != 1 {
 		t.Errorf("counted %v refusals and %v deletions, want one each", refused, deleted)
 	}
@@ -113,7 +113,7 @@ func TestClaimsThatHangTogetherCountAsOneFailure(t *testing.T) {
 		w.reconciles(controller, name)
 	}
 	w.wantPause("together")
-	w.wantTold(1, "LaunchesPaused")
+	w.wantEvents(1, "LaunchesPaused")
 	for _, claim := range w.wantClaims(3) {
 		if claim.DeletionTimestamp.IsZero() {
 			t.Errorf("%s still blocks stock Karpenter", claim.Name)
@@ -124,7 +124,7 @@ func TestClaimsThatHangTogetherCountAsOneFailure(t *testing.T) {
 func TestFailingClaimIsDeletedSooner(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("failing-1", w.shared("failing"))
-	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "LaunchFailed", Message: strings.Repeat("no rights ", 200)})
+	w.setClaimCondition(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "LaunchFailed", Message: strings.Repeat("no rights ", 200)})
 	controller := w.launch()
 	w.clock.SetTime(claim.CreationTimestamp.Add(14 * time.Second))
 	if again := w.reconciles(controller, "failing-1").RequeueAfter; again != time.Second {
@@ -138,7 +138,7 @@ func TestFailingClaimIsDeletedSooner(t *testing.T) {
 	if r := w.wantPause("failing"); !strings.Contains(r.Message, "LaunchFailed: no rights") {
 		t.Errorf("the message is %q", r.Message)
 	}
-	for _, e := range w.told() {
+	for _, e := range w.events() {
 		// The fake recorder puts type and reason before the note.
 		if note := strings.TrimPrefix(e, "Warning LaunchesPaused "); len(note) > 1024 {
 			t.Errorf("the API refuses an event with a note of %d bytes", len(note))
@@ -171,7 +171,7 @@ func TestClaimDeletedBeforeLaunchPausesLaunches(t *testing.T) {
 			if !w.ledger.QuietUntil().IsZero() {
 				t.Error("a refusal that Karpenter reported at once pauses all launches")
 			}
-			w.wantTold(1, "LaunchesPaused")
+			w.wantEvents(1, "LaunchesPaused")
 			if n := w.counted("karve_nodeclaims_deleted_total"); n != 0 {
 				t.Errorf("%v deletions were counted, though it was not ours", n)
 			}
@@ -214,7 +214,7 @@ func TestLaunchedClaimIsLeftAlone(t *testing.T) {
 	w.reconciles(controller, "fine-1")
 	w.release(claim)
 	w.reconciles(controller, "fine-1")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 	if all := w.refusals("fine"); len(all) != 0 {
 		t.Errorf("the status holds %v", all)
 	}
@@ -414,7 +414,7 @@ func TestEventExplainsRefusedClaim(t *testing.T) {
 			w.pods("web", 1)
 			w.reconciles(w.provisioning(), "")
 			w.wantClaims(0)
-			w.wantTold(1, "OfferingsUnavailable")
+			w.wantEvents(1, "OfferingsUnavailable")
 		})
 	}
 }
@@ -578,7 +578,7 @@ func TestNodeClassFaultStopsLaunchesUntilClassChanges(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("fault")
 	claim := w.claim("fault-1", pool)
-	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "AMINotFound", Message: "AMI used for instance launch either does not exist or you don't have permissions to use it"})
+	w.setClaimCondition(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "AMINotFound", Message: "AMI used for instance launch either does not exist or you don't have permissions to use it"})
 	w.clock.SetTime(claim.CreationTimestamp.Time)
 	controller := w.launch()
 	w.reconciles(controller, claim.Name)
@@ -660,7 +660,7 @@ func TestInterruptedSpotOfferingIsRefused(t *testing.T) {
 	if len(all) != 1 || all[0].InstanceType != "g4dn.2xlarge" || all[0].Zone != "us-east-1b" || all[0].CapacityType != "spot" || all[0].Failures != 1 || all[0].Reason != v1alpha1.RefusalSpotInterrupted {
 		t.Errorf("refused: %+v, want what was interrupted, once", all)
 	}
-	w.wantTold(1, "SpotInterrupted")
+	w.wantEvents(1, "SpotInterrupted")
 	if n := w.counted("karve_launch_refused_total"); n != 0 {
 		t.Errorf("%v launches are counted as refused", n)
 	}

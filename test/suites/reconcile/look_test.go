@@ -59,7 +59,7 @@ func TestClusterShowsWhatCachesShow(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if turn := turnOf(w.cluster(), pod.Name); turn != fmt.Sprint(i) {
+		if turn := versionOf(w.cluster(), pod.Name); turn != fmt.Sprint(i) {
 			t.Fatalf("a look shows turn %q of %s, want %d", turn, pod.Name, i)
 		}
 	}
@@ -69,7 +69,7 @@ func TestClusterShowsWhatCachesShow(t *testing.T) {
 	}
 }
 
-func turnOf(c *snapshot.Cluster, name string) string {
+func versionOf(c *snapshot.Cluster, name string) string {
 	for _, pod := range c.Indexed().Pending() {
 		if pod.Name == name {
 			return pod.Annotations["turn"]

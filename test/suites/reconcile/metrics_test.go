@@ -34,7 +34,7 @@ func TestMetricsShowAgeOfPendingPodsAndClaims(t *testing.T) {
 		t.Errorf("the last plan was made at %v, want now, %d", at, w.clock.Now().Unix())
 	}
 	w.clock.Step(5 * time.Minute)
-	w.looks(w.poolController())
+	w.reconcilesPools(w.poolController())
 	if n, age := w.counted("karve_pool_nodeclaims"), w.counted("karve_pool_nodeclaims_oldest_seconds"); n != 1 || age < 470 || age > 500 {
 		t.Errorf("%v NodeClaims, the oldest of %v seconds; want %s of about 480", n, age, claim.Name)
 	}

@@ -21,12 +21,12 @@ func (w *world) poolController() *pool.Controller { return w.poolControllerWith(
 
 func (w *world) poolControllerWith(c client.Client) *pool.Controller {
 	return &pool.Controller{Config: pool.Config{
-		Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute, Tolerations: borne,
+		Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute, Tolerations: tolerations,
 	}}
 }
 
-// looks lets the controller's interval pass and runs it.
-func (w *world) looks(controller *pool.Controller) {
+// reconcilesPools lets the controller's interval pass and runs it.
+func (w *world) reconcilesPools(controller *pool.Controller) {
 	w.t.Helper()
 	w.clock.Step(time.Second)
 	w.reconciles(controller, "")
@@ -80,11 +80,11 @@ func TestPoolReportsResourcesAndReadiness(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 
 	// Nothing has changed, so nothing is written.
 	before, classBefore := np.ResourceVersion, class.ResourceVersion
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.read(np)
 	w.read(class)
 	if np.ResourceVersion != before || class.ResourceVersion != classBefore {
@@ -117,13 +117,13 @@ func TestPoolReportsMissingClasses(t *testing.T) {
 		w.wantCondition(np, status.ConditionReady, "False", "")
 	}
 	w.wantCondition(missing, karpv1.ConditionTypeValidationSucceeded, "Unknown", "GPUNodeClassNotFound")
-	w.wantTold(4, "Warning")
-	w.looks(controller)
-	w.wantTold(0, "")
+	w.wantEvents(4, "Warning")
+	w.reconcilesPools(controller)
+	w.wantEvents(0, "")
 
 	// Once the class exists, the pool becomes ready.
 	w.class("missing")
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantCondition(missing, status.ConditionReady, "True", "")
 }
 
@@ -135,7 +135,7 @@ func TestPoolWithoutTaintIsRefused(t *testing.T) {
 	w.pods("web", 1)
 	w.reconciles(w.poolController(), "")
 	w.wantCondition(np, karpv1.ConditionTypeValidationSucceeded, "False", "NoTaint")
-	w.wantTold(1, "Warning NoTaint")
+	w.wantEvents(1, "Warning NoTaint")
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(0)
 }
@@ -178,10 +178,10 @@ func TestBrokenPluginClosesPoolUntilProbeSucceeds(t *testing.T) {
 	w.clock.Step(replicasTimeout)
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing")
-	w.wantTold(1, "Warning ReplicasMissing")
+	w.wantEvents(1, "Warning ReplicasMissing")
 	for _, claim := range w.wantClaims(3) {
 		w.reconciles(readiness, claim.Name)
-		w.goes(&claim)
+		w.wantDeleted(&claim)
 	}
 	w.reconciles(provisioning, "")
 	w.wantClaims(0)
@@ -202,7 +202,7 @@ func TestBrokenPluginClosesPoolUntilProbeSucceeds(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing")
 	w.reconciles(readiness, bad.Name)
-	w.goes(&bad)
+	w.wantDeleted(&bad)
 	w.reconciles(provisioning, "")
 	w.wantClaims(0)
 
@@ -224,10 +224,10 @@ func TestBrokenPluginClosesPoolUntilProbeSucceeds(t *testing.T) {
 	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
 		t.Fatal("the node was not admitted")
 	}
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
 	w.initialized(&good, node)
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "True", "ReplicasHealthy")
 	w.reconciles(provisioning, "")
 	w.wantClaims(3)
@@ -236,7 +236,7 @@ func TestBrokenPluginClosesPoolUntilProbeSucceeds(t *testing.T) {
 // initialized marks the claim and its Node as initialized, as Karpenter does.
 func (w *world) initialized(claim *karpv1.NodeClaim, node *corev1.Node) {
 	w.t.Helper()
-	w.says(claim, status.Condition{Type: karpv1.ConditionTypeInitialized, Status: "True", Reason: "Initialized"})
+	w.setClaimCondition(claim, status.Condition{Type: karpv1.ConditionTypeInitialized, Status: "True", Reason: "Initialized"})
 	w.read(node)
 	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
 	w.update(node)
@@ -250,8 +250,8 @@ func (w *world) starts(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
 	return w.node(claim, replicas)
 }
 
-// goes checks that the claim is deleted, and removes its Node as Karpenter does.
-func (w *world) goes(claim *karpv1.NodeClaim) {
+// wantDeleted checks that the claim is deleted, and removes its Node as Karpenter does.
+func (w *world) wantDeleted(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	if w.read(claim) {
 		w.t.Fatalf("NodeClaim %s was not deleted", claim.Name)
@@ -292,7 +292,7 @@ func TestStatusConflictDoesNotBlockOtherPools(t *testing.T) {
 		t.Errorf("what somebody else wrote was overwritten: %+v", theirs.Status)
 	}
 	w.gatherer.Cached = w.WithWatch
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantCondition(theirs, status.ConditionReady, "True", "")
 	if theirs.Status.NodeClassObservedGeneration != 7 {
 		t.Errorf("what somebody else wrote was lost: %+v", theirs.Status)
@@ -312,7 +312,7 @@ func TestPoolChangesAreBatched(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantCondition(np, status.ConditionReady, "True", "")
 	w.delete(np)
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	if n := w.counted("karve_pool_nodes"); n != 0 {
 		t.Errorf("a pool that is gone has %v nodes", n)
 	}

@@ -79,7 +79,7 @@ func TestClaimDeletedWithItsPoolDoesNotPauseLaunches(t *testing.T) {
 		claim := w.wantClaims(1)[0]
 		controller := w.launch()
 		w.reconciles(controller, claim.Name)
-		w.told()
+		w.events()
 		remove()
 		w.delete(&claim)
 		for range 2 {
@@ -89,7 +89,7 @@ func TestClaimDeletedWithItsPoolDoesNotPauseLaunches(t *testing.T) {
 		if all := w.refusals("short"); len(all) != 0 {
 			w.t.Errorf("the status holds %+v", all)
 		}
-		w.wantTold(0, "")
+		w.wantEvents(0, "")
 		if n := w.counted("karve_launch_refused_total"); n != 0 {
 			w.t.Errorf("%v refusals are counted", n)
 		}

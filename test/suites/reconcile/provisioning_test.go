@@ -79,7 +79,7 @@ func TestProvisioningLaunchesWithoutSearchTime(t *testing.T) {
 	if len(w.claims()) == 0 {
 		t.Error("nothing is launched")
 	}
-	w.wantTold(0, "Warning")
+	w.wantEvents(0, "Warning")
 }
 
 func physicalRequestsOnly(t *testing.T, claim *karpv1.NodeClaim) {
@@ -126,9 +126,9 @@ func TestProvisioningLaunchesNothingTwice(t *testing.T) {
 
 	w.reconciles(controller, "")
 	w.wantClaims(2)
-	w.wantTold(11, "Normal Nominated")
+	w.wantEvents(11, "Normal Nominated")
 	w.reconciles(controller, "")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 
 	w.restart()
 	w.reconciles(w.provisioning(), "")
@@ -231,7 +231,7 @@ func TestLimitsCountHardware(t *testing.T) {
 		w.reconciles(controller, "")
 		w.wantClaims(2)
 	}
-	w.wantTold(5, "Warning LimitReached")
+	w.wantEvents(5, "Warning LimitReached")
 }
 
 func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
@@ -244,9 +244,9 @@ func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
 	controller := w.provisioning()
 	w.reconciles(controller, "")
 	w.wantClaims(0)
-	w.wantTold(2, "Warning LeftToKarpenter NodePool theirs")
+	w.wantEvents(2, "Warning LeftToKarpenter NodePool theirs")
 	w.reconciles(controller, "")
-	w.wantTold(0, "LeftToKarpenter")
+	w.wantEvents(0, "LeftToKarpenter")
 }
 
 func TestRejectedClaimDoesNotBlockOthers(t *testing.T) {
@@ -288,7 +288,7 @@ func TestUnreadyNodeClassBlocksLaunches(t *testing.T) {
 	w.updateStatus(inner)
 	w.reconciles(controller, "")
 	w.wantClaims(0)
-	w.wantTold(1, "Warning PoolClosed")
+	w.wantEvents(1, "Warning PoolClosed")
 
 	inner.Object["status"] = map[string]any{"conditions": []any{condition("True", inner.GetGeneration()+1)}}
 	w.updateStatus(inner)
@@ -308,7 +308,7 @@ func TestMachineIsLaunchedInZoneOfVolume(t *testing.T) {
 	w.pods("reads", 1, snapshottest.Claiming("data"))
 	w.pods("waits", 1, snapshottest.Claiming("nowhere"))
 	w.reconciles(w.provisioning(), "")
-	w.wantTold(1, "VolumesNotReady PersistentVolumeClaim default/nowhere does not exist")
+	w.wantEvents(1, "VolumesNotReady PersistentVolumeClaim default/nowhere does not exist")
 	claim := w.wantClaims(1)[0]
 	if _, zone, _ := snapshot.ShapeOf(&claim); zone != "us-east-1b" {
 		t.Errorf("the machine is in %s", zone)

@@ -79,9 +79,9 @@ func TestStartupTaintIsRemovedOncePromisedReplicasExist(t *testing.T) {
 	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) || !tainted(node, v1alpha1.ResourceGPUShared) {
 		t.Errorf("taints are %v, want that of the pool alone", node.Spec.Taints)
 	}
-	w.wantTold(1, "Normal ReplicasReady")
+	w.wantEvents(1, "Normal ReplicasReady")
 	w.reconciles(controller, "ready-1")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 }
 
 func TestForeignNodesAreLeftAlone(t *testing.T) {
@@ -98,7 +98,7 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 	w.release(claim)
 	w.delete(claim)
 	w.reconciles(w.readiness(), "others-1")
-	w.wantTold(0, "")
+	w.wantEvents(0, "")
 }
 
 func TestBrokenNodeIsRemovedOncePoolIsClosed(t *testing.T) {
@@ -119,7 +119,7 @@ func TestBrokenNodeIsRemovedOncePoolIsClosed(t *testing.T) {
 		t.Fatal("the broken node was not removed")
 	}
 	w.reconciles(controller, "broken-1")
-	w.wantTold(1, "Warning ReplicasMissing node broken-1 exposes 3 of 10")
+	w.wantEvents(1, "Warning ReplicasMissing node broken-1 exposes 3 of 10")
 	if n := w.counted("karve_nodeclaims_deleted_total"); n != 1 {
 		t.Errorf("%v deletions were counted, want 1", n)
 	}
@@ -159,7 +159,7 @@ func TestUsedBrokenNodeIsKeptForAnotherTimeout(t *testing.T) {
 					t.Errorf("look again after %s, want %s", again, replicasTimeout)
 				}
 			}
-			w.wantTold(1, "Warning BrokenButKept")
+			w.wantEvents(1, "Warning BrokenButKept")
 			if w.read(claim); !claim.DeletionTimestamp.IsZero() {
 				t.Fatal("a node was given back with a pod on it")
 			}
@@ -212,7 +212,7 @@ func TestUninitializedNodeIsRemoved(t *testing.T) {
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
 		t.Fatal("it is kept")
 	}
-	w.wantTold(1, "Warning NotInitialized")
+	w.wantEvents(1, "Warning NotInitialized")
 }
 
 func TestClaimOfDeletedNodeIsDeleted(t *testing.T) {
@@ -273,7 +273,7 @@ func TestBrokenNodeIsReadFromAPIServerBeforeRemoval(t *testing.T) {
 			if n := w.counted("karve_nodeclaims_deleted_total"); n != 0 {
 				t.Error("the node was given back")
 			}
-			w.wantTold(0, "ReplicasMissing")
+			w.wantEvents(0, "ReplicasMissing")
 		})
 	}
 }

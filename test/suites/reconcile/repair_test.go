@@ -14,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// ails sets a condition of a Node, with a transition now.
-func (w *world) ails(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus) {
+// setNodeCondition sets a condition of a Node, with a transition now.
+func (w *world) setNodeCondition(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus) {
 	w.t.Helper()
 	w.read(node)
 	node.Status.Conditions = []corev1.NodeCondition{{
@@ -29,7 +29,7 @@ func TestUnreachableMachineIsDeletedAfterTimeout(t *testing.T) {
 	claim, node := w.inUse("dead", w.shared("dead"), 3)
 	node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
 	w.update(node)
-	w.ails(node, corev1.NodeReady, corev1.ConditionUnknown)
+	w.setNodeCondition(node, corev1.NodeReady, corev1.ConditionUnknown)
 	controller := w.disruption()
 	w.reconciles(controller, "")
 	w.clock.Step(30*time.Minute - settle)
@@ -45,10 +45,10 @@ func TestUnreachableMachineIsDeletedAfterTimeout(t *testing.T) {
 	}
 
 	w.clock.Step(settle)
-	w.told()
+	w.events()
 	w.reconciles(controller, "")
 	w.wantGoing(claim, true)
-	w.wantTold(1, "Warning Unhealthy its condition Ready is Unknown")
+	w.wantEvents(1, "Warning Unhealthy its condition Ready is Unknown")
 	if at, want := claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey], w.clock.Now().UTC().Format(time.RFC3339); at != want {
 		t.Errorf("its drain ends at %q, want %s", at, want)
 	}
@@ -63,14 +63,14 @@ func TestUnreachableMachineIsDeletedAfterTimeout(t *testing.T) {
 	w.reconciles(controller, "")
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(2)
-	w.wantTold(0, "Unhealthy")
+	w.wantEvents(0, "Unhealthy")
 }
 
 // TestDrainOfUnhealthyMachineIsShortened starts from what a controller leaves that died between deleting a claim and shortening its grace period.
 func TestDrainOfUnhealthyMachineIsShortened(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("drains", w.shared("drains"), 1)
-	w.ails(node, corev1.NodeReady, corev1.ConditionFalse)
+	w.setNodeCondition(node, corev1.NodeReady, corev1.ConditionFalse)
 	w.delete(claim)
 	w.read(claim)
 	claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey] = w.clock.Now().Add(2 * time.Hour).Format(time.RFC3339)
@@ -90,7 +90,7 @@ func TestDrainOfUnhealthyMachineIsShortened(t *testing.T) {
 	if w.read(claim); claim.ResourceVersion != was {
 		t.Error("the claim was patched again")
 	}
-	w.wantTold(0, "Unhealthy")
+	w.wantEvents(0, "Unhealthy")
 }
 
 func TestRecoveredMachineIsLeftAlone(t *testing.T) {
@@ -101,16 +101,16 @@ func TestRecoveredMachineIsLeftAlone(t *testing.T) {
 	for i := range 4 {
 		w.machine(fmt.Sprintf("back-well-%d", i), pool)
 	}
-	w.ails(deadNode, corev1.NodeReady, corev1.ConditionUnknown)
-	w.ails(brokenNode, "AcceleratedHardwareReady", corev1.ConditionFalse)
+	w.setNodeCondition(deadNode, corev1.NodeReady, corev1.ConditionUnknown)
+	w.setNodeCondition(brokenNode, "AcceleratedHardwareReady", corev1.ConditionFalse)
 	controller := w.disruption()
 	w.clock.Step(29 * time.Minute)
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	w.wantReplacing(broken, repair.Unhealthy)
-	w.ails(deadNode, corev1.NodeReady, corev1.ConditionTrue)
-	w.ails(brokenNode, "AcceleratedHardwareReady", corev1.ConditionTrue)
+	w.setNodeCondition(deadNode, corev1.NodeReady, corev1.ConditionTrue)
+	w.setNodeCondition(brokenNode, "AcceleratedHardwareReady", corev1.ConditionTrue)
 	w.clock.Step(time.Hour)
 	w.reconciles(controller, "")
 	w.wantReplacing(broken, "")
@@ -122,14 +122,14 @@ func TestRecoveredMachineIsLeftAlone(t *testing.T) {
 func TestMachineWithBrokenGPUIsReplacedOncePodsFitElsewhere(t *testing.T) {
 	w := newWorld(t)
 	old, node := w.inUse("gpu-old", w.shared("gpu"), 3)
-	w.ails(node, "AcceleratedHardwareReady", corev1.ConditionFalse)
+	w.setNodeCondition(node, "AcceleratedHardwareReady", corev1.ConditionFalse)
 	controller := w.disruption()
 	w.clock.Step(10 * time.Minute)
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	w.wantReplacing(old, repair.Unhealthy)
-	w.wantTold(1, "Warning Unhealthy its condition AcceleratedHardwareReady is False")
+	w.wantEvents(1, "Warning Unhealthy its condition AcceleratedHardwareReady is False")
 	w.reconciles(w.provisioning(), "")
 	next := w.replacement("gpu-old")
 	if next.Annotations[v1alpha1.RepairsAnnotation] != "1" {
@@ -137,7 +137,7 @@ func TestMachineWithBrokenGPUIsReplacedOncePodsFitElsewhere(t *testing.T) {
 	}
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, false)
-	w.comes(next)
+	w.initializes(next)
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, true)
 	w.clock.Step(settle)
@@ -189,30 +189,30 @@ func TestTooManyUnhealthyMachinesAreNotRepaired(t *testing.T) {
 	var nodes []*corev1.Node
 	for i := range 5 {
 		claim, node := w.inUse(fmt.Sprintf("many-%d", i), pool, 1)
-		w.ails(node, corev1.NodeReady, corev1.ConditionTrue)
+		w.setNodeCondition(node, corev1.NodeReady, corev1.ConditionTrue)
 		claims, nodes = append(claims, claim), append(nodes, node)
 	}
-	w.ails(nodes[0], corev1.NodeReady, corev1.ConditionUnknown)
-	w.ails(nodes[1], "AcceleratedHardwareReady", corev1.ConditionFalse)
+	w.setNodeCondition(nodes[0], corev1.NodeReady, corev1.ConditionUnknown)
+	w.setNodeCondition(nodes[1], "AcceleratedHardwareReady", corev1.ConditionFalse)
 	controller, status := w.disruption(), w.poolController()
 	w.clock.Step(time.Hour)
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
-	w.told()
+	w.events()
 	w.reconciles(controller, "")
-	w.wantTold(2, "Normal UnhealthyButKept")
+	w.wantEvents(2, "Normal UnhealthyButKept")
 	w.reconciles(status, "")
-	w.wantTold(1, "Warning TooManyUnhealthy 2 of 5 nodes are unhealthy")
+	w.wantEvents(1, "Warning TooManyUnhealthy 2 of 5 nodes are unhealthy")
 	w.wantCondition(pool, v1alpha1.ConditionNodesHealthy, "False", repair.TooManyUnhealthy)
 	for _, claim := range claims {
 		w.wantGoing(claim, false)
 		w.wantReplacing(claim, "")
 	}
 
-	w.ails(nodes[1], "AcceleratedHardwareReady", corev1.ConditionTrue)
+	w.setNodeCondition(nodes[1], "AcceleratedHardwareReady", corev1.ConditionTrue)
 	w.reconciles(controller, "")
 	w.wantGoing(claims[0], true)
 	w.wantGoing(claims[1], false)
-	w.looks(status)
+	w.reconcilesPools(status)
 	w.wantCondition(pool, v1alpha1.ConditionNodesHealthy, "True", "")
 }

@@ -49,8 +49,8 @@ func (w *world) drifts(pool *karpv1.NodePool, controller *disruption.Controller)
 	w.reconciles(controller, "")
 }
 
-// comes initializes the claim's machine, with its Node and replicas.
-func (w *world) comes(claim *karpv1.NodeClaim) {
+// initializes initializes the claim's machine, with its Node and replicas.
+func (w *world) initializes(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	snapshottest.Initialized(w.clock.Now())(claim)
 	w.updateStatus(claim)
@@ -93,7 +93,7 @@ func TestDriftedMachineIsRemovedOncePodsFitElsewhere(t *testing.T) {
 
 	w.drifts(pool, controller)
 	w.wantReplacing(old, "NodePoolDrifted")
-	w.wantTold(1, "Normal Replacing spec.template of NodePool swap has changed since it was launched; its pods get a new place first")
+	w.wantEvents(1, "Normal Replacing spec.template of NodePool swap has changed since it was launched; its pods get a new place first")
 	w.reconciles(w.provisioning(), "")
 	next := w.replacement("swap-old")
 	if got := next.Annotations[v1alpha1.ReplacesAnnotation]; got != node.Name || next.Labels["generation"] != "2" {
@@ -112,11 +112,11 @@ func TestDriftedMachineIsRemovedOncePodsFitElsewhere(t *testing.T) {
 		w.wantReplacing(old, "NodePoolDrifted")
 	}
 
-	w.comes(next)
+	w.initializes(next)
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, true)
 	w.watched(controller, old)
-	w.wantTold(1, "Normal Replaced node swap-old is given back, its 3 pods have a new place")
+	w.wantEvents(1, "Normal Replaced node swap-old is given back, its 3 pods have a new place")
 
 	// Karpenter evicts one pod after another. Each is replaced under another name and placed on the new machine.
 	for i := range 3 {
@@ -140,7 +140,7 @@ func TestFreeCapacityAvoidsReplacement(t *testing.T) {
 	w.drifts(pool, controller)
 	w.wantReplacing(old, "NodePoolDrifted")
 	w.wantReplacing(other, "")
-	w.wantTold(1, "the disruption budgets of NodePool room allow 1")
+	w.wantEvents(1, "the disruption budgets of NodePool room allow 1")
 	w.reconciles(w.provisioning(), "")
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
@@ -156,10 +156,10 @@ func TestFailedReplacementKeepsMachine(t *testing.T) {
 	old, node := w.inUse("never-comes-1", pool, 3)
 	controller := w.disruption()
 	w.drifts(pool, controller)
-	w.told()
+	w.events()
 	w.clock.Step(30 * time.Minute)
 	w.reconciles(controller, "")
-	w.wantTold(1, "Warning ReplacementFailed stays, since its pods got no new place within 30m0s")
+	w.wantEvents(1, "Warning ReplacementFailed stays, since its pods got no new place within 30m0s")
 	w.wantReplacing(old, "")
 	w.wantMarks(node, false, false)
 	if n := old.Annotations[v1alpha1.ReplacementFailuresAnnotation]; n != "1" {
@@ -167,7 +167,7 @@ func TestFailedReplacementKeepsMachine(t *testing.T) {
 	}
 	w.reconciles(controller, "")
 	w.reconciles(controller, "")
-	w.wantTold(1, "DriftedButKept")
+	w.wantEvents(1, "DriftedButKept")
 	w.wantReplacing(old, "")
 	w.clock.Step(10 * time.Minute)
 	w.reconciles(controller, "")
@@ -181,7 +181,7 @@ func TestPoolAtLimitKeepsDriftedMachine(t *testing.T) {
 	controller := w.disruption()
 	w.drifts(pool, controller)
 	w.wantReplacing(old, "")
-	w.wantTold(1, "Normal DriftedButKept")
+	w.wantEvents(1, "Normal DriftedButKept")
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(1)
 }
@@ -200,17 +200,17 @@ func TestProtectedPodsKeepDriftedMachine(t *testing.T) {
 	w.create(second)
 	controller := w.disruption()
 	w.drifts(pool, controller)
-	w.wantTold(1, "PodDisruptionBudget default/web and default/web-too")
+	w.wantEvents(1, "PodDisruptionBudget default/web and default/web-too")
 	w.wantReplacing(old, "")
 
 	w.delete(second)
 	w.reconciles(controller, "")
-	w.wantTold(1, "may not be evicted: PodDisruptionBudget default/web")
+	w.wantEvents(1, "may not be evicted: PodDisruptionBudget default/web")
 	pdb.Status.DisruptionsAllowed = 1
 	w.updateStatus(pdb)
 	careful := w.on(node, "careful", func(p *corev1.Pod) { p.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"} })
 	w.reconciles(controller, "")
-	w.wantTold(1, "pod default/careful carries karpenter.sh/do-not-disrupt")
+	w.wantEvents(1, "pod default/careful carries karpenter.sh/do-not-disrupt")
 	w.wantReplacing(old, "")
 	w.delete(careful, noGrace)
 	w.reconciles(controller, "")
@@ -218,7 +218,7 @@ func TestProtectedPodsKeepDriftedMachine(t *testing.T) {
 
 	// The new machine is ready, but the PodDisruptionBudget allows no eviction: the old machine keeps its pods and its mark.
 	w.reconciles(w.provisioning(), "")
-	w.comes(w.replacement("guarded-1"))
+	w.initializes(w.replacement("guarded-1"))
 	pdb.Status.DisruptionsAllowed = 0
 	w.updateStatus(pdb)
 	w.reconciles(controller, "")
@@ -237,7 +237,7 @@ func TestPodSeenOnlyByLastReadStopsReplacement(t *testing.T) {
 	controller := w.disruption()
 	w.drifts(pool, controller)
 	w.reconciles(w.provisioning(), "")
-	w.comes(w.replacement("late-1"))
+	w.initializes(w.replacement("late-1"))
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, true)
 	w.clock.Step(settle)
@@ -278,12 +278,12 @@ func TestDeletedMachineIsReplacedBeforeItsPodsArePending(t *testing.T) {
 	w.delete(old)
 	provisioning := w.provisioning()
 	w.reconciles(provisioning, "")
-	w.wantTold(0, "Nominated")
+	w.wantEvents(0, "Nominated")
 	next := w.replacement("taken-1")
 	w.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "taken-1-web-0"}}, noGrace)
 	w.pods("came", 1, web)
 	w.reconciles(provisioning, "")
-	w.wantTold(1, "Nominated waits for "+next.Name)
+	w.wantEvents(1, "Nominated waits for "+next.Name)
 	w.wantClaims(2)
 	w.reconciles(w.disruption(), "")
 	w.wantClaims(2)
@@ -306,7 +306,7 @@ func TestExpiringMachineIsReplacedBeforeExpiry(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantReplacing(claim, "Expiring")
 	w.reconciles(w.provisioning(), "")
-	w.comes(w.replacement("expires-1"))
+	w.initializes(w.replacement("expires-1"))
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, false) // Karpenter does the rest.
 }
@@ -319,7 +319,7 @@ func TestChangedReplicasAreWrittenToNode(t *testing.T) {
 	w.node(starting, 0)
 	controller := w.disruption()
 	w.reconciles(controller, "")
-	w.told()
+	w.events()
 	class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "shares"}}
 	w.read(class)
 	class.Spec.Sharing.Replicas = new(int32(20))
@@ -338,7 +338,7 @@ func TestChangedReplicasAreWrittenToNode(t *testing.T) {
 	if got := starting.Annotations[nodecontract.ReplicasPerGPUAnnotation]; got != "10" {
 		t.Errorf("a machine that has not started is to have %s replicas, want the 10 that it was promised with", got)
 	}
-	w.wantTold(1, "Normal ReplicasChanged each GPU is to have 20 nvidia.com/gpu.shared instead of 10")
+	w.wantEvents(1, "Normal ReplicasChanged each GPU is to have 20 nvidia.com/gpu.shared instead of 10")
 	w.wantReplacing(claim, "")
 	// A controller that died between the two writes completes them after a restart.
 	node.Annotations[nodecontract.ReplicasPerGPUAnnotation] = "10"
@@ -367,7 +367,7 @@ func TestChangeSeenByTwoControllersIsReportedOnce(t *testing.T) {
 			}
 		}
 	}
-	w.wantTold(1, "ReplicasChanged each GPU is to have 8 nvidia.com/gpu.shared instead of 10")
+	w.wantEvents(1, "ReplicasChanged each GPU is to have 8 nvidia.com/gpu.shared instead of 10")
 	w.read(claim)
 	w.read(node)
 	for what, o := range map[string]metav1.Object{"NodeClaim": claim, "Node": node} {
@@ -401,7 +401,7 @@ func TestReplicasWithinRangeFollowPods(t *testing.T) {
 	w.pods("waits", 3, small)
 	w.reconciles(w.provisioning(), "")
 	says("13")
-	w.wantTold(1, "Normal ReplicasChanged each GPU is to have 13 nvidia.com/gpu.shared instead of 10, since waiting pods fit by the device memory that they state")
+	w.wantEvents(1, "Normal ReplicasChanged each GPU is to have 13 nvidia.com/gpu.shared instead of 10, since waiting pods fit by the device memory that they state")
 	// Runs both controllers again: nothing is launched and nothing is removed while the agent follows.
 	w.reconciles(w.provisioning(), "")
 	w.reconciles(w.disruption(), "")

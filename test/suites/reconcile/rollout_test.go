@@ -53,7 +53,7 @@ func newRollouts(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollou
 		}
 	}
 	w.pool = w.shared("gpu")
-	w.karpenterLooks()
+	w.resolveImages()
 	for _, name := range []string{"one", "two"} {
 		w.running(name)
 	}
@@ -73,7 +73,7 @@ func newRollouts(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollou
 func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollouts {
 	t.Helper()
 	w := newRollouts(t, edits...)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.clock.Step(time.Hour)
 	w.aws.PublishRelease(localaws.AL2023, "v20261112")
 	return w
@@ -128,8 +128,8 @@ func (w *rollouts) wantPinned(version string) {
 	}
 }
 
-// karpenterLooks resolves the images of every EC2NodeClass as Karpenter does, and sets it ready.
-func (w *rollouts) karpenterLooks() {
+// resolveImages resolves the images of every EC2NodeClass as Karpenter does, and sets it ready.
+func (w *rollouts) resolveImages() {
 	w.t.Helper()
 	var classes unstructured.UnstructuredList
 	classes.SetAPIVersion("karpenter.k8s.aws/v1")
@@ -191,12 +191,12 @@ func (w *rollouts) resolved() string {
 	return ""
 }
 
-// looks runs the controller and then Karpenter a number of times, five seconds apart.
-func (w *rollouts) looks(times int) {
+// reconcilesTimes runs the controller and then Karpenter a number of times, five seconds apart.
+func (w *rollouts) reconcilesTimes(times int) {
 	w.t.Helper()
 	for range times {
 		w.reconciles(w.controller, w.rollout.Name)
-		w.karpenterLooks()
+		w.resolveImages()
 		w.clock.Step(5 * time.Second)
 	}
 	w.read(w.rollout)
@@ -221,7 +221,7 @@ func (w *rollouts) wantCondition(conditionType string, s metav1.ConditionStatus,
 // canary returns the claim of the canary once it has been created.
 func (w *rollouts) canary() *karpv1.NodeClaim {
 	w.t.Helper()
-	w.looks(4)
+	w.reconcilesTimes(4)
 	if w.rollout.Status.Canary == nil {
 		w.t.Fatalf("there is no canary: %+v", w.rollout.Status)
 	}
@@ -255,7 +255,7 @@ func (w *rollouts) check(name string) *corev1.Pod {
 // wantNoCanary checks that nothing of a canary is left.
 func (w *rollouts) wantNoCanary() {
 	w.t.Helper()
-	w.looks(1)
+	w.reconcilesTimes(1)
 	var classes unstructured.UnstructuredList
 	classes.SetAPIVersion("karpenter.k8s.aws/v1")
 	classes.SetKind("EC2NodeClassList")
@@ -280,7 +280,7 @@ func TestDisabledRolloutIsReportedAndLeftAlone(t *testing.T) {
 	w := newRollouts(t)
 	before := w.terms()
 	w.controller.Enabled = false
-	w.looks(2)
+	w.reconcilesTimes(2)
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded} {
 		if c := meta.FindStatusCondition(w.rollout.Status.Conditions, kind); c == nil || c.Reason != "ImageRolloutsDisabled" || !strings.Contains(c.Message, "imageRollouts.enabled=true") {
 			t.Errorf("%s is %+v", kind, c)
@@ -293,13 +293,13 @@ func TestDisabledRolloutIsReportedAndLeftAlone(t *testing.T) {
 		t.Errorf("it has %d nodes, want 2", w.rollout.Status.Nodes)
 	}
 	w.controller.Enabled = true
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantStep(v1alpha1.StepSettled)
 }
 
 func TestRolloutAdoptsClassWithCurrentImage(t *testing.T) {
 	w := newRollouts(t)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantPinned("v20260815")
 	class := w.nodeClass("gpu")
 	if family, _, _ := unstructured.NestedString(class.Object, "spec", "amiFamily"); family != "AL2023" {
@@ -313,9 +313,9 @@ func TestRolloutAdoptsClassWithCurrentImage(t *testing.T) {
 	if s := w.rollout.Status; s.Nodes != 2 || s.NodesUpdated != 2 || s.Current.Release != "v20260815" || s.Current.Created == nil {
 		t.Errorf("status is %+v", s)
 	}
-	w.wantTold(1, "Normal TakenOver")
+	w.wantEvents(1, "Normal TakenOver")
 	before := w.aws.Calls("GetParameter")
-	w.looks(8)
+	w.reconcilesTimes(8)
 	if calls := w.aws.Calls("GetParameter") - before; calls > 1 {
 		t.Errorf("AWS was asked %d times in 40 seconds, with a refresh of a minute", calls)
 	}
@@ -343,12 +343,12 @@ func TestHealthyImageReachesClassThroughCanary(t *testing.T) {
 		t.Errorf("the canary is of zone %q and capacity type %q", zone, capacityType)
 	}
 	node := w.boots(claim, 0)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	if pod := (&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: checks, Name: claim.Name}}); w.read(pod) {
 		t.Error("the GPU is checked before its replicas are there")
 	}
 	w.exposes(node, 10)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	pod := w.check(claim.Name)
 	if c := pod.Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Command, []string{"check", "--gpu"}) || c.Resources.Limits.Name(v1alpha1.ResourceGPUShared, "").Value() != 1 {
 		t.Errorf("the check is %+v", c)
@@ -356,14 +356,14 @@ func TestHealthyImageReachesClassThroughCanary(t *testing.T) {
 	w.forget() // A restart in between.
 	pod.Status.Phase = corev1.PodSucceeded
 	w.updateStatus(pod)
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantStep(v1alpha1.StepSoaking)
 	w.clock.Step(29 * time.Minute)
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantStep(v1alpha1.StepSoaking)
 	w.wantPinned("v20260815")
 	w.clock.Step(time.Minute)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantStep(v1alpha1.StepRolling)
 	w.wantPinned("v20261112")
 	w.wantNoCanary()
@@ -377,7 +377,7 @@ func TestHealthyImageReachesClassThroughCanary(t *testing.T) {
 		w.release(old)
 		w.running(name + "-new")
 	}
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantStep(v1alpha1.StepSettled)
 	for _, event := range []string{"CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
 		if !slices.ContainsFunc(w.happened(), func(e string) bool { return strings.Contains(e, event) }) {
@@ -405,7 +405,7 @@ func shape(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
 
 // happened returns all events since the start of the test.
 func (w *rollouts) happened() []string {
-	all := w.told()
+	all := w.events()
 	for _, e := range all {
 		w.recorder.Events <- e
 	}
@@ -418,7 +418,7 @@ func TestBadImageNeverReachesClass(t *testing.T) {
 	w.boots(claim, 9)
 	began := w.clock.Now()
 	for len(w.rollout.Status.Distrusted) == 0 {
-		w.looks(1)
+		w.reconcilesTimes(1)
 		if w.clock.Since(began) > 11*time.Minute {
 			t.Fatalf("no verdict after %s: %+v", w.clock.Since(began), w.rollout.Status)
 		}
@@ -431,7 +431,7 @@ func TestBadImageNeverReachesClass(t *testing.T) {
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted")
 	w.forget()
 	w.clock.Step(time.Hour)
-	w.looks(5)
+	w.reconcilesTimes(5)
 	w.wantStep(v1alpha1.StepSettled)
 	w.wantNoCanary()
 }
@@ -440,7 +440,7 @@ func TestRefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 	w := newRelease(t)
 	first := w.canary()
 	w.delete(first) // Karpenter deletes it because the launch was refused.
-	w.looks(1)
+	w.reconcilesTimes(1)
 	if c := w.rollout.Status.Candidate; w.rollout.Status.Canary != nil || c == nil || c.Attempts != 1 {
 		t.Fatalf("status is %+v", w.rollout.Status)
 	}
@@ -456,7 +456,7 @@ func TestRefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 func TestOrphanedCanaryIsRemoved(t *testing.T) {
 	w := newRelease(t)
 	w.boots(w.canary(), 10)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	if c := w.check(w.rollout.Status.Canary.Name).Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Args, []string{"check"}) || c.Command != nil {
 		t.Errorf("without a check of its own it is %+v", c)
 	}
@@ -464,7 +464,7 @@ func TestOrphanedCanaryIsRemoved(t *testing.T) {
 	w.updateStatus(w.rollout)
 	w.aws.Cut("SSM")
 	w.forget()
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantNoCanary()
 }
 
@@ -480,7 +480,7 @@ func TestAWSFaultIsReportedAndLastGoodImageIsKept(t *testing.T) {
 		t.Run(fault, func(t *testing.T) {
 			w := newRelease(t)
 			c.begin(w.aws)
-			w.looks(3)
+			w.reconcilesTimes(3)
 			w.wantPinned("v20260815")
 			w.wantStep(v1alpha1.StepSettled)
 			w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, c.reason)
@@ -497,7 +497,7 @@ func TestAWSFaultIsReportedAndLastGoodImageIsKept(t *testing.T) {
 func (w *rollouts) passes(canary *karpv1.NodeClaim) {
 	w.t.Helper()
 	w.boots(canary, 10)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	pod := w.check(canary.Name)
 	pod.Status.Phase = corev1.PodSucceeded
 	w.updateStatus(pod)
@@ -508,16 +508,16 @@ func promoted(t *testing.T) *rollouts {
 	t.Helper()
 	w := newRelease(t)
 	w.passes(w.canary())
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.clock.Step(time.Hour)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	for _, name := range []string{"one", "two"} {
 		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		w.read(claim)
 		claim.Status.ImageID = w.image("v20261112")
 		w.updateStatus(claim)
 	}
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantPinned("v20261112")
 	w.wantStep(v1alpha1.StepSettled)
 	return w
@@ -527,11 +527,11 @@ func TestClassWithDeletedImageIsPinnedToLastGoodOne(t *testing.T) {
 	w := promoted(t)
 	gone := w.image("v20261112")
 	w.aws.RemoveImage(gone)
-	w.karpenterLooks()
+	w.resolveImages()
 	w.clock.Step(time.Minute)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantPinned("v20260815")
-	if told := strings.Join(w.told(), "\n"); !strings.Contains(told, "RollingBack") || !strings.Contains(told, gone) {
+	if told := strings.Join(w.events(), "\n"); !strings.Contains(told, "RollingBack") || !strings.Contains(told, gone) {
 		t.Errorf("told\n%s\nwant the id of the image that is gone", told)
 	}
 }
@@ -540,12 +540,12 @@ func TestClassWithoutImageGetsNextOneThatPassesCheck(t *testing.T) {
 	w := newRollouts(t, func(r *v1alpha1.GPUImageRollout) {
 		r.Spec.Windows, r.Spec.Soak = []v1alpha1.PromotionWindow{{Schedule: "0 0 1 1 *", Duration: "1h"}}, "24h"
 	})
-	w.looks(2)
+	w.reconcilesTimes(2)
 	gone := w.image("v20260815")
 	w.aws.RemoveImage(gone)
-	w.karpenterLooks()
+	w.resolveImages()
 	w.clock.Step(time.Minute)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, "ImageNotFound")
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
 	if c := meta.FindStatusCondition(w.rollout.Status.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, gone) {
@@ -555,7 +555,7 @@ func TestClassWithoutImageGetsNextOneThatPassesCheck(t *testing.T) {
 	w.clock.Step(time.Minute)
 	w.aws.PublishRelease(localaws.AL2023, "v20261112")
 	w.passes(w.canary())
-	w.looks(4)
+	w.reconcilesTimes(4)
 	w.wantPinned("v20261112")
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
 }
@@ -565,7 +565,7 @@ func TestDeletedImageIsNotPinned(t *testing.T) {
 	w.aws.RemoveImage(w.image("v20260815"))
 	w.rollout.Spec.Image = "v20260815"
 	w.update(w.rollout)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	w.wantPinned("v20261112")
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
 }
@@ -573,9 +573,9 @@ func TestDeletedImageIsNotPinned(t *testing.T) {
 func TestDeletedEC2NodeClassIsReportedAndCanaryRemoved(t *testing.T) {
 	w := newRelease(t)
 	w.boots(w.canary(), 10)
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.delete(w.nodeClass("gpu"))
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantStep(v1alpha1.StepPending)
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassNotFound")
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeClassNotFound")
@@ -584,7 +584,7 @@ func TestDeletedEC2NodeClassIsReportedAndCanaryRemoved(t *testing.T) {
 
 func TestSecondRolloutOfClassIsRefused(t *testing.T) {
 	w := newRollouts(t)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	second := &v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Spec: v1alpha1.GPUImageRolloutSpec{NodeClassRef: innerClass}}
 	w.create(second)
 	w.reconciles(w.controller, "second")
@@ -592,7 +592,7 @@ func TestSecondRolloutOfClassIsRefused(t *testing.T) {
 	if c := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionAccepted); c == nil || c.Reason != "NodeClassTaken" || !strings.Contains(c.Message, "GPUImageRollout gpu") {
 		t.Errorf("Accepted is %+v", c)
 	}
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.wantCondition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted")
 	w.delete(w.rollout)
 	w.reconciles(w.controller, "second")
@@ -607,7 +607,7 @@ func TestClassUsedByOtherNodePoolsIsLeftAlone(t *testing.T) {
 	stock := snapshottest.StockPool("cpu", budget("100%"))
 	stock.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
 	w.create(&stock)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantCondition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "NodeClassShared")
 	if terms := w.terms(); terms[0].(map[string]any)["alias"] != "al2023@latest" {
 		t.Errorf("the class was changed: %v", terms)
@@ -616,14 +616,14 @@ func TestClassUsedByOtherNodePoolsIsLeftAlone(t *testing.T) {
 
 func TestImageOfOtherArchitectureIsNotTested(t *testing.T) {
 	w := newRollouts(t)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	for _, i := range w.aws.Images() {
 		if i.Variant == localaws.NVIDIA && i.Arch == "arm64" && i.Family == localaws.AL2023 {
 			w.rollout.Spec.Image = i.ID
 		}
 	}
 	w.update(w.rollout)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ArchitectureMissing")
 	w.wantPinned("v20260815")
 	w.wantNoCanary()
@@ -632,37 +632,37 @@ func TestImageOfOtherArchitectureIsNotTested(t *testing.T) {
 func TestPromotedImageWhoseNodesFailIsRolledBack(t *testing.T) {
 	w := newRelease(t)
 	w.passes(w.canary())
-	w.looks(1)
+	w.reconcilesTimes(1)
 	w.clock.Step(30 * time.Minute)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	w.wantPinned("v20261112")
 	broken := w.claim("broken", w.pool, snapshottest.Registered(w.clock.Now()), func(c *karpv1.NodeClaim) { c.Status.ImageID = w.image("v20261112") })
 	w.node(broken, 0)
 	w.clock.Step(replicasTimeout)
 	w.delete(broken) // The readiness controller may delete it before the rollout controller runs.
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.wantPinned("v20260815")
 	if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != "NodesFailing" || !strings.Contains(d[0].Message, "broken") {
 		t.Errorf("distrusted is %+v", d)
 	}
-	w.wantTold(1, "Warning RollingBack")
+	w.wantEvents(1, "Warning RollingBack")
 }
 
 func TestManualClassChangeIsNotReverted(t *testing.T) {
 	w := newRollouts(t)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	class := w.nodeClass("gpu")
 	if err := unstructured.SetNestedSlice(class.Object, []any{map[string]any{"id": w.image("v20260801")}}, "spec", "amiSelectorTerms"); err != nil {
 		t.Fatal(err)
 	}
 	w.update(class)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	w.wantPinned("v20260801")
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassChanged")
 	class = w.nodeClass("gpu")
 	class.SetAnnotations(nil)
 	w.update(class)
-	w.looks(3)
+	w.reconcilesTimes(3)
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
 	if w.rollout.Status.Current.Release != "v20260801" {
 		t.Errorf("current is %+v", w.rollout.Status.Current)
@@ -671,7 +671,7 @@ func TestManualClassChangeIsNotReverted(t *testing.T) {
 
 func TestUnhealthyPoolGetsNoCanary(t *testing.T) {
 	w := newRollouts(t)
-	w.looks(2)
+	w.reconcilesTimes(2)
 	w.read(w.pool)
 	w.pool.Status.Conditions = append(w.pool.Status.Conditions, status.Condition{
 		Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionFalse, Reason: "ReplicasMissing", LastTransitionTime: metav1.NewTime(w.clock.Now()),
@@ -679,7 +679,7 @@ func TestUnhealthyPoolGetsNoCanary(t *testing.T) {
 	w.updateStatus(w.pool)
 	w.clock.Step(time.Hour)
 	w.aws.PublishRelease(localaws.AL2023, "v20261112")
-	w.looks(4)
+	w.reconcilesTimes(4)
 	w.wantStep(v1alpha1.StepTesting)
 	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NoCanaryMachine")
 	w.wantNoCanary()

@@ -21,8 +21,8 @@ func (w *world) usage() *usage.Controller {
 	return usage.New(usage.Config{Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock})
 }
 
-// looksAtUse lets the controller's interval pass and runs it.
-func (w *world) looksAtUse(controller *usage.Controller) {
+// reconcilesUsage lets the controller's interval pass and runs it.
+func (w *world) reconcilesUsage(controller *usage.Controller) {
 	w.t.Helper()
 	w.clock.Step(10 * time.Second)
 	w.reconciles(controller, "")
@@ -59,7 +59,7 @@ func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 	controller, pools := w.usage(), w.poolController()
 	says := func(nodes int64, price float64, usd string) {
 		w.t.Helper()
-		w.looks(pools)
+		w.reconcilesPools(pools)
 		class := &v1alpha1.GPUNodeClass{}
 		class.Name = "unused"
 		w.read(class)
@@ -71,31 +71,31 @@ func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 		}
 	}
 	w.unusedFor(node, 3*time.Hour, "a")
-	w.looksAtUse(controller)
-	w.wantTold(0, "")
+	w.reconcilesUsage(controller)
+	w.wantEvents(0, "")
 	says(0, 0, "0.000")
 
 	w.unusedFor(node, 3*time.Hour, "a", "b")
-	w.looksAtUse(controller)
-	w.wantTold(1, "Normal Unused nobody has used its GPUs for 3h0m0s, at $0.526 an hour; its replicas are held by default/a, default/b")
+	w.reconcilesUsage(controller)
+	w.wantEvents(1, "Normal Unused nobody has used its GPUs for 3h0m0s, at $0.526 an hour; its replicas are held by default/a, default/b")
 	says(1, 0.526, "0.526")
-	w.looksAtUse(controller)
-	w.wantTold(0, "")
+	w.reconcilesUsage(controller)
+	w.wantEvents(0, "")
 
 	// The agent's last report is too old.
 	w.clock.Step(nodecontract.UnusedFresh)
-	w.looksAtUse(controller)
+	w.reconcilesUsage(controller)
 	says(0, 0, "0.000")
 	w.unusedFor(node, 4*time.Hour, "a", "b")
-	w.looksAtUse(controller)
-	w.wantTold(1, "Normal Unused")
+	w.reconcilesUsage(controller)
+	w.wantEvents(1, "Normal Unused")
 
 	w.read(node)
 	node.Annotations[nodecontract.UnusedSinceAnnotation] = "since yesterday"
 	w.update(node)
-	w.looksAtUse(controller)
-	w.looksAtUse(controller)
-	w.wantTold(1, "Warning UsageUnreadable")
+	w.reconcilesUsage(controller)
+	w.reconcilesUsage(controller)
+	w.wantEvents(1, "Warning UsageUnreadable")
 }
 
 func TestPodWithUnusedGPUIsEvictedIfAnnotated(t *testing.T) {
@@ -115,25 +115,25 @@ func TestPodWithUnusedGPUIsEvictedIfAnnotated(t *testing.T) {
 		}
 	}
 	w.unusedFor(node, 2*time.Hour-time.Second, "asks", "silent", "wrong")
-	w.looksAtUse(controller)
-	w.wantTold(1, "Warning EvictWhenUnusedInvalid karve.sh/evict-when-unused is \"a while\", and must be a time such as 30m or 2h, from 10m to 720h; the pod is not evicted")
+	w.reconcilesUsage(controller)
+	w.wantEvents(1, "Warning EvictWhenUnusedInvalid karve.sh/evict-when-unused is \"a while\", and must be a time such as 30m or 2h, from 10m to 720h; the pod is not evicted")
 	stays(asks, silent, busy, wrong)
 
 	// The agent died, so the use is unknown.
 	w.unusedFor(node, 2*time.Hour, "asks", "silent", "wrong")
 	w.clock.Step(nodecontract.UnusedFresh)
-	w.looksAtUse(controller)
+	w.reconcilesUsage(controller)
 	stays(asks, silent, busy, wrong)
 
 	w.unusedFor(node, 2*time.Hour, "asks", "silent", "wrong")
-	w.looksAtUse(controller)
+	w.reconcilesUsage(controller)
 	if w.read(asks) && asks.DeletionTimestamp == nil {
 		t.Error("the pod was not evicted")
 	}
-	w.wantTold(1, "Normal EvictedWhenUnused has not used its GPU for 2h0m0s and is evicted, as its annotation karve.sh/evict-when-unused (2h) wants")
+	w.wantEvents(1, "Normal EvictedWhenUnused has not used its GPU for 2h0m0s and is evicted, as its annotation karve.sh/evict-when-unused (2h) wants")
 	stays(silent, busy, wrong)
-	w.looksAtUse(controller)
-	w.wantTold(0, "")
+	w.reconcilesUsage(controller)
+	w.wantEvents(0, "")
 	if n := w.counted("karve_pods_evicted_unused_total"); n != 1 {
 		t.Errorf("%v evictions were counted", n)
 	}
@@ -159,7 +159,7 @@ func TestPodThatJustUsedItsGPUStays(t *testing.T) {
 	pod := w.on(node, "asks", w.old, evictedWhenUnused("2h"))
 	w.unusedFor(node, 3*time.Hour, "asks")
 	w.gatherer.Live = stale{w.WithWatch, ""}
-	w.looksAtUse(w.usage())
+	w.reconcilesUsage(w.usage())
 	if !w.read(pod) || pod.DeletionTimestamp != nil {
 		t.Error("the pod was evicted because of stale data in the cache")
 	}
@@ -177,9 +177,9 @@ func TestPDBProtectsUnusedPods(t *testing.T) {
 	}})
 	w.unusedFor(node, 3*time.Hour, "asks", "kept")
 	controller := w.usage()
-	w.looksAtUse(controller)
-	w.looksAtUse(controller)
-	all := w.told()
+	w.reconcilesUsage(controller)
+	w.reconcilesUsage(controller)
+	all := w.events()
 	for _, want := range []string{"PodDisruptionBudget default/one", "carries karpenter.sh/do-not-disrupt"} {
 		n := 0
 		for _, e := range all {

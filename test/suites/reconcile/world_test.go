@@ -90,12 +90,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{WithWatch: c, t: t, server: server}
-	w.anew()
+	w.reset()
 	return w
 }
 
-// anew resets the world.
-func (w *world) anew() {
+// reset resets the world.
+func (w *world) reset() {
 	w.t.Helper()
 	// The clock starts at the current time, because the API server sets creation times. It has whole seconds, as the API server does.
 	w.clock = clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second))
@@ -328,10 +328,10 @@ func (w *world) machine(name string, pool *karpv1.NodePool) (*karpv1.NodeClaim, 
 // launched marks the claim as launched.
 func (w *world) launched(claim *karpv1.NodeClaim) {
 	w.t.Helper()
-	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: metav1.ConditionTrue, Reason: "Launched"})
+	w.setClaimCondition(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: metav1.ConditionTrue, Reason: "Launched"})
 }
 
-func (w *world) says(claim *karpv1.NodeClaim, c status.Condition) {
+func (w *world) setClaimCondition(claim *karpv1.NodeClaim, c status.Condition) {
 	w.t.Helper()
 	c.LastTransitionTime = metav1.NewTime(w.clock.Now())
 	claim.Status.Conditions = append(slices.DeleteFunc(claim.Status.Conditions, func(o status.Condition) bool { return o.Type == c.Type }), c)
@@ -358,8 +358,8 @@ func (w *world) wantClaims(n int) []karpv1.NodeClaim {
 	return claims
 }
 
-// told returns the events since the last call.
-func (w *world) told() []string {
+// events returns the events since the last call.
+func (w *world) events() []string {
 	var all []string
 	for {
 		select {
@@ -371,10 +371,10 @@ func (w *world) told() []string {
 	}
 }
 
-// wantTold checks that exactly n of the events since the last call contain the text.
-func (w *world) wantTold(n int, text string) {
+// wantEvents checks that exactly n of the events since the last call contain the text.
+func (w *world) wantEvents(n int, text string) {
 	w.t.Helper()
-	all, got := w.told(), 0
+	all, got := w.events(), 0
 	for _, e := range all {
 		if strings.Contains(e, text) {
 			got++

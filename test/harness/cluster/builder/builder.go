@@ -220,7 +220,7 @@ func (s Set) build(ctx context.Context, root, bin string, progress io.Writer) er
 		environment = append(environment, "CGO_ENABLED=0")
 	}
 	compiled := &packages{}
-	stop := compiled.tell(progress)
+	stop := compiled.reportProgress(progress)
 	_, err := command(ctx, s[0].dir(root), environment, compiled, args...)
 	stop()
 	if err != nil {
@@ -268,8 +268,8 @@ func (p *packages) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tell prints the progress every few seconds until stop is called.
-func (p *packages) tell(progress io.Writer) (stop func()) {
+// reportProgress prints the progress every few seconds until stop is called.
+func (p *packages) reportProgress(progress io.Writer) (stop func()) {
 	done, began := make(chan struct{}), time.Now()
 	var wg sync.WaitGroup
 	wg.Go(func() {

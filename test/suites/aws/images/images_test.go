@@ -165,7 +165,7 @@ func TestErrorsHaveReasonAndRemedy(t *testing.T) {
 func TestMissingCredentialsAreReported(t *testing.T) {
 	t.Parallel()
 	s, _ := found(t)
-	clients, err := api.Load(t.Context(), config.WithRegion("us-east-1"), config.WithBaseEndpoint(s.URL), config.WithCredentialsProvider(nobody{}))
+	clients, err := api.Load(t.Context(), config.WithRegion("us-east-1"), config.WithBaseEndpoint(s.URL), config.WithCredentialsProvider(noCredentials{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,9 +201,9 @@ func TestFamilyOf(t *testing.T) {
 	}
 }
 
-// nobody is a credentials provider without credentials.
-type nobody struct{}
+// noCredentials is a credentials provider without credentials.
+type noCredentials struct{}
 
-func (nobody) Retrieve(context.Context) (c awssdk.Credentials, err error) {
+func (noCredentials) Retrieve(context.Context) (c awssdk.Credentials, err error) {
 	return c, errors.New("no EC2 IMDS role found")
 }
