@@ -62,10 +62,10 @@ func kubeconfigFor(t testing.TB, url string) string {
 
 func TestPlanReportsUnusableCluster(t *testing.T) {
 	for name, c := range map[string]struct{ kubeconfig, want string }{
-		"without Karpenter":    {apiServer(t, "karve.sh/v1alpha1"), "error: the cluster has no kind NodePool.karpenter.sh: install Karpenter, or name manifests with -f\n"},
-		"without Karve":        {apiServer(t, "karpenter.sh/v1"), "error: the cluster has no kind GPUNodeClass.karve.sh: install Karve's CRD, or name manifests with -f\n"},
-		"that is not there":    {kubeconfigFor(t, "http://127.0.0.1:1"), "connection refused"},
-		"that may not be read": {apiServer(t, "karpenter.sh/v1", "karve.sh/v1alpha1"), "error: reading ConfigMap karve-system/karve-catalog: "},
+		"without Karpenter": {apiServer(t, "karve.sh/v1alpha1"), "error: the cluster has no kind NodePool.karpenter.sh: install Karpenter, or name manifests with -f\n"},
+		"without Karve":     {apiServer(t, "karpenter.sh/v1"), "error: the cluster has no kind GPUNodeClass.karve.sh: install Karve's CRD, or name manifests with -f\n"},
+		"unreachable":       {kubeconfigFor(t, "http://127.0.0.1:1"), "connection refused"},
+		"forbidden":         {apiServer(t, "karpenter.sh/v1", "karve.sh/v1alpha1"), "error: reading ConfigMap karve-system/karve-catalog: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer

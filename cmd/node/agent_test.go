@@ -264,19 +264,19 @@ func TestOptions(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"as NVIDIA's": {[]string{"--pass-device-specs", "--device-list-strategy=envvar,cdi-cri", "--nvidia-driver-root", "/x"}, map[string]string{"NODE_NAME": "n", "FAIL_ON_INIT_ERROR": "false"}, ""},
-		"NVIDIA's others": {[]string{
+		"NVIDIA's flags": {[]string{"--pass-device-specs", "--device-list-strategy=envvar,cdi-cri", "--nvidia-driver-root", "/x"}, map[string]string{"NODE_NAME": "n", "FAIL_ON_INIT_ERROR": "false"}, ""},
+		"further NVIDIA flags": {[]string{
 			"--mps-root=/run/nvidia/mps", "--nvidia-ctk-path=/usr/bin/nvidia-ctk", "--nvidia-cdi-hook-path", "/usr/bin/nvidia-cdi-hook", "--cdi-feature-flags=a", "--cdi-feature-flags=b",
 			"--cdi-disable-hooks=all", "--cdi-annotation-prefix=cdi.example.com/", "--imex-channel-ids=0", "--imex-required", "--no-timestamp", "--machine-type-file=/x",
 		}, map[string]string{"MPS_ROOT": "/mps", "CDI_FEATURE_FLAGS": "a", "NVIDIA_CTK_PATH": "/x", "IMEX_CHANNEL_IDS": "", "IMEX_REQUIRED": "false"}, ""},
-		"a wrong channel":    {[]string{"--imex-channel-ids=one"}, nil, "--imex-channel-ids: is \"one\", and must be numbers"},
-		"two channels":       {[]string{"--imex-channel-ids=0,1"}, nil, "imex.channelIDs: is [0 1], and can be [] or [0]"},
-		"an argument":        {[]string{"x"}, nil, "unexpected argument"},
-		"an unknown flag":    {[]string{"--x"}, nil, "not defined"},
-		"a wrong truth":      {[]string{"--pass-device-specs=x"}, nil, "must be true or false"},
-		"wrong in the env":   {nil, map[string]string{"DEVICE_LIST_STRATEGY": "smoke"}, "deviceListStrategy"},
-		"a wrong truth, too": {nil, map[string]string{"STRICT": "very"}, "STRICT"},
-		"a wrong level":      {[]string{"--log-level", "loud"}, nil, "loud"},
+		"an invalid IMEX channel":         {[]string{"--imex-channel-ids=one"}, nil, "--imex-channel-ids: is \"one\", and must be numbers"},
+		"two IMEX channels":               {[]string{"--imex-channel-ids=0,1"}, nil, "imex.channelIDs: is [0 1], and can be [] or [0]"},
+		"an argument":                     {[]string{"x"}, nil, "unexpected argument"},
+		"an unknown flag":                 {[]string{"--x"}, nil, "not defined"},
+		"an invalid boolean":              {[]string{"--pass-device-specs=x"}, nil, "must be true or false"},
+		"an invalid environment variable": {nil, map[string]string{"DEVICE_LIST_STRATEGY": "smoke"}, "deviceListStrategy"},
+		"another invalid boolean":         {nil, map[string]string{"STRICT": "very"}, "STRICT"},
+		"an invalid log level":            {[]string{"--log-level", "loud"}, nil, "loud"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

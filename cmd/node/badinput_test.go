@@ -251,9 +251,9 @@ func TestProgramOnBrokenMachines(t *testing.T) {
 		goes bool
 		want string
 	}{
-		"no driver":     {nvmltest.Without(nvmltest.DriverNotLoaded), true, "the NVIDIA kernel driver is not loaded"},
-		"no GPU":        {nvmltest.None(), true, "lists no GPU"},
-		"wrong library": {nvmltest.Without(nvmltest.LibraryVersionMismatch), false, "are of different versions, as after an update of the driver (NVML code 18): restart this process"},
+		"no driver":       {nvmltest.Without(nvmltest.DriverNotLoaded), true, "the NVIDIA kernel driver is not loaded"},
+		"no GPU":          {nvmltest.None(), true, "lists no GPU"},
+		"invalid library": {nvmltest.Without(nvmltest.LibraryVersionMismatch), false, "are of different versions, as after an update of the driver (NVML code 18): restart this process"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine.Change(t, func(s *nvmltest.State) { *s = c.state })

@@ -16,13 +16,13 @@ func TestCheckQueriesEveryGPU(t *testing.T) {
 		err     string
 	}{
 		"all GPUs answer": {func() gpu.Library { return gputest.New(gputest.T4s(2)...) }, []string{gputest.T4s(2)[0].UUID, gputest.T4s(2)[1].UUID, "MiB free"}, ""},
-		"there is none":   {func() gpu.Library { return gputest.New() }, nil, "there is no GPU"},
-		"one is lost": {func() gpu.Library {
+		"no GPU":          {func() gpu.Library { return gputest.New() }, nil, "there is no GPU"},
+		"a lost GPU": {func() gpu.Library {
 			f := gputest.New(gputest.T4s(2)...)
 			f.Lose(gputest.T4s(2)[1].UUID)
 			return f
 		}, nil, gputest.T4s(2)[1].UUID},
-		"there is no driver": {func() gpu.Library {
+		"no driver": {func() gpu.Library {
 			f := gputest.New(gputest.T4s(1)...)
 			f.Break(gputest.DriverMissing)
 			return f

@@ -50,15 +50,15 @@ func TestIsProvisionable(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"one without a place":    {pod(), true},
-		"one that is bound":      {pod(running), false},
-		"one that is leaving":    {pod(terminating), false},
-		"one that has ended":     {pod(ended), false},
-		"one of a DaemonSet":     {pod(ownedBy("apps/v1", "DaemonSet")), false},
-		"a mirror pod":           {pod(ownedBy("v1", "Node")), false},
-		"one that preempts":      {pod(func(p *corev1.Pod) { p.Status.NominatedNodeName = "node" }), false},
-		"one that is gated":      {pod(func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }), false},
-		"one that was just made": {pod(func(p *corev1.Pod) { p.Status.Conditions = nil }), false},
+		"a pending pod":     {pod(), true},
+		"a bound pod":       {pod(running), false},
+		"a terminating pod": {pod(terminating), false},
+		"a finished pod":    {pod(ended), false},
+		"a DaemonSet pod":   {pod(ownedBy("apps/v1", "DaemonSet")), false},
+		"a mirror pod":      {pod(ownedBy("v1", "Node")), false},
+		"a preempting pod":  {pod(func(p *corev1.Pod) { p.Status.NominatedNodeName = "node" }), false},
+		"a gated pod":       {pod(func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }), false},
+		"a new pod":         {pod(func(p *corev1.Pod) { p.Status.Conditions = nil }), false},
 	} {
 		if got := IsProvisionable(c.pod); got != c.want {
 			t.Errorf("%s: IsProvisionable = %t, want %t", name, got, c.want)
@@ -72,12 +72,12 @@ func TestDaemonAndReschedulablePods(t *testing.T) {
 		pod                   *corev1.Pod
 		daemon, reschedulable bool
 	}{
-		"a workload's":            {pod(running, ownedBy("apps/v1", "ReplicaSet")), false, true},
-		"one of its own":          {pod(running), false, true},
-		"a DaemonSet's":           {pod(running, ownedBy("apps/v1", "DaemonSet")), true, false},
-		"a mirror pod":            {pod(running, ownedBy("v1", "Node")), true, false},
-		"one of a like name":      {pod(running, ownedBy("example.com/v1", "DaemonSet")), false, true},
-		"a workload's that leave": {pod(running, terminating), false, false},
+		"a ReplicaSet pod":                  {pod(running, ownedBy("apps/v1", "ReplicaSet")), false, true},
+		"a pod without an owner":            {pod(running), false, true},
+		"a DaemonSet pod":                   {pod(running, ownedBy("apps/v1", "DaemonSet")), true, false},
+		"a mirror pod":                      {pod(running, ownedBy("v1", "Node")), true, false},
+		"a pod of a foreign DaemonSet kind": {pod(running, ownedBy("example.com/v1", "DaemonSet")), false, true},
+		"a terminating ReplicaSet pod":      {pod(running, terminating), false, false},
 	} {
 		if got := IsDaemon(c.pod); got != c.daemon {
 			t.Errorf("%s: IsDaemon = %t, want %t", name, got, c.daemon)
@@ -95,11 +95,11 @@ func TestDoNotDisrupt(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"without it a pod goes":             {pod(running), true},
-		"with it a pod stays":               {pod(running, doNotDisrupt("true")), false},
-		"for its time":                      {pod(running, doNotDisrupt("2h")), false},
-		"and not longer":                    {pod(running, doNotDisrupt("30m")), true},
-		"a pod that has ended does not ask": {pod(ended, doNotDisrupt("true")), true},
+		"a pod without the annotation is disruptable":  {pod(running), true},
+		"a pod with the annotation is not disruptable": {pod(running, doNotDisrupt("true")), false},
+		"a duration that has not passed":               {pod(running, doNotDisrupt("2h")), false},
+		"a duration that has passed":                   {pod(running, doNotDisrupt("30m")), true},
+		"a finished pod is disruptable":                {pod(ended, doNotDisrupt("true")), true},
 	} {
 		if got := IsDisruptable(c.pod, clk); got != c.want {
 			t.Errorf("%s: IsDisruptable = %t, want %t", name, got, c.want)
@@ -119,9 +119,9 @@ func TestPodsThatAreNotEvictedDoNotBlockNode(t *testing.T) {
 	clk := clocktesting.NewFakeClock(now)
 	tolerant := func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }
 	for name, p := range map[string]*corev1.Pod{
-		"one that tolerates everything": pod(running, doNotDisrupt("true"), tolerant),
-		"a mirror pod":                  pod(running, doNotDisrupt("true"), ownedBy("v1", "Node")),
-		"one that is leaving":           pod(running, doNotDisrupt("true"), terminating),
+		"a pod that tolerates everything": pod(running, doNotDisrupt("true"), tolerant),
+		"a mirror pod":                    pod(running, doNotDisrupt("true"), ownedBy("v1", "Node")),
+		"a terminating pod":               pod(running, doNotDisrupt("true"), terminating),
 	} {
 		if IsEvicted(p, clk) {
 			t.Errorf("%s is evicted", name)

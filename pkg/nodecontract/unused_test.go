@@ -43,16 +43,16 @@ func TestUnusedDurationCountsOnlyObservedTime(t *testing.T) {
 		now     time.Time
 		want    time.Duration
 	}{
-		"until the agent looked":                     {"a/p", old, noon, 3 * time.Hour},
-		"it does not grow by itself":                 {"a/p", old, noon.Add(nodecontract.UnusedFresh), 3 * time.Hour},
-		"a report that is not confirmed is nothing":  {"a/p", old, noon.Add(nodecontract.UnusedFresh + 1), 0},
-		"the node's clock may be ahead a little":     {"a/p", old, noon.Add(-nodecontract.UnusedFresh), 3 * time.Hour},
-		"and not much":                               {"a/p", old, noon.Add(-nodecontract.UnusedFresh - 1), 0},
-		"another pod of the name counts from itself": {"a/p", noon.Add(-time.Hour), noon, time.Hour},
-		"one that has just started":                  {"a/p", noon.Add(time.Minute), noon, 0},
-		"one of which nobody knows when it started":  {"a/p", time.Time{}, noon, 0},
-		"one that is not in it":                      {"a/q", old, noon, 0},
-		"a time to come":                             {"a/later", old, noon, 0},
+		"up to the report":                {"a/p", old, noon, 3 * time.Hour},
+		"no growth after the report":      {"a/p", old, noon.Add(nodecontract.UnusedFresh), 3 * time.Hour},
+		"a stale report":                  {"a/p", old, noon.Add(nodecontract.UnusedFresh + 1), 0},
+		"a report slightly in the future": {"a/p", old, noon.Add(-nodecontract.UnusedFresh), 3 * time.Hour},
+		"a report far in the future":      {"a/p", old, noon.Add(-nodecontract.UnusedFresh - 1), 0},
+		"a new pod with the same name":    {"a/p", noon.Add(-time.Hour), noon, time.Hour},
+		"a pod that just started":         {"a/p", noon.Add(time.Minute), noon, 0},
+		"a pod without a start time":      {"a/p", time.Time{}, noon, 0},
+		"a pod that is not in the report": {"a/q", old, noon, 0},
+		"a future timestamp":              {"a/later", old, noon, 0},
 	} {
 		if got := r.For(c.pod, c.started, c.now); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

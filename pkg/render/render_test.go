@@ -303,14 +303,14 @@ func TestNameDependsOnPoolOfferingAndPods(t *testing.T) {
 	recreated := Pool("gpu-shared", "x", func(np *karpv1.NodePool) { np.UID = "another" })
 	names := map[string]string{name: "the first"}
 	for what, got := range map[string]string{
-		"other pods":        render.Name(&pool, xlarge, []types.UID{"1", "2"}),
-		"another pool":      render.Name(&recreated, xlarge, pods),
-		"another type":      render.Name(&pool, offering("g4dn.2xlarge", "a", "spot", xlarge.CustomLabels), pods),
-		"another zone":      render.Name(&pool, offering("g4dn.xlarge", "b", "spot", xlarge.CustomLabels), pods),
-		"another capacity":  render.Name(&pool, offering("g4dn.xlarge", "a", "on-demand", xlarge.CustomLabels), pods),
-		"another label":     render.Name(&pool, offering("g4dn.xlarge", "a", "spot", map[string]string{"k": "1", "l": "3"}), pods),
-		"no labels":         render.Name(&pool, offering("g4dn.xlarge", "a", "spot", nil), pods),
-		"pods run together": render.Name(&pool, xlarge, []types.UID{"12", "3"}),
+		"other pods":            render.Name(&pool, xlarge, []types.UID{"1", "2"}),
+		"another pool":          render.Name(&recreated, xlarge, pods),
+		"another type":          render.Name(&pool, offering("g4dn.2xlarge", "a", "spot", xlarge.CustomLabels), pods),
+		"another zone":          render.Name(&pool, offering("g4dn.xlarge", "b", "spot", xlarge.CustomLabels), pods),
+		"another capacity":      render.Name(&pool, offering("g4dn.xlarge", "a", "on-demand", xlarge.CustomLabels), pods),
+		"another label":         render.Name(&pool, offering("g4dn.xlarge", "a", "spot", map[string]string{"k": "1", "l": "3"}), pods),
+		"no labels":             render.Name(&pool, offering("g4dn.xlarge", "a", "spot", nil), pods),
+		"concatenated pod UIDs": render.Name(&pool, xlarge, []types.UID{"12", "3"}),
 	} {
 		if same, ok := names[got]; ok {
 			t.Errorf("%s has the name of %s, %s", what, same, got)

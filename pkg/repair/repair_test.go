@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	now   = snapshottest.Now
-	borne = Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute}
+	now         = snapshottest.Now
+	tolerations = Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute}
 )
 
 // machine returns a healthy machine that started a day ago.
@@ -28,15 +28,15 @@ func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
 	claim := snapshottest.Claim(name, &pool, xlarge, snapshottest.Initialized(at), func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at) })
 	node := snapshottest.Node(&claim, xlarge, 10)
 	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
-	says(corev1.NodeReady, corev1.ConditionTrue, 24*time.Hour)(&m)
+	withCondition(corev1.NodeReady, corev1.ConditionTrue, 24*time.Hour)(&m)
 	for _, edit := range edits {
 		edit(&m)
 	}
 	return m
 }
 
-// says sets a condition of the Node that has lasted this long. The kubelet's last heartbeat was a second ago.
-func says(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*snapshot.Machine) {
+// withCondition sets a condition of the Node that has lasted this long. The kubelet's last heartbeat was a second ago.
+func withCondition(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		c := conditionOf(m.Node, conditionType)
 		if c == nil {
@@ -49,7 +49,7 @@ func says(conditionType corev1.NodeConditionType, status corev1.ConditionStatus,
 }
 
 func notReady(ago time.Duration) func(*snapshot.Machine) {
-	return says(corev1.NodeReady, corev1.ConditionUnknown, ago)
+	return withCondition(corev1.NodeReady, corev1.ConditionUnknown, ago)
 }
 
 // short lets the Node expose the given number of replicas. The shortage was first seen this long ago.
@@ -69,31 +69,31 @@ func TestFault(t *testing.T) {
 		left    time.Duration
 		force   bool
 	}{
-		"a machine that works":                                    {machine("m"), "", 0, false},
-		"a Node that nobody hears of":                             {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
-		"one that says that it is not ready":                      {machine("m", says(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
-		"one of which nobody says since when":                     {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
-		"a GPU that a reset may mend":                             {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
-		"a GPU that is lost":                                      {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
-		"a GPU that asks for another machine":                     {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
-		"GPUs of which nothing is known":                          {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},
-		"GPUs that are in service":                                {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionTrue, time.Hour)), "", 0, false},
-		"a network that is down":                                  {machine("m", says("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
-		"pressure on the disk":                                    {machine("m", says(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
-		"replicas that are gone for a moment":                     {machine("m", short(0, 4*time.Minute)), "", 0, false},
-		"replicas that stay away":                                 {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
-		"replicas that came back":                                 {machine("m", short(10, time.Hour)), "", 0, false},
-		"replicas that another plugin keeps away":                 {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
-		"replicas that a configuration keeps away":                {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
-		"replicas that an agent without GPUs cannot have":         {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
-		"what is borne for the shortest time counts":              {machine("m", notReady(time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
-		"what calls for force by now counts before":               {machine("m", notReady(30*time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
-		"a machine that has not started is broken, not unhealthy": {starting(), "", 0, false},
-		"a machine whose Node has not come is nothing so far":     {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
+		"a healthy machine":                             {machine("m"), "", 0, false},
+		"an unreachable Node":                           {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
+		"a Node that reports NotReady":                  {machine("m", withCondition(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
+		"a NotReady Node without a transition time":     {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
+		"a GPU that needs a reset":                      {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
+		"a lost GPU":                                    {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
+		"a GPU that needs replacement":                  {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
+		"GPUs with unknown health":                      {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},
+		"healthy GPUs":                                  {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"a network failure":                             {machine("m", withCondition("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
+		"disk pressure":                                 {machine("m", withCondition(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"replicas missing for a moment":                 {machine("m", short(0, 4*time.Minute)), "", 0, false},
+		"replicas missing for long":                     {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
+		"replicas that came back":                       {machine("m", short(10, time.Hour)), "", 0, false},
+		"replicas replaced by another plugin":           {machine("m", short(0, time.Hour), withCondition(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
+		"replicas missing for an invalid configuration": {machine("m", short(0, time.Hour), withCondition(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
+		"replicas missing without GPUs":                 {machine("m", short(0, time.Hour), withCondition(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
+		"the shortest toleration wins":                  {machine("m", notReady(time.Minute), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
+		"a due forceful fault wins":                     {machine("m", notReady(30*time.Minute), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
+		"an uninitialized machine is not unhealthy":     {starting(), "", 0, false},
+		"a machine without its Node is not unhealthy":   {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := borne.Fault(&c.machine, now)
+			s := tolerations.Fault(&c.machine, now)
 			if s == nil {
 				if c.reason != "" {
 					t.Errorf("it is not unhealthy, want %s", c.reason)
@@ -139,23 +139,23 @@ func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
 func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 	t.Parallel()
 	unhealthy := notReady(time.Hour)
-	borneStill := says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
+	borneStill := withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
 	for name, c := range map[string]struct {
 		machines int
 		edits    []func(*snapshot.Machine)
 		due      int
 	}{
-		"a machine alone is replaced":                                         {1, list(unhealthy), 1},
-		"one of five is":                                                      {5, list(unhealthy), 1},
-		"two of five are not":                                                 {5, list(unhealthy, unhealthy), 0},
-		"two of six are, since a fifth is rounded up":                         {6, list(unhealthy, unhealthy), 2},
-		"one that is borne still counts":                                      {5, list(unhealthy, borneStill), 0},
-		"and is not replaced where it does not matter":                        {6, list(unhealthy, borneStill), 1},
-		"one that is replaced and has come to life again on its way out does": {5, list(unhealthy, replacing), 0},
-		"one that is replaced for another reason does not":                    {5, list(unhealthy, drifting), 1},
-		"nor one that is given back and falls silent as it goes":              {5, list(unhealthy, silentAs(deleting, drifting)), 1},
-		"but one that goes because it is unhealthy does":                      {5, list(unhealthy, silentAs(deleting, replacing)), 0},
-		"and one that should have gone by now":                                {5, list(unhealthy, func(m *snapshot.Machine) { unhealthy(m); deleting(m) }), 0},
+		"a single machine is repaired":                              {1, list(unhealthy), 1},
+		"one of five is repaired":                                   {5, list(unhealthy), 1},
+		"two of five are not repaired":                              {5, list(unhealthy, unhealthy), 0},
+		"two of six are repaired because a fifth is rounded up":     {6, list(unhealthy, unhealthy), 2},
+		"a tolerated machine counts":                                {5, list(unhealthy, borneStill), 0},
+		"a tolerated machine is not repaired below the limit":       {6, list(unhealthy, borneStill), 1},
+		"a recovered machine that is being replaced counts":         {5, list(unhealthy, replacing), 0},
+		"a machine replaced for another reason does not count":      {5, list(unhealthy, drifting), 1},
+		"a deleted machine that becomes unreachable does not count": {5, list(unhealthy, silentAs(deleting, drifting)), 1},
+		"a machine deleted because it was unhealthy counts":         {5, list(unhealthy, silentAs(deleting, replacing)), 0},
+		"an overdue deleted machine counts":                         {5, list(unhealthy, func(m *snapshot.Machine) { unhealthy(m); deleting(m) }), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,7 +164,7 @@ func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 			for i := range 20 {
 				cluster.Nodes = append(cluster.Nodes, *machine(fmt.Sprintf("other-%d", i)).Node)
 			}
-			d := Diagnose(cluster, machines, borne)
+			d := Diagnose(cluster, machines, tolerations)
 			due := 0
 			for _, unhealthy := range d.Cases {
 				if replaced(unhealthy) {
@@ -203,8 +203,8 @@ func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return e
 
 func TestMessageNamesUnhealthyMachinesAndRemedy(t *testing.T) {
 	t.Parallel()
-	cluster, machines := fleet(5, notReady(time.Hour), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
-	d := Diagnose(cluster, machines, borne)
+	cluster, machines := fleet(5, notReady(time.Hour), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
+	d := Diagnose(cluster, machines, tolerations)
 	for _, part := range []string{"2 of 5", "more than 1", "m-00 (Ready), m-01 (AcceleratedHardwareReady)", "delete the NodeClaims"} {
 		if message := d.Pools["gpu"].Message; !strings.Contains(message, part) {
 			t.Errorf("the pool's message lacks %q: %s", part, message)
@@ -229,22 +229,22 @@ func TestZoneOutageRepairsNoMachine(t *testing.T) {
 	both := func(a, b func(*snapshot.Machine)) func(*snapshot.Machine) {
 		return func(m *snapshot.Machine) { a(m); b(m) }
 	}
-	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
+	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	for name, c := range map[string]struct {
 		edits []func(*snapshot.Machine)
 		want  []bool
 	}{
-		"three of three in a zone are kept":         {list(out, out, out), []bool{false, false, false}},
-		"two are not a zone":                        {list(out, out), []bool{true, true}},
-		"nor are three of six":                      {list(out, out, out, zone("b"), zone("b"), zone("b")), []bool{true, true, true}},
-		"a GPU there is broken all the same":        {list(out, out, out, broken), []bool{false, false, false, true}},
-		"a machine of another zone is not the zone": {list(out, out, out, notReady(time.Hour)), []bool{false, false, false, true}},
+		"three of three in a zone is a zone outage":      {list(out, out, out), []bool{false, false, false}},
+		"two of two in a zone is no outage":              {list(out, out), []bool{true, true}},
+		"three of six in a zone is no outage":            {list(out, out, out, zone("b"), zone("b"), zone("b")), []bool{true, true, true}},
+		"a broken GPU is repaired despite a zone outage": {list(out, out, out, broken), []bool{false, false, false, true}},
+		"a machine in another zone is repaired":          {list(out, out, out, notReady(time.Hour)), []bool{false, false, false, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster, machines := fleet(12, c.edits...)
 			pools(machines)
-			d := Diagnose(cluster, machines, borne)
+			d := Diagnose(cluster, machines, tolerations)
 			for i, want := range c.want {
 				got := d.Cases[machines[i].Claim.Name]
 				if replaced(got) != want {
@@ -256,11 +256,11 @@ func TestZoneOutageRepairsNoMachine(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nor does a cluster that is cut off from its nodes", func(t *testing.T) {
+	t.Run("all zones unreachable is a cluster outage", func(t *testing.T) {
 		t.Parallel()
 		cluster, machines := fleet(4, out, notReady(time.Hour), both(zone("c"), notReady(time.Hour)))
 		pools(machines)
-		for name, got := range Diagnose(cluster, machines, borne).Cases {
+		for name, got := range Diagnose(cluster, machines, tolerations).Cases {
 			if replaced(got) || !strings.Contains(got.Kept, "the cluster") {
 				t.Errorf("%s: %+v", name, got)
 			}
@@ -272,7 +272,7 @@ func TestDeletedMachinesAreNoZoneOutage(t *testing.T) {
 	t.Parallel()
 	going := silentAs(deleting)
 	cluster, machines := fleet(4, going, going, going)
-	if health := Diagnose(cluster, machines, borne).Pools["gpu"]; health.Closed != "" {
+	if health := Diagnose(cluster, machines, tolerations).Pools["gpu"]; health.Closed != "" {
 		t.Errorf("three of four machines of a zone are given back, and the pool is closed by %s: %s", health.Closed, health.Message)
 	}
 }
@@ -281,18 +281,18 @@ func TestClockJumpMakesNoMachineUnhealthy(t *testing.T) {
 	t.Parallel()
 	cluster, machines := fleet(10, notReady(time.Minute))
 	cluster.Now = now.Add(24 * time.Hour)
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) || got.Wait != 14*time.Minute+time.Second {
+	if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; replaced(got) || got.Wait != 14*time.Minute+time.Second {
 		t.Errorf("a day ahead: %+v, want it tolerated for another %s", got, 14*time.Minute+time.Second)
 	}
 	cluster.Now = now.Add(-24 * time.Hour)
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) {
+	if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; replaced(got) {
 		t.Errorf("a day behind: %+v", got)
 	}
 	cluster.Now = now.Add(29 * time.Minute)
-	says(corev1.NodeReady, corev1.ConditionTrue, 0)(&machines[1])
+	withCondition(corev1.NodeReady, corev1.ConditionTrue, 0)(&machines[1])
 	machines[1].Node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(cluster.Now)
 	cluster.Nodes[1] = *machines[1].Node
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; !replaced(got) {
+	if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; !replaced(got) {
 		t.Errorf("while another kubelet sends heartbeats: %+v, want the machine due", got)
 	}
 }
@@ -304,7 +304,7 @@ func TestAnnotationKeepsUnhealthyMachine(t *testing.T) {
 		"by the claim": func(m *snapshot.Machine) { m.Claim.Annotations[DoNotRepair] = "true" },
 	} {
 		cluster, machines := fleet(10, func(m *snapshot.Machine) { notReady(time.Hour)(m); keep(m) })
-		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) || !strings.Contains(got.Kept, DoNotRepair) {
+		if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; replaced(got) || !strings.Contains(got.Kept, DoNotRepair) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -332,7 +332,7 @@ func TestReplacementsInRowWaitLongerEachTime(t *testing.T) {
 			m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-c.age))
 			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
 		})
-		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) != c.due || !c.due && !strings.Contains(got.Kept, v1alpha1.RepairsAnnotation) {
+		if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; replaced(got) != c.due || !c.due && !strings.Contains(got.Kept, v1alpha1.RepairsAnnotation) {
 			t.Errorf("%q at the age of %s: %+v, want due %t", c.repairs, c.age, got, c.due)
 		}
 	}
@@ -345,11 +345,11 @@ func TestReplacementsInRowAreCounted(t *testing.T) {
 		lived              time.Duration
 		want               int
 	}{
-		"one that goes for another reason":      {"NodePoolDrifted", "2", time.Minute, 0},
-		"one that stays":                        {"", "2", time.Minute, 0},
-		"the first":                             {Unhealthy, "", 20 * time.Minute, 1},
-		"the next soon after":                   {Unhealthy, "1", time.Hour, 2},
-		"one that was well for long in between": {Unhealthy, "1", 61 * time.Minute, 1},
+		"a machine replaced for another reason":      {"NodePoolDrifted", "2", time.Minute, 0},
+		"a machine that stays":                       {"", "2", time.Minute, 0},
+		"the first repair":                           {Unhealthy, "", 20 * time.Minute, 1},
+		"another repair soon after":                  {Unhealthy, "1", time.Hour, 2},
+		"another repair after a long healthy period": {Unhealthy, "1", 61 * time.Minute, 1},
 	} {
 		m := machine("m", func(m *snapshot.Machine) {
 			m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = c.replacing

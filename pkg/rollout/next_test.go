@@ -13,12 +13,12 @@ import (
 )
 
 // settled returns a world in which the rollout has adopted the node class and runs v1 on four nodes.
-func settled(t *testing.T, architectures ...string) *imaginary {
+func settled(t *testing.T, architectures ...string) *simulation {
 	t.Helper()
 	if len(architectures) == 0 {
 		architectures = []string{"amd64"}
 	}
-	w := newImaginary(release(1, architectures...))
+	w := newSimulation(release(1, architectures...))
 	w.architectures = architectures
 	w.nodes = slices.Repeat([]string{w.pin[0]}, 4)
 	w.run(time.Minute)
@@ -26,7 +26,7 @@ func settled(t *testing.T, architectures ...string) *imaginary {
 	return w
 }
 
-func (w *imaginary) want(t *testing.T, step v1alpha1.RolloutStep, current string) {
+func (w *simulation) want(t *testing.T, step v1alpha1.RolloutStep, current string) {
 	t.Helper()
 	s := &w.rollout.Status
 	if s.Step != step || s.Current == nil || s.Current.Release != current {
@@ -37,7 +37,7 @@ func (w *imaginary) want(t *testing.T, step v1alpha1.RolloutStep, current string
 	}
 }
 
-func (w *imaginary) wantCondition(t *testing.T, conditionType string, status metav1.ConditionStatus, reason, says string) {
+func (w *simulation) wantCondition(t *testing.T, conditionType string, status metav1.ConditionStatus, reason, says string) {
 	t.Helper()
 	c := meta.FindStatusCondition(w.rollout.Status.Conditions, conditionType)
 	if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
@@ -45,7 +45,7 @@ func (w *imaginary) wantCondition(t *testing.T, conditionType string, status met
 	}
 }
 
-func (w *imaginary) told(reason string) bool {
+func (w *simulation) hasEvent(reason string) bool {
 	return slices.ContainsFunc(w.events, func(e Event) bool { return e.Reason == reason })
 }
 
@@ -75,7 +75,7 @@ func TestHealthyImageIsTestedSoakedPromotedAndRolledOut(t *testing.T) {
 		t.Errorf("the good images are %v", good)
 	}
 	for _, reason := range []string{"TakenOver", "ImageFound", "CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
-		if !w.told(reason) {
+		if !w.hasEvent(reason) {
 			t.Errorf("no event %s: %v", reason, w.events)
 		}
 	}
@@ -184,7 +184,7 @@ func TestPromoteNowSkipsSoakAndWindowsButNotCanary(t *testing.T) {
 	w.want(t, v1alpha1.StepTesting, "v1")
 	w.run(5 * time.Minute)
 	w.want(t, v1alpha1.StepRolling, "v2")
-	if !w.told("CanaryPassed") {
+	if !w.hasEvent("CanaryPassed") {
 		t.Errorf("events %v", w.events)
 	}
 }
@@ -195,7 +195,7 @@ func TestPausedRolloutStartsNoCanary(t *testing.T) {
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused })
 	w.publish(release(2, "amd64"), fine)
 	w.run(48 * time.Hour)
-	if w.rollout.Status.Canary != nil || w.told("CanaryStarted") {
+	if w.rollout.Status.Canary != nil || w.hasEvent("CanaryStarted") {
 		t.Error("a canary was begun")
 	}
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionAutomatic })
@@ -219,7 +219,7 @@ func TestRollbackToEarlierReleaseHappensAtOnce(t *testing.T) {
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v1" })
 	w.run(time.Minute)
 	w.want(t, v1alpha1.StepSettled, "v1")
-	if w.told("CanaryStarted") || !w.told("RollingBack") {
+	if w.hasEvent("CanaryStarted") || !w.hasEvent("RollingBack") {
 		t.Errorf("events %v", w.events)
 	}
 	w.run(48 * time.Hour)
@@ -270,12 +270,12 @@ func TestEachArchitectureHasItsOwnCanary(t *testing.T) {
 func TestFailureUnrelatedToImageIsRetriedLater(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		break_, mend func(*imaginary)
+		break_, mend func(*simulation)
 		says         string
 	}{
-		"refused launches":          {func(w *imaginary) { w.refuses = true }, func(w *imaginary) { w.refuses = false }, "could not be launched"},
-		"launches that hang":        {func(w *imaginary) { w.stuck = true }, func(w *imaginary) { w.stuck = false }, "was not launched within 15s: CreateError"},
-		"a pool that does not work": {func(w *imaginary) { w.poolUnwell = "so are the others" }, func(w *imaginary) { w.poolUnwell = ""; w.kinds["ami-2amd64"] = fine }, "so are the others"},
+		"refused launches":  {func(w *simulation) { w.refuses = true }, func(w *simulation) { w.refuses = false }, "could not be launched"},
+		"hung launches":     {func(w *simulation) { w.stuck = true }, func(w *simulation) { w.stuck = false }, "was not launched within 15s: CreateError"},
+		"an unhealthy pool": {func(w *simulation) { w.poolUnwell = "so are the others" }, func(w *simulation) { w.poolUnwell = ""; w.kinds["ami-2amd64"] = fine }, "so are the others"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -418,7 +418,7 @@ func TestInvalidWindowIsReported(t *testing.T) {
 }
 
 // once returns a world in which the second release is pinned after the first one ran without faults.
-func once(t *testing.T) *imaginary {
+func once(t *testing.T) *simulation {
 	t.Helper()
 	w := settled(t)
 	w.rollout.Spec.Windows = nil
@@ -438,7 +438,7 @@ func TestRolloutRollsBackWhenPinnedImageIsDeleted(t *testing.T) {
 	w.vanish(w.released["v2"])
 	w.run(2 * time.Minute)
 	w.want(t, v1alpha1.StepRolling, "v1")
-	if !w.told("RollingBack") || !strings.Contains(w.events[len(w.events)-1].Message, "ami-2amd64 does not exist any more") {
+	if !w.hasEvent("RollingBack") || !strings.Contains(w.events[len(w.events)-1].Message, "ami-2amd64 does not exist any more") {
 		t.Errorf("told %v", w.events)
 	}
 	// The next release is tested like any other.
@@ -473,7 +473,7 @@ func TestRolloutWithoutImagePinsNextOneThatPassesCheck(t *testing.T) {
 
 func TestOlderRecommendedImageReplacesDeletedOne(t *testing.T) {
 	t.Parallel()
-	w := newImaginary(release(2, "amd64"))
+	w := newSimulation(release(2, "amd64"))
 	w.run(time.Minute)
 	w.vanish(w.released["v2"])
 	w.publish(release(1, "amd64"), fine)

@@ -137,10 +137,10 @@ func TestPodThatStockKarpenterCanServeIsLeftToIt(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonLeftToKarpenter, "NodePool stock-a, which Karpenter serves, could take it as well as gpu-shared",
 		"add a nodeSelector karpenter.sh/nodepool: gpu-shared to the pod, or a taint to NodePool stock-a")
 	for name, edit := range map[string]func(*corev1.Pod){
-		"a selector of our pool":       Selecting(karpv1.NodePoolLabelKey, "gpu-shared"),
-		"a label that only ours has":   Selecting("jina.ai/node-type", "gpu-shared"),
-		"more GPUs than a machine has": Asking("nvidia.com/gpu", "5"),
-		"more CPU than a machine has":  Asking("cpu", "48", "nvidia.com/gpu", "1"),
+		"a selector of our pool":         Selecting(karpv1.NodePoolLabelKey, "gpu-shared"),
+		"a label that only our pool has": Selecting("jina.ai/node-type", "gpu-shared"),
+		"more GPUs than a machine has":   Asking("nvidia.com/gpu", "5"),
+		"more CPU than a machine has":    Asking("cpu", "48", "nvidia.com/gpu", "1"),
 		"affinity that excludes stock's": func(pod *corev1.Pod) {
 			pod.Spec.Affinity = required(expression("jina.ai/gpu-type", corev1.NodeSelectorOpExists))
 		},
@@ -158,14 +158,14 @@ func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 		edit   func(*karpv1.NodePool)
 		counts bool
 	}{
-		"in order": {func(*karpv1.NodePool) {}, true},
-		"static":   {func(np *karpv1.NodePool) { np.Spec.Replicas = new(int64(1)) }, false},
-		"tainted":  {Tainted("x"), false},
-		"tainted as a preference": {func(np *karpv1.NodePool) {
+		"unrestricted": {func(*karpv1.NodePool) {}, true},
+		"static":       {func(np *karpv1.NodePool) { np.Spec.Replicas = new(int64(1)) }, false},
+		"tainted":      {Tainted("x"), false},
+		"tainted with PreferNoSchedule": {func(np *karpv1.NodePool) {
 			Tainted("x")(np)
 			np.Spec.Template.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule
 		}, true},
-		"switched off":         {func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("cpu", "0")) }, false},
+		"limited to zero":      {func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("cpu", "0")) }, false},
 		"without GPU machines": {Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist), false},
 		"in another zone":      {Labeled(map[string]string{corev1.LabelTopologyZone: "us-east-1z"}), false},
 	} {

@@ -22,15 +22,15 @@ func TestNodePoolAndClassDecideConsolidation(t *testing.T) {
 		never, moves     bool
 		keeps            string
 	}{
-		"the defaults leave it to the class":         {underutilized, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
-		"a shorter time of the NodePool is met":      {underutilized, "30s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
-		"a longer one counts":                        {underutilized, "30m", v1alpha1.ConsolidateWhenCheaper, "5m", 30 * time.Minute, false, true, ""},
-		"WhenEmpty moves no pods":                    {empty, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, false, ""},
-		"WhenIdle moves no pods":                     {underutilized, "0s", v1alpha1.ConsolidateWhenIdle, "5m", 5 * time.Minute, false, false, ""},
-		"Balanced is taken as the default":           {karpv1.ConsolidationPolicyBalanced, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
-		"no policy is the default":                   {"", "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
-		"a class that keeps idle nodes moves others": {underutilized, "30m", v1alpha1.ConsolidateWhenCheaper, "Never", 0, true, true, ""},
-		"so does one whose time cannot be read":      {underutilized, "0s", v1alpha1.ConsolidateWhenCheaper, "soon", 0, true, true, ""},
+		"the defaults leave it to the class":             {underutilized, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
+		"a shorter consolidateAfter is met by idleAfter": {underutilized, "30s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
+		"a longer consolidateAfter wins":                 {underutilized, "30m", v1alpha1.ConsolidateWhenCheaper, "5m", 30 * time.Minute, false, true, ""},
+		"WhenEmpty moves no pods":                        {empty, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, false, ""},
+		"WhenIdle moves no pods":                         {underutilized, "0s", v1alpha1.ConsolidateWhenIdle, "5m", 5 * time.Minute, false, false, ""},
+		"Balanced equals the default":                    {karpv1.ConsolidationPolicyBalanced, "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
+		"no policy is the default":                       {"", "0s", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, true, ""},
+		"idleAfter Never still moves pods":               {underutilized, "30m", v1alpha1.ConsolidateWhenCheaper, "Never", 0, true, true, ""},
+		"an invalid idleAfter still moves pods":          {underutilized, "0s", v1alpha1.ConsolidateWhenCheaper, "soon", 0, true, true, ""},
 		"a NodePool that never consolidates keeps idle nodes and moves no pods": {
 			underutilized, "Never", v1alpha1.ConsolidateWhenCheaper, "5m", 5 * time.Minute, false, false,
 			"spec.disruption.consolidateAfter of NodePool gpu-shared is Never; 0s leaves it to the GPUNodeClass",

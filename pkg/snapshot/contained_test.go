@@ -29,13 +29,13 @@ func TestImpossibleRequestsBlockOnlyTheirPod(t *testing.T) {
 		return snapshottest.Asking(append(namesAndQuantities, v1alpha1.ResourceGPUShared, "1")...)
 	}
 	for name, edits := range map[string][]func(*corev1.Pod){
-		"CPU whose thousandths are just above an int64": {shared("cpu", "9223372036854776")},
-		"CPU whose thousandths are negative":            {shared("cpu", "10000000000000000")},
-		"two containers whose memory is negative":       {shared("memory", "9223372036854775807"), twice},
+		"milli-CPU just above an int64":                 {shared("cpu", "9223372036854776")},
+		"milli-CPU that overflows to a negative number": {shared("cpu", "10000000000000000")},
+		"memory whose sum overflows":                    {shared("memory", "9223372036854775807"), twice},
 		"the largest amount of everything":              {shared("cpu", "1e30", "memory", "1e30", "ephemeral-storage", "1e30", "example.com/fpga", "9223372036854775807")},
-		"replicas whose sum is negative":                {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807"), twice},
-		"an extended resource whose sum is negative":    {shared("example.com/fpga", "9223372036854775807"), twice},
-		"device memory beyond any":                      {snapshottest.GPUMemory("9223372036854775807Ei")},
+		"replicas whose sum overflows":                  {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807"), twice},
+		"an extended resource whose sum overflows":      {shared("example.com/fpga", "9223372036854775807"), twice},
+		"huge device memory":                            {snapshottest.GPUMemory("9223372036854775807Ei")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,11 +93,11 @@ func TestGPUCountOfNodeIsBoundedByReplicas(t *testing.T) {
 		labels map[string]string
 		want   int
 	}{
-		"as many as it says":                           {map[string]string{"nvidia.com/gpu.count": "2"}, 2},
-		"no more than replicas":                        {map[string]string{"nvidia.com/gpu.count": "200"}, 4},
-		"none where it says more than any machine has": {map[string]string{"nvidia.com/gpu.count": "1099511627776"}, 0},
-		"none where it says nothing that is a number":  {map[string]string{"nvidia.com/gpu.count": "two"}, 0},
-		"memory beyond any is not believed":            {map[string]string{"nvidia.com/gpu.count": "1", "nvidia.com/gpu.memory": "9223372036854775807"}, 1},
+		"as many as the label says":      {map[string]string{"nvidia.com/gpu.count": "2"}, 2},
+		"at most one per replica":        {map[string]string{"nvidia.com/gpu.count": "200"}, 4},
+		"none for an implausible number": {map[string]string{"nvidia.com/gpu.count": "1099511627776"}, 0},
+		"none for an invalid number":     {map[string]string{"nvidia.com/gpu.count": "two"}, 0},
+		"implausible memory is ignored":  {map[string]string{"nvidia.com/gpu.count": "1", "nvidia.com/gpu.memory": "9223372036854775807"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,10 +174,10 @@ func TestUnschedulablePodsDoNotAffectReplicasPerGPU(t *testing.T) {
 	}
 	want := replicas()
 	for name, edits := range map[string][]func(*corev1.Pod){
-		"more CPU than any machine has":       {snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1")},
-		"more CPU than the pool's have":       {snapshottest.Asking("cpu", "500", v1alpha1.ResourceGPUShared, "1")},
-		"a claim that does not exist":         {snapshottest.Claiming("missing")},
-		"more replicas than a machine's GPUs": {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807")},
+		"more CPU than any machine has":            {snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1")},
+		"more CPU than the types of the pool have": {snapshottest.Asking("cpu", "500", v1alpha1.ResourceGPUShared, "1")},
+		"a missing PersistentVolumeClaim":          {snapshottest.Claiming("missing")},
+		"more replicas than a machine has":         {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807")},
 	} {
 		if got := replicas(snapshottest.Pod("hostile", edits...)); got != want {
 			t.Errorf("%s: each GPU has %d replicas, want %d", name, got, want)

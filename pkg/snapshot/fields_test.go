@@ -102,7 +102,7 @@ var reported = []struct {
 		karpv1.ConditionTypeValidationSucceeded, "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or",
 	},
 	{
-		"a limit that cannot be kept", "", func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("ephemeral-storage", "1Ti")) },
+		"an unsupported limit", "", func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("ephemeral-storage", "1Ti")) },
 		karpv1.ConditionTypeValidationSucceeded, "UnsupportedLimit", `limit "ephemeral-storage" cannot be enforced: use cpu, memory,`,
 	},
 	{
@@ -153,13 +153,13 @@ func TestHonoredFieldsAreNotReported(t *testing.T) {
 		"a schedule": func(np *karpv1.NodePool) {
 			np.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0", Schedule: new("@daily")}}
 		},
-		"any capacity type":        Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists),
-		"anything but spot":        Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpNotIn, "spot"),
-		"as many values as may be": Requiring("team", corev1.NodeSelectorOpIn, strings.Split(strings.Repeat("a,", 64)+"b", ",")...),
-		"a label that may be left": Requiring("team", corev1.NodeSelectorOpNotIn, "red"),
-		"a label that is left out": Requiring("team", corev1.NodeSelectorOpDoesNotExist),
-		"a label of the cloud":     Requiring("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "1"),
-		"a label of the template": func(np *karpv1.NodePool) {
+		"any capacity type":            Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists),
+		"NotIn spot":                   Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpNotIn, "spot"),
+		"the maximum number of values": Requiring("team", corev1.NodeSelectorOpIn, strings.Split(strings.Repeat("a,", 64)+"b", ",")...),
+		"a label with NotIn":           Requiring("team", corev1.NodeSelectorOpNotIn, "red"),
+		"a label with DoesNotExist":    Requiring("team", corev1.NodeSelectorOpDoesNotExist),
+		"a cloud provider label":       Requiring("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "1"),
+		"a template label": func(np *karpv1.NodePool) {
 			Labeled(map[string]string{"team": "red"})(np)
 			Requiring("team", corev1.NodeSelectorOpExists)(np)
 		},

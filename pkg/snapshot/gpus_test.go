@@ -77,38 +77,38 @@ func TestRunningPodsAreAssignedToGPUsAsAgentDoes(t *testing.T) {
 		want []planner.GPU
 	}{
 		"none": {nil, nil, []planner.GPU{full, full, full, full}},
-		"without memory one after the other": {
+		"pods without memory take turns": {
 			Pods("p", 5, Running("m")), nil,
 			[]planner.GPU{{Replicas: 8, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}},
 		},
-		"with memory where there is most of it": {
+		"pods with memory go where most memory is free": {
 			[]corev1.Pod{Pod("z", Running("m"), GPUMemory("4Gi")), Pod("a", Running("m"), GPUMemory("1Gi"), started(1)), Pod("b", Running("m"), started(2))},
 			nil,
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4 - 4*gib}, {Replicas: 9, MemoryBytes: t4 - gib}, {Replicas: 9, MemoryBytes: t4}, full},
 		},
-		"with memory, all replicas on one": {
+		"several replicas with memory share one GPU": {
 			[]corev1.Pod{Pod("a", Running("m"), replicas("3"), GPUMemory("4Gi"))},
 			nil,
 			[]planner.GPU{{Replicas: 7, MemoryBytes: t4 - 4*gib}, full, full, full},
 		},
-		"several replicas without memory on several": {
+		"several replicas without memory spread over GPUs": {
 			[]corev1.Pod{Pod("a", Running("m"), replicas("3"))},
 			nil,
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, full},
 		},
-		"with more memory than there is": {
+		"pods with more memory than exists": {
 			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("40Gi"))}, nil, []planner.GPU{{Replicas: 9}, full, full, full},
 		},
-		"with memory that cannot be read, or without a GPU": {
+		"pods with invalid memory or without a GPU": {
 			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("?")), Pod("b", Running("m"), Asking("cpu", "1"), GPUMemory("4Gi"))},
 			nil,
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, full, full, full},
 		},
-		"on a node that says how much memory it has": {
+		"a node with a memory label": {
 			nil, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.memory"] = "15360" },
 			slices.Repeat([]planner.GPU{{Replicas: 10, MemoryBytes: 15360 * mib}}, 4),
 		},
-		"on a node that exposes more than was promised": {
+		"a node with more replicas than promised": {
 			nil, func(n *corev1.Node) { n.Status.Allocatable = Amounts("nvidia.com/gpu.shared", "46") },
 			slices.Repeat([]planner.GPU{{Replicas: 12, MemoryBytes: t4}}, 4),
 		},

@@ -59,33 +59,33 @@ func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
 		c    *snapshot.Cluster
 		want planner.Resources
 	}{
-		"not launched":                      {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
-		"launched":                          {machine(Launched(Now), 0, noNode), room},
-		"with a Node that has nothing yet":  {machine(Launched(Now), 0, unregistered), room},
-		"registered, its Node not seen yet": {machine(Registered(Now), 0, noNode), room},
-		"with the startup taint":            {machine(Registered(Now), 0), room},
+		"not launched":                  {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
+		"launched":                      {machine(Launched(Now), 0, noNode), room},
+		"with an unregistered Node":     {machine(Launched(Now), 0, unregistered), room},
+		"registered, Node not seen yet": {machine(Registered(Now), 0, noNode), room},
+		"with the startup taint":        {machine(Registered(Now), 0), room},
 		// The NodeClaim is read live, and the Node from a cache that may be stale.
-		"registered, its Node as it was before":           {machine(Registered(Now), 0, unregistered), room},
-		"initialised, its Node as it was before":          {machine(Initialized(Now), 0, unregistered), room},
+		"registered, stale Node":                          {machine(Registered(Now), 0, unregistered), room},
+		"initialized, stale Node":                         {machine(Initialized(Now), 0, unregistered), room},
 		"with the startup taint and some of the replicas": {machine(Registered(Now), 4), room},
 		"with all replicas and the startup taint":         {machine(Registered(Now), 10), room},
-		"with taints of a node that starts": {machine(Registered(Now), 0, node(func(n *corev1.Node) {
+		"with taints of a starting node": {machine(Registered(Now), 0, node(func(n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
 		})), room},
-		"admitted but not initialised, some replicas gone": {
+		"admitted but not initialized, some replicas missing": {
 			machine(Registered(Now), 3, node(func(n *corev1.Node) { n.Spec.Taints = n.Spec.Taints[:1] })),
 			planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 3},
 		},
-		"launched smaller than the catalogue says": {
+		"launched smaller than in the catalog": {
 			machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
 				c.NodeClaims[0].Status.Allocatable = Amounts("cpu", "3", "memory", "14Gi", "pods", "20", "nvidia.com/gpu", "1")
 			}), planner.Resources{MilliCPU: 3000, MemoryBytes: 14 << 30, EphemeralBytes: 90 << 30, Pods: 20, Replicas: 10},
 		},
-		"of a type that the catalogue has lost": {
+		"with a type missing from the catalog": {
 			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }),
 			planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 40, Pods: 110, Replicas: 10},
 		},
-		"with DaemonSets to come": {
+		"with pending DaemonSet pods": {
 			machine(Registered(Now), 0, func(c *snapshot.Cluster) {
 				c.DaemonSets = []appsv1.DaemonSet{DaemonSet("a", "cpu", "100m"), DaemonSet("b", "cpu", "200m")}
 				c.Pods = append(c.Pods, Pod("a-1", Asking("cpu", "100m"), Running("m"), OwnedBy("apps/v1", "DaemonSet", "a")),
@@ -117,12 +117,12 @@ func TestNodeThatTakesNoPodsIsLeftOut(t *testing.T) {
 		"deleted claim without a Node": machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
 			c.NodeClaims[0].DeletionTimestamp = &now
 		}),
-		"deleted Node":         machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.DeletionTimestamp = &now })),
-		"cordoned":             machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Spec.Unschedulable = true })),
-		"disrupted by others":  machine(Initialized(Now), 10, node(taint(karpv1.DisruptedTaintKey))),
-		"broken":               machine(Registered(Now.Add(-10*time.Minute)), 9),
-		"foreign and cordoned": machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims, c.Nodes[0].Spec.Unschedulable = nil, true }),
-		"foreign without GPUs": machine(Initialized(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims = nil }),
+		"deleted Node":           machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.DeletionTimestamp = &now })),
+		"cordoned":               machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Spec.Unschedulable = true })),
+		"disrupted by Karpenter": machine(Initialized(Now), 10, node(taint(karpv1.DisruptedTaintKey))),
+		"broken":                 machine(Registered(Now.Add(-10*time.Minute)), 9),
+		"foreign and cordoned":   machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims, c.Nodes[0].Spec.Unschedulable = nil, true }),
+		"foreign without GPUs":   machine(Initialized(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims = nil }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,26 +213,26 @@ func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{
-		"in time":                  {registered, timeout - 1, false},
-		"too late":                 {registered, timeout, true},
-		"too late, all there":      {machine(Registered(Now), 10), timeout, false},
-		"its Node not seen yet":    {machine(Registered(Now), 0, noNode), timeout, true},
-		"not registered in time":   {machine(Launched(Now), 0, noNode), timeout - 1, false},
-		"not registered, too late": {machine(Launched(Now), 0, noNode), timeout, true},
-		"on its way out, its Node gone": {machine(Registered(Now), 0, noNode, func(c *snapshot.Cluster) {
+		"in time":                        {registered, timeout - 1, false},
+		"too late":                       {registered, timeout, true},
+		"too late, all replicas present": {machine(Registered(Now), 10), timeout, false},
+		"Node not seen yet":              {machine(Registered(Now), 0, noNode), timeout, true},
+		"not registered in time":         {machine(Launched(Now), 0, noNode), timeout - 1, false},
+		"not registered, too late":       {machine(Launched(Now), 0, noNode), timeout, true},
+		"deleted, Node gone": {machine(Registered(Now), 0, noNode, func(c *snapshot.Cluster) {
 			c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now}
 		}), timeout, false},
-		"started, its Node not seen yet":          {machine(Initialized(Now), 0, noNode), timeout - 1, false},
-		"started, its Node gone":                  {machine(Initialized(Now), 0, noNode), timeout, true},
-		"its replicas there, its taint not":       {uninitialized(), timeout - 1, false},
-		"its replicas there, and not initialised": {uninitialized(), timeout, true},
-		"its replicas there a minute later": {uninitialized(func(n *corev1.Node) {
+		"initialized, Node not seen yet":             {machine(Initialized(Now), 0, noNode), timeout - 1, false},
+		"initialized, Node gone":                     {machine(Initialized(Now), 0, noNode), timeout, true},
+		"replicas present, not initialized in time":  {uninitialized(), timeout - 1, false},
+		"replicas present, not initialized too late": {uninitialized(), timeout, true},
+		"replicas present a minute later": {uninitialized(func(n *corev1.Node) {
 			n.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = Now.Add(time.Minute).Format(time.RFC3339)
 		}), timeout, false},
-		"its replicas gone again, and not initialised": {uninitialized(func(n *corev1.Node) { n.Status.Allocatable = nil }), timeout, true},
-		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
-		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[nodecontract.GPUsAnnotation] = "" }), timeout, true},
+		"replicas lost again, not initialized": {uninitialized(func(n *corev1.Node) { n.Status.Allocatable = nil }), timeout, true},
+		"never launched":                       {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
+		"admitted long ago":                    {machine(Initialized(Now), 0), timeout, false},
+		"no promise":                           {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[nodecontract.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -279,7 +279,7 @@ func TestPromiseIsReadFromAnnotations(t *testing.T) {
 			40,
 		},
 		"missing": {nil, snapshot.Promise{}, 0},
-		"no numbers": {
+		"invalid numbers": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "-4", "karve.sh/replicas-per-gpu": "ten"},
 			snapshot.Promise{Resource: "nvidia.com/gpu"},
 			0,
@@ -345,12 +345,12 @@ func TestFlexibleClaimCountsAsLargestTypeUntilLaunched(t *testing.T) {
 		cpus  int64
 		price int64
 	}{
-		"not launched yet":       {nil, 4, 48_000, 526_000},
-		"the chosen one came":    {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1a")}, 1, 4000, 526_000},
-		"another came":           {[]func(*karpv1.NodeClaim){made("g4dn.12xlarge", "us-east-1a")}, 4, 48_000, spotPriceOf(t, "g4dn.12xlarge", "us-east-1a")},
-		"it came elsewhere":      {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1b")}, 1, 4000, spotPriceOf(t, "g4dn.xlarge", "us-east-1b")},
-		"one that nobody knows":  {[]func(*karpv1.NodeClaim){made("p9.huge", "us-east-1b")}, 1, 300, 526_000},
-		"in a zone nobody knows": {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1z")}, 1, 4000, 526_000},
+		"not launched yet":            {nil, 4, 48_000, 526_000},
+		"launched as chosen":          {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1a")}, 1, 4000, 526_000},
+		"launched as another type":    {[]func(*karpv1.NodeClaim){made("g4dn.12xlarge", "us-east-1a")}, 4, 48_000, spotPriceOf(t, "g4dn.12xlarge", "us-east-1a")},
+		"launched in another zone":    {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1b")}, 1, 4000, spotPriceOf(t, "g4dn.xlarge", "us-east-1b")},
+		"launched as an unknown type": {[]func(*karpv1.NodeClaim){made("p9.huge", "us-east-1b")}, 1, 300, 526_000},
+		"launched in an unknown zone": {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1z")}, 1, 4000, 526_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

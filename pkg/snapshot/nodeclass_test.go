@@ -29,13 +29,13 @@ func TestNodeClassIsReadyOnlyForCurrentGeneration(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"ready":                  {status: condition("status", "True", "observedGeneration", int64(3))},
-		"ready of no generation": {status: condition("status", "True")},
-		"of a former generation": {condition("status", "True", "observedGeneration", int64(2)), false, "NodeClassNotObserved", "was changed"},
-		"not ready":              {condition("status", "False", "reason", "NoSubnets", "message", "none found"), false, "NodeClassNotReady", "NoSubnets none found"},
-		"no condition":           {nil, false, "NodeClassNotReady", "has no Ready condition yet"},
-		"no list":                {"x", false, "NodeClassNotReady", "has a status that cannot be read"},
-		"on its way out":         {condition("status", "True"), true, "NodeClassTerminating", "is being deleted"},
+		"ready":                           {status: condition("status", "True", "observedGeneration", int64(3))},
+		"ready without a generation":      {status: condition("status", "True")},
+		"ready for an earlier generation": {condition("status", "True", "observedGeneration", int64(2)), false, "NodeClassNotObserved", "was changed"},
+		"not ready":                       {condition("status", "False", "reason", "NoSubnets", "message", "none found"), false, "NodeClassNotReady", "NoSubnets none found"},
+		"no condition":                    {nil, false, "NodeClassNotReady", "has no Ready condition yet"},
+		"conditions are no list":          {"x", false, "NodeClassNotReady", "has a status that cannot be read"},
+		"deleted":                         {condition("status", "True"), true, "NodeClassTerminating", "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,11 +69,11 @@ func TestNodeClassWithoutKnownOfferingsIsNotReady(t *testing.T) {
 		listing catalog.Listing
 		ready   bool
 	}{
-		"all is known":               {catalog.Listing{InstanceTypes: offered}, true},
-		"some of it is old":          {catalog.Listing{InstanceTypes: offered, Reason: "AccessDenied", Message: "no"}, true},
-		"nothing is known":           {catalog.Listing{Reason: "Throttled", Message: "no"}, false},
-		"nothing of it can be had":   {catalog.Listing{InstanceTypes: offered[:1], Reason: "WrongRegion", Message: "no"}, false},
-		"nothing, and it is certain": {catalog.Listing{}, true}, // The pool then reports that no type meets its requirements.
+		"a complete catalog":          {catalog.Listing{InstanceTypes: offered}, true},
+		"a partly stale catalog":      {catalog.Listing{InstanceTypes: offered, Reason: "AccessDenied", Message: "no"}, true},
+		"an unknown catalog":          {catalog.Listing{Reason: "Throttled", Message: "no"}, false},
+		"a catalog without offerings": {catalog.Listing{InstanceTypes: offered[:1], Reason: "WrongRegion", Message: "no"}, false},
+		"an empty catalog":            {catalog.Listing{}, true}, // The pool then reports that no type meets its requirements.
 	} {
 		state := snapshot.NodeClassState{Ready: true}
 		state.Learn(tc.listing)
@@ -111,7 +111,7 @@ func TestNodeClassStateHoldsImagesAndHash(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for name, amis := range map[string]any{"none": nil, "no list": "x", "odd ones": []any{map[string]any{"id": int64(7)}}} {
+	for name, amis := range map[string]any{"none": nil, "conditions are no list": "x", "invalid entries": []any{map[string]any{"id": int64(7)}}} {
 		if got := snapshot.NodeClassStateOf(class(amis)); !got.Ready || len(got.Images) > 0 {
 			t.Errorf("%s: %+v", name, got)
 		}

@@ -51,28 +51,28 @@ func TestNominatedPodsThatStillWait(t *testing.T) {
 		also  func(*snapshot.Cluster)
 		waits bool
 	}{
-		"for a machine of ours that starts":      {"starting", nil, true},
-		"for one that has started":               {"started", nil, true},
-		"for one where others have to end first": {"started", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("started"), ending)) }, false},
-		"of which a DaemonSet's pod is none": {"started", func(c *snapshot.Cluster) {
+		"for a starting machine of ours":              {"starting", nil, true},
+		"for a started machine":                       {"started", nil, true},
+		"for a started machine with terminating pods": {"started", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("started"), ending)) }, false},
+		"for a started machine with a terminating DaemonSet pod": {"started", func(c *snapshot.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("started"), ending, OwnedBy("apps/v1", "DaemonSet", "x")))
 		}, true},
-		"for one that goes": {"started", func(c *snapshot.Cluster) {
+		"for a deleted machine": {"started", func(c *snapshot.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("started"), ending))
 			c.NodeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
 		}, true},
-		"for one that starts where others have to end first": {"starting", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("starting"), ending)) }, false},
-		"for one that does not start in time": {"starting", func(c *snapshot.Cluster) {
+		"for a starting machine with terminating pods": {"starting", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("starting"), ending)) }, false},
+		"for a machine that did not start in time": {"starting", func(c *snapshot.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("starting"), ending))
 			c.Now = Now.Add(c.ReplicasTimeout)
 			for i := range c.Nodes {
 				delete(c.Nodes[i].Status.Allocatable, v1alpha1.ResourceGPUShared)
 			}
 		}, true},
-		"for a node of others": {"theirs", func(c *snapshot.Cluster) {
+		"for a foreign node": {"theirs", func(c *snapshot.Cluster) {
 			c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 		}, false},
-		"for a node that is gone": {"gone", nil, true},
+		"for a missing node": {"gone", nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,12 +101,12 @@ func TestNominationsUnusedByPlanAreWithdrawn(t *testing.T) {
 		planned map[string]int
 		want    string
 	}{
-		"not one for a machine that has started":        {[]string{"a"}, nil, []string{"a", "a"}, map[string]int{"a": 2}, ""},
-		"nor for one that starts":                       {nil, []string{"a"}, []string{"a", ""}, map[string]int{"a": 2}, ""},
-		"nor where alike pods are planned":              {nil, []string{"a", "b"}, []string{"b", "b", "a"}, map[string]int{"a": 1, "b": 2}, ""},
-		"one of a pod that is to go elsewhere":          {nil, []string{"a", "b"}, []string{"b", "b", ""}, map[string]int{"a": 2, "b": 1}, "pod-1 "},
-		"one that is planned for nothing that is there": {nil, []string{"a"}, []string{"a", "a"}, map[string]int{"a": 1}, "pod-1 "},
-		"one for a machine that is gone":                {nil, nil, []string{"x"}, nil, "pod-0 "},
+		"keeps a nomination for a started machine":          {[]string{"a"}, nil, []string{"a", "a"}, map[string]int{"a": 2}, ""},
+		"keeps a nomination for a starting machine":         {nil, []string{"a"}, []string{"a", ""}, map[string]int{"a": 2}, ""},
+		"keeps nominations if equal pods are planned":       {nil, []string{"a", "b"}, []string{"b", "b", "a"}, map[string]int{"a": 1, "b": 2}, ""},
+		"withdraws a nomination of a pod planned elsewhere": {nil, []string{"a", "b"}, []string{"b", "b", ""}, map[string]int{"a": 2, "b": 1}, "pod-1 "},
+		"withdraws a nomination that the plan does not use": {nil, []string{"a"}, []string{"a", "a"}, map[string]int{"a": 1}, "pod-1 "},
+		"withdraws a nomination for a missing machine":      {nil, nil, []string{"x"}, nil, "pod-0 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,15 +163,15 @@ func TestSeats(t *testing.T) {
 		planned, pods []corev1.Pod
 		want          string
 	}{
-		"the pods that it is launched for":         {one(Pod("x", small), Pod("y", large)), one(Pod("a", small), Pod("b", large), Pod("c", large)), "a node, b node"},
-		"the oldest of those that are alike":       {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, came(1)), Pod("c", large)), "c node"},
-		"without those that it has":                {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, Running("node")), Pod("c", large), Pod("d", large)), "c node"},
-		"without those that are nominated for it":  {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, nominatedFor("node")), Pod("c", large), Pod("d", large)), "c node"},
-		"not those nominated for others":           {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, nominatedFor("other")), Pod("c", small)), ""},
-		"nor those that are to go":                 {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, ending), Pod("c", small)), ""},
-		"a pod of its DaemonSet is none of theirs": {one(Pod("y", large)), one(Pod("a", small), Pod("d", large, Running("node"), OwnedBy("apps/v1", "DaemonSet", "x")), Pod("c", large)), "c node"},
-		"none where all that wait are alike":       {one(Pod("y", large)), one(Pod("a", large), Pod("b", large)), ""},
-		"none where nothing is planned":            {nil, one(Pod("a", small), Pod("b", large)), ""},
+		"the planned pods":                   {one(Pod("x", small), Pod("y", large)), one(Pod("a", small), Pod("b", large), Pod("c", large)), "a node, b node"},
+		"the oldest of equal pods":           {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, came(1)), Pod("c", large)), "c node"},
+		"without running pods":               {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, Running("node")), Pod("c", large), Pod("d", large)), "c node"},
+		"without nominated pods":             {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, nominatedFor("node")), Pod("c", large), Pod("d", large)), "c node"},
+		"not pods nominated for other nodes": {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, nominatedFor("other")), Pod("c", small)), ""},
+		"not terminating pods":               {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, ending), Pod("c", small)), ""},
+		"a DaemonSet pod does not count":     {one(Pod("y", large)), one(Pod("a", small), Pod("d", large, Running("node"), OwnedBy("apps/v1", "DaemonSet", "x")), Pod("c", large)), "c node"},
+		"none if all pending pods are equal": {one(Pod("y", large)), one(Pod("a", large), Pod("b", large)), ""},
+		"none without planned pods":          {nil, one(Pod("a", small), Pod("b", large)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,7 +189,7 @@ func TestSeats(t *testing.T) {
 			}
 		})
 	}
-	t.Run("without those whose nomination was written a moment ago", func(t *testing.T) {
+	t.Run("without just nominated pods", func(t *testing.T) {
 		t.Parallel()
 		cluster := withMachines(nil, "node")
 		cluster.Pods = []corev1.Pod{Pod("x", large), Pod("y", large)}

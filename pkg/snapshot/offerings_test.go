@@ -37,7 +37,7 @@ func TestOfferingsMeetPoolRequirements(t *testing.T) {
 		edits []func(*karpv1.NodePool)
 		want  []string
 	}{
-		"without a requirement for the capacity type only on-demand counts": {
+		"only on-demand without a capacity type requirement": {
 			[]func(*karpv1.NodePool){Requiring(kind, corev1.NodeSelectorOpIn, "g4dn.xlarge")},
 			[]string{"xlarge/1a/on-demand", "xlarge/1b/on-demand"},
 		},
@@ -45,35 +45,35 @@ func TestOfferingsMeetPoolRequirements(t *testing.T) {
 			[]func(*karpv1.NodePool){oneA, Requiring(kind, corev1.NodeSelectorOpIn, "g4dn.xlarge"), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "reserved")},
 			[]string{"xlarge/1a/spot"},
 		},
-		"a label of the template is a requirement": {
+		"a template label is a requirement": {
 			[]func(*karpv1.NodePool){Labeled(map[string]string{corev1.LabelTopologyZone: "us-east-1b", karpv1.CapacityTypeLabelKey: "spot", cpus: "4"})},
 			[]string{"xlarge/1b/spot"},
 		},
-		"a label of the template under its former name is a requirement too": {
+		"a template label under its deprecated name is a requirement": {
 			[]func(*karpv1.NodePool){oneA, Labeled(map[string]string{"beta.kubernetes.io/arch": "arm64"})}, nil,
 		},
 		"In":           {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpIn, "4", "48")}, []string{"12xlarge/1a/on-demand", "xlarge/1a/on-demand"}},
 		"NotIn":        {[]func(*karpv1.NodePool){oneA, Requiring(kind, corev1.NodeSelectorOpNotIn, "g4dn.xlarge", "g4dn.2xlarge")}, []string{"12xlarge/1a/on-demand", "4xlarge/1a/on-demand"}},
 		"NotIn absent": {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpIn, "4"), Requiring("karpenter.k8s.aws/instance-local-nvme", corev1.NodeSelectorOpNotIn, "1")}, []string{"xlarge/1a/on-demand"}},
 		"Exists":       {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpIn, "4"), Requiring(gpuCount, corev1.NodeSelectorOpExists)}, []string{"xlarge/1a/on-demand"}},
-		"Exists but for what the cloud does not give": {
+		"Exists on a label that the cloud does not set": {
 			[]func(*karpv1.NodePool){Requiring("karpenter.k8s.aws/instance-accelerator-name", corev1.NodeSelectorOpExists)}, nil,
 		},
 		"DoesNotExist": {[]func(*karpv1.NodePool){Requiring(gpuCount, corev1.NodeSelectorOpDoesNotExist)}, nil},
-		"DoesNotExist of what the cloud does not give": {
+		"DoesNotExist on a label that the cloud does not set": {
 			[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpIn, "4"), Requiring("karpenter.k8s.aws/instance-accelerator-name", corev1.NodeSelectorOpDoesNotExist)},
 			[]string{"xlarge/1a/on-demand"},
 		},
-		"Gt":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "16")}, []string{"12xlarge/1a/on-demand"}},
-		"Lt":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpLt, "8")}, []string{"xlarge/1a/on-demand"}},
-		"Gte":                       {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpGte, "16")}, []string{"12xlarge/1a/on-demand", "4xlarge/1a/on-demand"}},
-		"Lte":                       {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpLte, "8")}, []string{"2xlarge/1a/on-demand", "xlarge/1a/on-demand"}},
-		"Gt and Lt":                 {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "4"), Requiring(cpus, corev1.NodeSelectorOpLt, "16")}, []string{"2xlarge/1a/on-demand"}},
-		"requirements that exclude": {[]func(*karpv1.NodePool){oneA, Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1b")}, nil},
+		"Gt":                         {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "16")}, []string{"12xlarge/1a/on-demand"}},
+		"Lt":                         {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpLt, "8")}, []string{"xlarge/1a/on-demand"}},
+		"Gte":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpGte, "16")}, []string{"12xlarge/1a/on-demand", "4xlarge/1a/on-demand"}},
+		"Lte":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpLte, "8")}, []string{"2xlarge/1a/on-demand", "xlarge/1a/on-demand"}},
+		"Gt and Lt":                  {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "4"), Requiring(cpus, corev1.NodeSelectorOpLt, "16")}, []string{"2xlarge/1a/on-demand"}},
+		"contradicting requirements": {[]func(*karpv1.NodePool){oneA, Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1b")}, nil},
 		"a custom label against a custom requirement": {
 			[]func(*karpv1.NodePool){Labeled(map[string]string{"team": "a"}), Requiring("team", corev1.NodeSelectorOpIn, "b")}, nil,
 		},
-		"a custom requirement that no label meets stays one of the claim": {
+		"an unmet custom requirement stays on the claim": {
 			[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpIn, "4"), Requiring("team", corev1.NodeSelectorOpExists)}, []string{"xlarge/1a/on-demand"},
 		},
 	} {
@@ -160,27 +160,27 @@ func TestDaemonSetOverheadCountsOnlyWhereDaemonSetRuns(t *testing.T) {
 		edit func(*appsv1.DaemonSet)
 		want planner.Resources
 	}{
-		"where it tolerates the taint": {func(*appsv1.DaemonSet) {}, planner.Resources{MilliCPU: 200, MemoryBytes: 1 << 30, Pods: 1}},
-		"not where it does not tolerate it": {
+		"tolerates the taint": {func(*appsv1.DaemonSet) {}, planner.Resources{MilliCPU: 200, MemoryBytes: 1 << 30, Pods: 1}},
+		"does not tolerate the taint": {
 			func(ds *appsv1.DaemonSet) { ds.Spec.Template.Spec.Tolerations = nil }, planner.Resources{},
 		},
-		"where its node selector matches": {small, planner.Resources{MilliCPU: 200, MemoryBytes: 1 << 30, Pods: 1}},
-		"not where its node selector does not match": {
+		"node selector matches": {small, planner.Resources{MilliCPU: 200, MemoryBytes: 1 << 30, Pods: 1}},
+		"node selector does not match": {
 			func(ds *appsv1.DaemonSet) { ds.Spec.Template.Spec.NodeSelector = map[string]string{"team": "web"} }, planner.Resources{},
 		},
-		"on nodes that Karpenter has initialised": {
+		"requires initialized nodes": {
 			func(ds *appsv1.DaemonSet) {
 				ds.Spec.Template.Spec.NodeSelector = map[string]string{karpv1.NodeInitializedLabelKey: "true", "beta.kubernetes.io/os": "linux"}
 			},
 			planner.Resources{MilliCPU: 200, MemoryBytes: 1 << 30, Pods: 1},
 		},
-		"with its limits where it has no requests": {
+		"limits stand in for requests": {
 			func(ds *appsv1.DaemonSet) {
 				ds.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: Amounts("cpu", "50m"), Limits: Amounts("cpu", "1", "memory", "2Gi")}
 			},
 			planner.Resources{MilliCPU: 50, MemoryBytes: 2 << 30, Pods: 1},
 		},
-		"with the replicas that it takes": {
+		"takes replicas": {
 			func(ds *appsv1.DaemonSet) {
 				ds.Spec.Template.Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPUShared, "1")
 			},
@@ -232,25 +232,25 @@ func TestRefusedOfferingIsUnavailableUntilNotBefore(t *testing.T) {
 		after time.Duration
 		want  []string
 	}{
-		"that offering and no other": {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, 0, []string{"g4dn.xlarge us-east-1a spot"}},
-		"until a moment before":      {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, time.Minute - 1, []string{"g4dn.xlarge us-east-1a spot"}},
-		"not from its time on":       {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, time.Minute, nil},
-		"not of another class":       {"other", func(*v1alpha1.RefusedOffering) {}, 0, nil},
-		"in every zone":              {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.Zone = "*" }, 0, []string{"g4dn.xlarge us-east-1a spot", "g4dn.xlarge us-east-1b spot"}},
+		"only the refused offering": {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, 0, []string{"g4dn.xlarge us-east-1a spot"}},
+		"until a moment before":     {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, time.Minute - 1, []string{"g4dn.xlarge us-east-1a spot"}},
+		"available from notBefore":  {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, time.Minute, nil},
+		"not for another class":     {"other", func(*v1alpha1.RefusedOffering) {}, 0, nil},
+		"in every zone":             {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.Zone = "*" }, 0, []string{"g4dn.xlarge us-east-1a spot", "g4dn.xlarge us-east-1b spot"}},
 		"every type in a zone": {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.InstanceType = "*" }, 0, []string{
 			"g4dn.12xlarge us-east-1a spot", "g4dn.2xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot", "g4dn.xlarge us-east-1a spot",
 		}},
-		"a vCPU limit is about types with as many vCPUs": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+		"a vCPU limit affects types with as many vCPUs": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
 			r.InstanceType, r.Reason = "g4dn.4xlarge", v1alpha1.RefusalVCPULimit
 		}, 0, []string{"g4dn.12xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot"}},
-		"also of a type that is not known any more": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+		"a vCPU limit of an unknown type": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
 			r.InstanceType, r.Reason = "gr6.4xlarge", v1alpha1.RefusalSpotQuota
 		}, 0, []string{"g4dn.12xlarge us-east-1a spot", "g4dn.2xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot", "g4dn.xlarge us-east-1a spot"}},
-		"but not of another quota": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+		"a vCPU limit of another quota": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
 			r.InstanceType, r.Reason = "p3.2xlarge", v1alpha1.RefusalVCPULimit
 		}, 0, nil},
-		"while the node class is as it was":   {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 4 }, 0, []string{"g4dn.xlarge us-east-1a spot"}},
-		"not once the node class has changed": {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 3 }, 0, nil},
+		"while the node class is unchanged":         {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 4 }, 0, []string{"g4dn.xlarge us-east-1a spot"}},
+		"available once the node class has changed": {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 3 }, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

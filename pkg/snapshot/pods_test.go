@@ -29,15 +29,15 @@ func TestPodsNotWaitingForGPUAreIgnored(t *testing.T) {
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "wait"}}
 			pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
 		},
-		"not looked at by the scheduler": func(pod *corev1.Pod) { pod.Status.Conditions = nil },
-		"a DaemonSet's":                  OwnedBy("apps/v1", "DaemonSet", "x"),
-		"a mirror pod":                   OwnedBy("v1", "Node", "x"),
-		"terminating":                    func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) },
-		"succeeded":                      func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
-		"failed":                         func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
-		"bound":                          func(pod *corev1.Pod) { pod.Spec.NodeName = "x" },
-		"without a GPU":                  Asking("cpu", "1"),
-		"with a GPU amount of zero":      Asking("cpu", "1", "nvidia.com/gpu.shared", "0"),
+		"not yet processed by the scheduler": func(pod *corev1.Pod) { pod.Status.Conditions = nil },
+		"a DaemonSet pod":                    OwnedBy("apps/v1", "DaemonSet", "x"),
+		"a mirror pod":                       OwnedBy("v1", "Node", "x"),
+		"terminating":                        func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) },
+		"succeeded":                          func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
+		"failed":                             func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
+		"bound":                              func(pod *corev1.Pod) { pod.Spec.NodeName = "x" },
+		"without a GPU":                      Asking("cpu", "1"),
+		"with a GPU amount of zero":          Asking("cpu", "1", "nvidia.com/gpu.shared", "0"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,22 +59,22 @@ func TestClassesGroupPodsThatSchedulerTreatsAlike(t *testing.T) {
 		"labels, images and namespace": {func(pod *corev1.Pod) {
 			pod.Namespace, pod.Labels, pod.Spec.Containers[0].Image = "other", map[string]string{"a": "b"}, "x"
 		}, true},
-		"the same amounts in other words":    {Asking("cpu", "0.3", "memory", "1024Mi", "nvidia.com/gpu.shared", "1"), true},
+		"the same quantities in other units": {Asking("cpu", "0.3", "memory", "1024Mi", "nvidia.com/gpu.shared", "1"), true},
 		"the same amounts in two containers": {split, true},
 		"volumes that bind to no node":       {func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "x"}} }, true},
 		"preferred affinity":                 {func(pod *corev1.Pod) { pod.Spec.Affinity = preferences() }, false},
 		"priority":                           {func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1)) }, false},
 		"device memory":                      {GPUMemory("4Gi"), false},
-		"no device memory in other words":    {GPUMemory("0"), true},
+		"zero device memory":                 {GPUMemory("0"), true},
 		"host ports":                         {HostPort(8080), false},
 		"ports of the pod":                   {HostPort(0), true},
 		"requests":                           {Asking("cpu", "301m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), false},
 		"replicas":                           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "2"), false},
-		"another resource besides":           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "1", "example.com/fpga", "1"), false},
+		"an additional resource":             {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "1", "example.com/fpga", "1"), false},
 		"a node selector":                    {Selecting(corev1.LabelTopologyZone, "us-east-1a"), false},
 		"required node affinity":             {func(pod *corev1.Pod) { pod.Spec.Affinity = required(expression("a", corev1.NodeSelectorOpExists)) }, false},
 		"tolerations":                        {Tolerating("nvidia.com/gpu.shared", "x"), false},
-		"a rule that is not planned for":     {func(pod *corev1.Pod) { pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}} }, false},
+		"an unsupported rule":                {func(pod *corev1.Pod) { pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}} }, false},
 		"overhead":                           {func(pod *corev1.Pod) { pod.Spec.Overhead = Amounts("cpu", "1m") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestRequestsMatchScheduler(t *testing.T) {
 		want planner.Resources
 	}{
 		"one container": {func(*corev1.Pod) {}, planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, Pods: 1, Replicas: 1}},
-		"an init container that is larger": {func(pod *corev1.Pod) {
+		"a larger init container": {func(pod *corev1.Pod) {
 			pod.Spec.InitContainers = []corev1.Container{container(nil, "cpu", "1", "ephemeral-storage", "1Gi")}
 		}, planner.Resources{MilliCPU: 1000, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 30, Pods: 1, Replicas: 1}},
 		"a sidecar and an init container after it": {func(pod *corev1.Pod) {
@@ -176,20 +176,20 @@ func TestPodsAreAdmittedWhereSchedulerBindsThem(t *testing.T) {
 		edit func(*corev1.Pod)
 		want []string
 	}{
-		"by a selector":                        {Selecting(cpus, "4"), smallest},
-		"by a label under its former name":     {Selecting("beta.kubernetes.io/instance-type", "g4dn.xlarge"), smallest},
-		"by two expressions, which are and-ed": {affinity(both), smallest[:1]},
-		"by terms, which are or-ed":            {affinity(expression(cpus, corev1.NodeSelectorOpIn, "5"), both, expression("nowhere", corev1.NodeSelectorOpExists)), smallest[:1]},
-		"by a bound":                           {affinity(expression(cpus, corev1.NodeSelectorOpLt, "8")), smallest},
-		"by a bound and a selector": {func(pod *corev1.Pod) {
+		"by a selector":                             {Selecting(cpus, "4"), smallest},
+		"by a deprecated label":                     {Selecting("beta.kubernetes.io/instance-type", "g4dn.xlarge"), smallest},
+		"by two expressions, which must both match": {affinity(both), smallest[:1]},
+		"by two terms, of which one must match":     {affinity(expression(cpus, corev1.NodeSelectorOpIn, "5"), both, expression("nowhere", corev1.NodeSelectorOpExists)), smallest[:1]},
+		"by Gt":                                     {affinity(expression(cpus, corev1.NodeSelectorOpLt, "8")), smallest},
+		"by Gt and a selector": {func(pod *corev1.Pod) {
 			Selecting(zone, "us-east-1b")(pod)
 			affinity(expression(cpus, corev1.NodeSelectorOpLt, "8"))(pod)
 		}, smallest[1:]},
-		"by the absence of a label":         {affinity(both, expression("nowhere", corev1.NodeSelectorOpGt, "1")), smallest[:1]},
-		"not by an empty term":              {affinity(corev1.NodeSelectorTerm{}), nil},
-		"not by a bound on an absent label": {affinity(expression("nowhere", corev1.NodeSelectorOpGt, "1")), nil},
+		"by the absence of a label":    {affinity(both, expression("nowhere", corev1.NodeSelectorOpGt, "1")), smallest[:1]},
+		"not by an empty term":         {affinity(corev1.NodeSelectorTerm{}), nil},
+		"not by Gt on an absent label": {affinity(expression("nowhere", corev1.NodeSelectorOpGt, "1")), nil},
 		// Karpenter reads this as a requirement that the label be absent, and launches machines that the pod cannot use.
-		"not by demands that contradict each other": {func(pod *corev1.Pod) {
+		"not by contradicting expressions": {func(pod *corev1.Pod) {
 			Selecting("nowhere", "a")(pod)
 			affinity(expression("nowhere", corev1.NodeSelectorOpIn, "b"))(pod)
 		}, nil},

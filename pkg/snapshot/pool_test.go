@@ -46,7 +46,7 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			func(c *snapshot.Cluster) { c.GPUNodeClasses = nil },
 			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassNotFound", `GPUNodeClass "gpu-shared" does not exist: create it`,
 		},
-		"a node class on its way out": {
+		"a deleted node class": {
 			func(c *snapshot.Cluster) { c.GPUNodeClasses[0].DeletionTimestamp = &deleted },
 			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassTerminating", `GPUNodeClass "gpu-shared" is being deleted`,
 		},
@@ -72,24 +72,24 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			pool(func(np *karpv1.NodePool) { np.Spec.Template.Spec.Taints = nil }),
 			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "such as {key: nvidia.com/gpu.shared, effect: NoSchedule}",
 		},
-		"a taint that is only a preference": {
+		"a taint with PreferNoSchedule": {
 			pool(func(np *karpv1.NodePool) { np.Spec.Template.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule }),
 			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "shared nodes need a taint",
 		},
-		"a startup taint only": {
+		"only a startup taint": {
 			pool(func(np *karpv1.NodePool) {
 				np.Spec.Template.Spec.StartupTaints, np.Spec.Template.Spec.Taints = np.Spec.Template.Spec.Taints, nil
 			}),
 			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "shared nodes need a taint",
 		},
-		"minValues of a label that the pool chooses": {
+		"minValues of a custom label": {
 			pool(func(np *karpv1.NodePool) {
 				Requiring("team", corev1.NodeSelectorOpIn, "red", "blue")(np)
 				np.Spec.Template.Spec.Requirements[0].MinValues = new(2)
 			}),
 			karpv1.ConditionTypeValidationSucceeded, "UnsupportedMinValues", `minValues of requirement "team" cannot be kept`,
 		},
-		"a limit that cannot be kept": {
+		"an unsupported limit": {
 			pool(func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("ephemeral-storage", "1Ti")) }),
 			karpv1.ConditionTypeValidationSucceeded, "UnsupportedLimit",
 			`limit "ephemeral-storage" cannot be enforced: use cpu, memory, nodes, nvidia.com/gpu (physical GPUs) or nvidia.com/gpu.shared (replicas)`,
@@ -98,11 +98,11 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			pool(Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "p5.48xlarge")),
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "loosen them",
 		},
-		"a zone that has nothing": {
+		"a zone without offerings": {
 			pool(Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1f")),
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as on-demand in us-east-1a",
 		},
-		"types of which no image is known": {
+		"types without a known image": {
 			types(func(it *catalog.InstanceType) { it.Offerings = nil }, nil),
 			karpv1.ConditionTypeNodeClassReady, "NoImage", `EC2NodeClass "gpu" has no image, so`,
 		},
@@ -116,7 +116,7 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			}}}),
 			karpv1.ConditionTypeNodeClassReady, "NoImage", `(amd64, with GPUs)`,
 		},
-		"types with a part of a GPU": {
+		"types with a fractional GPU": {
 			types(func(it *catalog.InstanceType) { it.GPU.Count = 0 }, nil),
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "has only a part of a GPU",
 		},

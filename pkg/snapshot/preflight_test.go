@@ -32,7 +32,7 @@ func TestPreflightRefusesLaunchesThatCannotSucceed(t *testing.T) {
 		message string
 		problem string
 	}{
-		"a node class that tells nothing":    {snapshot.NodeClassState{}, 2, "", ""},
+		"a node class without status":        {snapshot.NodeClassState{}, 2, "", ""},
 		"subnets in all zones":               {snapshot.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}}, 2, "", ""},
 		"a zone without a subnet":            {snapshot.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a"}}, 1, `EC2NodeClass "gpu" has no subnet in zone us-east-1b: add one`, ""},
 		"no zone has a subnet":               {snapshot.NodeClassState{Subnets: map[string]string{"subnet-c": "us-east-1c"}}, 0, `EC2NodeClass "gpu" has no subnet in zone us-east-1`, "NoSubnet"},

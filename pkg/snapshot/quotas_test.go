@@ -114,9 +114,9 @@ func TestHostPortsBecomeQuotasOfOne(t *testing.T) {
 		got  []planner.Amount
 		want map[string]int64
 	}{
-		"a new machine":        {view.Snapshot.Offerings[0].Quotas, map[string]int64{"host port 9100/TCP": 0}},
-		"a node":               {view.Nodes[0].Quotas, map[string]int64{"host port 8080/TCP": 0}},
-		"a machine on its way": {view.Nodes[1].Quotas, map[string]int64{"host port 9100/TCP": 0}},
+		"a new machine":      {view.Snapshot.Offerings[0].Quotas, map[string]int64{"host port 9100/TCP": 0}},
+		"a node":             {view.Nodes[0].Quotas, map[string]int64{"host port 8080/TCP": 0}},
+		"a starting machine": {view.Nodes[1].Quotas, map[string]int64{"host port 9100/TCP": 0}},
 	} {
 		if diff := cmp.Diff(tc.want, ResourcesOf(&view.Snapshot, tc.got)); diff != "" {
 			t.Errorf("%s has (-want +got):\n%s", what, diff)

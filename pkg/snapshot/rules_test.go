@@ -73,8 +73,8 @@ func in(namespace string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Namespace = namespace }
 }
 
-// told formats a rule with names: its kind, its topology, the classes that it constrains and that it counts, and the pods that it already counts.
-func told(view snapshot.View, rule planner.Rule) string {
+// formatRule formats a rule with names: its kind, its topology, the classes that it constrains and that it counts, and the pods that it already counts.
+func formatRule(view snapshot.View, rule planner.Rule) string {
 	classes := func(indices []int) string {
 		var names []string
 		for _, i := range indices {
@@ -110,15 +110,15 @@ func told(view snapshot.View, rule planner.Rule) string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// allTold formats all rules of a snapshot, and checks that the snapshot is valid.
-func allTold(t *testing.T, view snapshot.View) []string {
+// formatRules formats all rules of a snapshot, and checks that the snapshot is valid.
+func formatRules(t *testing.T, view snapshot.View) []string {
 	t.Helper()
 	if err := planner.Validate(view.Snapshot); err != nil {
 		t.Error(err)
 	}
 	var all []string
 	for _, rule := range view.Rules {
-		all = append(all, told(view, rule))
+		all = append(all, formatRule(view, rule))
 	}
 	return all
 }
@@ -137,7 +137,7 @@ func twoZones() *snapshot.Cluster {
 
 func TestRulesMatchScheduler(t *testing.T) {
 	t.Parallel()
-	heed, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
+	honor, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
 	policies := func(affinity, taints *corev1.NodeInclusionPolicy) func(*corev1.TopologySpreadConstraint) {
 		return func(c *corev1.TopologySpreadConstraint) { c.NodeAffinityPolicy, c.NodeTaintsPolicy = affinity, taints }
 	}
@@ -159,46 +159,46 @@ func TestRulesMatchScheduler(t *testing.T) {
 				Pod("lost", inApp("web"), Running("no-node")),
 			}, nil, []string{"Spread " + zone + " of w counts w us-east-1a=2 us-east-1c=1"},
 		},
-		"spread over machines": {
+		"spread over hosts": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-b")), Pod("c", inApp("web"), Running("cpu-c"))},
 			nil,
 			[]string{"Spread of w counts w m-b=1 elsewhere=1"},
 		},
-		"spread looks at nodes that the pod's selector selects": {
+		"spread counts nodes that the pod's selector matches": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))},
 			nil,
 			[]string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
 		},
-		"spread looks at all nodes where it is told so": {
+		"spread counts all nodes with nodeAffinityPolicy Ignore": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web", policies(&ignore, nil))), Pod("r2", inApp("web"), Running("m-b"))},
 			nil,
 			[]string{"Spread " + zone + " of w counts w us-east-1b=1"},
 		},
-		"spread looks at nodes with taints": {
+		"spread counts tainted nodes": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web")), Pod("r", inApp("web"), Running("cpu-c"))},
 			elsewhere,
 			[]string{"Spread " + zone + " of w counts w us-east-1c=1"},
 		},
-		"spread does not look at nodes with taints where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&heed, &heed))), Pod("r", inApp("web"), Running("cpu-c"))},
+		"spread ignores tainted nodes with nodeTaintsPolicy Honor": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&honor, &honor))), Pod("r", inApp("web"), Running("cpu-c"))},
 			elsewhere,
 			[]string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
 		},
-		"spread looks at machines that are offered to others": {
+		"spread counts offerings for other pods": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
 			func(c *snapshot.Cluster) {
 				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w"},
 		},
-		"spread does not look at machines that are offered to others where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &heed)))},
+		"spread ignores offerings for other pods with nodeTaintsPolicy Honor": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
 			func(c *snapshot.Cluster) {
 				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
 		},
-		"spread looks at nodes that have the labels of all constraints": {
+		"spread counts nodes with the labels of all constraints": {
 			[]corev1.Pod{
 				Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver("rack", "web"), spreadOver(host, "web")),
 				Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b")),
@@ -220,15 +220,15 @@ func TestRulesMatchScheduler(t *testing.T) {
 			nil,
 			[]string{"Spread " + zone + " of w1 counts w1 us-east-1a=1", "Spread " + zone + " of w2 counts w2 us-east-1b=1"},
 		},
-		"spread of pods that it does not count": {
+		"spread that does not count its own pods": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("x", inApp("web")), Pod("r1", inApp("web"), Running("m-a"))},
 			nil,
 			[]string{"Spread " + zone + " of w counts x us-east-1a=1"},
 		},
-		"spread of what nothing is counted of": {
-			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", everything)), Pod("u", spreadOver(zone, "", nothing))}, nil, nil,
+		"spread that counts no pods": {
+			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", selectAll)), Pod("u", spreadOver(zone, "", selectNone))}, nil, nil,
 		},
-		"two spreads of one Deployment, which look at nodes with the labels of both": {
+		"two spreads of one Deployment count nodes with both labels": {
 			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")),
 				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
 			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
@@ -239,17 +239,17 @@ func TestRulesMatchScheduler(t *testing.T) {
 			func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
 			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
-		"affinity to pods that run": {
+		"affinity to running pods": {
 			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},
 			nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
 		},
-		"affinity to pods that wait": {
+		"affinity to pending pods": {
 			[]corev1.Pod{Pod("w", near(host, "db")), Pod("db", inApp("db")), Pod("cpu", inApp("db"), Running("cpu-c"))},
 			nil,
 			[]string{"Together of w counts db elsewhere=1"},
 		},
-		"affinity to pods that all terms find": {
+		"affinity to pods that match all terms": {
 			[]corev1.Pod{
 				Pod("w", func(pod *corev1.Pod) {
 					near(zone, "db")(pod)
@@ -261,19 +261,19 @@ func TestRulesMatchScheduler(t *testing.T) {
 			nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
 		},
-		"affinity by two labels, one of which the node has where the others are": {
+		"affinity by two topology keys, one of which matches": {
 			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
 				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
 			}), Pod("cpu", inApp("db"), Running("cpu-c"))},
 			nil,
 			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
 		},
-		"anti-affinity among pods that wait": {
+		"anti-affinity among pending pods": {
 			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),
 			nil,
 			[]string{"Apart of w-000 counts w-000,x"},
 		},
-		"anti-affinity to pods that only run": {
+		"anti-affinity to running pods only": {
 			[]corev1.Pod{Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a"))}, nil, nil,
 		},
 		"namespaces by name and by label": {
@@ -294,7 +294,7 @@ func TestRulesMatchScheduler(t *testing.T) {
 			},
 			[]string{"Together " + zone + " of w counts  us-east-1a=1 us-east-1b=1"},
 		},
-		"labels that must be other than the pod's own": {
+		"mismatchLabelKeys": {
 			[]corev1.Pod{
 				Pod("w", inApp("web"), WithLabels("team", "red"), func(pod *corev1.Pod) {
 					away(zone, "web")(pod)
@@ -312,7 +312,7 @@ func TestRulesMatchScheduler(t *testing.T) {
 				tc.edit(c)
 			}
 			view := snapshot.Build(c)
-			got := allTold(t, view)
+			got := formatRules(t, view)
 			slices.Sort(tc.want)
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -328,8 +328,8 @@ func TestRulesMatchScheduler(t *testing.T) {
 }
 
 func byRevision(c *corev1.TopologySpreadConstraint) { c.MatchLabelKeys = []string{"rev"} }
-func everything(c *corev1.TopologySpreadConstraint) { c.LabelSelector = &metav1.LabelSelector{} }
-func nothing(c *corev1.TopologySpreadConstraint)    { c.LabelSelector = nil }
+func selectAll(c *corev1.TopologySpreadConstraint)  { c.LabelSelector = &metav1.LabelSelector{} }
+func selectNone(c *corev1.TopologySpreadConstraint) { c.LabelSelector = nil }
 
 func TestSpreadRuleHasMaxSkewAndMinDomains(t *testing.T) {
 	t.Parallel()
@@ -389,18 +389,18 @@ func TestAntiAffinityExcludesDomainsOfRunningPods(t *testing.T) {
 		waits, runs corev1.Pod
 		want        []string
 	}{
-		"none that are alike":                              {Pod("w", away(host, "web")), Pod("r", inApp("db"), Running("m-a")), []string{"m-a", "m-b", a, b}},
-		"from a node, by the waiting pod's term":           {Pod("w", away(host, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", a, b}},
-		"from a zone, by the waiting pod's term":           {Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", b}},
-		"from a node, by the running pod's term":           {Pod("w", inApp("web")), Pod("r", away(host, "web"), Running("m-a")), []string{"m-b", a, b}},
-		"from a zone, by the running pod's term":           {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-b", b}},
-		"not by a term that finds others":                  {Pod("w", inApp("db")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
-		"not by a pod on a node that is not there":         {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("gone")), []string{"m-a", "m-b", a, b}},
-		"not by a label that the pod's node does not have": {Pod("w", inApp("web")), Pod("r", away("rack", "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
-		"not by a pod that ends": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a"), func(pod *corev1.Pod) {
+		"nothing for pods that do not match":     {Pod("w", away(host, "web")), Pod("r", inApp("db"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"a node, by the pending pod's term":      {Pod("w", away(host, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", a, b}},
+		"a zone, by the pending pod's term":      {Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", b}},
+		"a node, by the running pod's term":      {Pod("w", inApp("web")), Pod("r", away(host, "web"), Running("m-a")), []string{"m-b", a, b}},
+		"a zone, by the running pod's term":      {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-b", b}},
+		"nothing by a term that does not match":  {Pod("w", inApp("db")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"nothing by a pod on a missing node":     {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("gone")), []string{"m-a", "m-b", a, b}},
+		"nothing by a label that the node lacks": {Pod("w", inApp("web")), Pod("r", away("rack", "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"nothing by a terminating pod": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a"), func(pod *corev1.Pod) {
 			pod.DeletionTimestamp = new(metav1.NewTime(Now))
 		}), []string{"m-a", "m-b", a, b}},
-		"from a zone without a GPU": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("cpu-c")), []string{"m-a", "m-b", a, b}},
+		"a zone, by a pod on a node without GPUs": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("cpu-c")), []string{"m-a", "m-b", a, b}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -424,17 +424,17 @@ func TestAntiAffinityToDaemonSetExcludesNewMachines(t *testing.T) {
 		daemon func(*appsv1.DaemonSet)
 		want   []string
 	}{
-		"not those that are alike to nobody":  {Pod("w", away(host, "web")), func(*appsv1.DaemonSet) {}, everywhere},
-		"by the waiting pod's term":           {Pod("w", away(host, "logs")), labelled, []string{"m-a", "m-b"}},
-		"by the waiting pod's term on a zone": {Pod("w", away(zone, "logs")), labelled, []string{"m-a", "m-b"}},
+		"nothing for pods that do not match":  {Pod("w", away(host, "web")), func(*appsv1.DaemonSet) {}, everywhere},
+		"by the pending pod's term":           {Pod("w", away(host, "logs")), labelled, []string{"m-a", "m-b"}},
+		"by the pending pod's term on a zone": {Pod("w", away(zone, "logs")), labelled, []string{"m-a", "m-b"}},
 		"not in another namespace": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
 			labelled(ds)
 			ds.Namespace = "kube-system"
 		}, everywhere},
-		"not on a label that machines lack":      {Pod("w", away("rack", "logs")), labelled, everywhere},
-		"by the DaemonSet's term":                {Pod("w", inApp("web")), parted("web"), []string{"m-a", "m-b"}},
-		"not by the DaemonSet's term for others": {Pod("w", inApp("db")), parted("web"), everywhere},
-		"not where it does not run": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
+		"not on a label that machines lack":          {Pod("w", away("rack", "logs")), labelled, everywhere},
+		"by the DaemonSet's term":                    {Pod("w", inApp("web")), parted("web"), []string{"m-a", "m-b"}},
+		"not by the DaemonSet's term for other pods": {Pod("w", inApp("db")), parted("web"), everywhere},
+		"not where the DaemonSet does not run": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
 			labelled(ds)
 			ds.Spec.Template.Spec.NodeSelector = map[string]string{zone: a}
 		}, []string{"m-a", "m-b", b}},
@@ -493,14 +493,14 @@ func TestLabelsSplitClassesOnlyIfSelectorsMatchThem(t *testing.T) {
 		pods []corev1.Pod
 		want int
 	}{
-		"a StatefulSet that is spread":           {numbered("w", 4, inApp("web"), spreadOver(zone, "web")), 1},
-		"one that nobody looks for":              {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web"))), 1},
-		"one that another looks for":             {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), numbered("u", 2, inApp("db"), away(zone, "web"))), 3},
-		"one that a running pod keeps away":      {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), []corev1.Pod{Pod("r", away(zone, "web"), Running("m-a"))}), 2},
-		"the same in two namespaces":             {slices.Concat(numbered("w", 2), numbered("v", 2, in("far"))), 1},
-		"the same, spread, in two namespaces":    {slices.Concat(numbered("w", 2, inApp("web"), spreadOver(zone, "web")), numbered("v", 2, in("far"), inApp("web"), spreadOver(zone, "web"))), 2},
-		"two revisions, each spread for itself":  {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision))), 2},
-		"two revisions that are spread together": {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web")), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web"))), 1},
+		"a StatefulSet with a spread":                  {numbered("w", 4, inApp("web"), spreadOver(zone, "web")), 1},
+		"labels that no selector matches":              {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web"))), 1},
+		"labels that another pod's selector matches":   {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), numbered("u", 2, inApp("db"), away(zone, "web"))), 3},
+		"labels that a running pod's selector matches": {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), []corev1.Pod{Pod("r", away(zone, "web"), Running("m-a"))}), 2},
+		"the same in two namespaces":                   {slices.Concat(numbered("w", 2), numbered("v", 2, in("far"))), 1},
+		"the same, spread, in two namespaces":          {slices.Concat(numbered("w", 2, inApp("web"), spreadOver(zone, "web")), numbered("v", 2, in("far"), inApp("web"), spreadOver(zone, "web"))), 2},
+		"two revisions, each spread by itself":         {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision))), 2},
+		"two revisions that are spread together":       {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web")), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web"))), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -518,7 +518,7 @@ func preferencesOf(view snapshot.View, pod string) []string {
 	var all []string
 	for _, w := range view.Classes[classOf(view, pod)].Preferences {
 		if w.Rule >= 0 {
-			all = append(all, told(view, view.Rules[w.Rule]))
+			all = append(all, formatRule(view, view.Rules[w.Rule]))
 			continue
 		}
 		var granted []string
@@ -593,7 +593,7 @@ func TestPreferredTermIsSeparateFromEqualRequiredTerm(t *testing.T) {
 	})}
 	view := snapshot.Build(c)
 	want := []string{"Apart " + zone + " of w counts w,x", "Apart " + zone + " of x counts w,x"}
-	got := allTold(t, view)
+	got := formatRules(t, view)
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" || len(view.Classes[classOf(view, "w")].Preferences) != 0 {
 		t.Errorf("rules (-want +got):\n%s", diff)
@@ -624,7 +624,7 @@ func TestAffinityCountsPodsThatMatchHundredsOfTerms(t *testing.T) {
 		Pod("all", affine(n)), Pod("fewer", Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1"), affine(n-1)),
 		Pod("r1", labelled(n), Running("m-a")), Pod("r2", labelled(n-1), Running("m-b")),
 	}
-	got := allTold(t, snapshot.Build(c))
+	got := formatRules(t, snapshot.Build(c))
 	slices.Sort(got)
 	want := []string{"Together " + zone + " of all counts  us-east-1a=1", "Together " + zone + " of fewer counts  us-east-1a=1 us-east-1b=1"}
 	if diff := cmp.Diff(want, got); diff != "" {

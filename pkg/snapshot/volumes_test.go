@@ -89,11 +89,11 @@ func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 		zones []string
 		node  bool
 	}{
-		"without volumes":                     {func(*snapshot.Cluster) {}, Claiming(), []string{a, b}, true},
-		"a volume in a zone":                  {bound("data", zonal(b)), Claiming("data"), []string{b}, false},
-		"a volume in the zone of the node":    {bound("data", zonal(a)), Claiming("data"), []string{a}, true},
-		"a volume that can be had everywhere": {bound("data", func(*corev1.PersistentVolume) {}), Claiming("data"), []string{a, b}, true},
-		"a volume whose label names its zone": {
+		"without volumes":                  {func(*snapshot.Cluster) {}, Claiming(), []string{a, b}, true},
+		"a volume in a zone":               {bound("data", zonal(b)), Claiming("data"), []string{b}, false},
+		"a volume in the zone of the node": {bound("data", zonal(a)), Claiming("data"), []string{a}, true},
+		"a volume available everywhere":    {bound("data", func(*corev1.PersistentVolume) {}), Claiming("data"), []string{a, b}, true},
+		"a volume with a zone label": {
 			bound("data", func(pv *corev1.PersistentVolume) {
 				pv.Labels = map[string]string{corev1.LabelTopologyZone: "elsewhere__" + b}
 			}),
@@ -101,16 +101,16 @@ func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 			[]string{b},
 			false,
 		},
-		"a volume whose label names its zone as it was called": {
+		"a volume with a deprecated zone label": {
 			bound("data", func(pv *corev1.PersistentVolume) { pv.Labels = map[string]string{corev1.LabelFailureDomainBetaZone: b} }), Claiming("data"), []string{b}, false,
 		},
 		"two volumes in two zones": {
 			func(c *snapshot.Cluster) { bound("data", zonal(a))(c); bound("more", zonal(b))(c) }, Claiming("data", "more"), nil, false,
 		},
-		"a volume of a node":                 {bound("data", local), Claiming("data"), nil, true},
-		"a volume to be made anywhere":       {ofClass("fast", func(*storagev1.StorageClass) {}), Claiming("fast"), []string{a, b}, true},
-		"a volume to be made in a zone":      {ofClass("fast", allowing(zones)), Claiming("fast"), []string{a}, true},
-		"a volume to be made in either zone": {ofClass("fast", allowing(zones, map[string][]string{"topology.ebs.csi.aws.com/zone": {b}})), Claiming("fast"), []string{a, b}, true},
+		"a local volume":                  {bound("data", local), Claiming("data"), nil, true},
+		"an unbound volume for any zone":  {ofClass("fast", func(*storagev1.StorageClass) {}), Claiming("fast"), []string{a, b}, true},
+		"an unbound volume for one zone":  {ofClass("fast", allowing(zones)), Claiming("fast"), []string{a}, true},
+		"an unbound volume for two zones": {ofClass("fast", allowing(zones, map[string][]string{"topology.ebs.csi.aws.com/zone": {b}})), Claiming("fast"), []string{a, b}, true},
 		"an ephemeral volume": {
 			func(c *snapshot.Cluster) {
 				ofClass("a-scratch", allowing(zones))(c)

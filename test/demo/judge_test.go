@@ -34,18 +34,18 @@ func TestSurprises(t *testing.T) {
 		change func(*seen)
 		want   string // "" means no surprise
 	}{
-		"nothing":                   {func(*seen) {}, ""},
-		"a pod that does not run":   {func(s *seen) { s.pods[0].running = time.Time{} }, "pod p1 is not Running"},
-		"a pod that went":           {func(s *seen) { s.pods[0].gone = noon }, "pod p1 is not Running"},
-		"a pod that was replaced":   {func(s *seen) { s.pods = append(s.pods, pod{app: "inference", running: noon, node: "n1"}) }, "3 pods of Deployment"},
-		"a pod on another's node":   {func(s *seen) { s.pods[0].node = "n0" }, "p1 runs on Node n0, which is not of"},
-		"a claim without a node":    {func(s *seen) { s.claims = append(s.claims, claim{name: "c2", pool: "shared", seen: noon}) }, "NodeClaim c2 was launched for nothing"},
-		"a claim that went":         {func(s *seen) { s.claims[1].gone = noon }, "NodeClaim c1 was launched for nothing"},
-		"a node without a claim":    {func(s *seen) { s.claims[1].node = "n7" }, "no NodeClaim is behind Node n1"},
-		"a node that nobody needs":  {func(s *seen) { s.addMachine("shared", "n2") }, "none of the pods is on Node n2"},
-		"the other side's machine":  {func(s *seen) { s.addMachine("stock", "n2") }, `Node n2 of NodePool "stock" is there while only Karve`},
-		"a machine left of another": {func(s *seen) { s.claims[0].gone, s.nodes[0].gone = time.Time{}, time.Time{} }, `NodeClaim c0 of NodePool "stock" is there`},
-		"a machine of nobody's":     {func(s *seen) { s.nodes = append(s.nodes, node{name: "n3", seen: noon.Add(-time.Hour)}) }, `Node n3 of NodePool ""`},
+		"nothing":                              {func(*seen) {}, ""},
+		"a pod that is not running":            {func(s *seen) { s.pods[0].running = time.Time{} }, "pod p1 is not Running"},
+		"a deleted pod":                        {func(s *seen) { s.pods[0].gone = noon }, "pod p1 is not Running"},
+		"a pod that was replaced":              {func(s *seen) { s.pods = append(s.pods, pod{app: "inference", running: noon, node: "n1"}) }, "3 pods of Deployment"},
+		"a pod on a node of the other side":    {func(s *seen) { s.pods[0].node = "n0" }, "p1 runs on Node n0, which is not of"},
+		"a claim without a node":               {func(s *seen) { s.claims = append(s.claims, claim{name: "c2", pool: "shared", seen: noon}) }, "NodeClaim c2 was launched for nothing"},
+		"a deleted claim":                      {func(s *seen) { s.claims[1].gone = noon }, "NodeClaim c1 was launched for nothing"},
+		"a node without a claim":               {func(s *seen) { s.claims[1].node = "n7" }, "no NodeClaim is behind Node n1"},
+		"an unused node":                       {func(s *seen) { s.addMachine("shared", "n2") }, "none of the pods is on Node n2"},
+		"a machine of the other side":          {func(s *seen) { s.addMachine("stock", "n2") }, `Node n2 of NodePool "stock" is there while only Karve`},
+		"a leftover machine of the other side": {func(s *seen) { s.claims[0].gone, s.nodes[0].gone = time.Time{}, time.Time{} }, `NodeClaim c0 of NodePool "stock" is there`},
+		"a machine without a pool":             {func(s *seen) { s.nodes = append(s.nodes, node{name: "n3", seen: noon.Add(-time.Hour)}) }, `Node n3 of NodePool ""`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,11 +68,11 @@ func TestCompare(t *testing.T) {
 		left             seen
 		want             string
 	}{
-		"cheaper":           {figures{pods: 2, microUSD: 1}, figures{pods: 2, microUSD: 2}, seen{}, ""},
-		"as cheap":          {figures{pods: 2, microUSD: 2}, figures{pods: 2, microUSD: 2}, seen{}, ""},
-		"dearer":            {figures{pods: 2, microUSD: 2_000_000}, figures{pods: 2, microUSD: 1_000_000}, seen{}, "$2.000 an hour, is above that of Karpenter alone, $1.000"},
-		"other pods":        {figures{pods: 2}, figures{pods: 3}, seen{}, "2 pods with Karve and 3 with"},
-		"something remains": {figures{}, figures{}, seen{nodes: []node{{}}}, "0 NodeClaims and 1 Node are left"},
+		"cheaper":        {figures{pods: 2, microUSD: 1}, figures{pods: 2, microUSD: 2}, seen{}, ""},
+		"equally cheap":  {figures{pods: 2, microUSD: 2}, figures{pods: 2, microUSD: 2}, seen{}, ""},
+		"dearer":         {figures{pods: 2, microUSD: 2_000_000}, figures{pods: 2, microUSD: 1_000_000}, seen{}, "$2.000 an hour, is above that of Karpenter alone, $1.000"},
+		"different pods": {figures{pods: 2}, figures{pods: 3}, seen{}, "2 pods with Karve and 3 with"},
+		"leftovers":      {figures{}, figures{}, seen{nodes: []node{{}}}, "0 NodeClaims and 1 Node are left"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,11 +11,11 @@ func TestResource(t *testing.T) {
 		sharing Sharing
 		want    string
 	}{
-		"time-slicing renames unless it is told not to": {Sharing{Strategy: StrategyTimeSlicing}, "nvidia.com/gpu.shared"},
-		"time-slicing keeps the name on request":        {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPU}, "nvidia.com/gpu"},
-		"the default may be spelled out":                {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPUShared}, "nvidia.com/gpu.shared"},
-		"whole GPUs have their own name":                {Sharing{Strategy: StrategyNone}, "nvidia.com/gpu"},
-		"whole GPUs are never called shared":            {Sharing{Strategy: StrategyNone, ResourceName: ResourceGPUShared}, "nvidia.com/gpu"},
+		"time-slicing renames the resource by default": {Sharing{Strategy: StrategyTimeSlicing}, "nvidia.com/gpu.shared"},
+		"time-slicing keeps the name on request":       {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPU}, "nvidia.com/gpu"},
+		"the default can be explicit":                  {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPUShared}, "nvidia.com/gpu.shared"},
+		"whole GPUs have their own name":               {Sharing{Strategy: StrategyNone}, "nvidia.com/gpu"},
+		"whole GPUs never have the shared name":        {Sharing{Strategy: StrategyNone, ResourceName: ResourceGPUShared}, "nvidia.com/gpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,14 +43,14 @@ func TestReplicasFor(t *testing.T) {
 		gpu     string
 		want    int64
 	}{
-		"a GPU without an override has the replicas of all": {shared, "t4", 10},
-		"a GPU without a name has the replicas of all":      {shared, "", 10},
-		"an override wins":                               {shared, "a10g", 20},
-		"an override of one leaves it unshared":          {shared, "v100", 1},
-		"names are compared as they are":                 {shared, "A10G", 10},
-		"whole GPUs are one each, whatever else is said": {whole, "a10g", 1},
-		"without replicas it is one, not none":           {Sharing{Strategy: StrategyTimeSlicing}, "t4", 1},
-		"an override of zero is one, not none":           {Sharing{Strategy: StrategyTimeSlicing, Overrides: []ReplicasOverride{{GPUName: "t4"}}}, "t4", 1},
+		"a GPU without an override has the default replicas": {shared, "t4", 10},
+		"a GPU without a name has the default replicas":      {shared, "", 10},
+		"an override wins":                                          {shared, "a10g", 20},
+		"an override of one disables sharing":                       {shared, "v100", 1},
+		"names are case-sensitive":                                  {shared, "A10G", 10},
+		"whole GPUs have one replica whatever the other fields are": {whole, "a10g", 1},
+		"unset replicas mean one":                                   {Sharing{Strategy: StrategyTimeSlicing}, "t4", 1},
+		"an override of zero means one":                             {Sharing{Strategy: StrategyTimeSlicing, Overrides: []ReplicasOverride{{GPUName: "t4"}}}, "t4", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,9 +67,9 @@ func TestRefusesAboveOne(t *testing.T) {
 		sharing Sharing
 		want    bool
 	}{
-		"allowed unless it is said otherwise":  {Sharing{Strategy: StrategyTimeSlicing}, false},
-		"allowed when it is said":              {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneAllow}, false},
-		"refused when it is said":              {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneRefuse}, true},
+		"allowed by default":                   {Sharing{Strategy: StrategyTimeSlicing}, false},
+		"allowed explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneAllow}, false},
+		"refused explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneRefuse}, true},
 		"several whole GPUs are never refused": {Sharing{Strategy: StrategyNone, RequestsAboveOne: RequestsAboveOneRefuse}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,16 +89,16 @@ func TestIdleDuration(t *testing.T) {
 		never     bool
 		wantErr   bool
 	}{
-		"seconds":                                  {idleAfter: "30s", want: 30 * time.Second},
-		"several units":                            {idleAfter: "1h30m", want: 90 * time.Minute},
-		"zero gives a machine back at once":        {idleAfter: "0s"},
-		"empty is the default":                     {idleAfter: "", want: 5 * time.Minute},
-		"never":                                    {idleAfter: "Never", never: true},
-		"a bare number is an error":                {idleAfter: "5", wantErr: true},
-		"a negative duration is an error":          {idleAfter: "-5m", wantErr: true},
-		"days are an error":                        {idleAfter: "1d", wantErr: true},
-		"what does not fit a Duration is an error": {idleAfter: "9999999999h", wantErr: true},
-		"never has one spelling":                   {idleAfter: "never", wantErr: true},
+		"seconds":                         {idleAfter: "30s", want: 30 * time.Second},
+		"several units":                   {idleAfter: "1h30m", want: 90 * time.Minute},
+		"zero removes a machine at once":  {idleAfter: "0s"},
+		"empty is the default":            {idleAfter: "", want: 5 * time.Minute},
+		"never":                           {idleAfter: "Never", never: true},
+		"a bare number is an error":       {idleAfter: "5", wantErr: true},
+		"a negative duration is an error": {idleAfter: "-5m", wantErr: true},
+		"days are an error":               {idleAfter: "1d", wantErr: true},
+		"an overflow is an error":         {idleAfter: "9999999999h", wantErr: true},
+		"Never is case-sensitive":         {idleAfter: "never", wantErr: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,11 +122,11 @@ func TestReplicasRange(t *testing.T) {
 		gpu         string
 		least, most int64
 	}{
-		"a range":                         {ranged, "t4", 10, 40},
-		"an override has none":            {ranged, "a10g", 20, 20},
-		"without a most there is none":    {fixed, "t4", 10, 10},
-		"whole GPUs have none":            {whole, "t4", 1, 1},
-		"a most below the least is none ": {odd, "t4", 10, 10},
+		"a range":                                   {ranged, "t4", 10, 40},
+		"an override has no range":                  {ranged, "a10g", 20, 20},
+		"no range without maxReplicas":              {fixed, "t4", 10, 10},
+		"whole GPUs have no range":                  {whole, "t4", 1, 1},
+		"no range if maxReplicas is below replicas": {odd, "t4", 10, 10},
 	} {
 		if least, most := c.sharing.ReplicasRange(c.gpu); least != c.least || most != c.most {
 			t.Errorf("%s: %d to %d, want %d to %d", name, least, most, c.least, c.most)

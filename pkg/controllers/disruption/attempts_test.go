@@ -43,13 +43,13 @@ func TestStepAfterSuccessfulOneBeginsAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*simulation){
 		"more pods": func(s *simulation) { s.on("g4dn.xlarge", 1) },
-		"the same on fewer machines": func(s *simulation) {
+		"the same pods on fewer machines": func(s *simulation) {
 			for i := range s.cluster.Pods {
 				s.cluster.Pods[i].Spec.NodeName = s.cluster.Nodes[0].Name
 			}
 			s.drain(s.cluster.NodeClaims[1].Name)
 		},
-		"a machine is on its way out": func(s *simulation) { s.interrupt(s.cluster.NodeClaims[1].Name) },
+		"a machine is leaving": func(s *simulation) { s.interrupt(s.cluster.NodeClaims[1].Name) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

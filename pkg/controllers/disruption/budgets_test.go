@@ -21,17 +21,17 @@ func TestBudgetsApplyByReasonAndSchedule(t *testing.T) {
 		budgets                       []karpv1.Budget
 		empty, drifted, underutilized int
 	}{
-		"none":                       {nil, most, most, most},
-		"a number":                   {[]karpv1.Budget{{Nodes: "3"}}, 3, 3, 3},
-		"a part, rounded up":         {[]karpv1.Budget{{Nodes: "25%"}}, 2, 2, 2},
-		"the least of several":       {[]karpv1.Budget{{Nodes: "3"}, {Nodes: "1"}}, 1, 1, 1},
-		"for idle nodes":             {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonEmpty)}}, 0, most, most},
-		"for drifted nodes":          {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonDrifted)}}, most, 0, most},
-		"for nodes that cost more":   {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonUnderutilized)}}, most, most, 0},
-		"while a schedule holds":     {[]karpv1.Budget{{Nodes: "0", Schedule: new("30 11 * * sun"), Duration: hour}}, 0, 0, 0},
-		"not before a schedule":      {[]karpv1.Budget{{Nodes: "0", Schedule: new("1 12 * * *"), Duration: hour}}, most, most, most},
-		"nor after its duration":     {[]karpv1.Budget{{Nodes: "0", Schedule: new("59 10 * * *"), Duration: hour}}, most, most, most},
-		"a schedule that is no time": {[]karpv1.Budget{{Nodes: "5", Schedule: new("0 25 * * *"), Duration: hour}}, 0, 0, 0},
+		"none":                                 {nil, most, most, most},
+		"a number":                             {[]karpv1.Budget{{Nodes: "3"}}, 3, 3, 3},
+		"a percentage, rounded up":             {[]karpv1.Budget{{Nodes: "25%"}}, 2, 2, 2},
+		"the least of several":                 {[]karpv1.Budget{{Nodes: "3"}, {Nodes: "1"}}, 1, 1, 1},
+		"for idle nodes":                       {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonEmpty)}}, 0, most, most},
+		"for drifted nodes":                    {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonDrifted)}}, most, 0, most},
+		"for underutilized nodes":              {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonUnderutilized)}}, most, most, 0},
+		"while a schedule holds":               {[]karpv1.Budget{{Nodes: "0", Schedule: new("30 11 * * sun"), Duration: hour}}, 0, 0, 0},
+		"not before a schedule begins":         {[]karpv1.Budget{{Nodes: "0", Schedule: new("1 12 * * *"), Duration: hour}}, most, most, most},
+		"not after the duration of a schedule": {[]karpv1.Budget{{Nodes: "0", Schedule: new("59 10 * * *"), Duration: hour}}, most, most, most},
+		"an invalid schedule":                  {[]karpv1.Budget{{Nodes: "5", Schedule: new("0 25 * * *"), Duration: hour}}, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -86,13 +86,13 @@ func TestOffersImproved(t *testing.T) {
 		before, now offers
 		want        bool
 	}{
-		"the same":                 {offers{a: 2}, offers{a: 2}, false},
-		"a dearer one":             {offers{a: 2}, offers{a: 3}, false},
-		"one that is gone":         {offers{a: 2, b: 2}, offers{a: 2}, false},
-		"a cheaper one":            {offers{a: 2, b: 2}, offers{a: 3, b: 1}, true},
-		"one that was not there":   {offers{a: 2}, offers{a: 2, b: 9}, true},
-		"the first ones there are": {nil, offers{a: 2}, true},
-		"none any more":            {offers{a: 2}, offers{}, false},
+		"the same":               {offers{a: 2}, offers{a: 2}, false},
+		"a more expensive offer": {offers{a: 2}, offers{a: 3}, false},
+		"an offer is gone":       {offers{a: 2, b: 2}, offers{a: 2}, false},
+		"a cheaper offer":        {offers{a: 2, b: 2}, offers{a: 3, b: 1}, true},
+		"a new offer":            {offers{a: 2}, offers{a: 2, b: 9}, true},
+		"the first offers":       {nil, offers{a: 2}, true},
+		"no offers left":         {offers{a: 2}, offers{}, false},
 	} {
 		if got := c.now.improves(c.before); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)

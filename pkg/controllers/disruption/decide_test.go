@@ -234,31 +234,31 @@ func TestDecideStepsOfIdleMachine(t *testing.T) {
 		want    []string
 		again   time.Duration
 	}{
-		"a machine without pods is marked idle":                {machine("a"), []string{"MarkIdle a"}, longestWait},
-		"a mark that is no time is written again":              {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, longestWait},
-		"so is one of a clock that was ahead":                  {machine("a", idle(-time.Hour)), []string{"MarkIdle a"}, longestWait},
-		"a little ahead is as good as now":                     {machine("a", idle(-settle)), nil, longestWait},
-		"a taint of a clock that was ahead is watched anew":    {machine("a", idle(idleAfter), tainting(-time.Hour), withTaint), []string{"Taint a"}, settle},
-		"it stays idle for its time":                           {machine("a", idle(idleAfter-20*time.Second)), nil, 20 * time.Second},
-		"then it is tainted":                                   {machine("a", idle(idleAfter)), []string{"Taint a"}, settle},
-		"and watched":                                          {machine("a", idle(idleAfter), tainting(settle-3*time.Second), withTaint), nil, 3 * time.Second},
-		"and given back":                                       {machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Remove a"}, longestWait},
-		"a DaemonSet's pod does not keep it":                   {machine("a", idle(idleAfter), tainting(settle), withTaint, withDaemon), []string{"Remove a"}, longestWait},
-		"a taint without its time is watched from now on":      {machine("a", idle(idleAfter), withTaint), []string{"Taint a"}, settle},
-		"a time without its taint is tainted again":            {machine("a", idle(idleAfter), tainting(time.Hour)), []string{"Taint a"}, settle},
-		"a taint is never enough without having been idle":     {machine("a", tainting(time.Hour), withTaint), []string{"MarkIdle a"}, longestWait},
-		"a machine with a pod is left alone":                   {machine("a", busy), nil, longestWait},
-		"a pod takes the mark off":                             {machine("a", busy, idle(time.Minute)), []string{"Keep a"}, longestWait},
-		"a pod takes the taint off":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
-		"also one that a dead controller left":                 {machine("a", busy, withTaint), []string{"Keep a"}, longestWait},
-		"a machine that is deleted is left alone":              {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, longestWait},
-		"so is one that awaits its Node":                       {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, longestWait},
-		"so is one that awaits its replicas":                   {machine("a", startupTainted), nil, longestWait},
-		"so is one that has not started":                       {machine("a", notInitialized), nil, longestWait},
-		"one that was tainted before it started is kept":       {machine("a", notInitialized, withTaint), []string{"Keep a"}, longestWait},
-		"a machine of a pool that keeps idle ones stays":       {machine("a", of("never"), idle(time.Hour)), []string{"Keep a"}, longestWait},
-		"and is not marked":                                    {machine("a", of("never")), nil, longestWait},
-		"a machine whose pool is missing is kept, taint or no": {machine("a", of("missing"), idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
+		"a machine without pods is marked idle":              {machine("a"), []string{"MarkIdle a"}, longestWait},
+		"an invalid idle mark is rewritten":                  {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, longestWait},
+		"an idle mark from the future is rewritten":          {machine("a", idle(-time.Hour)), []string{"MarkIdle a"}, longestWait},
+		"a timestamp slightly in the future counts as now":   {machine("a", idle(-settle)), nil, longestWait},
+		"a taint from the future settles again":              {machine("a", idle(idleAfter), tainting(-time.Hour), withTaint), []string{"Taint a"}, settle},
+		"an idle machine waits for idleAfter":                {machine("a", idle(idleAfter-20*time.Second)), nil, 20 * time.Second},
+		"an idle machine is tainted after idleAfter":         {machine("a", idle(idleAfter)), []string{"Taint a"}, settle},
+		"a tainted machine settles":                          {machine("a", idle(idleAfter), tainting(settle-3*time.Second), withTaint), nil, 3 * time.Second},
+		"a settled machine is removed":                       {machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Remove a"}, longestWait},
+		"a DaemonSet pod does not keep a machine":            {machine("a", idle(idleAfter), tainting(settle), withTaint, withDaemon), []string{"Remove a"}, longestWait},
+		"a taint without a timestamp settles from now on":    {machine("a", idle(idleAfter), withTaint), []string{"Taint a"}, settle},
+		"a timestamp without the taint is tainted again":     {machine("a", idle(idleAfter), tainting(time.Hour)), []string{"Taint a"}, settle},
+		"a taint without an idle mark is not enough":         {machine("a", tainting(time.Hour), withTaint), []string{"MarkIdle a"}, longestWait},
+		"a machine with a pod is left alone":                 {machine("a", busy), nil, longestWait},
+		"a pod removes the idle mark":                        {machine("a", busy, idle(time.Minute)), []string{"Keep a"}, longestWait},
+		"a pod removes the taint":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
+		"a pod removes a taint left by a crashed controller": {machine("a", busy, withTaint), []string{"Keep a"}, longestWait},
+		"a deleted machine is left alone":                    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, longestWait},
+		"a machine without its Node is left alone":           {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, longestWait},
+		"a machine without its replicas is left alone":       {machine("a", startupTainted), nil, longestWait},
+		"an uninitialized machine is left alone":             {machine("a", notInitialized), nil, longestWait},
+		"an uninitialized machine loses the taint":           {machine("a", notInitialized, withTaint), []string{"Keep a"}, longestWait},
+		"a pool with idleAfter Never keeps idle machines":    {machine("a", of("never"), idle(time.Hour)), []string{"Keep a"}, longestWait},
+		"a pool with idleAfter Never marks no machine":       {machine("a", of("never")), nil, longestWait},
+		"a machine without its pool is kept":                 {machine("a", of("missing"), idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,12 +294,12 @@ func TestBlockersOfIdleMachine(t *testing.T) {
 		want    string
 		reason  string
 	}{
-		"do-not-disrupt on the node":                   {machine("a", idle(time.Hour), protected), "", "Blocked a", karpv1.DoNotDisruptAnnotationKey},
-		"also when it comes after the taint":           {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, protected), "", "Keep a", karpv1.DoNotDisruptAnnotationKey},
-		"another value of it does not":                 {machine("a", idle(time.Hour), annotated(karpv1.DoNotDisruptAnnotationKey, "false")), "", "Taint a", ""},
-		"a pod that may not be evicted":                {machine("a", idle(time.Hour), withDaemon), "pod x may not be evicted", "Blocked a", "pod x"},
-		"a pod that may not be evicted comes later":    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, withDaemon), "pod x may not be evicted", "Keep a", "pod x"},
-		"nothing is said before the machine has idled": {machine("a", idle(time.Minute), protected), "", "", ""},
+		"do-not-disrupt on the node":                     {machine("a", idle(time.Hour), protected), "", "Blocked a", karpv1.DoNotDisruptAnnotationKey},
+		"do-not-disrupt on the node after the taint":     {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, protected), "", "Keep a", karpv1.DoNotDisruptAnnotationKey},
+		"another value of do-not-disrupt does not block": {machine("a", idle(time.Hour), annotated(karpv1.DoNotDisruptAnnotationKey, "false")), "", "Taint a", ""},
+		"a pod that cannot be evicted":                   {machine("a", idle(time.Hour), withDaemon), "pod x may not be evicted", "Blocked a", "pod x"},
+		"a pod that cannot be evicted, after the taint":  {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, withDaemon), "pod x may not be evicted", "Keep a", "pod x"},
+		"no reason before idleAfter":                     {machine("a", idle(time.Minute), protected), "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -330,19 +330,19 @@ func TestBudgets(t *testing.T) {
 		machines []snapshot.Machine
 		want     []string
 	}{
-		"as many as the budget allows, in the order of names": {2, list(ready("a"), ready("b"), ready("c")), []string{"Taint a", "Taint b", "Blocked c"}},
-		"those on their way count":                            {2, list(leaving("a"), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
-		"also those that others delete":                       {2, list(machine("a", deleting), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
-		"also with half a mark":                               {1, list(machine("a", idle(time.Hour), withTaint), ready("b")), []string{"Taint a", "Blocked b"}},
-		"a machine is not in its own way":                     {1, list(machine("a", idle(time.Hour), tainting(time.Hour))), []string{"Taint a"}},
-		"a pod that comes makes room for another machine":     {1, list(machine("a", busy, tainting(time.Second), withTaint), ready("b")), []string{"Keep a", "Taint b"}},
-		"a machine that starts takes none of it":              {1, list(machine("a", notInitialized, silent), ready("b")), []string{"Taint b"}},
-		"nor does one that goes before it has started":        {1, list(machine("a", notInitialized, deleting), ready("b")), []string{"Taint b"}},
-		"one that is not ready any more does":                 {1, list(machine("a", busy, silent), ready("b")), []string{"Blocked b"}},
-		"a budget of none blocks all":                         {0, list(ready("a"), ready("b")), []string{"Blocked a", "Blocked b"}},
-		"a budget that closes keeps what is on its way":       {0, list(settled("a"), leaving("b")), []string{"Keep a", "Keep b"}},
-		"a budget that shrinks keeps some of it":              {1, list(settled("a"), settled("b")), []string{"Keep a", "Remove b"}},
-		"a budget of a machine in time lets it go":            {1, list(settled("a"), ready("b")), []string{"Remove a", "Blocked b"}},
+		"the budget allows two, in order of names":           {2, list(ready("a"), ready("b"), ready("c")), []string{"Taint a", "Taint b", "Blocked c"}},
+		"leaving machines count":                             {2, list(leaving("a"), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
+		"machines that others delete count":                  {2, list(machine("a", deleting), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
+		"a taint without a timestamp counts":                 {1, list(machine("a", idle(time.Hour), withTaint), ready("b")), []string{"Taint a", "Blocked b"}},
+		"a machine does not count against itself":            {1, list(machine("a", idle(time.Hour), tainting(time.Hour))), []string{"Taint a"}},
+		"a machine that is kept frees its budget":            {1, list(machine("a", busy, tainting(time.Second), withTaint), ready("b")), []string{"Keep a", "Taint b"}},
+		"a starting machine does not count":                  {1, list(machine("a", notInitialized, silent), ready("b")), []string{"Taint b"}},
+		"a machine deleted before it started does not count": {1, list(machine("a", notInitialized, deleting), ready("b")), []string{"Taint b"}},
+		"a machine that is no longer ready counts":           {1, list(machine("a", busy, silent), ready("b")), []string{"Blocked b"}},
+		"a zero budget blocks all":                           {0, list(ready("a"), ready("b")), []string{"Blocked a", "Blocked b"}},
+		"a closed budget keeps leaving machines":             {0, list(settled("a"), leaving("b")), []string{"Keep a", "Keep b"}},
+		"a reduced budget keeps some leaving machines":       {1, list(settled("a"), settled("b")), []string{"Keep a", "Remove b"}},
+		"a settled machine uses its own budget":              {1, list(settled("a"), ready("b")), []string{"Remove a", "Blocked b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -393,10 +393,10 @@ func TestMachinesThatSharePDBAreRemovedOneAtATime(t *testing.T) {
 		budgets  func([]*corev1.Pod) []string
 		want     []string
 	}{
-		"without a budget both go":      {list(settled("a"), settled("b")), func([]*corev1.Pod) []string { return nil }, []string{"Remove a", "Remove b"}},
-		"with one they go in turn":      {list(settled("a"), settled("b")), one, []string{"Remove a", "Blocked b"}},
-		"after one that drains already": {list(settled("a"), machine("b", squatting, deleting)), one, []string{"Blocked a"}},
-		"not after one that is empty":   {list(settled("a"), machine("b", deleting)), one, []string{"Remove a"}},
+		"both go without a PodDisruptionBudget":               {list(settled("a"), settled("b")), func([]*corev1.Pod) []string { return nil }, []string{"Remove a", "Remove b"}},
+		"one at a time with a PodDisruptionBudget":            {list(settled("a"), settled("b")), one, []string{"Remove a", "Blocked b"}},
+		"the second waits while the first drains":             {list(settled("a"), machine("b", squatting, deleting)), one, []string{"Blocked a"}},
+		"an empty draining machine does not delay the second": {list(settled("a"), machine("b", deleting)), one, []string{"Remove a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

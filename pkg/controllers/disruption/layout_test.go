@@ -42,19 +42,19 @@ func TestConsolidationReachesCheapestLayout(t *testing.T) {
 		saving string
 		want   planner.MicroUSD
 	}{
-		"two half-empty machines become one":                 {[]string{"xlarge", "xlarge"}, []int{5, 5}, 1, "", 526_000},
-		"four become two, one by one":                        {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 1, "", 1_052_000},
-		"or together, where the budget lets them":            {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 4, "", 1_052_000},
-		"a machine that is too large is replaced":            {[]string{"4xlarge"}, []int{3}, 1, "", 526_000},
-		"one large machine becomes two small ones":           {[]string{"12xlarge"}, []int{11}, 1, "", 1_052_000},
-		"one with others beside becomes small ones":          {[]string{"12xlarge", "xlarge"}, []int{30, 3}, 1, "", 4 * 526_000},
-		"what saves more than the moves count goes":          {[]string{"2xlarge"}, []int{10}, 1, "0.022", 526_000},
-		"what saves less stays":                              {[]string{"2xlarge"}, []int{10}, 1, "0.023", 752_000},
-		"the fewest move where moves count nothing":          {[]string{"xlarge", "xlarge"}, []int{2, 3}, 2, "0", 526_000},
-		"a full machine stays":                               {[]string{"xlarge"}, []int{10}, 1, "0", 526_000},
-		"nothing happens with a budget of nothing":           {[]string{"xlarge", "xlarge"}, []int{5, 5}, 0, "", 1_052_000},
-		"an empty one goes by itself and draws nobody to it": {[]string{"12xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
-		"an empty one that is cheaper may be used":           {[]string{"xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
+		"two half-empty machines become one":                            {[]string{"xlarge", "xlarge"}, []int{5, 5}, 1, "", 526_000},
+		"four half-empty machines become two, one by one":               {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 1, "", 1_052_000},
+		"four half-empty machines become two at once within the budget": {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 4, "", 1_052_000},
+		"an oversized machine is replaced":                              {[]string{"4xlarge"}, []int{3}, 1, "", 526_000},
+		"one large machine becomes two small ones":                      {[]string{"12xlarge"}, []int{11}, 1, "", 1_052_000},
+		"a large machine beside others is split":                        {[]string{"12xlarge", "xlarge"}, []int{30, 3}, 1, "", 4 * 526_000},
+		"a step that saves more than its moves cost is taken":           {[]string{"2xlarge"}, []int{10}, 1, "0.022", 526_000},
+		"a step that saves less than its moves cost is not taken":       {[]string{"2xlarge"}, []int{10}, 1, "0.023", 752_000},
+		"the fewest pods move if moves are free":                        {[]string{"xlarge", "xlarge"}, []int{2, 3}, 2, "0", 526_000},
+		"a full machine stays":                                          {[]string{"xlarge"}, []int{10}, 1, "0", 526_000},
+		"nothing moves with a zero budget":                              {[]string{"xlarge", "xlarge"}, []int{5, 5}, 0, "", 1_052_000},
+		"an empty expensive machine goes without receiving pods":        {[]string{"12xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
+		"pods move to an empty cheaper machine":                         {[]string{"xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,11 +80,11 @@ func TestConsolidationPolicyDecidesWhetherPodsMove(t *testing.T) {
 		disruption karpv1.Disruption
 		want       planner.MicroUSD
 	}{
-		"with the defaults pods move": {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 526_000},
-		"with WhenEmpty they stay":    {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 1_052_000},
-		"with Never they stay":        {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("Never")}, 1_052_000},
-		"with a long time they stay":  {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("720h")}, 1_052_000},
-		"with a short time pods move": {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("30s")}, 526_000},
+		"defaults move pods":                  {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 526_000},
+		"WhenEmpty keeps pods":                {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 1_052_000},
+		"Never keeps pods":                    {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("Never")}, 1_052_000},
+		"a long consolidateAfter keeps pods":  {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("720h")}, 1_052_000},
+		"a short consolidateAfter moves pods": {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("30s")}, 526_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,11 +112,11 @@ func TestConsolidationOfProbedPoolLaunchesAtMostOneMachine(t *testing.T) {
 		pods  []int
 		want  planner.MicroUSD
 	}{
-		"two half-empty machines become one":                   {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
-		"a machine that is too large is replaced":              {[]string{"4xlarge"}, []int{3}, 526_000},
-		"not one that two would have to be launched for":       {[]string{"12xlarge"}, []int{11}, 3_912_000},
-		"one that another takes the rest of":                   {[]string{"12xlarge", "xlarge"}, []int{11, 9}, 2 * 526_000},
-		"one of two that are too large is, and the other next": {[]string{"4xlarge", "4xlarge"}, []int{10, 10}, 2 * 526_000},
+		"two half-empty machines become one":             {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
+		"an oversized machine is replaced":               {[]string{"4xlarge"}, []int{3}, 526_000},
+		"a machine that needs two replacements stays":    {[]string{"12xlarge"}, []int{11}, 3_912_000},
+		"a machine is split if another takes the rest":   {[]string{"12xlarge", "xlarge"}, []int{11, 9}, 2 * 526_000},
+		"two oversized machines are replaced one by one": {[]string{"4xlarge", "4xlarge"}, []int{10, 10}, 2 * 526_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -229,15 +229,15 @@ func TestSurplusTaint(t *testing.T) {
 		surplus  string
 		want     string
 	}{
-		"away from a machine that the layout does without":     {list(machine("a", busy), machine("b", busy)), "a", "a"},
-		"back, once it does not":                               {list(machine("a", busy, steeredFrom), machine("b", busy)), "", "a"},
-		"away from one that is marked":                         {list(machine("a", busy, leaving), machine("b", busy)), "", "a"},
-		"while pods move, to where they are planned":           {list(machine("a", busy, leaving, steeredFrom, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
-		"and back when they have moved":                        {list(machine("b", busy, steeredFrom), machine("wanted", busy)), "", "b"},
-		"not away from one that has drifted":                   {list(machine("a", busy, replacingFor(0)), machine("b", busy)), "", ""},
-		"but to where its pods are planned, once it goes":      {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy), machine("wanted", busy)), "", "b"},
-		"nowhere else on a machine that is gone in a moment":   {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, steeredFrom)), "", ""},
-		"what others wrote of a machine without pods is taken": {list(machine("a", steeredFrom)), "", "a"},
+		"a surplus machine gets the taint":                           {list(machine("a", busy), machine("b", busy)), "a", "a"},
+		"a machine that is no longer surplus loses the taint":        {list(machine("a", busy, steeredFrom), machine("b", busy)), "", "a"},
+		"a machine marked by consolidation gets the taint":           {list(machine("a", busy, leaving), machine("b", busy)), "", "a"},
+		"other machines get the taint while pods move":               {list(machine("a", busy, leaving, steeredFrom, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
+		"the taint is removed once pods have moved":                  {list(machine("b", busy, steeredFrom), machine("wanted", busy)), "", "b"},
+		"a drifted machine gets no taint":                            {list(machine("a", busy, replacingFor(0)), machine("b", busy)), "", ""},
+		"other machines get the taint once a drifted machine drains": {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy), machine("wanted", busy)), "", "b"},
+		"a deleted machine changes nothing":                          {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, steeredFrom)), "", ""},
+		"a foreign taint on an empty machine is removed":             {list(machine("a", steeredFrom)), "", "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -23,8 +23,8 @@ func replacingAs(reason string) func(*snapshot.Machine) {
 	}
 }
 
-// heed sets a diagnosis and then chooses the candidates.
-func heed(s *pass, d repair.Diagnosis) {
+// setDiagnosis sets a diagnosis and then chooses the candidates.
+func setDiagnosis(s *pass, d repair.Diagnosis) {
 	for _, m := range s.machines {
 		if found, ok := d.Cases[m.Claim.Name]; ok {
 			m.Health = &found
@@ -41,38 +41,38 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 	t.Parallel()
 	gentle := repair.Case{Fault: repair.Fault{Reason: "AcceleratedHardwareReady", Message: "a GPU is lost"}}
 	forced := repair.Case{Fault: repair.Fault{Reason: "Ready", Message: "nobody hears of it", Forceful: true}}
-	borne := func(c repair.Case) repair.Case { c.Wait = 20 * time.Second; return c }
+	tolerated := func(c repair.Case) repair.Case { c.Wait = 20 * time.Second; return c }
 	kept := func(c repair.Case) repair.Case { c.Kept = "too many are"; return c }
 	for name, c := range map[string]struct {
-		machine snapshot.Machine
-		sick    repair.Case
-		change  func(*pass)
-		want    string
-		reason  string
+		machine   snapshot.Machine
+		unhealthy repair.Case
+		change    func(*pass)
+		want      string
+		reason    string
 	}{
-		"one with pods is marked":                                  {machine("a", busy), gentle, nil, "Replace a", reason.Unhealthy},
-		"also when pods are about to come to it":                   {machine("a", busy), gentle, wanted, "Replace a", reason.Unhealthy},
-		"whatever the budgets allow":                               {machine("a", busy), gentle, closed, "Replace a", reason.Unhealthy},
-		"one that is borne yet is left alone":                      {machine("a", busy), borne(gentle), nil, "", ""},
-		"one that was seen to be sick just now is looked at again": {machine("a", busy), gentle, unsteady, "", ""},
-		"one that is kept says why":                                {machine("a", busy), kept(gentle), nil, "Stay a", "too many are"},
-		"do-not-disrupt keeps it":                                  {machine("a", busy, protected), gentle, nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
-		"so does a pod":                                            {machine("a", busy), gentle, blocks, "Stay a", "pod x"},
-		"but not where the pool bounds how long it may drain":      {machine("a", busy), gentle, with(blocks, forceful), "Replace a", ""},
-		"and the lack of a place":                                  {machine("a", busy), gentle, unplanned, "Stay a", "no room"},
-		"a marked one goes when its pods have a place":             {machine("a", busy, replacingAs(reason.Unhealthy)), gentle, nil, "Taint a", ""},
-		"it stops when too many others are sick":                   {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), kept(gentle), nil, "Hold a", "too many are"},
-		"and when it is well again":                                {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), borne(gentle), unknown, "Stop a", "well"},
+		"an unhealthy machine is marked":                         {machine("a", busy), gentle, nil, "Replace a", reason.Unhealthy},
+		"an unhealthy machine that pending pods need is marked":  {machine("a", busy), gentle, wanted, "Replace a", reason.Unhealthy},
+		"budgets do not matter":                                  {machine("a", busy), gentle, closed, "Replace a", reason.Unhealthy},
+		"a machine within its toleration is left alone":          {machine("a", busy), tolerated(gentle), nil, "", ""},
+		"a machine that just became unhealthy is checked again":  {machine("a", busy), gentle, unsteady, "", ""},
+		"a kept machine reports why":                             {machine("a", busy), kept(gentle), nil, "Stay a", "too many are"},
+		"do-not-disrupt keeps a machine":                         {machine("a", busy, protected), gentle, nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
+		"a pod keeps a machine":                                  {machine("a", busy), gentle, blocks, "Stay a", "pod x"},
+		"a bounded drain overrides the pod":                      {machine("a", busy), gentle, with(blocks, forceful), "Replace a", ""},
+		"a machine whose pods fit nowhere stays":                 {machine("a", busy), gentle, unplanned, "Stay a", "no room"},
+		"a marked machine is tainted once its pods have a place": {machine("a", busy, replacingAs(reason.Unhealthy)), gentle, nil, "Taint a", ""},
+		"a settled machine is held if too many are unhealthy":    {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), kept(gentle), nil, "Hold a", "too many are"},
+		"a recovered machine stays":                              {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), tolerated(gentle), unknown, "Stop a", "well"},
 
-		"one that nobody hears of goes at once":                 {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
-		"whatever keeps it":                                     {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
-		"also while it is replaced for another reason":          {machine("a", busy, replacingAs("NodePoolDrifted"), withTaint, tainting(settle)), forced, nil, "Force a", ""},
-		"but not while it is borne":                             {machine("a", busy, protected), borne(forced), nil, "", ""},
-		"nor when too many are":                                 {machine("a", busy), kept(forced), nil, "Stay a", "too many are"},
-		"one that drains already drains no longer":              {machine("a", busy, deleting), forced, nil, "Force a", ""},
-		"nor when its time is yet to come":                      {machine("a", busy, deleting, hurriedAt(ago(-time.Hour))), forced, nil, "Force a", ""},
-		"one that drains no longer is left to Karpenter":        {machine("a", busy, deleting, hurriedAt(ago(time.Second))), forced, nil, "", ""},
-		"one that is hurried and is not going is deleted still": {machine("a", busy, hurriedAt(ago(time.Second))), forced, nil, "Force a", ""},
+		"an unreachable machine is deleted at once":                   {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
+		"protections do not keep an unreachable machine":              {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
+		"an unreachable machine marked for another reason is deleted": {machine("a", busy, replacingAs("NodePoolDrifted"), withTaint, tainting(settle)), forced, nil, "Force a", ""},
+		"an unreachable machine within its toleration stays":          {machine("a", busy, protected), tolerated(forced), nil, "", ""},
+		"an unreachable machine stays if too many are unhealthy":      {machine("a", busy), kept(forced), nil, "Stay a", "too many are"},
+		"a draining unreachable machine is forced":                    {machine("a", busy, deleting), forced, nil, "Force a", ""},
+		"a draining machine with a later deadline is forced":          {machine("a", busy, deleting, hurriedAt(ago(-time.Hour))), forced, nil, "Force a", ""},
+		"a machine past its drain deadline is left to Karpenter":      {machine("a", busy, deleting, hurriedAt(ago(time.Second))), forced, nil, "", ""},
+		"a machine with a deadline that is not deleted is forced":     {machine("a", busy, hurriedAt(ago(time.Second))), forced, nil, "Force a", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,7 +81,7 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 			if c.change != nil {
 				c.change(s)
 			}
-			heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": c.sick}})
+			setDiagnosis(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": c.unhealthy}})
 			actions, again := decide(s)
 			if got := strings.Join(steps(actions), ", "); got != c.want {
 				t.Fatalf("got %q, want %q", got, c.want)
@@ -89,8 +89,8 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 			if c.reason != "" && !strings.Contains(actions[0].reason, c.reason) {
 				t.Errorf("the reason %q does not hold %q", actions[0].reason, c.reason)
 			}
-			if c.sick.Wait > 0 && again != c.sick.Wait {
-				t.Errorf("look again after %s, want %s", again, c.sick.Wait)
+			if c.unhealthy.Wait > 0 && again != c.unhealthy.Wait {
+				t.Errorf("look again after %s, want %s", again, c.unhealthy.Wait)
 			}
 		})
 	}
@@ -100,7 +100,7 @@ func TestUnhealthyMachinesAreReplacedFirst(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy), machine("c", busy))
 	s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = 1
-	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{
+	setDiagnosis(s, repair.Diagnosis{Cases: map[string]repair.Case{
 		"b": {Fault: repair.Fault{Message: "it is sick"}},
 		"a": {Fault: repair.Fault{Message: "it is sick"}, Kept: "people keep it"},
 	}})
@@ -114,7 +114,7 @@ func TestUnhealthyMachinesAreReplacedFirst(t *testing.T) {
 func TestForcedDeletionIsTheOnlyStepOfItsPass(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
-	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Fault: repair.Fault{Forceful: true}}}})
+	setDiagnosis(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Fault: repair.Fault{Forceful: true}}}})
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Force a"}, steps(actions)); diff != "" || again != soon {
 		t.Errorf("look again after %s; %s", again, diff)
@@ -130,7 +130,7 @@ func TestUnhealthyMachineReceivesNoMovedPods(t *testing.T) {
 	from, to := s.cluster.NodeClaims[0].Name, s.cluster.NodeClaims[1].Name
 	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 	why := func() string {
-		state := passOf(s.cluster, borne)
+		state := passOf(s.cluster, tolerations)
 		return state.whatIf.place([]string{from})
 	}
 	if why() != "" {

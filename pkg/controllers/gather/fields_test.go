@@ -25,7 +25,7 @@ func TestUnknownFieldsAreReportedByPath(t *testing.T) {
 				"requirements": [{"key": "a", "operator": "In", "values": ["b"], "minValues": 1}],
 				"taints": [{"key": "a", "value": "b", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}], "startupTaints": [{"key": "a", "effect": "NoSchedule"}]
 			}}}`, &karpv1.NodePoolSpec{}, nil},
-		"some are not": {
+		"some fields of a NodePool are unknown": {
 			`{
 			"priority": 3, "disruption": {"consolidateAfter": "30s", "replaceFirst": {"spot": true}, "budgets": [{"nodes": "1"}, {"nodes": "1", "zone": "a"}]},
 			"template": {"metadata": {"finalizers": []}, "spec": {"kubelet": {"maxPods": 3}, "requirements": [{"key": "a", "operator": "In", "weight": 1}]}}}`,
@@ -35,7 +35,7 @@ func TestUnknownFieldsAreReportedByPath(t *testing.T) {
 				"spec.template.spec.requirements[0].weight",
 			},
 		},
-		"of a GPUNodeClass": {
+		"fields of a GPUNodeClass": {
 			`{"sharing": {"strategy": "TimeSlicing", "replicas": 3, "overrides": [{"gpuName": "t4", "replicas": 3, "memory": "1Gi"}]}, "queue": "a"}`,
 			&v1alpha1.GPUNodeClassSpec{},
 			[]string{"spec.queue", "spec.sharing.overrides[0].memory"},

@@ -83,7 +83,7 @@ func varied() *snapshot.Cluster {
 	return c
 }
 
-func TestTrimmedObjectsGiveTheSameView(t *testing.T) {
+func TestTrimmedObjectsGiveSameSnapshot(t *testing.T) {
 	t.Parallel()
 	c, trim := varied(), Trim()
 	once := trimmed(t, c, trim)
@@ -110,7 +110,7 @@ func TestWhoHoldsReplicasIsNoChangeOfANode(t *testing.T) {
 	}
 }
 
-func TestPodsOfADeploymentShareMemory(t *testing.T) {
+func TestPodsOfDeploymentShareMemory(t *testing.T) {
 	t.Parallel()
 	pods := copies(t, Trim(), snapshottest.Pods("web", 2, snapshottest.WithLabels("app", "web"), func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: pod.Name}}
@@ -123,7 +123,7 @@ func TestPodsOfADeploymentShareMemory(t *testing.T) {
 	}
 }
 
-func TestNodeClaimsOfOthersKeepWhatTellsOfTheirNodes(t *testing.T) {
+func TestTrimKeepsFieldsOfForeignNodeClaimsThatDecisionsRead(t *testing.T) {
 	t.Parallel()
 	pool := snapshottest.StockPool("stock")
 	claim := snapshottest.Claim("other", &pool, snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Registered(snapshottest.Now), func(c *karpv1.NodeClaim) {

@@ -51,20 +51,20 @@ func TestAttribute(t *testing.T) {
 		message string
 		want    []string
 	}{
-		"no capacity, of which one error is told":      {fleet(noCapacity), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
-		"no capacity, as Karpenter remembers":          {"creating instance, insufficient capacity, all requested instance types were unavailable during launch", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
-		"capacity that cannot be had as it is asked":   {fleet(unfulfilled), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
-		"words that nobody knows":                      {"creating instance, insufficient capacity, for a reason of next year", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
-		"a vCPU limit is about every zone":             {fleet(overLimit), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot VCPULimitExceeded"}},
-		"a spot limit is":                              {fleet(overSpot), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot SpotQuotaExceeded"}},
-		"a type that a zone does not offer":            {fleet(unsupported), []string{"[g4dn.2xlarge] [us-east-1b] spot Unsupported", "[g4dn.xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity", "[g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},
-		"a zone without addresses":                     {fleet(noAddresses), []string{"[*] [us-east-1b] * InsufficientFreeAddressesInSubnet", "[g4dn.xlarge g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},
-		"a limit of requests is about everything":      {fleet(tooMany), []string{"[*] [*] * FleetQuotaExceeded"}},
-		"without its role there is no spot":            {fleet(noRole), []string{"[*] [*] spot SpotSLRCreationFailed"}},
-		"several errors":                               {fleet(overSpot, noAddresses), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot SpotQuotaExceeded", "[*] [us-east-1b] * InsufficientFreeAddressesInSubnet"}},
-		"a node class that is gone":                    {"insufficient capacity, resolving nodeclass, ec2nodeclasses.karpenter.k8s.aws \"gpu\" not found", []string{"[*] [*] * NodeClassNotFound 7"}},
-		"an error about a type that was not asked for": {fleet(strings.ReplaceAll(overSpot, "Max", "For g4dn.12xlarge max")), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
-		"an error without words":                       {"", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"no capacity, with one error":                    {fleet(noCapacity), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"no capacity, as cached by Karpenter":            {"creating instance, insufficient capacity, all requested instance types were unavailable during launch", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"capacity that cannot be fulfilled as requested": {fleet(unfulfilled), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"an unknown message":                             {"creating instance, insufficient capacity, for a reason of next year", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"a vCPU limit is about every zone":               {fleet(overLimit), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot VCPULimitExceeded"}},
+		"a spot limit is about every zone":               {fleet(overSpot), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot SpotQuotaExceeded"}},
+		"a type not offered in a zone":                   {fleet(unsupported), []string{"[g4dn.2xlarge] [us-east-1b] spot Unsupported", "[g4dn.xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity", "[g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},
+		"a zone without free addresses":                  {fleet(noAddresses), []string{"[*] [us-east-1b] * InsufficientFreeAddressesInSubnet", "[g4dn.xlarge g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},
+		"a request limit is about everything":            {fleet(tooMany), []string{"[*] [*] * FleetQuotaExceeded"}},
+		"a missing service-linked role is about spot":    {fleet(noRole), []string{"[*] [*] spot SpotSLRCreationFailed"}},
+		"several errors":                                 {fleet(overSpot, noAddresses), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot SpotQuotaExceeded", "[*] [us-east-1b] * InsufficientFreeAddressesInSubnet"}},
+		"a missing node class":                           {"insufficient capacity, resolving nodeclass, ec2nodeclasses.karpenter.k8s.aws \"gpu\" not found", []string{"[*] [*] * NodeClassNotFound 7"}},
+		"an error about another type":                    {fleet(strings.ReplaceAll(overSpot, "Max", "For g4dn.12xlarge max")), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"an empty message":                               {"", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

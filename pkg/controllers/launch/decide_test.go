@@ -24,28 +24,28 @@ func TestDecide(t *testing.T) {
 		want  decision
 	}{
 		"a new claim is waited for":                    {age: time.Second, want: decision{verdict: wait, again: 59 * time.Second}},
-		"a claim that waits its turn is waited for":    {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
-		"a claim of which nothing is heard hangs":      {age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs, and that the cloud answers it", held: true}},
-		"so does one that waits its turn for too long": {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs", held: true}},
+		"a queued claim is waited for":                 {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
+		"a claim without conditions hangs":             {age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs, and that the cloud answers it", held: true}},
+		"a claim queued for too long hangs":            {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs", held: true}},
 		"a claim whose launch fails gets a second try": {edits: edits(saying("Unknown", "LaunchFailed")), age: 14 * time.Second, want: decision{verdict: wait, again: time.Second}},
-		"and hangs then":                               {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "LaunchFailed: words of the cloud; Karpenter's log has the error", held: true}},
-		"a launch that is said to have failed hangs as well": {
+		"a claim whose launch still fails hangs":       {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "LaunchFailed: words of the cloud; Karpenter's log has the error", held: true}},
+		"a claim with Launched=False hangs": {
 			edits: edits(saying("False", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "words of the cloud", held: true},
 		},
-		"a reason that nobody knows is a failed launch": {
+		"an unknown reason is a failed launch": {
 			edits: edits(saying("Unknown", "NewInKarpenter2")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "NewInKarpenter2: words of the cloud", held: true},
 		},
-		"what will not get better is given up at once": {
+		"a permanent error is given up at once": {
 			edits: edits(saying("Unknown", "Unauthorized")), age: time.Second, want: decision{verdict: hung, reason: "Unauthorized", message: "Unauthorized: words of the cloud"},
 		},
-		"what is throttled is tried for as long as any claim": {edits: edits(saying("Unknown", "RequestLimitExceeded")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
-		"and no longer": {
+		"a throttled claim waits for the full timeout": {edits: edits(saying("Unknown", "RequestLimitExceeded")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
+		"a throttled claim hangs after the timeout": {
 			edits: edits(saying("Unknown", "RequestLimitExceeded")), age: time.Minute, want: decision{verdict: hung, reason: "RequestLimitExceeded", message: "words of the cloud", held: true},
 		},
-		"a machine that is made is launched, however late":      {edits: edits(saying("True", "Launched")), age: time.Hour, want: decision{verdict: launched}},
-		"a launched claim that is deleted is leaving":           {edits: edits(saying("True", "Launched"), deleted), age: time.Second, want: decision{verdict: leaving}},
-		"a claim that is deleted before it is launched refused": {edits: edits(deleted), age: time.Second, want: decision{verdict: refused, message: "given up before it was launched"}},
-		"also when it had hung":                                 {edits: edits(saying("Unknown", "AMINotFound"), deleted), age: time.Hour, want: decision{verdict: refused, reason: "AMINotFound", message: "AMINotFound: words"}},
+		"a late launch counts as launched":              {edits: edits(saying("True", "Launched")), age: time.Hour, want: decision{verdict: launched}},
+		"a deleted launched claim is leaving":           {edits: edits(saying("True", "Launched"), deleted), age: time.Second, want: decision{verdict: leaving}},
+		"a claim deleted before launch is refused":      {edits: edits(deleted), age: time.Second, want: decision{verdict: refused, message: "given up before it was launched"}},
+		"a hung claim deleted before launch is refused": {edits: edits(saying("Unknown", "AMINotFound"), deleted), age: time.Hour, want: decision{verdict: refused, reason: "AMINotFound", message: "AMINotFound: words"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -434,9 +434,9 @@ func TestLedgerDropsRefusalsThatStatusCannotHold(t *testing.T) {
 	}{
 		"an offering":                           {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "spot", 1, "spot"},
 		"any capacity type":                     {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "", 1, v1alpha1.Any},
-		"a capacity type that there is not":     {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "borrowed", 0, ""},
-		"no instance type, and one that is not": {[]string{"", strings.Repeat("x", 64), "g4dn.xlarge"}, []string{strings.Repeat("z", 64), "us-east-1a"}, "spot", 1, "spot"},
-		"more offerings than there are":         {many, many, "spot", maxOfferings, "spot"},
+		"an unknown capacity type":              {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "borrowed", 0, ""},
+		"an empty and an unknown instance type": {[]string{"", strings.Repeat("x", 64), "g4dn.xlarge"}, []string{strings.Repeat("z", 64), "us-east-1a"}, "spot", 1, "spot"},
+		"more offerings than exist":             {many, many, "spot", maxOfferings, "spot"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

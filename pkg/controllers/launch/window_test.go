@@ -49,18 +49,18 @@ func TestWindow(t *testing.T) {
 		most     int
 		want     int
 	}{
-		"it begins with ten":                              {nil, nil, 100, 10},
-		"it grows by what was launched":                   {five(4*time.Second, 2*time.Second), nil, 100, 15},
-		"not beyond what is allowed":                      {five(4*time.Second, 2*time.Second), nil, 12, 12},
-		"nor if less is allowed than it begins with":      {nil, nil, 3, 3},
-		"not by what was launched long ago":               {five(62*time.Second, time.Minute), nil, 100, 10},
-		"not by what is not launched":                     {five(2*time.Second, not), nil, 100, 10},
-		"what Karpenter has not come to is no trouble":    {five(4*time.Second, 2*time.Second), []snapshot.Machine{waiting}, 100, 15},
-		"it is ten again when a launch hangs":             {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
-		"and when one reports an error":                   {five(4*time.Second, 2*time.Second), []snapshot.Machine{failing}, 100, 10},
-		"a launch that took too long begins it anew":      {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 10},
-		"but those after it count":                        {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 15},
-		"a launch that just does not take too long is ok": {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(16*time.Second, 2*time.Second)}, 100, 16},
+		"starts with ten":                                                 {nil, nil, 100, 10},
+		"grows by recent launches":                                        {five(4*time.Second, 2*time.Second), nil, 100, 15},
+		"does not exceed the limit":                                       {five(4*time.Second, 2*time.Second), nil, 12, 12},
+		"a limit below ten applies at the start":                          {nil, nil, 3, 3},
+		"does not grow by old launches":                                   {five(62*time.Second, time.Minute), nil, 100, 10},
+		"does not grow by unlaunched claims":                              {five(2*time.Second, not), nil, 100, 10},
+		"queued claims do not shrink the window":                          {five(4*time.Second, 2*time.Second), []snapshot.Machine{waiting}, 100, 15},
+		"a hung launch resets the window":                                 {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
+		"a failing launch resets the window":                              {five(4*time.Second, 2*time.Second), []snapshot.Machine{failing}, 100, 10},
+		"a slow launch resets the window":                                 {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 10},
+		"launches after a slow one count":                                 {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 15},
+		"a launch just within the grace period does not reset the window": {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(16*time.Second, 2*time.Second)}, 100, 16},
 	} {
 		if got := Window(append(c.machines, c.more...), now, c.most); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -201,14 +201,14 @@ func TestWindowLaunchesBurstsAsFastAsCloudAllows(t *testing.T) {
 		// atStake and givenUp limit the number of NodeClaims that hang and that are given up.
 		atStake, givenUp int
 	}{
-		"one that answers at once":              {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
-		"one that answers within two seconds":   {burst{latency: 2 * time.Second, hangs: never}, 15 * time.Second, 100 * time.Second, 0, 0},
-		"one that takes ten seconds":            {burst{latency: 10 * time.Second, hangs: never}, time.Minute, 500 * time.Second, 0, 0},
-		"one that hangs from the beginning":     {burst{latency: 2 * time.Second, back: 5 * time.Minute}, 8 * time.Minute, 8 * time.Minute, 10, 30},
-		"one that hangs in the middle":          {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 40 * time.Second}, 55 * time.Second, 2 * time.Minute, 160, 0},
-		"one that hangs long in the middle":     {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 5 * time.Minute}, 6 * time.Minute, 6 * time.Minute, 160, 170},
-		"one that admits ten launches a second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 10}, time.Minute, 90 * time.Second, 0, 0},
-		"one that admits two a second":          {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 2}, 200 * time.Second, 195 * time.Second, 0, 0},
+		"a cloud that answers at once":                {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
+		"a cloud that answers within two seconds":     {burst{latency: 2 * time.Second, hangs: never}, 15 * time.Second, 100 * time.Second, 0, 0},
+		"a cloud that takes ten seconds":              {burst{latency: 10 * time.Second, hangs: never}, time.Minute, 500 * time.Second, 0, 0},
+		"a cloud that hangs from the start":           {burst{latency: 2 * time.Second, back: 5 * time.Minute}, 8 * time.Minute, 8 * time.Minute, 10, 30},
+		"a cloud that hangs in the middle":            {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 40 * time.Second}, 55 * time.Second, 2 * time.Minute, 160, 0},
+		"a cloud that hangs for long in the middle":   {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 5 * time.Minute}, 6 * time.Minute, 6 * time.Minute, 160, 170},
+		"a cloud that admits ten launches per second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 10}, time.Minute, 90 * time.Second, 0, 0},
+		"a cloud that admits two launches per second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 2}, 200 * time.Second, 195 * time.Second, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

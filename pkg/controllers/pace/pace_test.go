@@ -16,9 +16,9 @@ func TestPassesUseAtMostTenthOfCore(t *testing.T) {
 	}{
 		{"a pass without cost", 0, 0, 0, 0},
 		{"a short pass", 0, 20 * time.Millisecond, 0, 180 * time.Millisecond},
-		{"some of the rest is over", 0, 20 * time.Millisecond, 100 * time.Millisecond, 80 * time.Millisecond},
-		{"all of it is over", 0, 20 * time.Millisecond, time.Second, -820 * time.Millisecond},
-		{"a short pass of a controller that rests anyway", 500 * time.Millisecond, 20 * time.Millisecond, 0, 500 * time.Millisecond},
+		{"part of the rest has passed", 0, 20 * time.Millisecond, 100 * time.Millisecond, 80 * time.Millisecond},
+		{"the whole rest has passed", 0, 20 * time.Millisecond, time.Second, -820 * time.Millisecond},
+		{"a short pass with a minimum rest", 500 * time.Millisecond, 20 * time.Millisecond, 0, 500 * time.Millisecond},
 		{"a long pass", 0, time.Second, 0, 2 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -133,10 +133,10 @@ func TestReportClass(t *testing.T) {
 		accepted, ready metav1.ConditionStatus
 		reason          string
 	}{
-		"in order":                       {"5m", snapshot.NodeClassState{Ready: true}, "True", "True", "Ready"},
-		"the cloud's class is not":       {"5m", snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "create it"}, "True", "False", "NodeClassNotFound"},
-		"a time that cannot be read":     {"soon", snapshot.NodeClassState{Ready: true}, "False", "False", "NotAccepted"},
-		"both, and the spec comes first": {"soon", snapshot.NodeClassState{Reason: "NodeClassNotFound"}, "False", "False", "NotAccepted"},
+		"valid":                               {"5m", snapshot.NodeClassState{Ready: true}, "True", "True", "Ready"},
+		"the cloud's class is not ready":      {"5m", snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "create it"}, "True", "False", "NodeClassNotFound"},
+		"an invalid duration":                 {"soon", snapshot.NodeClassState{Ready: true}, "False", "False", "NotAccepted"},
+		"both, and the spec takes precedence": {"soon", snapshot.NodeClassState{Reason: "NodeClassNotFound"}, "False", "False", "NotAccepted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -36,13 +36,13 @@ func TestPoolsTakeTurnsLaunching(t *testing.T) {
 		window   int
 		want     []int
 	}{
-		"all where there is room":                             {of("gpu-shared", "gpu-shared", "stuck"), 8, []int{0, 1, 2}},
-		"one pool after another":                              {of("gpu-shared", "gpu-shared", "gpu-shared", "stuck", "third"), 6, []int{0, 3, 4}},
-		"one of a pool that has none under way":               {of("gpu-shared", "gpu-shared", "stuck", "third"), 3, []int{0, 3}},
-		"none of a pool that has some under way":              {of("stuck", "stuck"), 3, nil},
-		"none where there are none":                           {nil, 8, nil},
-		"none when more are under way than the window allows": {of("stuck"), 1, nil},
-		"a single pool as many as may be under way":           {of("gpu-shared", "gpu-shared", "gpu-shared"), 5, []int{0, 1}},
+		"all within the limit":                    {of("gpu-shared", "gpu-shared", "stuck"), 8, []int{0, 1, 2}},
+		"one pool after another":                  {of("gpu-shared", "gpu-shared", "gpu-shared", "stuck", "third"), 6, []int{0, 3, 4}},
+		"one for a pool without pending launches": {of("gpu-shared", "gpu-shared", "stuck", "third"), 3, []int{0, 3}},
+		"none for a pool with pending launches":   {of("stuck", "stuck"), 3, nil},
+		"none without launches":                   {nil, 8, nil},
+		"none if the window is exceeded":          {of("stuck"), 1, nil},
+		"a single pool fills the window":          {of("gpu-shared", "gpu-shared", "gpu-shared"), 5, []int{0, 1}},
 	} {
 		if got := inTurn(&view, x.launches, x.window); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, want %v", name, got, x.want)

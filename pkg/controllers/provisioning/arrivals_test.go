@@ -67,7 +67,7 @@ func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 		kubernetes bool
 	}{
 		"a scheduler that never fails":                       {asInCloud, false},
-		"Kubernetes' scheduler, machines of the cloud":       {asInCloud, true},
+		"Kubernetes' scheduler, machines with cloud latency": {asInCloud, true},
 		"Kubernetes' scheduler, machines that start at once": {asLocal, true},
 	} {
 		t.Run(name, func(t *testing.T) {

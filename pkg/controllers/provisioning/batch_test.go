@@ -192,10 +192,10 @@ func TestOnlyUnderutilizedMachinesWaitForBatch(t *testing.T) {
 		deleting bool
 		want     bool
 	}{
-		"one that costs too much":                   {"Underutilized", false, true},
-		"one that costs too much and is taken back": {"Underutilized", true, false},
-		"one that has drifted":                      {"Drifted", false, false},
-		"one that is taken back":                    {"", true, false},
+		"an underutilized machine":                 {"Underutilized", false, true},
+		"an underutilized machine that is deleted": {"Underutilized", true, false},
+		"a drifted machine":                        {"Drifted", false, false},
+		"a deleted machine":                        {"", true, false},
 	} {
 		claim := snapshottest.Claim("m", &c.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Launched(now))
 		if x.reason != "" {

@@ -27,16 +27,16 @@ func TestDecide(t *testing.T) {
 		want     verdict
 		again    time.Duration
 	}{
-		"a node with all replicas is ready":                    {snapshottest.Registered(now), 10, "10", ready, 0},
-		"more than was promised is ready":                      {snapshottest.Registered(now), 11, "10", ready, 0},
-		"however late they come":                               {snapshottest.Registered(now.Add(-time.Hour)), 10, "10", ready, 0},
-		"one replica less is waited for":                       {snapshottest.Registered(now.Add(-time.Minute)), 9, "10", wait, 9 * time.Minute},
-		"and broken after the timeout":                         {snapshottest.Registered(now.Add(-timeout)), 9, "10", broken, 0},
-		"so is a node without any":                             {snapshottest.Registered(now.Add(-time.Hour)), 0, "10", broken, 0},
-		"a machine that has not registered is waited for":      {snapshottest.Launched(now.Add(-time.Minute)), 0, "10", wait, 9 * time.Minute},
-		"and broken when it never does":                        {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", broken, 0},
-		"a machine that is not made is not broken":             {func(*karpv1.NodeClaim) {}, 0, "10", wait, 0},
-		"a node that promises nothing is never taken for done": {snapshottest.Registered(now), 10, "", wait, timeout},
+		"a node with all replicas is ready":                   {snapshottest.Registered(now), 10, "10", ready, 0},
+		"more than was promised is ready":                     {snapshottest.Registered(now), 11, "10", ready, 0},
+		"late replicas make a node ready":                     {snapshottest.Registered(now.Add(-time.Hour)), 10, "10", ready, 0},
+		"a missing replica is waited for":                     {snapshottest.Registered(now.Add(-time.Minute)), 9, "10", wait, 9 * time.Minute},
+		"a missing replica breaks a node after the timeout":   {snapshottest.Registered(now.Add(-timeout)), 9, "10", broken, 0},
+		"a node without replicas is broken":                   {snapshottest.Registered(now.Add(-time.Hour)), 0, "10", broken, 0},
+		"an unregistered machine is waited for":               {snapshottest.Launched(now.Add(-time.Minute)), 0, "10", wait, 9 * time.Minute},
+		"an unregistered machine is broken after the timeout": {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", broken, 0},
+		"an unlaunched machine is not broken":                 {func(*karpv1.NodeClaim) {}, 0, "10", wait, 0},
+		"a node without a promise is never ready":             {snapshottest.Registered(now), 10, "", wait, timeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,12 +67,12 @@ func TestKeepReasonsOfBrokenMachine(t *testing.T) {
 		keeps  bool
 		until  time.Time
 	}{
-		"nothing":                      {},
-		"a pod, for as long again":     {pods: 1, keeps: true, until: since.Add(timeout)},
-		"its zone, for as long again":  {node: []func(*corev1.Node){silent}, others: 2, keeps: true, until: since.Add(timeout)},
-		"not its own silence":          {node: []func(*corev1.Node){silent}},
-		"a person, for good":           {node: []func(*corev1.Node){unrepaired}, keeps: true},
-		"a person, also in its outage": {node: []func(*corev1.Node){silent, unrepaired}, others: 2, pods: 1, keeps: true},
+		"nothing":                                  {},
+		"a pod, for another timeout":               {pods: 1, keeps: true, until: since.Add(timeout)},
+		"its zone, for another timeout":            {node: []func(*corev1.Node){silent}, others: 2, keeps: true, until: since.Add(timeout)},
+		"not its own lack of heartbeats":           {node: []func(*corev1.Node){silent}},
+		"a user's annotation, forever":             {node: []func(*corev1.Node){unrepaired}, keeps: true},
+		"a user's annotation during a zone outage": {node: []func(*corev1.Node){silent, unrepaired}, others: 2, pods: 1, keeps: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,12 +106,12 @@ func TestOnlyStartingNodesAreReconciled(t *testing.T) {
 		object client.Object
 		want   bool
 	}{
-		"with the startup taint":                {new(snapshottest.Node(&registered, xlarge, 0)), true},
-		"with another one's":                    {new(snapshottest.Node(&registered, xlarge, 10, func(n *corev1.Node) { n.Spec.Taints = nil })), true},
-		"that has started":                      {new(snapshottest.Node(&initialized, xlarge, 10)), false},
-		"that has started and is being deleted": {new(snapshottest.Node(&initialized, xlarge, 10, func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })), false},
-		"of somebody else":                      {new(snapshottest.Node(&registered, xlarge, 0, func(n *corev1.Node) { n.Labels = nil })), false},
-		"a pod":                                 {&corev1.Pod{}, false},
+		"with the startup taint":        {new(snapshottest.Node(&registered, xlarge, 0)), true},
+		"with a foreign startup taint":  {new(snapshottest.Node(&registered, xlarge, 10, func(n *corev1.Node) { n.Spec.Taints = nil })), true},
+		"initialized":                   {new(snapshottest.Node(&initialized, xlarge, 10)), false},
+		"initialized and being deleted": {new(snapshottest.Node(&initialized, xlarge, 10, func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })), false},
+		"foreign":                       {new(snapshottest.Node(&registered, xlarge, 0, func(n *corev1.Node) { n.Labels = nil })), false},
+		"a pod":                         {&corev1.Pod{}, false},
 	} {
 		if got := claimOf(t.Context(), c.object); (len(got) == 1) != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -86,12 +86,12 @@ func TestUnknownPodMemoryKeepsDefaultReplicas(t *testing.T) {
 		return c
 	}
 	for name, c := range map[string]*snapshot.Cluster{
-		"a pod states nothing": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0))) }),
-		"a pod states nonsense": edit(func(c *snapshot.Cluster) {
+		"a pod without memory": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0))) }),
+		"a pod with invalid memory": edit(func(c *snapshot.Cluster) {
 			c.Pods = append(c.Pods, snapshottest.Pod("odd", snapshottest.GPUMemory("much")))
 		}),
-		"a pod needs more": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400))) }),
-		"one that runs does": edit(func(c *snapshot.Cluster) {
+		"a pod that needs more memory": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400))) }),
+		"a running pod that needs more memory": edit(func(c *snapshot.Cluster) {
 			c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400), snapshottest.Running("elsewhere")))
 		}),
 		"an override": edit(func(c *snapshot.Cluster) {
@@ -101,7 +101,7 @@ func TestUnknownPodMemoryKeepsDefaultReplicas(t *testing.T) {
 		"a limit on replicas": edit(func(c *snapshot.Cluster) {
 			c.NodePools[0].Spec.Limits = karpv1.Limits(snapshottest.Amounts(v1alpha1.ResourceGPUShared, "100"))
 		}),
-		"a DaemonSet holds some": edit(func(c *snapshot.Cluster) {
+		"a DaemonSet holds replicas": edit(func(c *snapshot.Cluster) {
 			c.DaemonSets = append(c.DaemonSets, snapshottest.DaemonSet("d", v1alpha1.ResourceGPUShared, "1"))
 		}),
 	} {

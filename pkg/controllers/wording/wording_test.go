@@ -15,10 +15,10 @@ func TestShorten(t *testing.T) {
 		most int
 		want string
 	}{
-		"what fits stays":                   {"12345", 5, "12345"},
-		"what does not is cut and marked":   {"123456", 5, "12..."},
-		"a character is not cut in half":    {"1é3456", 5, "1..."},
-		"half a character is said to be so": {"1\xc3", 5, "1?"},
+		"a short text is unchanged":           {"12345", 5, "12345"},
+		"a long text is cut and marked":       {"123456", 5, "12..."},
+		"a multi-byte character is not split": {"1é3456", 5, "1..."},
+		"an invalid byte is replaced":         {"1\xc3", 5, "1?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

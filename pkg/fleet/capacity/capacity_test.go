@@ -84,28 +84,28 @@ func TestLearnCorrectsAllocatableFromRunningNodes(t *testing.T) {
 		capacity int64
 		want     catalog.Resources
 	}{
-		"nothing new":                 {nil, 16 * gib, whole},
-		"less memory":                 {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib)}, 15 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
-		"more memory, as Karpenter":   {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 16*gib)}, 17 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 16 * gib })},
-		"more memory and less of it":  {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 14*gib)}, 17 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
-		"less CPU":                    {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("cpu", "3500m")}, 16 * gib, with(func(r *catalog.Resources) { r.MilliCPU = 3500 })},
-		"more CPU, which it may lose": {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("cpu", "4")}, 16 * gib, whole},
-		"fewer pods":                  {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("pods", "20")}, 16 * gib, with(func(r *catalog.Resources) { r.Pods = 20 })},
-		"less disk":                   {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("ephemeral-storage", "60Gi")}, 16 * gib, with(func(r *catalog.Resources) { r.EphemeralBytes = 60 * gib })},
-		"of a machine of Karpenter's": {
+		"as expected":                               {nil, 16 * gib, whole},
+		"less memory":                               {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib)}, 15 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
+		"more memory, as Karpenter does":            {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 16*gib)}, 17 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 16 * gib })},
+		"more memory capacity but less allocatable": {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 14*gib)}, 17 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
+		"less CPU":                                  {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("cpu", "3500m")}, 16 * gib, with(func(r *catalog.Resources) { r.MilliCPU = 3500 })},
+		"more CPU, which is ignored":                {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("cpu", "4")}, 16 * gib, whole},
+		"fewer pods":                                {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("pods", "20")}, 16 * gib, with(func(r *catalog.Resources) { r.Pods = 20 })},
+		"less disk":                                 {[]func(*karpv1.NodeClaim, *corev1.Node){allocates("ephemeral-storage", "60Gi")}, 16 * gib, with(func(r *catalog.Resources) { r.EphemeralBytes = 60 * gib })},
+		"a machine of a stock pool": {
 			[]func(*karpv1.NodeClaim, *corev1.Node){foreign, has(15*gib, 14*gib)}, 15 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib }),
 		},
-		"of another image": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, _ *corev1.Node) { claim.Status.ImageID = "ami-old" }}, 16 * gib, whole},
-		"of another spec": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, _ *corev1.Node) {
+		"a machine with another image": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, _ *corev1.Node) { claim.Status.ImageID = "ami-old" }}, 16 * gib, whole},
+		"a machine with another spec": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, _ *corev1.Node) {
 			claim.Annotations["karpenter.k8s.aws/ec2nodeclass-hash"] = "16"
 		}}, 16 * gib, whole},
-		"before it has registered":     {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), unregisteredNode}, 15 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
-		"more, before Karpenter knows": {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 16*gib), unregisteredNode}, 16 * gib, whole},
-		"before its claim knows it": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, node *corev1.Node) {
+		"less memory before registration": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), unregisteredNode}, 15 * gib, with(func(r *catalog.Resources) { r.MemoryBytes = 14 * gib })},
+		"more memory before registration": {[]func(*karpv1.NodeClaim, *corev1.Node){has(17*gib, 16*gib), unregisteredNode}, 16 * gib, whole},
+		"a Node that its claim does not know yet": {[]func(*karpv1.NodeClaim, *corev1.Node){has(15*gib, 14*gib), func(claim *karpv1.NodeClaim, node *corev1.Node) {
 			claim.Status.ProviderID, node.Spec.ProviderID = "", ""
 		}}, 16 * gib, whole},
-		"with half of it gone": {[]func(*karpv1.NodeClaim, *corev1.Node){has(8*gib, 7*gib)}, 16 * gib, whole},
-		"with nothing told":    {[]func(*karpv1.NodeClaim, *corev1.Node){func(_ *karpv1.NodeClaim, node *corev1.Node) { node.Status.Capacity, node.Status.Allocatable = nil, nil }}, 16 * gib, whole},
+		"implausibly little memory": {[]func(*karpv1.NodeClaim, *corev1.Node){has(8*gib, 7*gib)}, 16 * gib, whole},
+		"no capacity in the status": {[]func(*karpv1.NodeClaim, *corev1.Node){func(_ *karpv1.NodeClaim, node *corev1.Node) { node.Status.Capacity, node.Status.Allocatable = nil, nil }}, 16 * gib, whole},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -85,41 +85,41 @@ func TestDriftReason(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"as it was launched": {},
+		"unchanged": {},
 		"a label of the template": {
 			list(func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) }), drift.NodePool, "gpu-shared",
 		},
-		"a hash of another version": {list(claim(func(n *karpv1.NodeClaim) {
+		"a hash with another version": {list(claim(func(n *karpv1.NodeClaim) {
 			n.Annotations[karpv1.NodePoolHashAnnotationKey], n.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = "1", "v2"
 		})), "", ""},
-		"no hash":                       {list(claim(func(n *karpv1.NodeClaim) { delete(n.Annotations, karpv1.NodePoolHashAnnotationKey) })), "", ""},
-		"a requirement that admits it":  {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g4dn", "g5")), "", ""},
-		"one that does not":             {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g5")), drift.Requirements, `which has "g4dn"`},
-		"one by a number":               {list(require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "4")), drift.Requirements, "instance-cpu"},
-		"one for the capacity type":     {list(require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), drift.Requirements, "on-demand"},
-		"one for a label of no machine": {list(require("example.com/odd", corev1.NodeSelectorOpExists)), "", ""},
-		"one for a label of new ones":   {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), drift.Requirements, "example.com/group"},
-		"one that a label be absent":    {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
-		"another number of replicas":    {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
-		"another resource":              {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
-		"another node class":            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), drift.NodeClass, "names EC2NodeClass new now"},
-		"a changed node class":          {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), drift.NodeClass, "EC2NodeClass gpu has changed"},
-		"hashes of other versions": {list(func(c *snapshot.Cluster) {
+		"no hash":                                               {list(claim(func(n *karpv1.NodeClaim) { delete(n.Annotations, karpv1.NodePoolHashAnnotationKey) })), "", ""},
+		"a requirement that admits it":                          {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g4dn", "g5")), "", ""},
+		"a requirement that excludes it":                        {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g5")), drift.Requirements, `which has "g4dn"`},
+		"a numeric requirement":                                 {list(require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "4")), drift.Requirements, "instance-cpu"},
+		"a requirement for the capacity type":                   {list(require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), drift.Requirements, "on-demand"},
+		"a requirement for a label that no machine has":         {list(require("example.com/odd", corev1.NodeSelectorOpExists)), "", ""},
+		"a requirement for a label that only new machines have": {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), drift.Requirements, "example.com/group"},
+		"a requirement that a label is absent":                  {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
+		"another number of replicas":                            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
+		"another resource":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
+		"another node class":                                    {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), drift.NodeClass, "names EC2NodeClass new now"},
+		"a changed node class":                                  {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), drift.NodeClass, "EC2NodeClass gpu has changed"},
+		"node class hashes with other versions": {list(func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.HashVersion = "h2", "v5" })
 		}), "", ""},
-		"one that is not ready": {list(func(c *snapshot.Cluster) {
+		"a node class that is not ready": {list(func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.Ready = "h2", false })
 		}), "", ""},
-		"a new image":                 {list(image("image-2")), drift.Image, "image-1, and EC2NodeClass gpu has image-2 now"},
-		"an image for other machines": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "image-0" })), drift.Image, "image-0"},
-		"no images for such machines": {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = s.Images[1:] }) }), "", ""},
-		"no images":                   {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = nil }) }), "", ""},
-		"an image that is not known":  {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "" })), "", ""},
-		"a type that is gone":         {list(withoutType), drift.InstanceType, "g4dn.xlarge"},
-		"of a young machine":          {list(withoutType, claim(func(n *karpv1.NodeClaim) { n.CreationTimestamp = metav1.NewTime(Now.Add(-time.Minute)) })), "", ""},
-		"a catalogue that is empty":   {list(func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }), "", ""},
-		"a zone that is gone":         {list(elsewhere), drift.Zone, "us-east-1a"},
-		"a type that is offered nowhere": {list(elsewhere, func(c *snapshot.Cluster) {
+		"a new image":                       {list(image("image-2")), drift.Image, "image-1, and EC2NodeClass gpu has image-2 now"},
+		"an image for other types":          {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "image-0" })), drift.Image, "image-0"},
+		"no images for the type":            {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = s.Images[1:] }) }), "", ""},
+		"no images":                         {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = nil }) }), "", ""},
+		"an unknown image":                  {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "" })), "", ""},
+		"a removed type":                    {list(withoutType), drift.InstanceType, "g4dn.xlarge"},
+		"a removed type of a young machine": {list(withoutType, claim(func(n *karpv1.NodeClaim) { n.CreationTimestamp = metav1.NewTime(Now.Add(-time.Minute)) })), "", ""},
+		"an empty catalog":                  {list(func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }), "", ""},
+		"a removed zone":                    {list(elsewhere), drift.Zone, "us-east-1a"},
+		"a type without offerings": {list(elsewhere, func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) {
 				for i := range s.InstanceTypes {
 					if s.InstanceTypes[i].Name == "g4dn.xlarge" {
@@ -128,8 +128,8 @@ func TestDriftReason(t *testing.T) {
 				}
 			})
 		}), "", ""},
-		"a pool that is being deleted":   {list(image("image-2"), func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }), "", ""},
-		"a machine that is not launched": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.Conditions = nil })), "", ""},
+		"a pool that is being deleted": {list(image("image-2"), func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }), "", ""},
+		"an unlaunched machine":        {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.Conditions = nil })), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,15 +155,15 @@ func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return e
 func TestLaunchedMachineHasNotDriftedFromItsPool(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*snapshot.Cluster){
-		"plain":              func(*snapshot.Cluster) {},
-		"labels":             func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) },
-		"custom values":      require("example.com/group", corev1.NodeSelectorOpIn, "a", "b"),
-		"a custom existence": require("example.com/odd", corev1.NodeSelectorOpExists),
-		"a custom absence":   require("example.com/odd", corev1.NodeSelectorOpDoesNotExist),
-		"a former name":      require("beta.kubernetes.io/arch", corev1.NodeSelectorOpIn, "amd64"),
-		"spot":               require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"),
-		"a zone":             require(corev1.LabelTopologyZone, corev1.NodeSelectorOpNotIn, Zones[0]),
-		"numbers":            require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpLt, "9"),
+		"plain":                             func(*snapshot.Cluster) {},
+		"labels":                            func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) },
+		"custom values":                     require("example.com/group", corev1.NodeSelectorOpIn, "a", "b"),
+		"a custom Exists requirement":       require("example.com/odd", corev1.NodeSelectorOpExists),
+		"a custom DoesNotExist requirement": require("example.com/odd", corev1.NodeSelectorOpDoesNotExist),
+		"a deprecated label":                require("beta.kubernetes.io/arch", corev1.NodeSelectorOpIn, "amd64"),
+		"spot":                              require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"),
+		"a zone":                            require(corev1.LabelTopologyZone, corev1.NodeSelectorOpNotIn, Zones[0]),
+		"numbers":                           require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpLt, "9"),
 		"whole GPUs": func(c *snapshot.Cluster) {
 			c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu-shared", 0)}
 			c.Pods = []corev1.Pod{Pod("web", Asking("cpu", "1", v1alpha1.ResourceGPU, "1"))}

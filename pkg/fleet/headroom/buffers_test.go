@@ -41,23 +41,23 @@ func TestCapacityBuffersAddHeadroomForTheirPods(t *testing.T) {
 		wanted, coming int64
 		launches       int
 	}{
-		"of small pods":                     {buffer: buffer(11), wanted: 11, coming: 11, launches: 2},
-		"of large pods":                     {buffer: buffer(3, Asking("cpu", "1500m", v1alpha1.ResourceGPUShared, "1")), wanted: 3, coming: 3, launches: 1},
-		"of pods with two replicas":         {buffer: buffer(6, Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "2")), wanted: 12, coming: 12, launches: 2},
-		"of pods with device memory":        {buffer: buffer(3, GPUMemory("9Gi")), wanted: 3, coming: 3, launches: 3},
-		"of pods with a port of the node":   {buffer: buffer(3, HostPort(8080)), wanted: 3, coming: 3, launches: 3},
-		"of pods that ask things of others": {buffer: buffer(3, apart, Claiming("data")), wanted: 3, coming: 3, launches: 1},
-		"of pods that no pool admits":       {buffer: buffer(3, Selecting("example.com/team", "a"))},
-		"of pods that do not tolerate":      {buffer: buffer(3, Tolerating())},
-		"of pods without a GPU":             {buffer: buffer(3, Asking("cpu", "1"))},
-		"that Karpenter's own pools can do": {buffer: buffer(3, Asking("cpu", "1", v1alpha1.ResourceGPU, "1")), edit: func(c *snapshot.Cluster) {
+		"of small pods":                  {buffer: buffer(11), wanted: 11, coming: 11, launches: 2},
+		"of large pods":                  {buffer: buffer(3, Asking("cpu", "1500m", v1alpha1.ResourceGPUShared, "1")), wanted: 3, coming: 3, launches: 1},
+		"of pods with two replicas":      {buffer: buffer(6, Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "2")), wanted: 12, coming: 12, launches: 2},
+		"of pods with device memory":     {buffer: buffer(3, GPUMemory("9Gi")), wanted: 3, coming: 3, launches: 3},
+		"of pods with a host port":       {buffer: buffer(3, HostPort(8080)), wanted: 3, coming: 3, launches: 3},
+		"of pods with pod affinity":      {buffer: buffer(3, apart, Claiming("data")), wanted: 3, coming: 3, launches: 1},
+		"of pods that no pool admits":    {buffer: buffer(3, Selecting("example.com/team", "a"))},
+		"of pods without the toleration": {buffer: buffer(3, Tolerating())},
+		"of pods without a GPU":          {buffer: buffer(3, Asking("cpu", "1"))},
+		"that stock pools can serve": {buffer: buffer(3, Asking("cpu", "1", v1alpha1.ResourceGPU, "1")), edit: func(c *snapshot.Cluster) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 		}},
 		"beside the headroom of the class": {buffer: buffer(3), edit: func(c *snapshot.Cluster) {
 			c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 5}}
 		}, wanted: 8, coming: 8, launches: 1},
-		"in the heaviest of two pools": {buffer: buffer(3), edit: func(c *snapshot.Cluster) {
+		"in the pool with the highest weight": {buffer: buffer(3), edit: func(c *snapshot.Cluster) {
 			c.NodePools[0].Spec.Weight = new(int32(10))
 			c.NodePools = append(c.NodePools, Pool("a-light-one", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared)))
 		}, wanted: 3, coming: 3, launches: 1},

@@ -85,61 +85,61 @@ func TestHeadroom(t *testing.T) {
 		keeps                []string
 		refused              planner.Reason
 	}{
-		"has a machine launched where nothing is free": {
+		"launches a machine if nothing is free": {
 			cluster: warm(10), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
-		"is on machines with pods first, and keeps no idle one then": {
+		"prefers machines with pods over idle ones": {
 			cluster: warm(10, having("a", "g4dn.xlarge", 0), having("b", "g4dn.12xlarge", 30)), wanted: 10, free: 10, keeps: []string{"b"},
 		},
-		"keeps the idle machine that it needs": {
+		"keeps a needed idle machine": {
 			cluster: warm(10, having("a", "g4dn.xlarge", 6), having("b", "g4dn.xlarge", 0), having("c", "g4dn.xlarge", 0)), wanted: 10, free: 10, keeps: []string{"a", "b"},
 		},
-		"keeps the cheaper of two": {
+		"keeps the cheaper of two idle machines": {
 			cluster: warm(10, having("a", "g4dn.12xlarge", 0), having("b", "g4dn.xlarge", 0)), wanted: 10, free: 10, keeps: []string{"b"},
 		},
-		"keeps one that has started rather than one that comes": {
+		"prefers a started machine over a starting one": {
 			cluster: warm(10, coming("a"), having("b", "g4dn.2xlarge", 0)), wanted: 10, free: 10, keeps: []string{"b"},
 		},
-		"does without one that costs more than twice as much as others": {
+		"drops a machine that costs more than twice as much as others": {
 			cluster: warm(10, having("b", "g4dn.12xlarge", 0)), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
-		"does without it for one that comes": {
+		"drops an expensive machine for a starting one": {
 			cluster: warm(10, coming("a"), having("b", "g4dn.12xlarge", 0)), wanted: 10, coming: 10, keeps: []string{"a"},
 		},
-		"keeps a dear one where the others would cost more than half": {
+		"keeps an expensive machine if others cost more than half": {
 			cluster: warm(40, having("b", "g4dn.12xlarge", 0)), wanted: 40, free: 40, keeps: []string{"b"},
 		},
-		"keeps a dear one where a limit leaves no room for others": {
+		"keeps an expensive machine at the limit of the pool": {
 			cluster: warm(10, having("b", "g4dn.12xlarge", 0), limited("4")), wanted: 10, free: 10, keeps: []string{"b"},
 		},
-		"counts on machines that come, and launches the rest": {
+		"counts starting machines and launches the rest": {
 			cluster: warm(25, coming("a"), having("b", "g4dn.xlarge", 7)), wanted: 25, free: 3, coming: 22, keeps: []string{"a", "b"},
 			launches: []string{"g4dn.xlarge", "g4dn.xlarge"},
 		},
-		"has what pods that wait leave": {
+		"uses what pending pods leave": {
 			cluster: warm(4, having("a", "g4dn.xlarge", 3), waiting(5)), wanted: 4, free: 2, coming: 2, keeps: []string{"a"}, launches: []string{"g4dn.xlarge"},
 		},
-		"has what is left on machines that are launched for pods": {
+		"uses what is left on machines launched for pods": {
 			cluster: warm(4, waiting(5)), wanted: 4, coming: 4,
 		},
-		"is not on machines that leave": {
+		"ignores leaving machines": {
 			cluster: warm(10, having("a", "g4dn.xlarge", 0), replacing), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
-		"is not on machines that take no pods of the pool": {
+		"ignores machines that take no pods of the pool": {
 			cluster: warm(10, having("a", "g4dn.xlarge", 0), func(c *snapshot.Cluster) {
 				c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule})
 			}), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
-		"is no replica without CPU": {
+		"ignores replicas without CPU": {
 			cluster: warm(1, having("a", "g4dn.xlarge", 1), func(c *snapshot.Cluster) {
 				Asking("cpu", "3600m", v1alpha1.ResourceGPUShared, "1")(&c.Pods[0])
 			}), wanted: 1, coming: 1, launches: []string{"g4dn.xlarge"},
 		},
-		"is within the pool's limits": {
+		"stays within the limits of the pool": {
 			cluster: warm(25, having("a", "g4dn.xlarge", 0), limited("2")), wanted: 25, free: 10, coming: 10, keeps: []string{"a"},
 			launches: []string{"g4dn.xlarge"}, refused: planner.ReasonLimitReached,
 		},
-		"gives way to pods that a limit leaves out": {
+		"yields to pods that a limit leaves out": {
 			cluster: warm(10, having("a", "g4dn.xlarge", 0), limited("1"), func(c *snapshot.Cluster) {
 				c.Pods = append(c.Pods, Pod("large", Asking("cpu", "6", v1alpha1.ResourceGPUShared, "1")))
 			}), wanted: 10, refused: planner.ReasonLimitReached,
@@ -147,13 +147,13 @@ func TestHeadroom(t *testing.T) {
 		"waits for a pool that is not ready": {
 			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), wanted: 10, refused: planner.ReasonPoolClosed,
 		},
-		"probes a pool that is being mended": {
+		"launches one machine while the pool is probed": {
 			cluster: warm(30, func(c *snapshot.Cluster) {
 				np := &c.NodePools[0]
 				np.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
 			}), wanted: 30, coming: 10, launches: []string{"g4dn.xlarge"}, refused: planner.ReasonPoolClosed,
 		},
-		"is nothing in a pool that goes": {
+		"is empty for a deleted pool": {
 			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }),
 		},
 	} {

@@ -118,53 +118,53 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		moves planner.MicroUSD
 		kept  string
 	}{
-		"one whose pods have run for a while":       {nil, 100_000, ""},
-		"not where pods are not to be moved":        {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
-		"nor where the NodePool says WhenEmpty":     {list(onPool("0s", karpv1.ConsolidationPolicyWhenEmpty)), -1, ""},
-		"nor where it never consolidates":           {list(onPool("Never", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
-		"nor before consolidateAfter":               {list(onPool("61m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
-		"which counts from when it was initialized": {list(onPool("60m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), 100_000, ""},
-		"and anew from each pod that comes or goes": {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(29*time.Minute)), -1, ""},
-		"until it has been quiet for so long":       {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(30*time.Minute)), 100_000, ""},
-		"a move counts what the class says":         {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
-		"next to nothing, where it says so":         {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
-		"more for a pod that is dear to delete":     {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
-		"never less than nothing":                   {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
-		"more for one of priority":                  {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
-		"more for one that has not settled":         {list(onPods(since(150 * time.Second))), 150_000, ""},
-		"for so long as the class says":             {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
-		"most for one that has just come":           {list(onPods(since(0))), 1_050_000, ""},
-		"not one that has just started": {list(func(c *snapshot.Cluster) {
+		"settled pods may move":                                {nil, 100_000, ""},
+		"WhenIdle keeps pods":                                  {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
+		"WhenEmpty keeps pods":                                 {list(onPool("0s", karpv1.ConsolidationPolicyWhenEmpty)), -1, ""},
+		"consolidateAfter Never keeps pods":                    {list(onPool("Never", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
+		"pods stay before consolidateAfter":                    {list(onPool("61m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
+		"consolidateAfter counts from initialization":          {list(onPool("60m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), 100_000, ""},
+		"consolidateAfter restarts with each pod event":        {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(29*time.Minute)), -1, ""},
+		"consolidateAfter has passed since the last pod event": {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(30*time.Minute)), 100_000, ""},
+		"minSavingPerMove is the cost of a move":               {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
+		"a zero minSavingPerMove makes moves almost free":      {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
+		"a high deletion cost raises the cost of a move":       {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
+		"a low deletion cost never makes a move free":          {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
+		"a high priority raises the cost of a move":            {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
+		"a young pod raises the cost of a move":                {list(onPods(since(150 * time.Second))), 150_000, ""},
+		"settleAfter ends the surcharge":                       {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
+		"a new pod has the highest cost":                       {list(onPods(since(0))), 1_050_000, ""},
+		"a just initialized machine stays": {list(func(c *snapshot.Cluster) {
 			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-299*time.Second)))
 		}), -1, ""},
-		"nor one that has not":       {list(func(c *snapshot.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
-		"nor one that leaves anyway": {list(onClaim(v1alpha1.ReplacingAnnotation, "Drifted")), -1, ""},
-		"nor one that is about to be given back": {list(func(c *snapshot.Cluster) {
+		"an uninitialized machine stays": {list(func(c *snapshot.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
+		"a leaving machine stays out":    {list(onClaim(v1alpha1.ReplacingAnnotation, "Drifted")), -1, ""},
+		"a machine about to be removed stays out": {list(func(c *snapshot.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.DisruptingTaintKey, corev1.TaintEffectNoSchedule)
 		}), -1, ""},
-		"one that new pods are steered away from": {list(func(c *snapshot.Cluster) {
+		"a machine with the surplus taint may leave": {list(func(c *snapshot.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
 		}), 100_000, ""},
-		"not one that rests":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
-		"which ends":                                 {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 100_000, ""},
-		"and is not so long":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339))), 100_000, ""},
-		"but after failures":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339)), onClaim(v1alpha1.ReplacementFailuresAnnotation, "4")), -1, ""},
-		"not one with a pod that nobody makes again": {list(onPods(func(p *corev1.Pod) { p.OwnerReferences = nil })), -1, "pod default/web-000 has no owner"},
-		"one with a Job's pod":                       {list(onPods(ofJob)), 100_000, ""},
-		"not when it is past half of what they take": {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},
-		"which it is not when they take long":        {list(onPods(ofJob), done(2*time.Hour)), 100_000, ""},
-		"nor when it is past half of its deadline":   {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 7199s that it has"},
-		"not one whose pods are left to Karpenter": {list(func(c *snapshot.Cluster) {
+		"a machine that rests after a failed replacement stays": {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
+		"a rested machine may leave":                            {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 100_000, ""},
+		"a rest beyond the limit is ignored":                    {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339))), 100_000, ""},
+		"several failures allow a longer rest":                  {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339)), onClaim(v1alpha1.ReplacementFailuresAnnotation, "4")), -1, ""},
+		"a machine with a pod without an owner stays":           {list(onPods(func(p *corev1.Pod) { p.OwnerReferences = nil })), -1, "pod default/web-000 has no owner"},
+		"a machine with a Job pod may leave":                    {list(onPods(ofJob)), 100_000, ""},
+		"a Job pod past half of the usual duration stays":       {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},
+		"a Job pod before half of the usual duration may move":  {list(onPods(ofJob), done(2*time.Hour)), 100_000, ""},
+		"a Job pod past half of its deadline stays":             {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 7199s that it has"},
+		"a machine whose pods are left to Karpenter stays": {list(func(c *snapshot.Cluster) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.Pods[0].Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPU, "1")
 		}), -1, "pod default/web-000"},
-		"not one of a pool that is closed":             {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
-		"not one with a foreign pod that nobody takes": {list(withForeign()), -1, "pod default/foreign, which holds no replica, would have no place on another node: there is none"},
-		"one with a foreign pod that has room":         {list(withForeign(), other("1")), 100_000, ""},
-		"not without room":                             {list(withForeign(), other("900m")), -1, "none that admits it has room"},
-		"nor where it is not admitted":                 {list(withForeign(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
-		"nor when it is alone in the world":            {list(withForeign(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/foreign has no owner"},
-		"nor when it asks for others beside it":        {list(withForeign(alone), other("1")), -1, "asks for places by other pods"},
+		"a machine of a closed pool stays":                           {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
+		"a machine with a foreign pod that fits nowhere stays":       {list(withForeign()), -1, "pod default/foreign, which holds no replica, would have no place on another node: there is none"},
+		"a machine with a foreign pod that fits elsewhere may leave": {list(withForeign(), other("1")), 100_000, ""},
+		"a foreign pod finds no free capacity":                       {list(withForeign(), other("900m")), -1, "none that admits it has room"},
+		"a foreign pod is not admitted elsewhere":                    {list(withForeign(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
+		"a foreign pod without an owner stays":                       {list(withForeign(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/foreign has no owner"},
+		"a foreign pod with pod affinity stays":                      {list(withForeign(alone), other("1")), -1, "asks for places by other pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

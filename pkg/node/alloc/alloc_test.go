@@ -26,20 +26,20 @@ func TestPreferred(t *testing.T) {
 		request alloc.Request
 		want    []string
 	}{
-		"nothing asked":               {alloc.Request{Available: ids("a", 0)}, []string{}},
-		"nothing there":               {alloc.Request{Size: 2}, []string{}},
-		"the GPU with most free":      {alloc.Request{Available: slices.Concat(ids("a", 2, 3), ids("b", 1, 2, 3)), Size: 1}, ids("b", 1)},
-		"packed, that with least":     {alloc.Request{Available: slices.Concat(ids("a", 2, 3), ids("b", 1, 2, 3)), Size: 1, Packed: true}, ids("a", 2)},
-		"two are of two GPUs":         {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), Size: 2}, slices.Concat(ids("a", 0), ids("b", 0))},
-		"packed, two are of one":      {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), Size: 2, Packed: true}, ids("a", 0, 1)},
-		"as many free, then memory":   {alloc.Request{Available: slices.Concat(ids("a", 0), ids("b", 0)), Size: 1, Loads: map[string]alloc.Load{"a": {1, 0}, "b": {2, 9}}}, ids("b", 0)},
-		"as much memory, then use":    {alloc.Request{Available: slices.Concat(ids("a", 0), ids("b", 0)), Size: 1, Loads: map[string]alloc.Load{"a": {2, 9}, "b": {2, 8}}}, ids("b", 0)},
-		"then by UUID":                {alloc.Request{Available: slices.Concat(ids("b", 0), ids("a", 0)), Size: 1}, ids("a", 0)},
-		"whole GPUs":                  {alloc.Request{Available: []string{"b", "a", "c"}, Size: 2}, []string{"a", "b"}},
-		"what is settled comes first": {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), MustInclude: ids("b", 1), Size: 2}, slices.Concat(ids("b", 1), ids("a", 0))},
-		"and is never dropped":        {alloc.Request{Available: ids("a", 0, 1), MustInclude: ids("a", 0, 1), Size: 1}, ids("a", 0, 1)},
-		"numbers are not text":        {alloc.Request{Available: ids("a", 10, 9), Size: 1}, ids("a", 9)},
-		"a settled one counts as use": {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0)), MustInclude: ids("a", 0), Size: 2}, slices.Concat(ids("a", 0), ids("b", 0))},
+		"a request of size zero":                    {alloc.Request{Available: ids("a", 0)}, []string{}},
+		"nothing available":                         {alloc.Request{Size: 2}, []string{}},
+		"the GPU with most free replicas":           {alloc.Request{Available: slices.Concat(ids("a", 2, 3), ids("b", 1, 2, 3)), Size: 1}, ids("b", 1)},
+		"packed, the GPU with fewest free replicas": {alloc.Request{Available: slices.Concat(ids("a", 2, 3), ids("b", 1, 2, 3)), Size: 1, Packed: true}, ids("a", 2)},
+		"two replicas from two GPUs":                {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), Size: 2}, slices.Concat(ids("a", 0), ids("b", 0))},
+		"packed, two replicas from one GPU":         {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), Size: 2, Packed: true}, ids("a", 0, 1)},
+		"equal free replicas, then memory":          {alloc.Request{Available: slices.Concat(ids("a", 0), ids("b", 0)), Size: 1, Loads: map[string]alloc.Load{"a": {1, 0}, "b": {2, 9}}}, ids("b", 0)},
+		"equal memory, then utilization":            {alloc.Request{Available: slices.Concat(ids("a", 0), ids("b", 0)), Size: 1, Loads: map[string]alloc.Load{"a": {2, 9}, "b": {2, 8}}}, ids("b", 0)},
+		"equal load, then UUID":                     {alloc.Request{Available: slices.Concat(ids("b", 0), ids("a", 0)), Size: 1}, ids("a", 0)},
+		"whole GPUs":                                {alloc.Request{Available: []string{"b", "a", "c"}, Size: 2}, []string{"a", "b"}},
+		"included devices come first":               {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0, 1)), MustInclude: ids("b", 1), Size: 2}, slices.Concat(ids("b", 1), ids("a", 0))},
+		"included devices are never dropped":        {alloc.Request{Available: ids("a", 0, 1), MustInclude: ids("a", 0, 1), Size: 1}, ids("a", 0, 1)},
+		"replica numbers sort numerically":          {alloc.Request{Available: ids("a", 10, 9), Size: 1}, ids("a", 9)},
+		"included devices count as used":            {alloc.Request{Available: slices.Concat(ids("a", 0, 1), ids("b", 0)), MustInclude: ids("a", 0), Size: 2}, slices.Concat(ids("a", 0), ids("b", 0))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -52,7 +52,7 @@ func TestGPULabelsMatchNVIDIA(t *testing.T) {
 		"mig single: single non-mig device returns non-mig labels":      {[]gpu.Device{full()}, labels.Sharing{MIGStrategy: "single"}, "1", "1", "none", "MOCKMODEL", true, "single"},
 		"mig single: multiple non-mig device returns non-mig labels":    {[]gpu.Device{full(), full()}, labels.Sharing{MIGStrategy: "single"}, "2", "1", "none", "MOCKMODEL", true, "single"},
 		"mig mixed: single non-mig device returns non-mig labels":       {[]gpu.Device{full()}, labels.Sharing{MIGStrategy: "mixed"}, "1", "1", "none", "MOCKMODEL", true, "mixed"},
-		"mig none, said": {[]gpu.Device{full()}, labels.Sharing{MIGStrategy: "none"}, "1", "1", "none", "MOCKMODEL", true, ""},
+		"explicit mig none": {[]gpu.Device{full()}, labels.Sharing{MIGStrategy: "none"}, "1", "1", "none", "MOCKMODEL", true, ""},
 	} {
 		want := map[string]string{"gpu.count": c.count, "gpu.replicas": c.replicas, "gpu.sharing-strategy": c.strategy, "gpu.product": c.product, "gpu.memory": "300"}
 		if c.family {

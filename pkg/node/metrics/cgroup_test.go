@@ -32,7 +32,7 @@ var cgroups = []struct {
 	{"v2 seen from another cgroup namespace", "0::/../../kubepods-burstable-pod" + flat + ".slice/cri-containerd-" + id + ".scope\n", uid, id},
 	{"v2 seen from another namespace, cgroupfs", "0::/../../pod" + uid + "/" + id + "\n", uid, id},
 	{"static pod", "0::/kubepods/burstable/pod" + staticID + "/" + id + "\n", staticID, id},
-	{"in the pod and no container", "0::/kubepods/burstable/pod" + uid + "\n", uid, ""},
+	{"in the pod but in no container", "0::/kubepods/burstable/pod" + uid + "\n", uid, ""},
 	{"in the pod and something else", "0::/kubepods/burstable/pod" + uid + "/sandbox\n", uid, ""},
 	{"v1 cgroupfs", "12:pids:/kubepods/besteffort/pod" + uid + "/" + id + "\n11:memory:/kubepods/besteffort/pod" + uid + "/" + id + "\n1:name=systemd:/kubepods/besteffort/pod" + uid + "/" + id + "\n", uid, id},
 	{"v1 systemd", "4:cpu,cpuacct:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + flat + ".slice/cri-containerd-" + id + ".scope\n0::/\n", uid, id},

@@ -98,29 +98,29 @@ func TestUnusableReportsGPUsThatDriverDoesNotOffer(t *testing.T) {
 		want   string // in Why; "" for none
 		fails  bool
 	}{
-		"all are there":        {func(*testing.T, *fake.State, string) {}, "", false},
-		"NVML skips one":       {func(_ *testing.T, s *fake.State, _ string) { s.Devices = s.Devices[:2] }, "does not list it", false},
-		"one cannot be opened": {func(_ *testing.T, s *fake.State, _ string) { s.Devices[2].Lost = true }, "does not answer any more", false},
-		"one was excluded": {func(_ *testing.T, s *fake.State, _ string) {
+		"all GPUs":               {func(*testing.T, *fake.State, string) {}, "", false},
+		"NVML skips one":         {func(_ *testing.T, s *fake.State, _ string) { s.Devices = s.Devices[:2] }, "does not list it", false},
+		"a GPU cannot be opened": {func(_ *testing.T, s *fake.State, _ string) { s.Devices[2].Lost = true }, "does not answer any more", false},
+		"an excluded GPU": {func(_ *testing.T, s *fake.State, _ string) {
 			s.Excluded, s.Devices = []string{s.Devices[2].PCI}, s.Devices[:2]
 		}, "", false},
-		"one is a virtual machine's": {func(t *testing.T, s *fake.State, sysfs string) {
+		"a GPU with the vfio driver": {func(t *testing.T, s *fake.State, sysfs string) {
 			drive(t, sysfs, s.Devices[2].PCI, "vfio-pci")
 			s.Devices = s.Devices[:2]
 		}, "", false},
-		"one is the driver's": {func(t *testing.T, s *fake.State, sysfs string) {
+		"a GPU with the NVIDIA driver": {func(t *testing.T, s *fake.State, sysfs string) {
 			drive(t, sysfs, s.Devices[2].PCI, "nvidia")
 			s.Devices = s.Devices[:2]
 		}, "does not list it", false},
-		"one is another maker's": {func(t *testing.T, s *fake.State, sysfs string) {
+		"a GPU of another vendor": {func(t *testing.T, s *fake.State, sysfs string) {
 			put(t, sysfs, s.Devices[2].PCI, "vendor", "0x1002")
 			s.Devices = s.Devices[:2]
 		}, "", false},
-		"one is a sound card": {func(t *testing.T, s *fake.State, sysfs string) {
+		"a sound card": {func(t *testing.T, s *fake.State, sysfs string) {
 			put(t, sysfs, s.Devices[2].PCI, "class", "0x040300")
 			s.Devices = s.Devices[:2]
 		}, "", false},
-		"the kernel's view is not here": {func(t *testing.T, s *fake.State, sysfs string) {
+		"no sysfs": {func(t *testing.T, s *fake.State, sysfs string) {
 			_ = os.RemoveAll(filepath.Join(sysfs, "bus"))
 			s.Devices[2].Lost = true
 		}, "does not answer any more", false},

@@ -25,7 +25,7 @@ func TestAnswer(t *testing.T) {
 			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "uuid"},
 			&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}},
 		},
-		"by index, with all that there is": {
+		"by index, with all features": {
 			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "index", GDRCopy: true, GDS: true, MOFED: true},
 			&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "0,1", "NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}},
 		},
@@ -75,7 +75,7 @@ func TestAnswer(t *testing.T) {
 				},
 			},
 		},
-		"by CDI, with all that there is": {
+		"by CDI, with all features": {
 			sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "index", GDRCopy: true, GDS: true, MOFED: true, IMEXChannels: []int{0}},
 			&pluginapi.ContainerAllocateResponse{
 				Envs: map[string]string{"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"},
@@ -120,12 +120,12 @@ func TestIMEXChannelsExistOnMachine(t *testing.T) {
 		want     []int
 		err      string
 	}{
-		"none asked for":            {sharing.Settings{}, file, nil, ""},
-		"there":                     {sharing.Settings{IMEXChannels: []int{0}}, file, []int{0}, ""},
-		"below the driver's root":   {sharing.Settings{IMEXChannels: []int{0}, ContainerDriverRoot: "/driver-root"}, "/driver-root" + file, []int{0}, ""},
-		"not there":                 {sharing.Settings{IMEXChannels: []int{0}}, "", nil, ""},
-		"not there, and required":   {sharing.Settings{IMEXChannels: []int{0}, IMEXRequired: true}, "", nil, "imex.required: the machine has no " + file},
-		"required, and none needed": {sharing.Settings{IMEXRequired: true}, "", nil, ""},
+		"none configured":               {sharing.Settings{}, file, nil, ""},
+		"there":                         {sharing.Settings{IMEXChannels: []int{0}}, file, []int{0}, ""},
+		"below the driver root":         {sharing.Settings{IMEXChannels: []int{0}, ContainerDriverRoot: "/driver-root"}, "/driver-root" + file, []int{0}, ""},
+		"missing":                       {sharing.Settings{IMEXChannels: []int{0}}, "", nil, ""},
+		"missing and required":          {sharing.Settings{IMEXChannels: []int{0}, IMEXRequired: true}, "", nil, "imex.required: the machine has no " + file},
+		"required, and none configured": {sharing.Settings{IMEXRequired: true}, "", nil, ""},
 	} {
 		got, err := channels(c.settings, func(path string) bool { return path == c.there })
 		if diff := cmp.Diff(c.want, got); diff != "" || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
@@ -143,10 +143,10 @@ func TestOnlyCDIRequiresSpecs(t *testing.T) {
 		asked    []string
 		err      string
 	}{
-		"the environment":        {sharing.Settings{DeviceLists: []string{"envvar", "volume-mounts"}, GDS: true}, nil, nil, ""},
-		"annotations":            {sharing.Settings{DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "uuid"}, nil, []string{"nvidia.com/gpu=GPU-a"}, "envvar,cdi-annotations, and no spec"},
-		"the runtime, by index":  {sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "index"}, nil, []string{"nvidia.com/gpu=3"}, "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml --device-name-strategy=index"},
-		"with what is beside it": {sharing.Settings{DeviceLists: []string{"cdi-cri"}, GDS: true, MOFED: true}, []int{0}, []string{"nvidia.com/gpu=GPU-a", "nvidia.com/imex-channel=0", "nvidia.com/gds=all", "nvidia.com/mofed=all"}, "with --mode=imex"},
+		"the environment":         {sharing.Settings{DeviceLists: []string{"envvar", "volume-mounts"}, GDS: true}, nil, nil, ""},
+		"annotations":             {sharing.Settings{DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "uuid"}, nil, []string{"nvidia.com/gpu=GPU-a"}, "envvar,cdi-annotations, and no spec"},
+		"the runtime, by index":   {sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "index"}, nil, []string{"nvidia.com/gpu=3"}, "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml --device-name-strategy=index"},
+		"with additional devices": {sharing.Settings{DeviceLists: []string{"cdi-cri"}, GDS: true, MOFED: true}, []int{0}, []string{"nvidia.com/gpu=GPU-a", "nvidia.com/imex-channel=0", "nvidia.com/gds=all", "nvidia.com/mofed=all"}, "with --mode=imex"},
 	} {
 		var asked []string
 		known := resolvable(c.settings, c.channels, one, func(d []string) error { asked = d; return nil })

@@ -36,17 +36,17 @@ func TestLayout(t *testing.T) {
 		want          map[string][]string
 		settling      bool
 	}{
-		"at first":                            {target{"a", r, 3}, nil, nil, map[string][]string{r: a(0, 1, 2)}, false},
-		"a whole GPU":                         {target{"a", r, 1}, nil, nil, map[string][]string{r: {"a"}}, false},
-		"growing":                             {target{"a", r, 4}, set(r, a(0, 1)...), set(r, a(1)...), map[string][]string{r: a(0, 1, 2, 3)}, false},
-		"shrinking, unused":                   {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), nil, map[string][]string{r: a(0, 1)}, false},
-		"shrinking, high ones are held":       {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(3)...), map[string][]string{r: a(0, 3)}, false},
-		"shrinking below what is held":        {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(1, 2, 3)...), map[string][]string{r: a(1, 2, 3)}, true},
-		"a reload changes nothing":            {target{"a", r, 2}, set(r, a(0, 3)...), nil, map[string][]string{r: a(0, 3)}, false},
-		"renamed":                             {target{"a", other, 3}, set(r, a(0, 1, 2)...), set(r, a(1)...), map[string][]string{r: a(1), other: a(0, 1)}, true},
-		"shared, while one has it for itself": {target{"a", r, 3}, set(r, "a"), set(r, "a"), map[string][]string{r: {"a"}}, true},
-		"whole again, while it is shared":     {target{"a", r, 1}, set(r, a(0, 1, 2)...), set(r, a(2)...), map[string][]string{r: a(2)}, true},
-		"renamed and whole":                   {target{"a", r, 1}, set(other, a(0, 1)...), set(other, a(0)...), map[string][]string{r: nil, other: a(0)}, true},
+		"at first":                          {target{"a", r, 3}, nil, nil, map[string][]string{r: a(0, 1, 2)}, false},
+		"a whole GPU":                       {target{"a", r, 1}, nil, nil, map[string][]string{r: {"a"}}, false},
+		"growing":                           {target{"a", r, 4}, set(r, a(0, 1)...), set(r, a(1)...), map[string][]string{r: a(0, 1, 2, 3)}, false},
+		"shrinking, unused":                 {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), nil, map[string][]string{r: a(0, 1)}, false},
+		"shrinking, high replicas held":     {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(3)...), map[string][]string{r: a(0, 3)}, false},
+		"shrinking below the held replicas": {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(1, 2, 3)...), map[string][]string{r: a(1, 2, 3)}, true},
+		"a reload changes nothing":          {target{"a", r, 2}, set(r, a(0, 3)...), nil, map[string][]string{r: a(0, 3)}, false},
+		"renamed":                           {target{"a", other, 3}, set(r, a(0, 1, 2)...), set(r, a(1)...), map[string][]string{r: a(1), other: a(0, 1)}, true},
+		"sharing a GPU that a pod holds exclusively": {target{"a", r, 3}, set(r, "a"), set(r, "a"), map[string][]string{r: {"a"}}, true},
+		"unsharing a GPU with held replicas":         {target{"a", r, 1}, set(r, a(0, 1, 2)...), set(r, a(2)...), map[string][]string{r: a(2)}, true},
+		"renamed and whole":                          {target{"a", r, 1}, set(other, a(0, 1)...), set(other, a(0)...), map[string][]string{r: nil, other: a(0)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

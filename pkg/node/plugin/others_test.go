@@ -101,12 +101,12 @@ func (w *world) stepped(words string, went, came int) {
 func TestPluginOnSameGPUsIsFoundWhateverItsResource(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ socket, resource, id, words string }{
-		"NVIDIA's":                           {"nvidia-gpu.sock", whole, uuid(0), "another device plugin answers at /plugins/nvidia-gpu.sock"},
-		"NVIDIA's with a rename":             {"nvidia-small.sock", "nvidia.com/small", uuid(0) + "::0", "another device plugin answers at /plugins/nvidia-small.sock"},
-		"NVIDIA's for partitions":            {"nvidia-mig-1g.5gb.sock", "nvidia.com/mig-1g.5gb", "MIG-1", "another device plugin answers at /plugins/nvidia-mig-1g.5gb.sock"},
-		"of another maker":                   {"vgpu.sock", "example.com/vgpu", uuid(0) + "::7", "another device plugin serves these GPUs as example.com/vgpu"},
-		"the same, with a socket of its own": {"gpu.sock", whole, uuid(0), "another device plugin serves these GPUs as nvidia.com/gpu;"},
-		"partitions, with such a socket":     {"mig.sock", "nvidia.com/mig-1g.5gb", "MIG-1", "another device plugin serves these GPUs as nvidia.com/mig-1g.5gb"},
+		"NVIDIA's":                                         {"nvidia-gpu.sock", whole, uuid(0), "another device plugin answers at /plugins/nvidia-gpu.sock"},
+		"NVIDIA's with a rename":                           {"nvidia-small.sock", "nvidia.com/small", uuid(0) + "::0", "another device plugin answers at /plugins/nvidia-small.sock"},
+		"NVIDIA's for partitions":                          {"nvidia-mig-1g.5gb.sock", "nvidia.com/mig-1g.5gb", "MIG-1", "another device plugin answers at /plugins/nvidia-mig-1g.5gb.sock"},
+		"of another vendor":                                {"vgpu.sock", "example.com/vgpu", uuid(0) + "::7", "another device plugin serves these GPUs as example.com/vgpu"},
+		"of another vendor with its own socket":            {"gpu.sock", whole, uuid(0), "another device plugin serves these GPUs as nvidia.com/gpu;"},
+		"partitions of another vendor with its own socket": {"mig.sock", "nvidia.com/mig-1g.5gb", "MIG-1", "another device plugin serves these GPUs as nvidia.com/mig-1g.5gb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -242,10 +242,10 @@ func TestNodeAllocatableCountsWhenSocketsDoNotAnswer(t *testing.T) {
 		left string // a socket on which nobody answers
 		want int
 	}{
-		"another name":           {nodeGives{"nvidia.com/mig-1g.5gb": 7, "cpu": 4}, "", 0},
-		"its own, from before":   {nodeGives{whole: 4}, "nvidia-gpu.sock", 4},
-		"nothing but others'":    {nodeGives{whole: 0, "vpc.amazonaws.com/efa": 4}, "", 4},
-		"the API server is away": {nil, "", 4},
+		"another name":                  {nodeGives{"nvidia.com/mig-1g.5gb": 7, "cpu": 4}, "", 0},
+		"its own resource from before":  {nodeGives{whole: 4}, "nvidia-gpu.sock", 4},
+		"only foreign resources":        {nodeGives{whole: 0, "vpc.amazonaws.com/efa": 4}, "", 4},
+		"the API server is unreachable": {nil, "", 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

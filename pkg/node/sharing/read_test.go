@@ -63,22 +63,22 @@ func TestConfigurationsBecomeResources(t *testing.T) {
 		yaml string
 		want byName
 	}{
-		"nothing said":                {"", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
-		"only the version":            {"version: v1", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
-		"an empty version":            {`version: ""`, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
-		"the recipe's default":        {recipeDefault, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
-		"the recipe's shared_gpu":     {recipeShared, byName{"nvidia.com/gpu": {uuid(0): 10, uuid(1): 10}}},
-		"renamed by default":          {sliced("renameByDefault: true", "resources: [{name: nvidia.com/gpu, replicas: 4}]"), byName{"nvidia.com/gpu.shared": {uuid(0): 4, uuid(1): 4}}},
-		"the prefix is added":         {sliced("resources: [{name: gpu, replicas: 4}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
-		"a name of its own":           {sliced("resources: [{name: gpu, replicas: 4, rename: small}]"), byName{"nvidia.com/small": {uuid(0): 4, uuid(1): 4}}},
-		"the first GPU":               {sliced("resources: [{name: gpu, replicas: 4, devices: 1}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
-		"all, in words":               {sliced("resources: [{name: gpu, replicas: 4, devices: all}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
-		"by index":                    {sliced("resources: [{name: gpu, replicas: 4, devices: [1]}]"), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
-		"by index in text":            {sliced(`resources: [{name: gpu, replicas: 4, devices: ["1"]}]`), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
-		"by UUID":                     {sliced("resources: [{name: gpu, replicas: 4, devices: [" + uuid(0) + "]}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
-		"renamed for some":            {sliced("resources: [{name: gpu, replicas: 4, devices: [1], rename: gpu.small}]"), byName{"nvidia.com/gpu": {uuid(0): 1}, "nvidia.com/gpu.small": {uuid(1): 4}}},
-		"each GPU another number":     {sliced("resources:", "- {name: gpu, replicas: 4, devices: [0]}", "- {name: gpu, replicas: 8, devices: [1]}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 8}}},
-		"what is not here is no harm": {sliced("resources:", "- {name: gpu, replicas: 4}", "- {name: mig-1g.5gb, replicas: 8}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+		"an empty file":                          {"", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"only the version":                       {"version: v1", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"an empty version":                       {`version: ""`, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"the recipe's default":                   {recipeDefault, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"the recipe's shared_gpu":                {recipeShared, byName{"nvidia.com/gpu": {uuid(0): 10, uuid(1): 10}}},
+		"renamed by default":                     {sliced("renameByDefault: true", "resources: [{name: nvidia.com/gpu, replicas: 4}]"), byName{"nvidia.com/gpu.shared": {uuid(0): 4, uuid(1): 4}}},
+		"the prefix is added":                    {sliced("resources: [{name: gpu, replicas: 4}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+		"a custom name":                          {sliced("resources: [{name: gpu, replicas: 4, rename: small}]"), byName{"nvidia.com/small": {uuid(0): 4, uuid(1): 4}}},
+		"the first GPU":                          {sliced("resources: [{name: gpu, replicas: 4, devices: 1}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
+		"all devices explicitly":                 {sliced("resources: [{name: gpu, replicas: 4, devices: all}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+		"by index":                               {sliced("resources: [{name: gpu, replicas: 4, devices: [1]}]"), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
+		"by index as a string":                   {sliced(`resources: [{name: gpu, replicas: 4, devices: ["1"]}]`), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
+		"by UUID":                                {sliced("resources: [{name: gpu, replicas: 4, devices: [" + uuid(0) + "]}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
+		"renamed for some GPUs":                  {sliced("resources: [{name: gpu, replicas: 4, devices: [1], rename: gpu.small}]"), byName{"nvidia.com/gpu": {uuid(0): 1}, "nvidia.com/gpu.small": {uuid(1): 4}}},
+		"different numbers per GPU":              {sliced("resources:", "- {name: gpu, replicas: 4, devices: [0]}", "- {name: gpu, replicas: 8, devices: [1]}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 8}}},
+		"resources for missing GPUs are ignored": {sliced("resources:", "- {name: gpu, replicas: 4}", "- {name: mig-1g.5gb, replicas: 8}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,25 +100,25 @@ func TestConfigurationsBecomeResources(t *testing.T) {
 func TestInvalidConfigurationIsRefusedByPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
-		"no YAML":              {"a: b: c", "not YAML"},
-		"a list":               {"[]", "the document: is [], and must be a mapping"},
-		"another version":      {"version: v2", `version: is "v2", and only "v1" is known`},
-		"empty time-slicing":   {"sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"},
-		"null time-slicing":    {"sharing: {timeSlicing: }", "sharing.timeSlicing: no resources specified"},
-		"no name":              {"sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: no resource name specified"},
-		"no replicas":          {"sharing: {timeSlicing: {resources: [{name: gpu}]}}", "resources[0].replicas: no replicas specified"},
-		"one replica":          {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}", "number of replicas must be >= 2"},
-		"far too many":         {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2000000000}]}}", "at most 4096"},
-		"replicas in words":    {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: ten}]}}", `is "ten", and must be a whole number`},
-		"a long name":          {"sharing: {timeSlicing: {resources: [{replicas: 2, name: " + strings.Repeat("a", 53) + "}]}}", "longer than the 63"},
-		"another domain":       {"sharing: {timeSlicing: {resources: [{replicas: 2, name: example.com/gpu}]}}", "cannot be a resource name"},
-		"upper case":           {"sharing: {timeSlicing: {resources: [{replicas: 2, name: GPU}]}}", "cannot be a resource name"},
-		"devices in words":     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}", `the only text it can be is "all"`},
-		"devices left empty":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: }]}}", "devices: is null"},
-		"no device":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "must be > 0"},
-		"devices of no kind":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [first]}]}}", "devices[0]: is \"first\""},
-		"a flag of wrong type": {"flags: {failOnInitError: maybe}", `flags.failOnInitError: is "maybe", and must be true or false`},
-		"a bad duration":       {"flags: {gfd: {sleepInterval: soon}}", "flags.gfd.sleepInterval"},
+		"no YAML":                  {"a: b: c", "not YAML"},
+		"a list":                   {"[]", "the document: is [], and must be a mapping"},
+		"an unknown version":       {"version: v2", `version: is "v2", and only "v1" is known`},
+		"empty time-slicing":       {"sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"},
+		"null time-slicing":        {"sharing: {timeSlicing: }", "sharing.timeSlicing: no resources specified"},
+		"no name":                  {"sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: no resource name specified"},
+		"no replicas":              {"sharing: {timeSlicing: {resources: [{name: gpu}]}}", "resources[0].replicas: no replicas specified"},
+		"one replica":              {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}", "number of replicas must be >= 2"},
+		"too many replicas":        {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2000000000}]}}", "at most 4096"},
+		"replicas as text":         {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: ten}]}}", `is "ten", and must be a whole number`},
+		"a long name":              {"sharing: {timeSlicing: {resources: [{replicas: 2, name: " + strings.Repeat("a", 53) + "}]}}", "longer than the 63"},
+		"a foreign domain":         {"sharing: {timeSlicing: {resources: [{replicas: 2, name: example.com/gpu}]}}", "cannot be a resource name"},
+		"upper case":               {"sharing: {timeSlicing: {resources: [{replicas: 2, name: GPU}]}}", "cannot be a resource name"},
+		"devices as text":          {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}", `the only text it can be is "all"`},
+		"null devices":             {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: }]}}", "devices: is null"},
+		"an empty device list":     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "must be > 0"},
+		"an invalid device":        {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [first]}]}}", "devices[0]: is \"first\""},
+		"a flag of the wrong type": {"flags: {failOnInitError: maybe}", `flags.failOnInitError: is "maybe", and must be true or false`},
+		"an invalid duration":      {"flags: {gfd: {sleepInterval: soon}}", "flags.gfd.sleepInterval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,15 +133,15 @@ func TestInvalidConfigurationIsRefusedByPath(t *testing.T) {
 func TestConfigurationForOtherMachinesIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
-		"MPS":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
-		"IMEX":              {"imex: {channelIDs: [2]}", "imex.channelIDs: is [2], and can be [] or [0]"},
-		"a MIG device":      {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
-		"no such GPU":       {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
-		"more than there":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 GPUs are to be shared, and there are 2"},
-		"a GPU twice":       {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3, devices: [1]}]}}", "both share GPU 1"},
-		"MIG asked for":     {"flags: {migStrategy: mixed}", "MIG devices are not supported yet"},
-		"an unknown way":    {"flags: {plugin: {deviceListStrategy: [envvar, smoke]}}", `deviceListStrategy: is "smoke"`},
-		"an unknown policy": {"flags: {plugin: {sharedDevicesAllocationPolicy: random}}", "can be distributed, packed"},
+		"MPS":                             {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
+		"IMEX":                            {"imex: {channelIDs: [2]}", "imex.channelIDs: is [2], and can be [] or [0]"},
+		"a MIG device":                    {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
+		"an unknown GPU":                  {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
+		"more GPUs than exist":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 GPUs are to be shared, and there are 2"},
+		"a GPU twice":                     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3, devices: [1]}]}}", "both share GPU 1"},
+		"a MIG strategy":                  {"flags: {migStrategy: mixed}", "MIG devices are not supported yet"},
+		"an unknown device list strategy": {"flags: {plugin: {deviceListStrategy: [envvar, smoke]}}", `deviceListStrategy: is "smoke"`},
+		"an unknown policy":               {"flags: {plugin: {sharedDevicesAllocationPolicy: random}}", "can be distributed, packed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,15 +164,15 @@ func TestIgnoredSettingsAreWarnedAboutByPath(t *testing.T) {
 		yaml, want string
 		strict     bool // whether strict reading rejects it
 	}{
-		"at the root":         {"sharin: {}", "sharin: unknown key", true},
-		"deep inside":         {"sharing: {timeSlicing: {foo: 1, resources: [{name: gpu, replicas: 2}]}}", "sharing.timeSlicing.foo: unknown key", true},
-		"in a list":           {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 4}]}}", "sharing.timeSlicing.resources[0].memory: unknown key", true},
-		"in another case":     {"Flags: {migstrategy: none}", "flags.migstrategy: is read as migStrategy", true},
-		"said twice":          {"version: v1\nversion: v1", "version", true},
-		"names by product":    {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
-		"some devices":        {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "resources[0].devices: takes effect, unlike in NVIDIA's plugin", false},
-		"a name of its own":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: gpu.shared}]}}", "resources[0].rename: takes effect, unlike in NVIDIA's plugin", false},
-		"a resource not here": {"sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no GPU is nvidia.com/mig-1g.5gb", false},
+		"at the root":             {"sharin: {}", "sharin: unknown key", true},
+		"in a nested key":         {"sharing: {timeSlicing: {foo: 1, resources: [{name: gpu, replicas: 2}]}}", "sharing.timeSlicing.foo: unknown key", true},
+		"in a list":               {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 4}]}}", "sharing.timeSlicing.resources[0].memory: unknown key", true},
+		"in the wrong case":       {"Flags: {migstrategy: none}", "flags.migstrategy: is read as migStrategy", true},
+		"a duplicate key":         {"version: v1\nversion: v1", "version", true},
+		"names by product":        {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
+		"some devices":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "resources[0].devices: takes effect, unlike in NVIDIA's plugin", false},
+		"a custom name":           {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: gpu.shared}]}}", "resources[0].rename: takes effect, unlike in NVIDIA's plugin", false},
+		"a resource without GPUs": {"sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no GPU is nvidia.com/mig-1g.5gb", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

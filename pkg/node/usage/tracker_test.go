@@ -30,18 +30,18 @@ func TestReadingsShowWhichPodsUsedGPU(t *testing.T) {
 		err      error
 		want     usage.Seen
 	}{
-		"no process":                               {[]gpu.Usage{{}}, nil, usage.Seen{}},
-		"memory that is held is no use":            {[]gpu.Usage{idle}, nil, usage.Seen{}},
-		"a process that computes":                  {[]gpu.Usage{by(30, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}}},
-		"two of a pod":                             {[]gpu.Usage{by(30, computes(1), computes(2))}, nil, usage.Seen{Pods: []string{"a/one"}}},
-		"one of several readings":                  {[]gpu.Usage{idle, by(0, computes(3)), idle}, nil, usage.Seen{Pods: []string{"a/two"}}},
-		"a process of nobody":                      {[]gpu.Usage{by(30, computes(1), computes(99))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
-		"use without a process":                    {[]gpu.Usage{by(1, gpu.Process{PID: 1})}, nil, usage.Seen{Unsure: true}},
-		"a process whose share is not told":        {[]gpu.Usage{by(0, gpu.Process{PID: 1, SMPercent: -1})}, nil, usage.Seen{Unsure: true}},
-		"a GPU that tells nothing":                 {[]gpu.Usage{by(-1)}, nil, usage.Seen{Unsure: true}},
-		"a GPU that cannot be read":                {[]gpu.Usage{{}}, errors.New("lost"), usage.Seen{Unsure: true}},
-		"not even when it can be read afterwards":  {[]gpu.Usage{by(-1), idle}, nil, usage.Seen{Unsure: true}},
-		"what was used before and is not any more": {[]gpu.Usage{by(1), by(0, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
+		"no process":                         {[]gpu.Usage{{}}, nil, usage.Seen{}},
+		"held memory does not count as use":  {[]gpu.Usage{idle}, nil, usage.Seen{}},
+		"a process that computes":            {[]gpu.Usage{by(30, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}}},
+		"two processes of a pod":             {[]gpu.Usage{by(30, computes(1), computes(2))}, nil, usage.Seen{Pods: []string{"a/one"}}},
+		"use in one of several readings":     {[]gpu.Usage{idle, by(0, computes(3)), idle}, nil, usage.Seen{Pods: []string{"a/two"}}},
+		"a process outside of pods":          {[]gpu.Usage{by(30, computes(1), computes(99))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
+		"use without a process":              {[]gpu.Usage{by(1, gpu.Process{PID: 1})}, nil, usage.Seen{Unsure: true}},
+		"a process with unknown utilization": {[]gpu.Usage{by(0, gpu.Process{PID: 1, SMPercent: -1})}, nil, usage.Seen{Unsure: true}},
+		"a GPU with unknown utilization":     {[]gpu.Usage{by(-1)}, nil, usage.Seen{Unsure: true}},
+		"an unreadable GPU":                  {[]gpu.Usage{{}}, errors.New("lost"), usage.Seen{Unsure: true}},
+		"a GPU that is unreadable at first":  {[]gpu.Usage{by(-1), idle}, nil, usage.Seen{Unsure: true}},
+		"use by a process that is gone":      {[]gpu.Usage{by(1), by(0, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
 	} {
 		var n usage.Notes
 		for _, u := range c.readings {
@@ -115,10 +115,10 @@ func TestPodsWithUnusedGPUAreReported(t *testing.T) {
 func TestUncertainReadingsCountAsUse(t *testing.T) {
 	t.Parallel()
 	for name, seen := range map[string]map[string]usage.Seen{
-		"somebody used it":           {"GPU-a": {Unsure: true}, "GPU-b": {}},
-		"nothing was seen of it":     {"GPU-b": {}},
-		"a pod that holds none":      used("mps/server"),
-		"a pod that holds another's": used("a/b-only"),
+		"an unknown process used a GPU": {"GPU-a": {Unsure: true}, "GPU-b": {}},
+		"a GPU was not read":            {"GPU-b": {}},
+		"a user that holds no GPU":      used("mps/server"),
+		"a user that holds another GPU": used("a/b-only"),
 	} {
 		holds := maps.Clone(shared)
 		holds["a/b-only"] = []string{"GPU-b"}

@@ -175,39 +175,39 @@ func TestAlternatives(t *testing.T) {
 		edit    func(*planner.Snapshot)
 		want    string
 	}{
-		"what costs no more than the premium": {15, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
-		"a smaller premium":                   {5, nil, "xlarge/a xlarge/b"},
-		"no premium":                          {0, nil, "xlarge/a"},
-		"everything for a large premium":      {100, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b 4xlarge/a 4xlarge/c xlarge/c 4xlarge/b"},
-		"offerings that were refused take their type": {100, func(s *planner.Snapshot) {
+		"offerings within the premium":   {15, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
+		"a smaller premium":              {5, nil, "xlarge/a xlarge/b"},
+		"no premium":                     {0, nil, "xlarge/a"},
+		"everything for a large premium": {100, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b 4xlarge/a 4xlarge/c xlarge/c 4xlarge/b"},
+		"a refused offering excludes its type": {100, func(s *planner.Snapshot) {
 			s.Offerings[6].Unavailable, s.Offerings[7].Unavailable = refused, refused
 		}, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b xlarge/c"},
-		"or their zone, where that leaves more": {15, func(s *planner.Snapshot) { s.Offerings[1].Unavailable = refused }, "xlarge/a 2xlarge/a 4xlarge/a"},
+		"a refused offering excludes its zone if that leaves more": {15, func(s *planner.Snapshot) { s.Offerings[1].Unavailable = refused }, "xlarge/a 2xlarge/a 4xlarge/a"},
 		"a rule about zones keeps the zone": {15, func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: planner.Together, Name: "together", Classes: []int{0}, Counted: []int{0}}}
 		}, "xlarge/a 2xlarge/a 4xlarge/a"},
-		"a rule about machines does not": {15, func(s *planner.Snapshot) {
+		"a rule about hosts does not keep the zone": {15, func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: planner.Together, Name: "together", Topology: planner.PerNode, Classes: []int{0}, Counted: []int{0}}}
 		}, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
-		"a preference for a zone is not given up": {15, func(s *planner.Snapshot) {
+		"a preference for a zone keeps the zone": {15, func(s *planner.Snapshot) {
 			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{0, 3, 5}}}
 		}, "xlarge/a 2xlarge/a 4xlarge/a"},
-		"pods that go to one zone alone": {15, func(s *planner.Snapshot) { s.Classes[0].Offerings = []int{1, 4, 6} }, "xlarge/b 2xlarge/b"},
+		"pods restricted to one zone": {15, func(s *planner.Snapshot) { s.Classes[0].Offerings = []int{1, 4, 6} }, "xlarge/b 2xlarge/b"},
 		"a limit that leaves no room for more": {15, func(s *planner.Snapshot) {
 			s.Pools[0].Remaining.MilliCPU = 7000
 		}, "xlarge/a xlarge/b"},
-		"a machine whose GPU is shared among fewer": {15, func(s *planner.Snapshot) {
+		"a type with fewer replicas per GPU": {15, func(s *planner.Snapshot) {
 			for i := 3; i < 8; i++ {
 				s.Offerings[i].GPUs, s.Offerings[i].Free.Replicas = []planner.GPU{{Replicas: 8}}, 8
 			}
 		}, "xlarge/a xlarge/b"},
-		"a machine that is smaller in something": {15, func(s *planner.Snapshot) {
+		"a type that is smaller in one resource": {15, func(s *planner.Snapshot) {
 			s.Classes[0].Requests.EphemeralBytes = 1
 			for i := 3; i < 8; i++ {
 				s.Offerings[i].Free.EphemeralBytes = 7
 			}
 		}, "xlarge/a xlarge/b"},
-		"other labels are no alternative": {15, func(s *planner.Snapshot) {
+		"an offering with other labels": {15, func(s *planner.Snapshot) {
 			for i := 3; i < 8; i++ {
 				s.Offerings[i].Choice = "team=b"
 			}
@@ -257,10 +257,10 @@ func TestCheckRejectsInvalidAlternatives(t *testing.T) {
 		want  string
 	}{
 		{"above the premium", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{1, 2} }, "alternative 2 costs 260000, which is over 15 % above 200000"},
-		{"a pair is admitted that is not meant", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{1, 3} }, "its claim admits offering 4, which is no alternative"},
+		{"an unintended pair is admitted", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{1, 3} }, "its claim admits offering 4, which is no alternative"},
 		{"another capacity type", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[1].CapacityType = "on-demand" }, "alternative 1 is of another capacity type"},
 		{"other labels", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[1].Choice = "team=b" }, "alternative 1 is of another capacity type or has other labels"},
-		{"a preference is taken", func(s *planner.Snapshot, _ *planner.Plan) {
+		{"a preference is lost", func(s *planner.Snapshot, _ *planner.Plan) {
 			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{0}}}
 		}, "alternative 1 takes a preference from pod"},
 		{"too few replicas", func(s *planner.Snapshot, _ *planner.Plan) {

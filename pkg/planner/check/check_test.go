@@ -85,16 +85,16 @@ func TestCheckReportsEachBrokenRule(t *testing.T) {
 		{"the limit of CPU is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.MilliCPU = 7999 }, "launch 1: counts 4000 CPU, the limit of pool a leaves 3999"},
 		{"the limit of memory is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.MemoryBytes = plantest.Gi }, "memory, the limit of pool a leaves 1073741824"},
 		{"the limit of replicas is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.Replicas = 3 }, "launch 1: counts 2 replicas, the limit of pool a leaves 1"},
-		{"a pod that states device memory is on no GPU", func(s *planner.Snapshot, _ *planner.Plan) {
+		{"a pod with device memory is on no GPU", func(s *planner.Snapshot, _ *planner.Plan) {
 			s.Classes[0].GPUMemoryBytes = 1
 		}, "launch 0 of g4dn.xlarge: pod default/web-00002 states device memory and is on no GPU"},
-		{"a pod is on a GPU that is not there", func(s *planner.Snapshot, p *planner.Plan) {
+		{"a pod is on an unknown GPU", func(s *planner.Snapshot, p *planner.Plan) {
 			s.Classes[0].GPUMemoryBytes, p.Launches[0].GPUs = 1, []int{0, 1}
 		}, "launch 0 of g4dn.xlarge: pod default/web-00003 states device memory and is on no GPU"},
-		{"a pod that states none is on a GPU", func(_ *planner.Snapshot, p *planner.Plan) {
+		{"a pod without device memory is on a GPU", func(_ *planner.Snapshot, p *planner.Plan) {
 			p.Launches[0].GPUs = []int{-1, 0}
 		}, "pod default/web-00003 states no device memory and is on GPU 0"},
-		{"GPUs are told of some pods only", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].GPUs = []int{-1} }, "tells the GPUs of 1 pods, has 2"},
+		{"only some pods have a GPU", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].GPUs = []int{-1} }, "tells the GPUs of 1 pods, has 2"},
 		{"the memory of a GPU is exceeded", func(s *planner.Snapshot, p *planner.Plan) {
 			s.Classes[0].GPUMemoryBytes, p.Launches[0].GPUs = 8*plantest.Gi, []int{0, 0}
 		}, "asks for 8589934592 of device memory, 7516192768 are left on GPU 0"},
@@ -111,7 +111,7 @@ func TestCheckReportsEachBrokenRule(t *testing.T) {
 			s.Nodes[0].Quotas = []planner.Amount{{Quota: 0, Count: 0}}
 			s.Classes[0].Quotas = []planner.Amount{{Quota: 0, Count: 1}}
 		}, "placement 0 on node node-1: pod default/web-00000 takes 1 of volumes, 0 are left"},
-		{"pods share a machine that are to be apart", func(s *planner.Snapshot, _ *planner.Plan) {
+		{"pods with anti-affinity share a machine", func(s *planner.Snapshot, _ *planner.Plan) {
 			s.Rules = []planner.Rule{{Kind: planner.Apart, Name: "anti-affinity", Topology: planner.PerNode, Classes: []int{0}, Counted: []int{0}}}
 		}, "launch 0 of g4dn.xlarge: pod default/web-00002 shares the machine with 1 pods that anti-affinity keeps it apart from"},
 		{"a closed pool is launched from", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Closed = refused }, "pool a is closed: no capacity"},
@@ -167,34 +167,34 @@ func TestValidateReportsInvalidSnapshots(t *testing.T) {
 		spoil func(s *planner.Snapshot)
 		want  string
 	}{
-		{"pools of one name", func(s *planner.Snapshot) { s.Pools[1].Name = "a" }, `pool 1: the name "a" repeats`},
-		{"nodes of one name", func(s *planner.Snapshot) { s.Nodes = append(s.Nodes, s.Nodes[0]) }, `node 1: the name "node-1" repeats`},
-		{"an offering of no pool", func(s *planner.Snapshot) { s.Offerings[1].Pool = 2 }, "offering 1: there is no pool 2"},
-		{"an offering for nothing", func(s *planner.Snapshot) { s.Offerings[1].Price = 0 }, "offering 1: the price 0"},
+		{"duplicate pool names", func(s *planner.Snapshot) { s.Pools[1].Name = "a" }, `pool 1: the name "a" repeats`},
+		{"duplicate node names", func(s *planner.Snapshot) { s.Nodes = append(s.Nodes, s.Nodes[0]) }, `node 1: the name "node-1" repeats`},
+		{"an offering without a pool", func(s *planner.Snapshot) { s.Offerings[1].Pool = 2 }, "offering 1: there is no pool 2"},
+		{"an offering with price zero", func(s *planner.Snapshot) { s.Offerings[1].Price = 0 }, "offering 1: the price 0"},
 		{"negative free capacity", func(s *planner.Snapshot) { s.Offerings[1].Free.Replicas = -1 }, "offering 1: free capacity is negative"},
 		{"a negative physical amount", func(s *planner.Snapshot) { s.Offerings[1].Physical.GPUs = -1 }, "offering 1: physical amounts"},
-		{"an offering of two machines", func(s *planner.Snapshot) { s.Offerings[1].Physical.Nodes = 2 }, "offering 1: physical amounts"},
-		{"a node with less than nothing", func(s *planner.Snapshot) { s.Nodes[0].Free.Pods = -1 }, "node 0: free capacity is negative"},
+		{"an offering that counts two machines", func(s *planner.Snapshot) { s.Offerings[1].Physical.Nodes = 2 }, "offering 1: physical amounts"},
+		{"a node with negative capacity", func(s *planner.Snapshot) { s.Nodes[0].Free.Pods = -1 }, "node 0: free capacity is negative"},
 		{"a negative request", func(s *planner.Snapshot) { s.Classes[0].Requests.MilliCPU = -1 }, "class 0: requests"},
-		{"a pod that is two", func(s *planner.Snapshot) { s.Classes[0].Requests.Pods = 2 }, "class 0: requests"},
+		{"a pod that requests two pods", func(s *planner.Snapshot) { s.Classes[0].Requests.Pods = 2 }, "class 0: requests"},
 		{"pods out of order", func(s *planner.Snapshot) { s.Classes[0].Pods[0] = "z" }, "class 0: pods are not sorted"},
 		{"a pod in two classes", func(s *planner.Snapshot) { s.Classes[1].Pods[0] = "default/web-00000" }, "class 1: pod default/web-00000 is in class 0 as well"},
-		{"quotas of one name", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q"}, {Name: "q"}} }, `quota 1: the name "q" repeats`},
-		{"a quota of less than nothing", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q", Each: -1}} }, "quota 0: each machine"},
-		{"an amount of a quota that is not there", func(s *planner.Snapshot) { s.Classes[0].Quotas = []planner.Amount{{Quota: 0}} }, "class 0: quotas"},
+		{"duplicate quota names", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q"}, {Name: "q"}} }, `quota 1: the name "q" repeats`},
+		{"a negative quota", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q", Each: -1}} }, "quota 0: each machine"},
+		{"an amount of an unknown quota", func(s *planner.Snapshot) { s.Classes[0].Quotas = []planner.Amount{{Quota: 0}} }, "class 0: quotas"},
 		{"amounts of a node out of order", func(s *planner.Snapshot) {
 			s.Quotas = []planner.Quota{{Name: "p"}, {Name: "q"}}
 			s.Nodes[0].Quotas = []planner.Amount{{Quota: 1}, {Quota: 0}}
 		}, "node 0: quotas"},
-		{"less than no device memory", func(s *planner.Snapshot) { s.Classes[0].GPUMemoryBytes = -1 }, "class 0: device memory"},
-		{"a GPU of less than nothing", func(s *planner.Snapshot) { s.Nodes[0].GPUs = []planner.GPU{{MemoryBytes: -1}} }, "node 0: GPU 0"},
+		{"negative device memory", func(s *planner.Snapshot) { s.Classes[0].GPUMemoryBytes = -1 }, "class 0: device memory"},
+		{"a GPU with negative replicas", func(s *planner.Snapshot) { s.Nodes[0].GPUs = []planner.GPU{{MemoryBytes: -1}} }, "node 0: GPU 0"},
 		{"GPUs without the replicas of the machine", func(s *planner.Snapshot) { s.Offerings[0].GPUs[0].Replicas = 1 }, "offering 0: its GPUs have 1 replicas"},
-		{"domains of topologies that are not there", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0} }, "node 0: has domains of 1 topologies"},
-		{"a domain that is not there", func(s *planner.Snapshot) {
+		{"domains of unknown topologies", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0} }, "node 0: has domains of 1 topologies"},
+		{"an unknown domain", func(s *planner.Snapshot) {
 			s.Topologies = []planner.Topology{{Key: "zone", Domains: []string{"a"}}}
 			s.Offerings[0].Domains = []int{1}
 		}, "offering 0: topology zone has no domain 1"},
-		{"a rule of a class that is not there", func(s *planner.Snapshot) {
+		{"a rule with an unknown class", func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: planner.Apart, Topology: planner.PerNode, Classes: []int{9}}}
 		}, "rule 0: classes"},
 		{"an offering out of range", func(s *planner.Snapshot) { s.Classes[0].Offerings = []int{0, 9} }, "class 0: offerings"},

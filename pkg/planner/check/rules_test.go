@@ -61,37 +61,37 @@ func TestCheckEnforcesSchedulingRules(t *testing.T) {
 		rule planner.Rule
 		want string // the error, or "" for none
 	}{
-		{"two in one zone and one in the other are one apart", rule(planner.Spread, zone, nil), ""},
-		{"a third zone without any makes it two", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible = nil }), "more than 1 apart"},
-		{"two apart are allowed", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible, r.MaxSkew = nil, 2 }), ""},
+		{"two in one zone and one in the other have skew one", rule(planner.Spread, zone, nil), ""},
+		{"an empty third zone makes the skew two", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible = nil }), "more than 1 apart"},
+		{"a max skew of two", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible, r.MaxSkew = nil, 2 }), ""},
 		{"running pods count", rule(planner.Spread, zone, func(r *planner.Rule) { r.Present = []int64{1} }), "have 3 pods that the rule counts, another one 1"},
-		{"running pods even it out", rule(planner.Spread, zone, func(r *planner.Rule) { r.Present = []int64{3, 3} }), ""},
-		{"too few domains count as one without any", rule(planner.Spread, zone, func(r *planner.Rule) { r.MinDomains = 3 }), "another one 0"},
-		{"a domain that does not count gets none", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible = []int{0} }), "its domain does not count"},
-		{"who is only counted may be where it likes", rule(planner.Spread, zone, func(r *planner.Rule) { r.Classes, r.Eligible = nil, nil }), ""},
+		{"running pods even out the skew", rule(planner.Spread, zone, func(r *planner.Rule) { r.Present = []int64{3, 3} }), ""},
+		{"too few domains count as an empty one", rule(planner.Spread, zone, func(r *planner.Rule) { r.MinDomains = 3 }), "another one 0"},
+		{"an ineligible domain gets no pods", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible = []int{0} }), "its domain does not count"},
+		{"pods that are only counted may be anywhere", rule(planner.Spread, zone, func(r *planner.Rule) { r.Classes, r.Eligible = nil, nil }), ""},
 		{"one on each machine", rule(planner.Spread, machine, nil), ""},
 		{"two on one machine", rule(planner.Spread, machine, func(r *planner.Rule) { r.Counted = []int{0, 1} }), "more than 1 apart"},
-		{"one on a machine that has one", rule(planner.Spread, machine, func(r *planner.Rule) { r.Present = []int64{1} }), "more than 1 apart"},
+		{"one on a machine that already has one", rule(planner.Spread, machine, func(r *planner.Rule) { r.Present = []int64{1} }), "more than 1 apart"},
 
-		{"together in two zones cannot be", rule(planner.Together, zone, nil), "without any that they have to be together with"},
-		{"together where some run in each", rule(planner.Together, zone, func(r *planner.Rule) { r.Present = []int64{1, 1} }), ""},
-		{"together where some run in one", rule(planner.Together, zone, func(r *planner.Rule) { r.Present = []int64{0, 1} }), "without any"},
+		{"affinity split over two zones", rule(planner.Together, zone, nil), "without any that they have to be together with"},
+		{"affinity to running pods in each zone", rule(planner.Together, zone, func(r *planner.Rule) { r.Present = []int64{1, 1} }), ""},
+		{"affinity to running pods in one zone", rule(planner.Together, zone, func(r *planner.Rule) { r.Present = []int64{0, 1} }), "without any"},
 		{"db follows web", rule(planner.Together, machine, func(r *planner.Rule) { r.Classes = []int{1} }), ""},
 		{"web does not follow db everywhere", rule(planner.Together, machine, func(r *planner.Rule) { r.Counted = []int{1} }), "without any"},
-		{"one that counts itself begins", rule(planner.Together, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, []int{1} }), ""},
-		{"one that does not count itself does not begin", rule(planner.Together, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, nil }), "without any"},
-		{"nobody begins while one runs elsewhere", rule(planner.Together, zone, func(r *planner.Rule) {
+		{"a pod that matches itself may start", rule(planner.Together, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, []int{1} }), ""},
+		{"a pod that does not match itself may not start", rule(planner.Together, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, nil }), "without any"},
+		{"no pod starts while a match runs elsewhere", rule(planner.Together, zone, func(r *planner.Rule) {
 			r.Classes, r.Counted, r.Elsewhere = []int{1}, []int{1}, 1
 		}), "without any"},
-		{"one begins before others come that it would have to follow", rule(planner.Together, machine, func(r *planner.Rule) {
+		{"a pod starts before others that it would have to follow", rule(planner.Together, machine, func(r *planner.Rule) {
 			r.Classes, r.Counted = []int{1}, []int{0, 1}
 		}), ""},
 
-		{"two in one zone are not apart", rule(planner.Apart, zone, nil), "share domain 0"},
-		{"one on each machine is apart", rule(planner.Apart, machine, nil), ""},
-		{"db is not apart from web", rule(planner.Apart, machine, func(r *planner.Rule) { r.Classes = []int{1} }), "share"},
-		{"nor web from db", rule(planner.Apart, machine, func(r *planner.Rule) { r.Counted = []int{1} }), "share"},
-		{"db is apart from itself", rule(planner.Apart, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, []int{1} }), ""},
+		{"two in one zone break anti-affinity", rule(planner.Apart, zone, nil), "share domain 0"},
+		{"one on each machine satisfies anti-affinity", rule(planner.Apart, machine, nil), ""},
+		{"db breaks anti-affinity to web", rule(planner.Apart, machine, func(r *planner.Rule) { r.Classes = []int{1} }), "share"},
+		{"web breaks anti-affinity to db", rule(planner.Apart, machine, func(r *planner.Rule) { r.Counted = []int{1} }), "share"},
+		{"db keeps anti-affinity to itself", rule(planner.Apart, zone, func(r *planner.Rule) { r.Classes, r.Counted = []int{1}, []int{1} }), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -116,12 +116,12 @@ func TestCheckFindsSchedulingOrderForPodAffinity(t *testing.T) {
 		pods  [2][]string // of the two launches; all other pods are unplaced
 	}{
 		{
-			"who has no place is not waited for",
+			"unplaced pods are not waited for",
 			[]planner.Rule{together(planner.PerNode, []int{1, 2}, []int{0, 1}), together(planner.PerNode, []int{2}, []int{1, 2})},
 			[2][]string{{"default/web-00000"}, {"default/db-00000"}},
 		},
 		{
-			"who is with a running pod already may begin under another rule",
+			"a pod with a running match may start under another rule",
 			[]planner.Rule{together(0, []int{0}, []int{1}, 1, 1), together(planner.PerNode, []int{0}, []int{0, 1})},
 			[2][]string{{"default/db-00000", "default/web-00000"}, {"default/web-00001"}},
 		},
@@ -176,7 +176,7 @@ func TestCheckEnforcesMinValues(t *testing.T) {
 		spoil func(s *planner.Snapshot, p *planner.Plan)
 		want  string
 	}{
-		{"no choice is left", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = nil }, "launch 0 leaves 1 values of type, pool a asks for 2"},
+		{"no alternatives are left", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = nil }, "launch 0 leaves 1 values of type, pool a asks for 2"},
 		{"a value is missing", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].MinValues[0].Values[1] = "" }, "leaves 1 values"},
 		{"an alternative does not exist", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{9} }, "there is no offering 9"},
 		{"an alternative is the offering", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{1, 0} }, "offering 0 is named twice"},
@@ -186,7 +186,7 @@ func TestCheckEnforcesMinValues(t *testing.T) {
 		}, "alternative 1 is unavailable"},
 		{"an alternative does not admit a pod", func(s *planner.Snapshot, _ *planner.Plan) { s.Classes[1].Offerings = []int{0} }, "alternative 1 does not admit pod default/db-00000"},
 		{"an alternative is too small", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[1].Free.MilliCPU = 1999 }, "alternative 1 does not hold its pods"},
-		{"an alternative has too little of a quota", func(s *planner.Snapshot, _ *planner.Plan) {
+		{"an alternative exceeds a quota", func(s *planner.Snapshot, _ *planner.Plan) {
 			s.Quotas = []planner.Quota{{Name: "q", Each: 1}}
 			s.Classes[1].Quotas = []planner.Amount{{Quota: 0, Count: 1}}
 			s.Offerings[1].Quotas = []planner.Amount{{Quota: 0, Count: 0}}
@@ -219,21 +219,21 @@ func TestValidateReportsInvalidRules(t *testing.T) {
 		want  string
 	}{
 		{"domains repeat", func(s *planner.Snapshot) { s.Topologies[0].Domains[1] = "zone-a" }, "topology 0: domains are not sorted or repeat"},
-		{"an offering is nowhere", func(s *planner.Snapshot) { s.Offerings[0].Domains = []int{3} }, "offering 0: there is no domain 3"},
-		{"a node is nowhere", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0, 0} }, "node 0: there is no domain 0 of topology 1"},
+		{"an offering has an unknown domain", func(s *planner.Snapshot) { s.Offerings[0].Domains = []int{3} }, "offering 0: there is no domain 3"},
+		{"a node has an unknown domain", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0, 0} }, "node 0: there is no domain 0 of topology 1"},
 		{"a kind is unknown", func(s *planner.Snapshot) { s.Rules[0].Kind = "Near" }, `rule 0: there is no kind "Near"`},
 		{"a topology is unknown", func(s *planner.Snapshot) { s.Rules[0].Topology = 1 }, "rule 0: there is no topology 1"},
 		{"classes are unsorted", func(s *planner.Snapshot) { s.Rules[0].Classes = []int{1, 0} }, "rule 0: classes are not sorted"},
-		{"fewer than no pods are present", func(s *planner.Snapshot) { s.Rules[1].Present = []int64{-1} }, "rule 1: pods that are present are fewer than none"},
+		{"a negative number of pods is present", func(s *planner.Snapshot) { s.Rules[1].Present = []int64{-1} }, "rule 1: pods that are present are fewer than none"},
 		{"pods are present on too many nodes", func(s *planner.Snapshot) { s.Rules[1].Present = []int64{0, 1} }, "rule 1: pods that are present"},
-		{"the skew is nothing", func(s *planner.Snapshot) { s.Rules[0].MaxSkew = 0 }, "rule 0: maxSkew is less than 1"},
+		{"the skew is zero", func(s *planner.Snapshot) { s.Rules[0].MaxSkew = 0 }, "rule 0: maxSkew is less than 1"},
 		{"a domain that counts is unknown", func(s *planner.Snapshot) { s.Rules[0].Eligible = []int{3} }, "rule 0: maxSkew is less than 1"},
-		{"pods to be apart from are present", func(s *planner.Snapshot) { s.Rules[2].Present = []int64{1} }, "rule 2: pods to be apart from are present"},
-		{"a preference is for no rule", func(s *planner.Snapshot) { s.Classes[0].Preferences = []planner.Preference{{Rule: 3}} }, "class 0: preference 0"},
-		{"a preference is for no offering", func(s *planner.Snapshot) {
+		{"an anti-affinity rule has present pods", func(s *planner.Snapshot) { s.Rules[2].Present = []int64{1} }, "rule 2: pods to be apart from are present"},
+		{"a preference for an unknown rule", func(s *planner.Snapshot) { s.Classes[0].Preferences = []planner.Preference{{Rule: 3}} }, "class 0: preference 0"},
+		{"a preference for an unknown offering", func(s *planner.Snapshot) {
 			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{4}}}
 		}, "class 0: preference 0"},
-		{"a choice of nothing", func(s *planner.Snapshot) { s.Pools[0].MinValues = []planner.MinValues{{Key: "type"}} }, "pool 0: minValues of type"},
+		{"a minValues without a key", func(s *planner.Snapshot) { s.Pools[0].MinValues = []planner.MinValues{{Key: "type"}} }, "pool 0: minValues of type"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

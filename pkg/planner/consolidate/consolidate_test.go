@@ -54,9 +54,9 @@ func TestPlanFindsCheaperLayoutsWorkedOutByHand(t *testing.T) {
 		{"41 on metal are split", running(20_000, launched{"g4dn.metal", 41}), nil, 4_438_000},
 		{"two half-empty xlarge become one", running(20_000, launched{"g4dn.xlarge", 1}, launched{"g4dn.xlarge", 2}), nil, 526_000},
 		{"two half-empty 2xlarge become one", running(20_000, launched{"g4dn.2xlarge", 4}, launched{"g4dn.2xlarge", 3}), nil, 752_000},
-		{"nothing is moved for less than it counts", running(300_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.xlarge", 2}), nil, 2 * 526_000},
-		{"three become one when two may leave at a time", running(20_000, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}), []int{2}, 752_000},
-		{"nothing leaves where none may", running(20_000, launched{"g4dn.xlarge", 0}), []int{0}, 526_000},
+		{"no pod moves for less than the cost of the move", running(300_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.xlarge", 2}), nil, 2 * 526_000},
+		{"three become one if two may leave at a time", running(20_000, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}), []int{2}, 752_000},
+		{"no machine leaves if none may", running(20_000, launched{"g4dn.xlarge", 0}), []int{0}, 526_000},
 	} {
 		l := c.from
 		for {
@@ -98,9 +98,9 @@ func TestPlanMovesNoPodsWhenCostIsNearEnoughToBound(t *testing.T) {
 		{"every percent counts", nearly(0, halves...), 1, 1},
 		{"1 % is near enough", nearly(1, halves...), 1, 1},
 		{"2 % is near enough", nearly(2, halves...), 0, 0},
-		{"an empty machine moves nobody", nearly(2, append(halves, launched{"g4dn.xlarge", 0})...), 1, 0},
+		{"an empty machine moves no pods", nearly(2, append(halves, launched{"g4dn.xlarge", 0})...), 1, 0},
 		{"six pods on one 2xlarge are cheapest", nearly(0, slices.Repeat(halves, 2)...), 1, 6},
-		{"on two xlarge they are near enough, and two move", nearly(2, slices.Repeat(halves, 2)...), 2, 2},
+		{"pods on two xlarge are near enough after two moves", nearly(2, slices.Repeat(halves, 2)...), 2, 2},
 	} {
 		o := consolidate.Plan(solve.Solver{}, c.from)
 		takeSteps(t, c.from, o)
@@ -231,14 +231,14 @@ func TestPendingPodTakesFreeCapacityBeforeMovedPods(t *testing.T) {
 func TestPlanReturnsNoStepsForInvalidLayout(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*consolidate.Layout){
-		"a node that is not there":       func(l *consolidate.Layout) { l.Machines[0].Node = 9 },
-		"a pool that is not there":       func(l *consolidate.Layout) { l.Machines[0].Pool = -1 },
-		"a class that is not there":      func(l *consolidate.Layout) { l.Machines[0].Pods[0].Class = 3 },
-		"a pod that runs twice":          func(l *consolidate.Layout) { l.Machines[0].Pods[1].Name = l.Machines[0].Pods[0].Name },
-		"a machine that costs nothing":   func(l *consolidate.Layout) { l.Machines[0].Price = 0 },
-		"a move that counts less than 0": func(l *consolidate.Layout) { l.Machines[0].Pods[0].Move = -1 },
-		"nothing may be planned for it":  func(l *consolidate.Layout) { l.Snapshot.Classes[0].Blocked = &planner.Refusal{} },
-		"a snapshot that is not valid":   func(l *consolidate.Layout) { l.Snapshot.Classes[0].Requests.Pods = 7 },
+		"an unknown node":             func(l *consolidate.Layout) { l.Machines[0].Node = 9 },
+		"an unknown pool":             func(l *consolidate.Layout) { l.Machines[0].Pool = -1 },
+		"an unknown class":            func(l *consolidate.Layout) { l.Machines[0].Pods[0].Class = 3 },
+		"a pod that runs twice":       func(l *consolidate.Layout) { l.Machines[0].Pods[1].Name = l.Machines[0].Pods[0].Name },
+		"a machine with price zero":   func(l *consolidate.Layout) { l.Machines[0].Price = 0 },
+		"a move with a negative cost": func(l *consolidate.Layout) { l.Machines[0].Pods[0].Move = -1 },
+		"a blocked class":             func(l *consolidate.Layout) { l.Snapshot.Classes[0].Blocked = &planner.Refusal{} },
+		"an invalid snapshot":         func(l *consolidate.Layout) { l.Snapshot.Classes[0].Requests.Pods = 7 },
 	} {
 		l := running(20_000, launched{"g4dn.12xlarge", 11})
 		spoil(&l)

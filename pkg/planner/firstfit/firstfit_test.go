@@ -116,10 +116,10 @@ func TestFirstFitKeepsPodAntiAffinity(t *testing.T) {
 		classes, counted []int
 		machines         int
 	}{
-		{"of each other", []int{0}, []int{0}, 3},
-		{"of others", []int{0}, []int{1}, 2},
-		{"of others that come first", []int{1}, []int{0}, 2},
-		{"of none that there are", []int{0}, nil, 1},
+		{"among the same pods", []int{0}, []int{0}, 3},
+		{"to other pods", []int{0}, []int{1}, 2},
+		{"from other pods that come first", []int{1}, []int{0}, 2},
+		{"to pods that do not exist", []int{0}, nil, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -274,10 +274,10 @@ func TestFirstFitKeepsTopologyRules(t *testing.T) {
 		left  int
 	}{
 		{"spread", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1}, "a+a+b+b", 0},
-		{"spread beside pods that run", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1, Present: []int64{2, 0}}, "a+b+b+b", 0},
+		{"spread with running pods", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1, Present: []int64{2, 0}}, "a+b+b+b", 0},
 		{"together", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}}, "a+a+a+a", 0},
-		{"together with pods that run", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b+b+b+b", 0},
-		{"together with pods that are nowhere", planner.Rule{Kind: planner.Together, Classes: []int{0}}, "", 4},
+		{"affinity to running pods", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b+b+b+b", 0},
+		{"affinity to pods that run nowhere", planner.Rule{Kind: planner.Together, Classes: []int{0}}, "", 4},
 		// Karpenter avoids every domain in which a machine that is being launched may end up.
 		{"apart", planner.Rule{Kind: planner.Apart, Classes: []int{0}, Counted: []int{0}}, "a", 3},
 	} {

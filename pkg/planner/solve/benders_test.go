@@ -46,7 +46,7 @@ func TestVerifyRejectsBrokenIntegerCoverProof(t *testing.T) {
 		"a price above that of the plan": func(p *planner.Plan) { p.Bound++ },
 		"the first cover alone":          func(p *planner.Plan) { p.Proof.Covers = p.Proof.Covers[:1] },
 		"the last cover alone":           func(p *planner.Plan) { p.Proof.Covers = p.Proof.Covers[len(p.Proof.Covers)-1:] },
-		"machines that hold less":        func(p *planner.Plan) { p.Proof.Covers[0].Most[2]-- },
+		"machines that hold fewer pods":  func(p *planner.Plan) { p.Proof.Covers[0].Most[2]-- },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

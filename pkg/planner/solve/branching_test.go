@@ -71,16 +71,16 @@ func TestBranchingProvesOptimalPlanOfFewMachines(t *testing.T) {
 func TestVerifyRejectsBrokenSplitProof(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*planner.Plan, *planner.Split){
-		"a higher bound":           func(p *planner.Plan, _ *planner.Split) { p.Bound += p.Bound / 20 },
-		"other offerings":          func(_ *planner.Plan, x *planner.Split) { x.Offerings = []int{0, 1, 2, 3, 4, 5, 6} },
-		"no offerings":             func(_ *planner.Plan, x *planner.Split) { x.Offerings = nil },
-		"less than no machines":    func(_ *planner.Plan, x *planner.Split) { x.Few = -1 },
-		"a part that is left out":  func(_ *planner.Plan, x *planner.Split) { x.More = x.AtMost },
-		"another part left out":    func(_ *planner.Plan, x *planner.Split) { x.AtMost = x.More },
-		"a part without a proof":   func(_ *planner.Plan, x *planner.Split) { x.AtMost = planner.Proof{} },
-		"more machines than shown": func(_ *planner.Plan, x *planner.Split) { x.Few += 2 },
-		"pods that are worth more": func(_ *planner.Plan, x *planner.Split) { leaf(&x.AtMost).Worth[0] *= 2 },
-		"machines that hold less":  func(_ *planner.Plan, x *planner.Split) { leaf(&x.More).Most[3] /= 2 },
+		"a higher bound":                func(p *planner.Plan, _ *planner.Split) { p.Bound += p.Bound / 20 },
+		"other offerings":               func(_ *planner.Plan, x *planner.Split) { x.Offerings = []int{0, 1, 2, 3, 4, 5, 6} },
+		"no offerings":                  func(_ *planner.Plan, x *planner.Split) { x.Offerings = nil },
+		"a negative number of machines": func(_ *planner.Plan, x *planner.Split) { x.Few = -1 },
+		"a missing part":                func(_ *planner.Plan, x *planner.Split) { x.More = x.AtMost },
+		"another missing part":          func(_ *planner.Plan, x *planner.Split) { x.AtMost = x.More },
+		"a part without a proof":        func(_ *planner.Plan, x *planner.Split) { x.AtMost = planner.Proof{} },
+		"more machines than shown":      func(_ *planner.Plan, x *planner.Split) { x.Few += 2 },
+		"pods that are worth more":      func(_ *planner.Plan, x *planner.Split) { leaf(&x.AtMost).Worth[0] *= 2 },
+		"machines that hold fewer pods": func(_ *planner.Plan, x *planner.Split) { leaf(&x.More).Most[3] /= 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,7 +24,7 @@ func TestIdenticalPodsGetCheapestMachines(t *testing.T) {
 		{"eleven pods of one CPU get two machines of seven", 11, plantest.Request(1000, 2048, 1), 1_504_000, "2 g4dn.2xlarge"},
 		{"forty-one pods of one CPU get a mix of sizes, the fewest machines at that price", 41, plantest.Request(1000, 2048, 1), 4_438_000, "1 g4dn.12xlarge, 1 g4dn.xlarge"},
 		{"whole GPUs' worth of replicas spread over single-GPU machines", 3, plantest.Request(300, 1024, 10), 1_578_000, "3 g4dn.xlarge"},
-		{"a pod of more replicas than one GPU has gets a machine with several", 1, plantest.Request(300, 1024, 11), 3_912_000, "1 g4dn.12xlarge"},
+		{"a pod with more replicas than one GPU has gets a multi-GPU machine", 1, plantest.Request(300, 1024, 11), 3_912_000, "1 g4dn.12xlarge"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -43,7 +43,7 @@ var faults = map[string]func(p *planner.Plan, pod string){
 		p.Launches = append(p.Launches, planner.Launch{Offering: 0, Pods: []string{pod}})
 		p.Price += plantest.Offerings(plantest.G4dn(), 10)[0].Price
 	},
-	"its machine says wrong GPUs": func(p *planner.Plan, pod string) { // This affects all pods of the machine.
+	"its launch has the wrong GPUs": func(p *planner.Plan, pod string) { // This affects all pods of the machine.
 		for i := range p.Launches {
 			if slices.Contains(p.Launches[i].Pods, pod) {
 				p.Launches[i].GPUs = make([]int, len(p.Launches[i].Pods))
@@ -197,26 +197,26 @@ func TestInvalidValueSetsAsideOnlyItsClasses(t *testing.T) {
 		spoil func(*planner.Snapshot)
 		aside []int
 	}{
-		"a class that asks for less than nothing":    {func(s *planner.Snapshot) { s.Classes[2].Requests.MilliCPU = -1 }, []int{2}},
-		"a class of half a pod":                      {func(s *planner.Snapshot) { s.Classes[2].Requests.Pods = 0 }, []int{2}},
-		"a class that states negative device memory": {func(s *planner.Snapshot) { s.Classes[2].GPUMemoryBytes = -1 }, []int{2}},
-		"a pod of two classes":                       {func(s *planner.Snapshot) { s.Classes[3].Pods[0] = s.Classes[1].Pods[0] }, []int{3}},
-		"an offering that there is not":              {func(s *planner.Snapshot) { s.Classes[2].Offerings = []int{99} }, []int{2}},
-		"a quota that there is not":                  {func(s *planner.Snapshot) { s.Classes[2].Quotas = []planner.Amount{{Quota: 7, Count: 1}} }, []int{2}},
-		"a preference for a rule that there is not":  {func(s *planner.Snapshot) { s.Classes[2].Preferences = []planner.Preference{{Rule: 5}} }, []int{2}},
-		"a rule that says nothing": {func(s *planner.Snapshot) {
+		"a class with negative requests":      {func(s *planner.Snapshot) { s.Classes[2].Requests.MilliCPU = -1 }, []int{2}},
+		"a class that requests no pod slot":   {func(s *planner.Snapshot) { s.Classes[2].Requests.Pods = 0 }, []int{2}},
+		"a class with negative device memory": {func(s *planner.Snapshot) { s.Classes[2].GPUMemoryBytes = -1 }, []int{2}},
+		"a pod in two classes":                {func(s *planner.Snapshot) { s.Classes[3].Pods[0] = s.Classes[1].Pods[0] }, []int{3}},
+		"an unknown offering":                 {func(s *planner.Snapshot) { s.Classes[2].Offerings = []int{99} }, []int{2}},
+		"an unknown quota":                    {func(s *planner.Snapshot) { s.Classes[2].Quotas = []planner.Amount{{Quota: 7, Count: 1}} }, []int{2}},
+		"a preference for an unknown rule":    {func(s *planner.Snapshot) { s.Classes[2].Preferences = []planner.Preference{{Rule: 5}} }, []int{2}},
+		"an empty rule": {func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: "Sideways", Topology: planner.PerNode, Classes: []int{1, 4}}}
 		}, []int{1, 4}},
-		"an offering for nothing": {func(s *planner.Snapshot) { s.Offerings[1].Price = 0 }, nil},
-		"two nodes of one name": {func(s *planner.Snapshot) {
+		"an offering with price zero": {func(s *planner.Snapshot) { s.Offerings[1].Price = 0 }, nil},
+		"duplicate node names": {func(s *planner.Snapshot) {
 			s.Nodes = []planner.Node{{Name: "n"}, {Name: "n"}}
 			s.Classes[0].Nodes = []int{0, 1}
 		}, nil},
-		"a node with less than nothing": {func(s *planner.Snapshot) {
+		"a node with negative capacity": {func(s *planner.Snapshot) {
 			s.Nodes = []planner.Node{{Name: "n", Free: planner.Resources{MilliCPU: -1}}}
 			s.Classes[0].Nodes = []int{0}
 		}, nil},
-		"a second pool of the name": {func(s *planner.Snapshot) { s.Pools = append(s.Pools, s.Pools[0]) }, nil},
+		"duplicate pool names": {func(s *planner.Snapshot) { s.Pools = append(s.Pools, s.Pools[0]) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ func TestVerifyRejectsBrokenProof(t *testing.T) {
 	for name, spoil := range map[string]func(*planner.Plan){
 		"a higher bound":                 func(p *planner.Plan) { p.Bound += p.Bound / 20 },
 		"pods that are worth more":       func(p *planner.Plan) { p.Proof.Covers[0].Worth[0] *= 2 },
-		"machines that hold less":        func(p *planner.Plan) { p.Proof.Covers[0].Most[0] /= 2 },
+		"machines that hold fewer pods":  func(p *planner.Plan) { p.Proof.Covers[0].Most[0] /= 2 },
 		"no covers":                      func(p *planner.Plan) { p.Proof.Covers = nil },
 		"no proof at all":                func(p *planner.Plan) { p.Proof, p.Bound = nil, p.Price-1 },
 		"an offering that holds nothing": func(p *planner.Plan) { p.Proof.Covers[0].Most[1] = 0 },
@@ -103,12 +103,12 @@ func TestCutRoundsUpMachinesOfOneGroup(t *testing.T) {
 func TestVerifyRejectsBrokenCutDual(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p *planner.Plan, c *planner.Cover){
-		"a higher bound":          func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
-		"a higher toll":           func(_ *planner.Plan, c *planner.Cover) { c.CutDual += 100 },
-		"a toll above the price":  func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 901 },
-		"no toll":                 func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 0; c.Most[0] = 0 },
-		"less than nothing":       func(_ *planner.Plan, c *planner.Cover) { c.CutDual = -1 },
-		"machines that hold less": func(_ *planner.Plan, c *planner.Cover) { c.Most[0] /= 2 },
+		"a higher bound":                func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
+		"a higher cut dual":             func(_ *planner.Plan, c *planner.Cover) { c.CutDual += 100 },
+		"a cut dual above the price":    func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 901 },
+		"no cut dual":                   func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 0; c.Most[0] = 0 },
+		"a negative cut dual":           func(_ *planner.Plan, c *planner.Cover) { c.CutDual = -1 },
+		"machines that hold fewer pods": func(_ *planner.Plan, c *planner.Cover) { c.Most[0] /= 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,9 +15,9 @@ import (
 func TestPlanIsTheSameOnOneCore(t *testing.T) {
 	offerings := plantest.Offerings(plantest.G4dn(), 10)
 	for name, s := range map[string]planner.Snapshot{
-		"hardly any machines": plantest.Mixed(offerings, 50, 5, 1),
-		"few machines":        plantest.Mixed(offerings, 200, 8, 1),
-		"many machines":       plantest.Mixed(offerings, 1000, 12, 1),
+		"very few machines": plantest.Mixed(offerings, 50, 5, 1),
+		"few machines":      plantest.Mixed(offerings, 200, 8, 1),
+		"many machines":     plantest.Mixed(offerings, 1000, 12, 1),
 	} {
 		search := solve.Solver{Effort: 150_000}
 		cores := runtime.GOMAXPROCS(2)

@@ -116,8 +116,8 @@ func TestFailedLaunchHasErrorCodeOfEC2(t *testing.T) {
 		{"an image that does not exist", "no image", onDemand, "InvalidAMIID.NotFound", offering{"g4dn.xlarge", "us-east-1a"}},
 		{"an instance profile that does not exist", "no profile", onDemand, "InvalidParameterValue", offering{"g4dn.xlarge", "us-east-1a"}},
 		{"an image of another architecture", "t", onDemand, "InvalidParameterValue", offering{"g5g.xlarge", "us-east-1a"}},
-		{"a zone that does not have the type", "t", onDemand, "InvalidFleetConfiguration", offering{"g4dn.xlarge", "us-east-1e"}},
-		{"a type that is not sold as spot", "t", spot, "Unsupported", offering{"u-3tb1.56xlarge", ""}},
+		{"a type that the zone lacks", "t", onDemand, "InvalidFleetConfiguration", offering{"g4dn.xlarge", "us-east-1e"}},
+		{"a type without spot", "t", spot, "Unsupported", offering{"u-3tb1.56xlarge", ""}},
 	} {
 		if test.offering.zone == "" {
 			test.offering.zone = s.zones(s.machines[test.offering.instanceType])[0]

@@ -117,10 +117,10 @@ func TestFullCluster(t *testing.T) {
 	full.create(t, nodeClasses, nodeClass)
 	_ = t.Run("stock Karpenter launches a node for a shared GPU that an overlay states", full.overlay) &&
 		t.Run("stock Karpenter launches a node for a CPU pod and the pod runs", full.cpuPod) &&
-		t.Run("a claim of Karve gets its replicas after it registered", full.sharedClaim) &&
+		t.Run("a claim of Karve gets its replicas after registration", full.sharedClaim) &&
 		t.Run("a plugin can crash, come back and offer fewer", full.steering) &&
 		t.Run("Karpenter can be killed and comes back", full.karpenterAgain) &&
-		t.Run("a machine that AWS takes away is no node any more", full.takenAway)
+		t.Run("an instance that AWS terminates loses its Node", full.takenAway)
 }
 
 type suite struct {

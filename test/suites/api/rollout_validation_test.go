@@ -125,7 +125,7 @@ func TestRolloutRules(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("what is left out gets its default", func(t *testing.T) {
+	t.Run("unset fields get defaults", func(t *testing.T) {
 		t.Parallel()
 		for want, change := range map[string]edits{
 			"[map[duration:6h schedule:0 9 * * 1-4]]": nil,

@@ -25,9 +25,9 @@ func TestUnsetFieldsGetDefaults(t *testing.T) {
 		change edits
 		want   string
 	}{
-		"no consolidation":          {nil, "5m"},
-		"an empty consolidation":    {edits{"spec.consolidation": map[string]any{}}, "5m"},
-		"a value of the user's own": {idleAfter("90s"), "90s"},
+		"no consolidation":       {nil, "5m"},
+		"an empty consolidation": {edits{"spec.consolidation": map[string]any{}}, "5m"},
+		"an explicit value":      {idleAfter("90s"), "90s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,9 +48,9 @@ func TestUnsetFieldsGetDefaults(t *testing.T) {
 		change edits
 		want   int64
 	}{
-		"no launch":                   {nil, v1alpha1.DefaultMaxPremiumPercent},
-		"an empty launch":             {edits{"spec.launch": map[string]any{}}, v1alpha1.DefaultMaxPremiumPercent},
-		"a premium of the user's own": {premium(0), 0},
+		"no launch":           {nil, v1alpha1.DefaultMaxPremiumPercent},
+		"an empty launch":     {edits{"spec.launch": map[string]any{}}, v1alpha1.DefaultMaxPremiumPercent},
+		"an explicit premium": {premium(0), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -184,27 +184,27 @@ func TestOnlyEvictionsBreachBudget(t *testing.T) {
 		then func(g *guard)
 		want int
 	}{
-		"one more than the budget asks for goes": {func(g *guard) { g.note(pod(1, true, evicted), false, began) }, 0},
-		"two go": {func(g *guard) {
+		"one eviction within the budget": {func(g *guard) { g.note(pod(1, true, evicted), false, began) }, 0},
+		"two evictions": {func(g *guard) {
 			g.note(pod(1, true, evicted), false, began)
 			g.note(pod(2, true, evicted), false, began)
 		}, 1},
-		"one is told of twice": {func(g *guard) {
+		"one eviction reported twice": {func(g *guard) {
 			g.note(pod(1, true, evicted), false, began)
 			g.note(pod(1, true, evicted), true, began)
 		}, 0},
-		"two go, and one has come": {func(g *guard) {
+		"two evictions with one replacement": {func(g *guard) {
 			g.note(pod(1, true, evicted), false, began)
 			g.note(pod(4, true, ""), false, began)
 			g.note(pod(2, true, evicted), false, began)
 		}, 0},
-		"two nodes die": {func(g *guard) {
+		"two dead nodes": {func(g *guard) {
 			g.kills("node-1")
 			g.kills("node-2")
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, true, "DeletionByPodGC"), true, began)
 		}, 0},
-		"pods vanish with nodes that nobody killed": {func(g *guard) {
+		"pods of nodes that were not killed": {func(g *guard) {
 			g.note(pod(1, true, "DeletionByPodGC"), true, began)
 			g.note(pod(2, true, "DeletionByPodGC"), true, began)
 		}, 1},
@@ -218,31 +218,31 @@ func TestOnlyEvictionsBreachBudget(t *testing.T) {
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, true, evicted), false, began.Add(race+1))
 		}, 1},
-		"two are not ready on a machine that runs": {func(g *guard) {
+		"two unready pods on a running machine": {func(g *guard) {
 			g.runs = func(string) bool { return true }
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, false, ""), false, began)
 		}, 0},
-		"two are not ready on machines that do not": {func(g *guard) {
+		"two unready pods on stopped machines": {func(g *guard) {
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, false, ""), false, began)
 		}, 1},
-		"two went while the watch was broken": {func(g *guard) {
+		"two pods lost while the watch was broken": {func(g *guard) {
 			g.misses(pod(1, true, ""), began)
 			g.misses(pod(2, true, ""), began)
 			g.note(pod(3, true, evicted), false, began)
 			g.note(pod(4, true, ""), false, began)
 		}, 0},
-		"one went so, and one is evicted long after": {func(g *guard) {
+		"one pod lost during a broken watch and a later eviction": {func(g *guard) {
 			g.misses(pod(1, true, ""), began)
 			g.note(pod(2, true, evicted), false, began.Add(race+1))
 		}, 1},
-		"two are evicted from a machine that runs": {func(g *guard) {
+		"two evictions from a running machine": {func(g *guard) {
 			g.runs = func(string) bool { return true }
 			g.note(pod(1, true, evicted), false, began)
 			g.note(pod(2, true, evicted), false, began)
 		}, 1},
-		"two go from a node that came back long ago": {func(g *guard) {
+		"two pods lost from a node that recovered long ago": {func(g *guard) {
 			g.kills("node-1")
 			g.recovers("node-1", began)
 			g.note(pod(2, true, evicted), false, began)

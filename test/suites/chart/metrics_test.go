@@ -50,9 +50,9 @@ func TestSecureMetricsRequireAuthorization(t *testing.T) {
 		want        int
 	}{
 		{"without a token", "", http.StatusUnauthorized},
-		{"with a token that nobody made", "made.up.token", http.StatusInternalServerError}, // The filter returns this status if the API server cannot parse the token.
-		{"with a token without the right", nobody, http.StatusForbidden},
-		{"with the right", prometheus, http.StatusOK},
+		{"with an invalid token", "made.up.token", http.StatusInternalServerError}, // The filter returns this status if the API server cannot parse the token.
+		{"with an unauthorized token", nobody, http.StatusForbidden},
+		{"with an authorized token", prometheus, http.StatusOK},
 	} {
 		got, body := scrape(t, k.MetricsURL, tc.token)
 		for deadline := time.Now().Add(30 * time.Second); got != tc.want && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {

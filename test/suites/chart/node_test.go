@@ -232,17 +232,17 @@ func TestAgentMountsWhatItsStrategiesNeed(t *testing.T) {
 		options []string
 		want    map[string]string
 	}{
-		"envvar":                          {nil, nil},
-		"volume-mounts":                   {[]string{"--set=deviceListStrategy=volume-mounts"}, map[string]string{allGPUs: "rw"}},
-		"volume-mounts in a map":          {[]string{inMap + "volume-mounts}}"}, map[string]string{allGPUs: "rw"}},
-		"envvar over volume-mounts":       {[]string{inMap + "volume-mounts}}", "--set=deviceListStrategy=envvar"}, nil},
-		"CDI":                             {[]string{"--set=deviceListStrategy=cdi-cri"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
-		"CDI in a map":                    {[]string{inMap + "cdi-annotations}}"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
-		"a ConfigMap that is there":       {[]string{"--set=config.name=mine"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
-		"one that is there, and envvar":   {[]string{"--set=config.name=mine", "--set=deviceListStrategy=envvar"}, nil},
-		"both":                            {[]string{`--set=deviceListStrategy=volume-mounts\,cdi-cri`}, map[string]string{allGPUs: "rw", etcCDI: "ro", runCDI: "ro"}},
-		"the driver's container":          {[]string{"--set=nvidiaDriverRoot=/run/nvidia/driver"}, map[string]string{driverRoot: "ro"}},
-		"the driver's root is the host's": {[]string{"--set=nvidiaDriverRoot=/"}, nil},
+		"envvar":                            {nil, nil},
+		"volume-mounts":                     {[]string{"--set=deviceListStrategy=volume-mounts"}, map[string]string{allGPUs: "rw"}},
+		"volume-mounts in a map":            {[]string{inMap + "volume-mounts}}"}, map[string]string{allGPUs: "rw"}},
+		"envvar over volume-mounts":         {[]string{inMap + "volume-mounts}}", "--set=deviceListStrategy=envvar"}, nil},
+		"CDI":                               {[]string{"--set=deviceListStrategy=cdi-cri"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"CDI in a map":                      {[]string{inMap + "cdi-annotations}}"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"an existing ConfigMap":             {[]string{"--set=config.name=mine"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"an existing ConfigMap with envvar": {[]string{"--set=config.name=mine", "--set=deviceListStrategy=envvar"}, nil},
+		"both":                              {[]string{`--set=deviceListStrategy=volume-mounts\,cdi-cri`}, map[string]string{allGPUs: "rw", etcCDI: "ro", runCDI: "ro"}},
+		"the driver container":              {[]string{"--set=nvidiaDriverRoot=/run/nvidia/driver"}, map[string]string{driverRoot: "ro"}},
+		"the driver root of the host":       {[]string{"--set=nvidiaDriverRoot=/"}, nil},
 	} {
 		got := mounts(daemonSet(t, c.options...))
 		for _, always := range []string{"/var/lib/kubelet/device-plugins at /var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources at /var/lib/kubelet/pod-resources", "/var/lib/karve at /var/lib/karve"} {

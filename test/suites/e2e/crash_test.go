@@ -33,9 +33,9 @@ func TestControllerSurvivesKills(t *testing.T) { //nolint:tparallel // One kills
 			ended <- err
 		}
 	}}, karve.Options{Alone: true, BatchIdle: 500 * time.Millisecond, Settle: 8 * time.Second})
-	t.Run("ten kills while pods come cost no machine and leave no pod", w.killedWhileItLaunches)
+	t.Run("ten kills during a burst launch no extra machine and lose no pod", w.killedWhileItLaunches)
 	t.Run("a kill between the taint and the delete leaves no taint", w.killedWhileItGivesBack)
-	t.Run("another controller takes over, and a shutdown hands over", func(t *testing.T) { w.takeOver(t, ended) })
+	t.Run("a standby takes over after a kill and after a shutdown", func(t *testing.T) { w.takeOver(t, ended) })
 }
 
 // seed returns a random source seeded with KARVE_E2E_SEED, so that a failure can be reproduced.

@@ -102,7 +102,7 @@ func TestKubectlKarve(t *testing.T) {
 	w.untilWaiting(t, 80)
 
 	t.Run("plans", func(t *testing.T) {
-		t.Run("the plan for the cluster is the one for its manifests", func(t *testing.T) {
+		t.Run("the plan for the cluster equals the plan for its manifests", func(t *testing.T) {
 			t.Parallel()
 			if diff := cmp.Diff(before, w.does(t, "karve", "plan", types)); diff != "" {
 				t.Errorf("(-before it was applied +after)\n%s", diff)
@@ -111,24 +111,24 @@ func TestKubectlKarve(t *testing.T) {
 				t.Errorf("the plan is\n%s", before)
 			}
 		})
-		t.Run("who may only list may plan", func(t *testing.T) {
+		t.Run("a user with list rights can plan", func(t *testing.T) {
 			t.Parallel()
 			reader := w.reader(t)
 			if out, errOut, ok := w.kubectl(t, "", "karve", "plan", types, "--kubeconfig", reader); !ok || out != before {
 				t.Errorf("got %s%s", out, errOut)
 			}
 		})
-		t.Run("who may do nothing is told so", func(t *testing.T) {
+		t.Run("a user without rights gets an error", func(t *testing.T) {
 			t.Parallel()
-			nobody, err := w.cluster.KubeconfigFor("nobody")
+			unprivileged, err := w.cluster.KubeconfigFor("nobody")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if out, errOut, ok := w.kubectl(t, nobody, "karve", "plan"); ok || out != "" || !strings.HasPrefix(errOut, "error: ") || !strings.Contains(errOut, "forbidden") {
+			if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "plan"); ok || out != "" || !strings.HasPrefix(errOut, "error: ") || !strings.Contains(errOut, "forbidden") {
 				t.Errorf("got %s%s, succeeded: %t", out, errOut, ok)
 			}
 		})
-		t.Run("what kubectl exports is planned for as the cluster is", func(t *testing.T) {
+		t.Run("the plan for exported objects equals the plan for the cluster", func(t *testing.T) {
 			t.Parallel()
 			exported := w.does(t, "get", "nodepools,gpunodeclasses,pods,replicasets,deployments,nodes", "-o", "yaml")
 			file := filepath.Join(t.TempDir(), "all.yaml")
@@ -139,15 +139,15 @@ func TestKubectlKarve(t *testing.T) {
 				t.Errorf("(-manifests +exported)\n%s", diff)
 			}
 		})
-		t.Run("a version", func(t *testing.T) {
+		t.Run("version", func(t *testing.T) {
 			t.Parallel()
 			if out := w.does(t, "karve", "version"); strings.TrimSpace(out) == "" || strings.Count(out, "\n") != 1 {
 				t.Errorf("the version is %q", out)
 			}
 		})
-		t.Run("the API server agrees on what is wrong", w.verdicts)
+		t.Run("the API server rejects the same objects", w.verdicts)
 	})
-	t.Run("what runs is shown", w.shows)
+	t.Run("inspect, top and nodes show a running node", w.shows)
 }
 
 // untilWaiting waits until the given number of pods is unschedulable.

@@ -304,7 +304,7 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 			},
 			want: []string{`of generation "2" with 7 pods`, "0 pods wait"}, made: 1,
 		},
-		"giving back": {
+		"removing idle machines": {
 			begin: func(w *world) {
 				w.class("crash", quick)
 				pool := w.pool("crash", small...)
@@ -313,7 +313,7 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 			},
 			want: []string{"with 2 pods", "0 pods wait"},
 		},
-		"making cheaper": {
+		"consolidating": {
 			begin: func(w *world) {
 				w.class("crash", quick, func(c *v1alpha1.GPUNodeClass) {
 					c.Spec.Consolidation.SettleAfter = "1s"
@@ -324,7 +324,7 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 			},
 			want: []string{"with 5 pods", "0 pods wait"},
 		},
-		"sharing anew": {
+		"changing replicas": {
 			begin: func(w *world) {
 				class := w.class("crash", quick)
 				w.inUse("shared", w.pool("crash", small...), 2)

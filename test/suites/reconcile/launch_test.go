@@ -151,8 +151,8 @@ func TestClaimDeletedBeforeLaunchPausesLaunches(t *testing.T) {
 	for name, c := range map[string]struct {
 		seenDeleting bool
 	}{
-		"seen while it goes":        {true},
-		"seen once it has vanished": {false},
+		"seen while terminating": {true},
+		"seen after it vanished": {false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -421,13 +421,13 @@ func TestEventExplainsRefusedClaim(t *testing.T) {
 
 // forgeries are events that Karpenter did not write, although each says that there is no capacity and names the claim.
 var forgeries = map[string]func(*corev1.Event){
-	"in another namespace": func(e *corev1.Event) { e.Namespace, e.InvolvedObject.Namespace = "tenant", "tenant" },
-	"of another component": func(e *corev1.Event) { e.Source.Component, e.ReportingController = "tenant", "tenant" },
-	"of no component":      func(e *corev1.Event) { e.Source.Component, e.ReportingController = "", "" },
-	"about another kind":   func(e *corev1.Event) { e.InvolvedObject.Kind = "Node" },
-	"about another group":  func(e *corev1.Event) { e.InvolvedObject.APIVersion = "tenant.example/v1" },
-	"about another claim":  func(e *corev1.Event) { e.InvolvedObject.UID = "another" },
-	"about no claim":       func(e *corev1.Event) { e.InvolvedObject.UID = "" },
+	"in another namespace":   func(e *corev1.Event) { e.Namespace, e.InvolvedObject.Namespace = "tenant", "tenant" },
+	"from another component": func(e *corev1.Event) { e.Source.Component, e.ReportingController = "tenant", "tenant" },
+	"from no component":      func(e *corev1.Event) { e.Source.Component, e.ReportingController = "", "" },
+	"about another kind":     func(e *corev1.Event) { e.InvolvedObject.Kind = "Node" },
+	"about another group":    func(e *corev1.Event) { e.InvolvedObject.APIVersion = "tenant.example/v1" },
+	"about another claim":    func(e *corev1.Event) { e.InvolvedObject.UID = "another" },
+	"about no claim":         func(e *corev1.Event) { e.InvolvedObject.UID = "" },
 }
 
 func TestForgedEventsAreIgnored(t *testing.T) {

@@ -19,7 +19,7 @@ var removals = map[string]func(*world, *karpv1.NodePool){
 	"being deleted": func(w *world, np *karpv1.NodePool) {
 		w.delete(np, client.PropagationPolicy(metav1.DeletePropagationForeground))
 	},
-	"deleted and created again": func(w *world, np *karpv1.NodePool) {
+	"recreated": func(w *world, np *karpv1.NodePool) {
 		w.delete(np)
 		w.create(np)
 	},

@@ -131,16 +131,16 @@ func TestUsedBrokenNodeIsKeptForAnotherTimeout(t *testing.T) {
 		kept bool
 	}{
 		"with a pod": {nil, false},
-		"that a person wants to look at": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+		"with the do-not-repair annotation": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
 			n.Annotations[repair.DoNotRepair] = "true"
 			w.update(n)
 		}, true},
-		"that is not to be disrupted": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+		"with do-not-disrupt": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
 			n.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
 			w.update(n)
 		}, false},
-		"whose pool's condition is True":  {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "True") }, false},
-		"whose pool is being tried again": {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "Unknown") }, false},
+		"whose pool's condition is True": {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "True") }, false},
+		"whose pool is being probed":     {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "Unknown") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -255,11 +255,11 @@ func TestForeignTaintsSurviveConflict(t *testing.T) {
 func TestBrokenNodeIsReadFromAPIServerBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*world, *karpv1.NodeClaim, *corev1.Node){
-		"its replicas have come":       func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.exposes(node, 10) },
-		"somebody deleted it already":  func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.delete(claim) },
-		"a pod has come":               func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.on(node, "late") },
-		"its Node has gone by itself":  func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.delete(node) },
-		"its claim has changed at all": func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.launched(claim) },
+		"its replicas appeared":  func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.exposes(node, 10) },
+		"it was deleted already": func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.delete(claim) },
+		"a pod was bound":        func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.on(node, "late") },
+		"its Node is gone":       func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.delete(node) },
+		"its claim changed":      func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.launched(claim) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

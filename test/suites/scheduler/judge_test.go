@@ -57,7 +57,7 @@ func TestJudgeFindsPlansThatSchedulerRejects(t *testing.T) {
 			pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "nowhere"}
 		}, "stuck NodeAffinity"},
 		"no toleration": {func(pod *corev1.Pod, _ *scheduler.Scenario) { pod.Spec.Tolerations = nil }, "stuck TaintToleration"},
-		"one port twice": {func(pod *corev1.Pod, _ *scheduler.Scenario) {
+		"a host port conflict": {func(pod *corev1.Pod, _ *scheduler.Scenario) {
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 8080, ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}
 		}, "stuck NodePorts"},
 		"too much": {func(pod *corev1.Pod, _ *scheduler.Scenario) {
@@ -75,17 +75,17 @@ func TestJudgeFindsPlansThatSchedulerRejects(t *testing.T) {
 				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: everything}},
 			}}
 		}, "stuck InterPodAffinity"},
-		"together with nobody": {func(pod *corev1.Pod, _ *scheduler.Scenario) {
+		"affinity to no pod": {func(pod *corev1.Pod, _ *scheduler.Scenario) {
 			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "nobody"}},
 			}}}}
 		}, "stuck InterPodAffinity"},
-		"a claim that is not there": {func(pod *corev1.Pod, _ *scheduler.Scenario) { claiming(pod, "missing") }, "stuck VolumeRestrictions"},
-		"a disk elsewhere": {func(pod *corev1.Pod, s *scheduler.Scenario) {
+		"a missing PersistentVolumeClaim": {func(pod *corev1.Pod, _ *scheduler.Scenario) { claiming(pod, "missing") }, "stuck VolumeRestrictions"},
+		"a volume in another zone": {func(pod *corev1.Pod, s *scheduler.Scenario) {
 			claiming(pod, "elsewhere")
 			disk(s, "elsewhere", "nowhere")
 		}, "stuck VolumeBinding"},
-		"more disks than can be attached": {func(pod *corev1.Pod, s *scheduler.Scenario) {
+		"more volumes than can be attached": {func(pod *corev1.Pod, s *scheduler.Scenario) {
 			claiming(pod, "of-"+pod.Name)
 			disk(s, "of-"+pod.Name, snapshottest.Zones[0], snapshottest.Zones[1])
 			s.CSINodes = []storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: "there"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
@@ -113,7 +113,7 @@ func TestJudgeFindsPlansThatSchedulerRejects(t *testing.T) {
 func TestJudgeFindsPodsThatSchedulerCouldPlace(t *testing.T) {
 	f := start(t)
 	for name, room := range map[string]func(s *scheduler.Scenario){
-		"on a node that is there": func(s *scheduler.Scenario) { s.NodePools = nil },
+		"on an existing node": func(s *scheduler.Scenario) { s.NodePools = nil },
 		"on a machine that could be launched": func(s *scheduler.Scenario) {
 			s.Nodes = nil
 		},

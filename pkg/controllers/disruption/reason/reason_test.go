@@ -59,16 +59,16 @@ func TestFirstMatchingReasonWins(t *testing.T) {
 		machine *Machine
 		word    string // "" for none
 	}{
-		"nothing is wrong with it":                     {machine(), ""},
-		"it has drifted":                               {machine(hasDrifted), drift.NodePool},
-		"it is unhealthy and has drifted":              {machine(hasDrifted, ill(repair.Case{})), Unhealthy},
-		"it is unhealthy and kept":                     {machine(kept), Unhealthy},
-		"it is unhealthy and kept, and has drifted":    {machine(kept, hasDrifted), drift.NodePool},
-		"it is unhealthy and kept, and costs too much": {machine(kept, saves), Unhealthy},
-		"it is not unhealthy for long enough":          {machine(ill(repair.Case{Wait: time.Second}), saves), "Underutilized"},
-		"its kubelet does not answer":                  {machine(ill(repair.Case{Fault: repair.Fault{Forceful: true}})), ""},
-		"it has drifted and costs too much":            {machine(hasDrifted, saves), drift.NodePool},
-		"it expires, which Karpenter sees to":          {machine(busy, expires), ""},
+		"no reason":                             {machine(), ""},
+		"drifted":                               {machine(hasDrifted), drift.NodePool},
+		"unhealthy and drifted":                 {machine(hasDrifted, ill(repair.Case{})), Unhealthy},
+		"unhealthy and kept":                    {machine(kept), Unhealthy},
+		"unhealthy and kept, and drifted":       {machine(kept, hasDrifted), drift.NodePool},
+		"unhealthy and kept, and underutilized": {machine(kept, saves), Unhealthy},
+		"not unhealthy for long enough":         {machine(ill(repair.Case{Wait: time.Second}), saves), "Underutilized"},
+		"unreachable kubelet":                   {machine(ill(repair.Case{Fault: repair.Fault{Forceful: true}})), ""},
+		"drifted and underutilized":             {machine(hasDrifted, saves), drift.NodePool},
+		"expiring, which Karpenter handles":     {machine(busy, expires), ""},
 	} {
 		got := First(c.machine, now)
 		if got == nil {
@@ -88,7 +88,7 @@ func TestOnlyUsedMachineIsReplacedBeforeItExpires(t *testing.T) {
 	}{
 		"with a pod":         {machine(busy, expires), true},
 		"with headroom":      {machine(expires, func(m *Machine) { m.Headroom = true }), true},
-		"with nothing":       {machine(expires), false},
+		"without pods":       {machine(expires), false},
 		"that expires later": {machine(busy), false},
 	} {
 		if got := (expiring{}).Candidate(c.machine, now) != nil; got != c.want {
@@ -133,15 +133,15 @@ func TestKeepReportsWhatProtectsCandidate(t *testing.T) {
 		pods    pods
 		keeps   bool
 	}{
-		"nothing":                           {drifted{}, machine(busy, hasDrifted), pods{}, false},
-		"its Node":                          {drifted{}, machine(busy, hasDrifted, protected, bounded), pods{}, true},
-		"a pod":                             {drifted{}, machine(busy, hasDrifted), pods{blocker: "no"}, true},
-		"no pod where the drain is bounded": {drifted{}, machine(busy, hasDrifted, bounded), pods{blocker: "no"}, false},
-		"a pod, whatever the bound, where it is cost": {underutilized{}, machine(busy, saves, bounded), pods{blocker: "no"}, true},
-		"a pod that Karpenter would drain":            {underutilized{}, machine(busy, saves), pods{keeps: "no"}, true},
-		"not where it is more than cost":              {drifted{}, machine(busy, hasDrifted), pods{keeps: "no"}, false},
-		"its pool, where it is idle":                  {empty{}, machine(func(m *Machine) { m.NodePool.KeepsIdle = "no" }), pods{}, true},
-		"too many others, where it is unhealthy":      {unhealthy{}, machine(busy, bounded, ill(repair.Case{Kept: "no"})), pods{}, true},
+		"nothing":                        {drifted{}, machine(busy, hasDrifted), pods{}, false},
+		"its Node":                       {drifted{}, machine(busy, hasDrifted, protected, bounded), pods{}, true},
+		"a pod":                          {drifted{}, machine(busy, hasDrifted), pods{blocker: "no"}, true},
+		"no pod if the drain is bounded": {drifted{}, machine(busy, hasDrifted, bounded), pods{blocker: "no"}, false},
+		"a pod despite the bound if the reason is cost": {underutilized{}, machine(busy, saves, bounded), pods{blocker: "no"}, true},
+		"a pod that Karpenter would drain":              {underutilized{}, machine(busy, saves), pods{keeps: "no"}, true},
+		"no undrainable pod unless the reason is cost":  {drifted{}, machine(busy, hasDrifted), pods{keeps: "no"}, false},
+		"its pool if it is idle":                        {empty{}, machine(func(m *Machine) { m.NodePool.KeepsIdle = "no" }), pods{}, true},
+		"too many unhealthy machines":                   {unhealthy{}, machine(busy, bounded, ill(repair.Case{Kept: "no"})), pods{}, true},
 	} {
 		candidate := c.reason.Candidate(c.machine, now)
 		if candidate == nil {

@@ -46,9 +46,9 @@ func TestKarpenterMergesMachinesButSplitsNone(t *testing.T) {
 		price     planner.MicroUSD
 		evictions int
 	}{
-		{"a machine goes whose pods have room elsewhere", map[string]int{"g4dn.xlarge": 1, "g4dn.2xlarge": 3}, 752_000, 1},
-		{"two are replaced by one that is cheaper", map[string]int{"g4dn.2xlarge": 1, "g4dn.4xlarge": 2}, 526_000, 3},
-		{"a large one stays that two small ones would be cheaper than", map[string]int{"g4dn.12xlarge": 11}, 3_912_000, 0},
+		{"a machine whose pods fit elsewhere goes", map[string]int{"g4dn.xlarge": 1, "g4dn.2xlarge": 3}, 752_000, 1},
+		{"a cheaper machine replaces two", map[string]int{"g4dn.2xlarge": 1, "g4dn.4xlarge": 2}, 526_000, 3},
+		{"a large machine stays although two small ones are cheaper", map[string]int{"g4dn.12xlarge": 11}, 3_912_000, 0},
 		{"metal with many pods stays", map[string]int{"g4dn.metal": 41}, 7_824_000, 0},
 	} {
 		l := fleet(t, c.machines)

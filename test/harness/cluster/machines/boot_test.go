@@ -56,7 +56,7 @@ func TestMachineReadsUserDataFromKarpenter(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nodeadm after a script and a configuration of the user's", func(t *testing.T) {
+	t.Run("nodeadm after a user script and configuration", func(t *testing.T) {
 		t.Parallel()
 		o := options
 		o.CustomUserData = new("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"X\"\n\n--X\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\n\n#!/bin/sh\n\n" +
@@ -78,7 +78,7 @@ func TestInvalidUserDataIsRefused(t *testing.T) {
 		"a script":                      "#!/bin/sh\necho hello\n",
 		"a MIME document without parts": "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"//\"\n\n",
 		"a type without a boundary":     "MIME-Version: 1.0\nContent-Type: ;\n\n",
-		"a NodeConfig that is no YAML":  head + "spec: [\n--//--\n",
+		"a NodeConfig that is not YAML": head + "spec: [\n--//--\n",
 		"a label without a value":       head + "spec:\n  kubelet:\n    flags: [--node-labels=a]\n--//--\n",
 		"a taint without an effect":     "[settings.kubernetes.node-taints]\nkey = [\"value\"]\n",
 	} {

@@ -56,45 +56,45 @@ func TestDecide(t *testing.T) {
 		want  decision
 		not   bool // decide ignores the node
 	}{
-		"a node without GPUs of ours is not ours": {node: stockNode("cpu", ""), past: longAgo, not: true},
-		"a stock GPU node that no rule names is not ours": {
+		"a Karve node without GPUs is ignored": {node: stockNode("cpu", ""), past: longAgo, not: true},
+		"a stock GPU node without a rule is ignored": {
 			node: stockNode("gpu", "4"), past: longAgo, rules: map[string]string{"default": "replicasPerGPU: 10"}, not: true,
 		},
-		"a stock node without GPUs in a pool that a rule names is not ours": {
+		"a stock node without GPUs is ignored despite a rule": {
 			node: stockNode("gpu", ""), past: longAgo, rules: map[string]string{"gpu": "replicasPerGPU: 10"}, not: true,
 		},
-		"before it is registered a node has no GPU at all": {
+		"an unregistered node has no GPUs": {
 			node: karveNode(shared, "1", "10"),
 			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}},
 		},
-		"after registration the replicas take their time": {
+		"replicas follow registration with a delay": {
 			node: karveNode(shared, "1", "10"), past: history{registered: noon.Add(-500 * time.Millisecond)},
 			want: decision{
 				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil},
 				again: 1500 * time.Millisecond,
 			},
 		},
-		"then there are replicas of all GPUs and no whole GPU": {
+		"replicas replace whole GPUs": {
 			node: karveNode(shared, "4", "10"), past: longAgo,
 			want: decision{
 				capacity: resources{whole: nil, shared: of(40)}, allocatable: resources{whole: nil, shared: of(40)}, offers: true,
 			},
 		},
-		"replicas that are not renamed stand in the place of the whole GPUs": {
+		"replicas that are not renamed replace whole GPUs": {
 			node: karveNode(whole, "1", "10"), past: longAgo,
 			want: decision{capacity: resources{whole: of(10)}, allocatable: resources{whole: of(10)}, offers: true},
 		},
-		"a promise that is no number is a node without replicas": {
+		"an invalid promise gives no replicas": {
 			node: karveNode(shared, "1", "ten"), past: longAgo,
 			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}},
 		},
-		"a plugin told to be late is late": {
+		"a delay rule delays the plugin": {
 			node: karveNode(shared, "1", "10"), past: longAgo, rules: map[string]string{"default": "delay: 3m"},
 			want: decision{
 				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, again: 2 * time.Minute,
 			},
 		},
-		"a delay that grows later takes nothing away": {
+		"a longer delay removes no replicas": {
 			node: karveNode(shared, "1", "10"), past: had, rules: map[string]string{"default": "delay: 3m"},
 			want: decision{
 				capacity: resources{whole: nil, shared: of(10)}, allocatable: resources{whole: nil, shared: of(10)}, offers: true,
@@ -108,29 +108,29 @@ func TestDecide(t *testing.T) {
 			node: karveNode(shared, "1", "10"), past: had, rules: map[string]string{"gpu-shared": "offer: none"},
 			want: decision{capacity: resources{whole: nil}, allocatable: resources{whole: nil, shared: of(0)}},
 		},
-		"one that crashed before the simulator started again too": {
+		"a plugin that crashed before a restart leaves its capacity": {
 			node: withCapacity(karveNode(shared, "1", "10"), shared, 10),
 			past: history{registered: noon.Add(-time.Minute), before: true}, rules: map[string]string{"gpu-shared": "offer: none"},
 			want: decision{capacity: resources{whole: nil}, allocatable: resources{whole: nil, shared: of(0)}},
 		},
-		"replicas that come and go are there at first": {
+		"flapping replicas are present at first": {
 			node: karveNode(shared, "1", "10"), past: longAgo, rules: map[string]string{"gpu-shared": "flap: 25s"},
 			want: decision{
 				capacity: resources{whole: nil, shared: of(10)}, allocatable: resources{whole: nil, shared: of(10)}, offers: true, again: 15 * time.Second,
 			},
 		},
-		"and then they are not": {
+		"flapping replicas disappear": {
 			node: karveNode(shared, "1", "10"), past: had, rules: map[string]string{"gpu-shared": "flap: 50s"},
 			want: decision{capacity: resources{whole: nil}, allocatable: resources{whole: nil, shared: of(0)}, again: 40 * time.Second},
 		},
-		"a node keeps the rule that it follows for as long as it exists": {
+		"a node keeps its rule": {
 			node: karveNode(shared, "1", "10"), past: history{registered: longAgo.registered, rule: &Rule{Offer: new(intstr.FromInt32(3))}},
 			rules: map[string]string{"gpu-shared": "{offer: none}"},
 			want: decision{
 				capacity: resources{whole: nil, shared: of(3)}, allocatable: resources{whole: nil, shared: of(3)}, offers: true,
 			},
 		},
-		"a plugin can offer fewer, and the pool's rule goes before the default": {
+		"the rule of the pool overrides the default": {
 			node: karveNode(shared, "1", "10"), past: longAgo,
 			rules: map[string]string{"gpu-shared": "{offer: 4}", "default": "{offer: none}"},
 			want: decision{
@@ -141,13 +141,13 @@ func TestDecide(t *testing.T) {
 			node: ofImage(karveNode(shared, "1", "10"), "ami-bad"), past: longAgo, rules: map[string]string{"ami-bad": "{offer: none}", "gpu-shared": "{offer: 4}"},
 			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}},
 		},
-		"and none of the other images is": {
+		"other images work": {
 			node: ofImage(karveNode(shared, "1", "10"), "ami-good"), past: longAgo, rules: map[string]string{"ami-bad": "{offer: none}"},
 			want: decision{
 				capacity: resources{whole: nil, shared: of(10)}, allocatable: resources{whole: nil, shared: of(10)}, offers: true,
 			},
 		},
-		"a plugin can have another config than was promised": {
+		"a plugin may have another configuration than promised": {
 			node: karveNode(shared, "1", "10"), past: longAgo, rules: map[string]string{"gpu-shared": "{replicasPerGPU: 2, resource: nvidia.com/gpu}"},
 			want: decision{capacity: resources{whole: of(2)}, allocatable: resources{whole: of(2)}, offers: true},
 		},
@@ -205,11 +205,11 @@ func TestKeepsStartupTaint(t *testing.T) {
 		rule Rule
 		want bool
 	}{
-		"a node that is not registered":          {history{}, Rule{}, true},
-		"a node that is":                         {longAgo, Rule{}, false},
-		"one whose agent does not become ready":  {longAgo, Rule{KeepTaint: true}, true},
-		"one whose agent never did":              {history{registered: noon, rule: &Rule{KeepTaint: true}}, Rule{}, true},
-		"one that follows another rule for ever": {history{registered: noon, rule: &Rule{}}, Rule{KeepTaint: true}, false},
+		"an unregistered node":                          {history{}, Rule{}, true},
+		"a registered node":                             {longAgo, Rule{}, false},
+		"a node whose agent never becomes ready":        {longAgo, Rule{KeepTaint: true}, true},
+		"a node with a recorded rule to keep the taint": {history{registered: noon, rule: &Rule{KeepTaint: true}}, Rule{}, true},
+		"a node that keeps another rule":                {history{registered: noon, rule: &Rule{}}, Rule{KeepTaint: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -223,13 +223,13 @@ func TestKeepsStartupTaint(t *testing.T) {
 func TestInvalidRulesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
-		"a word for offer":           "offer: some",
-		"an offer below zero":        "offer: -1",
-		"replicas below zero":        "replicasPerGPU: -1",
-		"a delay below zero":         "delay: -3s",
-		"a delay without a unit":     "delay: three",
-		"replicas that flap at once": "flap: 0s",
-		"a misspelt field":           "offers: all",
+		"text for offer":         "offer: some",
+		"a negative offer":       "offer: -1",
+		"negative replicas":      "replicasPerGPU: -1",
+		"a negative delay":       "delay: -3s",
+		"a delay without a unit": "delay: three",
+		"a flap period of zero":  "flap: 0s",
+		"a misspelt field":       "offers: all",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

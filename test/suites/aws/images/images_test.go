@@ -120,20 +120,20 @@ func TestErrorsHaveReasonAndRemedy(t *testing.T) {
 		reason string
 		says   []string
 	}{
-		"no right for SSM": {func(s *localaws.Server) { s.Deny("GetParameter") }, newest, images.Denied, []string{"allow the controller's role ssm:GetParameter", "/x86_64/nvidia/recommended/image_id"}},
-		"no right for EC2": {func(s *localaws.Server) { s.Deny("DescribeImages") }, newest, images.Denied, []string{"ec2:DescribeImages", "ami-"}},
+		"SSM denied":       {func(s *localaws.Server) { s.Deny("GetParameter") }, newest, images.Denied, []string{"allow the controller's role ssm:GetParameter", "/x86_64/nvidia/recommended/image_id"}},
+		"EC2 denied":       {func(s *localaws.Server) { s.Deny("DescribeImages") }, newest, images.Denied, []string{"ec2:DescribeImages", "ami-"}},
 		"throttled by SSM": {func(s *localaws.Server) { s.Throttle("SSM") }, newest, images.Throttled, []string{"too often"}},
 		"throttled by EC2": {func(s *localaws.Server) { s.Throttle("EC2") }, newest, images.Throttled, []string{"too often"}},
-		"no answer":        {func(s *localaws.Server) { s.Cut("SSM") }, newest, images.Unreachable, []string{"is tried again"}},
-		"no such version of Kubernetes": {func(*localaws.Server) {}, func(f *images.Finder) error {
+		"unreachable":      {func(s *localaws.Server) { s.Cut("SSM") }, newest, images.Unreachable, []string{"is tried again"}},
+		"unknown Kubernetes version": {func(*localaws.Server) {}, func(f *images.Finder) error {
 			_, err := f.Newest(t.Context(), aws.Bottlerocket, "1.20", both)
 			return err
 		}, images.NotFound, []string{"SSM parameter /aws/service/bottlerocket/aws-k8s-1.20-nvidia/x86_64/latest/image_id"}},
-		"no such release": {func(*localaws.Server) {}, func(f *images.Finder) error {
+		"unknown release": {func(*localaws.Server) {}, func(f *images.Finder) error {
 			_, err := f.Release(t.Context(), aws.AL2023, "1.34", "v19990101", both)
 			return err
 		}, images.NotFound, []string{"amazon-eks-node-al2023-x86_64-nvidia-1.34-v19990101"}},
-		"no such image": {func(*localaws.Server) {}, func(f *images.Finder) error {
+		"unknown image": {func(*localaws.Server) {}, func(f *images.Finder) error {
 			_, err := f.Describe(t.Context(), []string{"ami-00000000000000000"})
 			return err
 		}, images.NotFound, []string{"ami-00000000000000000"}},

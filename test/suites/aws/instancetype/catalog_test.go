@@ -305,16 +305,16 @@ func TestCatalogWorksWithoutOptionalData(t *testing.T) {
 		// without says that no instance type is known.
 		without bool
 	}{
-		"no right to describe instance types": {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypes") }, "AccessDenied", []string{"EC2 DescribeInstanceTypes", "IAM policy"}, true},
-		"no right to ask where they are":      {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypeOfferings") }, "AccessDenied", []string{"DescribeInstanceTypeOfferings"}, true},
-		"no right to see spot prices":         {func(s *fakeaws.Server) { s.Deny("DescribeSpotPriceHistory") }, "AccessDenied", []string{"DescribeSpotPriceHistory", "as much as on demand"}, false},
-		"no right to see prices":              {func(s *fakeaws.Server) { s.Deny("GetProducts") }, "AccessDenied", []string{"Pricing GetProducts", "was released with"}, false},
-		"throttling":                          {func(s *fakeaws.Server) { s.Throttle("EC2") }, "Throttled", []string{"tried again"}, true},
-		"Pricing out of reach":                {func(s *fakeaws.Server) { s.Cut("Pricing") }, "Unreachable", []string{"Pricing GetProducts", "us-east-1", "AWS_REGION"}, false},
-		"AWS out of reach":                    {func(s *fakeaws.Server) { s.Cut() }, "Unreachable", []string{"region us-east-1"}, true},
-		"a page of HTML with status 503":      {func(s *fakeaws.Server) { s.Down("EC2") }, "Garbled", []string{"an answer with HTTP status 503", "outage", "proxies"}, true},
-		"prices as HTML with status 503":      {func(s *fakeaws.Server) { s.Down("Pricing") }, "Garbled", []string{"Pricing GetProducts", "HTTP status 503"}, false},
-		"an answer that cannot be decoded":    {func(s *fakeaws.Server) { s.Garble("EC2") }, "Garbled", []string{"that cannot be decoded"}, true},
+		"DescribeInstanceTypes denied":         {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypes") }, "AccessDenied", []string{"EC2 DescribeInstanceTypes", "IAM policy"}, true},
+		"DescribeInstanceTypeOfferings denied": {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypeOfferings") }, "AccessDenied", []string{"DescribeInstanceTypeOfferings"}, true},
+		"spot prices denied":                   {func(s *fakeaws.Server) { s.Deny("DescribeSpotPriceHistory") }, "AccessDenied", []string{"DescribeSpotPriceHistory", "as much as on demand"}, false},
+		"on-demand prices denied":              {func(s *fakeaws.Server) { s.Deny("GetProducts") }, "AccessDenied", []string{"Pricing GetProducts", "was released with"}, false},
+		"throttling":                           {func(s *fakeaws.Server) { s.Throttle("EC2") }, "Throttled", []string{"tried again"}, true},
+		"Pricing unreachable":                  {func(s *fakeaws.Server) { s.Cut("Pricing") }, "Unreachable", []string{"Pricing GetProducts", "us-east-1", "AWS_REGION"}, false},
+		"AWS unreachable":                      {func(s *fakeaws.Server) { s.Cut() }, "Unreachable", []string{"region us-east-1"}, true},
+		"a page of HTML with status 503":       {func(s *fakeaws.Server) { s.Down("EC2") }, "Garbled", []string{"an answer with HTTP status 503", "outage", "proxies"}, true},
+		"prices as HTML with status 503":       {func(s *fakeaws.Server) { s.Down("Pricing") }, "Garbled", []string{"Pricing GetProducts", "HTTP status 503"}, false},
+		"an undecodable response":              {func(s *fakeaws.Server) { s.Garble("EC2") }, "Garbled", []string{"that cannot be decoded"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

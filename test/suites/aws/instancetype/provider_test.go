@@ -78,13 +78,13 @@ func TestAllocatableMatchesKarpenter(t *testing.T) {
 		class   *ec2v1.EC2NodeClass
 		options awsoptions.Options
 	}{
-		"AL2023 as it comes":                         {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
-		"AL2023 with another kubelet and its disks":  {nodeClass("gpu", kubelet), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
-		"Bottlerocket with a data volume":            {nodeClass("gpu", bottlerocket), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
-		"less memory lost, an interface held back":   {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.031, ReservedENIs: 1}},
-		"subnets in one zone":                        {nodeClass("gpu", func(c *ec2v1.EC2NodeClass) { c.Status.Subnets = c.Status.Subnets[1:2] }), awsoptions.Options{}},
-		"network interfaces of the class, one EFA's": {nodeClass("gpu", withEFA), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
-		"a reservation, which is left alone":         {nodeClass("gpu", reserved), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"AL2023 with defaults":                      {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"AL2023 with another kubelet and its disks": {nodeClass("gpu", kubelet), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"Bottlerocket with a data volume":           {nodeClass("gpu", bottlerocket), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"less memory overhead and a reserved ENI":   {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.031, ReservedENIs: 1}},
+		"subnets in one zone":                       {nodeClass("gpu", func(c *ec2v1.EC2NodeClass) { c.Status.Subnets = c.Status.Subnets[1:2] }), awsoptions.Options{}},
+		"network interfaces with EFA":               {nodeClass("gpu", withEFA), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"a capacity reservation, which is ignored":  {nodeClass("gpu", reserved), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -224,7 +224,7 @@ func TestTypesWithoutImageAreNotOffered(t *testing.T) {
 		class  *ec2v1.EC2NodeClass
 		reason string
 	}{
-		"images without a driver only": {nodeClass("standard", only(image("amd64", corev1.NodeSelectorOpDoesNotExist))), "NothingOffered"},
+		"only images without a driver": {nodeClass("standard", only(image("amd64", corev1.NodeSelectorOpDoesNotExist))), "NothingOffered"},
 		"no image":                     {nodeClass("none", only()), "NoImages"},
 		"no subnet":                    {nodeClass("nowhere", func(class *ec2v1.EC2NodeClass) { class.Status.Subnets = nil }), "NoSubnets"},
 	} {
