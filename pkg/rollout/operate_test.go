@@ -9,7 +9,7 @@ import (
 )
 
 // operate runs an operation as a user would: the API server counts the generation if the spec changed.
-func (w *imaginary) operate(t *testing.T, do func(*v1alpha1.GPUImageRollout) (string, error), want string) {
+func (w *simulation) operate(t *testing.T, do func(*v1alpha1.GPUImageRollout) (string, error), want string) {
 	t.Helper()
 	r := w.rollout.DeepCopy()
 	words, err := do(r)
@@ -20,7 +20,7 @@ func (w *imaginary) operate(t *testing.T, do func(*v1alpha1.GPUImageRollout) (st
 }
 
 // refuses checks that an operation is refused with the words.
-func (w *imaginary) refusesTo(t *testing.T, do func(*v1alpha1.GPUImageRollout) (string, error), want string) {
+func (w *simulation) refusesTo(t *testing.T, do func(*v1alpha1.GPUImageRollout) (string, error), want string) {
 	t.Helper()
 	r := w.rollout.DeepCopy()
 	if words, err := do(r); err == nil || !strings.Contains(err.Error(), want) || words != "" {
@@ -85,7 +85,7 @@ func TestAnImageIsPromotedWhileItIsTested(t *testing.T) {
 
 func TestARolloutThatIsNewCannotBeOperated(t *testing.T) {
 	t.Parallel()
-	w := newImaginary(release(1, "amd64"))
+	w := newSimulation(release(1, "amd64"))
 	w.refusesTo(t, Promote, "has not taken over EC2NodeClass gpu yet (the controller has not seen it yet; it needs imageRollouts.enabled=true in the chart)")
 	w.refusesTo(t, undo(""), "has not taken over EC2NodeClass gpu yet")
 	if o := OverviewOf(w.rollout); o.Step != "" || o.Since != nil || len(o.Stages) > 0 || o.Current != "" {

@@ -83,7 +83,7 @@ func TestToolsJudgeAGPUNodeClassByItsLatestGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantHealth("health", status.InProgressStatus, "Progressing")
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantHealth("health", status.CurrentStatus, "Healthy")
 
 	lost := snapshottest.Class("lost", 10)
@@ -91,6 +91,6 @@ func TestToolsJudgeAGPUNodeClassByItsLatestGeneration(t *testing.T) {
 	if err := w.Create(t.Context(), &lost); err != nil {
 		t.Fatal(err)
 	}
-	w.looks(controller)
+	w.reconcilesPools(controller)
 	w.wantHealth("lost", status.InProgressStatus, "Progressing")
 }
