@@ -16,7 +16,7 @@ GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons te
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node bench-scale fuzz lint lint-all fmt generate verify build image test-image sbom clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,9 @@ bench-go: ## Run the benchmarks of the packages
 
 bench-node: cluster-bin kubelet-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
 	go -C test run ./bench/node
+
+bench-launch: cluster-bin ## Measure how long 500 pods wait for a node each, with Karve and with Karpenter alone, and write _output/bench-launch.json
+	go -C test run ./bench/launch
 
 bench-scale: cluster-bin ## Measure what Karve costs on up to 5,000 nodes and 50,000 pods, Karpenter beside it, and write _output/bench-scale.json
 	go -C test run ./bench/scale/cmd/bench-scale

@@ -173,7 +173,7 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]re
 	}
 	records, left, dated := pods.Records(start, end, resolution)
 	if len(records) == 0 && len(left) == 0 {
-		return nil, nil, nil, fmt.Errorf("Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
+		return nil, nil, nil, fmt.Errorf("no pods are known: Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
 			"let it scrape kube-state-metrics, or name another time with --since", url, start.UTC().Format(time.RFC3339))
 	}
 	var notes []string
