@@ -79,8 +79,11 @@ func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 				return false, fmt.Sprintf("%+v", is)
 			}
 		}
+		if is.ObservedGeneration != class.Generation {
+			return false, fmt.Sprintf("of generation %d, not %d", is.ObservedGeneration, class.Generation)
+		}
 		n := len(is.Conditions)
-		is.Conditions = nil
+		is.Conditions, is.ObservedGeneration = nil, 0
 		return n == 4 && fmt.Sprintf("%+v", is) == fmt.Sprintf("%+v", want), fmt.Sprintf("%+v with %d conditions", is, n)
 	})
 }
