@@ -282,6 +282,7 @@ var pairs = []struct {
 
 	{rule: "status.conditions unique type", accept: conditions("Accepted", "Ready"), reject: conditions("Ready", "Ready"), message: "Duplicate value"},
 	{rule: "status.conditions maxItems", accept: conditions(numbered("C", 16)...), reject: conditions(numbered("C", 17)...), message: "must have at most 16 items"},
+	{rule: "status.observedGeneration minimum", accept: edits{"status.observedGeneration": 0}, reject: edits{"status.observedGeneration": -1}, message: "greater than or equal to 0"},
 	{rule: "status.nodes minimum", accept: edits{"status.nodes": 0}, reject: edits{"status.nodes": -1}, message: "greater than or equal to 0"},
 	{rule: "status.gpus minimum", accept: edits{"status.gpus": 0}, reject: edits{"status.gpus": -1}, message: "greater than or equal to 0"},
 	{rule: "status.replicas minimum", accept: edits{"status.replicas": 0}, reject: edits{"status.replicas": -1}, message: "greater than or equal to 0"},
