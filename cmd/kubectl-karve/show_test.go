@@ -46,7 +46,7 @@ karve_pod_gpu_sm_ratio{namespace="lab",pod="notebook-0",container="main",gpu="GP
 
 // silenced returns the cluster without any report of an agent, as with an old one.
 func silenced() *snapshot.Cluster {
-	c := overviewtest.Town()
+	c := overviewtest.Example()
 	for i := range c.Nodes {
 		delete(c.Nodes[i].Annotations, nodecontract.HoldersAnnotation)
 	}
@@ -59,7 +59,7 @@ func measured(t *testing.T) *overview.Overview {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := overview.Build(overviewtest.Town())
+	all := overview.Build(overviewtest.Example())
 	all.Measure(map[string]overview.Measured{"busy": m})
 	return all
 }
@@ -67,21 +67,21 @@ func measured(t *testing.T) *overview.Overview {
 // TestWhatIsShown compares what the verbs print of a cluster with testdata/show.
 func TestWhatIsShown(t *testing.T) {
 	t.Parallel()
-	town, none := overview.Build(overviewtest.Town()), overview.Build(snapshottest.Shared())
+	example, none := overview.Build(overviewtest.Example()), overview.Build(snapshottest.Shared())
 	inspect := func(o inspectOptions, all *overview.Overview, names ...string) func(*testing.T, streams) error {
 		return func(_ *testing.T, s streams) error { return o.print(s, all, names) }
 	}
 	nodes, pods := (*topOptions).nodes, (*topOptions).pods
 	for name, print := range map[string]func(*testing.T, streams) error{
-		"inspect":             inspect(inspectOptions{}, town),
-		"inspect-wide":        inspect(inspectOptions{output: output{"wide"}}, town),
-		"inspect-detail":      inspect(inspectOptions{detail: true}, town),
-		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{"wide"}}, town, "quad"),
-		"inspect-json":        inspect(inspectOptions{output: output{"json"}}, town, "busy"),
-		"inspect-yaml":        inspect(inspectOptions{output: output{"yaml"}}, town, "stale"),
+		"inspect":             inspect(inspectOptions{}, example),
+		"inspect-wide":        inspect(inspectOptions{output: output{"wide"}}, example),
+		"inspect-detail":      inspect(inspectOptions{detail: true}, example),
+		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{"wide"}}, example, "quad"),
+		"inspect-json":        inspect(inspectOptions{output: output{"json"}}, example, "busy"),
+		"inspect-yaml":        inspect(inspectOptions{output: output{"yaml"}}, example, "stale"),
 		"inspect-no-agents":   inspect(inspectOptions{detail: true}, overview.Build(silenced())),
 		"inspect-no-nodes":    inspect(inspectOptions{}, none),
-		"inspect-other-node":  inspect(inspectOptions{}, town, "nowhere"),
+		"inspect-other-node":  inspect(inspectOptions{}, example, "nowhere"),
 		"top-nodes":           func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
 		"top-nodes-by-idle": func(t *testing.T, s streams) error {
 			return (&topOptions{sortBy: "idle", output: output{"wide"}}).print(s, measured(t), nodes, nil)
@@ -203,8 +203,8 @@ func TestReplicasInARowAreARange(t *testing.T) {
 	}
 }
 
-// townServer starts an API server that serves the objects of a cluster, and the metrics of agents. It refuses the paths that contain one of the words in forbidden.
-func townServer(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
+// serve starts an API server that serves the objects of a cluster, and the metrics of agents. It refuses the paths that contain one of the words in forbidden.
+func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 	t.Helper()
 	c.Pods = append(c.Pods, agentPod("busy"), agentPod("quad"))
 	for i := range c.Nodes { // The commands read the clock, and fresh reports are to stay fresh.
@@ -297,7 +297,7 @@ func pageOf(list any, r *http.Request) []byte {
 
 // BenchmarkInspect reads 5,000 nodes, of which 1,250 are Karve's, and 55,000 pods from a server that has the answers ready, and prints the nodes.
 func BenchmarkInspect(b *testing.B) {
-	kubeconfig := townServer(b, snapshottest.Large(5000))
+	kubeconfig := serve(b, snapshottest.Large(5000))
 	inspect := func() {
 		var out, errOut bytes.Buffer
 		if status := run(b.Context(), []string{"inspect", "--kubeconfig", kubeconfig}, streams{strings.NewReader(""), &out, &errOut}); status != 0 || !strings.Contains(out.String(), "10000/12500 replicas") {
@@ -319,13 +319,13 @@ func agentPod(node string) corev1.Pod {
 
 func TestTheVerbsReadACluster(t *testing.T) {
 	t.Parallel()
-	kubeconfig := townServer(t, overviewtest.Town())
-	noProxy, noPods := townServer(t, overviewtest.Town(), "/proxy/"), townServer(t, overviewtest.Town(), "/v1/pods", "/v1/nodes")
-	regional := overviewtest.Town()
+	kubeconfig := serve(t, overviewtest.Example())
+	noProxy, noPods := serve(t, overviewtest.Example(), "/proxy/"), serve(t, overviewtest.Example(), "/v1/pods", "/v1/nodes")
+	regional := overviewtest.Example()
 	for i := range regional.Nodes {
 		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtinRegion
 	}
-	priced := townServer(t, regional)
+	priced := serve(t, regional)
 	for name, c := range map[string]struct {
 		args        string
 		kubeconfig  string

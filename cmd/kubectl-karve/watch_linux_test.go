@@ -93,7 +93,7 @@ func TestTheLiveViewFollowsKeysAndEnds(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- watchNodes(t.Context(), s.program, s.program, func(context.Context) (*overview.Overview, error) {
-			return overview.Build(overviewtest.Town()), nil
+			return overview.Build(overviewtest.Example()), nil
 		})
 	}()
 	s.await(t, "\x1b[?1049h")

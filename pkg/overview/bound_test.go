@@ -14,7 +14,7 @@ func never() bool { return false }
 
 func TestTheBoundIsWhatThePodsNeedAtLeast(t *testing.T) {
 	t.Parallel()
-	c := overviewtest.Town()
+	c := overviewtest.Example()
 	// The node that starts and the one that is not ready may not be changed. The former has room for ten of the 23 replicas that pods hold, and the node of others for
 	// three. A machine with one GPU holds the rest.
 	bound, ok := overview.Bound(c, never)
@@ -29,7 +29,7 @@ func TestTheBoundIsWhatThePodsNeedAtLeast(t *testing.T) {
 
 func TestThereIsNoBoundWithoutTimeOrNodes(t *testing.T) {
 	t.Parallel()
-	if bound, ok := overview.Bound(overviewtest.Town(), func() bool { return true }); ok {
+	if bound, ok := overview.Bound(overviewtest.Example(), func() bool { return true }); ok {
 		t.Errorf("without time the bound is %d", bound)
 	}
 	if bound, ok := overview.Bound(snapshottest.Shared(), never); ok {

@@ -26,11 +26,11 @@ var update = flag.Bool("update", false, "rewrite what is in testdata, for the di
 
 func TestAnOverviewHasWhatThereIs(t *testing.T) {
 	t.Parallel()
-	got, err := json.MarshalIndent(overview.Build(overviewtest.Town()), "", "  ")
+	got, err := json.MarshalIndent(overview.Build(overviewtest.Example()), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join("testdata", "town.json")
+	file := filepath.Join("testdata", "example.json")
 	if *update {
 		if err := os.WriteFile(file, append(got, '\n'), 0o600); err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func node(t *testing.T, o *overview.Overview, name string) *overview.Node {
 
 func TestPodsAndWhatIsIdleAddUpToThePriceOfANode(t *testing.T) {
 	t.Parallel()
-	o := overview.Build(overviewtest.Town())
+	o := overview.Build(overviewtest.Example())
 	sums := map[string]int64{}
 	for _, p := range o.Pods {
 		if p.MicroUSDPerHour != nil {
@@ -115,7 +115,7 @@ func TestStatesAreInWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cluster := overviewtest.Town()
+			cluster := overviewtest.Example()
 			for i := range cluster.Nodes {
 				if cluster.Nodes[i].Name == "garbled" {
 					cluster.Nodes[i].Status.Conditions = nil
@@ -132,7 +132,7 @@ func TestStatesAreInWords(t *testing.T) {
 
 func TestANodeThatWaitsForItsPoolToDecideNeverLeaves(t *testing.T) {
 	t.Parallel()
-	c := overviewtest.Town()
+	c := overviewtest.Example()
 	c.GPUNodeClasses[0].Spec.Consolidation.IdleAfter = v1alpha1.IdleNever
 	if n := node(t, overview.Build(c), "idle"); n.LeavesAt != nil || n.Message != "idle 3m" {
 		t.Errorf("%q, leaves at %v", n.Message, n.LeavesAt)
@@ -141,7 +141,7 @@ func TestANodeThatWaitsForItsPoolToDecideNeverLeaves(t *testing.T) {
 
 func TestOnlyOneNode(t *testing.T) {
 	t.Parallel()
-	o := overview.Build(overviewtest.Town())
+	o := overview.Build(overviewtest.Example())
 	one, ok := o.Only("busy")
 	if !ok || len(one.Nodes) != 1 || len(one.Pods) != 3 || one.Totals.ReplicasHeld != 4 || len(one.Pools) != 1 || one.Pools[0].Totals.Nodes != 1 {
 		t.Errorf("%t, %+v", ok, one)
@@ -194,7 +194,7 @@ func TestMetricsOfAgentsAreAdded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := overview.Build(overviewtest.Town())
+	o := overview.Build(overviewtest.Example())
 	o.Measure(map[string]overview.Measured{"busy": m})
 	busy := node(t, o, "busy")
 	if use := busy.Use(); use.UsedMiB == nil || *use.UsedMiB != 7300 || use.SMPercent == nil || *use.SMPercent != 31 {
@@ -230,7 +230,7 @@ func FuzzParseMetrics(f *testing.F) {
 func TestWhateverIsOnANodeTheOverviewIsMade(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		c := overviewtest.Town()
+		c := overviewtest.Example()
 		for i := range c.Nodes {
 			for _, key := range []string{nodecontract.HoldersAnnotation, nodecontract.UnusedSinceAnnotation, nodecontract.GPUsAnnotation, v1alpha1.PriceAnnotation, v1alpha1.IdleSinceAnnotation} {
 				if rapid.Bool().Draw(t, "changed") {

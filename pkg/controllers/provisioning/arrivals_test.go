@@ -72,7 +72,7 @@ func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newTown(t, "g4dn", "g5", "g6", "g6e")
+			w := newFakeCluster(t, "g4dn", "g5", "g6", "g6e")
 			w.pace = c.pace
 			if c.kubernetes {
 				w.scheduler = newKubeScheduler(w)
@@ -83,7 +83,7 @@ func TestPodsArriveOverAMinuteAtCostOfTheirBatches(t *testing.T) {
 }
 
 // arrive lets n pods arrive and compares the cost of the machines with that of the batches.
-func arrive(t *testing.T, w *town, n int) {
+func arrive(t *testing.T, w *fakeCluster, n int) {
 	t.Helper()
 	pods := arrivals(n)
 	came := 0
@@ -128,7 +128,7 @@ func arrive(t *testing.T, w *town, n int) {
 // ten needs eight.
 func TestBurstIsLaunchedInFewCloudResponses(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, "g4dn", "g5", "g6", "g6e")
+	w := newFakeCluster(t, "g4dn", "g5", "g6", "g6e")
 	w.pace.launches = 2 * time.Second
 	for _, pod := range arrivals(1000) {
 		w.come(pod)

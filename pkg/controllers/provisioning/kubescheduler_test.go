@@ -15,7 +15,7 @@ import (
 // NodeResourcesFit and NodeResourcesBalancedAllocation; the removal of nominations when no node has room (framework/preemption); and one attempt at a time,
 // which waits for its write.
 type kubeScheduler struct {
-	w      *town
+	w      *fakeCluster
 	random *rand.Rand
 	now    time.Time
 	pods   map[string]*queued
@@ -70,7 +70,7 @@ type bind struct {
 	node string
 }
 
-func newKubeScheduler(w *town) *kubeScheduler {
+func newKubeScheduler(w *fakeCluster) *kubeScheduler {
 	return &kubeScheduler{w: w, random: rand.New(rand.NewPCG(7, 7)), now: w.clock.Now(), filled: w.clock.Now(), tokens: burst, pods: map[string]*queued{}, nodes: map[string]*seatsOf{}}
 }
 

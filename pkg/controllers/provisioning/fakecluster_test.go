@@ -49,8 +49,8 @@ var (
 	asLocal   = pace{launches: 2 * time.Second, registers: 3 * time.Second, exposes: 4 * time.Second, initializes: 2 * time.Second, plans: 500 * time.Millisecond}
 )
 
-// town is an in-memory cluster whose clock the test controls. It is the controller's client, starts machines, and schedules pods like the default scheduler.
-type town struct {
+// fakeCluster is an in-memory cluster whose clock the test controls. It is the controller's client, starts machines, and schedules pods like the default scheduler.
+type fakeCluster struct {
 	client.Client // methods that are not implemented here are not called
 	t             *testing.T
 	clock         *clocktesting.FakeClock
@@ -78,14 +78,14 @@ type town struct {
 }
 
 // later delays a write of the controller until its plan is complete.
-func (w *town) later(write func()) {
+func (w *fakeCluster) later(write func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.writes = append(w.writes, write)
 }
 
 // podChanged notifies the controller of a pod.
-func (w *town) podChanged(pod *corev1.Pod) {
+func (w *fakeCluster) podChanged(pod *corev1.Pod) {
 	w.controller.batchPod(w.t.Context(), pod)
 	if pod.Spec.NodeName == "" {
 		w.due = w.clock.Now()
@@ -114,13 +114,13 @@ func asked(pod *corev1.Pod) vector {
 	return v
 }
 
-func newTown(t *testing.T, families ...string) *town {
+func newFakeCluster(t *testing.T, families ...string) *fakeCluster {
 	t.Helper()
 	types, err := builtin.InstanceTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &town{
+	w := &fakeCluster{
 		t: t, pace: asInCloud, opened: map[string]time.Time{}, exposed: map[string]bool{}, named: map[string]bool{}, inBatch: map[string]bool{}, clock: clocktesting.NewFakeClock(Now), types: types, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
 		classes: []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)},
 		pools: []karpv1.NodePool{Pool("gpu-shared", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared),
@@ -132,7 +132,7 @@ func newTown(t *testing.T, families ...string) *town {
 }
 
 // restart replaces the controller with a new one without memory.
-func (w *town) restart() {
+func (w *fakeCluster) restart() {
 	version := schema.GroupVersion{Group: NodeClassRef.Group, Version: "v1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
 	mapper.Add(version.WithKind(NodeClassRef.Kind), meta.RESTScopeRoot)
@@ -152,7 +152,7 @@ func (w *town) restart() {
 }
 
 // List lists what the controller reads.
-func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (w *fakeCluster) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	switch list := list.(type) {
 	case *karpv1.NodePoolList:
 		list.Items = slices.Clone(w.pools)
@@ -175,7 +175,7 @@ func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 }
 
 // Get returns a NodePool or the cloud's node class.
-func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (w *fakeCluster) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	if np, ok := o.(*karpv1.NodePool); ok {
 		for i := range w.pools {
 			if w.pools[i].Name == key.Name {
@@ -192,7 +192,7 @@ func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 }
 
 // Create creates a NodeClaim.
-func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (w *fakeCluster) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	claim := o.(*karpv1.NodeClaim)
 	w.mu.Lock()
 	known := w.named[claim.Name]
@@ -212,7 +212,7 @@ func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOpti
 }
 
 // Patch updates a NodeClaim's annotations.
-func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+func (w *fakeCluster) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
 	w.later(func() {
 		for _, claim := range w.claims {
 			if claim.Name == o.GetName() {
@@ -225,11 +225,11 @@ func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...cl
 }
 
 // Status returns a writer for nominations.
-func (w *town) Status() client.SubResourceWriter { return nominating{w: w} }
+func (w *fakeCluster) Status() client.SubResourceWriter { return nominating{w: w} }
 
 type nominating struct {
 	client.SubResourceWriter
-	w *town
+	w *fakeCluster
 }
 
 func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
@@ -242,7 +242,7 @@ func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ 
 }
 
 // come adds a pod.
-func (w *town) come(pod corev1.Pod) {
+func (w *fakeCluster) come(pod corev1.Pod) {
 	w.pods = append(w.pods, &pod)
 	w.byName[pod.Name] = &pod
 	if w.scheduler != nil {
@@ -252,7 +252,7 @@ func (w *town) come(pod corev1.Pod) {
 }
 
 // step advances the clock by a tick: machines start, the scheduler binds pods, and the controller plans when it is due.
-func (w *town) step() {
+func (w *fakeCluster) step() {
 	w.t.Helper()
 	w.clock.Step(tick)
 	now := w.clock.Now()
@@ -290,7 +290,7 @@ func (w *town) step() {
 }
 
 // noteBatch records the pods that the latest plan included first, and those that were bound before. With end, it records all that are left.
-func (w *town) noteBatch(end bool) {
+func (w *fakeCluster) noteBatch(end bool) {
 	var batch plantest.Batch
 	for _, pod := range w.pods {
 		switch name := snapshot.PodName(pod); {
@@ -311,7 +311,7 @@ func (w *town) noteBatch(end bool) {
 }
 
 // advance moves a machine to its next state if that is due, and reports whether the controller is notified.
-func (w *town) advance(claim *karpv1.NodeClaim) bool {
+func (w *fakeCluster) advance(claim *karpv1.NodeClaim) bool {
 	now := w.clock.Now()
 	age := now.Sub(claim.CreationTimestamp.Time)
 	openedAt, open := w.opened[claim.Name]
@@ -351,7 +351,7 @@ func (w *town) advance(claim *karpv1.NodeClaim) bool {
 }
 
 // seat nominates the pods that a machine was launched for, as the readiness controller does.
-func (w *town) seat(claim *karpv1.NodeClaim) {
+func (w *fakeCluster) seat(claim *karpv1.NodeClaim) {
 	m := &snapshot.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: snapshot.PromiseOf(claim.Annotations)}
 	var pods corev1.PodList
 	if err := w.List(w.t.Context(), &pods); err != nil {
@@ -371,7 +371,7 @@ func pointers(pods []corev1.Pod) []*corev1.Pod {
 }
 
 // nominate writes a nomination.
-func (w *town) nominate(name, node string) {
+func (w *fakeCluster) nominate(name, node string) {
 	switch pod := w.byName[name]; {
 	case pod == nil || pod.Spec.NodeName != "":
 	case w.scheduler != nil:
@@ -382,13 +382,13 @@ func (w *town) nominate(name, node string) {
 }
 
 // chosen returns the labels of the offering for which a NodeClaim was created.
-func (w *town) chosen(claim *karpv1.NodeClaim) map[string]string {
+func (w *fakeCluster) chosen(claim *karpv1.NodeClaim) map[string]string {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	return map[string]string{corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: capacityType}
 }
 
 // node creates or updates the Node of a NodeClaim after a step.
-func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim)) {
+func (w *fakeCluster) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim)) {
 	claim.Status.Conditions = nil
 	after(w.clock.Now())(claim)
 	at := slices.IndexFunc(w.types, func(t catalog.InstanceType) bool { return t.Name == claim.Labels[corev1.LabelInstanceTypeStable] })
@@ -399,7 +399,7 @@ func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.
 
 // schedule binds pods as the default scheduler does, in order of arrival: to the node for which a pod is nominated, or else to the least used one. It does not
 // use room that is reserved for nominated pods.
-func (w *town) schedule() {
+func (w *fakeCluster) schedule() {
 	held := map[string]*vector{}
 	for _, pod := range w.pods {
 		if node := pod.Status.NominatedNodeName; pod.Spec.NodeName == "" && node != "" && w.free[node] != nil {
@@ -440,7 +440,7 @@ func (w *town) schedule() {
 }
 
 // waiting returns the number of unbound pods.
-func (w *town) waiting() int {
+func (w *fakeCluster) waiting() int {
 	n := 0
 	for _, pod := range w.pods {
 		if pod.Spec.NodeName == "" {
@@ -451,7 +451,7 @@ func (w *town) waiting() int {
 }
 
 // bill returns the cost of all launched machines in micro-dollars per hour.
-func (w *town) bill() int64 {
+func (w *fakeCluster) bill() int64 {
 	var sum int64
 	for _, claim := range w.claims {
 		n, err := strconv.ParseInt(claim.Annotations[v1alpha1.PriceAnnotation], 10, 64)
@@ -464,7 +464,7 @@ func (w *town) bill() int64 {
 }
 
 // machines returns how many machines of each type were launched.
-func (w *town) machines() string {
+func (w *fakeCluster) machines() string {
 	count := map[string]int{}
 	for _, claim := range w.claims {
 		instanceType, _, _ := snapshot.ShapeOf(claim)

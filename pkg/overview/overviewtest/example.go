@@ -20,13 +20,13 @@ import (
 // Now is the time of the cluster.
 var Now = snapshottest.Now
 
-// Town returns a cluster with the NodePool gpu-shared, nodes of Karve in different states, a node that Karve did not launch, and pods that wait.
+// Example returns a cluster with the NodePool gpu-shared, nodes of Karve in different states, a node that Karve did not launch, and pods that wait.
 //
 // busy has a report of its agent, as has idle, which leaves in two minutes. silent has no agent, and the report of stale is an hour old. crowded has too many pods for a
 // report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service. starting has no Node yet, and sick is not
 // ready. other was not launched by Karve.
-func Town() *snapshot.Cluster {
-	t := town{snapshottest.Shared()}
+func Example() *snapshot.Cluster {
+	t := example{snapshottest.Shared()}
 	t.node("busy", 3*time.Hour)
 	t.pod("team", "infer-0", "busy", 2, "4Gi")
 	t.pod("team", "infer-1", "busy", 1, "4Gi")
@@ -78,12 +78,12 @@ func Town() *snapshot.Cluster {
 	return t.Cluster
 }
 
-type town struct{ *snapshot.Cluster }
+type example struct{ *snapshot.Cluster }
 
 // node adds a node with one GPU and ten replicas that has started.
-func (t town) node(name string, age time.Duration) { t.started(name, "g4dn.xlarge", age) }
+func (t example) node(name string, age time.Duration) { t.started(name, "g4dn.xlarge", age) }
 
-func (t town) started(name, instanceType string, age time.Duration) {
+func (t example) started(name, instanceType string, age time.Duration) {
 	machine := snapshottest.TypeNamed(instanceType)
 	claim := t.claim(name, instanceType, age, snapshottest.Initialized(Now.Add(-age)))
 	node := snapshottest.Node(claim, machine, 10*machine.GPU.Count, func(n *corev1.Node) {
@@ -94,7 +94,7 @@ func (t town) started(name, instanceType string, age time.Duration) {
 	t.Nodes = append(t.Nodes, node)
 }
 
-func (t town) claim(name, instanceType string, age time.Duration, edits ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+func (t example) claim(name, instanceType string, age time.Duration, edits ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	claim := snapshottest.Claim(name, &t.NodePools[0], snapshottest.TypeNamed(instanceType), edits...)
 	claim.CreationTimestamp = metav1.NewTime(Now.Add(-age))
 	t.NodeClaims = append(t.NodeClaims, claim)
@@ -102,7 +102,7 @@ func (t town) claim(name, instanceType string, age time.Duration, edits ...func(
 }
 
 // quad adds a node with four GPUs. One of them is out of service.
-func (t town) quad() {
+func (t example) quad() {
 	t.started("quad", "g4dn.12xlarge", 49*time.Hour)
 	t.pod("team", "wide-0", "quad", 3, "2Gi")
 	r := nodecontract.HoldersReport{AsOf: Now.Add(-time.Minute)}
@@ -116,7 +116,7 @@ func (t town) quad() {
 	t.annotate("quad", nodecontract.HoldersAnnotation, r.String())
 }
 
-func (t town) pod(namespace, name, node string, replicas int, memory string) {
+func (t example) pod(namespace, name, node string, replicas int, memory string) {
 	pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "300m", v1alpha1.ResourceGPUShared, strconv.Itoa(replicas)), snapshottest.Running(node))
 	pod.Namespace, pod.CreationTimestamp = namespace, metav1.NewTime(Now.Add(-4*time.Hour))
 	pod.Status.StartTime = new(metav1.NewTime(Now.Add(-4 * time.Hour)))
@@ -126,7 +126,7 @@ func (t town) pod(namespace, name, node string, replicas int, memory string) {
 	t.Pods = append(t.Pods, pod)
 }
 
-func (t town) waits(name string, since time.Duration, memory string) {
+func (t example) waits(name string, since time.Duration, memory string) {
 	pod := snapshottest.Pod(name)
 	pod.CreationTimestamp = metav1.NewTime(Now.Add(-since))
 	if memory != "" {
@@ -135,7 +135,7 @@ func (t town) waits(name string, since time.Duration, memory string) {
 	t.Pods = append(t.Pods, pod)
 }
 
-func (t town) edit(node string, edit func(*corev1.Node)) {
+func (t example) edit(node string, edit func(*corev1.Node)) {
 	for i := range t.Nodes {
 		if t.Nodes[i].Name == node {
 			edit(&t.Nodes[i])
@@ -145,7 +145,7 @@ func (t town) edit(node string, edit func(*corev1.Node)) {
 	panic(fmt.Sprintf("there is no node %s", node))
 }
 
-func (t town) annotate(node, key, value string) {
+func (t example) annotate(node, key, value string) {
 	t.edit(node, func(n *corev1.Node) {
 		n.Annotations = maps.Clone(n.Annotations)
 		n.Annotations[key] = value
@@ -153,7 +153,7 @@ func (t town) annotate(node, key, value string) {
 }
 
 // report adds the report of an agent that looked a minute before the age.
-func (t town) report(node string, age time.Duration, holders ...nodecontract.GPUHolder) {
+func (t example) report(node string, age time.Duration, holders ...nodecontract.GPUHolder) {
 	t.annotate(node, nodecontract.HoldersAnnotation, reportOf(node, age, holders...).String())
 }
 
