@@ -92,8 +92,6 @@ func (w *world) does(t *testing.T, args ...string) string {
 func TestKubectlKarve(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("explain", w.explain) // They are parallel, so they begin when the objects are applied.
-	t.Run("doctor", w.doctor)
 	const types = "--instance-types=test/harness/cluster/instance-types.json"
 	before := w.does(t, "karve", "plan", "-f", "examples", types)
 	w.does(t, "apply", "-f", "examples")
@@ -141,12 +139,16 @@ func TestKubectlKarve(t *testing.T) {
 		})
 		t.Run("version", func(t *testing.T) {
 			t.Parallel()
-			if out := w.does(t, "karve", "version"); strings.TrimSpace(out) == "" || strings.Count(out, "\n") != 1 {
+			out := w.does(t, "karve", "version")
+			if client, controller, _ := strings.Cut(out, "\n"); !strings.HasPrefix(client, "Client: ") || !strings.HasPrefix(controller, "Controller: - (") {
 				t.Errorf("the version is %q", out)
 			}
 		})
+		t.Run("explain", w.explain)
+		t.Run("doctor", w.doctor)
 		t.Run("the API server rejects the same objects", w.verdicts)
 	})
+	w.does(t, "delete", "-f", "examples/deployment.yaml") // Its pods would be bound to the node.
 	t.Run("inspect, top and nodes show a running node", w.shows)
 }
 
