@@ -138,6 +138,7 @@ func (f *packer) addBatches() {
 			}
 		}
 		switch {
+		case len(b.pods) == 0: // Machines need not be tried for it.
 		case class.Blocked != nil:
 			f.refuse(b.pods, *class.Blocked)
 		case b.request.Negative() || class.GPUMemoryBytes < 0 || slices.ContainsFunc(class.Quotas, func(a planner.Amount) bool { return a.Count < 0 }):
