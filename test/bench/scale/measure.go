@@ -55,7 +55,9 @@ const (
 )
 
 // Columns lists all columns in the order of the table.
-var Columns = []Column{RSS, IdleRSS, IdleCores, ChurnCores, BurstCores, EndedCores, IdleRequests, FirstPlan, BurstToLastClaim, BurstClaims, Look, Decision}
+var Columns = append([]Column{
+	RSS, IdleRSS, IdleCores, ChurnCores, BurstCores, EndedCores, IdleRequests, FirstPlan, BurstToLastClaim, BurstClaims, Look, Decision,
+}, verbColumns()...)
 
 // Times holds the durations of the phases.
 type Times struct {
@@ -162,7 +164,7 @@ func (m *measurement) bursts(ctx context.Context, t Times) error {
 	return nil
 }
 
-// restarts kills the program, creates pods and starts the program again while they are pending.
+// restarts kills the program, creates pods, measures the commands of kubectl-karve while they are pending, and starts the program again.
 func (m *measurement) restarts(ctx context.Context, t Times) error {
 	if err := m.collect(ctx); err != nil {
 		return err
@@ -171,6 +173,9 @@ func (m *measurement) restarts(ctx context.Context, t Times) error {
 		return err
 	}
 	if err := m.Burst(ctx, m.size.late(), late); err != nil {
+		return err
+	}
+	if err := m.commands(ctx); err != nil {
 		return err
 	}
 	began, planned := time.Now(), make(chan time.Duration, 1)

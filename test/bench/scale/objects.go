@@ -34,7 +34,7 @@ const (
 	kwokGroup   = "karpenter.kwok.sh"
 	kwokKind    = "KWOKNodeClass"
 	terminates  = "karpenter.sh/termination" // Karpenter's finalizer
-	daemonSet   = "agent"
+	daemonSet   = "karve-node"
 	kubeSystem  = "kube-system"
 	leases      = "kube-node-lease"
 	providerIDs = "kwok://" // the prefix that Karpenter's kwok provider uses

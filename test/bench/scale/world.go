@@ -46,6 +46,8 @@ type World struct {
 	fleet *fleet
 	// originals holds what the objects that are written to etcd are copies of.
 	originals originals
+	// stopAgents stops the server of the agents' metrics.
+	stopAgents func() error
 
 	// plays is true if the World processes NodeClaims in place of Karpenter.
 	plays   bool
@@ -142,6 +144,9 @@ const typesFile = "test/harness/cluster/instance-types.json"
 
 // Stop stops the cluster and removes its folder. KARVE_KEEP_CLUSTER=1 keeps the folder.
 func (w *World) Stop() error {
+	if w.stopAgents != nil {
+		_ = w.stopAgents() // It is only read from.
+	}
 	if w.cancel != nil {
 		w.cancel()
 		w.queue.ShutDown()
@@ -279,6 +284,11 @@ func (w *World) makeOriginals(ctx context.Context) error {
 			return fmt.Errorf("deleting %T %s: %w", last, last.GetName(), err)
 		}
 	}
+	host, port, err := w.agents(ctx)
+	if err != nil {
+		return err
+	}
+	reportAt(o.daemon, host, port)
 	w.originals = o
 	return nil
 }

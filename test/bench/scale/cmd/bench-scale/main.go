@@ -53,6 +53,9 @@ func run(ctx context.Context, only, out string, costs bool) error {
 			return err
 		}
 	}
+	if _, err := scale.BuildPlugin(ctx); err != nil && !costs {
+		return err
+	}
 	began := time.Now()
 	if costs {
 		all, err := scale.Costs(ctx, func(format string, args ...any) {
