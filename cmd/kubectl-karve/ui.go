@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/snapshot"
@@ -53,20 +54,27 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	m, err := o.plan.machines(ctx, c)
+	clk := clock.RealClock{}
+	types, err := ui.NewCatalog(ctx, clk, func(ctx context.Context) (cloud.Catalog, string, error) {
+		m, err := o.plan.machines(ctx, c)
+		if !m.builtin {
+			m.note = ""
+		}
+		return m.Catalog, m.note, err
+	})
 	if err != nil {
 		return err
 	}
 	klog.SetLogger(logr.Discard()) // The page says it if the cluster cannot be read.
-	gatherer, err := gather.Open(ctx, c.config, m, replicasTimeout)
+	read, err := gather.Open(ctx, c.config, types, replicasTimeout)
 	if err != nil {
 		return err
 	}
 	token := rand.Text()
 	server := ui.New(ui.Config{
-		Cluster: clusterName(o.plan.kube), Read: gatherer.Cluster, Clock: clock.RealClock{}, Admit: ui.Token(token),
+		Cluster: clusterName(o.plan.kube), Read: read, Note: types.Note, Clock: clk, Admit: ui.Token(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
-			return explain.New(c, explain.DefaultSettings(clock.RealClock{}))
+			return explain.New(c, explain.DefaultSettings(clk))
 		},
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
@@ -76,8 +84,8 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if _, err := fmt.Fprintf(s.out, "http://%s/#token=%s\n", listener.Addr(), token); err != nil {
 		return err
 	}
-	if m.note != "" {
-		fmt.Fprintf(s.err, "note: %s\n", m.note)
+	if note := types.Note(); note != "" {
+		fmt.Fprintf(s.err, "note: %s\n", note)
 	}
 	fmt.Fprintln(s.err, "Open this URL. Ctrl-C ends the page.")
 	return server.Serve(ctx, listener)

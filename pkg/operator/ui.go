@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
@@ -30,6 +31,7 @@ type UIOptions struct {
 	Port              int
 	ProbeAddress      string
 	InstanceTypesFile string
+	Namespace         string
 	ReplicasTimeout   time.Duration
 	NotReadyTimeout   time.Duration
 	GPUFaultTimeout   time.Duration
@@ -41,7 +43,8 @@ type UIOptions struct {
 func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Port, "port", 8082, "port of the page, on the loopback interface only: reach it with kubectl port-forward, or with a proxy in the same pod")
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "address that serves /healthz")
-	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of those that the controller publishes")
+	fs.StringVar(&o.Namespace, "karve-namespace", "karve-system", "namespace of the controller, which publishes its instance types and prices there")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "that of the controller")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "that of the controller")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "that of the controller")
@@ -52,13 +55,6 @@ func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 // ServeUI serves the web page until the context ends, to those whom the API server authenticates by their bearer token and allows to get paths below /karve/. It reads
 // the cluster with the rights of the process.
 func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOptions) error {
-	types, err := readInstanceTypes(o.InstanceTypesFile)
-	if err == nil && types == nil {
-		types, err = builtin.InstanceTypes()
-	}
-	if err != nil {
-		return err
-	}
 	used, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -67,17 +63,24 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	if err != nil {
 		return fmt.Errorf("asking the API server who may see the page: %w", err)
 	}
-	gatherer, err := gather.Open(ctx, config, cloud.SameForAll(types), o.ReplicasTimeout)
-	if err != nil {
-		return err
-	}
 	live, err := client.New(config, client.Options{HTTPClient: used})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	clk := clock.RealClock{}
+	types, err := ui.NewCatalog(ctx, clk, func(ctx context.Context) (cloud.Catalog, string, error) { return o.catalog(ctx, live) })
+	if err != nil {
+		return err
+	}
+	if note := types.Note(); note != "" {
+		log.Info("The controller's instance types are not known yet", "reason", note)
+	}
+	read, err := gather.Open(ctx, config, types, o.ReplicasTimeout)
+	if err != nil {
+		return err
+	}
 	server := ui.New(ui.Config{
-		Read: gatherer.Cluster, Clock: clk,
+		Read: read, Note: types.Note, Clock: clk,
 		Admit: func(next http.Handler) (http.Handler, error) { return filter(log, next) },
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			settings := explain.Settings{
@@ -107,4 +110,24 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	}()
 	log.Info("Serving the page", "address", listener.Addr().String())
 	return server.Serve(ctx, listener)
+}
+
+// builtinRegion is the region of the built-in prices.
+const builtinRegion = "us-east-1"
+
+// catalog returns the instance types of the file, or those that the controller has published. Without them, it returns the built-in ones and a note for users.
+func (o *UIOptions) catalog(ctx context.Context, live client.Reader) (cloud.Catalog, string, error) {
+	given, err := readInstanceTypes(o.InstanceTypesFile)
+	if err != nil {
+		return nil, "", err
+	}
+	if given != nil {
+		return cloud.SameForAll(given), "", nil
+	}
+	listed, _, missing, err := published.Find(ctx, live, o.Namespace)
+	if err != nil || missing == "" {
+		return listed, "", err
+	}
+	types, err := builtin.InstanceTypes()
+	return cloud.SameForAll(types), missing + ", so zones and prices are those of " + builtinRegion, err
 }

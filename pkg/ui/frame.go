@@ -32,9 +32,12 @@ type rows struct {
 type head struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Problem says why the cluster cannot be read. It is "" if it can.
-	Problem string          `json:"problem,omitempty"`
-	Pools   []overview.Pool `json:"pools"`
-	Totals  overview.Totals `json:"totals"`
+	Problem string `json:"problem,omitempty"`
+	// Note says where prices come from, if not from the controller.
+	Note  string          `json:"note,omitempty"`
+	Pools []overview.Pool `json:"pools"`
+	// Totals are nil if the cluster was never read.
+	Totals *overview.Totals `json:"totals,omitempty"`
 	// HeadroomReplicas is how many replicas are to be kept free. It is nil if that is not known yet.
 	HeadroomReplicas *int64 `json:"headroomReplicas,omitempty"`
 }
@@ -59,7 +62,7 @@ type gone struct {
 }
 
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
-func newFrame(name string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
+func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
 	o.Totals.BoundMicroUSDPerHour = e.bound
 	for i := range o.Waiting {
@@ -76,7 +79,7 @@ func newFrame(name string, c *snapshot.Cluster, x func() *explain.Explainer, e *
 	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
 		return nil, err
 	}
-	f.head, err = json.Marshal(head{Cluster: name, Pools: o.Pools, Totals: o.Totals, HeadroomReplicas: e.headroom})
+	f.head, err = json.Marshal(head{Cluster: name, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
 	return f, err
 }
 

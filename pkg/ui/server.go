@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log"
@@ -34,6 +35,8 @@ type Config struct {
 	Read func(context.Context) (*snapshot.Cluster, error)
 	// Explain returns what explains the pods and nodes of a cluster that was read. It is called when somebody asks.
 	Explain func(*snapshot.Cluster) *explain.Explainer
+	// Note says for users where prices come from, and "" if there is nothing to say.
+	Note func() string
 	// Admit wraps the handler of all paths below Prefix, and refuses requests of those who may not see the cluster.
 	Admit func(http.Handler) (http.Handler, error)
 	Clock clock.WithTicker
@@ -205,7 +208,7 @@ func (s *Server) estimating(ctx context.Context) {
 				if before.problem != "" {
 					return before, nil
 				}
-				return newFrame(s.config.Cluster, before.cluster, before.explainer, e)
+				return newFrame(s.config.Cluster, s.config.Note(), before.cluster, before.explainer, e)
 			})
 			select {
 			case <-ctx.Done():
@@ -228,9 +231,23 @@ func (s *Server) wanted() bool {
 	return s.watching > 0 || s.now == nil
 }
 
+// longest is how long the cluster may take to answer.
+const longest = 30 * time.Second
+
+// read reads the cluster, but not for longer than an API server takes that answers.
+func (s *Server) read(ctx context.Context) (*snapshot.Cluster, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the cluster has not answered for %s", longest))
+	defer stop()
+	c, err := s.config.Read(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return c, err
+}
+
 // look reads the cluster, and shows it if it has changed.
 func (s *Server) look(ctx context.Context) {
-	c, err := s.config.Read(ctx)
+	c, err := s.read(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -241,7 +258,7 @@ func (s *Server) look(ctx context.Context) {
 		case before != nil && before.problem == "" && c.Generation != 0 && c.Generation == before.cluster.Generation:
 			return before, nil
 		}
-		return newFrame(s.config.Cluster, c, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
+		return newFrame(s.config.Cluster, s.config.Note(), c, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
 	})
 }
 

@@ -46,22 +46,30 @@ type source struct {
 	is    atomic.Pointer[snapshot.Cluster]
 	fails atomic.Pointer[error]
 	reads atomic.Int32
+	// silent makes reads wait until their context ends.
+	silent atomic.Bool
 }
 
-func (s *source) read(context.Context) (*snapshot.Cluster, error) {
+func (s *source) read(ctx context.Context) (*snapshot.Cluster, error) {
 	s.reads.Add(1)
+	if s.silent.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if err := s.fails.Load(); err != nil {
 		return nil, *err
 	}
 	return s.is.Load(), nil
 }
 
+func (s *source) note() string { return "the prices are of a test" }
+
 const token = "a-token"
 
 func serve(t *testing.T, s *source) http.Handler {
 	t.Helper()
 	server := ui.New(ui.Config{
-		Cluster: "test", Read: s.read, Clock: clock.RealClock{}, Admit: ui.Token(token),
+		Cluster: "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.Token(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			return explain.New(c, explain.DefaultSettings(clock.RealClock{}))
 		},
@@ -109,7 +117,7 @@ func body(t *testing.T, r *http.Response) string {
 	return string(text)
 }
 
-func TestAnswersAre(t *testing.T) {
+func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{
 		"overview": "/karve/overview", "sweep": "/karve/sweep?replicas=4", "node": "/karve/explain?node=node-0", "pod": "/karve/explain?pod=default/waits-000",
@@ -154,7 +162,7 @@ func TestAnswersAre(t *testing.T) {
 	}
 }
 
-func TestOnlyWhoHasTheTokenOnThisComputerSeesTheCluster(t *testing.T) {
+func TestServerRequiresTokenAndLoopbackHost(t *testing.T) {
 	t.Parallel()
 	handler := serve(t, of(small()))
 	header := func(key, value string) func(*http.Request) { return func(r *http.Request) { r.Header.Set(key, value) } }
@@ -218,8 +226,8 @@ func TestOnlyWhoHasTheTokenOnThisComputerSeesTheCluster(t *testing.T) {
 	}
 }
 
-// TestThePageIsOfItsOwnFiles checks what a browser would refuse or load from elsewhere.
-func TestThePageIsOfItsOwnFiles(t *testing.T) {
+// TestPageLoadsOnlyItsOwnFiles checks what a browser would refuse or load from elsewhere.
+func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	handler := serve(t, of(small()))
 	files, err := filepath.Glob("web/*")
@@ -246,8 +254,8 @@ func TestThePageIsOfItsOwnFiles(t *testing.T) {
 	}
 }
 
-// TestEventsSayWhatDiffers follows a cluster from one tab while others follow it too.
-func TestEventsSayWhatDiffers(t *testing.T) {
+// TestEventsSendWhatDiffers follows a cluster from one tab while others follow it too.
+func TestEventsSendWhatDiffers(t *testing.T) {
 	t.Parallel()
 	s := of(small())
 	server := httptest.NewServer(serve(t, s))
@@ -309,13 +317,51 @@ func TestEventsSayWhatDiffers(t *testing.T) {
 	}
 }
 
+// TestUnreadClusterHasNoNumbers looks at a cluster that could never be read: zeros would look like those of an empty cluster.
+func TestUnreadClusterHasNoNumbers(t *testing.T) {
+	t.Parallel()
+	s := &source{}
+	s.fails.Store(new(errors.New("nodes is forbidden")))
+	handler := serve(t, s)
+	want := `{"whole":true,"overview":{"cluster":"test","problem":"nodes is forbidden","pools":[]}}` + "\n"
+	if got := body(t, get(handler, "/karve/overview")); got != want {
+		t.Errorf("the overview is %s, want %s", got, want)
+	}
+	for _, path := range []string{"/karve/sweep?replicas=4", "/karve/explain?node=a"} {
+		if r := get(handler, path); r.StatusCode != http.StatusServiceUnavailable || body(t, r) != "nodes is forbidden\n" {
+			t.Errorf("%s: status %d", path, r.StatusCode)
+		}
+	}
+}
+
+// TestSilentClusterIsReported reads a cluster that does not answer.
+func TestSilentClusterIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := of(small())
+		s.silent.Store(true)
+		handler := serve(t, s)
+		if got := body(t, get(handler, "/karve/overview")); !strings.Contains(got, `"problem":"the cluster has not answered for 30s"`) {
+			t.Errorf("the overview is %.300s", got)
+		}
+		s.silent.Store(false)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		go get(handler, "/karve/events", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		time.Sleep(time.Minute)
+		if got := body(t, get(handler, "/karve/overview")); strings.Contains(got, "problem") || !strings.Contains(got, `"totals"`) {
+			t.Errorf("when it answers, the overview is %.300s", got)
+		}
+	})
+}
+
 func list(v any) []any {
 	l, _ := v.([]any)
 	return l
 }
 
-// TestNobodyWatchesNobodyReads checks that a cluster is read once for all tabs, and not while there are none.
-func TestNobodyWatchesNobodyReads(t *testing.T) {
+// TestClusterIsReadOnlyWhileWatched checks that a cluster is read once for all tabs, and not while there are none.
+func TestClusterIsReadOnlyWhileWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := of(Shared())

@@ -2,10 +2,13 @@ package gather
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -14,11 +17,40 @@ import (
 
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/snapshot"
 )
 
-// Open returns a Gatherer that follows a cluster with informers of its own until the context ends, for those who look at a cluster for long without a manager. It
-// returns an error if the cluster cannot be read now, because informers would try forever.
-func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (*Gatherer, error) {
+// Open returns a function that reads a cluster, for those who look at it for long without a manager. Informers follow the cluster until the context ends. Open returns
+// an error if the cluster cannot be read now, because informers would try forever. The function returns an error while the API server does not answer.
+func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (func(context.Context) (*snapshot.Cluster, error), error) {
+	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	g, err := follower(ctx, config, catalog, replicasTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (*snapshot.Cluster, error) {
+		if err := answers(ctx, asked.RESTClient()); err != nil {
+			return nil, err
+		}
+		return g.Cluster(ctx)
+	}, nil
+}
+
+// answers returns an error if the API server does not answer. Informers keep what they know then.
+func answers(ctx context.Context, api rest.Interface) error {
+	err := api.Get().AbsPath("/version").Do(ctx).Error()
+	var refused apierrors.APIStatus
+	if err == nil || errors.As(err, &refused) {
+		return nil // Who may not ask for the version has an answer, too.
+	}
+	return fmt.Errorf("the API server does not answer: %w", err)
+}
+
+// follower returns a Gatherer with informers of its own.
+func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err

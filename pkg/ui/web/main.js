@@ -54,7 +54,7 @@ function draw(again = false) {
   map.show(groups, { compact: compact(), selected: state.node || model.pods.get(state.pod)?.node, again });
   const filtered = state.q || state.pool || state.namespace || state.state;
   setText(byId("shown"), filtered ? `${count(shown)} of ${count(model.nodes.size)} nodes` : "");
-  byId("empty").hidden = shown > 0;
+  byId("empty").hidden = shown > 0 || !model.overview.totals;
   setText(byId("empty"), filtered && model.nodes.size ? "No node matches the filters." : "There is no node with shared GPUs yet. Karve launches nodes when pods wait for replicas.");
   byId("view").setAttribute("aria-pressed", String(compact()));
 }
@@ -91,23 +91,23 @@ function drawLegend(namespaces) {
 }
 
 function drawTiles() {
-  const { totals, headroomReplicas, problem } = model.overview;
-  const t = totals;
-  const partly = t.unpricedNodes ? `, without ${plural(t.unpricedNodes, "node")}` : "";
+  const { totals, headroomReplicas, problem, note } = model.overview;
+  const t = totals ?? {}; // Nothing is known of a cluster that was never read.
+  const partly = t.unpricedNodes ? `\nwithout ${plural(t.unpricedNodes, "node")}` : "";
   const priced = t.unpricedNodes !== t.nodes || t.nodes === 0 ? t.microUSDPerHour : undefined;
   setText(byId("price"), usd(priced));
   const bound = t.boundMicroUSDPerHour;
-  const above = bound > 0 && priced !== undefined ? (priced > bound * 1.0005 ? ` · ${percent(priced - bound, bound)} above` : model.waiting.size ? "" : " · optimal") : "";
+  const above = bound > 0 && priced !== undefined ? (priced > bound * 1.0005 ? `\n${percent(priced - bound, bound)} above it` : model.waiting.size ? "" : "\noptimal") : "";
   setText(byId("bound"), `bound ${usd(bound)}${above}${partly}`);
   byId("bound").title = `At least ${usd(bound)} an hour, whatever nodes hold these pods. Now ${month(priced)} a month.`;
-  const free = t.replicas - t.replicasHeld;
+  const free = totals && t.replicas - t.replicasHeld;
   setText(byId("used"), count(t.replicasHeld));
   setText(byId("of"), "of " + count(t.replicas));
-  setText(byId("free"), `${count(free)} free · headroom ${count(headroomReplicas)}`);
+  setText(byId("free"), `${count(free)} free\nheadroom ${count(headroomReplicas)}`);
   const [held, kept] = byId("meter").children;
   held.style.width = (t.replicas ? (100 * t.replicasHeld) / t.replicas : 0) + "%";
-  kept.style.width = (t.replicas ? (100 * Math.min(free, headroomReplicas ?? 0)) / t.replicas : 0) + "%";
-  setText(byId("waiting").firstElementChild, count(model.waiting.size));
+  kept.style.width = (t.replicas ? (100 * Math.min(free ?? 0, headroomReplicas ?? 0)) / t.replicas : 0) + "%";
+  setText(byId("waiting").firstElementChild, count(totals && model.waiting.size));
   const reasons = new Map();
   for (const pod of model.waiting.values()) {
     const why = pod.nominatedNode ? "Nominated" : pod.reason || "Not planned yet";
@@ -122,18 +122,19 @@ function drawTiles() {
     unused = (unused ?? 0) + (pod.microUSDPerHour ?? 0);
   }
   setText(byId("unused"), usd(idle === undefined ? undefined : idle + (unused ?? 0)));
-  setText(byId("unused-note"), `free replicas ${usd(idle)}${known ? ` · unused pods ${usd(unused)}` : ""}`);
+  setText(byId("unused-note"), `free replicas ${usd(idle)}${known ? `\nunused pods ${usd(unused)}` : ""}`);
   setText(byId("nodes"), count(t.nodes));
   const tones = new Map([...model.nodes.values()].map((node) => [node.severity === "idle" ? "Idle" : node.state, node.severity]));
   byId("states").replaceChildren(...model.states().map(({ state: name, nodes }) => h("li", {}, h("button", { type: "button", class: "chip " + (tones.get(name) ?? ""), "aria-pressed": String(state.state === name), data: { state: name } }, `${count(nodes)} ${name}`))));
   setText(byId("cluster"), model.overview.cluster ?? "");
-  showBanner(problem);
-  document.title = `Karve ${usd(priced)} /h${t.nodes ? "" : " – no nodes"}`;
+  say("banner", problem && (totals ? `The cluster cannot be read, and this is as it was: ${problem}` : `The cluster cannot be read: ${problem}`));
+  say("note", note && `Note: ${note}.`);
+  document.title = `Karve ${usd(priced)} /h${t.nodes === 0 ? " – no nodes" : ""}`;
 }
 
-function showBanner(text) {
-  byId("banner").hidden = !text;
-  setText(byId("banner"), text ?? "");
+function say(id, text) {
+  byId(id).hidden = !text;
+  setText(byId(id), text || "");
 }
 
 function update(data) {
@@ -147,7 +148,7 @@ function update(data) {
   drawLegend(namespaces);
   drawTiles();
   draw(again);
-  sweep.update(model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${model.overview.totals.replicasHeld}` : "");
+  sweep.update(model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${model.overview.totals?.replicasHeld}` : "");
   if (first) {
     sweep.set(state.replicas);
     showPanel(false);

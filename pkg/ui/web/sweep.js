@@ -77,22 +77,24 @@ export class Sweep {
     setText(byId("replicas-value"), String(n));
     this.#slider.setAttribute("aria-valuetext", row ? `${n} replicas, ${usd(row.microUSDPerHour)} an hour` : `${n} replicas`);
     setText(byId("sweep-price"), row ? usd(row.microUSDPerHour) : unknown);
-    setText(byId("sweep-note"), row ? note(row) : this.#pods === "" ? "no pods" : "planning …");
-    const complete = [...this.#rows.values()].filter((r) => !r.unplacedPods);
-    const least = Math.min(...complete.map((r) => r.microUSDPerHour));
+    // Pods that no number of replicas helps do not make a number worse than the others.
+    const fewest = Math.min(...[...this.#rows.values()].map((r) => r.unplacedPods ?? 0));
+    const lacks = (r) => (r.unplacedPods ?? 0) > fewest;
+    const least = Math.min(...[...this.#rows.values()].filter((r) => !lacks(r)).map((r) => r.microUSDPerHour));
+    setText(byId("sweep-note"), row ? note(row, this.#rows.size > 1 && !lacks(row) && row.microUSDPerHour === least) : this.#pods === "" ? "no pods" : "planning …");
     // A GPU for each pod costs many times the least. Such bars are cut off, or all others would look alike.
     const top = Math.max(1, Math.min(4 * least, Math.max(...[...this.#rows.values()].map((r) => r.microUSDPerHour))));
     this.#bars.forEach((bar, i) => {
       const r = this.#rows.get(i + 1);
-      bar.className = (i + 1 === n ? "at " : "") + (r ? (r.unplacedPods ? "partial" : r.microUSDPerHour === least ? "least" : "known") : "") + (r && r.microUSDPerHour > top ? " over" : "");
+      bar.className = (i + 1 === n ? "at " : "") + (r ? (lacks(r) ? "partial" : r.microUSDPerHour === least ? "least" : "known") : "") + (r && r.microUSDPerHour > top ? " over" : "");
       bar.style.height = r ? Math.min(100, Math.max(6, (100 * r.microUSDPerHour) / top)) + "%" : "";
       bar.title = r ? `${i + 1}: ${usd(r.microUSDPerHour)} /h, ${plural(r.machines, "machine")}` : String(i + 1);
     });
   }
 }
 
-function note(row) {
-  const parts = [plural(row.machines, "machine")];
+function note(row, least) {
+  const parts = [plural(row.machines, "machine") + (least ? ", the least" : "")];
   if (row.unplacedPods) parts.push(`${count(row.unplacedPods)} without a place`);
-  return parts.join(" · ");
+  return parts.join("\n");
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +170,20 @@ func (p *tab) clean(server, token string) {
 	}
 	for _, what := range p.wrong {
 		p.Errorf("the browser says: %s", what)
+	}
+}
+
+// picture writes what the tab shows to a file in the folder in KARVE_SCREENSHOTS, if it is set.
+func picture(p *tab, name string) {
+	p.Helper()
+	folder := os.Getenv("KARVE_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	var png []byte
+	p.run(chromedp.CaptureScreenshot(&png))
+	if err := os.WriteFile(filepath.Join(folder, name+".png"), png, 0o600); err != nil {
+		p.Fatal(err)
 	}
 }
 

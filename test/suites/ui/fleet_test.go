@@ -71,7 +71,7 @@ func serve(t *testing.T, shown *snapshot.Cluster) (string, *source) {
 	c.show(shown)
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: "test", Clock: clk, Admit: ui.Token(token), Read: func(context.Context) (*snapshot.Cluster, error) { return c.is.Load(), nil },
+		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return "" }, Read: func(context.Context) (*snapshot.Cluster, error) { return c.is.Load(), nil },
 		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -90,8 +90,8 @@ func serve(t *testing.T, shown *snapshot.Cluster) (string, *source) {
 	return "http://" + listener.Addr().String(), c
 }
 
-// TestAThousandNodes measures the page with a thousand nodes and eight thousand pods.
-func TestAThousandNodes(t *testing.T) {
+// TestThousandNodesAreFast measures the page with a thousand nodes and eight thousand pods.
+func TestThousandNodesAreFast(t *testing.T) {
 	browser := browse(t)
 	url, _ := serve(t, fleet(1000))
 	open(t, browser, url+"/#token="+token).untilText("nodes", "1,000") // The server has read the cluster then.
@@ -117,7 +117,7 @@ func TestAThousandNodes(t *testing.T) {
 	p.clean(url, token)
 }
 
-func TestTheKeyboardReachesEverything(t *testing.T) {
+func TestKeyboardReachesEverything(t *testing.T) {
 	browser := browse(t)
 	url, _ := serve(t, fleet(40))
 	p := open(t, browser, url+"/#token="+token)
@@ -170,7 +170,7 @@ func TestTheKeyboardReachesEverything(t *testing.T) {
 	p.clean(url, token)
 }
 
-func TestFiltersAreInTheAddress(t *testing.T) {
+func TestFiltersSurviveReload(t *testing.T) {
 	browser := browse(t)
 	url, _ := serve(t, fleet(40))
 	p := open(t, browser, url+"/#token="+token)
@@ -210,7 +210,7 @@ func TestFiltersAreInTheAddress(t *testing.T) {
 	p.clean(url, token)
 }
 
-func TestDarkAndLight(t *testing.T) {
+func TestThemeFollowsSystemAndButton(t *testing.T) {
 	browser := browse(t)
 	url, _ := serve(t, fleet(40))
 	p := open(t, browser, url+"/#token="+token)
@@ -235,12 +235,12 @@ func TestDarkAndLight(t *testing.T) {
 	p.clean(url, token)
 }
 
-func TestTheSliderPlansForAllPods(t *testing.T) {
+func TestSliderPlansForAllPods(t *testing.T) {
 	browser := browse(t)
 	url, _ := serve(t, fleet(40))
 	p := open(t, browser, url+"/#token="+token)
 	for _, tc := range []struct{ replicas, price, machines string }{
-		{"1", "$155.70", "296 machines · 3 without a place"}, {"12", "$13.150", "25 machines · 3 without a place"},
+		{"1", "$155.70", "296 machines\n3 without a place"}, {"12", "$13.150", "25 machines, the least\n3 without a place"},
 	} {
 		p.run(chromedp.SetValue("#replicas", tc.replicas, chromedp.ByQuery), chromedp.Evaluate("document.getElementById('replicas').dispatchEvent(new Event('input'))", nil))
 		p.untilText("sweep-note", tc.machines)
@@ -252,8 +252,8 @@ func TestTheSliderPlansForAllPods(t *testing.T) {
 	p.clean(url, token)
 }
 
-// TestThePageFollows changes the cluster while the page is open.
-func TestThePageFollows(t *testing.T) {
+// TestPageFollowsCluster changes the cluster while the page is open.
+func TestPageFollowsCluster(t *testing.T) {
 	browser := browse(t)
 	url, shown := serve(t, fleet(40))
 	p := open(t, browser, url+"/?node=ip-10-0-0-39.ec2.internal#token="+token)

@@ -2,7 +2,6 @@ package ui
 
 import (
 	"bufio"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,9 +16,9 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestThePageShowsTheStoryOfTheExamples applies examples/ to a cluster while the page of kubectl karve ui is open, sees the nodes come and fill, and deletes what it
+// TestPageFollowsExamples applies examples/ to a cluster while the page of kubectl karve ui is open, sees the nodes come and fill, and deletes what it
 // has applied.
-func TestThePageShowsTheStoryOfTheExamples(t *testing.T) {
+func TestPageFollowsExamples(t *testing.T) {
 	browser := browse(t)
 	c := cluster.ForTest(t, cluster.Config{Components: cluster.Everything(), NodeDelay: time.Second})
 	if _, err := karve.Start(t.Context(), c, karve.Options{}); err != nil {
@@ -51,14 +50,14 @@ func TestThePageShowsTheStoryOfTheExamples(t *testing.T) {
 	p.untilText("nodes", "8")
 	p.untilText("used", "80")
 	p.untilText("price", "$4.208")
-	p.until("document.getElementById('bound').textContent.startsWith('bound $4.208 · optimal')")
+	p.until("document.getElementById('bound').textContent.startsWith('bound $4.208\\noptimal')")
 	p.until("document.querySelectorAll('.tile:not(.busy)').length === 8")
 	if cells := value[int](p, "document.querySelectorAll('#map [data-pod]').length"); cells != 80 {
 		t.Errorf("the map shows %d pods, want 80", cells)
 	}
 	p.run(chromedp.Click(".tile", chromedp.ByQuery))
 	p.until("document.querySelectorAll('.causes b').length > 0 && document.querySelectorAll('#details .pods tbody tr').length === 10")
-	p.untilText("sweep-note", "8 machines")
+	p.until("document.getElementById('sweep-note').textContent.startsWith('8 machines')")
 	p.untilText("sweep-price", "$4.208")
 	picture(p, "examples")
 
@@ -122,18 +121,4 @@ func ask(t *testing.T, url, token string) int {
 		t.Fatal(err)
 	}
 	return answered.StatusCode
-}
-
-// picture writes what the tab shows to the folder in KARVE_SCREENSHOTS, if it is set.
-func picture(p *tab, name string) {
-	p.Helper()
-	folder := os.Getenv("KARVE_SCREENSHOTS")
-	if folder == "" {
-		return
-	}
-	var png []byte
-	p.run(chromedp.CaptureScreenshot(&png))
-	if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("ui-%s.png", name)), png, 0o600); err != nil {
-		p.Fatal(err)
-	}
 }
