@@ -33,7 +33,7 @@ type Config struct {
 	Library gpu.Library
 	// Replicas returns the replicas of the GPUs by UUID. It may be nil.
 	Replicas func() map[string]Replicas
-	// Held lists which containers hold replicas of which GPUs. It may be nil.
+	// Held lists which containers hold replicas of which GPUs. Where it is known, it replaces Replicas.Allocated. It may be nil.
 	Held func() ([]Held, error)
 	// Pods lists the pods. If it is nil, there are no metrics of pods.
 	Pods PodSource
@@ -148,7 +148,10 @@ func (x *Exporter) sample() *sample {
 		x.under = s
 		go func() {
 			s.gpus, s.err = x.read()
-			s.held = x.held()
+			var known bool
+			if s.held, known = x.held(); known {
+				countHeld(s.gpus, s.held)
+			}
 			s.shares = x.shares(s.gpus)
 			x.mu.Lock()
 			x.under = nil
@@ -192,16 +195,32 @@ func (x *Exporter) read() ([]reading, error) {
 	return out, nil
 }
 
-// held returns what containers hold, and nothing if that is not known now.
-func (x *Exporter) held() []Held {
+// held returns what containers hold, and false if that is not known now.
+func (x *Exporter) held() ([]Held, bool) {
 	if x.config.Held == nil {
-		return nil
+		return nil, false
 	}
 	held, err := x.config.Held()
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	return held
+	return held, true
+}
+
+// countHeld sets how many replicas of each GPU containers hold. A container that has ended may be listed beside its successor with the same replica.
+func countHeld(gpus []reading, held []Held) {
+	for _, g := range gpus {
+		if g.replicas == nil {
+			continue
+		}
+		n := 0
+		for _, h := range held {
+			if h.UUID == g.UUID {
+				n += h.Replicas
+			}
+		}
+		g.replicas.Allocated = min(n, g.replicas.Total)
+	}
 }
 
 // shares returns the sums over the processes of each container on each GPU.

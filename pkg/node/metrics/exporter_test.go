@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -64,6 +65,16 @@ func samples(family *dto.MetricFamily, without ...string) []string {
 		out = append(out, strings.Join(parts, " ")+" "+strconv.FormatFloat(value, 'f', -1, 64))
 	}
 	return out
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
 }
 
 // machine returns a machine with two T4s. Two pods use the first, and one of two containers of a pod uses the second.
@@ -166,6 +177,31 @@ func TestMetricsOfGPUsAndPods(t *testing.T) {
 	if got := samples(families["karve_gpu_up"])[1]; got != "gpu="+devices[1].UUID+" index=1 product=Tesla T4 1" {
 		t.Error(got)
 	}
+}
+
+// TestAllocatedReplicasAreThoseThatContainersHold checks that replicas of pods that have ended are not counted, although the device plugin does not hear of their end.
+func TestAllocatedReplicasAreThoseThatContainersHold(t *testing.T) {
+	t.Parallel()
+	_, config := machine(t)
+	all, failed := must(config.Held())(t), error(nil)
+	config.Held = func() ([]metrics.Held, error) { return all, failed }
+	x := metrics.New(config)
+	expect := func(when string, want int) {
+		t.Helper()
+		got := samples(scrape(t, x)["karve_gpu_replicas_allocated"], "gpu", "product")
+		if !slices.Equal(got, []string{fmt.Sprint("index=0 ", want)}) {
+			t.Errorf("%s, %v replicas are allocated, want %d", when, got, want)
+		}
+	}
+	expect("while two containers hold some", 3)
+	all = all[1:]
+	expect("after a pod has ended", 1)
+	all = nil
+	expect("after all pods have ended", 0)
+	all = []metrics.Held{{UUID: must(config.Library.Devices())(t)[0].UUID, Replicas: 11}}
+	expect("while an ended container is listed beside its successor", 10)
+	failed = errors.New("the kubelet does not answer")
+	expect("while the kubelet does not say what is held", 3)
 }
 
 func TestDCGMMetrics(t *testing.T) {
