@@ -96,11 +96,11 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err := o.output.validate(); err != nil {
 		return err
 	}
-	namespace, _, err := o.kube.ToRawKubeConfigLoader().Namespace()
-	if err != nil {
-		return fmt.Errorf("select a cluster with --kubeconfig or --context: %w", err)
-	}
 	live, err := connect(o.kube, "")
+	if err != nil {
+		return err
+	}
+	namespace, _, err := o.kube.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return err
 	}

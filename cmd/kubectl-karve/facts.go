@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,7 +64,7 @@ type factReader struct {
 
 // missed notes that something could not be read.
 func (r *factReader) missed(what, right string, err error) {
-	r.facts.Unread = append(r.facts.Unread, doctor.Unread{What: what, Why: strings.ReplaceAll(err.Error(), "\n", " "), Right: right})
+	r.facts.Unread = append(r.facts.Unread, doctor.Unread{What: what, Why: cmp.Or(missingRights(err), strings.ReplaceAll(err.Error(), "\n", " ")), Right: right})
 }
 
 func (r *factReader) version() {

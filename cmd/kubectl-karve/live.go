@@ -63,7 +63,7 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 	} {
 		served, err := serves(c.RESTMapper(), needed.kind)
 		if err != nil {
-			return connection{}, err
+			return connection{}, unreachable(config, err, instead)
 		}
 		if !served {
 			return connection{}, fmt.Errorf("the cluster has no kind %s: %s%s", needed.kind, needed.how, instead)

@@ -48,6 +48,9 @@ func run(ctx context.Context, args []string, s streams) int {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	if err := root.Execute(); err != nil {
+		if missing := missingRights(err); missing != "" {
+			err = fmt.Errorf("forbidden: %s: docs/cli.md has the rights that each verb needs", missing)
+		}
 		fmt.Fprintf(s.err, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
 		return 1
 	}

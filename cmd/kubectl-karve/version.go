@@ -70,6 +70,9 @@ func (v *versions) print(out io.Writer, format output) error {
 // controllerVersion returns the version that the controller wrote beside its catalogue, or why it is not known.
 func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags, namespace string) (v, note string) {
 	config, err := kube.ToRESTConfig()
+	if err != nil && *kube.Context+*kube.KubeConfig != "" {
+		return "", err.Error()
+	}
 	if err != nil {
 		return "", "no cluster is selected"
 	}
@@ -88,7 +91,7 @@ func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags,
 	case apierrors.IsForbidden(err):
 		return "", fmt.Sprintf("you may not get ConfigMap %s, in which the controller says it", key)
 	case err != nil:
-		return "", err.Error()
+		return "", unreachable(config, err, "").Error()
 	}
 	if v = published.Controller(&m); v == "" {
 		return "", fmt.Sprintf("ConfigMap %s does not say it", key)

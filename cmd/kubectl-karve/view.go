@@ -217,7 +217,7 @@ func (v *view) footer(top, rows int) string {
 	if v.err != nil || age > stale {
 		why := ""
 		if v.err != nil {
-			why = ": " + strings.ReplaceAll(v.err.Error(), "\n", "; ")
+			why = ": " + cmp.Or(missingRights(v.err), strings.ReplaceAll(v.err.Error(), "\n", "; "))
 		}
 		return v.colors.red("not updated for "+overview.Age(age)+why) + "  " + v.colors.faint(keys)
 	}

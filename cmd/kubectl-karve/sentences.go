@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+)
+
+// refusal matches what an API server says about a request that the user has no right to.
+var refusal = regexp.MustCompile(`cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
+
+// missingRights returns a clause that names the rights which are missing, and "" if the error has another cause as well.
+func missingRights(err error) string {
+	resources := map[string][]string{}
+	for _, e := range parts(err) {
+		m := refusal.FindStringSubmatch(e.Error())
+		if m == nil || !apierrors.IsForbidden(e) {
+			return ""
+		}
+		resource := m[2]
+		if m[3] != "" {
+			resource += "." + m[3]
+		}
+		if m[4] != "" {
+			resource += " in the namespace " + m[4]
+		}
+		resources[m[1]] = append(resources[m[1]], resource)
+	}
+	var verbs []string
+	for _, verb := range slices.Sorted(maps.Keys(resources)) {
+		slices.Sort(resources[verb])
+		verbs = append(verbs, verb+" "+and(slices.Compact(resources[verb])))
+	}
+	return "you may not " + strings.Join(verbs, ", nor ")
+}
+
+// parts returns the errors that were joined to one.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // What wraps it is looked at below.
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, parts(e)...)
+		}
+		return all
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		if all := parts(inner); len(all) > 1 {
+			return all
+		}
+	}
+	return []error{err}
+}
+
+// and joins words as in a sentence.
+func and(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// unreachable returns what is wrong with a cluster that does not answer, and other errors as they are. instead is as for connect.
+func unreachable(config *rest.Config, err error, instead string) error {
+	var request *url.Error
+	if !errors.As(err, &request) {
+		return err
+	}
+	return fmt.Errorf("the cluster at %s cannot be reached%s: %w", config.Host, instead, request.Err)
+}
