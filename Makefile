@@ -19,7 +19,7 @@ REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 .PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulated machines
 	@tools/demo
@@ -43,6 +43,7 @@ test-unit: ## Run the tests that need no cluster
 	@$(REFRESH)
 	$(GO_TEST) --rerun-fails-report=_output/reruns-$@.txt --packages ./... -- -vet=off $(TESTFLAGS)
 	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(TESTFLAGS)
+	go -C tools test -vet=off $(TESTFLAGS) ./krew ./oci
 
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster, two packages at a time
 	@$(REFRESH)
@@ -110,7 +111,7 @@ verify: ## Fail when generate would change something
 build: ## Build the commands into _output/bin
 	tools/build
 
-release: ## Build all files of a release into _output/release; tools/release says what it wants to know
+release: ## Build all files of a release into _output/release: docs/releasing.md
 	tools/release
 
 image: ## Build the container images for amd64 and arm64 with ko; tools/image says what it wants to know

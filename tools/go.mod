@@ -18,6 +18,7 @@ require (
 	golang.org/x/tools v0.44.0
 	honnef.co/go/tools v0.7.0
 	sigs.k8s.io/kube-api-linter v0.0.0-20260408163332-73b2175ca510
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -272,5 +273,4 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )

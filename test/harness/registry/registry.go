@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -102,6 +104,40 @@ func (r *Registry) Base(t testing.TB) string {
 	defer r.mu.Unlock()
 	r.manifests["base:latest"] = r.manifests["base:"+index.Digest]
 	return r.Host + "/base:latest"
+}
+
+// Load adds the content of an OCI layout to a repository, as tools that copy layouts into registries do: all blobs, and the manifests of the index by digest and by tag.
+func (r *Registry) Load(t testing.TB, layout, repository string) {
+	t.Helper()
+	read := func(elements ...string) []byte {
+		text, err := os.ReadFile(filepath.Join(append([]string{layout}, elements...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	var index struct {
+		Manifests []struct {
+			Descriptor
+			Annotations map[string]string `json:"annotations"`
+		} `json:"manifests"`
+	}
+	if err := json.Unmarshal(read("index.json"), &index); err != nil {
+		t.Fatal(err)
+	}
+	blobs, err := os.ReadDir(filepath.Join(layout, "blobs", "sha256"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range blobs {
+		r.blobs["sha256:"+b.Name()] = read("blobs", "sha256", b.Name())
+	}
+	for _, d := range index.Manifests {
+		m := manifest{d.MediaType, r.blobs[d.Digest]}
+		r.manifests[repository+":"+d.Digest], r.manifests[repository+":"+d.Annotations["org.opencontainers.image.ref.name"]] = m, m
+	}
 }
 
 // Has reports whether an image can be pulled. The reference begins with Host and names a tag or a digest.

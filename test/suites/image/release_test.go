@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"karve.sh/karve/test/harness/chart"
+	"github.com/google/go-cmp/cmp"
+
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/registry"
 )
@@ -36,36 +37,77 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			}
 		}
 	}
-	names := slices.Collect(maps.Keys(sums))
-	for _, want := range []string{
-		"image-controller.tar.gz", "image-node.tar.gz", "karve-0.1.0.tgz", "karve-crd-0.1.0.tgz", "karve.yaml", "notes.md",
-		"kubectl-karve-darwin-amd64.tar.gz", "kubectl-karve-darwin-arm64.tar.gz", "kubectl-karve-linux-amd64.tar.gz", "kubectl-karve-linux-arm64.tar.gz",
-		"kubectl-karve-windows-amd64.tar.gz", "kubectl-karve-windows-arm64.tar.gz", "kubectl-karve-linux-amd64.cdx.json",
-	} {
-		if !slices.Contains(names, want) {
-			t.Errorf("the release has no %s", want)
+	want := []string{"chart-karve-crd.tar", "chart-karve.tar", "karve-0.1.0.tgz", "karve-crd-0.1.0.tgz", "karve.yaml", "notes.md"}
+	for _, image := range []string{"controller", "node"} {
+		want = append(want, "image-"+image+".tar")
+		for _, of := range []string{"index", "linux-amd64", "linux-arm64"} {
+			want = append(want, "image-"+image+"-"+of+".spdx.json")
 		}
 	}
-	if t.Failed() {
-		t.Fatalf("the release has %s", slices.Sorted(maps.Keys(sums)))
+	for _, platform := range []string{"darwin-amd64", "darwin-arm64", "linux-amd64", "linux-arm64", "windows-amd64", "windows-arm64"} {
+		want = append(want, "kubectl-karve-"+platform+".tar.gz", "kubectl-karve-"+platform+".cdx.json")
 	}
-	if out, err := exec.CommandContext(t.Context(), "tar", "--extract", "--gzip", "--file="+filepath.Join(first, "kubectl-karve-linux-amd64.tar.gz"), "--directory="+first).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(sums))); diff != "" {
+		t.Fatalf("the release lacks (-) or has (+) files:\n%s", diff)
 	}
-	head, err := exec.CommandContext(t.Context(), "git", "-C", root, "rev-parse", "--short=12", "HEAD").Output()
+	for name := range sums {
+		if info, err := os.Stat(filepath.Join(first, name)); err == nil {
+			t.Logf("%7.1f MB %s", float64(info.Size())/1e6, name)
+		}
+	}
+	unpack(t, filepath.Join(first, "kubectl-karve-linux-amd64.tar.gz"), first)
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(first, "kubectl-karve"), "version", "--client").CombinedOutput(); err != nil || string(out) != "Client: v0.1.0\n" {
+		t.Errorf("kubectl karve version: %v\n%s", err, out)
+	}
+	manifest, err := os.ReadFile(filepath.Join(first, "karve.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), filepath.Join(first, "kubectl-karve"), "version", "--client").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), strings.TrimSpace(string(head))) {
-		t.Errorf("kubectl karve version: %v\n%s", err, out)
-	}
-	for _, name := range []string{"karve", "karve-crd"} {
-		packed := chart.Chart{Name: filepath.Join(first, name+"-0.1.0.tgz"), Release: name, Namespace: "karve-system"}
-		if _, err := packed.Template(t.Context(), "--set=settings.clusterName=test", "--set=controller.image.repository=registry.example.com/karve/controller", "--set=node.image.repository=registry.example.com/karve/node"); err != nil {
-			t.Error(err)
+	for name, sum := range sums {
+		if strings.HasSuffix(name, ".tar.gz") && !strings.Contains(string(manifest), sum) {
+			t.Errorf("karve.yaml has no %s with the checksum %s", name, sum)
 		}
 	}
+	for _, name := range []string{"karve", "karve-crd"} {
+		renders(t, filepath.Join(first, name+"-0.1.0.tgz"), name)
+	}
+}
+
+// TestReleaseThatNobodyCouldRepeatIsRefused checks the errors that come before anything is built.
+func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "karve")
+	git := func(args ...string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), "git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	refused := func(want string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(clone, "tools", "release")).CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "tools/release: "+want) || strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%v, want %q:\n%s", err, want, out)
+		}
+	}
+	git("clone", "--quiet", root, clone)
+	tree, err := exec.CommandContext(t.Context(), "git", "-C", clone, "rev-parse", "HEAD^{tree}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := exec.CommandContext(t.Context(), "git", "-C", clone, "-c", "user.name=test", "-c", "user.email=test@example.com", "commit-tree", "-m", "another", strings.TrimSpace(string(tree))).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	git("-C", clone, "tag", "--force", "v0.1.0", strings.TrimSpace(string(other)))
+	refused("the tag v0.1.0 is on another commit")
+	if err := os.WriteFile(filepath.Join(clone, "new"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("the work tree has changes that are not committed")
 }
 
 // release clones the repository, builds a release in the clone and returns its folder.
