@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,6 +77,9 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 		log.Info("The controller's instance types are not known yet", "reason", note)
 	}
 	read, err := gather.Open(ctx, config, types, o.ReplicasTimeout)
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("%w: install Karpenter and Karve's CRDs", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,8 @@ function update(data) {
   drawLegend(namespaces);
   drawTiles();
   draw(again);
-  sweep.update(model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${model.overview.totals?.replicasHeld}` : "");
+  const { totals } = model.overview;
+  sweep.update(totals ? (model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${totals.replicasHeld}` : "") : null);
   if (first) {
     sweep.set(state.replicas);
     showPanel(false);
@@ -160,7 +161,7 @@ function connection(kind, why) {
   const live = byId("live");
   live.className = kind;
   live.title = why ?? "";
-  const texts = { live: "Live", closed: arrived ? `Not connected, as of ${ago(new Date(arrived))} ago` : "Not connected", connecting: "Connecting" };
+  const texts = { live: "Live", stale: "Not current", closed: arrived ? `Not connected, as of ${ago(new Date(arrived))} ago` : "Not connected", connecting: "Connecting" };
   setText(live.lastElementChild, texts[kind] ?? "Refused");
 }
 
@@ -169,8 +170,8 @@ function follow() {
   byId("app").hidden = false;
   server.follow("events", {
     event: (data) => {
-      connection("live");
       update(data);
+      connection(model.overview.problem ? "stale" : "live", model.overview.problem);
     },
     state: (kind, why) => {
       connection(kind, why);

@@ -33,7 +33,7 @@ export class Sweep {
     this.#draw();
   }
 
-  // update asks anew if the pods are not those that were asked for.
+  // update asks anew if the pods are not those that were asked for. They are "" if there are none, and null if they are not known.
   update(pods) {
     if (pods === this.#pods) return;
     this.#pods = pods;
@@ -57,6 +57,7 @@ export class Sweep {
   // ask asks for the number of the slider, and when that is known for the next one of the chart. A new question cancels the one before.
   async #ask() {
     this.#cut?.abort();
+    if (!this.#pods) return; // Nothing has a price.
     const wanted = Number(this.#slider.value);
     const n = this.#rows.has(wanted) ? this.#fill.find((other) => !this.#rows.has(other)) : wanted;
     if (n === undefined || document.hidden) return;
@@ -81,7 +82,7 @@ export class Sweep {
     const fewest = Math.min(...[...this.#rows.values()].map((r) => r.unplacedPods ?? 0));
     const lacks = (r) => (r.unplacedPods ?? 0) > fewest;
     const least = Math.min(...[...this.#rows.values()].filter((r) => !lacks(r)).map((r) => r.microUSDPerHour));
-    setText(byId("sweep-note"), row ? note(row, this.#rows.size > 1 && !lacks(row) && row.microUSDPerHour === least) : this.#pods === "" ? "no pods" : "planning …");
+    setText(byId("sweep-note"), row ? note(row, this.#fill.every((other) => this.#rows.has(other)) && !lacks(row) && row.microUSDPerHour === least) : this.#pods ? "planning …" : this.#pods === "" ? "no pods" : "");
     // A GPU for each pod costs many times the least. Such bars are cut off, or all others would look alike.
     const top = Math.max(1, Math.min(4 * least, Math.max(...[...this.#rows.values()].map((r) => r.microUSDPerHour))));
     this.#bars.forEach((bar, i) => {

@@ -2,8 +2,10 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -53,6 +55,17 @@ func fleet(nodes int) *snapshot.Cluster {
 // source is the cluster that the page of a test shows.
 type source struct {
 	is atomic.Pointer[snapshot.Cluster]
+	// fails is why the cluster cannot be read.
+	fails atomic.Pointer[error]
+	// note is where prices come from.
+	note string
+}
+
+func (c *source) read(context.Context) (*snapshot.Cluster, error) {
+	if err := c.fails.Load(); err != nil {
+		return nil, *err
+	}
+	return c.is.Load(), nil
 }
 
 // show replaces the cluster.
@@ -69,9 +82,15 @@ func serve(t *testing.T, shown *snapshot.Cluster) (string, *source) {
 	t.Helper()
 	c := &source{}
 	c.show(shown)
+	return c.serve(t), c
+}
+
+// serve serves the page, and returns the address of the server.
+func (c *source) serve(t *testing.T) string {
+	t.Helper()
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return "" }, Read: func(context.Context) (*snapshot.Cluster, error) { return c.is.Load(), nil },
+		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read,
 		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -87,7 +106,7 @@ func serve(t *testing.T, shown *snapshot.Cluster) (string, *source) {
 			t.Error(err)
 		}
 	})
-	return "http://" + listener.Addr().String(), c
+	return "http://" + listener.Addr().String()
 }
 
 // TestThousandNodesAreFast measures the page with a thousand nodes and eight thousand pods.
@@ -240,7 +259,7 @@ func TestSliderPlansForAllPods(t *testing.T) {
 	url, _ := serve(t, fleet(40))
 	p := open(t, browser, url+"/#token="+token)
 	for _, tc := range []struct{ replicas, price, machines string }{
-		{"1", "$155.70", "296 machines\n3 without a place"}, {"12", "$13.150", "25 machines, the least\n3 without a place"},
+		{"1", "$155.70", "296 machines\n3 without a place"}, {"12", "$13.150", "25 machines\n3 without a place"}, {"48", "$12.488", "4 machines, the least"},
 	} {
 		p.run(chromedp.SetValue("#replicas", tc.replicas, chromedp.ByQuery), chromedp.Evaluate("document.getElementById('replicas').dispatchEvent(new Event('input'))", nil))
 		p.untilText("sweep-note", tc.machines)
@@ -272,5 +291,39 @@ func TestPageFollowsCluster(t *testing.T) {
 	stranger.run(chromedp.SendKeys("#token", token+kb.Enter, chromedp.ByQuery))
 	stranger.until("!document.getElementById('app').hidden")
 	stranger.untilText("nodes", "0")
+	p.clean(url, token)
+}
+
+// TestUnreadClusterHasNoNumbers opens the page of a cluster that cannot be read yet, then can, and later cannot any more.
+func TestUnreadClusterHasNoNumbers(t *testing.T) {
+	browser := browse(t)
+	c := &source{note: "you may not get ConfigMap karve-system/karve-catalog, so zones and prices are those of us-east-1"}
+	c.show(fleet(40))
+	c.fails.Store(new(errors.New("listing *v1.NodeList: nodes is forbidden")))
+	url := c.serve(t)
+	p := open(t, browser, url+"/#token="+token)
+	p.untilText("banner", "The cluster cannot be read: listing *v1.NodeList: nodes is forbidden")
+	for _, id := range []string{"price", "used", "waiting", "unused", "nodes", "sweep-price"} {
+		if got := p.text(id); got != "–" {
+			t.Errorf("%s of a cluster that was never read is %q", id, got)
+		}
+	}
+	if shown := value[string](p, "document.getElementById('app').innerText"); strings.Contains(shown, "There is no node") || strings.Contains(shown, "0") && !strings.Contains(shown, "10 replicas") {
+		t.Errorf("the page shows %s", shown)
+	}
+	picture(p, "unread")
+	c.fails.Store(nil)
+	p.untilText("nodes", "40")
+	p.until("document.getElementById('banner').hidden")
+	p.untilText("note", "Note: "+c.note+".")
+	c.fails.Store(new(errors.New("the API server does not answer: connection refused")))
+	p.untilText("banner", "The cluster cannot be read, and this is as it was: the API server does not answer: connection refused")
+	p.untilText("live", "Not current")
+	if nodes := p.text("nodes"); nodes != "40" {
+		t.Errorf("when the cluster cannot be read any more, there are %s nodes", nodes)
+	}
+	picture(p, "away")
+	p.run(chromedp.EmulateViewport(700, 900))
+	picture(p, "narrow")
 	p.clean(url, token)
 }
