@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -37,6 +40,8 @@ func clusterFlags() *genericclioptions.ConfigFlags {
 type connection struct {
 	client.Client
 	config *rest.Config
+	// core reads pods and nodes in protobuf.
+	core rest.Interface
 }
 
 // connect returns a client of the cluster that the flags select. instead says in errors what to do without a cluster, such as ", or name manifests with -f".
@@ -50,7 +55,15 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 	if err != nil {
 		return connection{}, err
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: shared})
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	core, err := apiutil.RESTClientForGVK(corev1.SchemeGroupVersion.WithKind("Pod"), false, false, config, serializer.NewCodecFactory(scheme), shared)
 	if err != nil {
 		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
 	}
@@ -69,7 +82,7 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 			return connection{}, fmt.Errorf("the cluster has no kind %s: %s%s", needed.kind, needed.how, instead)
 		}
 	}
-	return connection{c, config}, nil
+	return connection{c, config, core}, nil
 }
 
 // cluster reads the cluster as the controller does.
@@ -79,7 +92,7 @@ func (c connection) cluster(ctx context.Context, machines cloud.Catalog) (*snaps
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: bulk{c.Client, c.core}, Live: c, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
 	}
 	return gatherer.Cluster(ctx)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
@@ -42,19 +44,22 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 	var group sync.WaitGroup
 	for i, list := range lists {
 		group.Go(func() {
-			if err := c.List(ctx, list); err != nil {
+			if err := (bulk{c.Client, c.core}).List(ctx, list); err != nil {
 				errs[i] = fmt.Errorf("listing %T: %w", list, err)
 			}
 		})
 	}
 	group.Go(func() {
-		errs[len(lists)] = c.eachPod(ctx, func(pod *corev1.Pod) {
+		err := each(ctx, c.core, "pods", ofPods, concerns, func(pod *corev1.Pod) {
 			if overview.Concerns(pod) {
 				pods = append(pods, *pod)
 			} else if isAgent(pod) && pod.Status.Phase == corev1.PodRunning {
-				agents[pod.Spec.NodeName] = pod.DeepCopy()
+				agents[pod.Spec.NodeName] = pod
 			}
 		})
+		if err != nil {
+			errs[len(lists)] = fmt.Errorf("listing %T: %w", &corev1.PodList{}, err)
+		}
 	})
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -69,23 +74,9 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 	return seen{overview.Build(cluster), agents, cluster}, nil
 }
 
-// podsPerPage is the number of pods that are read at a time. A cluster has so many that all of them together would take gigabytes while they are decoded.
-const podsPerPage = 2000
-
-// eachPod calls a function with every pod of the cluster. The pod is valid during the call.
-func (c connection) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
-	for next := ""; ; {
-		var page corev1.PodList
-		if err := c.List(ctx, &page, client.Limit(podsPerPage), client.Continue(next)); err != nil {
-			return fmt.Errorf("listing %T: %w", &page, err)
-		}
-		for i := range page.Items {
-			f(&page.Items[i])
-		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+// concerns reports whether an encoded pod may be one that an overview shows, or an agent.
+func concerns(message []byte) bool {
+	return bytes.Contains(message, []byte(nodecontract.NVIDIAPrefix)) || bytes.Contains(message, []byte(agentName))
 }
 
 // price gives a cluster in the region of the built-in instance types their prices, for machines that were launched as another offering than planned.
@@ -107,7 +98,7 @@ func price(c *snapshot.Cluster) error {
 }
 
 // isAgent reports whether a pod is one of the chart karve-node.
-func isAgent(pod *corev1.Pod) bool { return pod.Labels["app.kubernetes.io/name"] == "karve-node" }
+func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }
 
 const (
 	// boundFor is how long a bound is searched for, and boundNodes for how many nodes: the search must not make a verb slow.

@@ -7,6 +7,7 @@ package gather
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -163,7 +164,7 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	return nil
 }
 
-// list reads the objects of the kinds that there are many of.
+// list reads the objects of the kinds that there are many of, all at once.
 func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	var (
 		pods         corev1.PodList
@@ -173,13 +174,22 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 		csiNodes     storagev1.CSINodeList
 		nodeClaims   karpv1.NodeClaimList
 	)
-	for _, list := range []client.ObjectList{&pods, &nodes, &volumeClaims, &volumes, &csiNodes} {
-		if err := g.Cached.List(ctx, list); err != nil {
-			return fmt.Errorf("listing %T: %w", list, err)
-		}
+	errs := make([]error, 6)
+	var group sync.WaitGroup
+	list := func(i int, from client.Reader, all client.ObjectList) {
+		group.Go(func() {
+			if err := from.List(ctx, all); err != nil {
+				errs[i] = fmt.Errorf("listing %T: %w", all, err)
+			}
+		})
 	}
-	if err := g.Live.List(ctx, &nodeClaims); err != nil {
-		return fmt.Errorf("listing NodeClaims: %w", err)
+	for i, all := range []client.ObjectList{&pods, &nodes, &volumeClaims, &volumes, &csiNodes} {
+		list(i, g.Cached, all)
+	}
+	list(len(errs)-1, g.Live, &nodeClaims)
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	c.Pods, c.Nodes, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, nodes.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
 	c.NodeClaims = nodeClaims.Items

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +37,8 @@ import (
 
 // store is a cache made of client-go's indexers, as informers use them. It counts reads.
 type store struct {
+	// mu is locked while a kind is listed.
+	mu    sync.Mutex
 	kinds map[string]toolscache.Indexer
 	// lists has how often each kind was listed.
 	lists map[string]int
@@ -65,6 +68,8 @@ func (s *store) IndexField(_ context.Context, o client.Object, field string, ext
 }
 
 func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	name := nameOf(list)
 	s.lists[name]++
 	if s.listing != nil {

@@ -187,7 +187,15 @@ func (m *measurement) restarts(ctx context.Context, t Times) error {
 	}
 	if took := <-planned; took > 0 {
 		m.figures.Values[FirstPlan] = took.Seconds()
-		m.log("the first plan is made %s after the start", took.Round(10*time.Millisecond))
+		pid, err := m.process.pid()
+		if err != nil {
+			return err
+		}
+		cores, err := cpuSeconds(pid)
+		if err != nil {
+			return err
+		}
+		m.log("the first plan is made %s after the start, with %.1f s of CPU time; load average %s", took.Round(10*time.Millisecond), cores, load())
 	} else {
 		m.figures.Reasons[FirstPlan] = fmt.Sprintf("there was no plan for the %d pods that waited within %s", m.size.late(), t.Place)
 	}

@@ -65,8 +65,8 @@ func (w *World) wake() {
 	}
 }
 
-// schedule binds pending pods to GPU nodes and recreates evicted pods until the context ends. It tries a pod's nominated node first, as the kube-scheduler
-// does. Otherwise it selects the node with the fewest free replicas.
+// schedule binds pending pods to GPU nodes and recreates evicted pods until the context ends. As the kube-scheduler, it tries a pod's nominated node first
+// and keeps the room of nominated pods free. Otherwise it selects the node with the fewest free replicas.
 func (w *World) schedule(ctx context.Context) {
 	for {
 		select {
@@ -106,18 +106,29 @@ func (w *World) place() (bound, hopeless []*podRecord) {
 		}
 	}
 	slices.SortFunc(open, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	bind := func(r *podRecord, n named) {
+		r.node = n.name
+		n.add(r.shape, 1)
+		bound = append(bound, r)
+	}
+	// Others may not take the room of nominated pods.
+	w.waiting = slices.DeleteFunc(w.waiting, func(r *podRecord) bool {
+		n := named{r.nominated, w.rooms[r.nominated]}
+		if n.room == nil || !n.holds(r.shape) {
+			return false
+		}
+		bind(r, n)
+		return true
+	})
 	full := map[shape]bool{} // The shapes that fit on no node. Rooms only lose space until the end.
 	w.waiting = slices.DeleteFunc(w.waiting, func(r *podRecord) bool {
-		best := named{r.nominated, w.rooms[r.nominated]}
-		if best.room == nil || !best.holds(r.shape) {
-			best = named{}
-			for _, o := range open {
-				if full[r.shape] {
-					break
-				}
-				if o.holds(r.shape) && (best.room == nil || o.free.replicas < best.free.replicas) {
-					best = o
-				}
+		best := named{}
+		for _, o := range open {
+			if full[r.shape] {
+				break
+			}
+			if o.holds(r.shape) && (best.room == nil || o.free.replicas < best.free.replicas) {
+				best = o
 			}
 		}
 		if best.room == nil {
@@ -127,9 +138,7 @@ func (w *World) place() (bound, hopeless []*podRecord) {
 			}
 			return false
 		}
-		r.node = best.name
-		best.add(r.shape, 1)
-		bound = append(bound, r)
+		bind(r, best)
 		return true
 	})
 	return bound, hopeless
