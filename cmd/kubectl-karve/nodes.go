@@ -23,18 +23,23 @@ const (
 
 // nodesOptions are the flags of the nodes command.
 type nodesOptions struct {
-	watch bool
-	kube  *genericclioptions.ConfigFlags
+	watch  bool
+	output output
+	kube   *genericclioptions.ConfigFlags
 }
 
 const nodesLong = `Watch the nodes with shared GPUs: how many of their replicas pods hold, what they cost, and what happens to them. Keys: q quits, s sorts by
-another column, p switches to pods, and the arrow keys, PgUp, PgDn, Home and End scroll. If standard output is not a terminal, the nodes are printed once.`
+another column, p switches to pods, and the arrow keys, PgUp, PgDn, Home and End scroll. If standard output is not a terminal, and with -o json and -o yaml,
+the nodes are printed once.`
 
 func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 	o := nodesOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
 		Use: "nodes", Short: "Watch the nodes with shared GPUs", Long: nodesLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if err := o.output.validate(); err != nil {
+				return err
+			}
 			c, err := connect(o.kube, "")
 			if err != nil {
 				return err
@@ -44,24 +49,28 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 				return seen.Overview, err
 			}
 			out, in := terminal(s.out), terminal(s.in)
-			if !o.watch || out == nil || in == nil {
-				return printNodes(ctx, s.out, read)
+			if !o.watch || out == nil || in == nil || o.output.isData() {
+				return printNodes(ctx, s.out, o.output, read)
 			}
-			return watchNodes(ctx, in, out, read)
+			return watchNodes(ctx, in, out, o.output.wide(), read)
 		},
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "keep watching, on a terminal")
+	o.output.addFlag(cmd.Flags(), "zone and NodeClaim")
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }
 
 // printNodes prints the nodes once.
-func printNodes(ctx context.Context, out io.Writer, read func(context.Context) (*overview.Overview, error)) error {
+func printNodes(ctx context.Context, out io.Writer, format output, read func(context.Context) (*overview.Overview, error)) error {
 	all, err := read(ctx)
 	if err != nil {
 		return err
 	}
-	v := view{all: all, colors: paletteFor(out)}
+	if format.isData() {
+		return format.data(out, all)
+	}
+	v := view{all: all, wide: format.wide(), colors: paletteFor(out)}
 	_, err = io.WriteString(out, v.text())
 	return err
 }
@@ -73,7 +82,7 @@ type reading struct {
 }
 
 // watchNodes draws the nodes on a terminal until the user quits or ctx ends.
-func watchNodes(ctx context.Context, in, out *os.File, read func(context.Context) (*overview.Overview, error)) error {
+func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(context.Context) (*overview.Overview, error)) error {
 	first, err := read(ctx)
 	if err != nil {
 		return err
@@ -94,7 +103,7 @@ func watchNodes(ctx context.Context, in, out *os.File, read func(context.Context
 	go readKeys(ctx, in, keys)
 	go reread(ctx, read, readings)
 
-	v := view{all: first, colors: paletteFor(out), updated: first.AsOf}
+	v := view{all: first, wide: wide, colors: paletteFor(out), updated: first.AsOf}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

@@ -17,6 +17,8 @@ import (
 type view struct {
 	all    *overview.Overview
 	colors palette
+	// wide shows more of nodes.
+	wide bool
 	// now and updated are the time, and when the cluster was read last. err is why it could not be read since.
 	now, updated  time.Time
 	err           error
@@ -172,14 +174,23 @@ func (v *view) nodeTable() table.Table {
 		{Title: "NODE"}, {Title: "POOL"}, {Title: "REPLICAS"}, {Right: true}, {Title: "$/H", Right: true}, {Title: "TYPE"}, {Title: "CAPACITY"}, {Title: "AGE", Right: true},
 		{Title: "STATE"},
 	}}
+	if v.wide {
+		t.Columns = append(t.Columns, table.Column{Title: "ZONE"}, table.Column{Title: "NODECLAIM"})
+	}
 	nodes := make([]*overview.Node, len(v.all.Nodes))
 	for i := range v.all.Nodes {
 		nodes[i] = &v.all.Nodes[i]
 	}
 	slices.SortStableFunc(nodes, orders[v.order].nodes)
 	for _, n := range nodes {
-		t.Add(n.Name, orUnknown(n.Pool), v.bar(n.ReplicasHeld, n.Replicas, nodeBar), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), price3(n.MicroUSDPerHour),
-			orUnknown(n.InstanceType), orUnknown(n.CapacityType), overview.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors))
+		row := []string{
+			n.Name, orUnknown(n.Pool), v.bar(n.ReplicasHeld, n.Replicas, nodeBar), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), price3(n.MicroUSDPerHour),
+			orUnknown(n.InstanceType), orUnknown(n.CapacityType), overview.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors),
+		}
+		if v.wide {
+			row = append(row, orUnknown(n.Zone), orUnknown(n.NodeClaim))
+		}
+		t.Add(row...)
 	}
 	return t
 }
