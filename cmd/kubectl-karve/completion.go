@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,15 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return names(ctx, flagsOf(cmd), kind), cobra.ShellCompDirectiveNoFileComp
+			return names(ctx, flagsOf(cmd), kind, ""), cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	if path(cmd) == "kubectl-karve explain" {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return explainable(ctx, flagsOf(cmd), typed)
 		}
 	}
 	// The flag is missing on commands that do not have it, which is no problem.
@@ -47,9 +56,32 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 	})
 	for _, flag := range []string{"namespace", "karve-namespace"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return names(ctx, flagsOf(cmd), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}), cobra.ShellCompDirectiveNoFileComp
+			return names(ctx, flagsOf(cmd), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, ""), cobra.ShellCompDirectiveNoFileComp
 		})
 	}
+}
+
+// explainable returns what explain can be asked about: kinds until one is typed, then the nodes, or the pods of the namespace.
+func explainable(ctx context.Context, flags *genericclioptions.ConfigFlags, typed string) ([]string, cobra.ShellCompDirective) {
+	kind, _, ok := strings.Cut(typed, "/")
+	if !ok {
+		return []string{"pod/", "node/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	var all []string
+	switch kind {
+	case "node":
+		all = names(ctx, flags, schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "")
+	case "pod":
+		namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		all = names(ctx, flags, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, namespace)
+	}
+	for i := range all {
+		all[i] = kind + "/" + all[i]
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // path returns the names of a command and of those above it.
@@ -63,18 +95,23 @@ func path(cmd *cobra.Command) string {
 // flagsOf returns the flags that select the cluster, with the values that were typed so far.
 func flagsOf(cmd *cobra.Command) *genericclioptions.ConfigFlags {
 	flags := clusterFlags()
+	if cmd.Flags().Lookup("namespace") != nil {
+		flags.Namespace = new(string)
+	}
 	for name, value := range map[string]*string{
 		"kubeconfig": flags.KubeConfig, "context": flags.Context, "cluster": flags.ClusterName, "user": flags.AuthInfoName, "as": flags.Impersonate,
+		"namespace": flags.Namespace,
 	} {
-		if flag := cmd.Flags().Lookup(name); flag != nil {
+		if flag := cmd.Flags().Lookup(name); flag != nil && value != nil {
 			*value = flag.Value.String()
 		}
 	}
 	return flags
 }
 
-// names returns the sorted names of all objects of a kind, and none if the cluster does not answer soon. It reads nothing of the objects but their metadata.
-func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schema.GroupVersionKind) []string {
+// names returns the sorted names of all objects of a kind, in a namespace if that is not "", and none if the cluster does not answer soon. It reads nothing of
+// the objects but their metadata.
+func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schema.GroupVersionKind, namespace string) []string {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return nil
@@ -88,7 +125,7 @@ func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schem
 	defer cancel()
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	if err := c.List(ctx, &list); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil
 	}
 	var all []string

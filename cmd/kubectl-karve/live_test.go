@@ -199,10 +199,12 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 func rolloutServer(t *testing.T) string {
 	t.Helper()
 	answers := map[string]string{
-		"/api":                    `{"kind": "APIVersions", "versions": ["v1"]}`,
-		"/api/v1":                 `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
-		"/apis":                   `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "karve.sh", "versions": [{"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}], "preferredVersion": {"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}}]}`,
-		"/apis/karve.sh/v1alpha1": `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "karve.sh/v1alpha1", "resources": [{"name": "gpuimagerollouts", "kind": "GPUImageRollout"}]}`,
+		"/api":                         `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/api/v1":                      `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}, {"name": "nodes", "kind": "Node"}, {"name": "pods", "kind": "Pod", "namespaced": true}]}`,
+		"/api/v1/nodes":                `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [{"metadata": {"name": "b"}}, {"metadata": {"name": "a"}}]}`,
+		"/api/v1/namespaces/team/pods": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [{"metadata": {"name": "train-0"}}]}`,
+		"/apis":                        `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "karve.sh", "versions": [{"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}], "preferredVersion": {"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}}]}`,
+		"/apis/karve.sh/v1alpha1":      `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "karve.sh/v1alpha1", "resources": [{"name": "gpuimagerollouts", "kind": "GPUImageRollout"}]}`,
 		"/apis/karve.sh/v1alpha1/gpuimagerollouts":                 `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [{"metadata": {"name": "gpu"}}, {"metadata": {"name": "arm"}}]}`,
 		"/api/v1/namespaces/karve-system/configmaps/karve-catalog": `{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "karve-catalog", "namespace": "karve-system"}, "data": {"controller": "v0.1.0"}}`,
 	}
@@ -228,6 +230,11 @@ func TestTheShellCompletesNames(t *testing.T) {
 		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, ""}, "arm\ngpu\n:4\n"},
 		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, "gpu", ""}, ":4\n"},
 		{[]string{"rollout", "pause", "--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1"), ""}, ":4\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, ""}, "pod/\nnode/\n:6\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, "node/"}, "node/a\nnode/b\n:4\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, "-n", "team", "pod/"}, "pod/train-0\n:4\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, "-n", "other", "pod/"}, ":4\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, "node/a", ""}, ":4\n"},
 		{[]string{"plan", "--kubeconfig", kubeconfig, "--context", ""}, "c\n:4\n"},
 		{[]string{"plan", "-o", ""}, "wide\njson\nyaml\n:4\n"},
 		{[]string{"plan", "-f", ""}, "json\nyaml\nyml\n:8\n"},
