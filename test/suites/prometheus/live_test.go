@@ -6,30 +6,37 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	quantity "k8s.io/apimachinery/pkg/api/resource"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
 )
 
-const pods = 12 // of testdata/objects.yaml that have room
+const (
+	pods       = 12           // of testdata/objects.yaml that have room
+	sharedPool = "gpu-shared" // of examples/nodepool.yaml
+)
 
 // world is a cluster with Karve, one agent with fake GPUs, and a Prometheus that scrapes the controller and the agent.
 type world struct {
 	*server
-	api client.Client
+	api   client.Client
+	agent *agent
 }
 
 func newWorld(t *testing.T) *world {
@@ -37,7 +44,7 @@ func newWorld(t *testing.T) *world {
 	cluster.Require(t)
 	c := cluster.ForTest(t, cluster.Config{Components: cluster.Everything()})
 	w := &world{server: &server{t: t}, api: must[client.Client](t)(karve.Client(c))}
-	controller := must[*karve.Controller](t)(karve.Start(t.Context(), c, karve.Options{}))
+	controller := must[*karve.Controller](t)(karve.Start(t.Context(), c, karve.Options{Settle: 5 * time.Second}))
 	w.create("testdata/objects.yaml")
 	w.eventually("all pods with room run", func() error {
 		var list corev1.PodList
@@ -55,8 +62,8 @@ func newWorld(t *testing.T) *world {
 		}
 		return nil
 	})
-	agent, _ := startAgent(t, must[int](t)(c.FreePort(t.Context())))
-	w.server = scraping(t, host(controller.MetricsURL), agent, must[int](t)(c.FreePort(t.Context())))
+	w.agent = startAgent(t, must[int](t)(c.FreePort(t.Context())))
+	w.server = scraping(t, must[int](t)(c.FreePort(t.Context())), host(controller.MetricsURL), w.agent.address)
 	return w
 }
 
@@ -66,8 +73,8 @@ func host(url string) string {
 	return url
 }
 
-// create creates the objects of a file.
-func (w *world) create(file string) {
+// create creates the objects of a file, with changes.
+func (w *world) create(file string, changes ...func(*unstructured.Unstructured) error) {
 	w.t.Helper()
 	f := must[*os.File](w.t)(os.Open(file))
 	defer f.Close() //nolint:errcheck // It was only read.
@@ -76,6 +83,11 @@ func (w *world) create(file string) {
 		err := decoder.Decode(o)
 		if errors.Is(err, io.EOF) {
 			return
+		}
+		for _, change := range changes {
+			if err == nil {
+				err = change(o)
+			}
 		}
 		if err == nil {
 			err = w.api.Create(w.t.Context(), o)
@@ -86,8 +98,9 @@ func (w *world) create(file string) {
 	}
 }
 
-// TestTheControllersBillsAddUp scrapes the controller on a cluster. It also checks the names of metrics that are not Karve's own, which TestPanelsAndAlertsHaveAnswers makes up.
-func TestTheControllersBillsAddUp(t *testing.T) {
+// TestKarveWorksWithOtherTools scrapes the controller on a cluster, and plays what other tools do there. It also checks the names of metrics that are not Karve's own, which
+// TestPanelsAndAlertsHaveAnswers makes up.
+func TestKarveWorksWithOtherTools(t *testing.T) {
 	w := newWorld(t)
 	for _, expr := range []string{
 		"karve_pool_karpenter_usd_per_hour", `leader_election_master_status{name="karve"} == 1`, `controller_runtime_reconcile_errors_total{controller="pool"}`, "process_cpu_seconds_total",
@@ -101,13 +114,22 @@ func TestTheControllersBillsAddUp(t *testing.T) {
 			return err
 		})
 	}
-	t.Run("bills", w.billsAddUp)
-	t.Run("Kueue", w.gatedPodsCostNothing)
+	w.run("bills", (*world).billsAddUp)
+	w.run("kube-state-metrics", (*world).kubeStateMetricsFindsConditions)
+	// Only now, because pods of testdata/objects.yaml would have room there too.
+	w.create(filepath.Join(root(t), "examples/gpunodeclass.yaml"))
+	w.create(filepath.Join(root(t), "examples/nodepool.yaml"))
+	w.run("Kueue", (*world).whatKueueHoldsBackCostsNothing)
 	w.rulesAreEvaluated()
 }
 
+// run runs a subtest.
+func (w *world) run(name string, test func(*world)) {
+	w.t.Run(name, func(t *testing.T) { test(&world{&server{t, w.url}, w.api, w.agent}) })
+}
+
 // billsAddUp checks that the pods of each node and its idle rest cost what the node costs, and all nodes what the NodePool does.
-func (w *world) billsAddUp(t *testing.T) {
+func (w *world) billsAddUp() {
 	for expr, want := range map[string]int{
 		"count(karve_pod_usd_per_hour)":                                pods,
 		`count(karve_pod_usd_per_hour{namespace="team", job="karve"})`: pods,
@@ -117,61 +139,77 @@ func (w *world) billsAddUp(t *testing.T) {
 	} {
 		answer, err := w.query(expr)
 		if err != nil || len(answer) != 1 {
-			t.Errorf("%s: %v, %v", expr, answer, err)
+			w.t.Errorf("%s: %v, %v", expr, answer, err)
 			continue
 		}
 		if got := number(answer[0].Value); math.Abs(got-float64(want)) > 1e-9 {
-			t.Errorf("%s is %v, want %d", expr, got, want)
+			w.t.Errorf("%s is %v, want %d", expr, got, want)
 		}
 	}
 }
 
-// gatedPodsCostNothing creates pods as Kueue holds them back, and checks that Karve launches nodes for them only when they are admitted.
-func (w *world) gatedPodsCostNothing(t *testing.T) {
-	claims := func() int {
-		var list karpv1.NodeClaimList
-		if err := w.api.List(t.Context(), &list); err != nil {
-			t.Fatal(err)
-		}
-		return len(list.Items)
+// kubeStateMetricsFindsConditions follows the paths of the example in a GPUNodeClass of the cluster.
+func (w *world) kubeStateMetricsFindsConditions() {
+	type labels map[string][]string
+	var values struct {
+		RBAC struct {
+			ExtraRules []rbacv1.PolicyRule `json:"extraRules"`
+		} `json:"rbac"`
+		CustomResourceState struct {
+			Enabled bool `json:"enabled"`
+			Config  struct {
+				Kind string `json:"kind"`
+				Spec struct {
+					Resources []struct {
+						GroupVersionKind metav1.GroupVersionKind `json:"groupVersionKind"`
+						LabelsFromPath   labels                  `json:"labelsFromPath"`
+						Metrics          []struct {
+							Name string `json:"name"`
+							Help string `json:"help"`
+							Each struct {
+								Type  string `json:"type"`
+								Gauge struct {
+									Path           []string `json:"path"`
+									LabelsFromPath labels   `json:"labelsFromPath"`
+									ValueFrom      []string `json:"valueFrom"`
+								} `json:"gauge"`
+							} `json:"each"`
+						} `json:"metrics"`
+					} `json:"resources"`
+				} `json:"spec"`
+			} `json:"config"`
+		} `json:"customResourceState"`
 	}
-	before := claims()
-	const gated = 12
-	for i := range gated {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("gated-", i)}, Spec: corev1.PodSpec{
-			SchedulingGates: []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}},
-			// What Kueue adds of the ResourceFlavor.
-			NodeSelector: map[string]string{v1alpha1.GPUNodeClassLabel: "gpu"}, Tolerations: []corev1.Toleration{{Key: resource, Operator: corev1.TolerationOpExists}},
-			Containers: []corev1.Container{{Name: "main", Image: "example.com/nothing", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{resource: quantity.MustParse("1")}}}},
-		}}
-		if err := w.api.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
+	if err := sigsyaml.UnmarshalStrict(must[[]byte](w.t)(os.ReadFile(filepath.Join(root(w.t), "examples/integrations/kube-state-metrics.yaml"))), &values); err != nil {
+		w.t.Fatal(err)
+	}
+	described, rule := values.CustomResourceState.Config.Spec.Resources[0], values.RBAC.ExtraRules[0]
+	kind := schema.GroupVersionKind(described.GroupVersionKind)
+	mapping := must[*meta.RESTMapping](w.t)(w.api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version))
+	if rule.APIGroups[0] != kind.Group || rule.Resources[0] != mapping.Resource.Resource || !slices.Equal(rule.Verbs, []string{"list", "watch"}) {
+		w.t.Errorf("the rule is %v, and the resource %v", rule, mapping.Resource)
+	}
+	class := &unstructured.Unstructured{}
+	class.SetGroupVersionKind(kind)
+	if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: "gpu"}, class); err != nil {
+		w.t.Fatal(err)
+	}
+	if name, _, _ := unstructured.NestedString(class.Object, described.LabelsFromPath["name"]...); name != "gpu" {
+		w.t.Errorf("the label name is %q", name)
+	}
+	gauge := described.Metrics[0].Each.Gauge
+	conditions, _, err := unstructured.NestedSlice(class.Object, gauge.Path...)
+	if err != nil || len(conditions) == 0 {
+		w.t.Fatalf("the GPUNodeClass has the conditions %v: %v", conditions, err)
+	}
+	ready := ""
+	for _, c := range conditions {
+		condition, _ := c.(map[string]any)
+		if name, _, _ := unstructured.NestedString(condition, gauge.LabelsFromPath["type"]...); name == v1alpha1.ConditionReady {
+			ready, _, _ = unstructured.NestedString(condition, gauge.ValueFrom...)
 		}
 	}
-	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(500 * time.Millisecond) {
-		if n := claims(); n > before {
-			t.Fatalf("%d NodeClaims, %d before pods were gated", n, before)
-		}
-	}
-	for i := range gated {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint("gated-", i)}}
-		if err := w.api.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingGates":null}}`))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.eventually("the admitted pods run", func() error {
-		for i := range gated {
-			pod := &corev1.Pod{}
-			if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: fmt.Sprint("gated-", i)}, pod); err != nil {
-				return err
-			}
-			if pod.Status.Phase != corev1.PodRunning {
-				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
-			}
-		}
-		return nil
-	})
-	if n := claims(); n <= before {
-		t.Errorf("%d NodeClaims, %d before the pods were admitted", n, before)
+	if ready != string(metav1.ConditionTrue) {
+		w.t.Errorf("the condition %s of the GPUNodeClass is %q", v1alpha1.ConditionReady, ready)
 	}
 }

@@ -24,19 +24,20 @@ import (
 )
 
 const (
-	node     = "node-1" // the node of the agent
+	node     = "node-1" // the node of the first agent
 	resource = "nvidia.com/gpu.shared"
 )
 
-// unseen are the metrics that the agent here has no series for, with their labels. Processes cannot be assigned to pods of a fake kubelet, and no other device plugin serves the GPUs.
-var unseen = map[string][]string{
-	"karve_pod_gpu_sm_ratio": {"namespace", "pod", "container", "gpu", "node"}, "karve_pod_gpu_memory_used_bytes": {"namespace", "pod", "container", "gpu", "node"},
-	"karve_node_stood_back": {"resource", "node"},
-}
+// unseen are the metrics that the agents here have no series for, with their labels. No other device plugin serves the GPUs.
+var unseen = map[string][]string{"karve_node_stood_back": {"resource", "node"}}
 
-// scraping starts a Prometheus with the chart's rules that scrapes a controller and an agent.
-func scraping(t *testing.T, controller, agent string, port int) *server {
+// scraping starts a Prometheus with the chart's rules that scrapes a controller and agents.
+func scraping(t *testing.T, port int, controller string, agents ...string) *server {
 	t.Helper()
+	var targets strings.Builder
+	for i, agent := range agents {
+		_, _ = fmt.Fprintf(&targets, "  - {targets: [%s], labels: {namespace: karve-node, pod: karve-node-%d, node: node-%d}}\n", agent, i, i+1)
+	}
 	s := start(t, fmt.Sprintf(`
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%s, %s]
@@ -48,25 +49,24 @@ scrape_configs:
 - job_name: karve-node
   honor_labels: true
   static_configs:
-  - {targets: [%s], labels: {namespace: karve-node, pod: karve-node-0, node: %s}}
-`, filepath.Join(root(t), rulesFile), openCostRules(t), controller, agent, node), port)
-	s.eventually("both are scraped", func() error {
+%s`, filepath.Join(root(t), rulesFile), openCostRules(t), controller, targets.String()), port)
+	s.eventually("all are scraped", func() error {
 		up, err := s.query("up == 1")
-		if err == nil && len(up) != 2 {
-			err = fmt.Errorf("%d of 2 are up", len(up))
+		if err == nil && len(up) != 1+len(agents) {
+			err = fmt.Errorf("%d of %d are up", len(up), 1+len(agents))
 		}
 		return err
 	})
 	return s
 }
 
-// TestPanelsAndAlertsHaveAnswers evaluates every panel and every alert on all metrics of the controller and of an agent with fake GPUs. Each panel must have an answer, and
+// TestPanelsAndAlertsHaveAnswers evaluates every panel and every alert on all metrics of the controller and of agents with fake GPUs. Each panel must have an answer, and
 // each metric and label of the expressions must exist.
 func TestPanelsAndAlertsHaveAnswers(t *testing.T) {
 	ports := must[[]int](t)(freePorts(t, 2))
-	agent, machine := startAgent(t, ports[0])
-	s := scraping(t, controllerWithEverything(t), agent, ports[1])
-	machine.Change(t, func(state *nvmltest.State) { state.XIDs = append(state.XIDs, nvmltest.XID{XID: 31}) })
+	agent := startAgent(t, ports[0])
+	s := scraping(t, ports[1], controllerWithEverything(t), agent.address, agentWithProcesses(t))
+	agent.gpus.Change(t, func(state *nvmltest.State) { state.XIDs = append(state.XIDs, nvmltest.XID{XID: 31}) })
 	s.exportsWhatIsDocumented()
 	for where, expr := range expressions(t) {
 		if metrics := s.wellNamed(where, expr); slices.ContainsFunc(metrics, func(m string) bool { return unseen[m] != nil }) {
@@ -87,6 +87,7 @@ func TestPanelsAndAlertsHaveAnswers(t *testing.T) {
 	}
 	s.rulesAreEvaluated()
 	t.Run("OpenCost", s.openCostCountsReplicas)
+	t.Run("KEDA", s.kedaScalesByWhatPodsUse)
 	s.plot(readDashboards(t))
 }
 
@@ -142,8 +143,15 @@ func (s *server) exportsWhatIsDocumented() {
 	})
 }
 
-// startAgent starts the agent with two fake GPUs of ten replicas, of which pods hold three, and returns the address of its metrics and the fake GPUs.
-func startAgent(t *testing.T, port int) (string, *nvmltest.Machine) {
+// agent is a running agent with fake GPUs and a fake kubelet.
+type agent struct {
+	address string // of its metrics
+	gpus    *nvmltest.Machine
+	kubelet *plugintest.Kubelet
+}
+
+// startAgent starts the agent with two fake GPUs of ten replicas, of which pods hold three.
+func startAgent(t *testing.T, port int) *agent {
 	t.Helper()
 	library, machine := nvmltest.Use(t, nvmltest.T4(2))
 	program := must[gpus.Plugin](t)(gpus.Karve(t.Context()))
@@ -178,7 +186,7 @@ func startAgent(t *testing.T, port int) (string, *nvmltest.Machine) {
 			t.Fatal(err)
 		}
 	}
-	return address, machine
+	return &agent{address, machine, k}
 }
 
 // metric is a metric in docs/metrics.md.

@@ -1,4 +1,4 @@
-// Package prometheus tests the chart's dashboards and alerts with a real Prometheus, which scrapes the real controller and the real agent.
+// Package prometheus tests the chart's dashboards and alerts, and the examples for other tools, with a real Prometheus, which scrapes the real controller and the real agent.
 package prometheus
 
 import (

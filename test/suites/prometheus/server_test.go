@@ -49,10 +49,10 @@ func start(t *testing.T, config string, port int) *server {
 	return s
 }
 
-// eventually calls check until it succeeds, and fails the test with its last error after a minute.
+// eventually calls check until it succeeds, and fails the test with its last error after two minutes.
 func (s *server) eventually(what string, check func() error) {
 	s.t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := check()
 		if err == nil {
