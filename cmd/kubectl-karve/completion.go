@@ -49,6 +49,9 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 			return explainable(ctx, flagsOf(cmd), typed)
 		}
 	}
+	if cmd.Runnable() && cmd.ValidArgsFunction == nil && cmd.Name() != "replay" { // Only replay takes a file as argument.
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	// The flag is missing on commands that do not have it, which is no problem.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

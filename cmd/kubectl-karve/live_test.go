@@ -236,6 +236,8 @@ func TestTheShellCompletesNames(t *testing.T) {
 		{[]string{"explain", "--kubeconfig", kubeconfig, "-n", "other", "pod/"}, ":4\n"},
 		{[]string{"explain", "--kubeconfig", kubeconfig, "node/a", ""}, ":4\n"},
 		{[]string{"plan", "--kubeconfig", kubeconfig, "--context", ""}, "c\n:4\n"},
+		{[]string{"doctor", ""}, ":4\n"},
+		{[]string{"replay", ""}, ":0\n"},
 		{[]string{"plan", "-o", ""}, "wide\njson\nyaml\n:4\n"},
 		{[]string{"plan", "-f", ""}, "json\nyaml\nyml\n:8\n"},
 	} {
