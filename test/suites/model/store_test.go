@@ -118,7 +118,7 @@ func (s *store) List(_ context.Context, list client.ObjectList, options ...clien
 	if o.FieldSelector != nil {
 		node, _ = o.FieldSelector.RequiresExactMatch("spec.nodeName")
 	}
-	objects := s.kind(kindOf(list))
+	objects := s.objects[kindOf(list)] // Lists are concurrent, and kind may write.
 	keys := make([]client.ObjectKey, 0, len(objects))
 	for key := range objects {
 		keys = append(keys, key)
