@@ -95,7 +95,12 @@ func (c connection) cluster(ctx context.Context, machines cloud.Catalog) (*snaps
 		Cached: bulk{c.Client, c.core}, Live: c, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
 	}
-	return gatherer.Cluster(ctx)
+	cluster, err := gatherer.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cluster.Index = cluster.Indexed() // All that is asked of the cluster needs it.
+	return cluster, nil
 }
 
 // serves reports whether the cluster serves a kind.
