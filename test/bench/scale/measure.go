@@ -111,7 +111,33 @@ func (m *measurement) starts(ctx context.Context, t Times) (err error) {
 		return err
 	}
 	m.log("%s is ready after %s", m.program.Name, time.Since(began).Round(100*time.Millisecond))
-	return smithytime.SleepWithContext(ctx, t.Settle)
+	if err := smithytime.SleepWithContext(ctx, t.Settle); err != nil {
+		return err
+	}
+	return m.settle(ctx)
+}
+
+// settle waits until the program makes hardly any requests: a new one annotates the NodeClaims that it finds. It waits for at most a minute.
+func (m *measurement) settle(ctx context.Context) error {
+	const every, most = 2 * time.Second, time.Minute
+	for began := time.Now(); time.Since(began) < most; {
+		before, err := m.requests(ctx)
+		if err != nil {
+			return err
+		}
+		if err := smithytime.SleepWithContext(ctx, every); err != nil {
+			return err
+		}
+		after, err := m.requests(ctx)
+		if err != nil {
+			return err
+		}
+		if after-before <= 1 {
+			return nil
+		}
+	}
+	m.log("it still makes requests %s after its start", most)
+	return nil
 }
 
 func (m *measurement) idle(ctx context.Context, t Times) error {
