@@ -70,9 +70,10 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	if err != nil {
 		return err
 	}
-	// One plan creates many NodeClaims. The API server's priority and fairness is the limit that matters.
+	// A burst of 5,000 pods is as many nominations and some thousand other writes, and NodeClaims must not queue behind them. The API server's priority and
+	// fairness is the limit that matters, and each worker makes one request at a time.
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = 200, 300
+	config.QPS = -1
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: kinds, Logger: log,
 		Metrics:                 o.metrics(),
