@@ -4,20 +4,25 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
+	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
+	"karve.sh/karve/test/suites/rights"
 )
 
 const (
@@ -25,7 +30,7 @@ const (
 	uiName = "karve-ui"
 )
 
-func TestThereIsNoPageUnlessSomebodyAsksForIt(t *testing.T) {
+func TestPageIsDisabledByDefault(t *testing.T) {
 	for _, o := range objects(t, needed) {
 		if strings.HasSuffix(o.GetName(), "-ui") {
 			t.Errorf("there is the %s %s", o.GetKind(), o.GetName())
@@ -33,9 +38,10 @@ func TestThereIsNoPageUnlessSomebodyAsksForIt(t *testing.T) {
 	}
 }
 
-func TestThePageOnlyReads(t *testing.T) {
+func TestPageOnlyReads(t *testing.T) {
 	all := objects(t, needed, withUI)
-	for _, rule := range named[rbacv1.ClusterRole](t, all, "ClusterRole")[uiName].Rules {
+	rules := slices.Concat(named[rbacv1.ClusterRole](t, all, "ClusterRole")[uiName].Rules, named[rbacv1.Role](t, all, "Role")[uiName].Rules)
+	for _, rule := range rules {
 		if slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains([]string{"get", "list", "watch"}, verb) }) || slices.Contains(rule.Resources, "secrets") {
 			t.Errorf("it may %s %s", rule.Verbs, rule.Resources)
 		}
@@ -48,7 +54,7 @@ func TestThePageOnlyReads(t *testing.T) {
 	}
 }
 
-func TestThePagesNetworkPolicyIsForItsPods(t *testing.T) {
+func TestPageNetworkPolicySelectsItsPods(t *testing.T) {
 	all := objects(t, needed, withUI, "--set=networkPolicy.enabled=true")
 	deployments, policies := named[appsv1.Deployment](t, all, "Deployment"), named[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
 	for name, selects := range map[string]metav1.LabelSelector{"Deployment": *deployments[uiName].Spec.Selector, "NetworkPolicy": policies[uiName].Spec.PodSelector} {
@@ -67,8 +73,8 @@ func TestThePagesNetworkPolicyIsForItsPods(t *testing.T) {
 	}
 }
 
-// TestThePageIsForWhoMaySeeIt runs the page with the rights of its service account on an API server, which authenticates and authorizes those who look at it.
-func TestThePageIsForWhoMaySeeIt(t *testing.T) {
+// TestPageRequiresAuthorization runs the page with the rights of its service account on an API server, which authenticates and authorizes those who look at it.
+func TestPageRequiresAuthorization(t *testing.T) {
 	c := cluster.ForTest(t, cluster.Config{})
 	api, err := kubernetes.NewForConfig(c.RESTConfig())
 	if err != nil {
@@ -80,6 +86,26 @@ func TestThePageIsForWhoMaySeeIt(t *testing.T) {
 			if _, err := api.RbacV1().ClusterRoles().Create(t.Context(), &role, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	if _, err := api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: karve.Namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	role, reads := named[rbacv1.Role](t, all, "Role")[uiName], named[rbacv1.RoleBinding](t, all, "RoleBinding")[uiName]
+	if _, err := api.RbacV1().Roles(karve.Namespace).Create(t.Context(), &role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.RbacV1().RoleBindings(karve.Namespace).Create(t.Context(), &reads, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"nodeclass.yaml", "gpunodeclass.yaml", "nodepool.yaml"} {
+		apply := exec.CommandContext(t.Context(), c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "apply", "-f", filepath.Join(root, "examples", file))
+		if out, err := apply.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	bindings := named[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding")
@@ -137,6 +163,36 @@ func TestThePageIsForWhoMaySeeIt(t *testing.T) {
 			t.Errorf("%s, the answer is %d, want %d: %.300s", tc.name, got, tc.want, body)
 		}
 	}
+	const note = `"note":"there is no ConfigMap karve-system/karve-catalog, in which the controller publishes its instance types (--karve-namespace), so zones and prices are those of us-east-1"`
+	if _, body := look(t, url+"/karve/overview", sees); !strings.Contains(body, `"name":"gpu-shared"`) || !strings.Contains(body, note) {
+		t.Errorf("the overview is %.500s", body)
+	}
+	if got, body := look(t, url+"/karve/explain?pod=default/none", sees); got != http.StatusNotFound {
+		t.Errorf("a pod that does not exist gets %d: %.300s", got, body)
+	}
+	wantRights(t, c, all)
+}
+
+// wantRights checks that the page's rights are those that it has used, and that no other was missing.
+func wantRights(t *testing.T, c *cluster.Cluster, all chart.Objects) {
+	t.Helper()
+	granted, err := rights.Of(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted = slices.DeleteFunc(granted, func(r rights.Right) bool { return !strings.HasSuffix(r.User, ":"+uiName) })
+	unseen := map[string]string{"ClusterRole karve-ui: get nodeclaims.karpenter.sh": "a NodeClaim is read again while the informer does not show it"}
+	var wrong []string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(500 * time.Millisecond) {
+		calls, err := c.Calls()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wrong = rights.Wrong(granted, calls, unseen); len(wrong) == 0 {
+			return
+		}
+	}
+	t.Errorf("%q", wrong)
 }
 
 func look(t *testing.T, url, token string) (int, string) {

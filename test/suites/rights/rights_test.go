@@ -20,8 +20,9 @@ var unseen = map[string]string{
 	"ClusterRole karve: patch events.events.k8s.io": "an event that occurs again within six minutes is patched, and which ones do is up to chance",
 	"ClusterRole karve: update nodepools/finalizers.karpenter.sh": "the admission plugin OwnerReferencesPermissionEnforcement, which the test clusters have, asks for it " +
 		"before it lets a NodeClaim in, and asks the authorizer rather than the API",
-	"Role karve: update configmaps. karve-system": "the catalogue is written again when a price or a zone has changed, which none does while the tests run (pkg/controllers/publish has tests)",
-	"Role karve-node: create events. default": "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (cmd/node)",
+	"ClusterRole karve-ui: get nodeclaims.karpenter.sh": "a NodeClaim is read from the API server only while the informer does not show it, as after a start",
+	"Role karve: update configmaps. karve-system":       "the catalogue is written again when a price or a zone has changed, which none does while the tests run (pkg/controllers/publish has tests)",
+	"Role karve-node: create events. default":           "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (cmd/node)",
 }
 
 // folderVariable is the environment variable for the directory with the calls recorded in a complete run of the cluster tests.
@@ -58,7 +59,7 @@ func TestRightsMatchRecordedCalls(t *testing.T) {
 func ofTheChart(t *testing.T) []rights.Right {
 	t.Helper()
 	objects, err := chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}.Template(t.Context(),
-		"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true")
+		"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true,ui.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}
