@@ -55,6 +55,8 @@ var errEnded = errors.New("ended unasked")
 type demo struct {
 	*story
 	root string
+	// page says to serve the web page, and to leave the cluster up until Ctrl-C.
+	page bool
 	// logs is the folder with the logs of a failed demo.
 	logs string
 
@@ -89,10 +91,17 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.build(ctx); err != nil {
 		return err
 	}
-	var ours, alone figures
-	err = d.whileStill(func() string { return "going on" }, func() (err error) {
-		ours, alone, err = d.onCluster(ctx, cancel)
-		return err
+	err = d.onCluster(ctx, cancel, func(ours, alone figures) error {
+		if err := save(result, ours, alone); err != nil {
+			return err
+		}
+		fmt.Fprintln(d.out)
+		table(d.out, ours, alone)
+		fmt.Fprintf(d.out, "\n%s\n", saving(ours, alone))
+		if d.page {
+			return d.stay(ctx, ours.pods)
+		}
+		return nil
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -100,12 +109,7 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := save(result, ours, alone); err != nil {
-		return err
-	}
-	fmt.Fprintln(d.out)
-	table(d.out, ours, alone)
-	fmt.Fprintf(d.out, "\n%s\nThe figures are in _output/demo.json; nothing else is left.\n", saving(ours, alone))
+	fmt.Fprintln(d.out, "The figures are in _output/demo.json; nothing else is left.")
 	return nil
 }
 
@@ -156,17 +160,21 @@ func (d *demo) build(ctx context.Context) error {
 	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Demo) }); err != nil {
 		return err
 	}
-	return d.building("Karve's controller", func() error {
+	err = d.building("Karve's controller", func() error {
 		_, err := karve.Build(ctx)
 		return err
 	})
+	if err != nil || !d.page {
+		return err
+	}
+	return d.building("kubectl karve", func() error { return d.buildPage(ctx) })
 }
 
-// onCluster starts a cluster, measures both sides on it and stops it. On failure it keeps the logs.
-func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (ours, alone figures, err error) {
+// onCluster starts a cluster, measures both sides on it, concludes and stops it. On failure it keeps the logs.
+func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc, conclude func(ours, alone figures) error) (err error) {
 	dir, err := os.MkdirTemp("", "karve-demo-")
 	if err != nil {
-		return ours, alone, fmt.Errorf("making the cluster's folder: %w", err)
+		return fmt.Errorf("making the cluster's folder: %w", err)
 	}
 	interrupted := func() bool { return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errEnded) }
 	defer func() {
@@ -179,25 +187,36 @@ func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (o
 	}()
 	closeLog, err := quiet(filepath.Join(dir, "demo.log"))
 	if err != nil {
-		return ours, alone, err
+		return err
 	}
 	defer closeLog()
 	d.print("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter with a local AWS, and kwok, which plays the machines")
-	d.cluster, err = cluster.Start(ctx, cluster.Config{
-		Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true", NodeDelay: nodeDelay,
-		OnExit: func(name cluster.Component, err error) { cancel(fmt.Errorf("%s %w: %w", name, errEnded, err)) },
+	const goingOn = "going on"
+	err = d.whileStill(func() string { return goingOn }, func() (err error) {
+		d.cluster, err = cluster.Start(ctx, cluster.Config{
+			Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true", NodeDelay: nodeDelay,
+			OnExit: func(name cluster.Component, err error) { cancel(fmt.Errorf("%s %w: %w", name, errEnded, err)) },
+		})
+		return err
 	})
 	if err != nil {
-		return ours, alone, err
+		return err
 	}
 	defer func() { err = errors.Join(err, d.cluster.Stop()) }()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	ours, alone, err = d.compare(watching)
+	var ours, alone figures
+	err = d.whileStill(func() string { return goingOn }, func() (err error) {
+		ours, alone, err = d.compare(watching)
+		return err
+	})
+	if err == nil {
+		err = conclude(ours, alone)
+	}
 	if err != nil && !interrupted() {
 		d.snapshot(ctx, filepath.Join(dir, "objects.yaml"))
 	}
-	return ours, alone, err
+	return err
 }
 
 func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
@@ -210,6 +229,11 @@ func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
 	}
 	if err := d.prepare(ctx); err != nil {
 		return ours, alone, err
+	}
+	if d.page {
+		if err := d.servePage(ctx); err != nil {
+			return ours, alone, err
+		}
 	}
 	d.chapter("Karve")
 	example := &appsv1.Deployment{}

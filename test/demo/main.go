@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,7 +20,9 @@ func main() {
 	// This includes SIGPIPE, so that `make demo | head` leaves nothing behind either.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C exits at once
-	d := &demo{story: newStory(os.Stdout)}
+	page := flag.Bool("ui", false, "serve the web page, and leave the cluster up until Ctrl-C")
+	flag.Parse()
+	d := &demo{story: newStory(os.Stdout), page: *page}
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil || errors.Is(err, errOrphaned)
 	stop()
