@@ -69,6 +69,15 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			t.Errorf("karve.yaml has no %s with the checksum %s", name, sum)
 		}
 	}
+	notes, err := os.ReadFile(filepath.Join(first, "notes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"controller", "node", "charts/karve", "charts/karve-crd"} {
+		if !strings.Contains(string(notes), "\n| "+name+":0.1.0 | sha256:") {
+			t.Errorf("the notes do not have the digest of %s:\n%s", name, notes)
+		}
+	}
 	for _, name := range []string{"karve", "karve-crd"} {
 		renders(t, filepath.Join(first, name+"-0.1.0.tgz"), name)
 	}
