@@ -47,23 +47,25 @@ type index struct {
 }
 
 func main() {
-	digest, err := run(os.Args[1:])
+	answer, err := run(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "oci:", err)
 		os.Exit(1)
 	}
-	fmt.Println(digest)
+	fmt.Println(answer)
 }
 
-// run returns the digest that the layout's content has in a registry.
+// run returns the digest that the layout's content has in a registry, or the image that it is based on.
 func run(args []string) (string, error) {
 	switch {
 	case len(args) == 3 && args[0] == "chart":
 		return chart(args[1], args[2])
 	case len(args) == 3 && args[0] == "tag":
 		return tag(args[1], args[2])
+	case len(args) == 2 && args[0] == "base":
+		return base(args[1])
 	}
-	return "", errors.New("usage: oci chart PACKAGED_CHART LAYOUT | oci tag LAYOUT TAG")
+	return "", errors.New("usage: oci chart PACKAGED_CHART LAYOUT | oci tag LAYOUT TAG | oci base LAYOUT")
 }
 
 // chart writes the layout of a packaged chart, as helm push would push it. Its tag is the chart's version. The bytes depend on the chart alone.
@@ -158,16 +160,9 @@ func blob(layout, mediaType string, content []byte) (descriptor, error) {
 
 // tag gives the only entry of a layout a tag, and returns its digest.
 func tag(layout, name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	i, err := readIndex(layout)
 	if err != nil {
 		return "", err
-	}
-	var i index
-	if err := json.Unmarshal(text, &i); err != nil {
-		return "", fmt.Errorf("reading the index of %s: %w", layout, err)
-	}
-	if len(i.Manifests) != 1 {
-		return "", fmt.Errorf("%s has %d images, want one", layout, len(i.Manifests))
 	}
 	annotations, _ := i.Manifests[0]["annotations"].(map[string]any)
 	if annotations == nil {
@@ -176,6 +171,43 @@ func tag(layout, name string) (string, error) {
 	annotations[tagKey] = name
 	i.Manifests[0]["annotations"] = annotations
 	return fmt.Sprint(i.Manifests[0]["digest"]), writeIndex(layout, i)
+}
+
+// base returns the image that a layout's image is based on, with its digest, as ko writes it into annotations.
+func base(layout string) (string, error) {
+	i, err := readIndex(layout)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(layout, "blobs", strings.Replace(fmt.Sprint(i.Manifests[0]["digest"]), ":", "/", 1)))
+	if err != nil {
+		return "", err
+	}
+	var m manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return "", fmt.Errorf("reading the manifest of %s: %w", layout, err)
+	}
+	const key = "org.opencontainers.image.base."
+	if m.Annotations[key+"name"] == "" || m.Annotations[key+"digest"] == "" {
+		return "", fmt.Errorf("%s does not name the image that it is based on", layout)
+	}
+	return m.Annotations[key+"name"] + "@" + m.Annotations[key+"digest"], nil
+}
+
+// readIndex returns the index of a layout with one entry.
+func readIndex(layout string) (index, error) {
+	var i index
+	text, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	if err != nil {
+		return i, err
+	}
+	if err := json.Unmarshal(text, &i); err != nil {
+		return i, fmt.Errorf("reading the index of %s: %w", layout, err)
+	}
+	if len(i.Manifests) != 1 {
+		return i, fmt.Errorf("%s has %d images, want one", layout, len(i.Manifests))
+	}
+	return i, nil
 }
 
 func writeIndex(layout string, i index) error {

@@ -43,6 +43,30 @@ func TestTagKeepsWhatTheIndexSays(t *testing.T) {
 	}
 }
 
+func TestBaseIsThatOfTheAnnotations(t *testing.T) {
+	t.Parallel()
+	folder := layout(t, "")
+	d, err := blob(folder, manifestType, []byte(`{"annotations":{"org.opencontainers.image.base.digest":"sha256:b","org.opencontainers.image.base.name":"registry.example.com/base:1"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeIndex(folder, index{Manifests: []descriptor{d}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := run([]string{"base", folder}); err != nil || got != "registry.example.com/base:1@sha256:b" {
+		t.Errorf("the base is %q: %v", got, err)
+	}
+	if d, err = blob(folder, manifestType, []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeIndex(folder, index{Manifests: []descriptor{d}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := run([]string{"base", folder}); err == nil {
+		t.Errorf("an image that does not say so has the base %q", got)
+	}
+}
+
 func TestWhatIsNoLayoutAndNoChartIsRefused(t *testing.T) {
 	t.Parallel()
 	text := filepath.Join(t.TempDir(), "chart.tgz")
