@@ -64,7 +64,10 @@ type gone struct {
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
 func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
-	o.Totals.BoundMicroUSDPerHour = e.bound
+	// The bound of a cluster without pods says nothing of the pods that have come since.
+	if len(o.Pods)+len(o.Waiting) == 0 || e.bound != nil && *e.bound > 0 {
+		o.Totals.BoundMicroUSDPerHour = e.bound
+	}
 	for i := range o.Waiting {
 		o.Waiting[i].Reason = e.reasons[o.Waiting[i].Namespace+"/"+o.Waiting[i].Name]
 	}

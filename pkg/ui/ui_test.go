@@ -334,6 +334,29 @@ func TestUnreadClusterHasNoNumbers(t *testing.T) {
 	}
 }
 
+// TestBoundIsUnknownWhenPodsAreNew adds pods to a cluster that had none.
+func TestBoundIsUnknownWhenPodsAreNew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := of(Shared())
+		handler := serve(t, s)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		go get(handler, "/karve/events", func(r *http.Request) { *r = *r.WithContext(ctx) })
+		time.Sleep(time.Minute)
+		if got := body(t, get(handler, "/karve/overview")); !strings.Contains(got, `"boundMicroUSDPerHour":0`) {
+			t.Errorf("without pods, the overview is %.300s", got)
+		}
+		s.is.Store(small())
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if got := body(t, get(handler, "/karve/overview")); strings.Contains(got, `"boundMicroUSDPerHour":0`) && !strings.Contains(got, `"replicas":0`) {
+				t.Fatalf("with pods, the overview is %.600s", got)
+			}
+		}
+	})
+}
+
 // TestSilentClusterIsReported reads a cluster that does not answer.
 func TestSilentClusterIsReported(t *testing.T) {
 	t.Parallel()

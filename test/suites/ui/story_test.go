@@ -2,6 +2,8 @@ package ui
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -91,7 +93,8 @@ func serveCluster(t *testing.T, root, kubeconfig string) (url, token string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := cmd.Wait(); err != nil { // The test's context has ended, which interrupts the command.
+		// The test's context has ended, which interrupts the command. Wait returns the context's error if the command then exits without one.
+		if err := cmd.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("after an interrupt: %v", err)
 		}
 	})
