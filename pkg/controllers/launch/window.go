@@ -18,17 +18,29 @@ const (
 	shownFor = time.Minute
 )
 
-// Window returns how many NodeClaims may be unlaunched at the same time: ten, and one more for each that was launched in the last minute without a sign of
-// trouble since, but at most the given number. So the window doubles with each answer of a cloud that works, as in TCP's slow start, and no more launches are at
-// stake than have just succeeded. The first sign of trouble makes it ten again.
+// Window returns how many NodeClaims may be unlaunched at the same time: ten, and one more for each that was launched in the last minute, but at most the given
+// number. So the window doubles with each answer of a cloud that works, as in TCP's slow start, and no more launches are at stake than have just succeeded.
+//
+// A launch that reports an error makes it ten again. If launches take longer than [cloud.FailingGrace], only those of that time count: the window follows a cloud,
+// or a Karpenter, that is slow, and is ten again as soon as neither has launched anything for that time.
 //
 // It depends only on the NodeClaims, so a restarted controller has the same window. It is one window for all pools, because a NodeClaim that does not launch
 // stops Karpenter for all of them.
 func Window(machines []snapshot.Machine, now time.Time, most int) int {
 	since := now.Add(-shownFor)
 	for i := range machines {
-		if at := trouble(machines[i].Claim, now); at.After(since) {
-			since = at
+		claim := machines[i].Claim
+		end := launchedAt(claim)
+		switch {
+		case reported(claim) != nil:
+			since = now
+			continue
+		case end.IsZero():
+			end = now
+		}
+		late := end.Sub(claim.CreationTimestamp.Time) >= cloud.FailingGrace
+		if recent := now.Add(-cloud.FailingGrace); late && now.Sub(end) < shownFor && recent.After(since) {
+			since = recent
 		}
 	}
 	window := firstWindow
@@ -38,19 +50,6 @@ func Window(machines []snapshot.Machine, now time.Time, most int) int {
 		}
 	}
 	return min(window, most)
-}
-
-// trouble returns when a NodeClaim last showed that the cloud or Karpenter has trouble: now if its launch reports an error or hangs, and when it was launched if
-// that took too long. It returns the zero time if it shows no trouble.
-func trouble(claim *karpv1.NodeClaim, now time.Time) time.Time {
-	end := launchedAt(claim)
-	if end.IsZero() {
-		end = now
-	}
-	if reported(claim) != nil || end.Sub(claim.CreationTimestamp.Time) >= cloud.FailingGrace {
-		return end
-	}
-	return time.Time{}
 }
 
 // launchedAt returns when the cloud launched the machine of a NodeClaim, and the zero time if it has not.

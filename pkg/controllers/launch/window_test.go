@@ -56,10 +56,12 @@ func TestWindow(t *testing.T) {
 		"does not grow by old launches":                                   {five(62*time.Second, time.Minute), nil, 100, 10},
 		"does not grow by unlaunched claims":                              {five(2*time.Second, not), nil, 100, 10},
 		"queued claims do not shrink the window":                          {five(4*time.Second, 2*time.Second), []snapshot.Machine{waiting}, 100, 15},
-		"a hung launch resets the window":                                 {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
 		"a failing launch resets the window":                              {five(4*time.Second, 2*time.Second), []snapshot.Machine{failing}, 100, 10},
-		"a slow launch resets the window":                                 {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 10},
-		"launches after a slow one count":                                 {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 15},
+		"a hung launch resets the window if nothing else was launched":    {five(20*time.Second, 16*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
+		"a hung launch leaves the launches of the same time":              {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 15},
+		"after a slow launch the launches of the grace period count":      {five(22*time.Second, 20*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 11},
+		"launches beside a slow one count":                                {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 16},
+		"a slow launch is forgotten after a minute":                       {five(22*time.Second, 20*time.Second), []snapshot.Machine{machine(77*time.Second, time.Minute)}, 100, 15},
 		"a launch just within the grace period does not reset the window": {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(16*time.Second, 2*time.Second)}, 100, 16},
 	} {
 		if got := Window(append(c.machines, c.more...), now, c.most); got != c.want {
@@ -75,6 +77,8 @@ type burst struct {
 	hangs, back time.Duration
 	// tokens is how many launches the cloud admits at once, and refill is how many it adds each second. It throttles all others.
 	tokens, refill float64
+	// queue is how many launches Karpenter carries out each second, or 0 if there is no limit. The others wait without an error.
+	queue float64
 	// window returns how many NodeClaims may be unlaunched at the same time.
 	window func([]snapshot.Machine, time.Time) int
 
@@ -83,6 +87,8 @@ type burst struct {
 	machines   []snapshot.Machine
 	made       int
 	givenUp    int
+	// turns is how many launches Karpenter can carry out now.
+	turns float64
 	// atStake is the largest number of unlaunched NodeClaims while the cloud hung.
 	atStake int
 	// growing is called after the controller has created NodeClaims.
@@ -102,6 +108,7 @@ func (b *burst) hanging() bool      { return b.age() >= b.hangs && b.age() < b.b
 // answer lets the cloud answer the launches that are due.
 func (b *burst) answer() {
 	b.tokens += b.refill * step.Seconds()
+	b.turns = min(b.turns+b.queue*step.Seconds(), max(1, b.queue))
 	if b.hanging() {
 		return
 	}
@@ -114,8 +121,10 @@ func (b *burst) answer() {
 		case m.Launched() || b.now.Sub(asked) < b.latency:
 		case b.refill > 0 && b.tokens < 1:
 			condition(m.Claim, metav1.ConditionUnknown, "RequestLimitExceeded", b.now)
+		case b.queue > 0 && b.turns < 1:
 		default:
 			b.tokens--
+			b.turns--
 			condition(m.Claim, metav1.ConditionTrue, "Launched", b.now)
 			b.ledger.Launched(m.Claim.Name, class, "g4dn.xlarge", "us-east-1a", "on-demand", b.now)
 		}
@@ -201,14 +210,15 @@ func TestWindowLaunchesBurstsAsFastAsCloudAllows(t *testing.T) {
 		// atStake and givenUp limit the number of NodeClaims that hang and that are given up.
 		atStake, givenUp int
 	}{
-		"a cloud that answers at once":                {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
-		"a cloud that answers within two seconds":     {burst{latency: 2 * time.Second, hangs: never}, 15 * time.Second, 100 * time.Second, 0, 0},
-		"a cloud that takes ten seconds":              {burst{latency: 10 * time.Second, hangs: never}, time.Minute, 500 * time.Second, 0, 0},
-		"a cloud that hangs from the start":           {burst{latency: 2 * time.Second, back: 5 * time.Minute}, 8 * time.Minute, 8 * time.Minute, 10, 30},
-		"a cloud that hangs in the middle":            {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 40 * time.Second}, 55 * time.Second, 2 * time.Minute, 160, 0},
-		"a cloud that hangs for long in the middle":   {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 5 * time.Minute}, 6 * time.Minute, 6 * time.Minute, 160, 170},
-		"a cloud that admits ten launches per second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 10}, time.Minute, 90 * time.Second, 0, 0},
-		"a cloud that admits two launches per second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 2}, 200 * time.Second, 195 * time.Second, 0, 0},
+		"a cloud that answers at once":                  {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
+		"a cloud that answers within two seconds":       {burst{latency: 2 * time.Second, hangs: never}, 15 * time.Second, 100 * time.Second, 0, 0},
+		"a cloud that takes ten seconds":                {burst{latency: 10 * time.Second, hangs: never}, time.Minute, 500 * time.Second, 0, 0},
+		"a cloud that hangs from the start":             {burst{latency: 2 * time.Second, back: 5 * time.Minute}, 8 * time.Minute, 8 * time.Minute, 10, 30},
+		"a cloud that hangs in the middle":              {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 40 * time.Second}, 55 * time.Second, 2 * time.Minute, 160, 0},
+		"a cloud that hangs for long in the middle":     {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 5 * time.Minute}, 6 * time.Minute, 6 * time.Minute, 160, 170},
+		"a busy Karpenter that launches six per second": {burst{latency: 8 * time.Second, hangs: never, queue: 6}, 110 * time.Second, 5 * time.Minute, 0, 0},
+		"a cloud that admits ten launches per second":   {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 10}, time.Minute, 90 * time.Second, 0, 0},
+		"a cloud that admits two launches per second":   {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 2}, 200 * time.Second, 195 * time.Second, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
