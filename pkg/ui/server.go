@@ -52,8 +52,9 @@ type Server struct {
 
 	// mu guards the fields up to watching.
 	mu sync.Mutex
-	// now is the cluster as it was read last. It is nil before the first read.
-	now *frame
+	// now is the cluster as it was read last, at the time looked. It is nil before the first read, and when a page is opened after a while without one.
+	now    *frame
+	looked time.Time
 	// changed is closed when now is replaced.
 	changed chan struct{}
 	// watching is the number of pages that follow the cluster.
@@ -205,7 +206,7 @@ func (s *Server) estimating(ctx context.Context) {
 			}
 			s.show(func(before *frame) (*frame, error) {
 				s.estimates = e
-				if before.problem != "" {
+				if before == nil || before.problem != "" {
 					return before, nil
 				}
 				return newFrame(s.config.Cluster, s.config.Note(), before.cluster, before.explainer, e)
@@ -251,6 +252,9 @@ func (s *Server) look(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	s.mu.Lock()
+	s.looked = s.config.Clock.Now()
+	s.mu.Unlock()
 	s.show(func(before *frame) (*frame, error) {
 		switch {
 		case err != nil:
@@ -310,6 +314,9 @@ func (s *Server) watch() (done func()) {
 	add := func(n int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.watching == 0 && s.config.Clock.Since(s.looked) > 3*every {
+			s.now = nil
+		}
 		s.watching += n
 	}
 	add(1)

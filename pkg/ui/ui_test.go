@@ -334,6 +334,23 @@ func TestUnreadClusterHasNoNumbers(t *testing.T) {
 	}
 }
 
+// TestReturningPageSeesNoOldCluster opens the page again after a while without one.
+func TestReturningPageSeesNoOldCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := of(Shared())
+		handler := serve(t, s)
+		if got := body(t, get(handler, "/karve/overview")); !strings.Contains(got, `"nodes":0`) {
+			t.Errorf("the first overview is %.300s", got)
+		}
+		s.is.Store(small())
+		time.Sleep(time.Hour)
+		if got := body(t, get(handler, "/karve/overview")); !strings.Contains(got, "waits-000") {
+			t.Errorf("an hour later, the overview is %.300s", got)
+		}
+	})
+}
+
 // TestBoundIsUnknownWhenPodsAreNew adds pods to a cluster that had none.
 func TestBoundIsUnknownWhenPodsAreNew(t *testing.T) {
 	t.Parallel()
@@ -347,7 +364,9 @@ func TestBoundIsUnknownWhenPodsAreNew(t *testing.T) {
 		if got := body(t, get(handler, "/karve/overview")); !strings.Contains(got, `"boundMicroUSDPerHour":0`) {
 			t.Errorf("without pods, the overview is %.300s", got)
 		}
-		s.is.Store(small())
+		s.is.Store(Shared())
+		time.Sleep(1500 * time.Millisecond)
+		s.is.Store(small()) // The next estimate is seconds away.
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
 			if got := body(t, get(handler, "/karve/overview")); strings.Contains(got, `"boundMicroUSDPerHour":0`) && !strings.Contains(got, `"replicas":0`) {
