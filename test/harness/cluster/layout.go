@@ -103,7 +103,9 @@ func (c *Cluster) controllerManager(port int) *part {
 	return c.binary(ControllerManager, c.secure(port),
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port),
-		"--service-account-private-key-file="+c.pki.serviceAccount, "--root-ca-file="+c.pki.ca)
+		"--service-account-private-key-file="+c.pki.serviceAccount, "--root-ca-file="+c.pki.ca,
+		// By default, HorizontalPodAutoscalers look at their metrics every 15 seconds only.
+		"--horizontal-pod-autoscaler-sync-period=2s")
 }
 
 func (c *Cluster) kwok(port int) *part {

@@ -73,6 +73,11 @@ func host(url string) string {
 	return url
 }
 
+// set returns a change of a field of an object.
+func set(value any, path ...string) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error { return unstructured.SetNestedField(o.Object, value, path...) }
+}
+
 // create creates the objects of a file, with changes.
 func (w *world) create(file string, changes ...func(*unstructured.Unstructured) error) {
 	w.t.Helper()
@@ -119,7 +124,9 @@ func TestKarveWorksWithOtherTools(t *testing.T) {
 	// Only now, because pods of testdata/objects.yaml would have room there too.
 	w.create(filepath.Join(root(t), "examples/gpunodeclass.yaml"))
 	w.create(filepath.Join(root(t), "examples/nodepool.yaml"))
+	// First, while the pool has no nodes: simulated pods of Jobs complete at once, and a free replica would serve them all before Karve plans.
 	w.run("Kueue", (*world).whatKueueHoldsBackCostsNothing)
+	w.run("HPA", (*world).scalesWithTheUseOfGPUs)
 	w.rulesAreEvaluated()
 }
 
