@@ -98,7 +98,8 @@ func TestTheRightsAreThoseOfTheRoles(t *testing.T) {
 		all = append(all, rights...)
 	}
 	for _, want := range []doctor.Right{
-		{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}, {Group: "coordination.k8s.io", Resource: "leases", Verb: "update", Namespace: "here", Name: "karve"},
+		{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"},
+		{Group: "coordination.k8s.io", Resource: "leases", Verb: "update", Namespace: "here", Name: "karve"},
 		{Resource: "pods", Verb: "create", Namespace: "checks"},
 	} {
 		if !slices.Contains(all, want) {

@@ -156,7 +156,9 @@ func (c connection) settings(ctx context.Context) (explain.Settings, []string) {
 			name string
 			to   *time.Duration
 		}{
-			{"settle-duration", &settings.Settle}, {"not-ready-timeout", &settings.Tolerations.NotReady}, {"gpu-fault-timeout", &settings.Tolerations.GPUFault},
+			{"settle-duration", &settings.Settle},
+			{"not-ready-timeout", &settings.Tolerations.NotReady},
+			{"gpu-fault-timeout", &settings.Tolerations.GPUFault},
 			{"replicas-timeout", &settings.Tolerations.Replicas},
 		} {
 			if value, err := time.ParseDuration(flagOf(&d, flag.name)); err == nil {

@@ -103,7 +103,7 @@ func TestManifestsComeFromAURL(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		w.Write(pool) //nolint:errcheck // The command tells what it did not get.
+		w.Write(pool)
 	}))
 	defer server.Close()
 	for path, want := range map[string]struct {

@@ -238,20 +238,39 @@ func readSequence(in *bufio.Reader) (key, error) {
 			number = c
 			continue
 		}
-		switch {
-		case c == 'A':
-			return keyUp, nil
-		case c == 'B':
-			return keyDown, nil
-		case c == 'H', c == '~' && (number == '1' || number == '7'):
-			return keyHome, nil
-		case c == 'F', c == '~' && (number == '4' || number == '8'):
-			return keyEnd, nil
-		case c == '~' && number == '5':
-			return keyPageUp, nil
-		case c == '~' && number == '6':
-			return keyPageDown, nil
+		if c == '~' {
+			return numberedKey(number), nil
 		}
-		return keyOther, nil
+		return letteredKey(c), nil
 	}
+}
+
+// letteredKey returns the key of a sequence that ends in a letter.
+func letteredKey(letter byte) key {
+	switch letter {
+	case 'A':
+		return keyUp
+	case 'B':
+		return keyDown
+	case 'H':
+		return keyHome
+	case 'F':
+		return keyEnd
+	}
+	return keyOther
+}
+
+// numberedKey returns the key of a sequence that has a number.
+func numberedKey(number byte) key {
+	switch number {
+	case '1', '7':
+		return keyHome
+	case '4', '8':
+		return keyEnd
+	case '5':
+		return keyPageUp
+	case '6':
+		return keyPageDown
+	}
+	return keyOther
 }

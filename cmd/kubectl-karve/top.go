@@ -134,8 +134,14 @@ func number[T int64 | float64](value *T) float64 {
 
 func (o *topOptions) nodes(all *overview.Overview) table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "NODE"}, {Title: "TYPE"}, {Title: "REPLICAS", Right: true}, {Title: "SM%", Right: true}, {Title: "MEM USED", Right: true}, {Title: "MEM STATED", Right: true},
-		{Title: "$/H", Right: true}, {Title: "IDLE $/H", Right: true},
+		{Title: "NODE"},
+		{Title: "TYPE"},
+		{Title: "REPLICAS", Right: true},
+		{Title: "SM%", Right: true},
+		{Title: "MEM USED", Right: true},
+		{Title: "MEM STATED", Right: true},
+		{Title: "$/H", Right: true},
+		{Title: "IDLE $/H", Right: true},
 	}}
 	if o.output.wide() {
 		t.Columns = append(t.Columns, table.Column{Title: "POOL"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "STATE"}, table.Column{Title: "NODECLAIM"})
@@ -161,7 +167,12 @@ func (o *topOptions) nodes(all *overview.Overview) table.Table {
 
 func (o *topOptions) pods(all *overview.Overview) table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "POD"}, {Title: "REPLICAS", Right: true}, {Title: "GPU"}, {Title: "SM%", Right: true}, {Title: "MEM USED/STATED", Right: true}, {Title: "$/H", Right: true},
+		{Title: "POD"},
+		{Title: "REPLICAS", Right: true},
+		{Title: "GPU"},
+		{Title: "SM%", Right: true},
+		{Title: "MEM USED/STATED", Right: true},
+		{Title: "$/H", Right: true},
 		{Title: "UNUSED", Right: true},
 	}}
 	if o.output.wide() {

@@ -171,7 +171,14 @@ func (v *view) bar(held, all int64, width int) string {
 
 func (v *view) nodeTable() table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "NODE"}, {Title: "POOL"}, {Title: "REPLICAS"}, {Right: true}, {Title: "$/H", Right: true}, {Title: "TYPE"}, {Title: "CAPACITY"}, {Title: "AGE", Right: true},
+		{Title: "NODE"},
+		{Title: "POOL"},
+		{Title: "REPLICAS"},
+		{Right: true},
+		{Title: "$/H", Right: true},
+		{Title: "TYPE"},
+		{Title: "CAPACITY"},
+		{Title: "AGE", Right: true},
 		{Title: "STATE"},
 	}}
 	if v.wide {
@@ -197,7 +204,13 @@ func (v *view) nodeTable() table.Table {
 
 func (v *view) podTable() table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "POD"}, {Title: "NODE"}, {Title: "GPU"}, {Title: "REPLICAS", Right: true}, {Title: "MEM STATED", Right: true}, {Title: "$/H", Right: true}, {Title: "AGE", Right: true},
+		{Title: "POD"},
+		{Title: "NODE"},
+		{Title: "GPU"},
+		{Title: "REPLICAS", Right: true},
+		{Title: "MEM STATED", Right: true},
+		{Title: "$/H", Right: true},
+		{Title: "AGE", Right: true},
 		{Title: "UNUSED", Right: true},
 	}}
 	pods := make([]*overview.Pod, len(v.all.Pods))

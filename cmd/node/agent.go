@@ -91,7 +91,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	if a.node == nil {
 		log.Info("The Node is not read: --node-name is not given, or there is no service account")
 	}
-	a.report = newReport(a)
+	a.report = newReport(a) //nolint:contextcheck // What it starts outlives the context.
 	a.outage = outage{grace: outageGrace, patience: outagePatience, declare: func(gpus []string, why error) { a.driverLost(ctx, gpus, why) }}
 	plug := plugin.Config{
 		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx),

@@ -18,8 +18,10 @@ func TestReplicasAreCountedByContainerAndGPU(t *testing.T) {
 		{Pod: "team/a", Container: "main", Devices: []string{"GPU-0::5"}}, // The successor of a pod that ends.
 	}
 	want := []metrics.Held{
-		{Namespace: "team", Pod: "a", Container: "main", UUID: "GPU-0", Replicas: 3}, {Namespace: "team", Pod: "a", Container: "main", UUID: "GPU-1", Replicas: 1},
-		{Namespace: "team", Pod: "a", Container: "sidecar", UUID: "GPU-1", Replicas: 1}, {Namespace: "team", Pod: "b", Container: "main", UUID: "GPU-2", Replicas: 1},
+		{Namespace: "team", Pod: "a", Container: "main", UUID: "GPU-0", Replicas: 3},
+		{Namespace: "team", Pod: "a", Container: "main", UUID: "GPU-1", Replicas: 1},
+		{Namespace: "team", Pod: "a", Container: "sidecar", UUID: "GPU-1", Replicas: 1},
+		{Namespace: "team", Pod: "b", Container: "main", UUID: "GPU-2", Replicas: 1},
 	}
 	if diff := cmp.Diff(want, heldBy(holders)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

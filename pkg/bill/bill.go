@@ -38,9 +38,9 @@ func part(price, n, all int64) int64 {
 	if n == 0 {
 		return 0
 	}
-	high, low := bits.Mul64(uint64(price), uint64(n)) //nolint:gosec // G115: neither is negative.
-	quotient, _ := bits.Div64(high, low, uint64(all)) //nolint:gosec // G115: it is not negative, and high < all, because n ≤ all.
-	return int64(quotient)                            //nolint:gosec // G115: it is at most price.
+	high, low := bits.Mul64(uint64(price), uint64(n)) // Neither is negative.
+	quotient, _ := bits.Div64(high, low, uint64(all)) // high < all, because n ≤ all.
+	return int64(quotient)
 }
 
 // plus adds without overflow.

@@ -228,18 +228,18 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 
 // adapt changes a pod so that a pool does not refuse it for the first cause of an error. It returns the change in words, and "" if there is none.
 func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
-	var other snapshot.OtherResource
+	var other snapshot.OtherResourceError
 	if errors.As(err, &other) {
 		rename(p, other.Wants, other.Offers)
 		return fmt.Sprintf("request %s instead of %s", other.Offers, other.Wants)
 	}
-	var refused *snapshot.NotAdmitted
+	var refused *snapshot.NotAdmittedError
 	if !errors.As(err, &refused) {
 		return ""
 	}
 	for _, cause := range refused.Causes {
-		var taint snapshot.UntoleratedTaint
-		var label snapshot.OtherLabel
+		var taint snapshot.UntoleratedTaintError
+		var label snapshot.OtherLabelError
 		switch {
 		case errors.As(cause, &taint):
 			t := taint.Taint

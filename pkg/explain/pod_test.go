@@ -183,7 +183,8 @@ func TestTheNodesThatDoNotTakeAPodAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []NodeCount{
-		{Count: 2, Why: "full"}, {Count: 1, Why: "too little GPU memory left", Example: "d", Left: "2.7Gi of GPU memory"},
+		{Count: 2, Why: "full"},
+		{Count: 1, Why: "too little GPU memory left", Example: "d", Left: "2.7Gi of GPU memory"},
 		{Count: 1, Why: "too little memory left", Example: "e", Left: "960Mi of memory"},
 	}
 	if len(got.Nodes) != len(want) {

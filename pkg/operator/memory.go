@@ -97,5 +97,5 @@ func (m *memoryWatch) look(log logr.Logger, used int64) {
 func usedMemory() int64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
-	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64()) //nolint:gosec // Memory sizes are below 2^63.
+	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
 }

@@ -19,9 +19,9 @@ func (left *Physical) Take(counts Physical) {
 }
 
 // Minus returns the difference of each amount.
-func (a Physical) Minus(b Physical) Physical {
+func (left Physical) Minus(used Physical) Physical {
 	return Physical{
-		MilliCPU: a.MilliCPU - b.MilliCPU, MemoryBytes: a.MemoryBytes - b.MemoryBytes, GPUs: a.GPUs - b.GPUs, Replicas: a.Replicas - b.Replicas,
-		Nodes: a.Nodes - b.Nodes,
+		MilliCPU: left.MilliCPU - used.MilliCPU, MemoryBytes: left.MemoryBytes - used.MemoryBytes, GPUs: left.GPUs - used.GPUs, Replicas: left.Replicas - used.Replicas,
+		Nodes: left.Nodes - used.Nodes,
 	}
 }

@@ -109,7 +109,7 @@ func TestTheOpenbTraceIsRead(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no openb trace")
 	}
-	defer f.Close() //nolint:errcheck // It is only read.
+	defer f.Close()
 	records, left, err := replay.ReadCSV(f)
 	if err != nil || len(records) != 3078 {
 		t.Errorf("%d pods, %v, left out %v", len(records), err, left)

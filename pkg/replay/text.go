@@ -15,7 +15,12 @@ func (c *Comparison) Text(w io.Writer) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%d pods in %s, %.1f of them at a time\n\n", c.Pods, hours(c.Hours), c.Running)
 	t := table.Table{Columns: []table.Column{
-		{}, {Title: "$", Right: true}, {Title: "$/H", Right: true}, {Title: "MACHINES", Right: true}, {Title: "AT MOST", Right: true}, {Title: "PODS MOVED", Right: true},
+		{},
+		{Title: "$", Right: true},
+		{Title: "$/H", Right: true},
+		{Title: "MACHINES", Right: true},
+		{Title: "AT MOST", Right: true},
+		{Title: "PODS MOVED", Right: true},
 		{Title: "KARVE SAVES", Right: true},
 	}}
 	for i, o := range c.Outcomes {

@@ -13,7 +13,7 @@ import (
 func Limit(cgroups string, goMemoryLimit int64) (int64, bool) {
 	limit := goMemoryLimit
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} { // cgroup v2 and v1
-		text, err := os.ReadFile(filepath.Join(cgroups, file)) //nolint:gosec // The folder is a constant of the caller.
+		text, err := os.ReadFile(filepath.Join(cgroups, file))
 		if err != nil {
 			continue
 		}

@@ -37,11 +37,11 @@ func demandOf(pod *corev1.Pod) demand {
 // that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
 func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]string) error {
 	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
-		return UntoleratedTaint{*taint}
+		return UntoleratedTaintError{*taint}
 	}
 	for _, key := range d.selectors {
 		if value, ok := labels[key]; !ok || value != d.pod.Spec.NodeSelector[key] {
-			return OtherLabel{Key: key, Want: d.pod.Spec.NodeSelector[key], Has: value}
+			return OtherLabelError{Key: key, Want: d.pod.Spec.NodeSelector[key], Has: value}
 		}
 	}
 	node := nodeOf(name, labels)
@@ -60,17 +60,17 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 	return nil
 }
 
-// UntoleratedTaint says that a pod does not tolerate a taint.
-type UntoleratedTaint struct{ Taint corev1.Taint }
+// UntoleratedTaintError says that a pod does not tolerate a taint.
+type UntoleratedTaintError struct{ Taint corev1.Taint }
 
-func (e UntoleratedTaint) Error() string {
+func (e UntoleratedTaintError) Error() string {
 	return fmt.Sprintf("taint %s is not tolerated", e.Taint.ToString())
 }
 
-// OtherLabel says that a pod's node selector wants another value of a label. Has is "" if there is no such label.
-type OtherLabel struct{ Key, Want, Has string }
+// OtherLabelError says that a pod's node selector wants another value of a label. Has is "" if there is no such label.
+type OtherLabelError struct{ Key, Want, Has string }
 
-func (e OtherLabel) Error() string { return fmt.Sprintf("label %s is not %s", e.Key, e.Want) }
+func (e OtherLabelError) Error() string { return fmt.Sprintf("label %s is not %s", e.Key, e.Want) }
 
 // ErrNodeAffinity says that a pod's required node affinity is not met.
 var ErrNodeAffinity = errors.New("the required node affinity is not met")

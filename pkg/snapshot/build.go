@@ -257,18 +257,18 @@ func normalized(key string) string {
 	return key
 }
 
-// OtherResource says that a pool offers another GPU resource than a pod requests.
-type OtherResource struct{ Offers, Wants corev1.ResourceName }
+// OtherResourceError says that a pool offers another GPU resource than a pod requests.
+type OtherResourceError struct{ Offers, Wants corev1.ResourceName }
 
-func (e OtherResource) Error() string { return fmt.Sprintf("it offers %s", e.Offers) }
+func (e OtherResourceError) Error() string { return fmt.Sprintf("it offers %s", e.Offers) }
 
-// NotAdmitted says why none of a pool's offerings admits a pod.
-type NotAdmitted struct {
-	// Causes has one error for each different cause, such as an [UntoleratedTaint], sorted by their text.
+// NotAdmittedError says why none of a pool's offerings admits a pod.
+type NotAdmittedError struct {
+	// Causes has one error for each different cause, such as an [UntoleratedTaintError], sorted by their text.
 	Causes []error
 }
 
-func (e *NotAdmitted) Error() string {
+func (e *NotAdmittedError) Error() string {
 	texts := make([]string, len(e.Causes))
 	for i, cause := range e.Causes {
 		texts[i] = cause.Error()
@@ -277,7 +277,7 @@ func (e *NotAdmitted) Error() string {
 }
 
 // Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or not it is large
-// enough. What the pod could change is an [OtherResource] or a [NotAdmitted].
+// enough. What the pod could change is an [OtherResourceError] or a [NotAdmittedError].
 func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 	demand := demandOf(pod)
 	gpu, _ := gpuResource(pod)
@@ -300,7 +300,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
 	if p.Resource() != gpu {
-		return nil, OtherResource{Offers: p.Resource(), Wants: gpu}
+		return nil, OtherResourceError{Offers: p.Resource(), Wants: gpu}
 	}
 	var admitting []int
 	why := map[string]error{}
@@ -319,7 +319,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	case len(p.Offerings) == 0:
 		return nil, errors.New("no instance type meets its requirements")
 	default:
-		refused := &NotAdmitted{}
+		refused := &NotAdmittedError{}
 		for _, text := range sortedKeys(why) {
 			refused.Causes = append(refused.Causes, why[text])
 		}

@@ -49,24 +49,7 @@ func (m *Machine) learnFacts() *facts {
 	f.closed, f.raised = m.Node != nil && !TakesPods(m.Node), TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
 	f.lost = f.deleting || tainted(karpv1.DisruptedTaintKey)
 	f.awaits = !f.registered || tainted(v1alpha1.ReplicasNotReadyTaintKey)
-	switch {
-	case f.deleting:
-		f.state = lifecycle.Draining
-	case m.Node == nil && is(karpv1.ConditionTypeRegistered):
-		f.state = lifecycle.NodeMissing
-	case !f.registered && f.launched:
-		f.state = lifecycle.Launched
-	case !f.registered:
-		f.state = lifecycle.Requested
-	case f.awaits && !m.exposesAll():
-		f.state = lifecycle.Registered
-	case !f.initialized || f.awaits:
-		f.state = lifecycle.Initializing
-	case tainted(v1alpha1.DisruptingTaintKey):
-		f.state = lifecycle.Disrupting
-	default:
-		f.state = lifecycle.Started
-	}
+	f.state = m.stateWith(f)
 	f.breaks = lifecycle.Of(f.state).Breaks
 	if f.waits = m.reached(); f.state == lifecycle.Initializing {
 		f.breaks = f.breaks && !f.awaits // Otherwise the startup taint is about to be taken off.
@@ -75,4 +58,26 @@ func (m *Machine) learnFacts() *facts {
 		}
 	}
 	return f
+}
+
+// stateWith returns the state of a machine with these facts.
+func (m *Machine) stateWith(f *facts) lifecycle.State {
+	switch {
+	case f.deleting:
+		return lifecycle.Draining
+	case m.Node == nil && Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue():
+		return lifecycle.NodeMissing
+	case !f.registered && f.launched:
+		return lifecycle.Launched
+	case !f.registered:
+		return lifecycle.Requested
+	case f.awaits && !m.exposesAll():
+		return lifecycle.Registered
+	case !f.initialized || f.awaits:
+		return lifecycle.Initializing
+	case HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+		return lifecycle.Disrupting
+	default:
+		return lifecycle.Started
+	}
 }

@@ -111,7 +111,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 // sweep answers what all pods would cost if each GPU had a number of replicas. It stops planning when the client has gone.
 func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
-	n, err := strconv.Atoi(r.URL.Query().Get("replicas"))
+	n, err := strconv.ParseInt(r.URL.Query().Get("replicas"), 10, 32)
 	if err != nil || n < 1 || n > mostReplicas {
 		http.Error(w, fmt.Sprintf("ask for 1 to %d replicas: ?replicas=10", mostReplicas), http.StatusBadRequest)
 		return

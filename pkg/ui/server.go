@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
+	"log" //nolint:depguard // http.Server takes no other logger.
 	"net"
 	"net/http"
 	"path"

@@ -2,7 +2,7 @@
 //
 //	observe   read the cluster; make a record of each machine and pool; have the reasons name candidates   observe.go, reason/
 //	decide    the next step of each machine, as commands                                                  decide.go, idle.go, replace.go, handover.go, steer.go
-//	execute   execute the commands, with a check against the API server before a NodeClaim is deleted     execute.go, force.go
+//	execute   carry out the commands, with a check against the API server before a NodeClaim is deleted     execute.go, force.go
 //	search    a slice of the machines for a cheaper layout, and begin its steps                           search.go, layout.go, rounds.go
 //	report    metrics                                                                                     report.go
 //

@@ -12,7 +12,7 @@ type Pace struct{ due time.Time }
 // Wait returns how long to wait for the next pass, and 0 or less if it is due.
 func (p *Pace) Wait(now time.Time) time.Duration { return p.due.Sub(now) }
 
-// Passed records a pass. The next one is due at least least and at most most after its end.
+// Passed records a pass. The next one is due after its end, no earlier than least and no later than most.
 func (p *Pace) Passed(from, to time.Time, least, most time.Duration) {
 	p.due = to.Add(min(max(least, share*to.Sub(from)), most))
 }

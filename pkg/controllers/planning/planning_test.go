@@ -232,7 +232,7 @@ func TestViewIsSafeForConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			some := g.Without(sets.New(types.UID(c.Pods[i].UID)))
+			some := g.Without(sets.New(c.Pods[i].UID))
 			plan := some.Plan(t.Context())
 			plan.View.Replanned(plan.Plan)
 			b.Adopt(&plan.View, plan.Plan)

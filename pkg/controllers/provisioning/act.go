@@ -53,7 +53,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		create(0) // It records the launches that are held back, so the others follow it.
 		workqueue.ParallelizeUntil(ctx, min(maxWorkers, 1+len(chosen)/perWorker), len(chosen)-1, func(i int) { create(i + 1) })
 	}
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := errors.Join(errors.Join(errs...), ctx.Err()); err != nil {
 		return 0, err
 	}
 	if held {

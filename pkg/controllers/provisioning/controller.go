@@ -230,7 +230,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{}, nil
 	}
 	made := g.Plan(ctx)
-	if made.Err != nil {
+	if made.Err != nil { //nolint:nilerr // The planner has reported it.
 		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	view, plan := &made.View, made.Plan
@@ -273,7 +273,7 @@ func (c *Controller) decided(arrived map[metrics.Event]time.Time, came []time.Ti
 
 // warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
 func (c *Controller) warm(ctx context.Context, headroom *planning.Headroom) (time.Duration, error) {
-	if headroom.Err != nil {
+	if headroom.Err != nil { //nolint:nilerr // The planner has reported it.
 		return retry, nil
 	}
 	plan := headroom.Plan

@@ -129,7 +129,8 @@ func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 		},
 		Held: func() ([]metrics.Held, error) {
 			return []metrics.Held{
-				{Namespace: "default", Pod: "train-0", Container: "main", UUID: devices[0].UUID, Replicas: 2}, {Namespace: "team", Pod: "infer", Container: "server", UUID: devices[0].UUID, Replicas: 1},
+				{Namespace: "default", Pod: "train-0", Container: "main", UUID: devices[0].UUID, Replicas: 2},
+				{Namespace: "team", Pod: "infer", Container: "server", UUID: devices[0].UUID, Replicas: 1},
 				{Namespace: "team", Pod: "other", Container: "main", UUID: "fpga-0", Replicas: 1},
 			}, nil
 		},

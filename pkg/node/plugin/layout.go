@@ -108,7 +108,7 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 	return settling
 }
 
-// fill adds replicas of a GPU. It prefers those that the kubelet already knows, so that a reload without changes changes nothing.
+// fill adds replicas of a GPU. It prefers those that the kubelet already knows, so that a reload of the same configuration changes nothing.
 func fill(own map[string]bool, uuid string, free int, known []string) {
 	add := func(id string) {
 		if free > 0 && !own[id] {

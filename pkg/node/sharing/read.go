@@ -12,8 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"karve.sh/karve/pkg/nodecontract"
 	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Read reads a configuration as NVIDIA's plugin does. It returns a warning with the path, for instance "sharing.timeSlicing.foo", for everything that

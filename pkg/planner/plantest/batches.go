@@ -53,8 +53,11 @@ func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.Micr
 			s.Classes[i].Pods = append(s.Classes[i].Pods, pod)
 		}
 		plan := solve.Plan(s)
-		if err := check.Plan(s, plan); err != nil || len(plan.Unplaced) > 0 {
-			return 0, fmt.Errorf("batch %d: %d pods without a place (%v)", n, len(plan.Unplaced), err)
+		if err := check.Plan(s, plan); err != nil {
+			return 0, fmt.Errorf("batch %d: %w", n, err)
+		}
+		if len(plan.Unplaced) > 0 {
+			return 0, fmt.Errorf("batch %d: %d pods without a place", n, len(plan.Unplaced))
 		}
 		price += plan.Price
 		for _, p := range plan.Placements {

@@ -24,6 +24,7 @@ const (
 // Vector is a planner.Resources with device memory, as an array. Each amount is in the unit of its field.
 type Vector [Dims]int64
 
+// VectorOf returns resources as a vector.
 func VectorOf(r planner.Resources) Vector {
 	return Vector{
 		Replicas: r.Replicas, CPU: r.MilliCPU, Memory: r.MemoryBytes,
@@ -68,6 +69,7 @@ const LimitDims = 5
 // Usage is a planner.Physical as an array. It is also used for what is left of a pool's limits.
 type Usage [LimitDims]int64
 
+// UsageOf returns what counts against limits as a vector.
 func UsageOf(p planner.Physical) Usage {
 	return Usage{p.GPUs, p.MilliCPU, p.MemoryBytes, p.Replicas, p.Nodes}
 }

@@ -19,6 +19,7 @@ type Partial struct {
 	first int
 }
 
+// NewPartial returns a partial snapshot in which everything is still to be planned.
 func NewPartial(s planner.Snapshot) *Partial { return &Partial{Snapshot: s, first: len(s.Nodes)} }
 
 // Add adds a plan for the partial snapshot to the plan for the original snapshot.

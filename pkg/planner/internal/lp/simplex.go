@@ -200,7 +200,7 @@ func (s *Simplex) Amount(column int) float64 {
 	}
 }
 
-// Solve pivots until the solution is optimal, at most most times and until it is stopped. It returns the number of pivots. A nil stopped never stops it.
+// Solve pivots until the solution is optimal, until it has pivoted as often as most says, or until it is stopped. It returns the number of pivots. A nil stopped never stops it.
 func (s *Simplex) Solve(most int, stopped func() bool) (pivots int) {
 	s.setDuals()
 	for ; pivots < most; pivots++ {

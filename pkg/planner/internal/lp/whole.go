@@ -244,7 +244,7 @@ func (w *Whole) replacing(row int, down bool) (enter int, ok bool) {
 	return enter, ok
 }
 
-// narrow drops the columns that cannot be in a solution of the part at a cost of at most most (reduced-cost fixing).
+// narrow drops the columns that cannot be in a solution of the part that costs no more than most (reduced-cost fixing).
 func (w *Whole) narrow(most float64) {
 	w.spent += examined * len(w.near)
 	room, kept := most-w.cost(), w.near[:0]

@@ -22,6 +22,7 @@ type Capacity struct {
 	Fits []int32
 }
 
+// NewCapacity returns the capacity of a machine with resources, GPUs and quotas.
 func NewCapacity(p *Problem, r planner.Resources, gpus []planner.GPU, quotas []planner.Amount) Capacity {
 	c := Capacity{Free: amount.VectorOf(r), Quotas: slices.Clone(p.quotas)}
 	for i := range gpus {

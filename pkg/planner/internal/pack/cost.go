@@ -7,6 +7,7 @@ type Cost struct {
 	Machines int64
 }
 
+// Less reports whether c is better than o: fewer pods are left, then the price is lower, then there are fewer machines.
 func (c Cost) Less(o Cost) bool {
 	if c.Left != o.Left {
 		return c.Left < o.Left
@@ -17,6 +18,7 @@ func (c Cost) Less(o Cost) bool {
 	return c.Machines < o.Machines
 }
 
+// Plus returns the sum of two costs.
 func (c Cost) Plus(o Cost) Cost {
 	return Cost{c.Left + o.Left, c.Price + o.Price, c.Machines + o.Machines}
 }

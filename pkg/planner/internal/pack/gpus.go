@@ -28,6 +28,7 @@ func GpuHolds(g *planner.GPU, s *Shape) bool {
 	return g.MemoryBytes >= s.Request[amount.GPUMemory] && (r == 0 || g.Replicas >= r)
 }
 
+// TakeGPU takes what n pods of a shape request from a GPU.
 func TakeGPU(g *planner.GPU, s *Shape, n int32) {
 	g.MemoryBytes -= s.Request[amount.GPUMemory] * int64(n)
 	g.Replicas -= s.Request[amount.Replicas] * int64(n)
@@ -162,7 +163,7 @@ func (a *assignment) place() bool {
 	return false
 }
 
-// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least least pods of that shape.
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least as many pods of that shape as least says.
 func (a *assignment) fill(g, i int, least int32) bool {
 	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
 		i++

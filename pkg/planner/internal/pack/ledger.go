@@ -17,6 +17,7 @@ type Ledger struct {
 	counted []int32
 }
 
+// NewLedger returns a ledger for the machines of a problem, without a machine.
 func NewLedger(p *Problem) Ledger {
 	return Ledger{make([]int64, len(p.quotas)), make([]int32, p.aparts), make([]int32, p.aparts)}
 }

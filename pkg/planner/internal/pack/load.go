@@ -5,6 +5,7 @@ import "slices"
 // Load is a number of pods of each shape.
 type Load []int32
 
+// Empty reports whether there are no pods.
 func (l Load) Empty() bool {
 	for _, n := range l {
 		if n > 0 {
@@ -14,6 +15,7 @@ func (l Load) Empty() bool {
 	return true
 }
 
+// Total returns the number of pods of all shapes.
 func (l Load) Total() int64 {
 	var t int64
 	for _, n := range l {
@@ -22,6 +24,7 @@ func (l Load) Total() int64 {
 	return t
 }
 
+// Add adds times as many pods of each shape as o has.
 func (l Load) Add(o Load, times int32) {
 	for k, n := range o {
 		l[k] += n * times

@@ -63,6 +63,7 @@ type item struct {
 	scaled amount.Vector
 }
 
+// NewKnapsack returns the pricing problem of a machine.
 func NewKnapsack(p *pack.Problem, c *pack.Capacity) *Knapsack {
 	n := len(p.Shapes)
 	k := &Knapsack{

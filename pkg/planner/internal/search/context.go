@@ -25,6 +25,7 @@ type Context struct {
 	residuals [2]*Master
 }
 
+// NewContext returns what the searches of a problem share.
 func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 	m := &Context{Problem: p, Effort: e, oracle: pricing.NewOracle(p), alone: make([]int64, len(p.Shapes)), room: pack.Room{Ledger: pack.NewLedger(p)}}
 	for i := range m.residuals {

@@ -188,7 +188,7 @@ func (m *Master) setValues() {
 	}
 }
 
-// Solve pivots until no column has a negative reduced cost, at most most times and until it is stopped. It returns the number of pivots.
+// Solve pivots until no column has a negative reduced cost, until it has pivoted as often as most says, or until it is stopped. It returns the number of pivots.
 func (m *Master) Solve(most int, stopped func() bool) int {
 	pivots := m.LP.Solve(most, stopped)
 	m.setValues()

@@ -11,21 +11,21 @@ func Solve(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution,
 	demand := p.Demand()
 	switch {
 	case len(p.Shapes) == 0:
-		return report(p, newSolution(p), 0, nil, first)
+		return report(newSolution(p), 0, nil, first)
 	case len(p.Shapes) == 1:
 		if s, ok := coverOnly(p); ok {
-			return report(p, s, s.cost(p).Price, &branch{covers: coverAlone(p, 0, s)}, first)
+			return report(s, s.cost(p).Price, &branch{covers: coverAlone(p, 0, s)}, first)
 		}
 	case isSmall(p, demand):
 		if s, c, ok := enumerate(p); ok {
-			return report(p, s, c.Price, nil, first)
+			return report(s, c.Price, nil, first)
 		}
 	}
 	return PriceAndBranch(p, e, first)
 }
 
 // report calls first for a solution that is both the first and the last.
-func report(p *pack.Problem, s *Solution, bound int64, shown *branch, first func(*Solution)) (*Solution, int64, *branch) {
+func report(s *Solution, bound int64, shown *branch, first func(*Solution)) (*Solution, int64, *branch) {
 	if first != nil {
 		first(s)
 	}
