@@ -126,7 +126,7 @@ func TestManifestsComeFromAURL(t *testing.T) {
 	}
 }
 
-// configMapServer returns a connection to an API server that answers a request for the catalogue's ConfigMap.
+// configMapServer returns a connection to an API server that answers a request for the catalog's ConfigMap.
 func configMapServer(t *testing.T, status int, answer any) connection {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -67,7 +67,7 @@ func (v *versions) print(out io.Writer, format output) error {
 	return err
 }
 
-// controllerVersion returns the version that the controller wrote beside its catalogue, or why it is not known.
+// controllerVersion returns the version that the controller wrote beside its catalog, or why it is not known.
 func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags, namespace string) (v, note string) {
 	config, err := kube.ToRESTConfig()
 	if err != nil && *kube.Context+*kube.KubeConfig != "" {

@@ -77,7 +77,7 @@ const heldPatience = 2 * time.Second
 // held returns a function that asks the kubelet which containers hold replicas.
 func held(kubelet plugin.PodResources) func() ([]metrics.Held, error) {
 	return func() ([]metrics.Held, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), heldPatience) //nolint:forbidigo // A reading serves several scrapes, and outlives each.
+		ctx, cancel := context.WithTimeout(context.Background(), heldPatience) // A reading serves several scrapes, and outlives each.
 		defer cancel()
 		holders, err := kubelet.Holders(ctx)
 		return heldBy(holders), err

@@ -18,7 +18,7 @@ type Catalog interface {
 	InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing
 }
 
-// SameForAll is a catalogue with the same instance types for every node class, such as those from a file.
+// SameForAll is a catalog with the same instance types for every node class, such as those from a file.
 type SameForAll []catalog.InstanceType
 
 // InstanceTypes returns the same instance types for every node class.
@@ -26,14 +26,14 @@ func (s SameForAll) InstanceTypes(context.Context, *unstructured.Unstructured) c
 	return catalog.Listing{InstanceTypes: s}
 }
 
-// ByKind selects a catalogue by the group and kind of the node class.
+// ByKind selects a catalog by the group and kind of the node class.
 type ByKind struct {
 	Kinds map[schema.GroupKind]Catalog
-	// Others is the catalogue for all other kinds. It is nil if their instance types are not known.
+	// Others is the catalog for all other kinds. It is nil if their instance types are not known.
 	Others Catalog
 }
 
-// InstanceTypes returns the instance types from the catalogue for the kind of the node class.
+// InstanceTypes returns the instance types from the catalog for the kind of the node class.
 func (b ByKind) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	if c, ok := b.Kinds[class.GroupVersionKind().GroupKind()]; ok {
 		return c.InstanceTypes(ctx, class)

@@ -225,7 +225,7 @@ func (f *Facts) nodes(severity Severity, kind string, fix func(*corev1.NodeCondi
 	return all
 }
 
-// resourceUnserved is for waiting pods that request a GPU resource which no NodePool of Karve's serves, or a misspelt one.
+// resourceUnserved is for waiting pods that request a GPU resource which no NodePool of Karve's serves, or a misspelled one.
 func resourceUnserved(f *Facts) []Finding {
 	if f.Cluster == nil {
 		return nil

@@ -100,7 +100,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a class that is not accepted":   {classIs(v1alpha1.ConditionAccepted, "Invalid"), Error, "GPUNodeClass gpu-shared", "Invalid: it is so", "kubectl edit"},
 		"a class that is not ready":      {classIs(v1alpha1.ConditionReady, "NodeClassNotReady"), Error, "GPUNodeClass gpu-shared", "NodeClassNotReady: it is so", "kubectl describe"},
 		"a class that nobody has seen":   {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
-		"a stale catalogue":              {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "not up to date", "describe"},
+		"a stale catalog":                {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "not up to date", "describe"},
 		"missing credentials":            {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
 		"a quota": {
 			func(f *Facts) {
@@ -123,7 +123,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a GPU that is out":           {nodeIs(nodecontract.HardwareCondition, nodecontract.ReasonLost), Warning, "Node a", "GPULost", "explain node/a"},
 		"a controller without scrape": {func(f *Facts) { f.Monitors.Controller = false }, Warning, "ServiceMonitor", "scrape the controller", "serviceMonitor.enabled=true"},
 		"agents without scrape":       {func(f *Facts) { f.Monitors.Agent = false }, Warning, "PodMonitor", "scrape the agents", "node.podMonitor.enabled=true"},
-		"pods that are misspelt": {
+		"pods that are misspelled": {
 			func(f *Facts) { f.Cluster.Pods = Pods("x", 3, Asking("nvidia.com/gpu.shred", "1")) }, Warning, "Pod default/x-000 and 2 more", "did you mean nvidia.com/gpu.shared?", "kubectl karve explain pod/x-000 -n default",
 		},
 		"pods that nobody serves": {

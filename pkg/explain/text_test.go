@@ -42,7 +42,7 @@ func TestAnswersAsText(t *testing.T) {
 		"pod-planned":    {with(pods(Pod("x", waits))), "pod/x", false},
 		"pod-fits":       {with(machine("a", 1), pods(Pod("x", waits))), "pod/x", false},
 		"pod-runs":       {with(machine("a", 3, GPUMemory("4Gi"), Selecting(corev1.LabelTopologyZone, Zones[0]))), "pod/a-000", false},
-		"pod-misspelt":   {with(pods(Pod("x", waits, Asking("nvidia.com/gpu.shred", "1")))), "pod/x", false},
+		"pod-misspelled": {with(pods(Pod("x", waits, Asking("nvidia.com/gpu.shred", "1")))), "pod/x", false},
 		"pod-left":       {with(pods(Pod("x", waits, GPUMemory("lots")))), "pod/x", false},
 		"node-busy":      {with(machine("a", 10)), "node/a", true},
 		"node-idle":      {with(machine("a", 0), budgets("100%"), onNode(annotated(v1alpha1.IdleSinceAnnotation, before(3*time.Minute)))), "node/a", false},

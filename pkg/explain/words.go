@@ -62,7 +62,7 @@ func trim(s string) string {
 	return s
 }
 
-// nearest returns the word that a misspelt one probably means, and "" if none is near.
+// nearest returns the word that a misspelled one probably means, and "" if none is near.
 func nearest(word string, words []string) string {
 	best, least := "", max(2, len(word)/4)+1
 	for _, w := range words {

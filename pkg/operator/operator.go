@@ -204,7 +204,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if namespace := o.namespace(); namespace != "" {
 		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version})
 		if err := m.Add(publisher); err != nil {
-			return fmt.Errorf("adding the publisher of the catalogue: %w", err)
+			return fmt.Errorf("adding the publisher of the catalog: %w", err)
 		}
 	}
 	for _, controller := range controllers {
@@ -226,7 +226,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 
 var nodeOverlay = schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
-// newCatalog returns a catalogue that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
+// newCatalog returns a catalog that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
 // there is no EC2NodeClass.
 func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
 	onAWS := instancetype.New(instancetype.Config{
@@ -235,7 +235,7 @@ func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metri
 		Metrics: all, Clock: clock.RealClock{},
 	})
 	if err := m.Add(onAWS); err != nil {
-		return nil, fmt.Errorf("adding the catalogue: %w", err)
+		return nil, fmt.Errorf("adding the catalog: %w", err)
 	}
 	machines := cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{aws.NodeClassKind: onAWS}}
 	if types != nil {

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Unpriced returns the pools that allow spot machines if the catalogue has no spot offerings. Their plans cost more than they could.
+// Unpriced returns the pools that allow spot machines if the catalog has no spot offerings. Their plans cost more than they could.
 func Unpriced(c *snapshot.Cluster) []string {
 	if slices.ContainsFunc(c.InstanceTypes(), func(t catalog.InstanceType) bool {
 		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })

@@ -82,7 +82,7 @@ type NodeClassState struct {
 	Images []Image
 }
 
-// Learn sets the instance types from a catalogue. A node class without instance types is not Ready.
+// Learn sets the instance types from a catalog. A node class without instance types is not Ready.
 func (s *NodeClassState) Learn(listing catalog.Listing) {
 	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
 	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {

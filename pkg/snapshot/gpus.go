@@ -129,7 +129,7 @@ func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 	return gpus, on
 }
 
-// memoryMiB returns the device memory of each GPU of a node in MiB. It uses the node's label, and else the catalogue. It is 0 if neither has it.
+// memoryMiB returns the device memory of each GPU of a node in MiB. It uses the node's label, and else the catalog. It is 0 if neither has it.
 func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	if mib := numberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
 		return mib

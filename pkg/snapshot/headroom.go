@@ -92,7 +92,7 @@ func (v *View) roomsOf(pool *Pool) []int {
 	return nodes
 }
 
-// shareTenths is the part of a replica's share that headroom reserves, in tenths. A machine may have slightly less than the catalogue says, and would
+// shareTenths is the part of a replica's share that headroom reserves, in tenths. A machine may have slightly less than the catalog says, and would
 // otherwise always lack one replica of headroom.
 const shareTenths = 9
 

@@ -24,7 +24,7 @@ type Machine struct {
 	Claim *karpv1.NodeClaim
 	// Node is nil until the machine has registered.
 	Node *corev1.Node
-	// Type is the instance type, and nil if the catalogue does not know it. Before the launch it is the planned type, and Others are the other types that
+	// Type is the instance type, and nil if the catalog does not know it. Before the launch it is the planned type, and Others are the other types that
 	// the NodeClaim allows.
 	Type   *catalog.InstanceType
 	Others []*catalog.InstanceType
@@ -362,7 +362,7 @@ func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string,
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// MicroUSDPerHour returns the current price of the machine, and the price at the time of planning if the catalogue has none.
+// MicroUSDPerHour returns the current price of the machine, and the price at the time of planning if the catalog has none.
 func (m *Machine) MicroUSDPerHour() int64 {
 	_, zone, capacityType := ShapeOf(m.Claim)
 	if m.Type != nil {

@@ -73,7 +73,7 @@ type template struct {
 	fixed        map[string]string
 	requirements scheduling.Requirements
 	types        []catalog.InstanceType
-	// described are the labels that the catalogue has for the instance types.
+	// described are the labels that the catalog has for the instance types.
 	described map[string]bool
 }
 
@@ -147,7 +147,7 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	return offerings
 }
 
-// compareOfferings orders the offerings of a pool independently of the order in the catalogue.
+// compareOfferings orders the offerings of a pool independently of the order in the catalog.
 func compareOfferings(a, b Offering) int {
 	if order := cmp.Or(
 		strings.Compare(a.Type.Name, b.Type.Name), strings.Compare(a.Zone, b.Zone), strings.Compare(a.CapacityType, b.CapacityType),
@@ -199,7 +199,7 @@ func describes(described map[string]bool, key string) bool {
 	return karpv1.WellKnownLabels.Has(key) || clouds.Describes(key) || described[key]
 }
 
-// describedLabels returns the labels that the catalogue has for machines.
+// describedLabels returns the labels that the catalog has for machines.
 func describedLabels(types []catalog.InstanceType) map[string]bool {
 	described := map[string]bool{}
 	for i := range types {

@@ -118,7 +118,7 @@ func (v *View) shareGPUs() {
 	}
 }
 
-// leastMemoryMiB returns the device memory of each GPU of the machine in MiB, the lower of the values in the catalogue and on the Node.
+// leastMemoryMiB returns the device memory of each GPU of the machine in MiB, the lower of the values in the catalog and on the Node.
 func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 	mib := t.GPU.UsableMiB()
 	if m.Node != nil {

@@ -171,7 +171,7 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 }
 
 // extended returns what the machine has, or will have, of a resource that is not in planner.Resources. It uses the Node, then the NodeClaim, then the
-// catalogue.
+// catalog.
 func (m *Machine) extended(name corev1.ResourceName) int64 {
 	if m.Node != nil {
 		if n := valueOf(m.Node.Status.Allocatable, name); n > 0 || m.Initialized() {
@@ -188,7 +188,7 @@ func (m *Machine) extended(name corev1.ResourceName) int64 {
 }
 
 // expected returns what a machine that has not started will have for pods and DaemonSets. Amounts that its Node does not report yet come from its NodeClaim,
-// which has them after the launch, then from the catalogue. If the catalogue does not have the type, the requests of the NodeClaim are the minimum.
+// which has them after the launch, then from the catalog. If the catalog does not have the type, the requests of the NodeClaim are the minimum.
 func (m *Machine) expected() planner.Resources {
 	gpu := m.Promise.Resource
 	var e planner.Resources

@@ -425,17 +425,17 @@ func TestAntiAffinityToDaemonSetExcludesNewMachines(t *testing.T) {
 		want   []string
 	}{
 		"nothing for pods that do not match":  {Pod("w", away(host, "web")), func(*appsv1.DaemonSet) {}, everywhere},
-		"by the pending pod's term":           {Pod("w", away(host, "logs")), labelled, []string{"m-a", "m-b"}},
-		"by the pending pod's term on a zone": {Pod("w", away(zone, "logs")), labelled, []string{"m-a", "m-b"}},
+		"by the pending pod's term":           {Pod("w", away(host, "logs")), labeled, []string{"m-a", "m-b"}},
+		"by the pending pod's term on a zone": {Pod("w", away(zone, "logs")), labeled, []string{"m-a", "m-b"}},
 		"not in another namespace": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
-			labelled(ds)
+			labeled(ds)
 			ds.Namespace = "kube-system"
 		}, everywhere},
-		"not on a label that machines lack":          {Pod("w", away("rack", "logs")), labelled, everywhere},
+		"not on a label that machines lack":          {Pod("w", away("rack", "logs")), labeled, everywhere},
 		"by the DaemonSet's term":                    {Pod("w", inApp("web")), parted("web"), []string{"m-a", "m-b"}},
 		"not by the DaemonSet's term for other pods": {Pod("w", inApp("db")), parted("web"), everywhere},
 		"not where the DaemonSet does not run": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
-			labelled(ds)
+			labeled(ds)
 			ds.Spec.Template.Spec.NodeSelector = map[string]string{zone: a}
 		}, []string{"m-a", "m-b", b}},
 	} {
@@ -454,7 +454,7 @@ func TestAntiAffinityToDaemonSetExcludesNewMachines(t *testing.T) {
 	}
 }
 
-func labelled(ds *appsv1.DaemonSet) { ds.Spec.Template.Labels = map[string]string{"app": "logs"} }
+func labeled(ds *appsv1.DaemonSet) { ds.Spec.Template.Labels = map[string]string{"app": "logs"} }
 
 func parted(from string) func(*appsv1.DaemonSet) {
 	return func(ds *appsv1.DaemonSet) {
@@ -475,7 +475,7 @@ func TestReasonNamesRulesThatLeaveNoPlace(t *testing.T) {
 	c = Shared()
 	c.Pods, c.DaemonSets = []corev1.Pod{Pod("w", away(host, "logs"))}, []appsv1.DaemonSet{DaemonSet("logs")}
 	c.DaemonSets[0].Namespace = "default"
-	labelled(&c.DaemonSets[0])
+	labeled(&c.DaemonSets[0])
 	wantBlocked(t, c, planner.ReasonRule, "podAntiAffinity", "a DaemonSet's pods")
 }
 
@@ -603,7 +603,7 @@ func TestPreferredTermIsSeparateFromEqualRequiredTerm(t *testing.T) {
 func TestAffinityCountsPodsThatMatchHundredsOfTerms(t *testing.T) {
 	t.Parallel()
 	const n = 300
-	labelled := func(labels int) func(*corev1.Pod) {
+	labeled := func(labels int) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			for i := range labels {
 				WithLabels(fmt.Sprintf("team-%d", i), "a")(pod)
@@ -622,7 +622,7 @@ func TestAffinityCountsPodsThatMatchHundredsOfTerms(t *testing.T) {
 	c := twoZones()
 	c.Pods = []corev1.Pod{
 		Pod("all", affine(n)), Pod("fewer", Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1"), affine(n-1)),
-		Pod("r1", labelled(n), Running("m-a")), Pod("r2", labelled(n-1), Running("m-b")),
+		Pod("r1", labeled(n), Running("m-a")), Pod("r2", labeled(n-1), Running("m-b")),
 	}
 	got := formatRules(t, snapshot.Build(c))
 	slices.Sort(got)

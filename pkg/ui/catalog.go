@@ -12,13 +12,13 @@ import (
 	"karve.sh/karve/pkg/cloud"
 )
 
-// renewal is the time after which a catalogue is looked for again. The controller publishes at most that often. retry is that time if the controller's was not found.
+// renewal is the time after which a catalog is looked for again. The controller publishes at most that often. retry is that time if the controller's was not found.
 const (
 	renewal = 5 * time.Minute
 	retry   = 20 * time.Second
 )
 
-// Catalog is a catalogue that is looked for again while the page is open, because prices change. It is safe for concurrent use.
+// Catalog is a catalog that is looked for again while the page is open, because prices change. It is safe for concurrent use.
 type Catalog struct {
 	find func(context.Context) (cloud.Catalog, string, error)
 	clk  clock.Clock
@@ -29,7 +29,7 @@ type Catalog struct {
 	asked time.Time
 }
 
-// NewCatalog returns a catalogue. find returns the instance types, and a note for users if they are not those that the controller plans with.
+// NewCatalog returns a catalog. find returns the instance types, and a note for users if they are not those that the controller plans with.
 func NewCatalog(ctx context.Context, clk clock.Clock, find func(context.Context) (cloud.Catalog, string, error)) (*Catalog, error) {
 	found, note, err := find(ctx)
 	if err != nil {

@@ -270,7 +270,7 @@ func TestEventsSendWhatDiffers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { answered.Body.Close() }) //nolint:errcheck,gosec // It was only read.
+		t.Cleanup(func() { answered.Body.Close() })
 		lines := bufio.NewScanner(answered.Body)
 		lines.Buffer(nil, 1<<20)
 		return func() map[string]any {

@@ -48,7 +48,7 @@ const (
 	// Written and read by the controller on Nodes; removed when they are back.
 	ReplicasShortSinceAnnotation = Group + "/replicas-short-since"
 	// ReplicasReadySinceAnnotation is the time (RFC 3339) at which the controller took ReplicasNotReadyTaintKey off the Node, from when on the machine has a limited
-	// time to become initialised. Written and read by the controller.
+	// time to become initialized. Written and read by the controller.
 	ReplicasReadySinceAnnotation = Group + "/replicas-ready-since"
 	// RepairsAnnotation counts how many machines in a row were unhealthy soon after they were launched, before this one was launched for their pods: it is not replaced
 	// as soon as they were. Written by the controller on NodeClaims; read by it, and people may remove it.

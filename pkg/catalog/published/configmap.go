@@ -24,7 +24,7 @@ const (
 	controllerKey = "controller"
 )
 
-// ConfigMap returns the ConfigMap that holds an encoded catalogue, with the version of the controller.
+// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller.
 func ConfigMap(namespace string, encoded []byte, controller string, now time.Time) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
@@ -33,13 +33,13 @@ func ConfigMap(namespace string, encoded []byte, controller string, now time.Tim
 	}
 }
 
-// Encoded returns the encoded catalogue in a ConfigMap.
+// Encoded returns the encoded catalog in a ConfigMap.
 func Encoded(m *corev1.ConfigMap) []byte { return m.BinaryData[contentKey] }
 
 // Controller returns the version of the controller that wrote a ConfigMap, and "" if it does not say.
 func Controller(m *corev1.ConfigMap) string { return m.Data[controllerKey] }
 
-// Read returns the catalogue in a ConfigMap, and when it was published. The error names the ConfigMap and says what is wrong with it.
+// Read returns the catalog in a ConfigMap, and when it was published. The error names the ConfigMap and says what is wrong with it.
 func Read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
 	c, at, err := read(m)
 	if err != nil {

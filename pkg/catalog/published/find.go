@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Find reads the catalogue that the controller in a namespace has published, and when that was. If there is none that can be read, missing says why, for users. The
+// Find reads the catalog that the controller in a namespace has published, and when that was. If there is none that can be read, missing says why, for users. The
 // error is of an API server that does not answer.
 func Find(ctx context.Context, reader client.Reader, namespace string) (c Catalog, at time.Time, missing string, err error) {
 	var m corev1.ConfigMap

@@ -1,4 +1,4 @@
-// Package published is the catalogue that the controller publishes for kubectl karve: the instance types of each node class, with their zones, their prices and
+// Package published is the catalog that the controller publishes for kubectl karve: the instance types of each node class, with their zones, their prices and
 // what pods can use of them, as the controller plans with them. It is a compressed JSON document, which fits into a ConfigMap.
 package published
 
@@ -22,7 +22,7 @@ import (
 const version = 1
 
 const (
-	// MaxBytes is the largest compressed catalogue. A ConfigMap has at most a mebibyte.
+	// MaxBytes is the largest compressed catalog. A ConfigMap has at most a mebibyte.
 	MaxBytes = 900 << 10
 	// maxDocument is the largest document in bytes, so that a few compressed bytes cannot fill the memory.
 	maxDocument = 64 << 20
@@ -79,7 +79,7 @@ type offering struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 }
 
-// Encode returns the catalogue as compressed JSON. Equal catalogues have equal bytes. It returns an error if the result is larger than MaxBytes.
+// Encode returns the catalog as compressed JSON. Equal catalogs have equal bytes. It returns an error if the result is larger than MaxBytes.
 func Encode(c Catalog) ([]byte, error) {
 	d := document{Version: version, Types: []instanceType{}, NodeClasses: []nodeClass{}}
 	known := map[string]int{}
@@ -111,7 +111,7 @@ func Encode(c Catalog) ([]byte, error) {
 		return nil, err
 	}
 	if out.Len() > MaxBytes {
-		return nil, fmt.Errorf("the catalogue has %d bytes, and at most %d are published", out.Len(), MaxBytes)
+		return nil, fmt.Errorf("the catalog has %d bytes, and at most %d are published", out.Len(), MaxBytes)
 	}
 	return out.Bytes(), nil
 }
@@ -130,7 +130,7 @@ func wire(t *catalog.InstanceType) instanceType {
 	return w
 }
 
-// Decode reads a catalogue. The error says what is wrong with it.
+// Decode reads a catalog. The error says what is wrong with it.
 func Decode(compressed []byte) (Catalog, error) {
 	z, err := gzip.NewReader(bytes.NewReader(compressed))
 	if err != nil {

@@ -60,7 +60,7 @@ func TestACatalogIsReadAsItWasPublished(t *testing.T) {
 		t.Errorf("(-published +read)\n%s", diff)
 	}
 	if !bytes.Equal(encoded(t, got), published.Encoded(m)) {
-		t.Error("equal catalogues have different bytes")
+		t.Error("equal catalogs have different bytes")
 	}
 	if size := m.Size(); size > 64<<10 {
 		t.Errorf("%d bytes for two node classes", size)

@@ -243,7 +243,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	return nil
 }
 
-// sameState reports whether two states that were read are equal. Catalogues return the same list while nothing changes.
+// sameState reports whether two states that were read are equal. Catalogs return the same list while nothing changes.
 func sameState(a, b snapshot.NodeClassState) bool {
 	same := len(a.InstanceTypes) == len(b.InstanceTypes) && (len(a.InstanceTypes) == 0 || &a.InstanceTypes[0] == &b.InstanceTypes[0])
 	a.InstanceTypes, b.InstanceTypes = nil, nil

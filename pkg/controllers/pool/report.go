@@ -37,7 +37,7 @@ type holding struct {
 // hold sums machines. The class is nil if it is not known.
 func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
 	h := holding{Physical: snapshot.Hardware(machines)}
-	h.Replicas = 0 // Replicas are summed from the promises, whatever the catalogue says now.
+	h.Replicas = 0 // Replicas are summed from the promises, whatever the catalog says now.
 	for i := range machines {
 		m := &machines[i]
 		h.Replicas += m.Promise.Replicas()

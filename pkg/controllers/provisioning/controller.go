@@ -230,8 +230,8 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{}, nil
 	}
 	made := g.Plan(ctx)
-	if made.Err != nil { //nolint:nilerr // The planner has reported it.
-		return reconcile.Result{RequeueAfter: retry}, nil
+	if made.Err != nil {
+		return reconcile.Result{RequeueAfter: retry}, nil //nolint:nilerr // The planner has reported it.
 	}
 	view, plan := &made.View, made.Plan
 	c.decided(arrived, came)
@@ -273,8 +273,8 @@ func (c *Controller) decided(arrived map[metrics.Event]time.Time, came []time.Ti
 
 // warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
 func (c *Controller) warm(ctx context.Context, headroom *planning.Headroom) (time.Duration, error) {
-	if headroom.Err != nil { //nolint:nilerr // The planner has reported it.
-		return retry, nil
+	if headroom.Err != nil {
+		return retry, nil //nolint:nilerr // The planner has reported it.
 	}
 	plan := headroom.Plan
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),

@@ -1,4 +1,4 @@
-// Package publish writes the catalogue to a ConfigMap, so that kubectl karve plans with the zones, the prices and the capacities of the controller.
+// Package publish writes the catalog to a ConfigMap, so that kubectl karve plans with the zones, the prices and the capacities of the controller.
 package publish
 
 import (
@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// every is how often the catalogue is compared with what was published.
+	// every is how often the catalog is compared with what was published.
 	every = time.Minute
 	// rest is the shortest time between two writes. Spot prices change all the time.
 	rest = 5 * time.Minute
@@ -39,10 +39,10 @@ type Config struct {
 	Version string
 }
 
-// Publisher publishes the catalogue. It is a Runnable of the manager, and only the leader runs it.
+// Publisher publishes the catalog. It is a Runnable of the manager, and only the leader runs it.
 type Publisher struct {
 	config Config
-	// generation is that of the cluster whose catalogue was published. last is what was published, at the time written.
+	// generation is that of the cluster whose catalog was published. last is what was published, at the time written.
 	generation uint64
 	last       []byte
 	written    time.Time
@@ -54,13 +54,13 @@ func New(config Config) *Publisher { return &Publisher{config: config} }
 // NeedLeaderElection returns true, because there is one ConfigMap.
 func (p *Publisher) NeedLeaderElection() bool { return true }
 
-// Start publishes the catalogue whenever it has changed, until the context ends. It logs what fails and tries again.
+// Start publishes the catalog whenever it has changed, until the context ends. It logs what fails and tries again.
 func (p *Publisher) Start(ctx context.Context) error {
 	ticker := p.config.Clock.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		if err := p.Publish(ctx); err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Info("The catalogue was not published", "error", err.Error())
+			log.FromContext(ctx).Info("The catalog was not published", "error", err.Error())
 		}
 		select {
 		case <-ctx.Done():
@@ -73,7 +73,7 @@ func (p *Publisher) Start(ctx context.Context) error {
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=configmaps,verbs=create
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=configmaps,resourceNames=karve-catalog,verbs=get;update
 
-// Publish writes the catalogue if it has changed and the last write was long enough ago.
+// Publish writes the catalog if it has changed and the last write was long enough ago.
 func (p *Publisher) Publish(ctx context.Context) error {
 	now := p.config.Clock.Now()
 	if !p.written.IsZero() && now.Sub(p.written) < rest {
@@ -99,7 +99,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	return nil
 }
 
-// encode returns the catalogue of the cluster. It is nil as long as no instance types are known, because what was published before is better than nothing.
+// encode returns the catalog of the cluster. It is nil as long as no instance types are known, because what was published before is better than nothing.
 func encode(c *snapshot.Cluster) ([]byte, error) {
 	all := published.Catalog{}
 	for ref, state := range c.NodeClasses {
@@ -113,7 +113,7 @@ func encode(c *snapshot.Cluster) ([]byte, error) {
 	return published.Encode(all)
 }
 
-// write writes the ConfigMap unless it has the same catalogue of the same version of the controller.
+// write writes the ConfigMap unless it has the same catalog of the same version of the controller.
 func (p *Publisher) write(ctx context.Context, encoded []byte, now time.Time) error {
 	wanted := published.ConfigMap(p.config.Namespace, encoded, p.config.Version, now)
 	var is corev1.ConfigMap

@@ -71,7 +71,7 @@ func (c *nodeClass) canaryClass(r *v1alpha1.GPUImageRollout, canary *v1alpha1.Ca
 // with returns the class as it would be with the images: ready, and resolved to them.
 func (c *nodeClass) with(image *v1alpha1.GPUImage) (*unstructured.Unstructured, error) {
 	class := c.object.DeepCopy()
-	class.SetUID(types.UID(string(class.GetUID()) + "/" + strings.Join(image.IDs(), "/"))) // It must differ from the class in the catalogue's cache.
+	class.SetUID(types.UID(string(class.GetUID()) + "/" + strings.Join(image.IDs(), "/"))) // It must differ from the class in the catalog's cache.
 	return class, c.images.Resolve(class, image)
 }
 

@@ -1,4 +1,4 @@
-// Package capacity learns the capacity of instance types from running machines, and corrects the catalogue with it. The package has no clock and no client.
+// Package capacity learns the capacity of instance types from running machines, and corrects the catalog with it. The package has no clock and no client.
 package capacity
 
 import (
@@ -30,7 +30,7 @@ type Kind struct {
 	InstanceType string
 }
 
-// Learned is the observed capacity of each kind of machine. Kinds with less capacity than the catalogue says are remembered after their machines are gone.
+// Learned is the observed capacity of each kind of machine. Kinds with less capacity than the catalog says are remembered after their machines are gone.
 // Otherwise Karve would launch the next machine for pods that do not fit on it.
 type Learned map[Kind]Observed
 

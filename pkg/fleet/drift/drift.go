@@ -36,7 +36,7 @@ const (
 	Zone         = "ZoneNotFound"
 )
 
-// catalogGrace is the age from which a machine drifts if the catalogue lacks its type or zone, as in Karpenter. A machine that was just launched shows that
+// catalogGrace is the age from which a machine drifts if the catalog lacks its type or zone, as in Karpenter. A machine that was just launched shows that
 // they exist.
 const catalogGrace = time.Hour
 

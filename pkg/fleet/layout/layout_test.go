@@ -206,11 +206,11 @@ func TestMachinePriceIsCurrentCatalogPrice(t *testing.T) {
 	c := inUse()
 	c.NodeClaims[0].Annotations[v1alpha1.PriceAnnotation] = "999000"
 	if got := c.Machines()[0].MicroUSDPerHour(); got != 526_000 {
-		t.Errorf("%d, want the price of the catalogue", got)
+		t.Errorf("%d, want the price of the catalog", got)
 	}
 	c.UseInstanceTypes(nil)
 	if got := c.Machines()[0].MicroUSDPerHour(); got != 999_000 {
-		t.Errorf("%d, want the price when it was chosen, since the catalogue has lost the type", got)
+		t.Errorf("%d, want the price when it was chosen, since the catalog has lost the type", got)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package bounded adds timeouts to a library of GPUs, because a call into a driver that hangs cannot be cancelled.
+// Package bounded adds timeouts to a library of GPUs, because a call into a driver that hangs cannot be canceled.
 package bounded
 
 import (
@@ -58,7 +58,7 @@ func call[T any](l *Library, what string, bound time.Duration, f func() (T, erro
 		value, err := f()
 		answers <- answer{value, err}
 	}()
-	timer := time.NewTimer(bound)
+	timer := time.NewTimer(bound) //nolint:forbidigo // It bounds a call of a library, and no test waits for it.
 	defer timer.Stop()
 	select {
 	case a := <-answers:

@@ -13,7 +13,7 @@ const (
 	EnableEnv  = "DP_ENABLE_HEALTHCHECKS"
 )
 
-// Policy decides which XIDs take a GPU out of service. By default, XIDs that NVIDIA's device plugin ignores do not, nor those for which NVIDIA's catalogue
+// Policy decides which XIDs take a GPU out of service. By default, XIDs that NVIDIA's device plugin ignores do not, nor those for which NVIDIA's catalog
 // only asks to restart the application. NVIDIA's plugin treats the latter as fatal, so that the error of one program takes a shared GPU away from all
 // others.
 type Policy struct {

@@ -13,11 +13,11 @@ const (
 	ClassReset Class = "Reset"
 	// ClassReplace is a fault after which the machine must be replaced or at least rebooted, because the GPU or its links are lost.
 	ClassReplace Class = "Replace"
-	// ClassUnknown is for XIDs that are not in the catalogue. They count as faults that a reset may repair.
+	// ClassUnknown is for XIDs that are not in the catalog. They count as faults that a reset may repair.
 	ClassUnknown Class = "Unknown"
 )
 
-// XID is an entry of the catalogue.
+// XID is an entry of the catalog.
 type XID struct {
 	Number int
 	Class  Class
@@ -25,28 +25,28 @@ type XID struct {
 	Means string
 }
 
-// Look returns the catalogue entry of an XID.
+// Look returns the catalog entry of an XID.
 func Look(number int) XID {
-	if x, ok := catalogue[number]; ok {
+	if x, ok := known[number]; ok {
 		x.Number = number
 		return x
 	}
-	return XID{Number: number, Class: ClassUnknown, Means: "not in NVIDIA's catalogue as this agent knows it"}
+	return XID{Number: number, Class: ClassUnknown, Means: "not in NVIDIA's catalog as this agent knows it"}
 }
 
 // ignored are the XIDs that NVIDIA's device plugin treats as application errors (internal/rm/health.go in k8s-device-plugin).
 var ignored = []int{13, 31, 43, 45, 68, 109}
 
-// catalogue follows the immediate actions in NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. IGNORE and
+// known follows the immediate actions in NVIDIA's XID catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. IGNORE and
 // RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink workflows, which end at
 // the vendor of the machine, ask for another machine, which takes a minute in a cloud. The differences are:
-//   - 109 is RESET_GPU in NVIDIA's catalogue, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU from
+//   - 109 is RESET_GPU in NVIDIA's catalog, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU from
 //     nine others.
-//   - 48 has a workflow in NVIDIA's catalogue that ends with a reset in most cases.
-//   - 63 and 94 are IGNORE and RESTART_APP in NVIDIA's catalogue, with a reset at the next opportunity, because the bad memory stays in use until then (and
+//   - 48 has a workflow in NVIDIA's catalog that ends with a reset in most cases.
+//   - 63 and 94 are IGNORE and RESTART_APP in NVIDIA's catalog, with a reset at the next opportunity, because the bad memory stays in use until then (and
 //     page retirement on Turing and older needs a reload of the driver). Another program that reads this memory fails again, so new pods must not use the
 //     GPU. Running pods stay.
-var catalogue = map[int]XID{
+var known = map[int]XID{
 	13:  {Class: ClassApplication, Means: "graphics engine exception"},
 	31:  {Class: ClassApplication, Means: "GPU memory page fault"},
 	43:  {Class: ClassApplication, Means: "GPU stopped processing"},

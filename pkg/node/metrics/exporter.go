@@ -160,7 +160,7 @@ func (x *Exporter) sample() *sample {
 		}()
 	}
 	x.mu.Unlock()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(patience) //nolint:forbidigo // It bounds a call of a library, and no test waits for it.
 	defer timer.Stop()
 	select {
 	case <-s.done:

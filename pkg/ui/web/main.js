@@ -9,13 +9,13 @@ import { Server } from "./server.js";
 import { Sweep } from "./sweep.js";
 
 const many = 150; // With more nodes than this, the map is compact unless the user has said something else.
-const colors = 7; // Further namespaces are grey.
+const colors = 7; // Further namespaces are gray.
 
 const server = new Server(address.takeToken());
 const model = new Model();
 let state = address.read();
 let arrived = 0; // when something was last heard of the server
-const shades = new Map(); // the class of each namespace's cells. A namespace keeps its colour.
+const shades = new Map(); // the class of each namespace's cells. A namespace keeps its color.
 
 const shadeOf = (namespace) => (shades.get(namespace) ?? "other") + (state.namespace && state.namespace !== namespace ? " dim" : "");
 
@@ -46,7 +46,7 @@ const showPanel = (focused) => panel.show(state.pod === "*" ? { list: true } : s
 
 const compact = () => (state.view ? state.view === "compact" : model.nodes.size > many);
 
-// draw shows the map and the filters. Again says that colours have changed, so that everything is drawn again.
+// draw shows the map and the filters. Again says that colors have changed, so that everything is drawn again.
 function draw(again = false) {
   if (!model.overview) return;
   const groups = model.groups(state);
@@ -68,7 +68,7 @@ function options(select, values, all, label = (value) => value) {
   select.value = current;
 }
 
-// colorNamespaces gives colours to the namespaces with the most replicas that have none yet, and reports whether it did.
+// colorNamespaces gives colors to the namespaces with the most replicas that have none yet, and reports whether it did.
 function colorNamespaces(namespaces) {
   let news = false;
   for (const { namespace } of namespaces) {

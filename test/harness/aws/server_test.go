@@ -281,7 +281,7 @@ func TestUnknownObjectsReturnErrorCodeOfAWS(t *testing.T) {
 			return err
 		},
 		"InvalidParameterValue": func() error {
-			_, err := c.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: []ec2types.Filter{filter("colour", "red")}})
+			_, err := c.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: []ec2types.Filter{filter("color", "red")}})
 			return err
 		},
 		"InvalidAMIID.NotFound": func() error {

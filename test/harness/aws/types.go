@@ -36,7 +36,7 @@ func (m machine) nvidia() bool {
 }
 
 // others are the types without an NVIDIA GPU that are served by default. They are for stock NodePools, for Karpenter's dry runs (m5.large and
-// m6g.large), and one each for what a GPU catalogue must tell apart.
+// m6g.large), and one each for what a GPU catalog must tell apart.
 var others = []string{
 	"t3.medium", "t3.large", "c5.large", "c5.xlarge", "c5.2xlarge", "c5.4xlarge", "m5.large", "m5.xlarge", "m5.2xlarge", "m5.4xlarge", "m5.metal",
 	"r5.large", "r5.xlarge", "m6g.large", "m6g.xlarge", "m7i.large", "c7g.large", "g4ad.xlarge", "inf2.xlarge", "trn1.2xlarge", "dl1.24xlarge",

@@ -104,7 +104,7 @@ func fill(v reflect.Value, depth int) {
 func TestUnknownRequestFieldIsAnError(t *testing.T) {
 	t.Parallel()
 	for key, text := range map[string]string{
-		"Colour":                     "red",
+		"Color":                      "red",
 		"Filter.Name":                "vpc-id",
 		"Filter.0.Name":              "vpc-id",
 		"Filter.99999999.Name":       "vpc-id",

@@ -187,7 +187,7 @@ func (s suite) sharedClaim(t *testing.T) {
 		t.Error("the node still has a whole GPU")
 	}
 	if got := node.Labels["karpenter.k8s.aws/instance-gpu-name"]; got != "t4" {
-		t.Errorf("the GPU is a %q, want the t4 of the catalogue", got)
+		t.Errorf("the GPU is a %q, want the t4 of the catalog", got)
 	}
 	// Karve's controller removes the startup taint when the replicas appear. Here the test does so.
 	tainted := false

@@ -26,7 +26,7 @@ func PlanCluster(ctx context.Context, c *snapshot.Cluster, v snapshot.View) (pla
 	w := World{Types: map[string][]*cloudprovider.InstanceType{}}
 	for i, p := range v.Pools {
 		w.NodePools = append(w.NodePools, p.NodePool.DeepCopy())
-		w.Types[p.NodePool.Name] = labelled(v, i)
+		w.Types[p.NodePool.Name] = labeled(v, i)
 	}
 	for i := range c.Nodes {
 		w.Nodes = append(w.Nodes, c.Nodes[i].DeepCopy())
@@ -46,8 +46,8 @@ func PlanCluster(ctx context.Context, c *snapshot.Cluster, v snapshot.View) (pla
 	return p, took, err
 }
 
-// labelled returns the instance types of a pool with the labels that pods can select.
-func labelled(v snapshot.View, pool int) []*cloudprovider.InstanceType {
+// labeled returns the instance types of a pool with the labels that pods can select.
+func labeled(v snapshot.View, pool int) []*cloudprovider.InstanceType {
 	types := instanceTypes(v.Snapshot, pool)
 	for _, it := range types {
 		for i, o := range v.Snapshot.Offerings {

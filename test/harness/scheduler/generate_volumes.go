@@ -48,8 +48,8 @@ type volumeTemplate struct {
 	class string
 	// shared means that all pods use one claim.
 	shared bool
-	// labelled means that only a label tells the zone of a disk, as on old volumes.
-	labelled bool
+	// labeled means that only a label tells the zone of a disk, as on old volumes.
+	labeled bool
 }
 
 type volumeKind int
@@ -79,7 +79,7 @@ func (d *draw) volumesOf(pod *corev1.Pod) *volumeTemplate {
 	if v.kind == claimUnbound {
 		v.class = classAtOnce
 	}
-	v.labelled = d.chance(0.1)
+	v.labeled = d.chance(0.1)
 	v.shared = v.kind == claimBound && d.chance(0.2)
 	return v
 }
@@ -140,7 +140,7 @@ func (v *volumeTemplate) bind(claim *corev1.PersistentVolumeClaim, zone string) 
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
-	if v.labelled {
+	if v.labeled {
 		volume.Spec.NodeAffinity = nil
 		volume.Labels = map[string]string{corev1.LabelTopologyZone: zone}
 	}

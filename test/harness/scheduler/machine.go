@@ -71,7 +71,7 @@ func meets(value string, r karpv1.NodeSelectorRequirementWithMinValues) bool {
 func arrived(name string, claim *karpv1.NodeClaim, known []catalog.InstanceType, choice int) (*corev1.Node, error) {
 	machines := machinesFor(claim, known)
 	if len(machines) == 0 {
-		return nil, fmt.Errorf("no machine of the catalogue meets the claim for %s", name)
+		return nil, fmt.Errorf("no machine of the catalog meets the claim for %s", name)
 	}
 	m := machines[choice%len(machines)]
 	labels := map[string]string{}

@@ -90,7 +90,7 @@ func TestClusterSettlesAfterFaults(t *testing.T) {
 	began := time.Now()
 	w.settles(t, "after the last fault", calm, quiet, w.problems)
 	w.logf("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
-	machines := catalogue(t, w)
+	machines := machinesOf(t, w)
 	if b, err := w.bill(t.Context(), machines); err == nil {
 		w.logf("By then %s", b)
 	}

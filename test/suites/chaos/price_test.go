@@ -29,8 +29,8 @@ import (
 	localaws "karve.sh/karve/test/harness/aws"
 )
 
-// catalogue returns a catalog of the cluster's instance types, as in the controller.
-func catalogue(t *testing.T, w *world) cloud.Catalog {
+// machinesOf returns a catalog of the cluster's instance types, as in the controller.
+func machinesOf(t *testing.T, w *world) cloud.Catalog {
 	t.Helper()
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},

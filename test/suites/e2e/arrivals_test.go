@@ -175,7 +175,7 @@ func (s *scene) inArrivalOrder() planner.Snapshot {
 		Cached: s.api, Live: s.api, Mapper: s.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
 	var c *snapshot.Cluster
-	s.until(enough, "the catalogue is there", func() (bool, string) {
+	s.until(enough, "the catalog is there", func() (bool, string) {
 		var err error
 		if c, err = g.Cluster(s.t.Context()); err != nil {
 			return false, err.Error()

@@ -65,14 +65,14 @@ func TestCatalogAllocatableMatchesLaunchedMachines(t *testing.T) {
 				}
 				return len(claims) == len(sample), fmt.Sprintf("%d claims", len(claims))
 			})
-			listing := s.catalogue()
+			listing := s.listing()
 			for _, claim := range claims {
 				status := claim.Status
 				want := catalog.InstanceType{Name: claim.Labels[corev1.LabelInstanceTypeStable], Capacity: amountsOf(status.Capacity), Allocatable: amountsOf(status.Allocatable)}
 				want.GPU.Count = status.Capacity.Name(v1alpha1.ResourceGPU, "").Value()
 				i := slices.IndexFunc(listing.InstanceTypes, func(it catalog.InstanceType) bool { return it.Name == want.Name })
 				if i < 0 {
-					t.Errorf("the catalogue has no %s", want.Name)
+					t.Errorf("the catalog has no %s", want.Name)
 					continue
 				}
 				it := listing.InstanceTypes[i]
@@ -90,8 +90,8 @@ func TestCatalogAllocatableMatchesLaunchedMachines(t *testing.T) {
 	}
 }
 
-// catalogue returns the current listing of Karve's catalog for the scene's node class.
-func (s *scene) catalogue() catalog.Listing {
+// listing returns the current listing of Karve's catalog for the scene's node class.
+func (s *scene) listing() catalog.Listing {
 	s.t.Helper()
 	class := &unstructured.Unstructured{}
 	class.SetAPIVersion(cloud + "/v1")

@@ -49,7 +49,7 @@ func evictedWhenUnused(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.EvictWhenUnusedAnnotation: value} }
 }
 
-func labelled(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
+func labeled(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
 
 func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 	w := newWorld(t)
@@ -168,7 +168,7 @@ func TestPodThatJustUsedItsGPUStays(t *testing.T) {
 func TestPDBProtectsUnusedPods(t *testing.T) {
 	w := newWorld(t)
 	_, node := w.machine("budget-1", w.shared("budget"))
-	pod := w.on(node, "asks", w.old, evictedWhenUnused("2h"), labelled)
+	pod := w.on(node, "asks", w.old, evictedWhenUnused("2h"), labeled)
 	kept := w.on(node, "kept", w.old, func(p *corev1.Pod) {
 		p.Annotations = map[string]string{v1alpha1.EvictWhenUnusedAnnotation: "2h", "karpenter.sh/do-not-disrupt": "true"}
 	})

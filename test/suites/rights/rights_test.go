@@ -21,7 +21,7 @@ var unseen = map[string]string{
 	"ClusterRole karve: update nodepools/finalizers.karpenter.sh": "the admission plugin OwnerReferencesPermissionEnforcement, which the test clusters have, asks for it " +
 		"before it lets a NodeClaim in, and asks the authorizer rather than the API",
 	"ClusterRole karve-ui: get nodeclaims.karpenter.sh": "a NodeClaim is read from the API server only while the informer does not show it, as after a start",
-	"Role karve: update configmaps. karve-system":       "the catalogue is written again when a price or a zone has changed, which none does while the tests run (pkg/controllers/publish has tests)",
+	"Role karve: update configmaps. karve-system":       "the catalog is written again when a price or a zone has changed, which none does while the tests run (pkg/controllers/publish has tests)",
 	"Role karve-node: create events. default":           "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (cmd/node)",
 }
 

@@ -70,17 +70,17 @@ type resolution struct {
 	problem         *problem
 }
 
-// New returns an empty catalogue. Start fills it.
+// New returns an empty catalog. Start fills it.
 func New(config Config) *Catalog {
 	c := &Catalog{config: config, asked: make(chan struct{}), attempted: make(chan struct{}), resolved: map[types.UID]resolution{}}
 	c.sources = c.allSources()
 	return c
 }
 
-// NeedLeaderElection returns false, because every replica of the controller has its own catalogue.
+// NeedLeaderElection returns false, because every replica of the controller has its own catalog.
 func (c *Catalog) NeedLeaderElection() bool { return false }
 
-// Start keeps the catalogue up to date until the context ends. It does not call AWS before the first call of InstanceTypes.
+// Start keeps the catalog up to date until the context ends. It does not call AWS before the first call of InstanceTypes.
 func (c *Catalog) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -115,11 +115,11 @@ var notOfTheType = map[string]bool{
 	ec2v1.LabelCapacityReservationID: true, ec2v1.LabelCapacityReservationType: true, ec2v1.LabelCapacityReservationInterruptible: true,
 }
 
-// instanceType converts an instance type of the provider to one of the catalogue.
+// instanceType converts an instance type of the provider to one of the catalog.
 func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo, class *ec2v1.EC2NodeClass) catalog.InstanceType {
 	t := catalog.InstanceType{
 		Name: it.Name, Capacity: resources(it.Capacity), Allocatable: resources(it.Allocatable()), Extended: extended(it.Capacity, class),
-		// A machine has the default tenancy unless its pool requires the other one, which costs more than the prices in the catalogue.
+		// A machine has the default tenancy unless its pool requires the other one, which costs more than the prices in the catalog.
 		Labels: map[string]string{ec2v1.LabelInstanceTenancy: string(ec2types.TenancyDefault)},
 		GPU:    catalog.GPU{Name: only(it, ec2v1.LabelInstanceGPUName), Count: amount.Value(*it.Capacity.Name(ec2v1.ResourceNVIDIAGPU, "")), MemoryMiB: memoryOf(info)},
 	}

@@ -30,7 +30,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 	}
 	switch {
 	case len(q.sites) == 0:
-		return r.unlabelled(q)
+		return r.unlabeled(q)
 	case rule < 0:
 		return why[0]
 	}
@@ -81,8 +81,8 @@ func (r *rounds) sentence(c *census, q *demand, i int, forbidden, full []string)
 		rule.Name, where, tail, key)
 }
 
-// unlabelled returns the refusal of pods if none of their machines has the labels that their rules require.
-func (r *rounds) unlabelled(q *demand) planner.Refusal {
+// unlabeled returns the refusal of pods if none of their machines has the labels that their rules require.
+func (r *rounds) unlabeled(q *demand) planner.Refusal {
 	for _, i := range r.problem.about[q.class] {
 		rule := &r.problem.rules[i]
 		if rule.Topology != planner.PerNode && rule.Kind != planner.Apart && rule.binds(q.class, q.given) && len(r.arranger.given.Classes[q.class].Offerings)+len(r.arranger.given.Classes[q.class].Nodes) > 0 {

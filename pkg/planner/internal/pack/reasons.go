@@ -71,7 +71,7 @@ func blockedBy(s planner.Snapshot, holding []int, left []amount.Usage) planner.R
 	}
 	// An offering that could be launched within the limits was not used. This only happens with absurd prices or capacities.
 	o := s.Offerings[holding[0]]
-	return planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf("fits %s, whose price or capacity in the catalogue makes no sense: correct the catalogue",
+	return planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf("fits %s, whose price or capacity in the catalog makes no sense: correct the catalog",
 		nameOf(s, o))}
 }
 

@@ -11,10 +11,10 @@ import (
 // and in parallel a proof. What a round does depends only on the rounds before, so a search that is cut short is the beginning of a longer one. More effort
 // never gives a more expensive plan.
 type primal struct {
-	state         state
-	ready         bool // column generation has ended
-	neighbourhood *neighbourhood
-	dual          *dual
+	state        state
+	ready        bool // column generation has ended
+	neighborhood *neighborhood
+	dual         *dual
 }
 
 // state is the part of the state that the primal and the dual search each have their own copy of, because they run in parallel. They exchange results between

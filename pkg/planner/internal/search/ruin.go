@@ -68,10 +68,10 @@ func (m *Context) FillNode(i int, values []int64, waiting pack.Load) pack.Load {
 
 // ruinAndRecreate improves the best plan with a slice of the effort. The machines removed first are the most wasteful ones.
 func (h *primal) ruinAndRecreate(slice int64) {
-	if h.neighbourhood == nil {
-		h.neighbourhood = &neighbourhood{ctx: h.state.ctx}
+	if h.neighborhood == nil {
+		h.neighborhood = &neighborhood{ctx: h.state.ctx}
 	}
-	r, e := h.neighbourhood, h.state.ctx.Effort
+	r, e := h.neighborhood, h.state.ctx.Effort
 	r.s, r.values, r.limits = h.state.best, h.state.values(), h.state.best.limits(h.state.ctx.Problem)
 	r.noisy = make([]int64, len(r.values))
 	end := e.Left - slice
@@ -80,8 +80,8 @@ func (h *primal) ruinAndRecreate(slice int64) {
 	}, r.destroyAndRepair)
 }
 
-// neighbourhood is the state of ruin and recreate.
-type neighbourhood struct {
+// neighborhood is the state of ruin and recreate.
+type neighborhood struct {
 	ctx    *Context
 	s      *Solution
 	values []int64
@@ -91,13 +91,13 @@ type neighbourhood struct {
 }
 
 // waste returns what a machine costs beyond what its load is worth.
-func (r *neighbourhood) waste(i int) int64 {
+func (r *neighborhood) waste(i int) int64 {
 	x := &r.s.Machines[i]
 	return r.ctx.Problem.Offers[x.Offer].Price*pricing.Scale - pack.Worth(r.values, x.Load)
 }
 
 // pick chooses up to four machines to remove, each the most wasteful of three.
-func (r *neighbourhood) pick() []int {
+func (r *neighborhood) pick() []int {
 	n := len(r.s.Machines)
 	var picked []int
 	for range min(n, 1+r.seq.Below(4)) {
@@ -116,7 +116,7 @@ func (r *neighbourhood) pick() []int {
 }
 
 // destroyAndRepair makes one attempt and reports whether the plan is better. It also keeps a plan that is as good, which leads to other plans.
-func (r *neighbourhood) destroyAndRepair() bool {
+func (r *neighborhood) destroyAndRepair() bool {
 	before := r.s.cost(r.ctx.Problem)
 	picked := r.pick()
 	waiting := slices.Clone(r.s.Left)
@@ -163,7 +163,7 @@ func (r *neighbourhood) destroyAndRepair() bool {
 }
 
 // refillNodes empties a few nodes and fills them again from the waiting pods and those that the nodes held.
-func (r *neighbourhood) refillNodes(waiting pack.Load) map[int]pack.Load {
+func (r *neighborhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 	out := map[int]pack.Load{}
 	if len(r.ctx.NodeKnapsacks) == 0 {
 		return out
@@ -193,7 +193,7 @@ func (r *neighbourhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 }
 
 // refill puts waiting pods on the remaining machines that have room, and returns the new loads.
-func (r *neighbourhood) refill(picked []int, waiting pack.Load) map[int]pack.Load {
+func (r *neighborhood) refill(picked []int, waiting pack.Load) map[int]pack.Load {
 	out := map[int]pack.Load{}
 	n := len(r.s.Machines)
 	if n == 0 {

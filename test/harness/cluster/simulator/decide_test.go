@@ -229,7 +229,7 @@ func TestInvalidRulesAreRefused(t *testing.T) {
 		"a negative delay":       "delay: -3s",
 		"a delay without a unit": "delay: three",
 		"a flap period of zero":  "flap: 0s",
-		"a misspelt field":       "offers: all",
+		"a misspelled field":     "offers: all",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

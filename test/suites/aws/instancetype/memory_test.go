@@ -19,9 +19,9 @@ func TestCatalogFitsInMemory(t *testing.T) { //nolint:paralleltest // It measure
 		w.until(class, "fresh", fresh)
 	}
 	if used := inUse() - server; used > 30<<20 {
-		t.Errorf("the catalogue of five classes holds %d MiB", used>>20)
+		t.Errorf("the catalog of five classes holds %d MiB", used>>20)
 	} else {
-		t.Logf("the catalogue of five classes holds %d KiB", used>>10)
+		t.Logf("the catalog of five classes holds %d KiB", used>>10)
 	}
 	runtime.KeepAlive(w.Catalog)
 }

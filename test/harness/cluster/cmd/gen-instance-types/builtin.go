@@ -18,7 +18,7 @@ var cpuManufacturer = map[string]string{
 	"p3dn": "intel", "p4d": "intel", "p4de": "intel", "p5": "amd", "p5en": "intel", "p6-b200": "intel", "p6-b300": "intel",
 }
 
-// generateBuiltin returns the catalogue that is built into Karve: every type with whole GPUs, a price and a zone.
+// generateBuiltin returns the catalog that is built into Karve: every type with whole GPUs, a price and a zone.
 func generateBuiltin(source []byte) ([]byte, error) {
 	in, err := read(source)
 	if err != nil {
@@ -56,7 +56,7 @@ func (t ec2Type) builtin() instanceType {
 	return k
 }
 
-// more returns the labels of Karpenter's AWS provider that only the built-in catalogue has.
+// more returns the labels of Karpenter's AWS provider that only the built-in catalog has.
 func (t ec2Type) more() []requirement {
 	const aws = "karpenter.k8s.aws/instance-"
 	all := []requirement{
