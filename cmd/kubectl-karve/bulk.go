@@ -151,7 +151,7 @@ func page(ctx context.Context, api rest.Interface, resource, token string) (item
 			return nil
 		}
 		return eachField(list, func(number protowire.Number, value []byte) error {
-			switch number {
+			switch number { //nolint:exhaustive // The other fields are dropped.
 			case item:
 				items = append(items, value)
 			case listMeta:

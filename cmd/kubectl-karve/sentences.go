@@ -43,7 +43,7 @@ func missingRights(err error) string {
 
 // parts returns the errors that were joined to one.
 func parts(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // What wraps it is looked at below.
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []error
 		for _, e := range joined.Unwrap() {
 			all = append(all, parts(e)...)

@@ -25,7 +25,7 @@ func Find(ctx context.Context, reader client.Reader, namespace string) (c Catalo
 		return nil, at, "", fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
 	if c, at, err = Read(&m); err != nil {
-		return nil, at, err.Error(), nil
+		return nil, at, err.Error(), nil //nolint:nilerr // Who cannot read it is told why, and goes on without it.
 	}
 	return c, at, "", nil
 }

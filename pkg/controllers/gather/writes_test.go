@@ -33,7 +33,7 @@ var errLost = errors.New("lost")
 
 func (s *server) claim(name string) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
-	if s.b.live.Get(context.Background(), client.ObjectKey{Name: name}, claim) != nil { //nolint:forbidigo // It is in memory.
+	if s.b.live.Get(context.Background(), client.ObjectKey{Name: name}, claim) != nil {
 		return nil
 	}
 	return claim
