@@ -125,7 +125,7 @@ func (d *demo) readTypes() (err error) {
 func (d *demo) planAhead(ctx context.Context) error {
 	var files []manifests.File
 	for _, name := range append([]string{"deployment.yaml"}, poolExamples...) {
-		content, err := os.ReadFile(filepath.Join(d.root, "examples", name)) //nolint:gosec // our own
+		content, err := os.ReadFile(filepath.Join(d.root, "examples", name))
 		if err != nil {
 			return fmt.Errorf("reading an example: %w", err)
 		}
@@ -287,7 +287,7 @@ func (d *demo) prepare(ctx context.Context) error {
 func (d *demo) apply(ctx context.Context, files ...string) error {
 	strict := client.WithFieldValidation(d.client, metav1.FieldValidationStrict)
 	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(d.root, "examples", file)) //nolint:gosec // our own
+		content, err := os.ReadFile(filepath.Join(d.root, "examples", file))
 		if err != nil {
 			return fmt.Errorf("reading an example: %w", err)
 		}

@@ -219,7 +219,7 @@ func makePool(ctx context.Context, c *cluster.Cluster, k client.Client, s side) 
 		return err
 	}
 	for _, file := range []string{"nodeclass.yaml", "gpunodeclass.yaml"} {
-		cmd := exec.CommandContext(ctx, c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "apply", "-f", filepath.Join(root, "examples", file)) //nolint:gosec // Our own.
+		cmd := exec.CommandContext(ctx, c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "apply", "-f", filepath.Join(root, "examples", file))
 		if said, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("applying %s: %w: %s", file, err, said)
 		}

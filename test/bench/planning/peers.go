@@ -33,7 +33,7 @@ const (
 )
 
 func peers() (firstFit, karp, leastWaste, perPod *peer) {
-	modelled := func(e autoscaler.Expander) func(context.Context, planner.Snapshot) (planner.Plan, time.Duration, error) {
+	modeled := func(e autoscaler.Expander) func(context.Context, planner.Snapshot) (planner.Plan, time.Duration, error) {
 		return func(_ context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {
 			start := time.Now()
 			p, err := autoscaler.Plan(s, e)
@@ -48,8 +48,8 @@ func peers() (firstFit, karp, leastWaste, perPod *peer) {
 	karp = &peer{name: "Karpenter", plan: func(ctx context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {
 		return karpenter.Plan(ctx, s, nil)
 	}}
-	return firstFit, karp, &peer{name: "model of the Cluster Autoscaler", plan: modelled(autoscaler.LeastWaste)},
-		&peer{name: "model of the Cluster Autoscaler by price", plan: modelled(autoscaler.Price)}
+	return firstFit, karp, &peer{name: "model of the Cluster Autoscaler", plan: modeled(autoscaler.LeastWaste)},
+		&peer{name: "model of the Cluster Autoscaler by price", plan: modeled(autoscaler.Price)}
 }
 
 // run lets the peer plan a snapshot for which Karve's plan costs ours.

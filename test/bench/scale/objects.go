@@ -220,7 +220,7 @@ func unschedulable(now time.Time) corev1.PodCondition {
 
 // readTypes returns the instance types of both controllers by name.
 func readTypes(path string) (map[string]*catalog.InstanceType, error) {
-	f, err := os.Open(path) //nolint:gosec // A file of the repository.
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}

@@ -120,7 +120,7 @@ func (m *measurement) aWaitingPod() *podRecord {
 
 // command runs a command once and returns the time that it took, and its own CPU time.
 func (m *measurement) command(ctx context.Context, plugin string, v verb) (wall, cores time.Duration, err error) {
-	cmd := exec.CommandContext(ctx, plugin, append(slices.Clone(v.args), "--kubeconfig="+m.Kubeconfig())...) //nolint:gosec // Our own.
+	cmd := exec.CommandContext(ctx, plugin, append(slices.Clone(v.args), "--kubeconfig="+m.Kubeconfig())...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	began := time.Now()
@@ -146,7 +146,7 @@ func BuildPlugin(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return filepath.Join(root, "_output", "bin", "kubectl-karve"), builder.Alone(root, func() error {
-		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "kubectl-karve") //nolint:gosec // Our own.
+		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "kubectl-karve")
 		cmd.Env = append(os.Environ(), "TRIMPATH=no")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building kubectl-karve: %w\n%s", err, out)
@@ -194,7 +194,7 @@ func (w *World) agents(ctx context.Context) (host string, port int, err error) {
 func reportAt(p *corev1.Pod, host string, port int) {
 	for i := range p.Spec.Containers[0].Ports {
 		if at := &p.Spec.Containers[0].Ports[i]; at.Name == "metrics" {
-			at.ContainerPort = int32(port) //nolint:gosec // It is a port.
+			at.ContainerPort = int32(port)
 		}
 	}
 	p.Status.PodIP, p.Status.PodIPs = host, nil

@@ -17,7 +17,7 @@ func (w *World) Churn(ctx context.Context, d time.Duration, perSecond int) error
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	limit := rate.NewLimiter(rate.Limit(perSecond), 4)
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // Each run chooses the same pods.
+	random := rand.New(rand.NewPCG(1, 2))
 	pods := w.chosen(random, len(w.books()))
 	work := make(chan *podRecord)
 	defer close(work)
@@ -71,7 +71,7 @@ func (w *World) Burst(ctx context.Context, n int, shapes ...shape) error {
 
 // EndHalf deletes half of the pods.
 func (w *World) EndHalf(ctx context.Context) error {
-	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // Each run chooses the same pods.
+	random := rand.New(rand.NewPCG(3, 4))
 	w.finish(ctx, w.chosen(random, len(w.books())/2))
 	return ctx.Err()
 }

@@ -57,7 +57,7 @@ type World struct {
 	serial  atomic.Int64
 	running sync.WaitGroup
 	// ctx ends when the World stops.
-	ctx    context.Context //nolint:containedctx // It outlives the call that creates it.
+	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu    sync.Mutex // guards all below

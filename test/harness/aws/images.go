@@ -169,7 +169,7 @@ func (s *Server) SetParameter(name, text string) {
 // Name returns the image's name in EC2.
 func (i Image) Name() string {
 	if i.Family == Bottlerocket {
-		return fmt.Sprintf("bottlerocket-aws-k8s-%s%s-%s-v%s-%s", i.Kubernetes, i.flavour(), i.Arch, i.Version, commit)
+		return fmt.Sprintf("bottlerocket-aws-k8s-%s%s-%s-v%s-%s", i.Kubernetes, i.flavor(), i.Arch, i.Version, commit)
 	}
 	return fmt.Sprintf("amazon-eks-node-al2023-%s-%s-%s-%s", i.Arch, i.Variant, i.Kubernetes, i.Version)
 }
@@ -177,8 +177,8 @@ func (i Image) Name() string {
 // commit follows the version in the names of Bottlerocket's images.
 const commit = "0a1b2c3d"
 
-// flavour returns the suffix of Bottlerocket's variants, such as "-nvidia".
-func (i Image) flavour() string {
+// flavor returns the suffix of Bottlerocket's variants, such as "-nvidia".
+func (i Image) flavor() string {
 	if i.Variant == Standard {
 		return ""
 	}
@@ -197,7 +197,7 @@ func (i Image) newest() string {
 // https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and retrieve-ami-id-bottlerocket.html list their names.
 func (i Image) parameters(version string) map[string]string {
 	if i.Family == Bottlerocket {
-		base := fmt.Sprintf("/aws/service/bottlerocket/aws-k8s-%s%s/%s/%s/", i.Kubernetes, i.flavour(), i.Arch, version)
+		base := fmt.Sprintf("/aws/service/bottlerocket/aws-k8s-%s%s/%s/%s/", i.Kubernetes, i.flavor(), i.Arch, version)
 		return map[string]string{base + "image_id": i.ID, base + "image_version": i.Version + "-" + commit}
 	}
 	base := fmt.Sprintf("/aws/service/eks/optimized-ami/%s/amazon-linux-2023/%s/%s/", i.Kubernetes, i.Arch, i.Variant)

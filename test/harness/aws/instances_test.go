@@ -177,12 +177,12 @@ func TestKarpenterParsesInterruptionNotices(t *testing.T) {
 			t.Errorf("notices (-want +got):\n%s", diff)
 		}
 	}
-	for _, notice := range []Notice{SpotInterruption, "a rumour"} {
+	for _, notice := range []Notice{SpotInterruption, "a rumor"} {
 		if err := s.Interrupt("i-0", notice); err == nil {
 			t.Errorf("Interrupt accepted the notice %s for an unknown instance", notice)
 		}
 	}
-	if err := s.Interrupt(id, "a rumour"); err == nil {
+	if err := s.Interrupt(id, "a rumor"); err == nil {
 		t.Error("Interrupt accepted an unknown notice")
 	}
 }

@@ -34,7 +34,7 @@ type Generator struct {
 
 // New returns a generator for objects whose names begin with prefix.
 func New(prefix string, seed uint64) *Generator {
-	return &Generator{rand: rand.New(rand.NewPCG(seed, 1)), prefix: prefix, names: map[string][]string{}} //nolint:gosec // The same in each run.
+	return &Generator{rand: rand.New(rand.NewPCG(seed, 1)), prefix: prefix, names: map[string][]string{}}
 }
 
 // Object returns an object of any kind. Every second one is a pod, because most users may create pods.

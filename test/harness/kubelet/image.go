@@ -23,7 +23,7 @@ const Image = "karve.test/pod:1"
 func program(ctx context.Context, root, name string) (string, error) {
 	path := filepath.Join(root, "_output", "bin", "kubelet-"+name)
 	return path, builder.Alone(root, func() error {
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, "./harness/kubelet/cmd/"+name) //nolint:gosec // go
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, "./harness/kubelet/cmd/"+name)
 		cmd.Dir = filepath.Join(root, "test")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -188,7 +188,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		ctr := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "--namespace=k8s.io", //nolint:gosec // Ours.
+		ctr := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "--namespace=k8s.io",
 			"image", "import", "--local", "--snapshotter="+snapshotter, image)
 		if out, err := ctr.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)

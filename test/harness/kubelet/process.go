@@ -140,7 +140,7 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Signal sends a signal to the process.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signalling %s: %w", filepath.Base(p.cmd.Path), err)
+		return fmt.Errorf("signaling %s: %w", filepath.Base(p.cmd.Path), err)
 	}
 	return nil
 }

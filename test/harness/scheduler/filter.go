@@ -82,7 +82,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(root, "_output", "bin", "scheduler-filter")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", builder.KubernetesFlag, "-o", path, ".") //nolint:gosec // go
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", builder.KubernetesFlag, "-o", path, ".")
 	cmd.Dir = filepath.Join(root, "test", "harness", "scheduler", "filter")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the scheduler's filters: %w\n%s", err, out)
@@ -96,7 +96,7 @@ func Start(ctx context.Context) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path) //nolint:gosec // The program that was built.
+	cmd := exec.CommandContext(ctx, path)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -208,7 +208,7 @@ func look(t *testing.T, url, token string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answered.Body.Close() //nolint:errcheck // It was only read.
+	defer answered.Body.Close()
 	text, err := io.ReadAll(answered.Body)
 	if err != nil {
 		t.Fatal(err)

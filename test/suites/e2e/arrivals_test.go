@@ -126,7 +126,7 @@ func (s *scene) batches() []plantest.Batch {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // It was only read.
+	defer log.Close()
 	bound := s.history.bound(s.name)
 	var batches []plantest.Batch
 	early := func(before time.Time) (pods []string) {

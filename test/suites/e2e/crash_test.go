@@ -24,7 +24,7 @@ import (
 )
 
 // TestControllerSurvivesKills has its own cluster because it kills the controller. Its subtests run in order.
-func TestControllerSurvivesKills(t *testing.T) { //nolint:tparallel // One kills what the other needs.
+func TestControllerSurvivesKills(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
 	ended := make(chan error, 1)
@@ -145,7 +145,7 @@ func (s *scene) untilNotTainted() {
 }
 
 // takeOver replaces the controller by two that elect a leader.
-func (w *world) takeOver(t *testing.T, ended <-chan error) { //nolint:thelper // It is the test.
+func (w *world) takeOver(t *testing.T, ended <-chan error) {
 	s := w.scene(t, "elect")
 	if err := w.StopComponent(w.karve.Name); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ type expectation struct {
 }
 
 // TestInvalidInputIsReportedAndLaunchesNothing has one mistake per case. The message must name the mistake and the way out.
-func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) { //nolint:tparallel // See no-taint.
+func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
 	never := v1alpha1.IdleNever

@@ -120,7 +120,7 @@ func TestBaseImagesAreSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\necho $KO_DEFAULTBASEIMAGE\n"), 0o700); err != nil { //nolint:gosec // It is run.
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\necho $KO_DEFAULTBASEIMAGE\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "image"))

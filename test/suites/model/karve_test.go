@@ -123,7 +123,7 @@ func (w *world) reconciles(part string) (again time.Duration) {
 	}
 	for _, name := range names {
 		w.acting = part
-		result, err := w.karve.controllers[part].Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}) //nolint:usetesting // Runs outlive no test, and many share one.
+		result, err := w.karve.controllers[part].Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
 		w.acting = ""
 		if err != nil {
 			w.failf("%s of %q: %v", part, name, err)

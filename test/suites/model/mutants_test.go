@@ -24,7 +24,7 @@ type edit struct {
 }
 
 var mutants = []mutant{
-	{"a machine that never initialises is room for good", []edit{
+	{"a machine that never initializes is room for good", []edit{
 		{"pkg/snapshot/facts.go", "f.breaks = lifecycle.Of(f.state).Breaks", "f.breaks = lifecycle.Of(f.state).Breaks && f.state != lifecycle.Initializing"},
 	}, "stuck:"},
 	{"a broken machine that is kept keeps its pool closed", []edit{
@@ -100,8 +100,8 @@ func TestModelFindsFixedBugs(t *testing.T) {
 			if os.Getenv("KARVE_MODEL_MUTANTS") == "" {
 				t.Skip("KARVE_MODEL_MUTANTS is not set")
 			}
-			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNoObjectGetsStuck$", ".") //nolint:gosec // The overlay is ours.
-			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                  // The defaults apply.
+			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNoObjectGetsStuck$", ".")
+			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=") // The defaults apply.
 			out, err := test.CombinedOutput()
 			if err == nil {
 				t.Fatal("no run finds it")

@@ -60,7 +60,7 @@ func all[T client.Object](s *store) []T {
 	objects := s.kind(kindOf(*new(T)))
 	list := make([]T, 0, len(objects))
 	for _, o := range objects {
-		list = append(list, o.(T)) //nolint:forcetypeassert // There are no others.
+		list = append(list, o.(T))
 	}
 	slices.SortFunc(list, func(a, b T) int {
 		if c := strings.Compare(a.GetNamespace(), b.GetNamespace()); c != 0 {
@@ -152,7 +152,7 @@ func (s *store) Create(_ context.Context, o client.Object, _ ...client.CreateOpt
 	if s.created != nil {
 		s.created(o)
 	}
-	s.put(o.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // It is a copy.
+	s.put(o.DeepCopyObject().(client.Object))
 	return nil
 }
 
@@ -233,7 +233,7 @@ func (s *store) patch(o client.Object, patch client.Patch, status bool) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", key, err)
 	}
-	next := reflect.New(reflect.TypeOf(stored).Elem()).Interface().(client.Object) //nolint:forcetypeassert // As stored.
+	next := reflect.New(reflect.TypeOf(stored).Elem()).Interface().(client.Object)
 	if err := json.Unmarshal(is, next); err != nil {
 		return fmt.Errorf("patching %s: %w", key, err)
 	}

@@ -242,7 +242,7 @@ func (w *world) pdb(name string, unavailable int) {
 	w.store.put(&policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: new(intstr.FromInt32(int32(unavailable))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, //nolint:gosec // It is small.
+			MaxUnavailable: new(intstr.FromInt32(int32(unavailable))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
 		},
 	})
 	w.budgets()

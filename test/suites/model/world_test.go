@@ -75,7 +75,7 @@ type hardware struct {
 func newWorld(seed uint64) *world {
 	clock := clocktesting.NewFakeClock(snapshottest.Now)
 	w := &world{
-		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{}, //nolint:gosec // The seed tells the run.
+		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{},
 		hardware: map[string]*hardware{}, idled: map[string]bool{},
 	}
 	w.store.created = func(o client.Object) { w.logf("%s creates %s", w.acting, o.GetName()) }
@@ -209,7 +209,7 @@ func (w *world) budgets() {
 				healthy++
 			}
 		}
-		allowed := int32(max(0, healthy-w.desired[pdb.Name]+pdb.Spec.MaxUnavailable.IntValue())) //nolint:gosec // It is small.
+		allowed := int32(max(0, healthy-w.desired[pdb.Name]+pdb.Spec.MaxUnavailable.IntValue()))
 		if pdb.Status.DisruptionsAllowed != allowed {
 			pdb.Status.DisruptionsAllowed = allowed
 			w.store.touch(pdb)

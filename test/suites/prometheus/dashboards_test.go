@@ -29,7 +29,7 @@ func readDashboards(t *testing.T) map[string]dashboard {
 	all := map[string]dashboard{}
 	for _, file := range files {
 		var d dashboard
-		if err := json.Unmarshal(must[[]byte](t)(os.ReadFile(file)), &d); err != nil { //nolint:gosec // A file of the repository.
+		if err := json.Unmarshal(must[[]byte](t)(os.ReadFile(file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		all[strings.TrimSuffix(filepath.Base(file), ".json")] = d

@@ -68,7 +68,7 @@ type quota struct {
 func readKueue(t *testing.T) *kueue {
 	t.Helper()
 	f := must[*os.File](t)(os.Open(kueueFile(t)))
-	defer f.Close() //nolint:errcheck // It was only read.
+	defer f.Close()
 	k := &kueue{}
 	for documents := yaml.NewYAMLReader(bufio.NewReader(f)); ; {
 		text, err := documents.Read()
@@ -109,7 +109,7 @@ func (k *kueue) room() int32 {
 			request = container.Limits[q.Name]
 		}
 		if !request.IsZero() {
-			room = min(room, int32(q.NominalQuota.MilliValue()/request.MilliValue())) //nolint:gosec // A handful.
+			room = min(room, int32(q.NominalQuota.MilliValue()/request.MilliValue()))
 		}
 	}
 	return room

@@ -82,7 +82,7 @@ func set(value any, path ...string) func(*unstructured.Unstructured) error {
 func (w *world) create(file string, changes ...func(*unstructured.Unstructured) error) {
 	w.t.Helper()
 	f := must[*os.File](w.t)(os.Open(file))
-	defer f.Close() //nolint:errcheck // It was only read.
+	defer f.Close()
 	for decoder := yaml.NewYAMLOrJSONDecoder(f, 4096); ; {
 		o := &unstructured.Unstructured{}
 		err := decoder.Decode(o)

@@ -99,7 +99,7 @@ func freePorts(t *testing.T, n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() //nolint:errcheck // Its port is used again.
+		defer l.Close()
 		address, ok := l.Addr().(*net.TCPAddr)
 		if !ok {
 			return nil, errors.New("no TCP address")
@@ -167,7 +167,7 @@ func startAgent(t *testing.T, port int) *agent {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	cmd := exec.CommandContext(t.Context(), program.Path, "--kubelet-socket="+k.Socket(), "--pod-resources-socket="+k.PodResourcesSocket(), "--config-file="+config, //nolint:gosec // Built by us.
+	cmd := exec.CommandContext(t.Context(), program.Path, "--kubelet-socket="+k.Socket(), "--pod-resources-socket="+k.PodResourcesSocket(), "--config-file="+config,
 		"--metrics-address="+address, "--state-dir=none")
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library))
 	if err := cmd.Start(); err != nil {

@@ -69,7 +69,7 @@ func readRules(t *testing.T) (all rules) {
 
 func promtool(t *testing.T, arguments ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(must[string](t)(binaries()), "promtool"), arguments...) //nolint:gosec // Built by us.
+	cmd := exec.CommandContext(t.Context(), filepath.Join(must[string](t)(binaries()), "promtool"), arguments...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(arguments, " "), err, out)
 	}

@@ -76,7 +76,7 @@ func (s *server) get(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer res.Body.Close() //nolint:errcheck // It was only read.
+	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: %s: %s", path, res.Status, body)

@@ -170,7 +170,7 @@ func TestMarksOfOneStepAreSeenTogether(t *testing.T) {
 				select { // A reader that is not locked out reads before the second mark.
 				case n := <-seen:
 					seen <- n
-				case <-time.After(time.Second): //nolint:forbidigo // Whoever reads takes real time.
+				case <-time.After(time.Second):
 				}
 			}
 			return c.Patch(ctx, o, p, options...)

@@ -22,10 +22,24 @@ var workloads = []struct {
 	namespace, name string
 	replicas, gib   int
 }{
-	{"search", "query-embedder", 1, 1}, {"search", "reranker", 1, 1}, {"vision", "ocr", 1, 1}, {"speech", "transcriber", 2, 3}, {"search", "query-embedder", 1, 1},
-	{"ranking", "ads-ctr", 1, 1}, {"vision", "moderation", 1, 1}, {"search", "reranker", 1, 1}, {"fraud", "card-scores", 1, 1}, {"vision", "ocr", 1, 1},
-	{"notebooks", "jupyter", 2, 2}, {"ranking", "feed", 1, 1}, {"speech", "diarizer", 1, 1}, {"search", "query-embedder", 1, 1}, {"batch", "thumbnails", 1, 1},
-	{"vision", "moderation", 1, 1}, {"maps", "road-signs", 1, 1}, {"ranking", "ads-ctr", 1, 1},
+	{"search", "query-embedder", 1, 1},
+	{"search", "reranker", 1, 1},
+	{"vision", "ocr", 1, 1},
+	{"speech", "transcriber", 2, 3},
+	{"search", "query-embedder", 1, 1},
+	{"ranking", "ads-ctr", 1, 1},
+	{"vision", "moderation", 1, 1},
+	{"search", "reranker", 1, 1},
+	{"fraud", "card-scores", 1, 1},
+	{"vision", "ocr", 1, 1},
+	{"notebooks", "jupyter", 2, 2},
+	{"ranking", "feed", 1, 1},
+	{"speech", "diarizer", 1, 1},
+	{"search", "query-embedder", 1, 1},
+	{"batch", "thumbnails", 1, 1},
+	{"vision", "moderation", 1, 1},
+	{"maps", "road-signs", 1, 1},
+	{"ranking", "ads-ctr", 1, 1},
 }
 
 // production is a cluster as a team might run it: nodes with one and with four GPUs, most of them well filled, some that start, are idle, unhealthy or replaced, with

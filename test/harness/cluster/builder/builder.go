@@ -325,7 +325,7 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 // command runs a command and returns its output. Its stderr goes to progress and, if the command fails, into the error.
 func command(ctx context.Context, dir string, environment []string, progress io.Writer, args ...string) ([]byte, error) {
 	var out, errs strings.Builder
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // go
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment, &out, io.MultiWriter(&errs, progress)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, errs.String())

@@ -38,7 +38,7 @@ func Karve(ctx context.Context) (Plugin, error) {
 		return Plugin{}, err
 	}
 	if err := builder.Alone(root, func() error {
-		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node") //nolint:gosec // The path is our own.
+		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "TRIMPATH=no")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building karve-node: %w\n%s", err, out)

@@ -35,7 +35,7 @@ import (
 // karpenter is Karpenter's provider, built as in Karpenter's main function, with everything read.
 type karpenter struct {
 	*provider.DefaultProvider
-	ctx context.Context //nolint:containedctx // The provider takes its options out of it.
+	ctx context.Context
 }
 
 func newKarpenter(t *testing.T, server *fakeaws.Server, options awsoptions.Options) karpenter {
