@@ -203,11 +203,12 @@ func TestTightPlanIsKept(t *testing.T) {
 	t.Parallel()
 	s := w.scene(t, "filled")
 	s.class(v1alpha1.IdleNever)
-	s.pool(poolOptions{})
 	began := time.Now()
 	const light, heavy = 10, 2
 	s.deploy("light", light, asking("350m"))
 	s.deploy("heavy", heavy, asking("3700m"))
+	s.untilWaiting(light + heavy) // Without a NodePool, so that one plan is made for all of them.
+	s.pool(poolOptions{})
 	s.untilRunning(light + heavy)
 	if all := s.claims(); len(all) != 2 || total(all) != 526_000+752_000 {
 		t.Errorf("want a g4dn.xlarge and a g4dn.2xlarge, and no other that was launched:\n%s", lines(all))

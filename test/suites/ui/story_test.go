@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -62,6 +63,7 @@ func TestPageFollowsExamples(t *testing.T) {
 	p.until("document.getElementById('sweep-note').textContent.startsWith('8 machines')")
 	p.untilText("sweep-price", "$4.208")
 	picture(p, "examples")
+	p.press(kb.Escape) // An open panel would ask about a machine that ends.
 
 	kubectl("scale", "deployment/inference", "--replicas=40")
 	p.untilText("used", "40")
