@@ -40,7 +40,7 @@ func startProcess(bin string, args, env []string, log string) (*process, error) 
 	}
 	defer func() { _ = f.Close() }()
 	// Do not use CommandContext: the process outlives the context of Start. stop ends it.
-	cmd := exec.Command(bin, args...) //nolint:gosec,noctx // our own binaries
+	cmd := exec.Command(bin, args...) //nolint:noctx // our own binaries
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = f, f
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -44,7 +44,7 @@ func (n *Node) Run(p Program) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	// Do not use CommandContext: the process outlives the context of Start.
-	cmd := exec.Command(p.Path, p.Args...) //nolint:gosec,noctx // The tests' own programs.
+	cmd := exec.Command(p.Path, p.Args...) //nolint:noctx // The tests' own programs.
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -107,7 +107,7 @@ func inNamespaces(pid int, f func() error) error {
 // startInit starts process 1 of new namespaces and returns when it has created the mounts. When the pipe is closed, it ends together with everything in
 // the namespaces.
 func startInit(bin, dir, group string) (*exec.Cmd, io.Closer, error) {
-	cmd := exec.Command(bin, dir, group) //nolint:gosec,noctx // As in Run.
+	cmd := exec.Command(bin, dir, group) //nolint:noctx // As in Run.
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	life, err := cmd.StdinPipe()
