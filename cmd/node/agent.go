@@ -38,6 +38,7 @@ type agent struct {
 	report     *report
 	resets     resets
 	use        *useWatch
+	mps        mpsWatch
 	store      health.Store
 	saved      health.State
 	unsaved    string // Why the state could not be saved.
@@ -73,7 +74,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
 		log.Info("About the settings", "message", message)
 	}
-	a := &agent{options: o, node: node, use: newUseWatch(o), applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
+	a := &agent{options: o, node: node, use: newUseWatch(o), mps: mpsWatch{dir: o.mpsDir}, applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
 	a.library = usage.Library{Library: a.calls, Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
@@ -94,7 +95,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	a.report = newReport(a) //nolint:contextcheck // What it starts outlives the context.
 	a.outage = outage{grace: outageGrace, patience: outagePatience, declare: func(gpus []string, why error) { a.driverLost(ctx, gpus, why) }}
 	plug := plugin.Config{
-		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx),
+		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx), MPSDir: o.mpsDir,
 		CDIMissing: func(devices []string) error { return cdi.Read(o.cdiDirs...).Missing(devices) },
 	}
 	if o.podResourcesSocket != none {
@@ -102,6 +103,9 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	}
 	if a.node != nil {
 		plug.Allocatable = a.node
+	}
+	if a.node != nil && plug.InUse != nil {
+		plug.PodMemoryMiB = a.podMemory
 	}
 	a.manager = plugin.New(plug)
 	return a, nil
@@ -198,10 +202,15 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 	var latest, good *sharing.Config
 	var devices []gpu.Device
 	var again <-chan time.Time // It is nil unless the configuration does not fit the machine.
+	look := time.NewTicker(lookForMPS)
+	defer look.Stop()
 	for refused := false; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			a.watchMPS(ctx)
+			continue
 		case <-again:
 		case devices = <-found:
 		case u := <-updates:
@@ -217,9 +226,13 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		if latest == nil || len(devices) == 0 {
 			continue
 		}
-		err := a.manager.Apply(ctx, *latest, devices)
+		err := a.prepare(ctx, *latest, devices)
+		if err == nil {
+			err = a.manager.Apply(ctx, *latest, devices)
+		}
 		if err == nil {
 			good = latest
+			a.applied(*good, devices)
 			a.report.sharing(*good, devices)
 			if !refused {
 				a.report.refused(ctx, nil)
@@ -227,6 +240,9 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			continue
 		}
 		again = time.After(a.applyAgain)
+		if why := (*problem)(nil); errors.As(err, &why) {
+			again = time.After(lookForMPS)
+		}
 		if a.report.refused(ctx, err) {
 			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
 		}

@@ -26,9 +26,23 @@ func main() {
 	}
 }
 
+func runMPS(args []string) error {
+	dir, level, err := parseMPS(args, os.LookupEnv, os.Stderr)
+	if err != nil {
+		return err
+	}
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer stop()
+	return superviseMPS(ctx, dir, nvml.New(nvml.Options{}))
+}
+
 func run() error {
 	if len(os.Args) == 2 && os.Args[1] == nodecontract.CheckCommand {
 		return check(nvml.New(nvml.Options{}), os.Stdout)
+	}
+	if len(os.Args) > 1 && os.Args[1] == mpsCommand {
+		return runMPS(os.Args[2:])
 	}
 	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/node/cdi"
+	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
 
@@ -21,6 +22,7 @@ type options struct {
 	metricsAddress                    string
 	stateDir                          string
 	podLogs                           string
+	mpsDir                            string
 	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
 	level                             slog.Level
@@ -83,6 +85,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "address that serves /metrics, /healthz and /readyz; \"none\" disables them")
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
 	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
+	text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
 	cdiDirs := ""
 	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs")
 	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")

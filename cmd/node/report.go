@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -49,7 +50,9 @@ type report struct {
 	away *health.Condition
 	// noGPUs, refusal and inForce determine the sharing condition.
 	noGPUs, refusal string
-	inForce         bool
+	// refusalReason is the reason of the condition for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
+	refusalReason, daemonsDown string
+	inForce                    bool
 }
 
 func newReport(a *agent) *report {
@@ -228,23 +231,38 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 
 // refused records why the newest configuration was refused, or that it is in force if err is nil. It reports whether that has changed.
 func (r *report) refused(ctx context.Context, err error) bool {
-	now, before, inForce := "", "", false
+	now, before, inForce, reason := "", "", false, nodecontract.ReasonRefused
+	if why := (*problem)(nil); errors.As(err, &why) {
+		reason = why.reason
+	}
 	if err != nil {
 		now = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	r.with(func() { before, r.refusal, inForce = r.refusal, now, r.inForce })
+	r.with(func() { before, r.refusal, r.refusalReason, inForce = r.refusal, now, reason, r.inForce })
 	switch {
 	case now != "" && now != before:
 		message := "The configuration is kept out: " + now
 		if inForce {
 			message = "The configuration is kept out, and the last good one stays in force: " + now
 		}
-		r.events.tell(ctx, health.Event{Warning: true, Reason: nodecontract.ReasonRefused, Message: message})
+		r.events.tell(ctx, health.Event{Warning: true, Reason: reason, Message: message})
 	case now == "" && before != "":
 		r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonApplied, Message: "The configuration is good again, and in force"})
 	}
 	r.sharingCondition()
 	return now != before
+}
+
+// mpsDown records why GPUs have no MPS daemon, and that all have theirs if why is "".
+func (r *report) mpsDown(why string) {
+	same := false
+	r.with(func() {
+		same = r.daemonsDown == why
+		r.daemonsDown = why
+	})
+	if !same {
+		r.sharingCondition()
+	}
 }
 
 func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
@@ -302,11 +320,13 @@ func (r *report) sharingCondition() {
 		case r.noGPUs != "":
 			c.Reason, c.Message = nodecontract.ReasonNone, r.noGPUs
 		case r.refusal != "" && r.inForce:
-			c.Reason, c.Message = nodecontract.ReasonRefused, "The last good configuration stays in force: "+r.refusal
+			c.Reason, c.Message = r.refusalReason, "The last good configuration stays in force: "+r.refusal
 		case r.refusal != "":
-			c.Reason, c.Message = nodecontract.ReasonRefused, r.refusal
+			c.Reason, c.Message = r.refusalReason, r.refusal
 		case len(aside) > 0:
 			c.Reason, c.Message = nodecontract.ReasonStandingBack, strings.Join(aside, "; ")
+		case r.inForce && r.daemonsDown != "":
+			c.Reason, c.Message = nodecontract.ReasonMPSDaemonDown, r.daemonsDown
 		case r.inForce:
 			c.Status, c.Reason, c.Message = "True", nodecontract.ReasonApplied, "The GPUs are shared as configured"
 		default:

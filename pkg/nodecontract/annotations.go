@@ -21,5 +21,9 @@ const UnusedSinceAnnotation = domain + "/unused-since"
 // removes each UUID that it has handled.
 const GPUResetAnnotation = domain + "/gpu-reset"
 
+// GPUMemoryAnnotation states how much device memory a pod needs, for instance "4Gi". Users write it on pods. The controller reads it, and the agent on nodes
+// whose GPUs are shared with MPS.
+const GPUMemoryAnnotation = domain + "/gpu-memory"
+
 // HoldersAnnotation holds a HoldersReport. The agent writes it to its Node, and kubectl karve reads it. The controller does not.
 const HoldersAnnotation = domain + "/gpu-holders"

@@ -37,4 +37,8 @@ const (
 	ReasonApplied      = "ConfigurationApplied"
 	ReasonRefused      = "ConfigurationRefused"
 	ReasonStandingBack = "StandingBack"
+	// ReasonMPSDaemonDown means that the MPS daemon of a GPU does not answer, or has not answered yet.
+	ReasonMPSDaemonDown = "MPSDaemonDown"
+	// ReasonComputeModeWrong means that a GPU admits one process only, as with MPS, and is to be shared without MPS.
+	ReasonComputeModeWrong = "ComputeModeWrong"
 )

@@ -22,9 +22,9 @@ const (
 	PlannedLaunchesAnnotation = Group + "/planned-launches"
 
 	// GPUMemoryAnnotation states how much device memory a pod needs, for instance "4Gi". All replicas that the pod asks for are then planned for on
-	// one GPU that has as much left. Nothing holds the pod to it: time-slicing shares the memory freely. Written by users on pods (templates),
-	// read by the controller.
-	GPUMemoryAnnotation = Group + "/gpu-memory"
+	// one GPU that has as much left. Nothing holds the pod to it with time-slicing, which shares the memory freely. With MPS, no process of the pod can
+	// allocate more. Written by users on pods (templates), read by the controller, and by the agent where GPUs are shared with MPS.
+	GPUMemoryAnnotation = nodecontract.GPUMemoryAnnotation
 
 	// IdleSinceAnnotation is the time (RFC 3339) at which the controller first saw the Node without pods. Written and read by the controller; removed when a pod comes.
 	IdleSinceAnnotation = Group + "/idle-since"

@@ -44,7 +44,7 @@ type Inputs struct {
 	// Default is the named configuration for nodes without the label.
 	Default string
 	// Label is the Node's label. Resource and Replicas are its annotations.
-	Label, Resource, Replicas string
+	Label, Resource, Replicas, MPS string
 	// Strict rejects unknown keys.
 	Strict bool
 }
@@ -164,8 +164,15 @@ func (a *Answer) keep(in Inputs) error {
 	if err != nil {
 		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", nodecontract.ReplicasPerGPUAnnotation, in.Replicas)
 	}
-	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas}
-	promised, err := sharing.FromPromise(promise.Resource, promise.Replicas)
+	mps, err := nodecontract.ParseMPS(in.MPS)
+	if err != nil {
+		return fmt.Errorf("the Node's annotations: %w", err)
+	}
+	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps}
+	if replicas == 1 {
+		promise.MPS = nodecontract.MPS{} // A GPU with an override of one replica is not shared.
+	}
+	promised, err := sharing.FromPromise(promise)
 	if err != nil {
 		return fmt.Errorf("the Node's annotations %s and %s: %w", nodecontract.ResourceAnnotation, nodecontract.ReplicasPerGPUAnnotation, err)
 	}
@@ -177,9 +184,9 @@ func (a *Answer) keep(in Inputs) error {
 	if strings.HasPrefix(a.Source, "the ") {
 		said := "something else"
 		if alike {
-			said = fmt.Sprintf("%d %s", given.Replicas, given.Resource)
+			said = given.String()
 		}
-		a.say("%s says %s a GPU, and the Node's annotations promise %d %s: the promise counts, because the machine was chosen for it", a.Source, said, promise.Replicas, promise.Resource)
+		a.say("%s says %s a GPU, and the Node's annotations promise %s: the promise counts, because the machine was chosen for it", a.Source, said, promise)
 		where += ", and the flags of " + strings.TrimPrefix(a.Source, "the ")
 	}
 	a.Config.Version, a.Config.Sharing, a.Source = sharing.Version, promised.Sharing, where

@@ -42,7 +42,7 @@ func FuzzChoose(f *testing.F) {
 			if a.Config.Version != sharing.Version {
 				t.Fatalf("%+v: the version is %q", in, a.Config.Version)
 			}
-			want, err := sharing.FromPromise(promise, map[string]int{"1": 1, "10": 10, "5000": 5000}[replicas])
+			want, err := sharing.FromPromise(sharing.Promise{Resource: promise, Replicas: map[string]int{"1": 1, "10": 10, "5000": 5000}[replicas]})
 			if err != nil {
 				continue
 			}

@@ -150,6 +150,7 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 	in := Inputs{
 		Path: s.File, Dir: s.Dir, Default: s.Default, Strict: s.Strict,
 		Label: meta.Labels[nodecontract.ConfigLabel], Resource: meta.Annotations[nodecontract.ResourceAnnotation], Replicas: meta.Annotations[nodecontract.ReplicasPerGPUAnnotation],
+		MPS: meta.Annotations[nodecontract.MPSAnnotation],
 	}
 	if s.File != "" {
 		in.File = read(s.File)

@@ -40,7 +40,22 @@ type Device struct {
 	MIG bool
 	// MIGCapable reports whether the GPU can be partitioned.
 	MIGCapable bool
+	// ComputeMode says which processes may use the GPU.
+	ComputeMode ComputeMode
 }
+
+// ComputeMode says which processes may use a GPU, with NVML's numbers.
+type ComputeMode int
+
+// Compute modes.
+const (
+	// ComputeDefault admits several processes.
+	ComputeDefault ComputeMode = 0
+	// ComputeProhibited admits none.
+	ComputeProhibited ComputeMode = 2
+	// ComputeExclusiveProcess admits one, which is the MPS server if the GPU is shared with MPS.
+	ComputeExclusiveProcess ComputeMode = 3
+)
 
 // Unusable is a GPU of the machine that the driver does not offer.
 type Unusable struct {

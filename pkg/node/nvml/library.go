@@ -186,6 +186,22 @@ func (l *Library) Devices() ([]gpu.Device, error) {
 	return l.devices()
 }
 
+// SetComputeMode sets the compute mode of a GPU, which only an administrator may do. It lasts until the driver is unloaded.
+func (l *Library) SetComputeMode(uuid string, mode gpu.ComputeMode) error {
+	l.open.RLock()
+	defer l.open.RUnlock()
+	if !l.ready {
+		return gpu.ErrClosed
+	}
+	l.mu.Lock()
+	k, ok := l.known[uuid]
+	l.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("setting the compute mode of %s: %w", uuid, gpu.ErrUnknown)
+	}
+	return failed(k.handle.SetComputeMode(nvml.ComputeMode(mode)), "setting the compute mode of %s", uuid)
+}
+
 // devices returns the GPUs that are present, and those that were present at Init and are lost. A GPU that could never be read is skipped, so that the
 // others can be used. If no GPU can be read, it returns an error.
 func (l *Library) devices() ([]gpu.Device, error) {
@@ -266,6 +282,9 @@ func (l *Library) read(i int) (known, error) {
 		if current, _, code := handle.GetMigMode(); code == nvml.SUCCESS {
 			d.MIGCapable, d.MIG = true, current == nvml.DEVICE_MIG_ENABLE
 		}
+	}
+	if mode, code := handle.GetComputeMode(); code == nvml.SUCCESS {
+		d.ComputeMode = gpu.ComputeMode(mode)
 	}
 	k := known{device: d, handle: handle}
 	if pci, code := handle.GetPciInfo(); code == nvml.SUCCESS {

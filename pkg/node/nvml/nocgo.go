@@ -26,6 +26,9 @@ func (*Library) Shutdown() error { return nil }
 // Devices returns an error.
 func (*Library) Devices() ([]gpu.Device, error) { return nil, gpu.ErrClosed }
 
+// SetComputeMode returns an error.
+func (*Library) SetComputeMode(string, gpu.ComputeMode) error { return gpu.ErrClosed }
+
 // Unusable returns none.
 func (*Library) Unusable() []gpu.Unusable { return nil }
 

@@ -11,6 +11,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
 
@@ -69,6 +70,27 @@ func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(s
 		r.Devices = deviceFiles(s.DevRoot, channels, gpus, exists)
 	}
 	return r
+}
+
+// Names in a container that is a client of an MPS daemon.
+const (
+	mpsPipes     = "CUDA_MPS_PIPE_DIRECTORY"
+	mpsMemory    = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	mpsContainer = "/run/karve/mps/pipe"
+	sharedMemory = "/dev/shm"
+)
+
+// withMPS adds what a container needs to be a client of the MPS daemon of its GPU. stated is the device memory in MiB that its pod states. A process may have
+// less than the daemon's limit, and no more.
+func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limits, stated int64) {
+	r.Envs[mpsPipes] = mpsContainer
+	if stated > 0 && (stated < limits.MemoryMiB || limits.MemoryMiB == 0) {
+		r.Envs[mpsMemory] = "0=" + strconv.FormatInt(stated, 10) + "M"
+	}
+	r.Mounts = append(r.Mounts,
+		&pluginapi.Mount{HostPath: mps.PipeDir(dir, limits.UUID), ContainerPath: mpsContainer},
+		&pluginapi.Mount{HostPath: mps.ShmDir(dir), ContainerPath: sharedMemory},
+	)
 }
 
 // features returns the requested features other than GPUs, by their names in NVIDIA's container toolkit.

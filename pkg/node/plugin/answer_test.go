@@ -10,6 +10,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
 
@@ -156,6 +157,29 @@ func TestOnlyCDIRequiresSpecs(t *testing.T) {
 		err := resolvable(c.settings, c.channels, one, func([]string) error { return errors.New("no spec") })
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestContainerIsClientOfMPSDaemonOfItsGPU(t *testing.T) {
+	t.Parallel()
+	limits := mps.Limits{UUID: "GPU-a", MemoryMiB: 1536}
+	for stated, want := range map[int64]string{0: "", 1536: "", 4096: "", 1535: "0=1535M", 1: "0=1M"} {
+		r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a"}}
+		withMPS(r, "/run/karve/mps", limits, stated)
+		envs := map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a", "CUDA_MPS_PIPE_DIRECTORY": "/run/karve/mps/pipe"}
+		if want != "" {
+			envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = want
+		}
+		if diff := cmp.Diff(envs, r.GetEnvs()); diff != "" {
+			t.Errorf("a pod that states %d MiB: (-want +got)\n%s", stated, diff)
+		}
+		mounts := map[string]string{}
+		for _, m := range r.GetMounts() {
+			mounts[m.GetContainerPath()] = m.GetHostPath()
+		}
+		if diff := cmp.Diff(map[string]string{"/run/karve/mps/pipe": "/run/karve/mps/GPU-a/pipe", "/dev/shm": "/run/karve/mps/shm"}, mounts); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}
 }

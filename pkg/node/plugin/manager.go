@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -79,6 +80,11 @@ type Config struct {
 	Allocatable   Allocatable
 	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
 	CDIMissing func(devices []string) error
+	// MPSDir is the directory on the node with the pipes of MPS daemons.
+	MPSDir string
+	// PodMemoryMiB returns the device memory in MiB that the pod which is being admitted states, for a container with a number of devices of a resource. It
+	// is 0 if it is not known. It may be nil. It is only called for GPUs that are shared with MPS.
+	PodMemoryMiB func(ctx context.Context, resource string, devices int) int64
 	// Exists reports whether a device file exists.
 	Exists func(path string) bool
 	Hooks  Hooks
@@ -98,7 +104,10 @@ type Manager struct {
 	devices   map[string]gpu.Device
 	targets   []target
 	unhealthy map[string]bool
-	failMany  map[string]bool
+	// down are GPUs that are healthy but cannot be used now, because their MPS daemons do not answer.
+	down     map[string]bool
+	limits   map[string]mps.Limits // of GPUs that are shared with MPS
+	failMany map[string]bool
 	// used holds the devices that pods hold, with the time of the allocation. It is the zero time if the kubelet lists the device.
 	used map[string]map[string]time.Time
 	// usedKnown reports whether the kubelet has listed the devices of pods. Until then, all listed devices count as held.
@@ -135,7 +144,7 @@ func New(config Config) *Manager {
 	}
 	return &Manager{
 		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
-		devices: map[string]gpu.Device{}, unhealthy: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
+		devices: map[string]gpu.Device{}, unhealthy: map[string]bool{}, down: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
 		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{reported: map[string]string{}},
 	}
 }
@@ -161,7 +170,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	}
 	var targets []target
 	var gpus []gpu.Device
-	fail, known := map[string]bool{}, map[string]gpu.Device{}
+	fail, known, limits := map[string]bool{}, map[string]gpu.Device{}, map[string]mps.Limits{}
 	for _, r := range resources {
 		fail[r.Name] = r.FailRequestsGreaterThanOne
 		for _, g := range r.GPUs {
@@ -169,6 +178,9 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 				return fmt.Errorf("there are two GPUs with the UUID %q", g.UUID)
 			}
 			known[g.UUID] = g.Device
+			if g.MPS != nil {
+				limits[g.UUID] = *g.MPS
+			}
 			gpus = append(gpus, g.Device)
 			targets = append(targets, target{uuid: g.UUID, resource: r.Name, replicas: g.Replicas})
 		}
@@ -184,7 +196,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 
 	used, usedErr := m.askInUse(ctx)
 	m.mu.Lock()
-	m.settings, m.channels, m.targets, m.devices, m.failMany = settings, channels, targets, known, fail
+	m.settings, m.channels, m.targets, m.devices, m.failMany, m.limits = settings, channels, targets, known, fail, limits
 	m.learn(ctx, used, usedErr)
 	m.mu.Unlock()
 	m.checkOthers(ctx)
@@ -203,6 +215,14 @@ func (m *Manager) SetHealth(uuid string, healthy bool) {
 		return
 	}
 	m.unhealthy[uuid] = !healthy
+	m.publish()
+}
+
+// SetDown sets the GPUs that cannot be used now although they are healthy.
+func (m *Manager) SetDown(down map[string]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down = maps.Clone(down)
 	m.publish()
 }
 
@@ -410,7 +430,7 @@ func (m *Manager) publish() {
 			uuid := alloc.UUID(id)
 			d, there := m.devices[uuid]
 			health := pluginapi.Healthy
-			if !there || m.unhealthy[uuid] {
+			if !there || m.unhealthy[uuid] || m.down[uuid] {
 				health = pluginapi.Unhealthy
 				unhealthy++
 			}
@@ -428,6 +448,7 @@ func (m *Manager) publish() {
 
 // allocate returns what one container of a pod needs for its devices.
 func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+	stated := m.podMemoryMiB(ctx, resource, ids)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	replica, revived := false, false
@@ -460,7 +481,24 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 		m.lay(ctx)
 		m.poke()
 	}
-	return answer(m.settings, m.channels, gpus, m.config.Exists), nil
+	response := answer(m.settings, m.channels, gpus, m.config.Exists)
+	if len(gpus) == 1 {
+		if limits, ok := m.limits[gpus[0].UUID]; ok {
+			withMPS(response, m.config.MPSDir, limits, stated)
+		}
+	}
+	return response, nil
+}
+
+// podMemoryMiB returns the device memory that the pod which asks for devices states, and 0 if it is not known or not needed. It may ask the API server.
+func (m *Manager) podMemoryMiB(ctx context.Context, resource string, ids []string) int64 {
+	m.mu.Lock()
+	shared := slices.ContainsFunc(ids, func(id string) bool { _, ok := m.limits[alloc.UUID(id)]; return ok })
+	m.mu.Unlock()
+	if !shared || m.config.PodMemoryMiB == nil {
+		return 0
+	}
+	return m.config.PodMemoryMiB(ctx, resource, len(ids))
 }
 
 func (m *Manager) packed() bool {

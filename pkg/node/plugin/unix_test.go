@@ -45,7 +45,7 @@ func onSockets(t testing.TB, n int) (*plugintest.Kubelet, *plugin.Manager) {
 
 func apply(t testing.TB, m *plugin.Manager, n, perGPU int) {
 	t.Helper()
-	c, err := sharing.FromPromise(whole, perGPU)
+	c, err := sharing.FromPromise(sharing.Promise{Resource: whole, Replicas: perGPU})
 	if err == nil {
 		err = m.Apply(t.Context(), c, gpus(n))
 	}

@@ -2,7 +2,11 @@
 // with it. It does no I/O.
 package sharing
 
-import "time"
+import (
+	"time"
+
+	"karve.sh/karve/pkg/nodecontract"
+)
 
 // Version is the only supported version of the configuration.
 const Version = "v1"
@@ -89,6 +93,8 @@ type Pattern struct {
 type Sharing struct {
 	TimeSlicing *Replicated `json:"timeSlicing,omitempty"`
 	MPS         *Replicated `json:"mps,omitempty"`
+	// Settings are those of MPS that NVIDIA's configuration does not have. With the zero value, MPS has its defaults.
+	Settings nodecontract.MPS `json:"-"`
 }
 
 // Replicated are the resources that are shared with one strategy.

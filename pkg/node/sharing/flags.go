@@ -55,7 +55,7 @@ func AllSettings() []Setting {
 		},
 		bools("no-timestamp", "GFD_NO_TIMESTAMP", "leave the time out of the labels", func(c *Config) **bool { return &c.gfd().NoTimestamp }),
 		texts("machine-type-file", "GFD_MACHINE_TYPE_FILE", "a file that names the type of the machine", func(c *Config) **string { return &c.gfd().MachineTypeFile }),
-		ignored("mps-root", "MPS_ROOT", "sharing with MPS is not supported, and nothing else reads it"),
+		ignored("mps-root", "MPS_ROOT", "the agent and its MPS daemons use --mps-dir"),
 		ignored("nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH", noSpecs, "nvidia-ctk-path", "NVIDIA_CTK_PATH"),
 		ignored("cdi-feature-flags", "CDI_FEATURE_FLAGS", noSpecs),
 		ignored("cdi-disable-hooks", "CDI_DISABLE_HOOKS", noSpecs),

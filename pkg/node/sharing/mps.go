@@ -1,13 +1,66 @@
 package sharing
 
-import "karve.sh/karve/pkg/node/labels"
+import (
+	"fmt"
 
-// mps lets the pods on a GPU run at the same time, with NVIDIA's MPS daemon.
-var mps = strategy{
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/node/mps"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// mpsSharing lets the pods on a GPU run at the same time, with a daemon that limits the memory and the threads of each process.
+var mpsSharing = strategy{
 	key:            "mps",
 	label:          labels.MPS,
 	part:           func(s *Sharing) **Replicated { return &s.MPS },
 	emptyIsAbsent:  true,
 	refuseAboveOne: true,
-	unsupported:    "sharing with MPS is not supported yet; use sharing.timeSlicing",
+	most:           nodecontract.MaxMPSReplicas,
+	cannot: func(d gpu.Device) error {
+		switch {
+		case d.MIG:
+			return fmt.Errorf("GPU %d (%s) is partitioned, and MPS over MIG is not supported; take the partitions away", d.Index, d.Product)
+		case d.ComputeMajor < 7:
+			return fmt.Errorf("GPU %d (%s) has the compute capability %d.%d, and MPS limits memory and threads from 7.0 on; use sharing.timeSlicing",
+				d.Index, d.Product, d.ComputeMajor, d.ComputeMinor)
+		}
+		return nil
+	},
+}
+
+// mps returns the settings of MPS. They are zero if the configuration does not share with it.
+func (c Config) mps() nodecontract.MPS {
+	switch {
+	case c.strategy() != &mpsSharing:
+		return nodecontract.MPS{}
+	case c.Sharing.Settings == nodecontract.MPS{}:
+		return nodecontract.DefaultMPS
+	default:
+		return c.Sharing.Settings
+	}
+}
+
+// limits returns what the MPS daemon of a GPU with a number of replicas enforces.
+func limits(m nodecontract.MPS, d gpu.Device, replicas int) *mps.Limits {
+	return &mps.Limits{
+		UUID: d.UUID, MemoryMiB: m.MemoryMiB(d.MemoryMiB, int64(replicas)), ThreadPercent: m.Threads(int64(replicas)), MultiUser: m.Users == nodecontract.MPSUsersAny,
+	}
+}
+
+// Limits returns what the MPS daemons of a machine enforce, sorted by the index of the GPU. It is empty if no GPU is shared with MPS.
+func (c Config) Limits(devices []gpu.Device) ([]mps.Limits, error) {
+	resources, err := c.Resources(devices)
+	if err != nil {
+		return nil, err
+	}
+	var all []mps.Limits
+	for _, r := range resources {
+		for _, g := range r.GPUs {
+			if g.MPS != nil {
+				all = append(all, *g.MPS)
+			}
+		}
+	}
+	return all, nil
 }

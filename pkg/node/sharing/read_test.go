@@ -133,7 +133,9 @@ func TestInvalidConfigurationIsRefusedByPath(t *testing.T) {
 func TestConfigurationForOtherMachinesIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
-		"MPS":                             {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
+		"MPS on a partitioned GPU":        {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS over MIG is not supported"},
+		"MPS on an old GPU":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "compute capability 6.1"},
+		"more clients than MPS can have":  {"sharing: {mps: {resources: [{name: gpu, replicas: 49, devices: [0]}]}}", "is 49, and must be from 2 to 48"},
 		"IMEX":                            {"imex: {channelIDs: [2]}", "imex.channelIDs: is [2], and can be [] or [0]"},
 		"a MIG device":                    {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
 		"an unknown GPU":                  {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
@@ -150,7 +152,10 @@ func TestConfigurationForOtherMachinesIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			devices := gpus(2)
-			devices[1].MIG = true
+			devices[0].ComputeMajor, devices[0].ComputeMinor, devices[1].ComputeMajor, devices[1].MIG = 6, 1, 7, true
+			if strings.HasPrefix(name, "MPS on a partitioned") {
+				devices[0].ComputeMajor = 7
+			}
 			if _, err = config.Resources(devices); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q in it", err, c.want)
 			}
@@ -285,7 +290,7 @@ func TestPromised(t *testing.T) {
 		{"example.com/gpu", 2, nil},
 		{"gpu", 2, nil},
 	} {
-		config, err := sharing.FromPromise(c.resource, c.replicas)
+		config, err := sharing.FromPromise(sharing.Promise{Resource: c.resource, Replicas: c.replicas})
 		if (err != nil) != (c.want == nil) {
 			t.Errorf("%v: %v", c, err)
 		}

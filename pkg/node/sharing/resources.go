@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -24,6 +25,8 @@ type Resource struct {
 type GPU struct {
 	gpu.Device
 	Replicas int
+	// MPS are the limits of each replica if the GPU is shared with MPS, and nil otherwise.
+	MPS *mps.Limits
 }
 
 // Count returns the number of devices of the resource.
@@ -42,9 +45,6 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 		return nil, err
 	}
 	by := c.strategy()
-	if by != nil && by.unsupported != "" {
-		return nil, fmt.Errorf("sharing.%s: %s", by.key, by.unsupported)
-	}
 	devices = slices.Clone(devices)
 	slices.SortStableFunc(devices, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
 	if err := c.refuseMIG(devices); err != nil {
@@ -58,19 +58,28 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	total := 0
 	for i, d := range devices {
 		name, replicas, fail := nodecontract.ResourceGPU, 1, false
+		var limited *mps.Limits
 		if e := picked[i]; e != nil {
+			if by.cannot != nil {
+				if err := by.cannot(d); err != nil {
+					return nil, fmt.Errorf("sharing.%s: %w", by.key, err)
+				}
+			}
+			if settings := c.mps(); settings != (nodecontract.MPS{}) {
+				limited = limits(settings, d, e.Replicas)
+			}
 			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(by.of(c).FailRequestsGreaterThanOne, false)
 		}
 		at := slices.IndexFunc(out, func(r Resource) bool { return r.Name == name })
 		if at < 0 {
 			at, out = len(out), append(out, Resource{Name: name})
 		}
-		out[at].GPUs = append(out[at].GPUs, GPU{Device: d, Replicas: replicas})
+		out[at].GPUs = append(out[at].GPUs, GPU{Device: d, Replicas: replicas, MPS: limited})
 		out[at].FailRequestsGreaterThanOne = out[at].FailRequestsGreaterThanOne || fail
 		total += replicas
 	}
 	if total > MaxDevices {
-		return nil, fmt.Errorf("sharing.timeSlicing: makes %d replicas, and a machine can have at most %d", total, MaxDevices)
+		return nil, fmt.Errorf("sharing.%s: makes %d replicas, and a machine can have at most %d", by.key, total, MaxDevices)
 	}
 	slices.SortFunc(out, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil
@@ -87,8 +96,8 @@ func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 	for i := range part.Resources {
 		e := &part.Resources[i]
 		path := fmt.Sprintf("sharing.%s.resources[%d]", by.key, i)
-		if e.Replicas < 2 || e.Replicas > MaxReplicas {
-			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, MaxReplicas)
+		if e.Replicas < 2 || e.Replicas > by.most {
+			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, by.most)
 		}
 		if e.Name != nodecontract.ResourceGPU {
 			continue
@@ -144,11 +153,23 @@ func (d Devices) of(devices []gpu.Device) ([]int, error) {
 type Promise struct {
 	Resource string
 	Replicas int
+	// MPS says how the GPUs are shared with MPS. It is zero if they are not.
+	MPS nodecontract.MPS
+}
+
+// String returns the promise for messages, for instance "10 nvidia.com/gpu.shared".
+func (p Promise) String() string {
+	text := fmt.Sprintf("%d %s", p.Replicas, p.Resource)
+	if p.MPS != (nodecontract.MPS{}) {
+		text += " with MPS"
+	}
+	return text
 }
 
 // FromPromise returns the configuration that keeps a promise.
-func FromPromise(resource string, replicas int) (Config, error) {
+func FromPromise(p Promise) (Config, error) {
 	c := Config{Version: Version}
+	resource, replicas := p.Resource, p.Replicas
 	name, err := resourceName(resource)
 	switch {
 	case err != nil:
@@ -166,8 +187,11 @@ func FromPromise(resource string, replicas int) (Config, error) {
 	if name != nodecontract.ResourceGPU {
 		e.Rename = name
 	}
-	// The promise has no strategy, because there is only one.
-	*timeSlicing.part(&c.Sharing) = &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
+	by, shared := &timeSlicing, &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
+	if p.MPS != (nodecontract.MPS{}) {
+		by, shared.FailRequestsGreaterThanOne, c.Sharing.Settings = &mpsSharing, new(true), p.MPS
+	}
+	*by.part(&c.Sharing) = shared
 	return c, nil
 }
 
@@ -175,11 +199,8 @@ func FromPromise(resource string, replicas int) (Config, error) {
 func (c Config) Promise() (p Promise, ok bool) {
 	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1}
 	by := c.strategy()
-	switch {
-	case by == nil:
+	if by == nil {
 		return p, true
-	case by.unsupported != "":
-		return Promise{}, false
 	}
 	for _, e := range by.of(c).Resources {
 		switch {
@@ -187,7 +208,7 @@ func (c Config) Promise() (p Promise, ok bool) {
 		case !e.Devices.All() || p.Replicas > 1:
 			return Promise{}, false
 		default:
-			p = Promise{Resource: cmp.Or(e.Rename, e.Name), Replicas: e.Replicas}
+			p = Promise{Resource: cmp.Or(e.Rename, e.Name), Replicas: e.Replicas, MPS: c.mps()}
 		}
 	}
 	return p, true

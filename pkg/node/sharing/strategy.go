@@ -1,6 +1,9 @@
 package sharing
 
-import "karve.sh/karve/pkg/node/labels"
+import (
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/labels"
+)
 
 // strategy is a way to share GPUs. Each strategy has its own file.
 type strategy struct {
@@ -14,12 +17,14 @@ type strategy struct {
 	emptyIsAbsent bool
 	// refuseAboveOne reports whether containers may request only one replica if failRequestsGreaterThanOne is not set.
 	refuseAboveOne bool
-	// unsupported is why the strategy is not supported and what to do instead. It is "" if the strategy is supported.
-	unsupported string
+	// most is the largest number of replicas of a GPU.
+	most int
+	// cannot returns why a GPU cannot be shared with the strategy, and nil if it can. It may be nil.
+	cannot func(gpu.Device) error
 }
 
 // strategies are the strategies of NVIDIA's configuration. The first one that is configured applies.
-var strategies = []*strategy{&mps, &timeSlicing}
+var strategies = []*strategy{&mpsSharing, &timeSlicing}
 
 // strategy returns the strategy of the configuration, and nil if nothing is shared.
 func (c Config) strategy() *strategy {

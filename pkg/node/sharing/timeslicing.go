@@ -8,4 +8,5 @@ var timeSlicing = strategy{
 	key:   "timeSlicing",
 	label: labels.TimeSlicing,
 	part:  func(s *Sharing) **Replicated { return &s.TimeSlicing },
+	most:  MaxReplicas,
 }

@@ -33,8 +33,11 @@ const (
 //	gpu 0 mig on                  or off; without the line the GPU does not support MIG
 //	gpu 0 process 4711 compute 512 20     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1
 //	gpu 0 lost                    every call about it returns "GPU is lost"
-//	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory
+//	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory,
+//	                              set-compute-mode (not permitted)
 //	xid 0 79                      an event, delivered once to each event set that was created before the line; GPU -1 is unknown
+//
+// The compute mode of a GPU, as NVML's number, is in a file beside it, because programs change it: see [ModeFile].
 type State struct {
 	Driver string
 	// CUDA is the version in NVML's encoding: 1000 times the major version plus 10 times the minor version.
@@ -129,6 +132,9 @@ func (d Device) write(b *strings.Builder, i int) {
 		line("without %s", strings.Join(d.Without, " "))
 	}
 }
+
+// ModeFile returns the path of the file with the compute mode of a GPU. Without the file it is the default one.
+func ModeFile(state string, index int) string { return fmt.Sprintf("%s.compute-mode.%d", state, index) }
 
 // Machine is a machine that a state file describes.
 type Machine struct {

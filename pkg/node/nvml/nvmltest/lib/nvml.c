@@ -18,6 +18,7 @@ enum {
 	UNINITIALIZED = 1,
 	INVALID_ARGUMENT = 2,
 	NOT_SUPPORTED = 3,
+	NO_PERMISSION = 4,
 	NOT_FOUND = 6,
 	INSUFFICIENT_SIZE = 7,
 	DRIVER_NOT_LOADED = 9,
@@ -228,6 +229,7 @@ const char *nvmlErrorString(int code) {
 	case UNINITIALIZED: return "Uninitialized";
 	case INVALID_ARGUMENT: return "Invalid Argument";
 	case NOT_SUPPORTED: return "Not Supported";
+	case NO_PERMISSION: return "Insufficient Permissions";
 	case NOT_FOUND: return "Not Found";
 	case INSUFFICIENT_SIZE: return "Insufficient Size";
 	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
@@ -317,6 +319,38 @@ int nvmlDeviceGetIndex(void *handle, unsigned *index) { ANSWER(handle, *index = 
 int nvmlDeviceGetName(void *handle, char *name, unsigned length) { ANSWER(handle, code = copy(d->name, name, length)); }
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) { ANSWER(handle, code = copy(d->uuid, uuid, length)); }
 int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { ANSWER(handle, *minor = d->minor); }
+
+// The compute mode of a GPU is not in the state file, which tests write, but in a file beside it.
+static FILE *open_mode(void *handle, const char *how) {
+	const char *path = getenv("KARVE_FAKE_NVML");
+	char name[512];
+	if (!path) return NULL;
+	snprintf(name, sizeof name, "%s.compute-mode.%ld", path, (long)((char *)handle - handles));
+	return fopen(name, how);
+}
+
+int nvmlDeviceGetComputeMode(void *handle, int *mode) {
+	ANSWER(handle, {
+		FILE *f = open_mode(handle, "re");
+		*mode = 0;
+		if (f) {
+			if (fscanf(f, "%d", mode) != 1) *mode = 0;
+			fclose(f);
+		}
+	});
+}
+
+int nvmlDeviceSetComputeMode(void *handle, int mode) {
+	ANSWER(handle, {
+		FILE *f = lacks(d, "set-compute-mode") ? NULL : open_mode(handle, "we");
+		code = NO_PERMISSION;
+		if (f) {
+			fprintf(f, "%d\n", mode);
+			fclose(f);
+			code = OK;
+		}
+	});
+}
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *m) {
 	ANSWER(handle, {

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// podPatience is how long an allocation waits for the API server to list the node's pods.
+const podPatience = 2 * time.Second
+
+// podMemory returns the device memory in MiB that the pod which is being admitted states, and 0 if it is not known. The kubelet does not say which pod it
+// admits: see statedMiB.
+func (a *agent) podMemory(ctx context.Context, resource string, devices int) int64 {
+	if a.node == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, podPatience)
+	defer cancel()
+	pods, err := a.node.Pods(ctx)
+	var holders []plugin.Holder
+	if err == nil {
+		holders, err = a.use.holders.Holders(ctx)
+	}
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("It is not known how much device memory the pod states; it gets that of a replica", "error", err.Error())
+		return 0
+	}
+	return statedMiB(pods, holders, resource, devices)
+}
+
+// statedMiB returns the device memory that the pod which is being admitted states. It is one of those that have a container which asks for as many devices of
+// the resource and does not hold them yet. If these state different amounts, it is the largest, so that no pod has less than it states. It is 0 if one of
+// them states none.
+func statedMiB(pods []nodeapi.Pod, holders []plugin.Holder, resource string, devices int) int64 {
+	held := map[[2]string]bool{}
+	for _, h := range holders {
+		held[[2]string{h.Pod, h.Container}] = true
+	}
+	most := int64(0)
+	for _, p := range pods {
+		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
+			continue
+		}
+		key := p.Metadata.Namespace + "/" + p.Metadata.Name
+		waits := false
+		for _, c := range append(append([]nodeapi.Container(nil), p.Spec.InitContainers...), p.Spec.Containers...) {
+			waits = waits || c.Resources.Limits[resource] == strconv.Itoa(devices) && !held[[2]string{key, c.Name}]
+		}
+		if !waits {
+			continue
+		}
+		mib := memoryMiB(p.Metadata.Annotations[nodecontract.GPUMemoryAnnotation])
+		if mib <= 0 {
+			return 0
+		}
+		most = max(most, mib)
+	}
+	return most
+}
+
+// units are the suffixes of quantities, with the bytes that they stand for.
+var units = []struct {
+	suffix string
+	bytes  float64
+}{
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
+}
+
+// memoryMiB returns the MiB of a quantity, rounded up, and 0 if it is not one that it understands. The package that reads all quantities would make the agent
+// a fifth larger.
+func memoryMiB(quantity string) int64 {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(strings.TrimSpace(quantity), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if mib := math.Ceil(n * u.bytes / (1 << 20)); err == nil && mib > 0 && mib < 1<<40 {
+			return int64(mib)
+		}
+		return 0
+	}
+	return 0
+}

@@ -1,0 +1,93 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// modeFile records the compute mode that a GPU had before the supervisor changed it, so that the next supervisor can restore it.
+const modeFile = "compute-mode"
+
+// exclusive sets the compute mode EXCLUSIVE_PROCESS.
+func (s *Supervisor) exclusive(uuid string) error {
+	return s.withGPUs(func(devices []gpu.Device) error {
+		i := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.UUID == uuid })
+		if i < 0 {
+			return fmt.Errorf("the driver lists no GPU %s", uuid)
+		}
+		if devices[i].ComputeMode == gpu.ComputeExclusiveProcess {
+			return nil
+		}
+		record := filepath.Join(s.Dir, uuid, modeFile)
+		if err := os.WriteFile(record, []byte(strconv.Itoa(int(devices[i].ComputeMode))+"\n"), 0o600); err != nil {
+			return fmt.Errorf("recording the compute mode: %w", err)
+		}
+		if err := s.Library.SetComputeMode(uuid, gpu.ComputeExclusiveProcess); err != nil {
+			return fmt.Errorf("setting the compute mode EXCLUSIVE_PROCESS: %w", err)
+		}
+		return nil
+	})
+}
+
+// restoreOthers gives GPUs that need no daemon back the compute modes that they had, also those of an earlier supervisor.
+func (s *Supervisor) restoreOthers() error {
+	records, err := filepath.Glob(filepath.Join(s.Dir, "*", modeFile))
+	if err != nil {
+		return fmt.Errorf("looking for recorded compute modes: %w", err)
+	}
+	records = slices.DeleteFunc(records, func(record string) bool { return s.wanted.Has(filepath.Base(filepath.Dir(record))) })
+	if len(records) == 0 {
+		return nil
+	}
+	return s.withGPUs(func(devices []gpu.Device) error {
+		var errs []error
+		for _, record := range records {
+			errs = append(errs, s.restore(record, devices))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func (s *Supervisor) restore(record string, devices []gpu.Device) error {
+	uuid := filepath.Base(filepath.Dir(record))
+	text, err := os.ReadFile(record) //nolint:gosec // A file of its own.
+	if err != nil {
+		return fmt.Errorf("reading the recorded compute mode: %w", err)
+	}
+	mode, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		mode = int(gpu.ComputeDefault) // A machine starts with it.
+	}
+	i := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.UUID == uuid })
+	if i >= 0 && devices[i].ComputeMode == gpu.ComputeExclusiveProcess {
+		if err := s.Library.SetComputeMode(uuid, gpu.ComputeMode(mode)); err != nil {
+			return fmt.Errorf("restoring the compute mode of %s: %w", uuid, err)
+		}
+	}
+	if err := os.Remove(record); err != nil {
+		return fmt.Errorf("removing the recorded compute mode: %w", err)
+	}
+	return nil
+}
+
+// withGPUs opens the driver for a call of do. It is not open otherwise, because a driver that is open cannot be unloaded.
+func (s *Supervisor) withGPUs(do func([]gpu.Device) error) (err error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if _, err := s.Library.Init(); err != nil {
+		return fmt.Errorf("opening the driver: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.Library.Shutdown()) }()
+	devices, err := s.Library.Devices()
+	if err != nil {
+		return fmt.Errorf("listing the GPUs: %w", err)
+	}
+	return do(devices)
+}

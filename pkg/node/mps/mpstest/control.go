@@ -1,0 +1,250 @@
+// Package mpstest is a fake nvidia-cuda-mps-control, which behaves as NVIDIA documents it, as far as Karve uses it: a daemon in the foreground or in the
+// background, and a client that sends it commands. It runs no GPU work.
+package mpstest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Env makes the program of a test the fake: see [Install].
+const Env = "KARVE_FAKE_MPS"
+
+// Install writes nvidia-cuda-mps-control into a directory and returns its path. It runs the program of the test with Env, and the test's TestMain must call
+// Main if Env is set.
+func Install(t testing.TB) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
+	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec %s \"$@\"\n", Env, self)
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // A program.
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Main is the program. It returns the exit status.
+func Main(args []string, in io.Reader, out io.Writer) int {
+	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = "/tmp/nvidia-mps"
+	}
+	socket := filepath.Join(dir, "control")
+	switch {
+	case len(args) == 0:
+		return client(socket, in, out)
+	case args[0] == "-f":
+		return foreground(socket, slices.Contains(args[1:], "-multiuser-server"), out)
+	case args[0] == "-d":
+		return background(socket, args[1:], out)
+	default:
+		fmt.Fprintln(out, "usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]")
+		return 1
+	}
+}
+
+func client(socket string, in io.Reader, out io.Writer) int {
+	conn, err := net.Dial("unix", socket) //nolint:noctx // The daemon answers or is not there.
+	if err != nil {
+		fmt.Fprintln(out, "Cannot find MPS control daemon process")
+		return 1
+	}
+	defer func() { _ = conn.Close() }()
+	commands, err := io.ReadAll(in)
+	if err != nil {
+		return 1
+	}
+	if _, err := conn.Write(commands); err != nil {
+		return 1
+	}
+	_ = conn.(*net.UnixConn).CloseWrite()
+	_, _ = io.Copy(out, conn) // A daemon that quits closes it.
+	return 0
+}
+
+func background(socket string, args []string, out io.Writer) int {
+	self, err := os.Executable()
+	if err != nil {
+		return 1
+	}
+	child := exec.Command(self, append([]string{"-f"}, args...)...) //nolint:gosec,noctx // Itself, in the background.
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return 1
+	}
+	for range 200 {
+		if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // As above.
+			_ = conn.Close()
+			return 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Fprintln(out, "the daemon does not start")
+	return 1
+}
+
+// control is the daemon.
+type control struct {
+	mu        sync.Mutex
+	multiUser bool
+	threads   int
+	memory    map[string]string // by device
+	servers   []*server
+}
+
+// server is an MPS server. The real ones are processes that the daemon starts when a client comes.
+type server struct {
+	pid, uid, threads int
+	memory            map[string]string
+}
+
+func foreground(socket string, multiUser bool, out io.Writer) int {
+	if conn, err := net.Dial("unix", socket); err == nil { //nolint:noctx // As above.
+		_ = conn.Close()
+		fmt.Fprintln(out, "An instance of this daemon is already running")
+		return 1
+	}
+	_ = os.Remove(socket)                       // It was left by one that was killed.
+	listener, err := net.Listen("unix", socket) //nolint:noctx // Until it is told to quit.
+	if err != nil {
+		fmt.Fprintln(out, err)
+		return 1
+	}
+	pid := filepath.Join(filepath.Dir(socket), "nvidia-cuda-mps-control.pid")
+	if err := errors.Join(os.Chmod(socket, 0o666), os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil { //nolint:gosec // As the real one's.
+		fmt.Fprintln(out, err)
+		return 1
+	}
+	c := &control{multiUser: multiUser, threads: 100, memory: map[string]string{}}
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return 1
+		}
+		go c.serve(conn)
+	}
+}
+
+func (c *control) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 {
+			continue
+		}
+		if words[0] == "quit" {
+			_ = conn.Close()
+			os.Exit(0) //nolint:forbidigo // As the real one.
+		}
+		if answer := c.do(words[0], words[1:]); answer != "" {
+			fmt.Fprintln(conn, answer)
+		}
+	}
+}
+
+func (c *control) do(command string, args []string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	usage := "Invalid arguments to " + command
+	at := func(i int) string {
+		if i < len(args) {
+			return args[i]
+		}
+		return ""
+	}
+	percent := func(text string) (int, bool) {
+		n, err := strconv.Atoi(text)
+		return n, err == nil && n > 0 && n <= 100
+	}
+	memory := func(text string) bool {
+		n, err := strconv.Atoi(strings.TrimRight(text, "MG"))
+		return err == nil && n > 0 && strings.ContainsAny(text, "MG")
+	}
+	switch command {
+	case "get_server_list":
+		var pids []string
+		for _, s := range c.servers {
+			pids = append(pids, strconv.Itoa(s.pid))
+		}
+		return strings.Join(pids, "\n")
+	case "start_server": // -uid <user>
+		uid, err := strconv.Atoi(at(1))
+		if at(0) != "-uid" || err != nil {
+			return usage
+		}
+		if c.multiUser {
+			uid = 0
+		}
+		if slices.ContainsFunc(c.servers, func(s *server) bool { return s.uid != uid }) {
+			return "" // It waits until the clients of the other user are gone.
+		}
+		if len(c.servers) == 0 {
+			c.servers = append(c.servers, &server{pid: 4000, uid: uid, threads: c.threads, memory: map[string]string{"0": c.memory["0"]}})
+		}
+		return ""
+	case "get_default_active_thread_percentage":
+		return fmt.Sprintf("%d.0", c.threads)
+	case "set_default_active_thread_percentage":
+		n, ok := percent(at(0))
+		if !ok {
+			return usage
+		}
+		c.threads = n
+		return fmt.Sprintf("%d.0", n)
+	case "get_default_device_pinned_mem_limit":
+		return c.memory[at(0)]
+	case "set_default_device_pinned_mem_limit":
+		if !memory(at(1)) {
+			return usage
+		}
+		c.memory[at(0)] = at(1)
+		return ""
+	}
+	s := c.server(at(0))
+	switch {
+	case s == nil:
+		return "Server " + at(0) + " not found"
+	case command == "get_active_thread_percentage":
+		return fmt.Sprintf("%d.0", s.threads)
+	case command == "get_device_pinned_mem_limit":
+		return s.memory[at(1)]
+	case command == "set_active_thread_percentage":
+		n, ok := percent(at(1))
+		if !ok {
+			return usage
+		}
+		s.threads = n
+		return fmt.Sprintf("%d.0", n)
+	case command == "set_device_pinned_mem_limit" && memory(at(2)):
+		s.memory[at(1)] = at(2)
+		return ""
+	default:
+		return usage
+	}
+}
+
+func (c *control) server(pid string) *server {
+	for _, s := range c.servers {
+		if strconv.Itoa(s.pid) == pid {
+			return s
+		}
+	}
+	return nil
+}

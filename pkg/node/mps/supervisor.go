@@ -1,0 +1,347 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Program is the driver's control daemon, and the program that talks to it.
+const Program = "nvidia-cuda-mps-control"
+
+// Library changes the compute mode of GPUs.
+type Library interface {
+	Init() (gpu.Driver, error)
+	Shutdown() error
+	Devices() ([]gpu.Device, error)
+	SetComputeMode(uuid string, mode gpu.ComputeMode) error
+}
+
+// Supervisor runs the daemons that the agent wants.
+type Supervisor struct {
+	// Dir is the directory that it shares with the agent.
+	Dir string
+	// Program is the path or name of the control daemon.
+	Program string
+	Library Library
+	// Every is how often it reads what the agent wants. It defaults to a second.
+	Every time.Duration
+
+	daemons map[string]*daemon
+	wanted  Wanted
+	said    string
+	opening sync.Mutex // NVML is opened by one daemon at a time.
+	last    Status
+}
+
+// daemon is the daemon of a GPU.
+type daemon struct {
+	state
+
+	uuid    string
+	starts  int
+	problem string
+	command *exec.Cmd
+	ended   chan error // It receives when the process ends.
+}
+
+const (
+	// startingEvery is how often a daemon is asked that has just started.
+	startingEvery = 100 * time.Millisecond
+
+	askTimeout  = 3 * time.Second
+	quitTimeout = 5 * time.Second
+)
+
+// Run runs daemons until ctx ends. Then it stops them all and gives the GPUs back their compute modes.
+func (s *Supervisor) Run(ctx context.Context) error {
+	if s.Every == 0 {
+		s.Every = time.Second
+	}
+	s.daemons = map[string]*daemon{}
+	// Clients of any user write into the shared memory.
+	if err := os.MkdirAll(ShmDir(s.Dir), 0o755); err != nil { //nolint:gosec // See above.
+		return fmt.Errorf("making the directory of MPS: %w", err)
+	}
+	if err := os.Chmod(ShmDir(s.Dir), 0o777|os.ModeSticky); err != nil { //nolint:gosec // See above.
+		return fmt.Errorf("making the directory of MPS: %w", err)
+	}
+	for {
+		s.look(ctx)
+		timer := time.NewTimer(s.pause(time.Now()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			s.stopAll(context.WithoutCancel(ctx))
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// pause returns how long to wait until the next look. It is shorter while a daemon starts, because pods wait for it.
+func (s *Supervisor) pause(now time.Time) time.Duration {
+	for _, d := range s.daemons {
+		if d.running && !d.answers && now.Sub(d.started) < AskEvery {
+			return min(s.Every, startingEvery)
+		}
+	}
+	return s.Every
+}
+
+// look reads what the agent wants, takes a step with each daemon, and writes the status.
+func (s *Supervisor) look(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	wanted, err := ReadWanted(s.Dir)
+	if err == nil {
+		s.wanted = wanted
+	}
+	for _, w := range s.wanted.GPUs {
+		if s.daemons[w.UUID] == nil && filepath.Base(w.UUID) == w.UUID && w.UUID != "" && w.UUID != "." && w.UUID != ".." {
+			s.daemons[w.UUID] = &daemon{uuid: w.UUID}
+		}
+	}
+	var group sync.WaitGroup
+	for _, d := range s.daemons {
+		group.Go(func() { s.step(ctx, d, find(s.wanted.GPUs, d.uuid)) })
+	}
+	group.Wait()
+	for uuid := range s.daemons {
+		if !s.wanted.Has(uuid) {
+			delete(s.daemons, uuid)
+		}
+	}
+	err = errors.Join(err, s.restoreOthers(), s.write(time.Now()))
+	said := ""
+	if err != nil && err.Error() != s.said {
+		log.Error(err, "Not all is well; trying again")
+	}
+	if err != nil {
+		said = err.Error()
+	}
+	s.said = said
+}
+
+func (s *Supervisor) step(ctx context.Context, d *daemon, wanted *Limits) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("gpu", d.uuid)
+	if d.running {
+		select {
+		case err := <-d.ended:
+			s.over(d, fmt.Sprintf("its MPS daemon has ended (%v)", err))
+			log.Info("The daemon has ended", "status", fmt.Sprint(err))
+		default:
+		}
+	}
+	problem := d.problem
+	switch d.next(wanted, time.Now()) {
+	case start:
+		d.starts++
+		if err := s.start(ctx, d, wanted.MultiUser); err != nil {
+			d.started = time.Now()
+			s.over(d, err.Error())
+		}
+	case kill:
+		log.Info("Ending the daemon, to start it anew", "misses", d.misses)
+		s.kill(ctx, d)
+		s.over(d, "its MPS daemon is started anew")
+		d.notBefore = time.Now()
+	case stop:
+		s.kill(ctx, d)
+		d.state, d.problem = state{}, ""
+		log.Info("The daemon is not wanted any more")
+	case ask:
+		s.ask(ctx, d, *wanted)
+	case nothing:
+	}
+	if d.problem != problem && d.problem != "" {
+		log.Info("The daemon is not well", "problem", d.problem)
+	}
+}
+
+// over records that a daemon does not run.
+func (s *Supervisor) over(d *daemon, problem string) {
+	d.state, d.problem, d.command = d.state.ended(time.Now()), problem, nil
+}
+
+// start starts a daemon. A GPU of a daemon is in the mode EXCLUSIVE_PROCESS, so that nothing uses it past the daemon.
+func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error {
+	program, err := exec.LookPath(s.Program)
+	if err != nil {
+		return fmt.Errorf("the driver's program %s is not there (%w): give the pod of the MPS daemons the driver with NVIDIA_DRIVER_CAPABILITIES=compute,utility", Program, err)
+	}
+	home := filepath.Join(s.Dir, d.uuid)
+	for _, dir := range []string{PipeDir(s.Dir, d.uuid), filepath.Join(home, "log")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Clients of all users go through it.
+			return fmt.Errorf("making the directory of an MPS daemon: %w", err)
+		}
+	}
+	if _, err := s.talk(ctx, d.uuid, "get_server_list"); err == nil { // It was left by a supervisor that was killed.
+		_, _ = s.talk(ctx, d.uuid, "quit") // If it stays, the next one does not start, which says why.
+	}
+	if err := s.exclusive(d.uuid); err != nil {
+		return err
+	}
+	args := []string{"-f"}
+	if multiUser {
+		args = append(args, "-multiuser-server")
+	}
+	command := exec.Command(program, args...) //nolint:gosec,noctx // It outlives ctx, so that it can be told to quit.
+	command.Env = append(os.Environ(), s.environment(d.uuid)...)
+	command.Env = append(command.Env, "CUDA_VISIBLE_DEVICES="+d.uuid, "CUDA_MPS_LOG_DIRECTORY="+filepath.Join(home, "log"))
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Its servers end with it.
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("starting the MPS daemon: %w", err)
+	}
+	d.command, d.ended = command, make(chan error, 1)
+	go func() { d.ended <- command.Wait() }()
+	backoff := d.backoff
+	d.state = state{running: true, multiUser: multiUser, started: time.Now(), backoff: backoff}
+	d.problem = "its MPS daemon does not answer yet"
+	logr.FromContextOrDiscard(ctx).Info("Started a daemon", "gpu", d.uuid, "pid", command.Process.Pid, "multiUser", multiUser)
+	return nil
+}
+
+// ask asks a daemon whether it answers, after telling it its limits if it does not have them.
+func (s *Supervisor) ask(ctx context.Context, d *daemon, wanted Limits) {
+	d.asked = time.Now()
+	err := error(nil)
+	if !d.answers || d.told != wanted {
+		err = s.tell(ctx, wanted)
+	}
+	if err == nil {
+		var percent string
+		if percent, err = s.talk(ctx, d.uuid, "get_default_active_thread_percentage"); err == nil {
+			if _, wrong := strconv.ParseFloat(percent, 64); wrong != nil {
+				err = fmt.Errorf("it says %.80q instead of a percentage", percent)
+			}
+		}
+	}
+	if err != nil {
+		d.answers = false
+		d.misses++
+		d.problem = fmt.Sprintf("its MPS daemon does not answer: %v", err)
+		return
+	}
+	d.answers, d.misses, d.told, d.problem = true, 0, wanted, ""
+}
+
+// tell tells a daemon its limits, for the servers that it starts and for those that run. Processes that run keep the limits that they started with.
+func (s *Supervisor) tell(ctx context.Context, l Limits) error {
+	memory := ""
+	if l.MemoryMiB > 0 {
+		memory = fmt.Sprintf("0 %dM", l.MemoryMiB)
+	}
+	percent := strconv.FormatInt(l.ThreadPercent, 10)
+	servers, err := s.talk(ctx, l.UUID, "get_server_list")
+	if err != nil {
+		return err
+	}
+	commands := []string{"set_default_active_thread_percentage " + percent}
+	if memory != "" {
+		commands = append(commands, "set_default_device_pinned_mem_limit "+memory)
+	}
+	for server := range strings.FieldsSeq(servers) {
+		if _, err := strconv.Atoi(server); err != nil {
+			continue // The program says in words that there is none.
+		}
+		commands = append(commands, "set_active_thread_percentage "+server+" "+percent)
+		if memory != "" {
+			commands = append(commands, "set_device_pinned_mem_limit "+server+" "+memory)
+		}
+	}
+	for _, command := range commands {
+		if _, err := s.talk(ctx, l.UUID, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// talk sends a command to the daemon of a GPU and returns its answer.
+func (s *Supervisor) talk(ctx context.Context, uuid, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client := exec.CommandContext(ctx, s.Program) //nolint:gosec // An option.
+	client.Env = append(os.Environ(), s.environment(uuid)...)
+	client.Stdin = strings.NewReader(command + "\n")
+	client.WaitDelay = time.Second
+	var out bytes.Buffer
+	client.Stdout, client.Stderr = &out, &out
+	err := client.Run()
+	said := strings.TrimSpace(out.String())
+	if err != nil {
+		return "", fmt.Errorf("%s: %w %.200s", command, err, said)
+	}
+	return said, nil
+}
+
+func (s *Supervisor) environment(uuid string) []string {
+	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + PipeDir(s.Dir, uuid)}
+}
+
+// kill makes a daemon quit, and kills it with its servers if it does not.
+func (s *Supervisor) kill(ctx context.Context, d *daemon) {
+	if d.command == nil {
+		return
+	}
+	if d.answers {
+		_, _ = s.talk(ctx, d.uuid, "quit") // What follows does not depend on it.
+	}
+	quit := quitTimeout
+	if !d.answers {
+		quit = 0
+	}
+	select {
+	case <-d.ended:
+	case <-time.After(quit):
+	}
+	_ = syscall.Kill(-d.command.Process.Pid, syscall.SIGKILL) // Servers may be left even if the daemon is not.
+	d.command = nil
+}
+
+func (s *Supervisor) stopAll(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, d := range s.daemons {
+		group.Go(func() { s.kill(ctx, d) })
+	}
+	group.Wait()
+	s.daemons, s.wanted = map[string]*daemon{}, Wanted{}
+	log := logr.FromContextOrDiscard(ctx)
+	if err := errors.Join(s.restoreOthers(), s.write(time.Now())); err != nil {
+		log.Error(err, "A GPU keeps the compute mode EXCLUSIVE_PROCESS")
+	}
+}
+
+// write writes the status if it has changed, and once in AskEvery.
+func (s *Supervisor) write(now time.Time) error {
+	status := Status{AsOf: now}
+	for _, d := range s.daemons {
+		limits := d.told
+		limits.UUID = d.uuid
+		status.Daemons = append(status.Daemons, Daemon{Limits: limits, Answers: d.answers, Problem: d.problem, Starts: d.starts})
+	}
+	slices.SortFunc(status.Daemons, func(a, b Daemon) int { return strings.Compare(a.Limits.UUID, b.Limits.UUID) })
+	if slices.Equal(status.Daemons, s.last.Daemons) && now.Sub(s.last.AsOf) < AskEvery {
+		return nil
+	}
+	err := status.Write(s.Dir)
+	if err == nil {
+		s.last = status
+	}
+	return err
+}
