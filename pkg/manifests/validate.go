@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // The functions below reject what the API server rejects, as far as plans depend on it.
@@ -48,16 +49,35 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	f.add(s.RequestsAboveOne != "" && s.RequestsAboveOne != v1alpha1.RequestsAboveOneAllow && s.RequestsAboveOne != v1alpha1.RequestsAboveOneRefuse,
 		"spec.sharing.requestsAboveOne is Allow or Refuse, not %q", s.RequestsAboveOne)
 	f.add(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
+	f.add(s.MPS != nil && s.Strategy != v1alpha1.StrategyMPS, "mps is for strategy MPS: remove it, or use strategy MPS")
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
 		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
+	case v1alpha1.StrategyMPS:
+		f.mps(s)
 	case v1alpha1.StrategyNone:
 		f.add(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
 		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
 		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
 		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
 	default:
-		f.add(true, "spec.sharing.strategy is TimeSlicing or None, not %q", s.Strategy)
+		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS or None, not %q", s.Strategy)
+	}
+}
+
+func (f *faults) mps(s *v1alpha1.Sharing) {
+	const most = nodecontract.MaxMPSReplicas
+	f.add(s.Replicas == nil, "strategy MPS needs replicas, the number of pods that share one GPU (2 to 48)")
+	f.add(s.Replicas != nil && *s.Replicas > most, "an MPS server has at most 48 clients: lower replicas to 48, or use strategy TimeSlicing")
+	f.add(s.MaxReplicas != nil && *s.MaxReplicas > most, "an MPS server has at most 48 clients: lower maxReplicas to 48, or use strategy TimeSlicing")
+	f.add(slices.ContainsFunc(s.Overrides, func(o v1alpha1.ReplicasOverride) bool { return o.Replicas > most }),
+		"an MPS server has at most 48 clients: lower the replicas of overrides to 48, or use strategy TimeSlicing")
+	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow,
+		"strategy MPS limits each replica, and more replicas would not raise the limits of a pod: remove requestsAboveOne, or set it to Refuse")
+	if m := s.MPS; m != nil {
+		f.add(m.MemoryOvercommitPercent != nil && (*m.MemoryOvercommitPercent < 100 || *m.MemoryOvercommitPercent > 400), "spec.sharing.mps.memoryOvercommitPercent is 100 to 400")
+		f.add(m.ActiveThreadPercent != nil && (*m.ActiveThreadPercent < 1 || *m.ActiveThreadPercent > 100), "spec.sharing.mps.activeThreadPercent is 1 to 100")
+		f.add(m.Users != "" && m.Users != v1alpha1.MPSUsersAny && m.Users != v1alpha1.MPSUsersSingle, "spec.sharing.mps.users is Any or Single, not %q", m.Users)
 	}
 }
 

@@ -191,6 +191,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 	a[nodecontract.ResourceAnnotation] = string(pool.Resource())
 	a[nodecontract.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
 	a[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
+	if mps := pool.Class.Spec.Sharing.MPSSettings().String(); mps != "" {
+		a[nodecontract.MPSAnnotation] = mps
+	}
 	if len(replaced) > 0 {
 		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")
 	}

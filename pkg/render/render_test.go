@@ -389,3 +389,25 @@ func TestNameIsDNSLabelForAnyPoolName(t *testing.T) {
 		}
 	}
 }
+
+func TestClaimSaysHowGPUsAreSharedWithMPS(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sharing v1alpha1.Sharing
+		want    string
+	}{
+		"time-slicing": {v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(10))}, ""},
+		"MPS":          {v1alpha1.Sharing{Strategy: v1alpha1.StrategyMPS, Replicas: new(int32(10))}, `{"memoryOvercommitPercent":100,"users":"Any"}`},
+		"MPS with settings": {v1alpha1.Sharing{Strategy: v1alpha1.StrategyMPS, Replicas: new(int32(10)), MPS: &v1alpha1.MPSSharing{
+			MemoryOvercommitPercent: new(int32(200)), ActiveThreadPercent: new(int32(25)), Users: v1alpha1.MPSUsersSingle,
+		}}, `{"memoryOvercommitPercent":200,"activeThreadPercent":25,"users":"Single"}`},
+	} {
+		s := cluster()
+		s.GPUNodeClasses[0].Spec.Sharing = c.sharing
+		view := snapshot.Build(s)
+		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"))
+		if got := claim.Annotations[nodecontract.MPSAnnotation]; got != c.want || claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] != "10" {
+			t.Errorf("%s: %q, want %q: %v", name, got, c.want, claim.Annotations)
+		}
+	}
+}

@@ -3,9 +3,11 @@ package snapshot
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
@@ -35,6 +37,8 @@ type admission struct {
 	unready []string
 	// stock is the NodePool from which Karpenter could serve the pods, and "" if there is none.
 	stock string
+	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
+	largest int64
 }
 
 // ours reports whether Karve serves the pods. It does not if only Karpenter can.
@@ -48,19 +52,22 @@ func (a *admissions) of(w *waitingClass) *admission {
 		volumes := w.volumes.key()
 		key, onNodes = key+volumes, onNodes+volumes
 	}
+	if w.gpuMemory > 0 {
+		key += "\x00memory " + strconv.FormatInt(w.gpuMemory, 10)
+	}
 	if known := a.known[key]; known != nil {
 		return known
 	}
-	found := a.admit(&demand, onNodes, w.gpu)
+	found := a.admit(&demand, onNodes, w.gpu, w.gpuMemory)
 	a.known[key] = found
 	return found
 }
 
 // admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
-func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName) *admission {
+func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64) *admission {
 	found := &admission{stock: stockServing(a.stock(), demand.pod, gpu)}
 	for i := range a.rooms {
-		if room := &a.rooms[i]; room.gpu == gpu && !room.memo.refusing(onNodes, demand) {
+		if room := &a.rooms[i]; room.gpu == gpu && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) {
 			found.nodes = append(found.nodes, i)
 		}
 	}
@@ -86,11 +93,31 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 			continue
 		}
 		for _, j := range offerings {
-			found.offerings = append(found.offerings, a.first[i]+j)
+			o := &pool.Offerings[j]
+			if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) {
+				found.offerings = append(found.offerings, a.first[i]+j)
+			}
 		}
 	}
 	found.whyNot = append(found.whyNot, others...)
 	return found
+}
+
+// enough reports whether a pod that states an amount of memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
+func (a *admission) enough(limit, memory int64) bool {
+	if limit == 0 || memory <= limit {
+		return true
+	}
+	a.largest = max(a.largest, limit)
+	return false
+}
+
+// replicaMemory returns the device memory in bytes that a process in a replica of the room may allocate, and 0 if there is no limit.
+func (r *room) replicaMemory() int64 {
+	if r.machine == nil {
+		return 0
+	}
+	return replicaMemory(r.machine.Promise.MPS, memoryMiB(r.labels, r.machine.Type), r.machine.Promise.ReplicasPerGPU)
 }
 
 // blocked returns why nothing may be planned for the class at all, and nil if it may.
@@ -167,7 +194,16 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"asks for %s besides %s, which no machine of NodePool %s has: remove the request", name, w.gpu, a.pools[0].NodePool.Name)}
 	}
+	if a.largest > 0 && len(a.offerings) == 0 && len(a.nodes) == 0 {
+		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
+			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
+			resource.NewQuantity(w.gpuMemory, resource.BinarySI), v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+	}
 	replicas := valueOf(w.demand.requests, w.gpu)
+	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS {
+		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
+			"asks for %d replicas, and %s %s shares GPUs with MPS, where a pod has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
+	}
 	if replicas > 1 && len(a.offerings) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",

@@ -64,6 +64,8 @@ var nodePoolFields = []decision{
 	{"spec.weight", "honored", "pkg/snapshot.TestSnapshotTakesWeightAndMinValuesFromPool"},
 }
 
+const ofMPS = "pkg/render.TestClaimSaysHowGPUsAreSharedWithMPS"
+
 const ofStrategy = "pkg/snapshot.TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit"
 
 // classFields are the decisions on all fields of a GPUNodeClass's spec.
@@ -83,6 +85,10 @@ var classFields = []decision{
 	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
 	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
+	{path: "spec.sharing.mps.activeThreadPercent", by: ofMPS},
+	{path: "spec.sharing.mps.memoryOvercommitPercent", by: "pkg/snapshot.TestReplicaWithMPSHasItsShareOfMemory"},
+	{path: "spec.sharing.mps.users=Any", by: ofMPS},
+	{path: "spec.sharing.mps.users=Single", by: ofMPS},
 	{path: "spec.sharing.overrides[].gpuName", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
 	{path: "spec.sharing.overrides[].replicas", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
 	{path: "spec.sharing.replicas", by: "pkg/apis/v1alpha1.TestReplicasFor"},
@@ -90,6 +96,7 @@ var classFields = []decision{
 	{path: "spec.sharing.requestsAboveOne=Refuse", by: "pkg/snapshot.TestPodThatRequestsRefusedReplicaCountIsBlocked"},
 	{path: "spec.sharing.resourceName=nvidia.com/gpu", by: "pkg/snapshot.TestLimitOfUnrenamedReplicasCountsGPUs"},
 	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
+	{path: "spec.sharing.strategy=MPS", by: ofMPS},
 	{path: "spec.sharing.strategy=None", by: ofStrategy},
 	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},
 	{path: "spec.terminationGracePeriod", by: "pkg/render.TestTerminationGracePeriodDefaultsToGPUNodeClass"},

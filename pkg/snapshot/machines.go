@@ -45,6 +45,8 @@ type Promise struct {
 	Resource       corev1.ResourceName
 	GPUs           int64
 	ReplicasPerGPU int64
+	// MPS says how the GPUs are shared with MPS. It is zero if they are not, or if the annotation is invalid.
+	MPS nodecontract.MPS
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
@@ -52,11 +54,20 @@ type Promise struct {
 // Replicas returns the number of replicas of the machine.
 func (p Promise) Replicas() int64 { return p.GPUs * p.ReplicasPerGPU }
 
+// replicaMemory returns the device memory in bytes that a process in a replica may allocate, on a GPU with gpuMiB of memory. It is 0 if there is no limit.
+func replicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
+	if mps == (nodecontract.MPS{}) || replicas <= 1 {
+		return 0
+	}
+	return mps.MemoryMiB(gpuMiB, replicas) * bytesPerMiB
+}
+
 // PromiseOf reads the promise from the annotations of a NodeClaim or Node. Values that are missing, invalid or larger than any machine are 0.
 func PromiseOf(annotations map[string]string) Promise {
+	mps, _ := nodecontract.ParseMPS(annotations[nodecontract.MPSAnnotation])
 	return Promise{
-		Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
-		GPUs:     numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
+		MPS: mps, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
+		GPUs: numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
 		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}
 }

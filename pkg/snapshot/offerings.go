@@ -116,7 +116,7 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	var offerings []Offering
 	for i := range t.types {
 		instanceType := &t.types[i]
-		if instanceType.GPU.Count <= 0 {
+		if instanceType.GPU.Count <= 0 || !p.Class.Spec.Sharing.CanShare(instanceType.GPU.Name) {
 			continue
 		}
 		for _, o := range instanceType.Offerings {

@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Condition types of a GPUNodeClass. NodePools that name a GPUNodeClass get Karpenter's own condition types (ValidationSucceeded,
@@ -32,12 +34,14 @@ const (
 )
 
 // Strategy says how a GPU is shared.
-// +kubebuilder:validation:Enum=TimeSlicing;None
+// +kubebuilder:validation:Enum=TimeSlicing;MPS;None
 type Strategy string
 
 const (
 	// StrategyTimeSlicing shares each GPU among replicas that take turns.
 	StrategyTimeSlicing Strategy = "TimeSlicing"
+	// StrategyMPS shares each GPU among replicas that run at the same time, each with a limit of memory, by NVIDIA's MPS.
+	StrategyMPS Strategy = "MPS"
 	// StrategyNone gives whole GPUs to pods.
 	StrategyNone Strategy = "None"
 )
@@ -51,6 +55,17 @@ const (
 	RequestsAboveOneAllow RequestsAboveOne = "Allow"
 	// RequestsAboveOneRefuse leaves the pod pending with an event that says so (failRequestsGreaterThanOne: true).
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
+)
+
+// MPSUsers says which processes may share a GPU with MPS at the same time.
+// +kubebuilder:validation:Enum=Any;Single
+type MPSUsers string
+
+const (
+	// MPSUsersAny lets processes of all users share a GPU. They are not isolated from each other as users: all run as root for the GPU.
+	MPSUsersAny MPSUsers = nodecontract.MPSUsersAny
+	// MPSUsersSingle lets processes of one user share a GPU. Those of others wait until it is free.
+	MPSUsersSingle MPSUsers = nodecontract.MPSUsersSingle
 )
 
 // ConsolidationPolicy says which nodes are deleted.
@@ -167,11 +182,19 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.overrides) || size(self.overrides) == 0",message="strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu'",message="strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.requestsAboveOne)",message="strategy None gives whole GPUs, and a pod may request several: remove requestsAboveOne, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || has(self.replicas)",message="strategy MPS needs replicas, the number of pods that share one GPU (2 to 48)"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.replicas) || self.replicas <= 48",message="an MPS server has at most 48 clients: lower replicas to 48, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.maxReplicas) || self.maxReplicas <= 48",message="an MPS server has at most 48 clients: lower maxReplicas to 48, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.overrides) || self.overrides.all(o, o.replicas <= 48)",message="an MPS server has at most 48 clients: lower the replicas of overrides to 48, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="strategy MPS limits each replica, and more replicas would not raise the limits of a pod: remove requestsAboveOne, or set it to Refuse"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'MPS' || !has(self.mps)",message="mps is for strategy MPS: remove it, or use strategy MPS"
 type Sharing struct {
-	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, or None, which gives pods whole GPUs.
+	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
+	// have limits of memory and threads, or None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled). Nodes that were
+	// launched with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// replicas is the number of replicas of each GPU, 2 to 128. Required with TimeSlicing.
+	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
@@ -194,9 +217,32 @@ type Sharing struct {
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne says whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin.
+	// requestsAboveOne says whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS it is
+	// always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
+	// mps are the limits of strategy MPS.
+	// +optional
+	MPS *MPSSharing `json:"mps,omitempty"`
+}
+
+// MPSSharing are the limits of strategy MPS. They apply to each process, not to a pod as a whole.
+type MPSSharing struct {
+	// memoryOvercommitPercent is the sum of the memory limits of all replicas of a GPU in percent of its memory, 100 to 400. With 200, each replica may
+	// allocate twice its share, as long as the GPU has memory left. Default: 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=400
+	MemoryOvercommitPercent *int32 `json:"memoryOvercommitPercent,omitempty"`
+	// activeThreadPercent is the share of a GPU's threads that a replica may use at the same time, 1 to 100. Default: 100 divided by the replicas.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	ActiveThreadPercent *int32 `json:"activeThreadPercent,omitempty"`
+	// users is Any, which lets processes of all users share a GPU and gives up the isolation between users, or Single, with which processes of another user
+	// wait until the GPU is free. Default: Any.
+	// +optional
+	Users MPSUsers `json:"users,omitempty"`
 }
 
 // ReplicasOverride is a number of replicas for GPUs of one name.

@@ -15,6 +15,7 @@ type sharingStrategy interface {
 var sharingStrategies = map[Strategy]sharingStrategy{
 	StrategyNone:        wholeGPUs{},
 	StrategyTimeSlicing: timeSlicing{},
+	StrategyMPS:         mps{},
 }
 
 func (s Sharing) strategy() sharingStrategy {
@@ -43,5 +44,5 @@ func (s Sharing) Shared() bool { return s.strategy().shared() }
 
 // RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs.
 func (s Sharing) RefusesAboveOne() bool {
-	return s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
+	return s.Strategy == StrategyMPS || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
 }

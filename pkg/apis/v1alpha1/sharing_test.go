@@ -3,6 +3,8 @@ package v1alpha1
 import (
 	"testing"
 	"time"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func TestResource(t *testing.T) {
@@ -70,6 +72,7 @@ func TestRefusesAboveOne(t *testing.T) {
 		"allowed by default":                   {Sharing{Strategy: StrategyTimeSlicing}, false},
 		"allowed explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneAllow}, false},
 		"refused explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneRefuse}, true},
+		"always refused with MPS":              {Sharing{Strategy: StrategyMPS}, true},
 		"several whole GPUs are never refused": {Sharing{Strategy: StrategyNone, RequestsAboveOne: RequestsAboveOneRefuse}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +133,52 @@ func TestReplicasRange(t *testing.T) {
 	} {
 		if least, most := c.sharing.ReplicasRange(c.gpu); least != c.least || most != c.most {
 			t.Errorf("%s: %d to %d, want %d to %d", name, least, most, c.least, c.most)
+		}
+	}
+}
+
+func TestMPSSettings(t *testing.T) {
+	t.Parallel()
+	defaults := nodecontract.MPS{MemoryOvercommitPercent: 100, Users: "Any"}
+	for name, c := range map[string]struct {
+		sharing Sharing
+		want    nodecontract.MPS
+	}{
+		"none without the strategy": {Sharing{Strategy: StrategyTimeSlicing, MPS: &MPSSharing{}}, nodecontract.MPS{}},
+		"defaults":                  {Sharing{Strategy: StrategyMPS}, defaults},
+		"defaults of an empty mps":  {Sharing{Strategy: StrategyMPS, MPS: &MPSSharing{}}, defaults},
+		"all set": {
+			Sharing{Strategy: StrategyMPS, MPS: &MPSSharing{MemoryOvercommitPercent: new(int32(150)), ActiveThreadPercent: new(int32(40)), Users: MPSUsersSingle}},
+			nodecontract.MPS{MemoryOvercommitPercent: 150, ActiveThreadPercent: 40, Users: "Single"},
+		},
+	} {
+		if got := c.sharing.MPSSettings(); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestOldGPUsCannotBeSharedWithMPS(t *testing.T) {
+	t.Parallel()
+	mps := Sharing{Strategy: StrategyMPS, Replicas: new(int32(10))}
+	sliced, overridden, whole := mps, mps, mps
+	sliced.Strategy = StrategyTimeSlicing
+	overridden.Overrides = []ReplicasOverride{{GPUName: "m60", Replicas: 2}}
+	whole.Overrides = []ReplicasOverride{{GPUName: "m60", Replicas: 1}}
+	for name, c := range map[string]struct {
+		sharing    Sharing
+		gpu        string
+		can, wrong bool
+	}{
+		"a T4":                          {mps, "t4", true, false},
+		"a V100":                        {mps, "v100", true, false},
+		"an M60":                        {mps, "m60", false, false},
+		"an M60 with time-slicing":      {sliced, "m60", true, false},
+		"an M60 that an override names": {overridden, "m60", false, true},
+		"an M60 that is not shared":     {whole, "m60", true, false},
+	} {
+		if can, err := c.sharing.CanShare(c.gpu), c.sharing.OverridesError(); can != c.can || (err != nil) != c.wrong {
+			t.Errorf("%s: %t, %v", name, can, err)
 		}
 	}
 }

@@ -140,6 +140,9 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	if err := snapshot.HeadroomError(class); err != nil && accepted.Status == metav1.ConditionTrue {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidHeadroom", err.Error()+"; nothing is kept free for it"
 	}
+	if err := class.Spec.Sharing.OverridesError(); err != nil && accepted.Status == metav1.ConditionTrue {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "UnsupportedGPU", err.Error()+"; no such GPU is launched"
+	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}
 	switch {
 	case accepted.Status != metav1.ConditionTrue:

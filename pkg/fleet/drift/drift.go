@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -95,12 +96,21 @@ func admitsLabel(req *scheduling.Requirement, labels map[string]string, key stri
 	return req.Has(value)
 }
 
-// ofSharing compares the name of the resource, which the node agent cannot change while pods hold replicas.
+// ofSharing compares the name of the resource and the strategy, which the node agent cannot change while pods hold replicas.
 func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if now := p.Resource(); m.Promise.Resource != now {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
 	}
-	return nil
+	switch was, now := m.Promise.MPS, p.Class.Spec.Sharing.MPSSettings(); {
+	case was == now:
+		return nil
+	case was == (nodecontract.MPS{}):
+		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs without MPS, and GPUNodeClass %s has strategy MPS now", p.Class.Name)}
+	case now == (nodecontract.MPS{}):
+		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs with MPS, and GPUNodeClass %s has strategy %s now", p.Class.Name, p.Class.Spec.Sharing.Strategy)}
+	default:
+		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs with MPS as %s, and GPUNodeClass %s has %s now", was, p.Class.Name, now)}
+	}
 }
 
 func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, labels map[string]string) *Drift {

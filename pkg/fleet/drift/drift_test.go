@@ -102,8 +102,16 @@ func TestDriftReason(t *testing.T) {
 		"a requirement that a label is absent":                  {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
 		"another number of replicas":                            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
 		"another resource":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
-		"another node class":                                    {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), drift.NodeClass, "names EC2NodeClass new now"},
-		"a changed node class":                                  {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), drift.NodeClass, "EC2NodeClass gpu has changed"},
+		"another strategy":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS }), drift.Sharing, "has strategy MPS now"},
+		"another strategy than MPS":                             {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" })), drift.Sharing, "shares its GPUs with MPS, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
+		"the same settings of MPS": {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" }), func(c *snapshot.Cluster) {
+			c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS
+		}), "", ""},
+		"other settings of MPS": {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" }), func(c *snapshot.Cluster) {
+			c.GPUNodeClasses[0].Spec.Sharing.Strategy, c.GPUNodeClasses[0].Spec.Sharing.MPS = v1alpha1.StrategyMPS, &v1alpha1.MPSSharing{Users: v1alpha1.MPSUsersSingle}
+		}), drift.Sharing, `"users":"Single"} now`},
+		"another node class":   {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), drift.NodeClass, "names EC2NodeClass new now"},
+		"a changed node class": {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), drift.NodeClass, "EC2NodeClass gpu has changed"},
 		"node class hashes with other versions": {list(func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.HashVersion = "h2", "v5" })
 		}), "", ""},

@@ -97,9 +97,69 @@ var pairs = []struct {
 		accept: whole(nil),
 		reject: whole(edits{"spec.sharing.requestsAboveOne": "Refuse"}),
 	},
+	{
+		rule:   "spec.sharing rule: strategy MPS needs replicas, the number of pods that share one GPU (2 to 48)",
+		accept: edits{"spec.sharing.strategy": "MPS"},
+		reject: edits{"spec.sharing.strategy": "MPS", "spec.sharing.replicas": nil},
+	},
+	{
+		rule:   "spec.sharing rule: an MPS server has at most 48 clients: lower replicas to 48, or use strategy TimeSlicing",
+		accept: edits{"spec.sharing.strategy": "MPS", "spec.sharing.replicas": 48},
+		reject: edits{"spec.sharing.strategy": "MPS", "spec.sharing.replicas": 49},
+	},
+	{
+		rule:   "spec.sharing rule: an MPS server has at most 48 clients: lower maxReplicas to 48, or use strategy TimeSlicing",
+		accept: edits{"spec.sharing.strategy": "MPS", "spec.sharing.maxReplicas": 48},
+		reject: edits{"spec.sharing.strategy": "MPS", "spec.sharing.maxReplicas": 49},
+	},
+	{
+		rule:   "spec.sharing rule: an MPS server has at most 48 clients: lower the replicas of overrides to 48, or use strategy TimeSlicing",
+		accept: edits{"spec.sharing.strategy": "MPS", "spec.sharing.overrides": overrides(edits{"replicas": 48})},
+		reject: edits{"spec.sharing.strategy": "MPS", "spec.sharing.overrides": overrides(edits{"replicas": 49})},
+	},
+	{
+		rule:   "spec.sharing rule: strategy MPS limits each replica, and more replicas would not raise the limits of a pod: remove requestsAboveOne, or set it to Refuse",
+		accept: edits{"spec.sharing.strategy": "MPS", "spec.sharing.requestsAboveOne": "Refuse"},
+		reject: edits{"spec.sharing.strategy": "MPS", "spec.sharing.requestsAboveOne": "Allow"},
+	},
+	{
+		rule:   "spec.sharing rule: mps is for strategy MPS: remove it, or use strategy MPS",
+		accept: withMPS(edits{}),
+		reject: edits{"spec.sharing.mps": map[string]any{}},
+	},
+	{
+		rule:    "spec.sharing.mps.memoryOvercommitPercent minimum",
+		accept:  withMPS(edits{"spec.sharing.mps.memoryOvercommitPercent": 100}),
+		reject:  withMPS(edits{"spec.sharing.mps.memoryOvercommitPercent": 99}),
+		message: "greater than or equal to 100",
+	},
+	{
+		rule:    "spec.sharing.mps.memoryOvercommitPercent maximum",
+		accept:  withMPS(edits{"spec.sharing.mps.memoryOvercommitPercent": 400}),
+		reject:  withMPS(edits{"spec.sharing.mps.memoryOvercommitPercent": 401}),
+		message: "less than or equal to 400",
+	},
+	{
+		rule:    "spec.sharing.mps.activeThreadPercent minimum",
+		accept:  withMPS(edits{"spec.sharing.mps.activeThreadPercent": 1}),
+		reject:  withMPS(edits{"spec.sharing.mps.activeThreadPercent": 0}),
+		message: "greater than or equal to 1",
+	},
+	{
+		rule:    "spec.sharing.mps.activeThreadPercent maximum",
+		accept:  withMPS(edits{"spec.sharing.mps.activeThreadPercent": 100}),
+		reject:  withMPS(edits{"spec.sharing.mps.activeThreadPercent": 101}),
+		message: "less than or equal to 100",
+	},
+	{
+		rule:    "spec.sharing.mps.users enum",
+		accept:  withMPS(edits{"spec.sharing.mps.users": "Single"}),
+		reject:  withMPS(edits{"spec.sharing.mps.users": "None"}),
+		message: `supported values: "Any", "Single"`,
+	},
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
-	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "MPS"}, message: `supported values: "TimeSlicing", "None"`},
-	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "None"`},
+	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "MIG"}, message: `supported values: "TimeSlicing", "MPS", "None"`},
+	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "None"`},
 	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},
 	{rule: "spec.sharing.replicas maximum", accept: edits{"spec.sharing.replicas": 128}, reject: edits{"spec.sharing.replicas": 129}, message: "less than or equal to 128"},
 	{
@@ -526,6 +586,13 @@ func with(base map[string]any, change edits) map[string]any {
 		base[k] = v
 	}
 	return base
+}
+
+// withMPS returns changes that make the strategy MPS.
+func withMPS(more edits) edits {
+	e := edits{"spec.sharing.strategy": "MPS", "spec.sharing.mps": map[string]any{}}
+	maps.Copy(e, more)
+	return e
 }
 
 func whole(change edits) edits {
