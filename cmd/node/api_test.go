@@ -23,6 +23,7 @@ type apiServer struct {
 	patches     int            // number of label patches
 	writes      map[string]int // number of patches of an annotation
 	slices      []string
+	pods        []nodeapi.Pod
 	events      []map[string]any
 	allocatable string
 	refuse      bool // reject events
@@ -130,6 +131,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/"):
 		s.serveSlices(w, r)
+	case r.URL.Path == "/api/v1/pods":
+		_ = json.NewEncoder(w).Encode(map[string]any{"items": s.pods})
 	case r.Method == http.MethodPost:
 		var e map[string]any
 		_ = json.NewDecoder(r.Body).Decode(&e)

@@ -98,6 +98,28 @@ func TestReplicasWaitForMPSDaemons(t *testing.T) {
 		t.Errorf("the labels say %q and %q", strategy, capable)
 	}
 
+	comes := nodeapi.Pod{}
+	comes.Metadata.Namespace, comes.Metadata.Name = "default", "small"
+	comes.Metadata.Annotations = map[string]string{nodecontract.GPUMemoryAnnotation: "1Gi"}
+	comes.Spec.Containers = []nodeapi.Container{{Name: "main"}}
+	comes.Spec.Containers[0].Resources.Limits = map[string]string{resource: "1"}
+	api.change(func() { api.pods = []nodeapi.Pod{comes} })
+	for name, want := range map[string]string{"small": "0=1024M", "large": ""} {
+		if name == "large" {
+			api.change(func() { api.pods[0].Metadata.Annotations[nodecontract.GPUMemoryAnnotation] = "8Gi" })
+		} else {
+			api.change(func() { api.pods[0].Metadata.Annotations[nodecontract.GPUMemoryAnnotation] = "1Gi" })
+		}
+		grant, err := m.kubelet.Admit(t.Context(), name, resource, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		envs := grant.Response.GetEnvs()
+		if envs["CUDA_MPS_PIPE_DIRECTORY"] != "/run/karve/mps/pipe" || envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != want {
+			t.Errorf("%s: %v", name, envs)
+		}
+	}
+
 	d.say(map[string]string{"GPU-a": "its MPS daemon has ended (signal: killed)"})
 	m.eventually("the replicas of one GPU are out", m.allocatable(10))
 	m.eventually("an event and the condition say so", func() bool {

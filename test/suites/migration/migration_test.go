@@ -41,6 +41,7 @@ type recipe struct {
 var recipes = []recipe{
 	{folder: "two-pools", pool: "shared", deployment: "test-gpu-shared", pods: 12, machines: 2, price: 2 * 526_000, stays: "test-gpu"},
 	{folder: "configmap", pool: "g4-shared", deployment: "lab", pods: 4, machines: 2, price: 2 * 526_000},
+	{folder: "mps", pool: "mps-shared", deployment: "serve", pods: 11, machines: 2, price: 2 * 526_000},
 	{folder: "nodeoverlay", pool: "gpu-shared", deployment: "inference", pods: 11, machines: 2, price: 2 * 526_000},
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,7 +97,7 @@ func (m *Machine) Change(change func(*nvmltest.State)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.state)
-	return replace(filepath.Join(m.Node.Dir(), "gpus"), []byte(m.state.String()))
+	return replace(m.stateFile(), []byte(m.state.String()))
 }
 
 // ConfigFile returns the path of the plugins' configuration.
@@ -108,13 +109,53 @@ func (m *Machine) Share(replicas int) error {
 	return replace(m.ConfigFile(), []byte(config))
 }
 
+// ShareWithMPS writes a configuration with the given number of replicas per GPU, shared with MPS.
+func (m *Machine) ShareWithMPS(replicas int) error {
+	config := fmt.Sprintf("version: v1\nsharing:\n  mps:\n    resources:\n    - name: %s\n      replicas: %d\n", Resource, replicas)
+	return replace(m.ConfigFile(), []byte(config))
+}
+
 // Start starts a plugin on the node.
 func (m *Machine) Start(p Plugin) (*kubelet.Process, error) {
-	return m.Node.Run(kubelet.Program{Name: p.Name, Path: p.Path, Args: p.Args, Env: []string{
-		"LD_LIBRARY_PATH=" + m.library,
-		nvmltest.Env + "=" + filepath.Join(m.Node.Dir(), "gpus"),
-		"CONFIG_FILE=" + m.ConfigFile(),
-	}})
+	return m.Node.Run(kubelet.Program{Name: p.Name, Path: p.Path, Args: p.Args, Env: append(m.environment(), "CONFIG_FILE="+m.ConfigFile())})
+}
+
+func (m *Machine) environment() []string {
+	return []string{"LD_LIBRARY_PATH=" + m.library, nvmltest.Env + "=" + m.stateFile(), "MPS_DIR=" + m.MPSDir()}
+}
+
+func (m *Machine) stateFile() string { return filepath.Join(m.Node.Dir(), "gpus") }
+
+// MPSDir returns the directory that the agent, the MPS daemons and containers share.
+func (m *Machine) MPSDir() string { return filepath.Join(m.Node.Dir(), "mps") }
+
+// ComputeMode returns the compute mode of a GPU, with NVML's numbers.
+func (m *Machine) ComputeMode(index int) string {
+	content, err := os.ReadFile(nvmltest.ModeFile(m.stateFile(), index))
+	if err != nil {
+		return "0"
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// StartMPS starts the program that runs MPS daemons, which are fake ones.
+func (m *Machine) StartMPS(ctx context.Context, p Plugin) (*kubelet.Process, error) {
+	root, err := cluster.Root()
+	if err != nil {
+		return nil, err
+	}
+	control, err := kubelet.MPSControl(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(m.Node.Dir(), "driver")
+	if err := os.MkdirAll(bin, 0o750); err != nil {
+		return nil, fmt.Errorf("installing the fake MPS daemon: %w", err)
+	}
+	if err := os.Symlink(control, filepath.Join(bin, "nvidia-cuda-mps-control")); err != nil && !os.IsExist(err) {
+		return nil, fmt.Errorf("installing the fake MPS daemon: %w", err)
+	}
+	return m.Node.Run(kubelet.Program{Name: "mps-daemon", Path: p.Path, Args: []string{"mps-daemon"}, Env: append(m.environment(), "PATH="+bin+":"+os.Getenv("PATH"))})
 }
 
 // Reload tells a plugin to reload its configuration, if it does not do so by itself.

@@ -113,3 +113,39 @@ readOnlyRootFilesystem: true
 runAsUser: 0 # The kubelet's sockets are root's.
 {{- end -}}
 {{- end -}}
+
+{{- /* The image of the containers. */ -}}
+{{- define "karve-node.image" -}}
+{{- with .Values.image -}}
+{{- if not .repository -}}
+{{- fail "image.repository is required (node.image.repository in the chart karve), because Karve publishes no images yet: build and push your own with `make image`, see docs/install.md#1-the-images" -}}
+{{- end -}}
+image: {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+imagePullPolicy: {{ .pullPolicy }}
+{{- end }}
+{{- end -}}
+
+{{- /* The nodes of the pods, and what they tolerate. */ -}}
+{{- define "karve-node.place" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.affinity }}
+affinity:
+  {{- toYaml .Values.affinity | nindent 2 }}
+{{- else if not .Values.nodeSelector }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: # any of them
+      - matchExpressions:
+        - {key: karve.sh/gpunodeclass, operator: Exists}
+      - matchExpressions:
+        - {key: karpenter.k8s.aws/instance-gpu-manufacturer, operator: In, values: [nvidia]}
+      - matchExpressions:
+        - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
+{{- end }}
+tolerations:
+  {{- toYaml .Values.tolerations | nindent 2 }}
+{{- end -}}
