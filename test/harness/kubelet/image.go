@@ -34,7 +34,9 @@ func program(ctx context.Context, root, name string) (string, error) {
 }
 
 // MPSControl builds a fake nvidia-cuda-mps-control and returns its path.
-func MPSControl(ctx context.Context, root string) (string, error) { return program(ctx, root, "mps-control") }
+func MPSControl(ctx context.Context, root string) (string, error) {
+	return program(ctx, root, "mps-control")
+}
 
 // writeImage writes an image with one program, in the format of `docker save`.
 func writeImage(path, program string) error {
