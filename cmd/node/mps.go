@@ -121,7 +121,7 @@ func (a *agent) nobodyHolds(ctx context.Context, uuids map[string]bool) error {
 	}
 	holders, err := a.use.holders.Holders(ctx)
 	if err != nil {
-		return fmt.Errorf("the kubelet does not say which pods hold GPUs whose strategy is to change: %w", err)
+		return &problem{nodecontract.ReasonRefused, fmt.Errorf("the kubelet does not say which pods hold GPUs whose strategy is to change: %w", err)}
 	}
 	var devices []gpu.Device
 	for _, uuid := range slices.Sorted(maps.Keys(uuids)) {

@@ -1,8 +1,8 @@
 package kubelet_test
 
 import (
-	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,8 +28,11 @@ func (w *world) askMPS(uuid, command string) (string, error) {
 	if _, err := fmt.Fprintln(conn, command); err != nil {
 		return "", err
 	}
-	answer, err := bufio.NewReader(conn).ReadString('\n')
-	return strings.TrimSpace(answer), err
+	if err := conn.(*net.UnixConn).CloseWrite(); err != nil { // The daemon answers an unset limit with nothing.
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return strings.TrimSpace(string(answer)), err
 }
 
 // limited waits until the daemon of a GPU has a limit of memory.
