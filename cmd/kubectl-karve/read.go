@@ -39,13 +39,16 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 		pods      []corev1.Pod
 	)
 	agents := map[string]*corev1.Pod{}
-	lists := []client.ObjectList{&nodePools, &classes, &claims, &nodes}
+	lists := []struct {
+		named string
+		list  client.ObjectList
+	}{{"NodePools", &nodePools}, {"GPUNodeClasses", &classes}, {"NodeClaims", &claims}, {"Nodes", &nodes}}
 	errs := make([]error, len(lists)+1)
 	var group sync.WaitGroup
-	for i, list := range lists {
+	for i, l := range lists {
 		group.Go(func() {
-			if err := (bulk{c.Client, c.core}).List(ctx, list); err != nil {
-				errs[i] = fmt.Errorf("listing %T: %w", list, err)
+			if err := (bulk{c.Client, c.core}).List(ctx, l.list); err != nil {
+				errs[i] = fmt.Errorf("listing %s: %w", l.named, err)
 			}
 		})
 	}
@@ -58,7 +61,7 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 			}
 		})
 		if err != nil {
-			errs[len(lists)] = fmt.Errorf("listing %T: %w", &corev1.PodList{}, err)
+			errs[len(lists)] = fmt.Errorf("listing Pods: %w", err)
 		}
 	})
 	group.Wait()

@@ -344,7 +344,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"nodes for programs":    {"nodes -o json", kubeconfig, 0, []string{`"name": "busy"`, `"replicasHeld": 4`}, nil},
 		"nodes in YAML":         {"nodes -o yaml", kubeconfig, 0, []string{"name: busy", "replicasHeld: 4"}, nil},
 		"nodes in XML":          {"nodes -o xml", kubeconfig, 1, nil, []string{"error: --output must be wide, json or yaml, not \"xml\""}},
-		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing *v1.NodeList: forbidden\nerror: listing *v1.PodList: forbidden\n"}},
+		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing Nodes: forbidden\nerror: listing Pods: forbidden\n"}},
 		"top of nothing":        {"top", "", 1, nil, []string{"error: say of what"}},
 		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
 		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json or yaml, not "csv"`}},

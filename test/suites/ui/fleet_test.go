@@ -299,10 +299,10 @@ func TestUnreadClusterHasNoNumbers(t *testing.T) {
 	browser := browse(t)
 	c := &source{note: "you may not get ConfigMap karve-system/karve-catalog, so zones and prices are those of us-east-1"}
 	c.show(fleet(40))
-	c.fails.Store(new(errors.New("listing *v1.NodeList: nodes is forbidden")))
+	c.fails.Store(new(errors.New("listing Nodes: nodes is forbidden")))
 	url := c.serve(t)
 	p := open(t, browser, url+"/#token="+token)
-	p.untilText("banner", "The cluster cannot be read: listing *v1.NodeList: nodes is forbidden")
+	p.untilText("banner", "The cluster cannot be read: listing Nodes: nodes is forbidden")
 	for _, id := range []string{"price", "used", "waiting", "unused", "nodes", "sweep-price"} {
 		if got := p.text(id); got != "–" {
 			t.Errorf("%s of a cluster that was never read is %q", id, got)
