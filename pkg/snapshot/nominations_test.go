@@ -184,7 +184,7 @@ func TestSeats(t *testing.T) {
 			}
 			m := view.Machines[0]
 			m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(launch)
-			if diff := cmp.Diff(c.want, written(snapshot.Seats(&m, pointers(c.pods...), nil))); diff != "" {
+			if diff := cmp.Diff(c.want, written(snapshot.NewSeating(pointers(c.pods...)).Seats(&m, nil, nil))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -197,12 +197,12 @@ func TestSeats(t *testing.T) {
 		m := view.Machines[0]
 		m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(planner.Launch{Pods: []string{"default/x", "default/y"}})
 		pods := []corev1.Pod{Pod("a", small), Pod("b", large), Pod("c", large), Pod("d", large), Pod("e", large)}
-		got := written(snapshot.Seats(&m, pointers(pods...), map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
+		got := written(snapshot.NewSeating(pointers(pods...)).Seats(&m, nil, map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
 		if diff := cmp.Diff("d node", got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-	if seats := snapshot.Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, pointers(Pod("a", small), Pod("b", large)), nil); len(seats) > 0 {
+	if seats := snapshot.NewSeating(pointers(Pod("a", small), Pod("b", large))).Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, nil, nil); len(seats) > 0 {
 		t.Errorf("without a Node there are %d", len(seats))
 	}
 }

@@ -10,55 +10,90 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Seats returns the pending pods to nominate for the Node of a machine when it starts to take pods: for each shape as many as the NodeClaim was launched
-// for, the oldest first. Pods that run on the Node or are nominated for it count as part of that number. pods are the pending pods and those on the Node. written has the
-// nodes of recent nominations that pods may not show yet. If all pending pods have the same shape, Seats returns none, because any of them may go to any
-// node. It also returns none for pods with an affinity that selects namespaces by labels, because their shape is unknown without the namespaces.
-func Seats(m *Machine, pods []*corev1.Pod, written map[types.UID]string) []Nomination {
-	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
-	if m.Node == nil || len(planned) == 0 {
-		return nil
-	}
-	shapes := (&Cluster{}).shapes()
-	var waiting []*corev1.Pod
+// Seating has pods of one reading of the cluster, the pending ones ready to be nominated for the Nodes that start to take pods. Thousands of pods may wait for
+// hundreds of Nodes, so it looks at each pod once. It is not safe for concurrent use.
+type Seating struct {
+	shapes *shapes
+	// waiting has the pods that have no Node and no nomination, by their shape, the oldest first.
+	waiting map[string][]*corev1.Pod
+	// on has the pods that are on a Node or nominated for it, by its name.
+	on map[string][]*corev1.Pod
+	// pending has the pods of waiting by their UID.
+	pending map[types.UID]*corev1.Pod
+	// alike says that all pending pods have the same shape.
+	alike bool
+}
+
+// NewSeating returns the seating of pods, among them all pending ones.
+func NewSeating(pods []*corev1.Pod) *Seating {
+	s := &Seating{shapes: (&Cluster{}).shapes(), waiting: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
-		node := cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, written[pod.UID])
-		switch {
-		case node == m.Node.Name:
-			if IsWorkload(pod) && mentionsGPU(pod) {
-				planned[shapes.of(pod).short]--
-			}
-		case Waits(pod) && node == "":
-			waiting = append(waiting, pod)
+		if !mentionsGPU(pod) {
+			continue
 		}
-		if len(kinds) < 2 && pod.Spec.NodeName == "" && mentionsGPU(pod) { // It takes time to tell shapes apart, and thousands of pods may wait.
-			kinds[shapes.of(pod).short] = true
+		if node := pod.Spec.NodeName; node != "" {
+			s.on[node] = append(s.on[node], pod)
+			continue
+		}
+		shape := s.shapes.of(pod).short
+		kinds[shape] = true
+		if node := pod.Status.NominatedNodeName; node != "" {
+			s.on[node] = append(s.on[node], pod)
+		} else if Waits(pod) {
+			s.waiting[shape] = append(s.waiting[shape], pod)
+			s.pending[pod.UID] = pod
 		}
 	}
-	if len(kinds) < 2 {
+	for _, of := range s.waiting {
+		slices.SortFunc(of, older)
+	}
+	s.alike = len(kinds) < 2
+	return s
+}
+
+// older compares pods by their age, the oldest first.
+func older(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), comparePods(a, b))
+}
+
+// Seats returns the pending pods to nominate for the Node of a machine when it starts to take pods: for each shape as many as the NodeClaim was launched
+// for, the oldest first. Pods on the Node and pods that are nominated for it count as part of that number. more are pods on the Node that the seating does not have.
+// written has the nodes of recent nominations that the pending pods may not show yet. If all pending pods have the same shape, Seats returns none, because any of them may go to any
+// node. It also returns none for pods with an affinity that selects namespaces by labels, because their shape is unknown without the namespaces.
+func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]string) []Nomination {
+	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
+	if m.Node == nil || len(planned) == 0 || s.alike {
 		return nil
 	}
-	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
+	seated := func(pod *corev1.Pod) {
+		if IsWorkload(pod) && mentionsGPU(pod) {
+			planned[s.shapes.of(pod).short]--
 		}
-		return comparePods(a, b)
-	})
-	left := 0
-	for _, n := range planned {
-		left += max(0, n)
+	}
+	for _, pod := range more {
+		seated(pod)
+	}
+	for _, pod := range s.on[m.Node.Name] {
+		seated(pod)
+	}
+	for uid, node := range written {
+		if pod := s.pending[uid]; pod != nil && node == m.Node.Name {
+			seated(pod)
+		}
 	}
 	var seats []Nomination
-	for _, pod := range waiting {
-		if left == 0 {
-			break
-		}
-		if key := shapes.of(pod).short; planned[key] > 0 {
-			planned[key]--
-			left--
-			seats = append(seats, Nomination{pod, m.Node.Name})
+	for shape, left := range planned {
+		for _, pod := range s.waiting[shape] {
+			if left <= 0 {
+				break
+			}
+			if written[pod.UID] == "" {
+				left--
+				seats = append(seats, Nomination{pod, m.Node.Name})
+			}
 		}
 	}
+	slices.SortFunc(seats, func(a, b Nomination) int { return older(a.Pod, b.Pod) })
 	return seats
 }

@@ -357,7 +357,7 @@ func (w *fakeCluster) seat(claim *karpv1.NodeClaim) {
 	if err := w.List(w.t.Context(), &pods); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, n := range snapshot.Seats(m, pointers(pods.Items), nil) {
+	for _, n := range snapshot.NewSeating(pointers(pods.Items)).Seats(m, nil, nil) {
 		w.nominate(n.Pod.Name, n.Node)
 	}
 }

@@ -59,6 +59,10 @@ type Controller struct {
 	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the same
 	// pods.
 	nominated map[types.UID]nominated
+	// index and seating are of the last reading of the pods, which was at that time.
+	index   *snapshot.Index
+	seating *snapshot.Seating
+	read    time.Time
 }
 
 type nominated struct {
@@ -68,6 +72,9 @@ type nominated struct {
 
 // cacheLag is how long the cache of a busy controller may not show what was written.
 const cacheLag = 5 * time.Second
+
+// readingAge is how old a reading of the pods may be that machines are filled from. Hundreds of machines may start within a minute, while thousands of pods wait.
+const readingAge = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
@@ -225,18 +232,22 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	if !c.Nominations {
 		return nil
 	}
-	cluster, err := c.Gatherer.Cluster(ctx)
-	if err != nil {
-		return fmt.Errorf("reading the pods: %w", err)
+	now := c.Clock.Now()
+	if c.seating == nil || now.Sub(c.read) > readingAge {
+		cluster, err := c.Gatherer.Cluster(ctx)
+		if err != nil {
+			return fmt.Errorf("reading the pods: %w", err)
+		}
+		c.index, c.read = cluster.Indexed(), now
+		c.seating = snapshot.NewSeating(c.index.Pending())
 	}
-	index := cluster.Indexed()
-	_, pods := index.Node(m.Node.Name)
-	now, written := c.Clock.Now(), map[types.UID]string{}
+	_, pods := c.index.Node(m.Node.Name)
+	written := map[types.UID]string{}
 	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.Sub(n.at) > cacheLag })
 	for pod, n := range c.nominated {
 		written[pod] = n.node
 	}
-	seats := snapshot.Seats(m, slices.Concat(index.Pending(), pods), written)
+	seats := c.seating.Seats(m, pods, written)
 	for _, n := range seats {
 		c.nominated[n.Pod.UID] = nominated{n.Node, now}
 	}
