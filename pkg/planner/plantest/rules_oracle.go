@@ -37,10 +37,12 @@ type ruled struct {
 	all    bool
 	most   int
 	price  planner.MicroUSD
+	// enough reports whether nothing better can be found.
+	enough func() bool
 }
 
 func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *ruled {
-	o := &ruled{snapshot: s, free: s, oracle: oracle{snapshot: s}, most: -1, price: math.MaxInt64}
+	o := &ruled{snapshot: s, free: s, oracle: oracle{snapshot: s}, most: -1, price: math.MaxInt64, enough: func() bool { return false }}
 	o.free.Rules = nil
 	for _, n := range s.Nodes {
 		o.oracle.nodes = append(o.oracle.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
@@ -61,7 +63,10 @@ func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *rule
 
 func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 	left := len(o.pods) - k
-	if placed+left < o.most || placed+left == o.most && price >= o.price {
+	if placed+left < o.most || placed+left == o.most && price >= o.price || o.enough() {
+		return
+	}
+	if k > 0 && o.at[k-1] >= 0 && o.broken(k) {
 		return
 	}
 	if k == len(o.pods) {
@@ -86,6 +91,80 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 		o.at[k] = -1
 		o.part(k+1, placed, price)
 	}
+}
+
+// broken reports whether the first k pods break a rule that the others cannot mend.
+func (o *ruled) broken(k int) bool {
+	for i, r := range o.snapshot.Rules {
+		here := o.domain(r, k-1)
+		if here < 0 || r.Kind == planner.Together {
+			continue
+		}
+		counted, asking, both := map[int]int64{}, map[int]int64{}, map[int]int64{}
+		for j := range k {
+			d := o.domain(r, j)
+			asks := slices.Contains(r.Classes, o.class[j]) && !slices.ContainsFunc(o.snapshot.Classes[o.class[j]].Preferences, func(w planner.Preference) bool { return w.Rule == i })
+			counts := slices.Contains(r.Counted, o.class[j])
+			counted[d], asking[d] = counted[d]+one(counts), asking[d]+one(asks)
+			both[d] += one(asks && counts)
+		}
+		if r.Kind == planner.Apart && asking[here] > 0 && counted[here] > 0 && (asking[here] > 1 || counted[here] > 1 || both[here] == 0) {
+			return true
+		}
+		if r.Kind == planner.Spread && asking[here] > 0 && o.missing(r, here, counted) > int64(len(o.pods)-k) {
+			return true
+		}
+	}
+	return false
+}
+
+// missing returns how many more pods other domains need at least, so that a domain does not have too many.
+func (o *ruled) missing(r planner.Rule, here int, counted map[int]int64) int64 {
+	has := func(d int) int64 {
+		if d < len(r.Present) {
+			return r.Present[d] + counted[d]
+		}
+		return counted[d]
+	}
+	if r.Topology == planner.PerNode {
+		return (has(here) - r.MaxSkew) * int64(len(o.pods)+1)
+	}
+	sum, eligible := int64(0), 0
+	for d := range o.snapshot.Topologies[r.Topology].Domains {
+		if r.Eligible == nil || slices.Contains(r.Eligible, d) {
+			eligible++
+			sum += max(0, has(here)-r.MaxSkew-has(d))
+		}
+	}
+	if int64(eligible) < r.MinDomains {
+		return (has(here) - r.MaxSkew) * int64(len(o.pods)+1)
+	}
+	return sum
+}
+
+func one(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// domain returns the domain of the place of a pod, and -1 if it has none.
+func (o *ruled) domain(r planner.Rule, pod int) int {
+	at := o.at[pod]
+	if at < 0 || r.Topology == planner.PerNode {
+		return at
+	}
+	var domains []int
+	if at < len(o.snapshot.Nodes) {
+		domains = o.snapshot.Nodes[at].Domains
+	} else {
+		domains = o.snapshot.Offerings[o.oracle.bought[at-len(o.snapshot.Nodes)].offering].Domains
+	}
+	if r.Topology < len(domains) {
+		return domains[r.Topology]
+	}
+	return -1
 }
 
 func (o *ruled) toNodes(k, from, placed int, price planner.MicroUSD) {

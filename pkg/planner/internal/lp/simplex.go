@@ -32,7 +32,9 @@ type Simplex struct {
 
 // column is a variable with its nonzero coefficients.
 type column struct {
-	price        float64
+	price float64
+	// scale is what gains of the column are relative to. It is 0 if that is the price.
+	scale        float64
 	most         float64 // +Inf if there is no bound
 	rows         []int32
 	coefficients []float64
@@ -88,7 +90,7 @@ func (s *Simplex) Clone() Simplex {
 	return c
 }
 
-// AddColumn adds a column at amount 0 and returns its index. With a price of 0 it stays there. The column owns the slices.
+// AddColumn adds a column at amount 0 and returns its index. With a price of 0 it stays there unless it has a scale. The column owns the slices.
 func (s *Simplex) AddColumn(price, most float64, rows []int32, coefficients []float64) int {
 	s.columns = append(s.columns, column{price: price, most: most, rows: rows, coefficients: coefficients, at: empty})
 	return len(s.columns) - 1
@@ -143,6 +145,9 @@ func (s *Simplex) Rows() int { return len(s.demand) }
 
 // SetPrice changes the price of a column.
 func (s *Simplex) SetPrice(column int, price float64) { s.columns[column].price = price }
+
+// SetScale sets what gains of a column without a price are relative to.
+func (s *Simplex) SetScale(column int, scale float64) { s.columns[column].scale = scale }
 
 // SetMost changes the bound of a column. If the column is not at amount 0, all columns go there, which has to satisfy all rows.
 func (s *Simplex) SetMost(column int, most float64) {
@@ -213,20 +218,24 @@ func (s *Simplex) Solve(most int, stopped func() bool) (pivots int) {
 	return pivots
 }
 
-// entering returns the column with the greatest gain relative to its price, or if there is none the surplus of the row with the least dual: it costs more to
+// entering returns the column with the greatest gain relative to its price or scale, or if there is none the surplus of the row with the least dual: it costs more to
 // cover the demand of such a row exactly than to cover more. ok is false if nothing reduces the cost.
 func (s *Simplex) entering() (enter int, ok bool) {
 	gain := leastGain
 	for j := range s.columns {
 		c := &s.columns[j]
-		if c.at >= 0 || c.most == 0 || c.price == 0 {
+		if c.at >= 0 || c.most == 0 || c.price == 0 && c.scale == 0 {
 			continue
 		}
 		v := c.in(s.duals)
 		if (v > c.price) == (c.at == full) {
 			continue
 		}
-		if g := math.Abs(v/c.price - 1); g > gain {
+		g := math.Abs(v/c.price - 1)
+		if c.scale > 0 {
+			g = math.Abs(v-c.price) / c.scale
+		}
+		if g > gain {
 			enter, gain, ok = j, g, true
 		}
 	}

@@ -96,6 +96,11 @@ func (c *Capacity) covers(o *Capacity) bool {
 	return true
 }
 
+// Equals reports whether two machines hold the same loads.
+func (c *Capacity) Equals(o *Capacity) bool {
+	return c.Free == o.Free && slices.Equal(c.Gpus, o.Gpus) && slices.Equal(c.Quotas, o.Quotas) && slices.Equal(c.Fits, o.Fits)
+}
+
 // Room is what is left on a machine while it is filled.
 type Room struct {
 	free   amount.Vector

@@ -9,13 +9,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Machine prices one offer: it finds the most valuable load of a machine.
+// Machine prices one offer or node: it finds the most valuable load of a machine.
 type Machine struct {
 	Knapsack *Knapsack
 	GPUs     *gpuRelaxation
 }
 
-// Priced is the result of pricing one offer: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is below the
+// Priced is the result of pricing one machine: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is below the
 // floor only if that was known without a search. If no load is known to attain the bound, Mixture is a fractional load that does.
 type Priced struct {
 	Value, Upper int64
@@ -146,30 +146,33 @@ func scale(mixture []float64, values []int64, to int64) {
 	}
 }
 
-// Oracle prices all offers of a problem. Its results stay valid until it prices again.
+// Oracle prices several machines of a problem. Its results stay valid until it prices again.
 type Oracle struct {
-	Machines []Machine // by offer
+	Machines []Machine
 	found    []Priced
 	// combinations are scratch space of the two workers.
 	combinations [2]Combination
 }
 
-// NewOracle returns the oracle of a problem.
-func NewOracle(p *pack.Problem) *Oracle {
+// NewOracle returns the oracle of machines with the given capacities.
+func NewOracle(p *pack.Problem, machines []*pack.Capacity) *Oracle {
 	o := &Oracle{}
-	for t := range p.Offers {
-		k := NewKnapsack(p, &p.Offers[t].Capacity)
+	for _, c := range machines {
+		k := NewKnapsack(p, c)
 		o.Machines = append(o.Machines, Machine{k, NewGPURelaxation(p, k)})
 	}
 	return o
 }
 
-// Price prices all offers, each with its own floor. A second worker prices some of the offers if it starts in time. The results do not depend on that, and are
-// valid until the next call. Once the search has to end, the remaining offers get only a rough bound.
+// Price prices all machines, each with its own floor. A second worker prices some of them if it starts in time. The results do not depend on that, and are
+// valid until the next call. Once the search has to end, the remaining machines get only a rough bound.
 func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, limit Effort, floor func(t int) int64) []Priced {
 	o.found = slices.Grow(o.found[:0], len(o.Machines))[:len(o.Machines)]
 	clear(o.found)
 	out := o.found
+	if len(out) == 0 {
+		return out
+	}
 	var next atomic.Int64
 	var rest sync.WaitGroup
 	rest.Add(len(out))

@@ -131,10 +131,12 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 				asked[t] += int64(g.surcharge[t])
 			}
 			found := h.state.ctx.PriceAll(g.Values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
-			_, c := h.state.ctx.farley(g.Values, p.placed, found, asked)
+			nodes := h.state.ctx.priceHosts(g, g.Values, p.placed, branchEffort, branchPart)
+			_, c := h.state.ctx.farley(g.Values, p.placed, found, nodes, asked)
 			h.draw(c, p.placed)
-			moved := h.learn(g, found)
+			moved := h.learn(g, found, nodes)
 			h.state.ctx.AddColumns(t.whole, found)
+			addHostColumns(t.whole, nodes)
 			if !c.kept(numbers) {
 				return true
 			}

@@ -104,7 +104,7 @@ func (h *dual) next(t *branching, until int64) *branch {
 
 func (h *dual) beginBranching() *branching {
 	t := &branching{
-		proof:  proof{demand: h.proof.demand, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
+		proof:  proof{demand: h.proof.demand, launched: h.proof.launched, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
 		root:   &branch{least: make([]int64, len(h.state.ctx.Problem.Offers)), most: make([]int64, len(h.state.ctx.Problem.Offers))},
 		closed: math.MaxInt64,
 	}
@@ -184,7 +184,8 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 			values = halfway(values, b.steady)
 		}
 		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
-		_, c := h.state.ctx.farley(values, p.placed, found, prices)
+		nodes := h.state.ctx.priceHosts(g, values, p.placed, branchEffort, branchPart)
+		_, c := h.state.ctx.farley(values, p.placed, found, nodes, prices)
 		h.draw(c, p.placed)
 		if bound := amount.Saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
 			b.bound, b.covers, b.steady = bound, append(p.demanding(), c), slices.Clone(values)
@@ -192,7 +193,7 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 		if b.bound >= h.state.best.cost(h.state.ctx.Problem).Price {
 			return true, false
 		}
-		moved := h.learn(g, found)
+		moved := h.learn(g, found, nodes)
 		if !moved && !between {
 			return false, false
 		}
@@ -212,7 +213,7 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 func (h *dual) counting(p *proof, g *Master, prices []int64) []int64 {
 	out := slices.Clone(prices)
 	for i := len(p.cuts); i < len(g.cuts); i++ {
-		y := int64(min(max(0, g.LP.Duals()[len(g.rows)+i]), float64(planner.MaxPrice)))
+		y := int64(min(max(0, g.LP.Duals()[g.firstCut+i]), float64(planner.MaxPrice)))
 		for t, serves := range g.cuts[i].serves {
 			if serves {
 				out[t] = max(1, out[t]-int64(g.cuts[i].sign)*y)

@@ -20,14 +20,12 @@ var columnEfforts = []pricing.Effort{{Steps: 60}, {Steps: 600, Parts: 60}, {Step
 // everything after it.
 const mostCare = 100_000
 
-// columns solves the relaxation for the pods that no node takes, by column generation. It spends at most the budget, which is a part of the slice of the
-// round.
+// columns solves the relaxation by column generation. It spends at most the budget, which is a part of the slice of the round.
 func (h *primal) columns(slice, budget int64) {
 	if h.state.g == nil {
-		h.state.g = NewMaster(h.state.ctx.Problem, h.state.base.Left)
-		for _, x := range h.state.best.Machines {
-			h.state.g.add(column(x))
-		}
+		h.state.g = &Master{known: map[string]bool{}}
+		h.state.ctx.begin(h.state.g, h.state.base.Left, h.state.base)
+		h.state.addPlan(h.state.g)
 		h.state.ctx.reoptimise(h.state.g)
 	} else if h.ready {
 		// The proof may have found columns since.
@@ -35,7 +33,9 @@ func (h *primal) columns(slice, budget int64) {
 	}
 	for level, until := 0, h.state.ctx.Effort.Left-budget; !h.ready && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done(); {
 		found := h.state.ctx.PriceAll(h.state.g.Values, h.state.base.Left, columnEfforts[level], func(t int) int64 { return Above(h.state.ctx.Problem.Offers[t].Price, 10_000) })
-		if h.state.ctx.AddColumns(h.state.g, found) {
+		fresh := h.state.ctx.AddColumns(h.state.g, found)
+		nodes := h.state.ctx.priceHosts(h.state.g, h.state.g.Values, h.state.base.Left, columnEfforts[level], 10_000)
+		if addHostColumns(h.state.g, nodes) || fresh {
 			h.state.ctx.reoptimise(h.state.g)
 			level = 0
 			continue
@@ -46,6 +46,31 @@ func (h *primal) columns(slice, budget int64) {
 		}
 		h.ready = level == len(columnEfforts)
 	}
+}
+
+// addPlan adds the loads of the best plan as columns.
+func (h *state) addPlan(g *Master) {
+	for _, x := range h.best.Machines {
+		g.add(column(x))
+	}
+	for at := range h.ctx.hosts {
+		for _, i := range h.ctx.hosts[at].nodes {
+			if l := h.best.onNodes[i]; !l.Empty() {
+				g.add(onHost(at, l))
+			}
+		}
+	}
+}
+
+// addHostColumns adds the loads that were found for hosts as columns, and reports whether any was new.
+func addHostColumns(g *Master, found []pricing.Priced) bool {
+	fresh := false
+	for h := range found {
+		for _, l := range found[h].Loads {
+			fresh = g.add(onHost(h, l)) || fresh
+		}
+	}
+	return fresh
 }
 
 // AddColumns adds the loads that were found as columns, and reports whether any was new.
@@ -63,15 +88,18 @@ func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
 
 // reoptimise solves the relaxation with its current columns and returns the number of pivots.
 func (m *Context) reoptimise(g *Master) (pivots int) {
-	n := int64(len(g.rows))
+	n := int64(len(g.rows) + g.freeHosts())
 	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
 	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
 	return pivots
 }
 
-// launchColumn buys machines loaded as in a column, as far as there are unplaced pods and the limits allow, and reports whether it bought any. If too few pods
+// launchColumn buys machines loaded as in a column, or loads nodes so, as far as there are unplaced pods and the limits allow, and reports whether it bought any. If too few pods
 // are left for a load, or if a column was reduced before, GPUs must be assigned again, which may fail.
 func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amount.Usage) bool {
+	if at, ok := c.host(); ok {
+		return m.occupy(s, at, c.Load, times)
+	}
 	bought, o := false, &m.Problem.Offers[c.Offer]
 	for ; times > 0 && limits[o.Pool].Admits(o.Uses); times-- {
 		l, whole := c.Load, c.Load.Under(s.Left)
@@ -94,7 +122,7 @@ func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amou
 func (h *state) residual(g *Master, s *Solution) *Master {
 	next := h.ctx.residuals[0]
 	h.ctx.residuals[0], h.ctx.residuals[1] = h.ctx.residuals[1], next
-	next.begin(h.ctx.Problem, s.Left)
+	h.ctx.begin(next, s.Left, s)
 	next.expect(len(g.columns))
 	for _, c := range g.columns {
 		if c.Load.Under(s.Left) {

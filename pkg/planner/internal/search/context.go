@@ -13,12 +13,15 @@ import (
 
 // Context holds the shared state of the heuristics for several shapes.
 type Context struct {
-	Problem       *pack.Problem
-	Effort        *effort.Budget
-	alone         []int64 // the price of one pod of each shape on a machine that is full of this shape, in units of 1/pricing.Scale
-	oracle        *pricing.Oracle
+	Problem *pack.Problem
+	Effort  *effort.Budget
+	alone   []int64 // the price of one pod of each shape on a machine that is full of this shape, in units of 1/pricing.Scale
+	oracle  *pricing.Oracle
+	// NodeKnapsacks are by node. Equal nodes share one.
 	NodeKnapsacks []*pricing.Knapsack
-	byPrice       []int // the offers, the cheapest first
+	hosts         []host
+	hostOracle    *pricing.Oracle // by host
+	byPrice       []int           // the offers, the cheapest first
 	room          pack.Room
 	rebuy         Repair
 	// residuals are the relaxations of dives, the one that was used last at the end.
@@ -27,7 +30,11 @@ type Context struct {
 
 // NewContext returns what the searches of a problem share.
 func NewContext(p *pack.Problem, e *effort.Budget) *Context {
-	m := &Context{Problem: p, Effort: e, oracle: pricing.NewOracle(p), alone: make([]int64, len(p.Shapes)), room: pack.Room{Ledger: pack.NewLedger(p)}}
+	offers := make([]*pack.Capacity, len(p.Offers))
+	for t := range offers {
+		offers[t] = &p.Offers[t].Capacity
+	}
+	m := &Context{Problem: p, Effort: e, oracle: pricing.NewOracle(p, offers), alone: make([]int64, len(p.Shapes)), room: pack.Room{Ledger: pack.NewLedger(p)}}
 	for i := range m.residuals {
 		m.residuals[i] = &Master{known: map[string]bool{}}
 	}
@@ -35,9 +42,6 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 		m.byPrice = append(m.byPrice, t)
 	}
 	slices.SortStableFunc(m.byPrice, func(a, b int) int { return cmp.Compare(p.Offers[a].Price, p.Offers[b].Price) })
-	for i := range p.Nodes {
-		m.NodeKnapsacks = append(m.NodeKnapsacks, pricing.NewKnapsack(p, &p.Nodes[i].Capacity))
-	}
 	for k := range p.Shapes {
 		m.alone[k] = p.Worthiest
 		for t := range p.Offers {
@@ -46,6 +50,7 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 			}
 		}
 	}
+	m.addHosts(p)
 	return m
 }
 
@@ -91,15 +96,29 @@ func (m *Context) ChoiceValues(duals []int64) []int64 {
 	return out
 }
 
-// fill puts unplaced pods on the nodes, the fullest node first, each with its most valuable load.
+// fill puts unplaced pods on the nodes without pods, the fullest node first, each with its most valuable load.
 func (m *Context) fill(s *Solution, values []int64) {
+	m.fillIf(s, values, func(*host) bool { return true })
+}
+
+// fillIf is fill for the nodes of some hosts.
+func (m *Context) fillIf(s *Solution, values []int64, wanted func(*host) bool) {
+	is := make([]bool, len(m.Problem.Nodes))
+	for h := range m.hosts {
+		for _, i := range m.hosts[h].nodes {
+			is[i] = wanted(&m.hosts[h])
+		}
+	}
 	for i, k := range m.NodeKnapsacks {
 		if s.Left.Empty() {
 			return
 		}
+		if !is[i] || !s.onNodes[i].Empty() {
+			continue
+		}
 		k.Price(values, s.Left)
 		if v, _ := k.Search(s.Left, 200, 0); v > 0 {
-			s.onNodes[i].Add(k.Best, 1)
+			s.onNodes[i] = slices.Clone(k.Best)
 			s.Left.Add(k.Best, -1)
 		}
 	}

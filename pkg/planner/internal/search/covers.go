@@ -52,12 +52,7 @@ func (h *dual) each(value func(k int) int64) []int64 {
 // cover returns the cover of the given worths.
 func (h *dual) cover(values []int64, at pack.Load, limit pricing.Effort) cover {
 	c := cover{values: values, need: pack.Worth(values, at)}
-	for _, k := range h.state.ctx.NodeKnapsacks {
-		root := k.Price(values, at)
-		_, upper := k.Search(at, nodeSteps, 0)
-		c.nodes = append(c.nodes, min(root, upper))
-		c.need -= min(root, upper)
-	}
+	c.subtract(h.state.ctx, h.state.ctx.priceHosts(nil, values, at, hostEffort, 0))
 	found := h.state.ctx.PriceAll(values, at, limit, func(int) int64 { return 0 })
 	for t := range found {
 		c.most = append(c.most, min(found[t].Upper, max(0, c.need)))

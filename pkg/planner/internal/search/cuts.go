@@ -108,7 +108,7 @@ func (g *group) offers() int {
 // tighten adds cuts to the relaxation of a proof where it launches too few machines, as fractions.
 func (h *dual) tighten(p *proof, g *Master) {
 	if p.groups == nil {
-		p.groups = h.groups(p.demand)
+		p.groups = h.groups(p.launched)
 	}
 	for _, c := range p.cuts {
 		g.require(c.row())
@@ -245,7 +245,7 @@ func (h *dual) cheapest(g *group) float64 {
 func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
-		out[i] = int64(min(max(0, g.LP.Duals()[len(g.rows)+i]), float64(h.state.ctx.Problem.Dearest())))
+		out[i] = int64(min(max(0, g.LP.Duals()[g.firstCut+i]), float64(h.state.ctx.Problem.Dearest())))
 	}
 	return out
 }

@@ -36,7 +36,7 @@ func (h *primal) dive(slice int64) {
 func (h *state) diveFrom(g *Master, slice int64) {
 	s, limits := h.base.clone(), slices.Clone(h.ctx.Problem.Limits)
 	until := h.ctx.Effort.Left - slice
-	for range maxDives {
+	for range maxDives + g.freeHosts() {
 		values := h.ctx.ChoiceValues(g.Values)
 		if h.ctx.Effort.Left <= until || h.ctx.Effort.Done() || !h.choose(g, s, limits) {
 			return
@@ -45,9 +45,10 @@ func (h *state) diveFrom(g *Master, slice int64) {
 		if room.Left == 0 && room.Price <= 0 {
 			return
 		}
+		done := s.clone()
+		h.ctx.settle(done, values)
 		t := NewRepair(h.ctx, values, slices.Clone(limits), diveSteps, room)
-		if t.Run(s.Left) {
-			done := s.clone()
+		if t.Run(done.Left) {
 			done.Machines, done.Left = slices.Concat(s.Machines, t.Kept), t.Left
 			h.pool.machines(t.Kept)
 			h.ctx.downsize(done)
@@ -75,7 +76,9 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 	for range diveRounds {
 		found := h.ctx.PriceAll(g.Values, s.Left, pricing.Effort{Steps: diveSteps}, func(t int) int64 { return Above(h.ctx.Problem.Offers[t].Price, 1000) })
 		h.pool.found(found)
-		if !h.ctx.AddColumns(g, found) {
+		fresh := h.ctx.AddColumns(g, found)
+		nodes := h.ctx.priceHosts(g, g.Values, s.Left, pricing.Effort{Steps: diveSteps}, 1000)
+		if !addHostColumns(g, nodes) && !fresh {
 			break
 		}
 		h.ctx.reoptimise(g)
@@ -88,7 +91,7 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 func (h *state) choose(g *Master, s *Solution, limits []amount.Usage) bool {
 	whole, parts := g.whole()
 	if len(whole) == 0 && len(parts) > 0 {
-		whole = map[int]int32{parts[0]: 1}
+		whole[parts[0]] = 1
 	}
 	bought := false
 	for c := range g.columns {

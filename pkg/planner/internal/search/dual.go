@@ -115,9 +115,10 @@ func (h *dual) renew() {
 // begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource. It is
 // fast and is never cut short, so that a search that is cut short has a bound too.
 func (h *dual) begin() {
-	h.proof = &proof{demand: h.launched(), placed: placed(h.state.ctx.Problem, h.state.best)}
+	all := h.launched(func(*host) bool { return true })
+	h.proof = &proof{launched: all, demand: h.launched(func(x *host) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}
 	h.state.bound, h.shown, h.state.cuts = 0, nil, nil
-	for k, n := range h.proof.demand {
+	for k, n := range h.proof.launched {
 		if n == 0 {
 			continue
 		}
@@ -129,18 +130,25 @@ func (h *dual) begin() {
 	prices, _ := h.chargeCuts(h.proof, nil)
 	for _, values := range h.measures(at) {
 		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
-		if bound, c := h.state.ctx.farley(values, at, found, prices); bound > h.state.bound {
+		nodes := h.state.ctx.priceHosts(nil, values, at, hostEffort, 0)
+		if bound, c := h.state.ctx.farley(values, at, found, nodes, prices); bound > h.state.bound {
 			h.state.bound, h.shown = bound, &branch{covers: []cover{c}}
 		}
 	}
 }
 
-// launched returns the minimum number of pods of each shape on launched machines in any plan that places the same pods as the best one.
-func (h *dual) launched() pack.Load {
+// launched returns the minimum number of pods of each shape that are not on nodes of the given hosts, in any plan that places the same pods as the best one.
+func (h *dual) launched(full func(*host) bool) pack.Load {
 	rest := placed(h.state.ctx.Problem, h.state.best)
-	for k := range rest {
-		for i := range h.state.ctx.Problem.Nodes {
-			rest[k] = max(0, rest[k]-h.state.ctx.Problem.Nodes[i].Fits[k])
+	for at := range h.state.ctx.hosts {
+		x := &h.state.ctx.hosts[at]
+		if !full(x) {
+			continue
+		}
+		for _, i := range x.nodes {
+			for k := range rest {
+				rest[k] = max(0, rest[k]-h.state.ctx.Problem.Nodes[i].Fits[k])
+			}
 		}
 	}
 	return rest

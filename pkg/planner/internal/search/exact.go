@@ -153,7 +153,7 @@ func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 	d := l.states - 1
 	for i := range p.Nodes {
 		a := layers[i][d]
-		s.onNodes[i].Add(l.loads[a], 1)
+		s.onNodes[i] = l.loads[a]
 		d -= a
 	}
 	left := make(pack.Load, len(p.Shapes))

@@ -12,9 +12,10 @@ import (
 // Composed returns the first plan of a snapshot, and the plan that the restricted master composes from the columns.
 func Composed(s planner.Snapshot) (first, composed planner.Plan) {
 	p := pack.Compile(s)
-	h := &primal{state: state{ctx: NewContext(p, effort.New(1<<30, nil)), base: newSolution(p), pool: &columnPool{}}}
-	h.state.ctx.fill(h.state.base, h.state.ctx.alone)
+	h := &primal{state: state{ctx: NewContext(p, effort.New(1<<30, nil)), pool: &columnPool{}}}
+	h.state.base = h.state.ctx.base()
 	h.state.best = h.state.base.clone()
+	h.state.ctx.fill(h.state.best, h.state.ctx.alone)
 	h.state.ctx.Buy(h.state.best, h.state.ctx.alone, slices.Clone(p.Limits))
 	first = PlanOf(p, h.state.best)
 	h.columns(1<<20, 1<<20)

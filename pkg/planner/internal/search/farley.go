@@ -9,17 +9,11 @@ import (
 )
 
 // farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods. If the pods are worth V together, the nodes hold at most
-// U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
+// U of it by nodes, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
 // prices[t]/found[t].Upper for each unit of it.
-func (m *Context) farley(values []int64, placed pack.Load, found []pricing.Priced, prices []int64) (int64, cover) {
+func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, prices []int64) (int64, cover) {
 	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}
-	for _, k := range m.NodeKnapsacks {
-		root := k.Price(values, placed)
-		_, upper := k.Search(placed, nodeSteps, 0)
-		c.nodes = append(c.nodes, min(root, upper))
-		c.need -= min(root, upper)
-		m.Effort.Spend(pricing.PriceCost + nodeSteps - int64(max(0, k.Steps)))
-	}
+	c.subtract(m, nodes)
 	best := -1
 	for t := range found {
 		c.most = append(c.most, found[t].Upper)
@@ -33,8 +27,19 @@ func (m *Context) farley(values []int64, placed pack.Load, found []pricing.Price
 	return amount.MulDivUp(c.need, prices[best], found[best].Upper), c
 }
 
-// nodeSteps bounds the search for the most valuable load of one node.
-const nodeSteps = 60
+// subtract subtracts what the nodes hold at most from what the launched machines must hold.
+func (c *cover) subtract(m *Context, hosts []pricing.Priced) {
+	c.nodes = make([]int64, len(m.Problem.Nodes))
+	for h := range hosts {
+		for _, i := range m.hosts[h].nodes {
+			c.nodes[i] = hosts[h].Upper
+			c.need -= hosts[h].Upper
+		}
+	}
+}
+
+// hostEffort is the pricing effort for nodes, for covers that come from no relaxation.
+var hostEffort = pricing.Effort{Steps: 60}
 
 // Above returns a price plus 1/part of it, in units of 1/pricing.Scale.
 func Above(price, part int64) int64 {

@@ -11,11 +11,17 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// column is a pattern: an offer and a load for one machine of it.
+// column is a pattern: an offer and a load for one machine of it, or a host and a load for one of its nodes.
 type column struct {
-	Offer int
+	Offer int // -1-h for a node of host h
 	Load  pack.Load
 }
+
+// onHost returns a column for a node of a host.
+func onHost(h int, l pack.Load) column { return column{-1 - h, l} }
+
+// host returns the host of the column, and whether it has one.
+func (c column) host() (h int, ok bool) { return -1 - c.Offer, c.Offer < 0 }
 
 // key returns a string that identifies the column.
 func (c column) key() string {
@@ -33,22 +39,26 @@ func (c column) key() string {
 // cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them: they are
 // rounded to integers first, so no proof depends on floating point.
 type Master struct {
-	// LP has one row for each of rows, and then one for each cut or each row of [Master.AddRow].
-	LP      lp.Simplex
-	p       *pack.Problem
-	rows    []int // the shapes with demand
-	at      []int // the row of each shape, or -1
-	columns []column
-	origins []origin // by column of LP
-	known   map[string]bool
-	cuts    []cardinality
+	// LP has one row for each of rows, one for each host with free nodes, and then one for each cut or each row of [Master.AddRow].
+	LP    lp.Simplex
+	p     *pack.Problem
+	rows  []int // the shapes with demand
+	at    []int // the row of each shape, or -1
+	hosts []int // the row of each host, or -1
+	// firstCut is the row of the first cut. scale is what gains of columns of nodes, which have no price, are relative to.
+	firstCut int
+	scale    float64
+	columns  []column
+	origins  []origin // by column of LP
+	known    map[string]bool
+	cuts     []cardinality
 	// surcharge is what a machine costs in addition to its price, by offer. It is nil if there are no surcharges.
 	surcharge []float64
 	Values    []int64 // duals by shape, in units of 1/pricing.Scale, rounded down
 }
 
 // origin is what a column of the linear program stands for. Empty machines and mixtures of loads that no machine may be able to hold, which only proofs use,
-// have no column. Artificial columns have no offer either.
+// have no column. Artificial columns and columns of nodes have no offer.
 type origin struct {
 	column int // -1 if there is none
 	offer  int // -1 if there is none
@@ -66,7 +76,8 @@ func NewMaster(p *pack.Problem, demand pack.Load) *Master {
 func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 	m.p, m.Values, m.at = p, blank(m.Values, len(demand)), blank(m.at, len(demand))
 	m.LP.Reset()
-	m.rows, m.columns, m.origins, m.cuts, m.surcharge = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil
+	m.rows, m.columns, m.origins, m.cuts, m.surcharge, m.hosts = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil, nil
+	m.scale = 0
 	clear(m.known)
 	for k, n := range demand {
 		m.at[k] = -1
@@ -92,6 +103,26 @@ func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 		}, first)
 		m.rows = append(m.rows, k)
 	}
+	m.firstCut = m.LP.Rows()
+	m.setValues()
+}
+
+// addHosts lets the relaxation use a number of nodes of each host. holds reports whether any of them holds pods of a shape. The relaxation also gets rows for
+// the shapes that only nodes hold.
+func (m *Master) addHosts(demand pack.Load, free []int64, holds func(k int) bool) {
+	for k, n := range demand {
+		if n > 0 && m.at[k] < 0 && holds(k) {
+			m.at[k], _ = m.AddRow(float64(n), float64(m.p.Worthiest/pricing.Scale))
+			m.rows = append(m.rows, k)
+		}
+	}
+	m.hosts, m.scale = slices.Repeat([]int{-1}, len(free)), max(1, float64(m.p.Dearest()))
+	for h, n := range free {
+		if n > 0 {
+			m.hosts[h] = m.LP.AddRow(float64(-n), func(int) float64 { return 0 }, -1)
+		}
+	}
+	m.firstCut = m.LP.Rows()
 	m.setValues()
 }
 
@@ -111,32 +142,50 @@ func (m *Master) clone() *Master {
 	return &c
 }
 
-// add adds a column to the relaxation unless it has it, and reports whether it was new.
+// add adds a column to the relaxation unless it has it, and reports whether it was new. It adds no columns of nodes that are not free.
 func (m *Master) add(c column) bool {
+	if h, ok := c.host(); ok && (len(m.hosts) == 0 || m.hosts[h] < 0) {
+		return false
+	}
 	key := c.key()
 	if m.known[key] {
 		return false
 	}
 	m.known[key] = true
-	rows, counts := m.inCuts(c.Offer, len(c.Load))
+	rows, counts := m.limits(c.Offer, len(c.Load))
 	for k, n := range c.Load {
 		if n > 0 && m.at[k] >= 0 {
 			rows, counts = append(rows, int32(m.at[k])), append(counts, float64(n))
 		}
 	}
-	m.addColumn(origin{len(m.columns), c.Offer}, m.price(c.Offer), rows, counts)
+	m.addColumn(origin{len(m.columns), max(-1, c.Offer)}, m.price(c.Offer), rows, counts)
 	m.columns = append(m.columns, c)
 	return true
+}
+
+// freeHosts returns the number of hosts that the relaxation may use.
+func (m *Master) freeHosts() int {
+	if len(m.hosts) == 0 {
+		return 0
+	}
+	return m.firstCut - len(m.rows)
 }
 
 // addColumn adds a column to the linear program and returns its index.
 func (m *Master) addColumn(of origin, price float64, rows []int32, counts []float64) int {
 	m.origins = append(m.origins, of)
-	return m.LP.AddColumn(price, math.Inf(1), rows, counts)
+	at := m.LP.AddColumn(price, math.Inf(1), rows, counts)
+	if price == 0 {
+		m.LP.SetScale(at, m.scale)
+	}
+	return at
 }
 
-// price returns the price of a machine of an offer, with its surcharge.
+// price returns the price of a machine of an offer, with its surcharge, and 0 for a node.
 func (m *Master) price(offer int) float64 {
+	if offer < 0 {
+		return 0
+	}
 	price := float64(m.p.Offers[offer].Price)
 	if m.surcharge != nil {
 		price += m.surcharge[offer]
@@ -144,11 +193,15 @@ func (m *Master) price(offer int) float64 {
 	return price
 }
 
-// inCuts returns the coefficients of a machine of an offer in the cuts, with memory for more.
-func (m *Master) inCuts(offer, more int) (rows []int32, counts []float64) {
+// limits returns the coefficients of a machine in the cuts, or of a node in the row of its host, with memory for more.
+func (m *Master) limits(offer, more int) (rows []int32, counts []float64) {
+	if h, ok := (column{Offer: offer}).host(); ok {
+		rows, counts = append(rows, int32(m.hosts[h])), append(counts, -1)
+		return slices.Grow(rows, more), slices.Grow(counts, more)
+	}
 	for i, c := range m.cuts {
 		if c.serves[offer] {
-			rows, counts = append(rows, int32(len(m.rows)+i)), append(counts, c.sign)
+			rows, counts = append(rows, int32(m.firstCut+i)), append(counts, c.sign)
 		}
 	}
 	return slices.Grow(rows, more), slices.Grow(counts, more)
@@ -160,10 +213,13 @@ func (m *Master) expect(columns int) {
 	m.LP.Grow(columns)
 }
 
-// mix adds a mixture of loads at the price of an offer, and reports whether its reduced cost is negative.
+// mix adds a mixture of loads at the price of an offer, or for a node, and reports whether its reduced cost is negative.
 func (m *Master) mix(offer int, amounts []float64) bool {
+	if h, ok := (column{Offer: offer}).host(); ok && (len(m.hosts) == 0 || m.hosts[h] < 0) {
+		return false
+	}
 	value, duals := 0.0, m.LP.Duals()
-	rows, counts := m.inCuts(offer, len(amounts))
+	rows, counts := m.limits(offer, len(amounts))
 	for k, n := range amounts {
 		if n > 1e-9 && m.at[k] >= 0 {
 			rows, counts = append(rows, int32(m.at[k])), append(counts, n)
@@ -173,12 +229,15 @@ func (m *Master) mix(offer int, amounts []float64) bool {
 		value += float64(duals[r] * counts[i])
 	}
 	price := m.price(offer)
-	if value <= float64(price*1.0001) {
+	if value <= float64(price*1.0001) || offer < 0 && value <= float64(m.scale*leastMixed) {
 		return false
 	}
-	m.addColumn(origin{-1, offer}, price, rows, counts)
+	m.addColumn(origin{-1, max(-1, offer)}, price, rows, counts)
 	return true
 }
+
+// leastMixed is the least gain of a mixture for a node, as a part of the scale.
+const leastMixed = 1e-4
 
 // setValues rounds the duals down to integers.
 func (m *Master) setValues() {
@@ -233,7 +292,7 @@ func (m *Master) require(c cardinality) {
 		for t, serves := range c.serves {
 			if serves {
 				// Empty machines satisfy the row as well, so that no dual exceeds a price.
-				rows, counts := m.inCuts(t, 1)
+				rows, counts := m.limits(t, 1)
 				m.addColumn(origin{-1, t}, m.price(t), rows, counts)
 			}
 		}

@@ -21,7 +21,7 @@ type primal struct {
 // rounds.
 type state struct {
 	ctx   *Context
-	base  *Solution // the nodes filled, nothing launched
+	base  *Solution // the nodes filled that no relaxation decides about, nothing launched
 	best  *Solution
 	g     *Master
 	bound int64
@@ -43,15 +43,16 @@ func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal
 		e.ForShapes(len(p.Shapes))
 	}
 	m := NewContext(p, e)
-	h := &primal{state: state{ctx: m, base: newSolution(p)}}
+	h := &primal{state: state{ctx: m, base: m.base()}}
 	h.dual = &dual{state: h.state}
 	h.state.pool = &columnPool{known: map[string]bool{}}
-	m.fill(h.state.base, m.alone)
-	h.state.best = h.state.base.clone()
+	filled := h.state.base.clone()
+	m.fill(filled, m.alone)
+	h.state.best = filled.clone()
 	m.Buy(h.state.best, m.alone, slices.Clone(p.Limits))
 	m.downsize(h.state.best)
 	if p.Limited {
-		h.state.best = better(p, h.state.best, m.frugal(h.state.base))
+		h.state.best = better(p, h.state.best, m.frugal(filled))
 	}
 	if first != nil {
 		first(h.state.best)
@@ -64,7 +65,7 @@ func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal
 // run makes rounds until the plan is proven optimal, or the effort is spent. It also ends after two rounds that found nothing new, the second with twice the
 // budget of the first, if there is nothing else left to try.
 func (h *primal) run() {
-	if h.state.base.Left.Empty() {
+	if h.state.best.Left.Empty() && len(h.state.best.Machines) == 0 {
 		// All pods are on nodes: there is nothing to launch.
 		return
 	}

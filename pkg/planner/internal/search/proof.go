@@ -11,11 +11,13 @@ import (
 // proof takes such mixtures as columns, so that its duals move to where the searches can prove that no load is worth more than its machine.
 type proof struct {
 	g      *Master
-	demand pack.Load // the pods that are launched for
-	placed pack.Load // the pods that are placed
-	level  int
-	groups []group
-	cuts   []cut
+	demand pack.Load // the pods that the relaxation is for
+	// launched are the pods that launched machines hold in any plan, at least.
+	launched pack.Load
+	placed   pack.Load // the pods that are placed
+	level    int
+	groups   []group
+	cuts     []cut
 
 	// steady and steadyCutDuals are the worths and the cut duals of the best bound of this proof. swung reports whether to ignore them once.
 	bound          int64
@@ -43,7 +45,8 @@ func (h *dual) prepare() {
 
 // relaxed returns a relaxation for the pods that a proof launches for, with its cuts.
 func (h *dual) relaxed(p *proof) *Master {
-	g := NewMaster(h.state.ctx.Problem, p.demand)
+	g := &Master{known: map[string]bool{}}
+	h.state.ctx.begin(g, p.demand, h.state.base)
 	g.expect(len(h.state.g.columns))
 	for _, c := range h.state.g.columns {
 		if l := c.Load.Within(p.demand); !l.Empty() {
@@ -82,14 +85,15 @@ func (h *dual) step(p *proof) bool {
 	}
 	prices, sum := h.chargeCuts(p, cutDuals)
 	found := h.state.ctx.PriceAll(values, p.placed, l.limit, func(t int) int64 { return Above(prices[t], l.part) })
-	bound, c := h.state.ctx.farley(values, p.placed, found, prices)
+	nodes := h.state.ctx.priceHosts(p.g, values, p.placed, l.limit, l.part)
+	bound, c := h.state.ctx.farley(values, p.placed, found, nodes, prices)
 	if bound += sum; bound > p.bound {
 		p.bound, p.steady, p.steadyCutDuals = bound, slices.Clone(values), cutDuals
 	}
 	if bound > h.state.bound {
 		h.state.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
 	}
-	moved := h.learn(p.g, found)
+	moved := h.learn(p.g, found, nodes)
 	pivots := 0
 	if moved {
 		pivots = h.state.ctx.reoptimise(p.g)
@@ -100,9 +104,16 @@ func (h *dual) step(p *proof) bool {
 
 // learn adds the loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are also added to the relaxation of
 // the plan search.
-func (h *dual) learn(g *Master, found []pricing.Priced) bool {
+func (h *dual) learn(g *Master, found, nodes []pricing.Priced) bool {
 	fresh := h.state.ctx.AddColumns(g, found)
 	h.state.ctx.AddColumns(h.state.g, found)
+	fresh = addHostColumns(g, nodes) || fresh
+	addHostColumns(h.state.g, nodes)
+	for at := range nodes {
+		if nodes[at].Mixture != nil && g.mix(-1-at, nodes[at].Mixture) {
+			fresh = true
+		}
+	}
 	for t := range found {
 		if found[t].Mixture != nil && g.mix(t, found[t].Mixture) {
 			fresh = true

@@ -15,15 +15,13 @@ const (
 // restrictedMaster is the restricted-master heuristic: it spends at most a slice on the cheapest plan whose machines are loaded as in known columns. These
 // are those of the relaxation, those that dives found, and the machines of the best plan.
 func (h *primal) restrictedMaster(slice int64) {
-	if len(h.state.g.rows) > composeRows || h.state.best.Left.Total() > 0 {
+	if h.state.g.firstCut > composeRows || h.state.best.Left.Total() > 0 {
 		return
 	}
 	until := h.state.ctx.Effort.Left - slice
 	g := h.state.residual(h.state.g, h.state.base)
 	g.expect(len(h.state.best.Machines) + len(h.state.pool.columns))
-	for _, x := range h.state.best.Machines {
-		g.add(column(x))
-	}
+	h.state.addPlan(g)
 	for _, x := range h.state.pool.columns {
 		g.add(x)
 	}

@@ -77,7 +77,7 @@ func coverOnly(p *pack.Problem) (*Solution, bool) {
 	s := newSolution(p)
 	for i := range p.Nodes {
 		n := min(p.Nodes[i].Fits[0], s.Left[0])
-		s.onNodes[i][0] = n
+		s.onNodes[i] = pack.Load{n}
 		s.Left[0] -= n
 	}
 	if s.Left[0] == 0 || !p.Shapes[0].Launchable {

@@ -16,7 +16,7 @@ type Machine struct {
 	Load  pack.Load
 }
 
-// Solution is a plan in terms of a problem.
+// Solution is a plan in terms of a problem. Its nodes may share loads: a load is replaced, never changed.
 type Solution struct {
 	onNodes  []pack.Load
 	Machines []Machine
@@ -25,18 +25,15 @@ type Solution struct {
 
 func newSolution(p *pack.Problem) *Solution {
 	s := &Solution{onNodes: make([]pack.Load, len(p.Nodes)), Left: p.Demand()}
+	empty := make(pack.Load, len(p.Shapes))
 	for i := range s.onNodes {
-		s.onNodes[i] = make(pack.Load, len(p.Shapes))
+		s.onNodes[i] = empty
 	}
 	return s
 }
 
 func (s *Solution) clone() *Solution {
-	c := &Solution{Left: slices.Clone(s.Left), Machines: slices.Clone(s.Machines), onNodes: slices.Clone(s.onNodes)}
-	for i := range c.onNodes {
-		c.onNodes[i] = slices.Clone(c.onNodes[i])
-	}
-	return c
+	return &Solution{Left: slices.Clone(s.Left), Machines: slices.Clone(s.Machines), onNodes: slices.Clone(s.onNodes)}
 }
 
 func (s *Solution) cost(p *pack.Problem) pack.Cost {

@@ -1,0 +1,153 @@
+package search
+
+import (
+	"cmp"
+	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+)
+
+// host is a set of equal existing nodes. They are used like machines of an offering whose price is 0 and of which there are only that many.
+type host struct {
+	nodes []int // indices into the nodes of the problem
+	// relaxed reports whether the relaxation decides what the nodes take. Nodes of other hosts are filled before.
+	relaxed bool
+}
+
+// maxHosts is the maximum number of hosts that have rows in a relaxation. Its cost grows with the square of the rows.
+const maxHosts = 64
+
+// addHosts groups the nodes by what they can hold, and chooses the hosts that have rows in relaxations: those that can hold the most worth.
+func (m *Context) addHosts(p *pack.Problem) {
+	var capacities []*pack.Capacity
+	for i := range p.Nodes {
+		c, at := &p.Nodes[i].Capacity, len(m.hosts)-1
+		// The nodes are sorted by their room.
+		for at >= 0 && c.Free == capacities[at].Free && !c.Equals(capacities[at]) {
+			at--
+		}
+		if at < 0 || c.Free != capacities[at].Free {
+			at = len(m.hosts)
+			m.hosts, capacities = append(m.hosts, host{}), append(capacities, c)
+		}
+		m.hosts[at].nodes = append(m.hosts[at].nodes, i)
+	}
+	m.hostOracle = pricing.NewOracle(p, capacities)
+	m.NodeKnapsacks = make([]*pricing.Knapsack, len(p.Nodes))
+	demand, order, most := p.Demand(), make([]int, len(m.hosts)), make([]int64, len(m.hosts))
+	for h := range m.hosts {
+		k := m.hostOracle.Machines[h].Knapsack
+		for _, i := range m.hosts[h].nodes {
+			m.NodeKnapsacks[i] = k
+		}
+		order[h] = h
+		if len(m.hosts) > maxHosts {
+			most[h] = k.Price(m.alone, demand)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return -cmp.Compare(most[a], most[b]) })
+	for _, h := range order[:min(len(order), maxHosts)] {
+		m.hosts[h].relaxed = true
+	}
+}
+
+// base returns a plan that launches nothing, in which the nodes that no relaxation decides about are filled.
+func (m *Context) base() *Solution {
+	s := newSolution(m.Problem)
+	m.fillIf(s, m.alone, func(h *host) bool { return !h.relaxed })
+	return s
+}
+
+// free returns, by host, how many of its nodes a relaxation decides about: those that have no pods yet in a plan.
+func (m *Context) free(s *Solution) []int64 {
+	out := make([]int64, len(m.hosts))
+	for h := range m.hosts {
+		for _, i := range m.hosts[h].nodes {
+			if m.hosts[h].relaxed && s.onNodes[i].Empty() {
+				out[h]++
+			}
+		}
+	}
+	return out
+}
+
+// begin starts a relaxation for a demand, and for the nodes that have no pods yet in a plan.
+func (m *Context) begin(g *Master, demand pack.Load, s *Solution) {
+	g.begin(m.Problem, demand)
+	if len(m.hosts) == 0 {
+		return
+	}
+	free := m.free(s)
+	g.addHosts(demand, free, func(k int) bool {
+		for h, n := range free {
+			if n > 0 && m.Problem.Nodes[m.hosts[h].nodes[0]].Fits[k] > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// priceHosts prices the hosts. Loads are of interest if they are worth 1/part more than the best one that the relaxation knows. The relaxation may be nil.
+func (m *Context) priceHosts(g *Master, values []int64, demand pack.Load, limit pricing.Effort, part int64) []pricing.Priced {
+	if len(m.hosts) == 0 {
+		return nil
+	}
+	known := make([]int64, len(m.hosts))
+	if g != nil {
+		for _, c := range g.columns {
+			if h, ok := c.host(); ok {
+				known[h] = max(known[h], pack.Worth(values, c.Load))
+			}
+		}
+	}
+	for h := range known {
+		if part > 0 {
+			known[h] += known[h] / part
+		}
+	}
+	return m.hostOracle.Price(m.Effort, values, demand, limit, func(h int) int64 { return known[h] })
+}
+
+// occupy puts pods on nodes of a host that have none yet, as in a column, as far as there are unplaced pods. It reports whether it did.
+func (m *Context) occupy(s *Solution, h int, load pack.Load, times int32) bool {
+	used, l := false, load
+	for _, i := range m.hosts[h].nodes {
+		if times == 0 {
+			break
+		}
+		if !s.onNodes[i].Empty() {
+			continue
+		}
+		whole := load.Under(s.Left)
+		if !whole {
+			l = load.Within(s.Left)
+		}
+		if l.Empty() || (!used || !whole) && !m.room.Fill(m.Problem, &m.Problem.Nodes[i].Capacity, l) {
+			break
+		}
+		s.onNodes[i] = l
+		s.Left.Add(l, -1)
+		used = true
+		times--
+	}
+	return used
+}
+
+// settle puts unplaced pods on nodes: the most valuable load on nodes without pods, and what fits on the others.
+func (m *Context) settle(s *Solution, values []int64) {
+	for i := range m.Problem.Nodes {
+		if s.Left.Empty() {
+			return
+		}
+		if s.onNodes[i].Empty() {
+			if l := m.FillNode(i, values, s.Left); !l.Empty() {
+				s.onNodes[i] = l
+			}
+			m.Effort.Spend(pricing.PriceCost)
+		} else if l := m.TopUp(&m.Problem.Nodes[i].Capacity, s.onNodes[i], s.Left); l != nil {
+			s.onNodes[i] = l
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package solve_test
+
+import (
+	"fmt"
+	"math/rand"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+)
+
+// judged is how many of some thousand cases a test judges. The figures of docs/benchmarks.md are those of all cases.
+func judged(few, all int) int {
+	if n, err := strconv.Atoi(os.Getenv("KARVE_JUDGED")); err == nil {
+		return min(n, all)
+	}
+	return few
+}
+
+// verdict is what brute force finds about a plan.
+type verdict struct {
+	leftOut int     // how many pods fewer it places than possible
+	over    float64 // how much more it costs than necessary, as a fraction
+	gap     float64 // how far its bound is below its price, as a fraction of the price
+}
+
+// judge compares plans for cases with the best that brute force finds, logs the figures, and fails below the share of optimal plans or above the excess price
+// that are wanted.
+func judge(t *testing.T, cases int, share, most float64, one func(t *testing.T, seed int64) verdict) {
+	t.Helper()
+	verdicts := make([]verdict, cases)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(cases) && !t.Failed(); i = next.Add(1) - 1 {
+				verdicts[i] = one(t, i)
+			}
+		})
+	}
+	all.Wait()
+	optimal, worst, fewer, gap := 0, 0.0, 0, 0.0
+	for i, v := range verdicts {
+		if v.leftOut == 0 && v.over == 0 {
+			optimal++
+		} else {
+			t.Logf("case %d: %d pods left out without need, %.1f %% more expensive than necessary", i, v.leftOut, 100*v.over)
+		}
+		if v.leftOut > 0 {
+			fewer++
+		}
+		worst = max(worst, v.over)
+		gap += v.gap
+	}
+	t.Logf("%d of %d optimal, the worst %.1f %% too expensive, %d place fewer pods than possible, mean gap %.2f %%", optimal, cases, 100*worst, fewer, 100*gap/float64(cases))
+	if float64(optimal) < share*float64(cases) || worst > most || fewer > 0 {
+		t.Errorf("want %.0f %% optimal, none more than %.0f %% too expensive, and none that places fewer pods", 100*share, 100*most)
+	}
+}
+
+// beyondExact is the number of steps above which the solver does not use its own dynamic program.
+const beyondExact = 2_000_000
+
+// fewPods draws pods in a few shapes beside a few nodes, too many for an exact search of the solver and few enough for brute force.
+func fewPods(seed int64) planner.Snapshot {
+	r := rand.New(rand.NewSource(seed))
+	for {
+		// Brute force takes long for machines with more than two GPUs.
+		types := append(plantest.G4dn()[:4], plantest.Machine{Type: "half a g4dn.12xlarge", VCPU: 24, MilliCPU: 23900, MiB: 89466, Pods: 117, GPUs: 2, GPUMiB: 15_360, Price: 1_956_000})
+		replicas := []int64{4, 10}[r.Intn(2)]
+		s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.Offerings(types, replicas)}
+		for v := range 1 + r.Intn(4) {
+			if v > 0 && r.Intn(4) == 0 {
+				n := s.Nodes[v-1]
+				n.Name = fmt.Sprint("node-", v)
+				s.Nodes = append(s.Nodes, n)
+				continue
+			}
+			s.Nodes = append(s.Nodes, partlyUsed(r, fmt.Sprint("node-", v), s.Offerings[[]int{0, 0, 1, 1, 2, 4}[r.Intn(6)]]))
+		}
+		stated, pairs := r.Intn(2) == 0, len(s.Nodes)+1
+		for k := range 5 + r.Intn(2) {
+			n := 2 + r.Intn(4)
+			pairs *= (n + 1) * (n + 2) / 2
+			cpu := []int64{250, 500, 1000, 1500, 2000, 3000, 4000, 6000}[r.Intn(8)]
+			c := plantest.Class(s, fmt.Sprint("shape-", k), n, plantest.Request(cpu, cpu*int64(1+r.Intn(4)), int64(1+r.Intn(8)/7)))
+			if stated {
+				c.GPUMemoryBytes = []int64{1024, 2048, 3072, 4096, 5120, 8192}[r.Intn(6)] * plantest.Mi
+			}
+			if r.Intn(4) == 0 {
+				out := r.Intn(len(s.Nodes))
+				c.Nodes = slices.DeleteFunc(c.Nodes, func(v int) bool { return v == out })
+			}
+			s.Classes = append(s.Classes, c)
+		}
+		if pairs > beyondExact && plantest.WaitingNumbers(s) <= 6000 {
+			return s
+		}
+	}
+}
+
+// partlyUsed returns a node of an offering, some of which is used.
+func partlyUsed(r *rand.Rand, name string, o planner.Offering) planner.Node {
+	n := planner.Node{Name: name, Free: o.Free, GPUs: slices.Clone(o.GPUs), Domains: o.Domains}
+	left := int64(2 + r.Intn(9))
+	n.Free.MilliCPU, n.Free.MemoryBytes = o.Free.MilliCPU*left/10, o.Free.MemoryBytes*min(10, left+int64(r.Intn(3)))/10
+	for g := range n.GPUs {
+		used := int64(r.Intn(int(n.GPUs[g].Replicas)/2 + 1))
+		n.GPUs[g].MemoryBytes -= n.GPUs[g].MemoryBytes * used / n.GPUs[g].Replicas
+		n.GPUs[g].Replicas -= used
+		n.Free.Replicas -= used
+	}
+	return n
+}
+
+func TestPlansBesideNodesAreAsGoodAsBruteForceFinds(t *testing.T) {
+	t.Parallel()
+	judge(t, judged(60, 1000), 0.98, 0.25, func(t *testing.T, seed int64) verdict {
+		s := fewPods(seed)
+		p := solve.Plan(s)
+		if err := check.Plan(s, p); err != nil {
+			t.Error(err)
+		}
+		left, price := plantest.Cheapest(s)
+		v := verdict{leftOut: len(p.Unplaced) - left}
+		if v.leftOut == 0 && price > 0 {
+			v.over = float64(p.Price-price) / float64(price)
+		} else if v.leftOut == 0 && p.Price > 0 {
+			v.over = 1
+		}
+		if v.leftOut == 0 && (p.Bound > price || p.Price < price) || v.leftOut < 0 {
+			t.Errorf("case %d: bound %d, price %d with %d pods left out; brute force finds %d with %d left out", seed, p.Bound, p.Price, len(p.Unplaced), price, left)
+		}
+		if p.Price > 0 {
+			v.gap = float64(p.Price-p.Bound) / float64(p.Price)
+		}
+		return v
+	})
+}
