@@ -161,6 +161,8 @@ type site struct {
 	// holds is the maximum number of pods that fit here, as far as it is known, and why explains why no more fit.
 	holds int64
 	why   *planner.Refusal
+	// reach is whether any pods fit here, apart from what was learned.
+	reach bool
 	// pods is the number of pods that are to go here now. cheap is the number of pods of the class that the plan without the rules has here.
 	pods  int64
 	cheap *int64

@@ -26,7 +26,7 @@ func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	}
 	clean, refused := sanitized(s)
 	clean = withoutHopeless(clean)
-	a := arranger{solver: with, given: clean}
+	a := arranger{solver: with, given: clean, moves: newMoves(clean)}
 	pr := newProblem(clean)
 	if pr.exact() {
 		if plan := a.plain(pr.lowered(pr.whole(), true)); !inverted(clean, plan) {
@@ -80,10 +80,19 @@ type arranger struct {
 	favored *domain
 	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until it is needed.
 	hint *planner.Plan
+	// hintBinds reports whether pods of the hint are bound to domains. Its bound is then that of plans for all pods.
+	hintBinds bool
+	// moves is how many plans may still be made to move pods between domains.
+	moves *int
 }
 
 // shareOfHint is the share of the effort for plans without the rules. With a quarter of the effort, their bounds are useful.
 const shareOfHint = 4
+
+// optimal reports whether the hint shows that no plan for all pods is cheaper.
+func (a *arranger) optimal(plan planner.Plan) bool {
+	return a.hint != nil && plan.Price == a.hint.Bound && len(plan.Unplaced) == 0
+}
 
 // stopped reports whether the search has to end. What must still be done is then done in the shortest way.
 func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop() }
@@ -114,10 +123,12 @@ func (a *arranger) arrangeGroups(s planner.Snapshot, sparing bool) (planner.Plan
 }
 
 // relax returns the plan for a snapshot without preferences, weights, choices and the rules whose domains are not machines. Its bound is a lower bound on the price
-// of every plan under the rules, and it places the pods where they are cheap.
-func (a *arranger) relax(s planner.Snapshot, share int64) planner.Plan {
+// of every plan for all pods under the rules, and it places the pods where they are cheap. It also reports whether pods are bound to domains, without which the
+// bound would be that of every plan for the same pods.
+func (a *arranger) relax(s planner.Snapshot, share int64) (planner.Plan, bool) {
 	pr := newProblem(s)
-	return a.solver.Plain(pr.lowered(pr.whole(), true), share)
+	parts, bound := pr.split()
+	return a.solver.Plain(pr.lowered(parts, true), share), bound
 }
 
 // whole returns a portion of all pods of each class, with all preferences given up.
@@ -158,7 +169,7 @@ func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD
 	for _, x := range plan.Unplaced {
 		left[x.Pod] = true
 	}
-	if a.hint != nil {
+	if a.hint != nil && (!a.hintBinds || len(left) == 0) {
 		placed := len(left) // the number of pods left out that the hint places
 		for _, x := range a.hint.Unplaced {
 			if left[x.Pod] {
@@ -172,7 +183,8 @@ func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD
 	if a.stopped() {
 		return 0
 	}
-	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint).Bound
+	relaxed, _ := a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint)
+	return relaxed.Bound
 }
 
 // without returns the snapshot without the pods for which gone returns true.

@@ -24,7 +24,7 @@ func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 		return best
 	}
 	for _, d := range newProblem(s).toFavor() {
-		if best.Price == 0 && len(best.Unplaced) == 0 || a.hint != nil && best.Price == a.hint.Bound || a.stopped() {
+		if best.Price == 0 && len(best.Unplaced) == 0 || a.optimal(best) || a.stopped() {
 			break
 		}
 		favoring := *a

@@ -8,7 +8,7 @@ func (a *arranger) rest(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	for len(plan.Unplaced) > 0 && !a.stopped() {
 		g := NewPartial(s)
 		g.Fix(plan)
-		more := (&arranger{solver: a.solver, given: g.Snapshot}).arrange(g.Snapshot)
+		more := (&arranger{solver: a.solver, given: g.Snapshot, moves: a.moves}).arrange(g.Snapshot)
 		if len(more.Unplaced) >= len(plan.Unplaced) {
 			break
 		}

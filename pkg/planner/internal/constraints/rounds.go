@@ -74,6 +74,7 @@ func (r *rounds) canGiveUp() bool {
 func (r *rounds) run() (planner.Plan, bool) {
 	r.sites = map[[2]int][]*site{}
 	var best planner.Plan
+	var shares map[*site]int64
 	bestMoved := 0
 	for round := range maxArrangements {
 		demands, parts := r.decide()
@@ -83,11 +84,14 @@ func (r *rounds) run() (planner.Plan, bool) {
 		r.learn(parts, short, surplus)
 		if round == 0 || len(whole.Unplaced) < len(best.Unplaced) ||
 			len(whole.Unplaced) == len(best.Unplaced) && r.moved == bestMoved && whole.Price < best.Price {
-			best, bestMoved = whole, r.moved
+			best, bestMoved, shares = whole, r.moved, r.shares()
 		}
 		if len(whole.Unplaced) == 0 || r.arranger.stopped() || !r.next(demands, parts, short) {
 			break
 		}
+	}
+	if OnlyPrice(r.problem.Snapshot) {
+		best = r.improve(best, shares)
 	}
 	return best, len(best.Unplaced) == 0 || !r.canGiveUp()
 }
@@ -101,17 +105,28 @@ type assigned struct {
 
 // decide returns the demands with their sites, and the portions to plan for.
 func (r *rounds) decide() ([]*demand, []assigned) {
-	var demands []*demand
-	for _, c := range r.problem.order {
-		for st := range r.stages[c] {
-			if n := r.waiting[c][st]; n > 0 && r.local[c] {
-				demands = append(demands, r.demand(c, st, n))
-			}
-		}
-	}
+	demands := r.demands()
 	if len(demands) > 0 {
 		r.assign(demands)
 	}
+	return demands, r.portions()
+}
+
+// demands returns the pods that need domains.
+func (r *rounds) demands() []*demand {
+	var out []*demand
+	for _, c := range r.problem.order {
+		for st := range r.stages[c] {
+			if n := r.waiting[c][st]; n > 0 && r.local[c] {
+				out = append(out, r.demand(c, st, n))
+			}
+		}
+	}
+	return out
+}
+
+// portions returns the pods of each class at each stage, by site if they need domains.
+func (r *rounds) portions() []assigned {
 	var parts []assigned
 	for _, c := range r.problem.order {
 		first := 0
@@ -134,7 +149,7 @@ func (r *rounds) decide() ([]*demand, []assigned) {
 			}
 		}
 	}
-	return demands, parts
+	return parts
 }
 
 // assign gives the demands their sites, in the first manner that leaves the fewest pods without one.
@@ -179,8 +194,8 @@ func (r *rounds) reset(demands []*demand) {
 func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
 	if r.arranger.hint == nil {
-		plan := r.arranger.relax(r.arranger.given, shareOfHint)
-		r.arranger.hint = &plan
+		plan, binds := r.arranger.relax(r.arranger.given, shareOfHint)
+		r.arranger.hint, r.arranger.hintBinds = &plan, binds
 	}
 	class := map[string]int{}
 	for c := range r.problem.Classes {
@@ -279,6 +294,9 @@ func (r *rounds) sitesOf(class, st int) []*site {
 		if n := TimesOnNode(r.problem.Snapshot, r.problem.Classes[class], r.problem.Nodes[i]); x.holds < mostPods {
 			x.holds += min(n, mostPods)
 		}
+	}
+	for _, x := range out {
+		x.reach = x.holds > 0
 	}
 	slices.SortFunc(out, func(x, y *site) int {
 		for _, t := range r.problem.topologies {

@@ -1,0 +1,211 @@
+package constraints
+
+import (
+	"maps"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+)
+
+// Limits on moves of pods between domains: the number of plans for all pods, divided by their number, and the share of the effort of each plan.
+const (
+	movesOfPods  = 3000
+	mostMoves    = 300
+	leastMoves   = 12
+	shareOfMoves = 16
+)
+
+// newMoves returns how many plans may be made for moves.
+func newMoves(s planner.Snapshot) *int {
+	pods := 1
+	for _, c := range s.Classes {
+		pods += len(c.Pods)
+	}
+	n := min(mostMoves, max(leastMoves, movesOfPods/pods))
+	return &n
+}
+
+// improve moves pods of the best plan between domains as long as that makes it better (local search). The plan for the pods without the rules shows where they
+// are cheap, but not where the last pod of a domain costs a machine. shares are the pods of each site of the best plan.
+func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan {
+	a := *r.arranger
+	a.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan {
+		return r.arranger.solver.Plain(s, share*shareOfMoves)
+	}
+	if len(r.demands()) == 0 {
+		return best
+	}
+	until := *a.moves / 2
+	for again := true; again; {
+		again = false
+		for _, change := range r.changes(shares) {
+			if *a.moves <= until || best.Price == 0 && len(best.Unplaced) == 0 || a.optimal(best) || a.stopped() {
+				return best
+			}
+			next := change(shares)
+			if next == nil || !r.spreads(next) {
+				continue
+			}
+			*a.moves--
+			if plan, ok := r.planFor(&a, next); ok && IsBetter(r.problem.Snapshot, plan, best) {
+				best, shares, again = plan, next, true
+			}
+		}
+	}
+	return best
+}
+
+// planFor returns a plan with the given pods at each site, and whether it keeps the rules.
+func (r *rounds) planFor(a *arranger, shares map[*site]int64) (planner.Plan, bool) {
+	demands := r.demands()
+	for _, q := range demands {
+		q.left = r.waiting[q.class][q.stage]
+		for _, x := range q.sites {
+			x.pods = shares[x]
+			q.left -= x.pods
+		}
+	}
+	parts := r.portions()
+	plan, _ := r.complete(demands, parts, a.solve(r.lowered(parts, false)))
+	return plan, check.Plan(r.problem.Snapshot, plan) == nil
+}
+
+// shares returns the pods of each site.
+func (r *rounds) shares() map[*site]int64 {
+	out := map[*site]int64{}
+	for _, q := range r.demands() {
+		for _, x := range q.sites {
+			if x.pods > 0 {
+				out[x] = x.pods
+			}
+		}
+	}
+	return out
+}
+
+// change returns other numbers of pods for sites, and nil if it is not possible.
+type change func(shares map[*site]int64) map[*site]int64
+
+// changes returns the changes that a local search tries: one pod or all pods of a class go to another site, or all pods of two domains change places.
+func (r *rounds) changes(shares map[*site]int64) []change {
+	var out []change
+	demands := r.demands()
+	for _, q := range demands {
+		for _, x := range q.sites {
+			for _, y := range q.sites {
+				if x != y && shares[x] > 0 && y.reach {
+					out = append(out, moving(x, y, 1))
+				}
+			}
+		}
+	}
+	for _, q := range demands {
+		for _, y := range q.sites {
+			if y.reach {
+				out = append(out, r.adding(q, y))
+			}
+		}
+	}
+	for t, topology := range r.problem.Topologies {
+		for a := range topology.Domains {
+			for b := range a {
+				out = append(out, exchanging(demands, t, a, b))
+			}
+		}
+	}
+	for _, q := range demands {
+		for _, x := range q.sites {
+			for _, y := range q.sites {
+				if x != y && shares[x] > 1 && y.reach {
+					out = append(out, moving(x, y, shares[x]))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// moving moves a number of pods from one site to another.
+func moving(x, y *site, n int64) change {
+	return func(shares map[*site]int64) map[*site]int64 {
+		if shares[x] < n {
+			return nil
+		}
+		next := maps.Clone(shares)
+		next[x] -= n
+		next[y] += n
+		return next
+	}
+}
+
+// adding puts a pod without a site on one.
+func (r *rounds) adding(q *demand, y *site) change {
+	return func(shares map[*site]int64) map[*site]int64 {
+		left := r.waiting[q.class][q.stage]
+		for _, x := range q.sites {
+			left -= shares[x]
+		}
+		if left <= 0 {
+			return nil
+		}
+		next := maps.Clone(shares)
+		next[y]++
+		return next
+	}
+}
+
+// exchanging exchanges the pods of two domains.
+func exchanging(demands []*demand, topology, a, b int) change {
+	return func(shares map[*site]int64) map[*site]int64 {
+		next, changed := maps.Clone(shares), false
+		for _, q := range demands {
+			for _, x := range q.sites {
+				if x.domains[topology] != a {
+					continue
+				}
+				other := slices.Clone(x.domains)
+				other[topology] = b
+				i := slices.IndexFunc(q.sites, func(y *site) bool { return slices.Equal(y.domains, other) })
+				if i < 0 || shares[x] == shares[q.sites[i]] {
+					continue
+				}
+				next[x], next[q.sites[i]], changed = shares[q.sites[i]], shares[x], true
+			}
+		}
+		if !changed {
+			return nil
+		}
+		return next
+	}
+}
+
+// spreads reports whether numbers of pods at sites keep the rules that spread pods over domains or keep them apart. It is a quick check before a plan is made.
+func (r *rounds) spreads(shares map[*site]int64) bool {
+	c := newCensus(r.problem)
+	demands := r.demands()
+	asking := map[[2]int]bool{} // by rule and domain
+	for _, q := range demands {
+		for _, x := range q.sites {
+			if n := shares[x]; n > 0 {
+				c.add(q.class, x.domains, n)
+				for _, i := range r.problem.about[q.class] {
+					if rule := &r.problem.rules[i]; rule.Topology != planner.PerNode && rule.binds(q.class, q.given) {
+						asking[[2]int{i, x.domains[rule.Topology]}] = true
+					}
+				}
+			}
+		}
+	}
+	for at := range asking {
+		i, d := at[0], at[1]
+		rule := &r.problem.rules[i]
+		switch {
+		case rule.Kind == planner.Spread && (d < 0 || !rule.eligible[d] || c.counted[i][d]-c.fewest(i) > rule.MaxSkew):
+			return false
+		case rule.Kind == planner.Together && (d < 0 || c.counted[i][d] == 0):
+			return false
+		}
+	}
+	return true
+}
