@@ -60,6 +60,9 @@ func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUS
 	case pods > peerPods && p.name != "FirstFit":
 		p.stop("%s is not tried with %d pods", p.name, pods)
 		return nil
+	case len(s.Nodes) > 0 && p.name != "FirstFit":
+		p.stop("%s is not told of nodes", p.name)
+		return nil
 	case p.used > peerShare:
 		p.stop("%s planned the first %d snapshots", p.name, p.took.n)
 		return nil

@@ -49,6 +49,18 @@ func rows(tracePath string) []row {
 		mixed("1,000 in 20 shapes, GPU memory, pinned, g4dn-g6e", 200*time.Millisecond, goal{mean: 0.7, worst: 1.5}, 10,
 			workload.Mix{Pods: 1000, Shapes: 20, GPUMemory: true, Pinned: true}, g46),
 	}
+	existing := workload.Mix{Pods: 300, Shapes: 20, GPUMemory: true, Pinned: true}
+	for _, nodes := range []int{10, 30} {
+		out = append(out, beside(nodes, mixed(fmt.Sprintf("300 in 20 shapes, GPU memory, pinned, g4dn-g6e, %d nodes", nodes), 200*time.Millisecond, goal{mean: 5, worst: 10}, 10,
+			existing, g46)))
+	}
+	for _, many := range []struct {
+		shapes int
+		gap    float64
+	}{{120, 4}, {200, 8}, {300, 12}} {
+		out = append(out, mixed(fmt.Sprintf("3,000 in %d shapes, GPU memory, pinned, g4dn-g6e", many.shapes), 200*time.Millisecond, goal{mean: many.gap, worst: many.gap}, 3,
+			workload.Mix{Pods: 3000, Shapes: many.shapes, GPUMemory: true, Pinned: true}, g46))
+	}
 	large := workload.Mix{Pods: 10_000, Shapes: 50, GPUMemory: true, Pinned: true}
 	huge := large
 	huge.Pods = 100_000
@@ -83,6 +95,20 @@ func mixed(name string, budget time.Duration, g goal, seeds int64, m workload.Mi
 			}
 		}
 	}}
+}
+
+// beside returns a row with the same pods beside existing nodes, some of whose room is left.
+func beside(nodes int, r row) row {
+	alone := r.snapshots
+	r.snapshots = func(yield func(planner.Snapshot) bool) {
+		seed := int64(0)
+		for s := range alone {
+			if seed++; !yield(workload.Beside(s, nodes, seed)) {
+				return
+			}
+		}
+	}
+	return r
 }
 
 // openb returns the rows of the trace: one batch in each of its mappings, and windows of consecutive arrivals. The goal of a row is half the gap of this
