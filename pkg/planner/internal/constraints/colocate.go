@@ -42,7 +42,7 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 		total += n
 	}
 	candidates := a.favoredFirst(pr, pr.candidates(p, sparing))
-	tried := 0
+	tried, skip := 0, a.skipped
 	for _, x := range candidates {
 		if x.holds < int64(total) {
 			continue
@@ -53,11 +53,17 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 		found := a.try(pr, p, x)
 		if found.pods == total {
 			found.all = true
-			return found
+			if best = found; skip == 0 {
+				return best
+			}
+			skip--
 		}
 		if found.pods > best.pods {
 			best = found
 		}
+	}
+	if best.all {
+		return best
 	}
 	roomiest := slices.SortedStableFunc(slices.Values(candidates), func(x, y candidate) int { return cmp.Compare(y.holds, x.holds) })
 	for _, x := range roomiest[:min(len(roomiest), maxParts)] {

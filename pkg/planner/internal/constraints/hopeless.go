@@ -6,8 +6,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// withoutHopeless returns the snapshot without the rules and preferences of pods that fit on no machine even if they are alone. These pods are never placed, and
-// their rules would only keep others from cheap places.
+// withoutHopeless returns the snapshot without the rules and preferences of pods that fit on no machine even if they are alone, and without rules that a single pod
+// keeps anywhere. Such pods are never placed, and such rules would only keep pods from cheap places.
 func withoutHopeless(s planner.Snapshot) planner.Snapshot {
 	pr := newProblem(s)
 	hopeless := make([]bool, len(s.Classes))
@@ -17,14 +17,18 @@ func withoutHopeless(s planner.Snapshot) planner.Snapshot {
 			hopeless[c], class.Preferences = true, nil
 		}
 	}
-	if !slices.Contains(hopeless, true) {
-		return s
-	}
 	s.Rules = slices.Clone(s.Rules)
 	for i := range s.Rules {
-		s.Rules[i].Classes = slices.DeleteFunc(slices.Clone(s.Rules[i].Classes), func(c int) bool { return hopeless[c] })
+		alone := alone(s, s.Rules[i])
+		s.Rules[i].Classes = slices.DeleteFunc(slices.Clone(s.Rules[i].Classes), func(c int) bool { return hopeless[c] || alone })
 	}
 	return s
+}
+
+// alone reports whether a rule is about a single pod, which is together with itself and apart from itself on any machine.
+func alone(s planner.Snapshot, r planner.Rule) bool {
+	return r.Kind != planner.Spread && r.Topology == planner.PerNode && len(r.Classes) == 1 && slices.Equal(r.Classes, r.Counted) &&
+		len(s.Classes[r.Classes[0]].Pods) == 1 && len(trimmed(r.Present)) == 0 && r.Elsewhere == 0
 }
 
 func (pr *problem) hopeless(class planner.Class) bool {

@@ -1,6 +1,7 @@
 package constraints
 
 import (
+	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -8,12 +9,14 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// Limits on moves of pods between domains: the number of plans for all pods, divided by their number, and the share of the effort of each plan.
+// Limits on moves of pods between domains: the number of plans for all pods, divided by their number, the number of pods beyond which the last one of a domain
+// matters little, the number of classes, and the share of the effort of each plan.
 const (
-	movesOfPods  = 3000
+	movesOfPods  = 1500
 	mostMoves    = 300
-	leastMoves   = 12
-	shareOfMoves = 16
+	mostMoved    = 300
+	movedClasses = 20
+	shareOfMoves = 64
 )
 
 // newMoves returns how many plans may be made for moves.
@@ -22,38 +25,62 @@ func newMoves(s planner.Snapshot) *int {
 	for _, c := range s.Classes {
 		pods += len(c.Pods)
 	}
-	n := min(mostMoves, max(leastMoves, movesOfPods/pods))
+	n := 0
+	if pods <= mostMoved {
+		n = min(mostMoves, movesOfPods/pods)
+	}
 	return &n
 }
 
 // improve moves pods of the best plan between domains as long as that makes it better (local search). The plan for the pods without the rules shows where they
-// are cheap, but not where the last pod of a domain costs a machine. shares are the pods of each site of the best plan.
+// are cheap, but not where the last pod of a domain costs a machine. A plan that is as good is gone on from as well. shares are the pods of each site of the best
+// plan.
 func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan {
 	a := *r.arranger
 	a.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan {
 		return r.arranger.solver.Plain(s, share*shareOfMoves)
 	}
-	if len(r.demands()) == 0 {
+	if n := len(r.demands()); *r.arranger.moves == 0 || n == 0 || n > movedClasses {
 		return best
 	}
 	until := *a.moves / 2
-	for again := true; again; {
-		again = false
-		for _, change := range r.changes(shares) {
+	seen := map[string]bool{r.keyOf(shares): true}
+	for open := []map[*site]int64{shares}; len(open) > 0; open = open[1:] {
+		for _, change := range r.changes(open[0]) {
 			if *a.moves <= until || best.Price == 0 && len(best.Unplaced) == 0 || a.optimal(best) || a.stopped() {
 				return best
 			}
-			next := change(shares)
-			if next == nil || !r.spreads(next) {
+			next := change(open[0])
+			if next == nil || !r.spreads(next) || seen[r.keyOf(next)] {
 				continue
 			}
+			seen[r.keyOf(next)] = true
 			*a.moves--
-			if plan, ok := r.planFor(&a, next); ok && IsBetter(r.problem.Snapshot, plan, best) {
-				best, shares, again = plan, next, true
+			plan, ok := r.planFor(&a, next)
+			switch {
+			case !ok || IsBetter(r.problem.Snapshot, best, plan):
+			case IsBetter(r.problem.Snapshot, plan, best):
+				best, open = plan, []map[*site]int64{nil, next}
+			default:
+				open = append(open, next) // It may lead to a better plan.
+			}
+			if open[0] == nil {
+				break
 			}
 		}
 	}
 	return best
+}
+
+// keyOf returns a string that identifies numbers of pods at sites.
+func (r *rounds) keyOf(shares map[*site]int64) string {
+	var key []byte
+	for _, q := range r.demands() {
+		for _, x := range q.sites {
+			key = binary.AppendVarint(key, shares[x])
+		}
+	}
+	return string(key)
 }
 
 // planFor returns a plan with the given pods at each site, and whether it keeps the rules.
@@ -87,7 +114,8 @@ func (r *rounds) shares() map[*site]int64 {
 // change returns other numbers of pods for sites, and nil if it is not possible.
 type change func(shares map[*site]int64) map[*site]int64
 
-// changes returns the changes that a local search tries: one pod or all pods of a class go to another site, or all pods of two domains change places.
+// changes returns the changes that a local search tries: one pod or all pods of a class go to another site, pods without
+// a site get one or replace others, or all pods of two domains change places.
 func (r *rounds) changes(shares map[*site]int64) []change {
 	var out []change
 	demands := r.demands()
@@ -104,6 +132,15 @@ func (r *rounds) changes(shares map[*site]int64) []change {
 		for _, y := range q.sites {
 			if y.reach {
 				out = append(out, r.adding(q, y))
+			}
+		}
+	}
+	for _, q := range demands {
+		for _, other := range demands {
+			for _, x := range q.sites {
+				if q != other && shares[x] > 0 {
+					out = append(out, r.replacing(x, other))
+				}
 			}
 		}
 	}
@@ -151,6 +188,24 @@ func (r *rounds) adding(q *demand, y *site) change {
 		}
 		next := maps.Clone(shares)
 		next[y]++
+		return next
+	}
+}
+
+// replacing leaves out the pods of a site, so that all pods of another class that have no site can go to its domains.
+func (r *rounds) replacing(x *site, q *demand) change {
+	return func(shares map[*site]int64) map[*site]int64 {
+		left := r.waiting[q.class][q.stage]
+		for _, y := range q.sites {
+			left -= shares[y]
+		}
+		i := slices.IndexFunc(q.sites, func(y *site) bool { return y.reach && slices.Equal(y.domains, x.domains) })
+		if left <= shares[x] || i < 0 {
+			return nil
+		}
+		next := maps.Clone(shares)
+		next[x] = 0
+		next[q.sites[i]] += left
 		return next
 	}
 }
