@@ -27,6 +27,11 @@ func (h *primal) columns(slice, budget int64) {
 		h.state.ctx.begin(h.state.g, h.state.base.Left, h.state.base)
 		h.state.addPlan(h.state.g)
 		h.state.ctx.reoptimise(h.state.g)
+		if h.state.hasManyShapes() {
+			n := int64(len(h.state.g.rows))
+			h.smoothColumns(budget * smoothSlices * max(n*n, smoothRows*smoothRows) / (smoothRows * smoothRows))
+			return
+		}
 	} else if h.ready {
 		// The proof may have found columns since.
 		h.ready = h.state.ctx.reoptimise(h.state.g) == 0

@@ -164,7 +164,7 @@ func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 }
 
 // maxRows is the maximum number of shapes for which there is a relaxation. Its cost grows with their square.
-const maxRows = 250
+const maxRows = 400
 
 // planManyShapes improves plans of very many shapes with the worths that pods have on machines full of their shape. It bounds them by these worths and by each
 // resource.
