@@ -1,5 +1,7 @@
 package nodecontract
 
+import "strings"
+
 // NVIDIAPrefix is the domain of NVIDIA's resources and labels.
 const NVIDIAPrefix = "nvidia.com/"
 
@@ -24,3 +26,9 @@ const ConfigLabel = NVIDIAPrefix + "device-plugin.config"
 
 // CheckCommand is the argument with which karve-node checks the GPUs of its container and exits. The controller runs it on canary nodes.
 const CheckCommand = "check"
+
+// IsGPUResource reports whether a resource is one of GPUs that Karve shares: whole GPUs, their replicas, or MIG instances.
+func IsGPUResource(name string) bool {
+	rest, nvidia := strings.CutPrefix(name, NVIDIAPrefix)
+	return nvidia && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
+}
