@@ -230,8 +230,8 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
 	var other snapshot.OtherResourceError
 	if errors.As(err, &other) {
-		rename(p, other.Wants, other.Offers)
-		return fmt.Sprintf("request %s instead of %s", other.Offers, other.Wants)
+		rename(p, other.Wants, other.Offers[0])
+		return fmt.Sprintf("request %s instead of %s", other.Offers[0], other.Wants)
 	}
 	var refused *snapshot.NotAdmittedError
 	if !errors.As(err, &refused) {

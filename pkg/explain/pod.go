@@ -60,7 +60,9 @@ func Served(pools []snapshot.Pool) []string {
 	names := map[string]bool{}
 	for i := range pools {
 		if p := &pools[i]; p.Class != nil {
-			names[string(p.Resource())] = true
+			for _, name := range p.Resources() {
+				names[string(name)] = true
+			}
 		}
 	}
 	return sortedKeys(names)

@@ -94,7 +94,7 @@ func (b *builder) machines() iter.Seq[*snapshot.Machine] {
 func (b *builder) pool(np *karpv1.NodePool) Pool {
 	p := Pool{Name: np.Name, GPUNodeClass: np.Spec.Template.Spec.NodeClassRef.Name}
 	if class := b.pools[np.Name].Class; class != nil {
-		p.Resource = class.Spec.Sharing.Resource()
+		p.Resource = strings.Join(class.Spec.Sharing.Resources(), ", ")
 	}
 	for _, kind := range []string{"Ready", v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionNodesHealthy} {
 		if c := snapshot.Condition(np.Status.Conditions, kind); c != nil && c.Status == "False" && p.Problem == "" {

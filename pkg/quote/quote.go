@@ -170,7 +170,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	claim := Claim{
 		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Zones: []string{o.Zone},
 		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price,
-		more: replicas > view.Pools[o.Pool].Class.Spec.Sharing.ReplicasFor(view.Offerings[launch.Offering].Type.GPU.Name),
+		more: replicas > view.Offerings[launch.Offering].Share.Least,
 	}
 	for _, i := range launch.Alternatives {
 		if other := s.Offerings[i]; !slices.Contains(claim.InstanceTypes, other.InstanceType) {

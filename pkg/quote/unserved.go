@@ -95,13 +95,15 @@ func servedBy(c *snapshot.Cluster) map[string]bool {
 			served[name] = true
 		}
 	}
-	classes := map[string]string{}
+	classes := map[string][]string{}
 	for i := range c.GPUNodeClasses {
-		classes[c.GPUNodeClasses[i].Name] = c.GPUNodeClasses[i].Spec.Sharing.Resource()
+		classes[c.GPUNodeClasses[i].Name] = c.GPUNodeClasses[i].Spec.Sharing.Resources()
 	}
 	for i := range c.NodePools {
 		if np := &c.NodePools[i]; snapshot.IsOurs(np) {
-			served[classes[np.Spec.Template.Spec.NodeClassRef.Name]] = true
+			for _, name := range classes[np.Spec.Template.Spec.NodeClassRef.Name] {
+				served[name] = true
+			}
 		} else {
 			served[v1alpha1.ResourceGPU] = true
 		}

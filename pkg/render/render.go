@@ -105,6 +105,9 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for _, key := range slices.Sorted(maps.Keys(o.CustomLabels)) {
 		parts = append(parts, key+"="+o.CustomLabels[key])
 	}
+	if profile := o.Share.MIG.Profile; profile != "" {
+		parts = append(parts, "mig="+profile)
+	}
 	for _, uid := range sorted {
 		parts = append(parts, string(uid))
 	}
@@ -188,11 +191,14 @@ func repairs(view *snapshot.View, pods []string) int {
 func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
-	a[nodecontract.ResourceAnnotation] = string(pool.Resource())
+	a[nodecontract.ResourceAnnotation] = o.Share.Resource
 	a[nodecontract.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
 	a[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
 	if mps := pool.Class.Spec.Sharing.MPSSettings().String(); mps != "" {
 		a[nodecontract.MPSAnnotation] = mps
+	}
+	if mig := o.Share.MIG.String(); mig != "" {
+		a[nodecontract.MIGAnnotation] = mig
 	}
 	if len(replaced) > 0 {
 		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")

@@ -411,3 +411,27 @@ func TestClaimSaysHowGPUsAreSharedWithMPS(t *testing.T) {
 		}
 	}
 }
+
+func TestClaimSaysHowGPUsAreDivided(t *testing.T) {
+	t.Parallel()
+	s := cluster()
+	class := s.NodeClasses[NodeClassRef]
+	class.InstanceTypes = slices.Clone(class.InstanceTypes)
+	for i := range class.InstanceTypes {
+		class.InstanceTypes[i].GPU.Name, class.InstanceTypes[i].GPU.MemoryMiB = "a100", 40960
+	}
+	s.NodeClasses[NodeClassRef] = class
+	s.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{
+		Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Naming: v1alpha1.MIGNamingSingle, Layouts: []v1alpha1.MIGLayout{{GPUName: "a100", Profile: "2g.10gb"}}}, Replicas: new(int32(5)),
+	}
+	view := snapshot.Build(s)
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"))
+	for key, want := range map[string]string{
+		nodecontract.ResourceAnnotation: "nvidia.com/gpu.shared", nodecontract.GPUsAnnotation: "4", nodecontract.ReplicasPerGPUAnnotation: "15",
+		nodecontract.MIGAnnotation: `{"profile":"2g.10gb","count":3,"memoryMiB":9600,"naming":"Single"}`,
+	} {
+		if got := claim.Annotations[key]; got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}

@@ -78,7 +78,7 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 		offerings, err := pool.admitting(demand, gpu)
 		if err != nil {
 			why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err)
-			if pool.Class != nil && pool.Resource() == gpu && demand.untolerated(pool.NodePool.Spec.Template.Spec.Taints, keepsPodsAway) == nil {
+			if pool.Class != nil && pool.Serves(gpu) && demand.untolerated(pool.NodePool.Spec.Template.Spec.Taints, keepsPodsAway) == nil {
 				found.whyNot = append(found.whyNot, why)
 				if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
 					found.unready = append(found.unready, why)

@@ -194,7 +194,7 @@ func (v *View) offer(c *Cluster) []int {
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
 				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: c.unavailable(pool, o),
-				GPUs: o.GPUs(), Choice: choice(o.CustomLabels),
+				GPUs: o.GPUs(), Choice: o.choice(),
 			})
 		}
 	}
@@ -220,11 +220,14 @@ func maxPremium(pool *Pool) int64 {
 	return max(0, pool.Class.Spec.Launch.MaxPremium())
 }
 
-// choice formats the labels that a pool chooses for a machine as one string.
-func choice(labels map[string]string) string {
+// choice formats the labels that a pool chooses for a machine, and the profile of its MIG instances, as one string.
+func (o *Offering) choice() string {
 	var pairs []string
-	for _, key := range sortedKeys(labels) {
-		pairs = append(pairs, key+"="+labels[key])
+	for _, key := range sortedKeys(o.CustomLabels) {
+		pairs = append(pairs, key+"="+o.CustomLabels[key])
+	}
+	if o.Share.MIG.Profile != "" {
+		pairs = append(pairs, o.Share.MIG.Profile)
 	}
 	return strings.Join(pairs, ",")
 }
@@ -258,9 +261,20 @@ func normalized(key string) string {
 }
 
 // OtherResourceError says that a pool offers another GPU resource than a pod requests.
-type OtherResourceError struct{ Offers, Wants corev1.ResourceName }
+type OtherResourceError struct {
+	Offers []corev1.ResourceName
+	Wants  corev1.ResourceName
+}
 
-func (e OtherResourceError) Error() string { return fmt.Sprintf("it offers %s", e.Offers) }
+func (e OtherResourceError) Error() string { return "it offers " + joined(e.Offers, ", ") }
+
+func joined(names []corev1.ResourceName, separator string) string {
+	var text []string
+	for _, name := range names {
+		text = append(text, string(name))
+	}
+	return strings.Join(text, separator)
+}
 
 // NotAdmittedError says why none of a pool's offerings admits a pod.
 type NotAdmittedError struct {
@@ -299,12 +313,15 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
-	if p.Resource() != gpu {
-		return nil, OtherResourceError{Offers: p.Resource(), Wants: gpu}
+	if !p.Serves(gpu) {
+		return nil, OtherResourceError{Offers: p.Resources(), Wants: gpu}
 	}
 	var admitting []int
 	why := map[string]error{}
 	for i := range p.Offerings {
+		if p.Offerings[i].Resource() != gpu {
+			continue
+		}
 		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].Labels); err != nil {
 			why[err.Error()] = err
 			continue
@@ -316,7 +333,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 		return admitting, nil
 	case len(p.Offerings) == 0 && len(p.Problems) > 0:
 		return nil, errors.New(p.Problems[0].Message) // which is why nothing is known of its machines
-	case len(p.Offerings) == 0:
+	case len(why) == 0:
 		return nil, errors.New("no instance type meets its requirements")
 	default:
 		refused := &NotAdmittedError{}

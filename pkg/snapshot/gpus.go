@@ -102,6 +102,26 @@ func roomiest(gpus []planner.GPU) int {
 	return best
 }
 
+// divided returns the number of units that pods hold of the GPUs of a machine, the number of replicas of a unit, and its memory in MiB: the GPUs as they are, or
+// their MIG instances.
+func divided(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUnit, unitMiB int64) {
+	if mig.Count < 1 {
+		return gpus, perGPU, memoryMiB
+	}
+	return gpus * mig.Count, perGPU / mig.Count, mig.MemoryMiB
+}
+
+// gpusLeft returns the GPUs of the machine less what its pods use. perGPU is the number of replicas of each GPU, and exposed that of the machine.
+func (m *Machine) gpusLeft(perGPU, exposed int64, labels map[string]string) []planner.GPU {
+	gpus, _ := m.gpusHeld(perGPU, exposed, labels)
+	return gpus
+}
+
+func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (left []planner.GPU, on map[*corev1.Pod]int) {
+	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
+	return gpusHeld(count, perUnit, unitMiB, exposed, m.Pods, m.Promise.Resource)
+}
+
 // gpusLeft returns the GPUs of a node less what the pods use. exposed is the number of replicas that the node reports, or will report. It returns nil if
 // count is 0.
 func gpusLeft(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
@@ -159,8 +179,8 @@ func numberIn(values map[string]string, key string, most int64) int64 {
 	return n
 }
 
-// GPUsHeld returns the GPU of the machine that each of its pods is assumed to use, and -1 for pods that request no device memory.
+// GPUsHeld returns the GPU, or MIG instance, of the machine that each of its pods is assumed to use, and -1 for pods that request no device memory.
 func (m *Machine) GPUsHeld() map[*corev1.Pod]int {
-	_, on := gpusHeld(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), m.Exposed(), m.Pods, m.Promise.Resource)
+	_, on := m.gpusHeld(m.Promise.ReplicasPerGPU, m.Exposed(), m.Node.Labels)
 	return on
 }

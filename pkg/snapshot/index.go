@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Index has the objects of which a cluster may have thousands, by what decisions look for. It never changes: With makes another one, which shares what is the same. So
@@ -554,11 +555,16 @@ func sortedPods(t table[*corev1.Pod]) []*corev1.Pod {
 	return pods
 }
 
-// gpuOf returns the GPU resource that a Node has, and "" if it has none. If it has both, it is the whole GPU.
+// gpuOf returns the GPU resource that a Node has, and "" if it has none. If it has several, it is the whole GPU, or else the renamed one, or else the first.
 func gpuOf(node *corev1.Node) corev1.ResourceName {
 	for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
 		if valueOf(node.Status.Allocatable, gpu) > 0 {
 			return gpu
+		}
+	}
+	for _, name := range sortedKeys(node.Status.Allocatable) {
+		if nodecontract.IsGPUResource(string(name)) && valueOf(node.Status.Allocatable, name) > 0 {
+			return name
 		}
 	}
 	return ""

@@ -47,6 +47,8 @@ type Promise struct {
 	ReplicasPerGPU int64
 	// MPS says how the GPUs are shared with MPS. It is zero if they are not, or if the annotation is invalid.
 	MPS nodecontract.MPS
+	// MIG says into which instances each GPU is divided. It is zero if it is not, or if the annotation is invalid.
+	MIG nodecontract.MIG
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
@@ -65,8 +67,9 @@ func replicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
 // PromiseOf reads the promise from the annotations of a NodeClaim or Node. Values that are missing, invalid or larger than any machine are 0.
 func PromiseOf(annotations map[string]string) Promise {
 	mps, _ := nodecontract.ParseMPS(annotations[nodecontract.MPSAnnotation])
+	mig, _ := nodecontract.ParseMIG(annotations[nodecontract.MIGAnnotation])
 	return Promise{
-		MPS: mps, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
+		MPS: mps, MIG: mig, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
 		GPUs: numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
 		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}

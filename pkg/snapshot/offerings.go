@@ -27,6 +27,8 @@ type Offering struct {
 	Labels map[string]string
 	// CustomLabels are those Labels whose values Karve chose from a requirement of the pool.
 	CustomLabels map[string]string
+	// Share is what each GPU becomes.
+	Share v1alpha1.Share
 	// ReplicasPerGPU is the number of replicas of each GPU. It is 1 if GPUs are not shared.
 	ReplicasPerGPU int64
 	// Daemons are the total requests of the DaemonSet pods that will run on the node.
@@ -42,9 +44,13 @@ func (o *Offering) Free() planner.Resources {
 	return atLeastZero(free)
 }
 
-// GPUs returns the GPUs of the machine, less what DaemonSets use.
+// Resource returns the name of the resource that pods request.
+func (o *Offering) Resource() corev1.ResourceName { return corev1.ResourceName(o.Share.Resource) }
+
+// GPUs returns the GPUs of the machine, or their MIG instances, less what DaemonSets use.
 func (o *Offering) GPUs() []planner.GPU {
-	gpus := fresh(o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	count, perGPU, memoryMiB := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	gpus := fresh(count, perGPU, memoryMiB)
 	hold(gpus, o.Daemons.Replicas, 0)
 	return gpus
 }
@@ -116,9 +122,10 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	var offerings []Offering
 	for i := range t.types {
 		instanceType := &t.types[i]
-		if instanceType.GPU.Count <= 0 || !p.Class.Spec.Sharing.CanShare(instanceType.GPU.Name) {
+		if instanceType.GPU.Count <= 0 {
 			continue
 		}
+		shares := p.Class.Spec.Sharing.Shares(instanceType.GPU.Name, instanceType.GPU.MemoryMiB)
 		for _, o := range instanceType.Offerings {
 			if o.CapacityType == karpv1.CapacityTypeReserved ||
 				o.CapacityType != karpv1.CapacityTypeOnDemand && !t.requirements.Has(karpv1.CapacityTypeLabelKey) {
@@ -130,16 +137,18 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 			}
 			for _, custom := range choices {
 				labels := whenStarted(merged(machine, t.fixed, custom))
-				perGPU, empty := p.Class.Spec.Sharing.ReplicasFor(instanceType.GPU.Name), allocatable(instanceType)
-				empty.Replicas = perGPU * instanceType.GPU.Count
-				runs := daemonsOn(daemons, taints, "", labels, empty, p.Resource())
-				offerings = append(offerings, Offering{
-					Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
-					Labels: labels, CustomLabels: custom,
-					ReplicasPerGPU: perGPU,
-					Daemons:        overhead(runs, p.Resource()),
-					daemons:        runs,
-				})
+				for _, share := range shares {
+					gpu, empty := corev1.ResourceName(share.Resource), allocatable(instanceType)
+					empty.Replicas = share.Least * instanceType.GPU.Count
+					runs := daemonsOn(daemons, taints, "", labels, empty, gpu)
+					offerings = append(offerings, Offering{
+						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
+						Labels: labels, CustomLabels: custom, Share: share,
+						ReplicasPerGPU: share.Least,
+						Daemons:        overhead(runs, gpu),
+						daemons:        runs,
+					})
+				}
 			}
 		}
 	}
@@ -155,7 +164,7 @@ func compareOfferings(a, b Offering) int {
 	); order != 0 {
 		return order
 	}
-	return compareLabels(a.Labels, b.Labels)
+	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Profile, b.Share.MIG.Profile))
 }
 
 func compareLabels(a, b map[string]string) int {

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // waitingClass is a set of pods to plan for that the scheduler treats alike.
@@ -87,14 +88,18 @@ func classKey(s *shape, found []int, v *volumes) string {
 // mentionsGPU reports whether a container of the pod requests a GPU resource. It is faster than computing how many the pod needs.
 func mentionsGPU(pod *corev1.Pod) bool {
 	asks := func(ctr corev1.Container) bool {
-		_, shared := ctr.Resources.Requests[v1alpha1.ResourceGPUShared]
-		_, whole := ctr.Resources.Requests[v1alpha1.ResourceGPU]
-		return shared || whole
+		for name := range ctr.Resources.Requests {
+			if nodecontract.IsGPUResource(string(name)) {
+				return true
+			}
+		}
+		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks)
 }
 
-// gpuResource returns the GPU resource that a pod requests, and false if it requests none. If it requests both, it is the renamed one.
+// gpuResource returns the GPU resource that a pod requests, and false if it requests none. If it requests several, it is that of renamed replicas, or else that of
+// whole GPUs, or else the first.
 func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	if !mentionsGPU(pod) {
 		return "", false
@@ -102,6 +107,12 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU} {
 		if requests(pod, gpu).Replicas > 0 {
 			return gpu, true
+		}
+	}
+	requested := PodRequests(pod)
+	for _, name := range sortedKeys(requested) {
+		if nodecontract.IsGPUResource(string(name)) && valueOf(requested, name) > 0 {
+			return name, true
 		}
 	}
 	return "", false

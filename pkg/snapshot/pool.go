@@ -31,9 +31,26 @@ type Pool struct {
 	footprint int64
 }
 
-// Resource returns the name of the resource that pods of the pool request.
+// Resource returns the name of the resource that pods of the pool request. If pods of the pool may request several, it is the first.
 func (p *Pool) Resource() corev1.ResourceName {
 	return corev1.ResourceName(p.Class.Spec.Sharing.Resource())
+}
+
+// Resources returns the names of all resources that pods of the pool may request.
+func (p *Pool) Resources() []corev1.ResourceName {
+	var names []corev1.ResourceName
+	for _, name := range p.Class.Spec.Sharing.Resources() {
+		names = append(names, corev1.ResourceName(name))
+	}
+	return names
+}
+
+// Serves reports whether pods that request the resource may be of the pool.
+func (p *Pool) Serves(gpu corev1.ResourceName) bool { return slices.Contains(p.Resources(), gpu) }
+
+// countsReplicas reports whether a limit of the pool may count its replicas: they have a name of their own, and all have the same.
+func (p *Pool) countsReplicas() bool {
+	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1
 }
 
 // Pools returns Karve's NodePools with their problems, sorted by name.
@@ -141,11 +158,11 @@ func (p *Pool) knowsLimit(name corev1.ResourceName) bool {
 	case corev1.ResourceCPU, corev1.ResourceMemory, limitNodes, v1alpha1.ResourceGPU:
 		return true
 	}
-	return name == p.Resource()
+	return p.countsReplicas() && name == p.Resource()
 }
 
 func (p *Pool) sharedLimit() string {
-	if p.Resource() == v1alpha1.ResourceGPU {
+	if !p.countsReplicas() {
 		return ""
 	}
 	return fmt.Sprintf(" or %s (replicas)", p.Resource())
@@ -172,7 +189,7 @@ func (p *Pool) Limits() []Limit {
 		{corev1.ResourceMemory, func(p *planner.Physical) *int64 { return &p.MemoryBytes }, binary},
 		{limitNodes, func(p *planner.Physical) *int64 { return &p.Nodes }, whole},
 	}
-	if p.Class != nil && p.Resource() != v1alpha1.ResourceGPU {
+	if p.countsReplicas() {
 		all = append(all, Limit{p.Resource(), func(p *planner.Physical) *int64 { return &p.Replicas }, whole})
 	}
 	return all
@@ -197,7 +214,7 @@ func (p *Pool) remaining(used planner.Physical) planner.Physical {
 		Nodes:       left(limitNodes, used.Nodes, false),
 		Replicas:    planner.Unlimited,
 	}
-	if p.Class != nil && p.Resource() != v1alpha1.ResourceGPU {
+	if p.countsReplicas() {
 		remaining.Replicas = left(p.Resource(), used.Replicas, false)
 	}
 	return remaining

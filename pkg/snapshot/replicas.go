@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -18,12 +19,11 @@ const raising = time.Minute
 // perGPU returns the number of replicas of each GPU of a pool's machine. The scheduler ignores device memory and may put any pods on any replicas. If the
 // class sets a range, the number is therefore as many in the range as fit if each replica uses the device memory of the largest pod that the pool admits. If
 // that is unknown, it is the minimum.
-func (p *Pool) perGPU(gpuName string, memoryMiB int64) int64 {
-	least, most := p.Class.Spec.Sharing.ReplicasRange(gpuName)
+func (p *Pool) perGPU(share v1alpha1.Share, memoryMiB int64) int64 {
 	if p.footprint <= 0 {
-		return least
+		return share.Least
 	}
-	return max(least, min(most, memoryMiB*bytesPerMiB/p.footprint))
+	return max(share.Least, min(share.Most, memoryMiB*bytesPerMiB/p.footprint))
 }
 
 // shareGPUs finds the largest pod of the pool, and sets the replicas per GPU of the pool's offerings accordingly. It skips offerings on which DaemonSets use
@@ -32,7 +32,7 @@ func (c *Cluster) shareGPUs(p *Pool) {
 	p.footprint = c.footprint(p)
 	for i := range p.Offerings {
 		if o := &p.Offerings[i]; o.Daemons.Replicas == 0 {
-			o.ReplicasPerGPU = p.perGPU(o.Type.GPU.Name, o.Type.GPU.UsableMiB())
+			o.ReplicasPerGPU = p.perGPU(o.Share, o.Type.GPU.UsableMiB())
 		}
 	}
 }
@@ -88,9 +88,8 @@ func (p *Pool) takes(s *shape) bool {
 	asks := ResourcesOf(s.demand.requests, s.gpu)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
 		has := o.Free()
-		_, most := p.Class.Spec.Sharing.ReplicasRange(o.Type.GPU.Name)
 		return asks.MilliCPU <= has.MilliCPU && asks.MemoryBytes <= has.MemoryBytes && asks.EphemeralBytes <= has.EphemeralBytes &&
-			asks.Replicas <= most*o.Type.GPU.Count
+			asks.Replicas <= o.Share.Most*o.Type.GPU.Count
 	})
 }
 
@@ -111,9 +110,14 @@ func (v *View) shareGPUs() {
 		if p == nil || m.Type == nil || m.Promise.Resource != p.Resource() {
 			continue
 		}
-		m.MostPerGPU = p.perGPU(m.Type.GPU.Name, m.leastMemoryMiB(m.Type))
-		for _, t := range m.Others {
-			m.MostPerGPU = min(m.MostPerGPU, p.perGPU(t.GPU.Name, m.leastMemoryMiB(t)))
+		m.MostPerGPU = math.MaxInt64
+		for _, t := range append([]*catalog.InstanceType{m.Type}, m.Others...) {
+			if share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, t.GPU.Name, t.GPU.MemoryMiB); ok {
+				m.MostPerGPU = min(m.MostPerGPU, p.perGPU(share, m.leastMemoryMiB(t)))
+			}
+		}
+		if m.MostPerGPU == math.MaxInt64 { // Its GPUs cannot be shared as the class says now.
+			m.MostPerGPU = m.Promise.ReplicasPerGPU
 		}
 	}
 }
@@ -162,12 +166,11 @@ func TimeOf(value string) time.Time {
 // range.
 func (v *View) Promised(launch planner.Launch) (gpus, perGPU int64) {
 	o := v.Offerings[launch.Offering]
-	sharing := v.Pools[v.Snapshot.Offerings[launch.Offering].Pool].Class.Spec.Sharing
 	gpus, most := o.Type.GPU.Count, o.ReplicasPerGPU
-	least := min(most, sharing.ReplicasFor(o.Type.GPU.Name))
+	least := min(most, o.Share.Least)
 	for _, i := range launch.Alternatives {
 		other := v.Offerings[i]
-		gpus, most, least = min(gpus, other.Type.GPU.Count), min(most, other.ReplicasPerGPU), min(least, sharing.ReplicasFor(other.Type.GPU.Name))
+		gpus, most, least = min(gpus, other.Type.GPU.Count), min(most, other.ReplicasPerGPU), min(least, other.Share.Least)
 	}
 	if gpus <= 0 {
 		return gpus, most

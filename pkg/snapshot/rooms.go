@@ -142,7 +142,7 @@ func (m *Machine) startedRoom(raised bool) room {
 	return room{
 		node: planner.Node{
 			Name: m.Node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
-			GPUs: gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(m.Node.Labels, m.Type), exposed.Replicas, m.Pods, gpu),
+			GPUs: m.gpusLeft(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels),
 		},
 		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, use: use, extended: machine.extended,
 	}
@@ -165,7 +165,7 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	r.pods, r.extended, r.daemons = m.Pods, machine.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
 	toCome := atLeastZero(minus(overhead(r.daemons, gpu), r.use.daemons.resources(gpu)))
 	r.node.Free = atLeastZero(minus(minus(expected, r.use.all.resources(gpu)), toCome))
-	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
+	r.node.GPUs = m.gpusLeft(m.Promise.ReplicasPerGPU+more, expected.Replicas, r.labels)
 	hold(r.node.GPUs, toCome.Replicas, 0)
 	return r
 }

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -94,8 +95,8 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 		if labels.Compatible(wanted) != nil {
 			continue
 		}
-		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
-			if n := valueOf(overlay.Spec.Capacity, gpu); n > gpus[gpu] {
+		for gpu := range overlay.Spec.Capacity {
+			if n := valueOf(overlay.Spec.Capacity, gpu); nodecontract.IsGPUResource(string(gpu)) && n > gpus[gpu] {
 				gpus[gpu] = n
 			}
 		}

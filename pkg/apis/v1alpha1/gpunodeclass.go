@@ -42,6 +42,8 @@ const (
 	StrategyTimeSlicing Strategy = "TimeSlicing"
 	// StrategyMPS shares each GPU among replicas that run at the same time, each with a limit of memory, by NVIDIA's MPS.
 	StrategyMPS Strategy = "MPS"
+	// StrategyMIG divides each GPU into MIG instances, which have memory and compute of their own.
+	StrategyMIG Strategy = "MIG"
 	// StrategyNone gives whole GPUs to pods.
 	StrategyNone Strategy = "None"
 )
@@ -55,6 +57,17 @@ const (
 	RequestsAboveOneAllow RequestsAboveOne = "Allow"
 	// RequestsAboveOneRefuse leaves the pod pending with an event that says so (failRequestsGreaterThanOne: true).
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
+)
+
+// MIGNaming says how the resources of MIG instances are named.
+// +kubebuilder:validation:Enum=Mixed;Single
+type MIGNaming string
+
+const (
+	// MIGNamingMixed names them after their profile, for instance nvidia.com/mig-1g.5gb.
+	MIGNamingMixed MIGNaming = nodecontract.MIGMixed
+	// MIGNamingSingle names them as whole GPUs, nvidia.com/gpu, so that pods need not know of instances.
+	MIGNamingSingle MIGNaming = nodecontract.MIGSingle
 )
 
 // MPSUsers says which processes may share a GPU with MPS at the same time.
@@ -224,6 +237,43 @@ type Sharing struct {
 	// mps are the limits of strategy MPS.
 	// +optional
 	MPS *MPSSharing `json:"mps,omitempty"`
+	// MIG says into which instances strategy MIG divides GPUs. Neither is in the schema before the node agent makes instances.
+	MIG *MIGSharing `json:"-"`
+}
+
+// MIGSharing says into which instances GPUs are divided. GPUs without a layout are not launched.
+type MIGSharing struct {
+	// naming is Mixed, which names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb, or Single, which names it nvidia.com/gpu.
+	// Instances that pods share are nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
+	// +optional
+	Naming MIGNaming `json:"naming,omitempty"`
+	// layouts are the instances that a GPU may be divided into. All GPUs of a node are divided alike. With naming Mixed, GPUs may have several layouts: each new
+	// node then gets the one for which its pods ask.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Layouts []MIGLayout `json:"layouts"`
+}
+
+// MIGLayout divides GPUs into as many instances of one profile as fit.
+type MIGLayout struct {
+	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name: a100, h100, h200, b200, b300 or rtx-pro-server-6000.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	GPUName string `json:"gpuName"`
+	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960 or
+	// 81920. Default: all GPUs of the name that have the profile.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16777216
+	GPUMemoryMiB *int64 `json:"gpuMemoryMiB,omitempty"`
+	// profile is the profile of the instances as in nvidia-smi, for example 1g.5gb or 3g.20gb.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
+	Profile string `json:"profile"`
 }
 
 // MPSSharing are the limits of strategy MPS. They apply to each process, not to a pod as a whole.

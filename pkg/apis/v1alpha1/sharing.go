@@ -16,6 +16,7 @@ var sharingStrategies = map[Strategy]sharingStrategy{
 	StrategyNone:        wholeGPUs{},
 	StrategyTimeSlicing: timeSlicing{},
 	StrategyMPS:         mps{},
+	StrategyMIG:         migInstances{},
 }
 
 func (s Sharing) strategy() sharingStrategy {
@@ -25,7 +26,7 @@ func (s Sharing) strategy() sharingStrategy {
 	return timeSlicing{}
 }
 
-// Resource is the name of the resource that the machines expose and that pods ask for.
+// Resource is the name of the resource that the machines expose and that pods ask for. With MIG it is that of the first layout: see [Sharing.Resources].
 func (s Sharing) Resource() string { return s.strategy().resource(s) }
 
 // ReplicasFor is the number of replicas of each GPU of the name, as in the cloud's label of an instance type. It is at least 1.

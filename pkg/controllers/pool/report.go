@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,8 +95,11 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.C
 		"nodes":               *resource.NewQuantity(h.Nodes, resource.DecimalSI),
 		v1alpha1.ResourceGPU:  *resource.NewQuantity(h.GPUs, resource.DecimalSI),
 	}
-	if pool.Class != nil && pool.Resource() != v1alpha1.ResourceGPU {
-		np.Status.Resources[pool.Resource()] = *resource.NewQuantity(h.Replicas, resource.DecimalSI)
+	if pool.Class == nil {
+		return
+	}
+	if names := pool.Resources(); len(names) == 1 && names[0] != v1alpha1.ResourceGPU {
+		np.Status.Resources[names[0]] = *resource.NewQuantity(h.Replicas, resource.DecimalSI)
 	}
 }
 
@@ -140,7 +144,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	if err := snapshot.HeadroomError(class); err != nil && accepted.Status == metav1.ConditionTrue {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidHeadroom", err.Error()+"; nothing is kept free for it"
 	}
-	if err := class.Spec.Sharing.OverridesError(); err != nil && accepted.Status == metav1.ConditionTrue {
+	if err := cmp.Or(class.Spec.Sharing.OverridesError(), class.Spec.Sharing.LayoutsError()); err != nil && accepted.Status == metav1.ConditionTrue {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "UnsupportedGPU", err.Error()+"; no such GPU is launched"
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}

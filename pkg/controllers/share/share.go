@@ -5,6 +5,7 @@ package share
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -41,13 +42,17 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	for i := range view.Machines {
 		m := &view.Machines[i]
 		class := view.ClassOf(m.Pool())
-		if class == nil || m.Type == nil || m.Leaving() || string(m.Promise.Resource) != class.Spec.Sharing.Resource() {
+		if class == nil || m.Type == nil || m.Leaving() || !slices.Contains(class.Spec.Sharing.Resources(), string(m.Promise.Resource)) {
 			continue
+		}
+		share, ok := class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB)
+		if !ok {
+			continue // It has drifted.
 		}
 		var want int64
 		why := "since GPUNodeClass " + class.Name + " says so now"
-		switch least, most := class.Spec.Sharing.ReplicasRange(m.Type.GPU.Name); {
-		case least < most:
+		switch least := share.Least; {
+		case least < share.Most:
 			want, why = within(m, least, placed[nameOf(m)])
 		case !m.Started():
 			continue

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
@@ -98,7 +99,10 @@ func admitsLabel(req *scheduling.Requirement, labels map[string]string, key stri
 
 // ofSharing compares the name of the resource and the strategy, which the node agent cannot change while pods hold replicas.
 func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
-	if now := p.Resource(); m.Promise.Resource != now {
+	if d := ofInstances(p, m); d != nil {
+		return d
+	}
+	if now := p.Resource(); !p.Serves(m.Promise.Resource) {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
 	}
 	switch was, now := m.Promise.MPS, p.Class.Spec.Sharing.MPSSettings(); {
@@ -111,6 +115,30 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	default:
 		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs with MPS as %s, and GPUNodeClass %s has %s now", was, p.Class.Name, now)}
 	}
+}
+
+// ofInstances compares the MIG instances of a machine with those that the GPUNodeClass allows for its GPUs.
+func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+	was, sharing := m.Promise.MIG, &p.Class.Spec.Sharing
+	divides := sharing.Strategy == v1alpha1.StrategyMIG
+	switch {
+	case was == nodecontract.MIG{} && !divides:
+		return nil
+	case !divides:
+		return &Drift{Sharing, fmt.Sprintf("its GPUs are divided into MIG instances, and GPUNodeClass %s has strategy %s now", p.Class.Name, sharing.Strategy)}
+	case was == nodecontract.MIG{}:
+		return &Drift{Sharing, fmt.Sprintf("its GPUs are not divided, and GPUNodeClass %s has strategy MIG now", p.Class.Name)}
+	case m.Type == nil:
+		return nil // Its GPUs are not known.
+	}
+	if _, ok := sharing.ShareWith(was, m.Type.GPU.Name, m.Type.GPU.MemoryMiB); ok {
+		return nil
+	}
+	now := "no layout for them"
+	if shares := sharing.Shares(m.Type.GPU.Name, m.Type.GPU.MemoryMiB); len(shares) > 0 {
+		now = fmt.Sprintf("%d instances %s (naming %s)", shares[0].MIG.Count, shares[0].MIG.Profile, shares[0].MIG.Naming)
+	}
+	return &Drift{Sharing, fmt.Sprintf("each of its GPUs has %d MIG instances %s (naming %s), and GPUNodeClass %s has %s now", was.Count, was.Profile, was.Naming, p.Class.Name, now)}
 }
 
 func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, labels map[string]string) *Drift {

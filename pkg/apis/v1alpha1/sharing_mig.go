@@ -1,0 +1,176 @@
+package v1alpha1
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
+)
+
+// Share is what each GPU of a machine becomes: the capacity that is planned with.
+type Share struct {
+	// Resource is the name of the resource that pods ask for.
+	Resource string
+	// Least and Most are the least and the most replicas of a GPU, at least 1. Those of all its instances count.
+	Least, Most int64
+	// MIG says how the GPU is divided into instances. It is zero if it is not.
+	MIG nodecontract.MIG
+}
+
+// Shares are what GPUs may become, given the cloud's name, as in its label of an instance type (for instance "t4"), and their device memory in MiB. There is
+// none if they cannot be shared with the strategy, and with MIG one for each layout.
+func (s Sharing) Shares(gpuName string, memoryMiB int64) []Share {
+	switch {
+	case s.Strategy == StrategyMIG:
+		return migInstances{}.shares(s, gpuName, memoryMiB)
+	case !s.CanShare(gpuName):
+		return nil
+	}
+	least, most := s.ReplicasRange(gpuName)
+	return []Share{{Resource: s.Resource(), Least: least, Most: most}}
+}
+
+// ShareWith returns what GPUs become that are divided as given, and false if the strategy has no such share for them.
+func (s Sharing) ShareWith(divided nodecontract.MIG, gpuName string, memoryMiB int64) (Share, bool) {
+	for _, share := range s.Shares(gpuName, memoryMiB) {
+		if share.MIG.Same(divided) {
+			return share, true
+		}
+	}
+	return Share{}, false
+}
+
+// Resources are the names of all resources that the machines may expose, without duplicates. Only MIG may have several.
+func (s Sharing) Resources() []string {
+	names := []string{s.Resource()}
+	if s.Strategy == StrategyMIG && s.MIG != nil {
+		for i := range s.MIG.Layouts {
+			if name := (migInstances{}).named(s, s.MIG.Layouts[i].Profile); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// migInstances is StrategyMIG: each GPU is divided into instances with memory and compute of their own, which pods have for themselves or take turns on.
+type migInstances struct{ timeSlicing }
+
+// resource is that of the instances of the first layout.
+func (m migInstances) resource(s Sharing) string {
+	if s.MIG == nil || len(s.MIG.Layouts) == 0 {
+		return m.named(s, "")
+	}
+	return m.named(s, s.MIG.Layouts[0].Profile)
+}
+
+// named returns the resource of the instances of a profile.
+func (migInstances) named(s Sharing, profile string) string {
+	if s.MIGNaming() == MIGNamingMixed {
+		name := mig.Resource(profile)
+		if s.slices() > 1 {
+			name += sharedSuffix
+		}
+		return name
+	}
+	switch {
+	case s.ResourceName != "":
+		return s.ResourceName
+	case s.slices() > 1:
+		return ResourceGPUShared
+	default:
+		return ResourceGPU
+	}
+}
+
+// sharedSuffix is what NVIDIA's device plugin adds to the names of resources whose replicas are renamed.
+const sharedSuffix = ".shared"
+
+// slices returns the number of pods that take turns on an instance.
+func (s Sharing) slices() int64 {
+	if s.Replicas == nil {
+		return 1
+	}
+	return max(1, int64(*s.Replicas))
+}
+
+// replicas are those of the GPU with the fewest and of the one with the most among all GPUs of the name.
+func (m migInstances) replicas(s Sharing, gpuName string) (least, most int64) {
+	for _, model := range mig.Models(gpuName, 0) {
+		for _, share := range m.shares(s, gpuName, model.MemoryMiB) {
+			least, most = cmp.Or(min(least, share.Least), share.Least), max(most, share.Most)
+		}
+	}
+	return max(1, least), max(1, most)
+}
+
+func (m migInstances) shares(s Sharing, gpuName string, memoryMiB int64) []Share {
+	if s.MIG == nil {
+		return nil
+	}
+	var all []Share
+	for i := range s.MIG.Layouts {
+		l := &s.MIG.Layouts[i]
+		if l.GPUName != gpuName || l.GPUMemoryMiB != nil && *l.GPUMemoryMiB != memoryMiB {
+			continue
+		}
+		for _, model := range mig.Models(gpuName, memoryMiB) {
+			count := model.Fit(l.Profile)
+			if count == 0 {
+				continue
+			}
+			replicas := count * s.slices()
+			all = append(all, Share{
+				Resource: m.named(s, l.Profile), Least: replicas, Most: replicas,
+				MIG: nodecontract.MIG{Profile: l.Profile, Count: count, MemoryMiB: model.InstanceMiB(l.Profile), Naming: string(s.MIGNaming())},
+			})
+		}
+	}
+	return all
+}
+
+// MIGNaming says how the resources of instances are named, with the default. It is "" with other strategies.
+func (s Sharing) MIGNaming() MIGNaming {
+	switch {
+	case s.Strategy != StrategyMIG:
+		return ""
+	case s.MIG == nil || s.MIG.Naming == "":
+		return MIGNamingMixed
+	default:
+		return s.MIG.Naming
+	}
+}
+
+// LayoutsError returns an error if a layout cannot be, or if two contradict each other.
+func (s Sharing) LayoutsError() error {
+	if s.Strategy != StrategyMIG || s.MIG == nil {
+		return nil
+	}
+	for i := range s.MIG.Layouts {
+		l := &s.MIG.Layouts[i]
+		memory := int64(0)
+		if l.GPUMemoryMiB != nil {
+			memory = *l.GPUMemoryMiB
+		}
+		if err := mig.CheckLayout(l.GPUName, memory, l.Profile); err != nil {
+			return fmt.Errorf("spec.sharing.mig.layouts[%d]: %w", i, err)
+		}
+		for j := range s.MIG.Layouts[:i] {
+			switch before := &s.MIG.Layouts[j]; {
+			case !before.meets(l):
+			case before.Profile == l.Profile:
+				return fmt.Errorf("spec.sharing.mig.layouts[%d] and [%d] are the same for %s: remove one", j, i, l.GPUName)
+			case s.MIGNaming() == MIGNamingSingle:
+				return fmt.Errorf("spec.sharing.mig.layouts[%d] and [%d] are both for %s, and with naming Single pods could not tell their instances apart: remove one, or use naming Mixed", j, i, l.GPUName)
+			}
+		}
+	}
+	return nil
+}
+
+// meets reports whether two layouts may be for the same GPUs.
+func (l *MIGLayout) meets(other *MIGLayout) bool {
+	return l.GPUName == other.GPUName && (l.GPUMemoryMiB == nil || other.GPUMemoryMiB == nil || *l.GPUMemoryMiB == *other.GPUMemoryMiB)
+}

@@ -1,0 +1,47 @@
+package drift_test
+
+import (
+	"strings"
+	"testing"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
+	t.Parallel()
+	has := nodecontract.MIG{Profile: "1g.5gb", Count: 7, MemoryMiB: 4000, Naming: nodecontract.MIGMixed}
+	for name, c := range map[string]struct {
+		has     nodecontract.MIG
+		profile string // of the class, which has strategy TimeSlicing without one
+		want    string
+	}{
+		"the same":        {has, "1g.5gb", ""},
+		"another profile": {has, "3g.20gb", "each of its GPUs has 7 MIG instances 1g.5gb (naming Mixed), and GPUNodeClass gpu-shared has 2 instances 3g.20gb (naming Mixed) now"},
+		"no instances":    {nodecontract.MIG{}, "1g.5gb", "its GPUs are not divided, and GPUNodeClass gpu-shared has strategy MIG now"},
+		"no MIG":          {has, "", "divided into MIG instances, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
+	} {
+		cluster := launched(t)
+		claim := &cluster.NodeClaims[0]
+		class(cluster, func(s *snapshot.NodeClassState) {
+			for i := range s.InstanceTypes {
+				s.InstanceTypes[i].GPU.Name, s.InstanceTypes[i].GPU.MemoryMiB = "a100", 40960
+			}
+		})
+		if value := c.has.String(); value != "" {
+			claim.Annotations[nodecontract.MIGAnnotation], claim.Annotations[nodecontract.ResourceAnnotation] = value, "nvidia.com/mig-1g.5gb"
+		}
+		if c.profile != "" {
+			cluster.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{
+				Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: []v1alpha1.MIGLayout{{GPUName: "a100", Profile: c.profile}}},
+			}
+		}
+		pools, machines := cluster.Pools(), cluster.Machines()
+		d := drift.Of(cluster, &pools[0], &machines[0])
+		if (d == nil) != (c.want == "") || d != nil && (d.Reason != drift.Sharing || !strings.Contains(d.Message, c.want)) {
+			t.Errorf("%s: %+v, want %q", name, d, c.want)
+		}
+	}
+}

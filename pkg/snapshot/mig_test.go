@@ -1,0 +1,182 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// withMIG returns a cluster with all GPUs of EC2, whose pool divides them as the layouts say.
+func withMIG(t *testing.T, layouts ...v1alpha1.MIGLayout) *snapshot.Cluster {
+	t.Helper()
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Shared()
+	c.UseInstanceTypes(types)
+	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: layouts}}
+	return c
+}
+
+func layout(gpu, profile string) v1alpha1.MIGLayout {
+	return v1alpha1.MIGLayout{GPUName: gpu, Profile: profile}
+}
+
+func asking(resource string) func(*corev1.Pod) { return Asking("cpu", "1", "memory", "1Gi", resource, "1") }
+
+// launched returns the number of launches by instance type and profile, after it has checked the plan.
+func launched(t *testing.T, view *snapshot.View) map[string]int {
+	t.Helper()
+	plan := solve.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil || len(plan.Unplaced) > 0 {
+		t.Fatalf("%v, %+v", err, plan.Unplaced)
+	}
+	launches := map[string]int{}
+	for _, l := range plan.Launches {
+		o := view.Offerings[l.Offering]
+		launches[o.Type.Name+" "+o.Share.MIG.Profile]++
+	}
+	return launches
+}
+
+func TestInstancesAreBoughtOnTheCheapestMachines(t *testing.T) {
+	t.Parallel()
+	c := withMIG(t, layout("a100", "1g.5gb"), layout("a100", "3g.20gb"), layout("a100", "3g.40gb"), layout("h100", "1g.10gb"), layout("h100", "3g.40gb"), layout("rtx-pro-server-6000", "1g.24gb"))
+	c.Pods = append(Pods("small", 40, asking("nvidia.com/mig-1g.5gb")), Pods("large", 8, asking("nvidia.com/mig-3g.20gb"))...)
+	view := snapshot.Build(c)
+	if got := launched(t, &view); len(got) != 2 || got["p4d.24xlarge 1g.5gb"] != 1 || got["p4d.24xlarge 3g.20gb"] != 1 {
+		t.Errorf("launched %v", got)
+	}
+	// One H100 has seven instances 1g.10gb. Seven p5.4xlarge are $48.16 an hour, and a p4de.24xlarge has no layout for them.
+	c.Pods = Pods("small", 14, asking("nvidia.com/mig-1g.10gb"))
+	view = snapshot.Build(c)
+	if got := launched(t, &view); len(got) != 1 || got["p5.4xlarge 1g.10gb"] != 2 {
+		t.Errorf("launched %v", got)
+	}
+	// Each GPU of a g7e is divided into four.
+	c.Pods = Pods("blackwell", 8, asking("nvidia.com/mig-1g.24gb"))
+	view = snapshot.Build(c)
+	if got := launched(t, &view); got["g7e.2xlarge 1g.24gb"]+got["g7e.4xlarge 1g.24gb"] != 2 {
+		t.Errorf("launched %v", got)
+	}
+}
+
+func TestPodThatAsksForAnInstanceWithoutALayoutIsBlocked(t *testing.T) {
+	t.Parallel()
+	c := withMIG(t, layout("a100", "1g.5gb"), layout("h100", "1g.10gb"))
+	c.Pods = []corev1.Pod{Pod("a", asking("nvidia.com/mig-2g.10gb"))}
+	wantBlocked(t, c, planner.ReasonNoPool, "asks for nvidia.com/mig-2g.10gb", "it offers nvidia.com/mig-1g.5gb, nvidia.com/mig-1g.10gb")
+	c = Shared()
+	c.Pods = []corev1.Pod{Pod("a", asking("nvidia.com/mig-2g.10gb"))}
+	wantBlocked(t, c, planner.ReasonNoPool, "asks for nvidia.com/mig-2g.10gb", "it offers nvidia.com/gpu.shared")
+}
+
+func TestReplicasOfAMachineWithInstances(t *testing.T) {
+	t.Parallel()
+	memory := int64(40960)
+	for name, c := range map[string]struct {
+		edit     func(*v1alpha1.Sharing)
+		resource string
+		perGPU   int64
+	}{
+		"each pod has its instance": {func(*v1alpha1.Sharing) {}, "nvidia.com/mig-1g.5gb", 7},
+		"pods take turns":           {func(s *v1alpha1.Sharing) { s.Replicas = new(int32(4)) }, "nvidia.com/mig-1g.5gb.shared", 28},
+		"single":                    {func(s *v1alpha1.Sharing) { s.MIG.Naming = v1alpha1.MIGNamingSingle }, "nvidia.com/gpu", 7},
+		"single and shared": {func(s *v1alpha1.Sharing) {
+			s.MIG.Naming, s.Replicas = v1alpha1.MIGNamingSingle, new(int32(4))
+		}, "nvidia.com/gpu.shared", 28},
+		"single, shared and not renamed": {func(s *v1alpha1.Sharing) {
+			s.MIG.Naming, s.Replicas, s.ResourceName = v1alpha1.MIGNamingSingle, new(int32(4)), v1alpha1.ResourceGPU
+		}, "nvidia.com/gpu", 28},
+		"of one of two sizes":    {func(s *v1alpha1.Sharing) { s.MIG.Layouts[0].GPUMemoryMiB = &memory }, "nvidia.com/mig-1g.5gb", 7},
+		"wide ones of both":      {func(s *v1alpha1.Sharing) { s.MIG.Layouts[0].Profile = "1g.10gb" }, "nvidia.com/mig-1g.10gb", 4},
+		"with the media engines": {func(s *v1alpha1.Sharing) { s.MIG.Layouts[0].Profile = "1g.5gb+me" }, "nvidia.com/mig-1g.5gb.me", 1},
+	} {
+		cluster := withMIG(t, layout("a100", "1g.5gb"))
+		c.edit(&cluster.GPUNodeClasses[0].Spec.Sharing)
+		cluster.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "8"))
+		cluster.Pods = []corev1.Pod{Pod("a", asking(c.resource))}
+		view := snapshot.Build(cluster)
+		i := 0
+		for i < len(view.Offerings) && view.Offerings[i].Type.Name != "p4d.24xlarge" {
+			i++
+		}
+		o := view.Snapshot.Offerings[i]
+		var replicas int64
+		for _, g := range o.GPUs {
+			replicas += g.Replicas
+		}
+		if o.Free.Replicas != 8*c.perGPU || replicas != 8*c.perGPU || o.Physical.GPUs != 8 || view.Snapshot.Pools[0].Remaining.GPUs != 8 {
+			t.Errorf("%s: %d replicas, %d on its %d instances, %d GPUs", name, o.Free.Replicas, replicas, len(o.GPUs), o.Physical.GPUs)
+		}
+		plan := solve.Plan(view.Snapshot)
+		if len(plan.Launches) != 1 {
+			t.Errorf("%s: %+v", name, plan)
+			continue
+		}
+		if gpus, perGPU := view.Promised(plan.Launches[0]); gpus != 8 || perGPU != c.perGPU {
+			t.Errorf("%s: promised %d GPUs with %d", name, gpus, perGPU)
+		}
+	}
+}
+
+func TestInstanceHoldsNoMoreMemoryThanItHas(t *testing.T) {
+	t.Parallel()
+	for memory, want := range map[string]bool{"4Gi": true, "5Gi": false} {
+		c := withMIG(t, layout("a100", "1g.5gb"))
+		c.Pods = []corev1.Pod{Pod("a", asking("nvidia.com/mig-1g.5gb"), GPUMemory(memory))}
+		if plan := solve.Plan(snapshot.Build(c).Snapshot); (len(plan.Launches) == 1) != want {
+			t.Errorf("a pod that states %s: %+v", memory, plan)
+		}
+	}
+}
+
+func TestMachineWithInstancesTakesPodsOfItsProfile(t *testing.T) {
+	t.Parallel()
+	c := withMIG(t, layout("a100", "1g.5gb"), layout("a100", "3g.20gb"))
+	p4d := *TypeNamed("g4dn.xlarge")
+	for _, it := range c.InstanceTypes() {
+		if it.Name == "p4d.24xlarge" {
+			p4d = it
+		}
+	}
+	machine := Claim("one", &c.NodePools[0], &p4d, Initialized(Now))
+	machine.Annotations[nodecontract.ResourceAnnotation], machine.Annotations[nodecontract.ReplicasPerGPUAnnotation] = "nvidia.com/mig-3g.20gb", "2"
+	machine.Annotations[nodecontract.MIGAnnotation] = nodecontract.MIG{Profile: "3g.20gb", Count: 2, MemoryMiB: 19200, Naming: nodecontract.MIGMixed}.String()
+	node := Node(&machine, &p4d, 0)
+	node.Status.Allocatable["nvidia.com/mig-3g.20gb"] = Amounts("n", "16")["n"]
+	c.NodeClaims, c.Nodes = []karpv1.NodeClaim{machine}, []corev1.Node{node}
+	c.Pods = append(Pods("large", 16, asking("nvidia.com/mig-3g.20gb"), GPUMemory("18Gi")), Pods("small", 7, asking("nvidia.com/mig-1g.5gb"))...)
+	view := snapshot.Build(c)
+	plan := solve.Plan(view.Snapshot)
+	if len(plan.Placements) != 1 || len(plan.Placements[0].Pods) != 16 || len(plan.Launches) != 1 || len(plan.Unplaced) > 0 {
+		t.Fatalf("%+v", plan)
+	}
+	for _, name := range plan.Placements[0].Pods {
+		if !strings.Contains(name, "large") {
+			t.Errorf("%s was placed on it", name)
+		}
+	}
+}
+
+func TestLimitOfInstancesIsNotHonored(t *testing.T) {
+	t.Parallel()
+	c := withMIG(t, layout("a100", "1g.5gb"), layout("a100", "3g.20gb"))
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/mig-1g.5gb", "8"))
+	problems := c.Pools()[0].Problems
+	if len(problems) != 1 || problems[0].Reason != "UnsupportedLimit" || !strings.Contains(problems[0].Message, "nvidia.com/gpu (physical GPUs)") {
+		t.Errorf("%+v", problems)
+	}
+}
