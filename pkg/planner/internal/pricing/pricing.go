@@ -13,6 +13,8 @@ import (
 type Machine struct {
 	Knapsack *Knapsack
 	GPUs     *gpuRelaxation
+	// unequal is nil unless the machine has several GPUs with different room.
+	unequal *unequalGPUs
 }
 
 // Priced is the result of pricing one machine: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is below the
@@ -49,6 +51,14 @@ func (x *Machine) price(values []int64, demand pack.Load, limit Effort, floor in
 	out := Priced{Upper: upper, steps: PriceCost + len(x.Knapsack.items)/10}
 	if upper <= floor {
 		return out
+	}
+	if x.unequal != nil && limit.Parts > 0 {
+		u, cost := x.unequal.bound(values, demand)
+		out.steps += cost
+		if upper = min(upper, u); upper <= floor {
+			out.Upper = upper
+			return out
+		}
 	}
 	steps, parted := limit.Steps, false
 	if x.GPUs != nil && limit.Parts > 0 {
@@ -159,7 +169,7 @@ func NewOracle(p *pack.Problem, machines []*pack.Capacity) *Oracle {
 	o := &Oracle{}
 	for _, c := range machines {
 		k := NewKnapsack(p, c)
-		o.Machines = append(o.Machines, Machine{k, NewGPURelaxation(p, k)})
+		o.Machines = append(o.Machines, Machine{k, NewGPURelaxation(p, k), newUnequalGPUs(p, k)})
 	}
 	return o
 }
