@@ -27,6 +27,7 @@ type Simplex struct {
 	// direction is by how much the basic variables decrease per unit of the entering variable.
 	direction []float64
 	work      [][]float64 // scratch of invert
+	filled    []int32     // scratch of eliminate
 	pivots    int
 }
 
@@ -80,7 +81,7 @@ func (s *Simplex) Grow(columns int) { s.columns = slices.Grow(s.columns, columns
 // Clone returns a copy that can be changed independently.
 func (s *Simplex) Clone() Simplex {
 	c := *s
-	c.work = nil
+	c.work, c.filled = nil, nil
 	c.columns, c.demand, c.basis = slices.Clone(s.columns), slices.Clone(s.demand), slices.Clone(s.basis)
 	c.amounts, c.duals, c.direction = slices.Clone(s.amounts), slices.Clone(s.duals), slices.Clone(s.direction)
 	c.inverse = make([][]float64, len(s.inverse))
@@ -387,7 +388,7 @@ func (s *Simplex) exchange(enter, leave int, from, change float64, to int) {
 		s.columns[enter].at = leave
 	}
 	s.basis[leave], s.amounts[leave] = enter, from+change
-	eliminate(s.inverse, leave, s.direction)
+	s.eliminate(s.inverse, leave, s.direction)
 	s.raiseDuals(leave, cost)
 	s.pivots++
 }
@@ -446,22 +447,33 @@ func (s *Simplex) invert() {
 		for i := range factors {
 			factors[i] = s.work[i][j]
 		}
-		eliminate(s.work, j, factors)
+		s.eliminate(s.work, j, factors)
 	}
 	for i, row := range s.work {
 		copy(s.inverse[i], row[n:])
 	}
 }
 
-// eliminate divides a row by its factor, and subtracts it from each other row times that row's factor.
-func eliminate(rows [][]float64, row int, factors []float64) {
+// eliminate divides a row by its factor, and subtracts it from each other row times that row's factor. Many rows of large programs are mostly 0.
+func (s *Simplex) eliminate(rows [][]float64, row int, factors []float64) {
 	of := rows[row]
 	f := 1 / factors[row]
+	s.filled = s.filled[:0]
 	for j := range of {
-		of[j] = float64(of[j] * f)
+		if of[j] = float64(of[j] * f); of[j] != 0 {
+			s.filled = append(s.filled, int32(j))
+		}
 	}
+	sparse := 2*len(s.filled) < len(of)
 	for i, to := range rows {
-		if f := factors[i]; i != row && f != 0 {
+		f := factors[i]
+		switch {
+		case i == row || f == 0:
+		case sparse:
+			for _, j := range s.filled {
+				to[j] -= float64(f * of[j])
+			}
+		default:
 			for j, v := range of {
 				to[j] -= float64(f * v)
 			}

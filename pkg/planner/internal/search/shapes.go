@@ -11,9 +11,9 @@ import (
 // their machine costs.
 const (
 	manyShapes    = 60
-	smoothSlices  = 5
+	smoothSlices  = 3
 	smoothRows    = 150
-	smoothPercent = 70
+	smoothPercent = 85
 	smoothPart    = 1000
 )
 
