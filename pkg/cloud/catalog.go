@@ -13,7 +13,7 @@ import (
 )
 
 // Catalog lists the instance types that a node class of the cloud can launch. It should answer from memory, because it is called whenever the cluster is
-// read.
+// read, and for several node classes at a time.
 type Catalog interface {
 	InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing
 }

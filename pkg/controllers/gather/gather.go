@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -203,11 +204,16 @@ type nodeClasses struct {
 	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
 }
 
-// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it reads them at most every two seconds.
+// classesAtOnce is how many node classes are read concurrently.
+const classesAtOnce = 16
+
+// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it reads them again two seconds after they were read at the earliest,
+// however long that took.
 func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	now, n := g.Clock.Now(), &g.nodeClasses
-	read := map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
 	kept := g.followed != nil && now.Sub(n.at) <= recent
+	read := map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+	var unread []v1alpha1.NodeClassReference
 	for i := range c.GPUNodeClasses {
 		class := &c.GPUNodeClasses[i]
 		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, now)
@@ -217,15 +223,23 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 		}
 		state, ok := n.read[ref]
 		if !ok || !kept {
-			var err error
-			if state, err = g.NodeClass(ctx, ref); err != nil {
-				return err
-			}
+			unread = append(unread, ref)
 		}
 		read[ref] = state
 	}
+	states, errs := make([]snapshot.NodeClassState, len(unread)), make([]error, len(unread))
+	workqueue.ParallelizeUntil(ctx, classesAtOnce, len(unread), func(i int) { states[i], errs[i] = g.NodeClass(ctx, unread[i]) })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, ref := range unread {
+		read[ref] = states[i]
+	}
 	if !kept {
-		n.at = now
+		n.at = g.Clock.Now()
 	}
 	g.fresh.classes = g.fresh.classes || !maps.EqualFunc(n.read, read, sameState)
 	n.read = read

@@ -46,6 +46,8 @@ type store struct {
 	listing func(client.ObjectList)
 	// broken makes every read fail.
 	broken bool
+	// getting is called for each Get of a node class. It may be nil.
+	getting func()
 }
 
 func (s *store) kind(name string) toolscache.Indexer {
@@ -87,9 +89,14 @@ func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.List
 
 // Get finds an object. Every node class of the cloud exists.
 func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
 	s.lists["get "+nameOf(o)]++
+	s.mu.Unlock()
 	if s.broken {
 		return errors.New("broken")
+	}
+	if s.getting != nil {
+		s.getting()
 	}
 	if _, ok := o.(runtime.Unstructured); ok {
 		return nil
@@ -395,5 +402,34 @@ func TestClusterHasCurrentTimeAndRefusals(t *testing.T) {
 	after := b.look(t)
 	if !after.Now.Equal(b.clock.Now()) || len(after.Refused["gpu-shared"]) != 1 || len(after.NodeClasses) != 1 || &before.NodePools[0] != &after.NodePools[0] {
 		t.Errorf("at %s, %d are refused, %d node classes", after.Now, len(after.Refused["gpu-shared"]), len(after.NodeClasses))
+	}
+}
+
+// A cluster with many pools must not wait for one node class after the other when the API server is slow.
+func TestNodeClassesAreReadTogether(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	for _, name := range []string{"b", "c"} {
+		class := snapshottest.Shared().GPUNodeClasses[0]
+		class.Name, class.Spec.NodeClassRef.Name = name, name
+		b.cached.set(&class, asItIs(&class, gpuNodeClass))
+	}
+	var all sync.WaitGroup
+	all.Add(3)
+	b.live.getting = func() { all.Done(); all.Wait() }
+	b.look(t)
+}
+
+// Otherwise each look reads the node classes again while reading them takes longer than two seconds.
+func TestNodeClassesThatTookLongToReadAreKept(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	b.follow(t)
+	b.live.getting = func() { b.clock.Step(recent + time.Second) }
+	b.look(t)
+	b.live.counts()
+	b.look(t)
+	if n := b.live.counts()["get unstructured "+snapshottest.NodeClassRef.Kind]; n != 0 {
+		t.Errorf("the node class was read %d times more", n)
 	}
 }
