@@ -51,6 +51,8 @@ type Request struct {
 	Packed bool
 	// Loads are keyed by UUID.
 	Loads map[string]Load
+	// Score says how well two GPUs are connected, by their UUIDs. It is nil if that is not known.
+	Score func(a, b string) int
 }
 
 type choice struct {
@@ -64,8 +66,11 @@ type choice struct {
 // available.
 //
 // Replicas are spread by the number of free replicas on a GPU, then by free memory, then by utilization, because two notebooks on one of four idle GPUs is
-// the most frequent complaint of users of time-slicing.
+// the most frequent complaint of users of time-slicing. Whole GPUs are chosen by their connections: see [linked].
 func Preferred(r Request) []string {
+	if gpus, must, ok := r.wholeGPUs(); ok {
+		return linked(gpus, must, r.Size, r.Score)
+	}
 	out := make([]string, 0, len(r.MustInclude))
 	seen := make(map[string]bool, len(r.Available)+len(r.MustInclude))
 	taken := map[string]int{}

@@ -100,6 +100,11 @@ func (l *Library) Devices() ([]gpu.Device, error) {
 	return call(l, "listing the GPUs", l.bound(), l.Library.Devices, forget)
 }
 
+// Links implements gpu.Library.
+func (l *Library) Links() ([]gpu.Link, error) {
+	return call(l, "reading the links of the GPUs", l.bound(), l.Library.Links, forget)
+}
+
 // Usage implements gpu.Library.
 func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 	return call(l, "reading "+uuid, l.bound(), func() (gpu.Usage, error) { return l.Library.Usage(uuid) }, forget)

@@ -113,6 +113,8 @@ type Library interface {
 	Devices() ([]Device, error)
 	// Unusable returns the GPUs that the driver did not offer to the last call of Init or Devices, even if that call failed.
 	Unusable() []Unusable
+	// Links returns the connections of the GPUs that Devices returns, one for each two of them, with the lower index first. It is nil if they are not known.
+	Links() ([]Link, error)
 	// Usage returns the usage of a GPU.
 	Usage(uuid string) (Usage, error)
 	// Wait returns the next event since Init. ok is false if there was none within the timeout. The loss of a GPU is reported once until the next Init.

@@ -36,6 +36,7 @@ type Fake struct {
 	// hung is closed when the driver no longer hangs. It is nil while the driver does not hang.
 	hung     chan struct{}
 	unusable []gpu.Unusable
+	links    []gpu.Link
 }
 
 var (
@@ -94,6 +95,28 @@ func (f *Fake) Devices() ([]gpu.Device, error) {
 		return nil, err
 	}
 	return slices.Clone(f.devices), nil
+}
+
+// Links implements gpu.Library.
+func (f *Fake) Links() ([]gpu.Link, error) {
+	f.lock()
+	defer f.mu.Unlock()
+	if err := f.check("Links"); err != nil {
+		return nil, err
+	}
+	var links []gpu.Link
+	for i, a := range f.devices {
+		for _, b := range f.devices[i+1:] {
+			link := gpu.Link{A: a.UUID, B: b.UUID, Path: gpu.PathUnknown}
+			for _, l := range f.links {
+				if l.A == link.A && l.B == link.B || l.A == link.B && l.B == link.A {
+					link.NVLinks, link.Path = l.NVLinks, l.Path
+				}
+			}
+			links = append(links, link)
+		}
+	}
+	return links, nil
 }
 
 // Usage implements gpu.Library.
@@ -197,6 +220,13 @@ func (f *Fake) SetDevices(devices ...gpu.Device) {
 	f.devices = slices.SortedFunc(slices.Values(devices), func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
 }
 
+// SetLinks implements Control.
+func (f *Fake) SetLinks(links ...gpu.Link) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links = links
+}
+
 // SetUsage implements Control.
 func (f *Fake) SetUsage(uuid string, u gpu.Usage) {
 	f.mu.Lock()
@@ -284,7 +314,7 @@ func (f *Fake) Hang(on bool) {
 	f.wake()
 }
 
-// Fail makes a method ("Devices", "Usage" or "Wait") return the error. A nil error ends that.
+// Fail makes a method ("Devices", "Links", "Usage" or "Wait") return the error. A nil error ends that.
 func (f *Fake) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

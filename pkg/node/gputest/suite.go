@@ -16,6 +16,8 @@ import (
 type Control interface {
 	// SetDevices sets the GPUs that the next Init finds.
 	SetDevices(devices ...gpu.Device)
+	// SetLinks sets how GPUs are connected. Those that are not named have no NVLink and a path that is not known.
+	SetLinks(links ...gpu.Link)
 	// SetUsage sets the usage of a GPU. Free and used memory must add up to the memory of the device.
 	SetUsage(uuid string, u gpu.Usage)
 	// Report makes the GPU report an XID. If uuid is "", the GPU cannot be identified.
@@ -54,6 +56,7 @@ func TestLibrary(t *testing.T, open func(t *testing.T) (gpu.Library, Control)) {
 		test func(t *testing.T, l gpu.Library, c Control)
 	}{
 		{"it says which GPUs there are", testDevices},
+		{"it says how GPUs are connected", testLinks},
 		{"it says what a GPU does", testUsage},
 		{"it works on a machine without GPUs", testNone},
 		{"it is closed until Init and after Shutdown", testClosed},
@@ -127,6 +130,28 @@ func testDevices(t *testing.T, l gpu.Library, c Control) {
 	}
 	if again := initialize(t, l); again != driver {
 		t.Errorf("Init when open: %+v, want %+v", again, driver)
+	}
+}
+
+func testLinks(t *testing.T, l gpu.Library, c Control) {
+	t.Helper()
+	devices := H100s(3)
+	c.SetDevices(devices...)
+	if _, err := l.Links(); !errors.Is(err, gpu.ErrClosed) {
+		t.Errorf("Links before Init: %v, want ErrClosed", err)
+	}
+	a, b, d := devices[0].UUID, devices[1].UUID, devices[2].UUID
+	c.SetLinks(gpu.Link{A: b, B: a, NVLinks: 2, Path: gpu.PathSingleSwitch}, gpu.Link{A: b, B: d, NVLinks: 1, Path: gpu.PathCrossCPU})
+	initialize(t, l)
+	want := []gpu.Link{
+		{A: a, B: b, NVLinks: 2, Path: gpu.PathSingleSwitch}, {A: a, B: d, Path: gpu.PathUnknown}, {A: b, B: d, NVLinks: 1, Path: gpu.PathCrossCPU},
+	}
+	got, err := l.Links()
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if score := got[0].Score() - got[1].Score() - got[2].Score(); score != 250-0-110 {
+		t.Errorf("the scores are %d, %d and %d", got[0].Score(), got[1].Score(), got[2].Score())
 	}
 }
 

@@ -122,10 +122,10 @@ func (l *Library) start() error {
 		return err
 	}
 	l.has = map[string]bool{}
-	for _, name := range []string{
+	for _, name := range append([]string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
 		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex",
-	} {
+	}, linkFunctions...) {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
 	l.mu.Lock()

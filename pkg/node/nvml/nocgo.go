@@ -32,6 +32,9 @@ func (*Library) SetComputeMode(string, gpu.ComputeMode) error { return gpu.ErrCl
 // Unusable returns none.
 func (*Library) Unusable() []gpu.Unusable { return nil }
 
+// Links returns an error.
+func (*Library) Links() ([]gpu.Link, error) { return nil, gpu.ErrClosed }
+
 // Usage returns an error.
 func (*Library) Usage(string) (gpu.Usage, error) { return gpu.Usage{}, gpu.ErrClosed }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,18 @@ func (c *control) SetDevices(devices ...gpu.Device) {
 			s.Devices[d.Index] = fake.Device{Device: d, PCI: "00000000:00:" + string("ABCDEF"[d.Index]) + "0.0"}
 		}
 		s.WriteSysfs(c.t, c.sysfs)
+	})
+}
+
+func (c *control) SetLinks(links ...gpu.Link) {
+	c.machine.Change(c.t, func(s *fake.State) {
+		index := func(uuid string) int {
+			return slices.IndexFunc(s.Devices, func(d fake.Device) bool { return d.UUID == uuid })
+		}
+		s.Links = nil
+		for _, l := range links {
+			s.Links = append(s.Links, fake.Link{A: index(l.A), B: index(l.B), NVLinks: l.NVLinks, Path: l.Path})
+		}
 	})
 }
 
@@ -90,7 +103,7 @@ func TestNVMLPassesLibrarySuite(t *testing.T) {
 
 func TestNVMLReadsEachProfile(t *testing.T) {
 	for name, profile := range map[string]fake.State{
-		"T4x1": fake.T4(1), "T4x4": fake.T4(4), "T4x8": fake.T4(8), "A10Gx1": fake.A10G(1), "A100x8": fake.A100(8), "H100x8": fake.H100(8),
+		"T4x1": fake.T4(1), "T4x4": fake.T4(4), "T4x8": fake.T4(8), "A10Gx1": fake.A10G(1), "V100x8": fake.V100(8), "A100x8": fake.A100(8), "H100x8": fake.H100(8),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := open(t, profile)

@@ -119,12 +119,12 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 // GetPreferredAllocation chooses among the devices that the kubelet has free.
 func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	response := &pluginapi.PreferredAllocationResponse{}
-	packed := s.m.packed()
+	packed, score := s.m.packed(), s.m.score()
 	for _, r := range request.GetContainerRequests() {
 		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{
 			DeviceIDs: alloc.Preferred(alloc.Request{
 				Available: r.GetAvailableDeviceIDs(), MustInclude: r.GetMustIncludeDeviceIDs(), Size: int(r.GetAllocationSize()), Packed: packed,
-				Loads: s.m.loads.of(ctx, r.GetAvailableDeviceIDs()),
+				Loads: s.m.loads.of(ctx, r.GetAvailableDeviceIDs()), Score: score,
 			}),
 		})
 	}

@@ -18,6 +18,7 @@ type model struct {
 
 var (
 	t4   = model{product: "Tesla T4", memoryMiB: 15360, reservedMiB: 448, major: 7, minor: 5, idleMilliwatts: 13500, idleSMMHz: 300, idleMemoryMHz: 405}
+	v100 = model{product: "Tesla V100-SXM2-16GB", memoryMiB: 16384, reservedMiB: 226, major: 7, idleMilliwatts: 43000, idleSMMHz: 135, idleMemoryMHz: 877}
 	a10g = model{product: "NVIDIA A10G", memoryMiB: 23028, reservedMiB: 512, major: 8, minor: 6, idleMilliwatts: 22000, idleSMMHz: 210, idleMemoryMHz: 405}
 	a100 = model{
 		product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 615, major: 8, migCapable: true,
@@ -35,11 +36,38 @@ func T4(n int) State { return t4.machine(n) }
 // A10G returns a machine with n A10Gs. One is a g5.xlarge.
 func A10G(n int) State { return a10g.machine(n) }
 
+// V100 returns a machine with n V100s. Eight are a p3.16xlarge, whose NVLinks are a cube mesh: each GPU has two to two others, and one to two more.
+func V100(n int) State {
+	mesh := map[[2]int]int{
+		{0, 1}: 1, {0, 2}: 1, {0, 3}: 2, {0, 4}: 2, {1, 2}: 2, {1, 3}: 1, {1, 5}: 2, {2, 3}: 2, {2, 6}: 1, {3, 7}: 1,
+		{4, 5}: 1, {4, 6}: 1, {4, 7}: 2, {5, 6}: 2, {5, 7}: 1, {6, 7}: 2,
+	}
+	s := v100.machine(n)
+	for i := range s.Links {
+		s.Links[i].NVLinks = mesh[[2]int{s.Links[i].A, s.Links[i].B}]
+	}
+	return s
+}
+
 // A100 returns a machine with n A100s that are not partitioned. Eight are a p4d.24xlarge.
-func A100(n int) State { return a100.machine(n) }
+func A100(n int) State { return a100.switched(n, 12) }
 
 // H100 returns a machine with n H100s that are not partitioned. Eight are a p5.48xlarge.
-func H100(n int) State { return h100.machine(n) }
+func H100(n int) State { return h100.switched(n, 18) }
+
+// switched returns a machine with n GPUs that have NVLinks to a switch. Two and two of them share a PCIe switch.
+func (m model) switched(n, links int) State {
+	s := m.machine(n)
+	for i := range s.Devices {
+		s.Devices[i].SwitchLinks = links
+	}
+	for i := range s.Links {
+		if l := &s.Links[i]; l.A/2 == l.B/2 {
+			l.Path = gpu.PathMultiSwitch
+		}
+	}
+	return s
+}
 
 // None returns a machine with a driver and without GPUs.
 func None() State { return t4.machine(0) }
@@ -57,6 +85,13 @@ func (m model) machine(n int) State {
 		numa := -1
 		if n > 1 {
 			numa = i * 2 / n
+		}
+		for b := i + 1; b < n; b++ {
+			path := gpu.PathCrossCPU
+			if b*2/n == numa {
+				path = gpu.PathSameCPU
+			}
+			s.Links = append(s.Links, Link{A: i, B: b, Path: path})
 		}
 		s.Devices = append(s.Devices, Device{
 			Device: gpu.Device{

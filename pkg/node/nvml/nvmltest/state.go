@@ -35,6 +35,8 @@ const (
 //	gpu 0 lost                    every call about it returns "GPU is lost"
 //	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory,
 //	                              set-compute-mode (not permitted)
+//	gpu 0 nvswitch 12             this many NVLinks to a switch
+//	link 0 1 2 30                 GPUs 0 and 1 have 2 NVLinks between them, and NVML's topology level 30 on PCIe (-1: not supported, as for GPUs without a line)
 //	xid 0 79                      an event, delivered once to each event set that was created before the line; GPU -1 is unknown
 //
 // The compute mode of a GPU, as NVML's number, is in a file beside it, because programs change it: see [ModeFile].
@@ -49,6 +51,8 @@ type State struct {
 	// Hang makes every call block.
 	Hang    bool
 	Devices []Device
+	// Links are the connections of GPUs.
+	Links []Link
 	// Excluded has the bus addresses of GPUs that the driver is told to exclude.
 	Excluded []string
 	// XIDs are the events so far, in order. Only append to it.
@@ -66,9 +70,17 @@ type Device struct {
 	// Kinds has the kind of each process by PID: "compute" (the default), "graphics", "mps", or "ended" for a process that has ended but whose GPU time is
 	// still known.
 	Kinds map[int]string
-	Lost  bool
+	// SwitchLinks is the number of NVLinks to a switch.
+	SwitchLinks int
+	Lost        bool
 	// Without lists the features that the GPU does not support.
 	Without []string
+}
+
+// Link is the connection of the GPUs with the indices A and B.
+type Link struct {
+	A, B, NVLinks int
+	Path          gpu.Path
 }
 
 // XID is an event of the GPU with the index Device.
@@ -92,6 +104,9 @@ func (s State) String() string {
 	}
 	for i, d := range s.Devices {
 		d.write(&b, i)
+	}
+	for _, l := range s.Links {
+		fmt.Fprintf(&b, "link %d %d %d %d\n", l.A, l.B, l.NVLinks, l.Path)
 	}
 	for _, x := range s.XIDs {
 		fmt.Fprintf(&b, "xid %d %d\n", x.Device, x.XID)
@@ -124,6 +139,9 @@ func (d Device) write(b *strings.Builder, i int) {
 			kind = "compute"
 		}
 		line("process %d %s %d %d", p.PID, kind, p.MemoryMiB, p.SMPercent)
+	}
+	if d.SwitchLinks > 0 {
+		line("nvswitch %d", d.SwitchLinks)
 	}
 	if d.Lost {
 		line("lost")

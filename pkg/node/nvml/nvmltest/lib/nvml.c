@@ -28,7 +28,7 @@ enum {
 	ARGUMENT_VERSION_MISMATCH = 25,
 };
 
-enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64 };
+enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64, MAX_NVLINKS = 18 };
 
 #define EVENT_SINGLE_BIT 0x1ULL
 #define EVENT_DOUBLE_BIT 0x2ULL
@@ -55,6 +55,9 @@ struct process { unsigned pid; char kind[16]; long long mib; int sm; };
 struct device {
 	int present, lost, minor, major, minor_capability, gpu_percent, memory_percent, celsius, sm_mhz, memory_mhz;
 	int mig; // -1: not capable, 0: off, 1: on
+	int nvswitch;
+	// nvlinks and level are the NVLinks to other devices, and the topology levels. The level of devices without a line "link" is -1.
+	int nvlinks[MAX_DEVICES], level[MAX_DEVICES];
 	long long total, reserved, used, milliwatts;
 	char uuid[96], name[96], pci[32], without[256];
 	int processes;
@@ -93,6 +96,7 @@ static void parse_device(struct device *d, char *rest) {
 	else if (!strcmp(key, "power")) d->milliwatts = atoll(value);
 	else if (!strcmp(key, "clocks")) sscanf(value, "%d %d", &d->sm_mhz, &d->memory_mhz);
 	else if (!strcmp(key, "mig")) d->mig = !strcmp(value, "on") ? 1 : !strcmp(value, "off") ? 0 : -1;
+	else if (!strcmp(key, "nvswitch")) d->nvswitch = atoi(value);
 	else if (!strcmp(key, "lost")) d->lost = 1;
 	else if (!strcmp(key, "without")) snprintf(d->without, sizeof d->without, " %s ", value);
 	else if (!strcmp(key, "process") && d->processes < MAX_PROCESSES) {
@@ -110,6 +114,13 @@ static void parse_line(struct state *s, char *line) {
 	if (sscanf(line, "hang %d", &s->hang) == 1) return;
 	if (s->excluded < MAX_EXCLUDED && sscanf(line, "excluded %31s", s->exclude[s->excluded]) == 1) {
 		s->excluded++;
+		return;
+	}
+	int other, links, level;
+	if (sscanf(line, "link %d %d %d %d", &index, &other, &links, &level) == 4) {
+		if (index < 0 || index >= MAX_DEVICES || other < 0 || other >= MAX_DEVICES) return;
+		s->device[index].nvlinks[other] = s->device[other].nvlinks[index] = links;
+		s->device[index].level[other] = s->device[other].level[index] = level;
 		return;
 	}
 	if (sscanf(line, "xid %d %d", &index, &xid) == 2) {
@@ -132,7 +143,10 @@ static struct state *read_once(void) {
 	FILE *f = path ? fopen(path, "re") : NULL;
 	char line[512];
 	if (!s) abort();
-	for (int i = 0; i < MAX_DEVICES; i++) s->device[i].mig = -1;
+	for (int i = 0; i < MAX_DEVICES; i++) {
+		s->device[i].mig = -1;
+		for (int j = 0; j < MAX_DEVICES; j++) s->device[i].level[j] = -1;
+	}
 	if (!f) {
 		s->init = DRIVER_NOT_LOADED;
 		return s;
@@ -387,6 +401,41 @@ static void fill_pci(const char *address, struct pci *p) {
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *p) { ANSWER(handle, fill_pci(d->pci, p)); }
+
+// peer returns the device at the other end of an NVLink, -1 for a switch, and -2 if there is no such link. The links to devices come first.
+static int peer(struct device *d, unsigned link) {
+	unsigned n = 0;
+	for (int i = 0; i < MAX_DEVICES; i++) {
+		n += d->nvlinks[i];
+		if (link < n) return i;
+	}
+	return link < n + d->nvswitch ? -1 : -2;
+}
+
+int nvmlDeviceGetNvLinkState(void *handle, unsigned link, int *active) {
+	ANSWER(handle, {
+		if (link >= MAX_NVLINKS) code = INVALID_ARGUMENT;
+		else if (peer(d, 0) == -2) code = NOT_SUPPORTED;
+		else *active = peer(d, link) != -2;
+	});
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, struct pci *p) {
+	ANSWER(handle, {
+		int to = link < MAX_NVLINKS ? peer(d, link) : -2;
+		if (to == -2) code = INVALID_ARGUMENT;
+		else fill_pci(to == -1 ? "00000000:C7:00.0" : s->device[to].pci, p);
+	});
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *handle, void *other, int *level) {
+	ANSWER(handle, {
+		long index = (char *)other - handles;
+		if (index < 0 || index >= MAX_DEVICES) code = INVALID_ARGUMENT;
+		else if (d->level[index] < 0) code = NOT_SUPPORTED;
+		else *level = d->level[index];
+	});
+}
 
 int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *u) {
 	ANSWER(handle, {
