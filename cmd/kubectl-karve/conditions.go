@@ -23,10 +23,10 @@ func (c *conditions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.maxUSDPerHour, "max-usd-per-hour", "", "exit with status 1 if the plan costs more than this many dollars an hour, with its headroom; the plan is printed nevertheless")
 }
 
-// limit returns the highest price that the conditions allow. comparing is whether numbers of replicas are compared instead of planning.
+// limit returns the highest price that the conditions allow. comparing is whether numbers of replicas or strategies are compared instead of planning.
 func (c *conditions) limit(comparing bool) (planner.MicroUSD, error) {
 	if comparing && (c.failOnUnplaced || c.maxUSDPerHour != "") {
-		return 0, errors.New("--fail-on-unplaced and --max-usd-per-hour are conditions for a plan: remove --replicas")
+		return 0, errors.New("--fail-on-unplaced and --max-usd-per-hour are conditions for a plan: remove --replicas and --sharing")
 	}
 	if c.maxUSDPerHour == "" {
 		return math.MaxInt64, nil

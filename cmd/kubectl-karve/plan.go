@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud"
@@ -28,6 +29,7 @@ type planOptions struct {
 	instanceTypes string
 	namespace     string
 	replicas      string
+	sharing       string
 	conditions    conditions
 	budget        time.Duration
 	output        output
@@ -50,6 +52,9 @@ const planExample = `  # What would these manifests cost?
   # How many pods should share a GPU?
   kubectl karve plan -f manifests/ --replicas 1..48
 
+  # What would it cost to isolate them from each other?
+  kubectl karve plan -f manifests/ --sharing TimeSlicing,MPS,MIG,None
+
   # In a pipeline: fail if a pod has no place or the machines cost more than $20 an hour.
   kubectl karve plan -k overlays/production --fail-on-unplaced --max-usd-per-hour 20`
 
@@ -69,6 +74,7 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 	fs := cmd.Flags()
 	o.addSourceFlags(fs)
 	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
+	fs.StringVar(&o.sharing, "sharing", "", "compare the cost for these strategies of sharing GPUs instead of planning, such as TimeSlicing,MPS; together with --replicas for these numbers of replicas")
 	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
 	o.output.addFlag(fs, "each pod and its GPU")
 	o.conditions.addFlags(fs)
@@ -100,7 +106,11 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	limit, err := o.conditions.limit(len(replicas) > 0)
+	strategies, err := parseStrategies(o.sharing)
+	if err != nil {
+		return err
+	}
+	limit, err := o.conditions.limit(len(replicas)+len(strategies) > 0)
 	if err != nil {
 		return err
 	}
@@ -110,9 +120,12 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	}
 	var out bytes.Buffer
 	var broken error
-	if len(replicas) > 0 {
+	switch {
+	case len(strategies) > 0:
+		err = o.compare(&out, c, strategies, replicas)
+	case len(replicas) > 0:
 		err = o.sweep(&out, c, replicas)
-	} else {
+	default:
 		var q quote.Quote
 		if q, err = o.plan(&out, c); err == nil {
 			notes = append(notes, unservedNotes(&q)...)
@@ -151,6 +164,17 @@ func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32
 		return o.output.data(out, &sweep)
 	}
 	return sweep.Text(out)
+}
+
+func (o *planOptions) compare(out io.Writer, c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int32) error {
+	comparison, err := quote.Compare(c, strategies, replicas, o.search)
+	if err != nil {
+		return err
+	}
+	if o.output.isData() {
+		return o.output.data(out, &comparison)
+	}
+	return comparison.Text(out)
 }
 
 // search returns the solver for one plan, which stops when the budget is spent.

@@ -2,9 +2,40 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/quote"
 )
+
+// parseStrategies parses a list of strategies such as TimeSlicing,MPS.
+func parseStrategies(text string) ([]v1alpha1.Strategy, error) {
+	if text == "" {
+		return nil, nil
+	}
+	known := quote.Strategies()
+	var all []v1alpha1.Strategy
+	for name := range strings.SplitSeq(text, ",") {
+		i := slices.IndexFunc(known, func(s v1alpha1.Strategy) bool { return strings.EqualFold(string(s), name) })
+		if i < 0 {
+			return nil, fmt.Errorf("--sharing takes strategies of %s, separated by commas, not %q", listed(known), text)
+		}
+		if !slices.Contains(all, known[i]) {
+			all = append(all, known[i])
+		}
+	}
+	return all, nil
+}
+
+func listed(all []v1alpha1.Strategy) string {
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
 
 // maxReplicas is the largest number of replicas that a GPUNodeClass allows.
 const maxReplicas = 128

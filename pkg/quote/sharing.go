@@ -1,0 +1,254 @@
+package quote
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/table"
+)
+
+// Comparison compares the price of the same pods for several strategies of sharing GPUs.
+type Comparison struct {
+	Rows []ComparisonRow `json:"sharing"`
+}
+
+// ComparisonRow is the result for one strategy.
+type ComparisonRow struct {
+	Strategy v1alpha1.Strategy `json:"strategy"`
+	// Isolates says in a word what the strategy keeps apart between the pods on a GPU.
+	Isolates string `json:"isolates"`
+	// LeastPerGPU and MostPerGPU are the numbers of replicas of a GPU of the machines. They are 0 if there are no machines.
+	LeastPerGPU int64            `json:"leastReplicasPerGPU"`
+	MostPerGPU  int64            `json:"mostReplicasPerGPU"`
+	Machines    int              `json:"machines"`
+	Price       planner.MicroUSD `json:"microUSDPerHour"`
+	Bound       planner.MicroUSD `json:"boundMicroUSDPerHour"`
+	Unplaced    int              `json:"unplacedPods"`
+	// Example is one of the pods without a place, and Message why it has none.
+	Example string `json:"unplacedExample,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Current reports whether the GPUNodeClasses are as in this row, and Cheapest whether no row has fewer pods without a place, or as few at a lower price.
+	Current  bool `json:"current,omitempty"`
+	Cheapest bool `json:"cheapest,omitempty"`
+}
+
+// alternative is a strategy to compare.
+type alternative struct {
+	// isolates says in a word what the strategy keeps apart between the pods on a GPU.
+	isolates string
+	// of returns the sharing of a GPUNodeClass with the strategy and the same resource. It returns an error if replicas is 0 and has to be known.
+	of func(c *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error)
+}
+
+var alternatives = map[v1alpha1.Strategy]alternative{
+	v1alpha1.StrategyTimeSlicing: {"nothing", func(_ *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
+		return replicated(was, v1alpha1.StrategyTimeSlicing, replicas)
+	}},
+	v1alpha1.StrategyMPS: {"memory", func(_ *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
+		s, err := replicated(was, v1alpha1.StrategyMPS, replicas)
+		return atMost(s, nodecontract.MaxMPSReplicas), err
+	}},
+	v1alpha1.StrategyMIG:  {"hardware", instances},
+	v1alpha1.StrategyNone: {"everything", wholeGPUs},
+}
+
+// Strategies returns the strategies that can be compared, sorted.
+func Strategies() []v1alpha1.Strategy { return slices.Sorted(maps.Keys(alternatives)) }
+
+// replicated returns a sharing with replicas of the same resource. Without a number, it has the replicas that it had.
+func replicated(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32) (v1alpha1.Sharing, error) {
+	s := v1alpha1.Sharing{Strategy: strategy, ResourceName: was.Resource(), RequestsAboveOne: was.RequestsAboveOne, MPS: was.MPS, Overrides: was.Overrides}
+	switch {
+	case replicas > 0:
+		s.Replicas = &replicas
+	case was.Replicas == nil:
+		return s, fmt.Errorf("it does not say how many replicas a GPU has with %s: add --replicas", strategy)
+	default:
+		s.Replicas, s.MaxReplicas = was.Replicas, was.MaxReplicas
+	}
+	return s, nil
+}
+
+// atMost limits the replicas of a GPU.
+func atMost(s v1alpha1.Sharing, most int32) v1alpha1.Sharing {
+	for _, n := range []**int32{&s.Replicas, &s.MaxReplicas} {
+		if *n != nil {
+			*n = new(min(**n, most))
+		}
+	}
+	s.Overrides = slices.Clone(s.Overrides)
+	for i := range s.Overrides {
+		s.Overrides[i].Replicas = min(s.Overrides[i].Replicas, most)
+	}
+	return s
+}
+
+// wholeGPUs returns a sharing in which each replica is a GPU.
+func wholeGPUs(_ *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: was.Resource()}, nil
+}
+
+// instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest that has the device memory of the largest waiting pod.
+func instances(c *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+	largest := int64(0)
+	for _, class := range snapshot.Build(c).Classes {
+		largest = max(largest, class.GPUMemoryBytes)
+	}
+	divided := &v1alpha1.MIGSharing{Naming: v1alpha1.MIGNamingSingle}
+	seen := map[string]bool{}
+	for _, t := range c.InstanceTypes() {
+		for _, model := range mig.Models(t.GPU.Name, t.GPU.MemoryMiB) {
+			if key := fmt.Sprint(model.Name, model.MemoryMiB); !seen[key] {
+				seen[key] = true
+				if profile := smallest(model, (largest+1<<20-1)>>20); profile != "" {
+					divided.Layouts = append(divided.Layouts, v1alpha1.MIGLayout{GPUName: model.Name, GPUMemoryMiB: new(model.MemoryMiB), Profile: profile})
+				}
+			}
+		}
+	}
+	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, ResourceName: was.Resource(), MIG: divided}, nil
+}
+
+// smallest returns the profile of which most instances with the memory in MiB fit on a GPU, and "" if none has as much.
+func smallest(model mig.Model, memoryMiB int64) string {
+	profile, most := "", int64(0)
+	for i := range model.Kinds {
+		kind := &model.Kinds[i]
+		if n := model.Fit(kind.Profile); n > most && model.InstanceMiB(kind.Profile) >= memoryMiB {
+			profile, most = kind.Profile, n
+		}
+	}
+	return profile
+}
+
+// Compare plans for the cluster with each strategy, and each number of replicas of a GPU for those that have replicas. Without numbers, the GPUNodeClasses keep
+// theirs. There must be at least one strategy.
+func Compare(c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int32, search Search) (Comparison, error) {
+	var all Comparison
+	for _, strategy := range strategies {
+		numbers := replicas
+		if len(numbers) == 0 || strategy == v1alpha1.StrategyNone || strategy == v1alpha1.StrategyMIG {
+			numbers = []int32{0}
+		}
+		for _, n := range numbers {
+			row, err := compare(c, strategy, n, search)
+			if err != nil {
+				return Comparison{}, err
+			}
+			all.Rows = append(all.Rows, row)
+		}
+	}
+	order := func(a, b ComparisonRow) int {
+		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.Price, b.Price))
+	}
+	best := slices.MinFunc(all.Rows, order)
+	for i := range all.Rows {
+		all.Rows[i].Cheapest = order(all.Rows[i], best) == 0
+	}
+	return all, nil
+}
+
+func compare(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32, search Search) (ComparisonRow, error) {
+	with, current, err := withStrategy(c, strategy, replicas)
+	if err != nil {
+		return ComparisonRow{}, err
+	}
+	view := snapshot.Build(with)
+	_, plan, err := planFor(view.Snapshot, search)
+	if err != nil {
+		return ComparisonRow{}, err
+	}
+	row := ComparisonRow{
+		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Price: plan.Price, Bound: plan.Bound, Unplaced: len(plan.Unplaced), Current: current,
+	}
+	for _, launch := range plan.Launches {
+		_, n := view.Promised(launch)
+		row.LeastPerGPU, row.MostPerGPU = cmp.Or(min(row.LeastPerGPU, n), n), max(row.MostPerGPU, n)
+	}
+	if row.Unplaced > 0 {
+		row.Example, row.Message = plan.Unplaced[0].Pod, plan.Unplaced[0].Message
+	}
+	return row, nil
+}
+
+// withStrategy returns the cluster as if its GPUNodeClasses had the strategy, and whether they have it already. Classes of whole GPUs stay, unless there are no
+// others: their pods want whole GPUs.
+func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32) (*snapshot.Cluster, bool, error) {
+	shares := slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return class.Spec.Sharing.Shared() })
+	changed, current := *c, true
+	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
+	for i := range changed.GPUNodeClasses {
+		class := &changed.GPUNodeClasses[i]
+		was := class.Spec.Sharing
+		if shares && !was.Shared() || was.Strategy == strategy && (replicas == 0 || was.MaxReplicas == nil && was.Replicas != nil && *was.Replicas == replicas) {
+			continue
+		}
+		current = false
+		s, err := alternatives[strategy].of(c, was, replicas)
+		if err != nil {
+			return nil, false, fmt.Errorf("GPUNodeClass %s: %w", class.Name, err)
+		}
+		class.Spec.Sharing = s
+	}
+	return &changed, current, nil
+}
+
+// Text writes the comparison as text.
+func (c *Comparison) Text(w io.Writer) error {
+	t := table.Table{Columns: []table.Column{
+		{Title: "SHARING"}, {Title: "ISOLATES"}, {Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}, {Title: ""},
+	}}
+	var why []string
+	for i := range c.Rows {
+		row := &c.Rows[i]
+		var notes []string
+		if row.Cheapest {
+			notes = append(notes, "cheapest")
+		}
+		if row.Current {
+			notes = append(notes, "as now")
+		}
+		if row.Unplaced > 0 {
+			notes = append(notes, pods(row.Unplaced)+" without a place")
+			why = append(why, fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message))
+		}
+		t.Add(string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
+	}
+	var out strings.Builder
+	if err := t.Write(&out); err != nil {
+		return err
+	}
+	if len(why) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", strings.Join(slices.Compact(why), "\n"))
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func pods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
+
+// perGPU returns the numbers of replicas of a GPU.
+func (r *ComparisonRow) perGPU() string {
+	switch {
+	case r.Machines == 0:
+		return "-"
+	case r.LeastPerGPU == r.MostPerGPU:
+		return strconv.FormatInt(r.LeastPerGPU, 10)
+	}
+	return fmt.Sprintf("%d..%d", r.LeastPerGPU, r.MostPerGPU)
+}
