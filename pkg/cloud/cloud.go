@@ -14,6 +14,8 @@ type Provider struct {
 	NodeClass schema.GroupKind
 	// LabelPrefix is the prefix of the labels that describe the machines of the cloud, in addition to those of Kubernetes and Karpenter.
 	LabelPrefix string
+	// Managed describes the machines that the cloud launches by itself, and not the Karpenter that Karve works with. It is nil if there are none.
+	Managed *Managed
 	// PlaceLabels are the labels for the location of a machine, in addition to the zone label of Kubernetes. Machines of one instance type may have
 	// different values.
 	PlaceLabels []string
@@ -38,6 +40,16 @@ type Provider struct {
 	Errors []Error
 	// Causes are keyed by the reasons that the cloud's provider gives for a failed launch, in addition to the reasons in v1alpha1.
 	Causes map[string]Cause
+}
+
+// Managed describes machines that a cloud launches by itself for the NodePools of its own node classes.
+type Managed struct {
+	// NodeClass is the kind of these node classes.
+	NodeClass schema.GroupKind
+	// LabelPrefix is the prefix of the labels that describe the machines. Their names and values are those of the labels with the prefix of the Provider.
+	LabelPrefix string
+	// Labels are on all of the machines.
+	Labels map[string]string
 }
 
 // Image is a machine image of a node class.

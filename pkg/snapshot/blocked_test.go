@@ -165,9 +165,13 @@ func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 			Tainted("x")(np)
 			np.Spec.Template.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule
 		}, true},
-		"limited to zero":      {func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("cpu", "0")) }, false},
-		"without GPU machines": {Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist), false},
-		"in another zone":      {Labeled(map[string]string{corev1.LabelTopologyZone: "us-east-1z"}), false},
+		"limited to zero":                       {func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("cpu", "0")) }, false},
+		"without GPU machines":                  {Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist), false},
+		"of EKS Auto Mode":                      {autoMode("eks.amazonaws.com/instance-family", "g4dn", "m5"), true},
+		"of EKS Auto Mode, as its labels say":   {autoMode("eks.amazonaws.com/compute-type", "auto"), true},
+		"of EKS Auto Mode without GPU machines": {autoMode("eks.amazonaws.com/instance-family", "c5", "m5"), false},
+		"of EKS Auto Mode with other GPUs":      {autoMode("eks.amazonaws.com/instance-gpu-name", "l4"), false},
+		"in another zone":                       {Labeled(map[string]string{corev1.LabelTopologyZone: "us-east-1z"}), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,6 +182,28 @@ func TestStockPoolThatCannotLaunchForPodDoesNotCount(t *testing.T) {
 				t.Errorf("blocked: %+v", blocked)
 			}
 		})
+	}
+}
+
+// autoMode makes a pool one of EKS Auto Mode, with a requirement.
+func autoMode(key string, values ...string) func(*karpv1.NodePool) {
+	return func(np *karpv1.NodePool) {
+		np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "eks.amazonaws.com", Kind: "NodeClass", Name: "default"}
+		Requiring(key, corev1.NodeSelectorOpIn, values...)(np)
+	}
+}
+
+func TestPodThatSelectsAutoModeIsLeftToIt(t *testing.T) {
+	t.Parallel()
+	c := Recipe()
+	c.NodePools = append(c.NodePools, StockPool("auto", autoMode("eks.amazonaws.com/instance-family", "g4dn")))
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Tolerating("nvidia.com/gpu-shared"), Selecting("eks.amazonaws.com/compute-type", "auto"))}
+	if view := snapshot.Build(c); len(view.Classes) != 0 {
+		t.Errorf("classes: %+v", view.Classes)
+	}
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Tolerating("nvidia.com/gpu-shared"), Selecting("karpenter.k8s.aws/instance-family", "g4dn"))}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
+		t.Errorf("a pod that selects a label of our Karpenter is %+v", class.Blocked)
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
@@ -41,9 +43,14 @@ func (c *Cluster) stockPools() []stockPool {
 }
 
 func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
-	types := c.typesOf(np.Spec.Template.Spec.NodeClassRef, c.InstanceTypes)
-	described := describedLabels(types)
-	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name})
+	ref := np.Spec.Template.Spec.NodeClassRef
+	types := c.typesOf(ref, c.InstanceTypes)
+	var kind schema.GroupKind
+	if ref != nil {
+		kind = schema.GroupKind{Group: ref.Group, Kind: ref.Kind}
+	}
+	described := clouds.Relabel(kind, describedLabels(types))
+	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name}, clouds.ManagedLabels(kind))
 	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
 	pool.Add(scheduling.NewLabelRequirements(fixed).Values()...)
 	var machines []stockMachine
@@ -53,7 +60,7 @@ func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
 			continue
 		}
 		for _, o := range t.Offerings {
-			machine := merged(t.Labels, o.Labels)
+			machine := clouds.Relabel(kind, merged(t.Labels, o.Labels))
 			if !admits(machine, fixed, pool, described) {
 				continue
 			}

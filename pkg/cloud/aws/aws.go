@@ -32,6 +32,7 @@ const AcceleratorCountLabel = group + "/instance-accelerator-count"
 var Provider = cloud.Provider{
 	NodeClass:             NodeClassKind,
 	LabelPrefix:           group + "/",
+	Managed:               &autoMode,
 	PlaceLabels:           []string{"topology.k8s.aws/zone-id"},
 	HashAnnotation:        group + "/ec2nodeclass-hash",
 	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",
@@ -45,6 +46,12 @@ var Provider = cloud.Provider{
 	Interrupted:           "SpotInterrupted",
 	Errors:                launchErrors,
 	Causes:                causes,
+}
+
+// autoMode is EKS Auto Mode (docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html).
+var autoMode = cloud.Managed{
+	NodeClass: schema.GroupKind{Group: "eks.amazonaws.com", Kind: "NodeClass"}, LabelPrefix: "eks.amazonaws.com/",
+	Labels: map[string]string{"eks.amazonaws.com/compute-type": "auto"},
 }
 
 // vcpuQuota returns the group of instance types whose vCPUs share an EC2 quota, one for on-demand and one for spot. The groups are G and VT, P, and others,

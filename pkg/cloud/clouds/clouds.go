@@ -58,6 +58,38 @@ func Describes(key string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.LabelPrefix != "" && strings.HasPrefix(key, p.LabelPrefix) })
 }
 
+// ManagedLabels returns the labels of all machines that a cloud launches by itself for node classes of a kind, and none for other node classes.
+func ManagedLabels(kind schema.GroupKind) map[string]string {
+	if p := managing(kind); p != nil {
+		return p.Managed.Labels
+	}
+	return nil
+}
+
+// Relabel returns what describes machines by label, with the labels that machines have which a cloud launches by itself for node classes of a kind. For other
+// node classes it is unchanged.
+func Relabel[T any](kind schema.GroupKind, labels map[string]T) map[string]T {
+	p := managing(kind)
+	if p == nil {
+		return labels
+	}
+	renamed := make(map[string]T, len(labels))
+	for key, value := range labels {
+		if name, ok := strings.CutPrefix(key, p.LabelPrefix); ok {
+			key = p.Managed.LabelPrefix + name
+		}
+		renamed[key] = value
+	}
+	return renamed
+}
+
+func managing(kind schema.GroupKind) *cloud.Provider {
+	if i := slices.IndexFunc(All, func(p *cloud.Provider) bool { return p.Managed != nil && p.Managed.NodeClass == kind }); i >= 0 {
+		return All[i]
+	}
+	return nil
+}
+
 // ZoneLabels returns the labels that have the same value as the zone label of Kubernetes, of all clouds.
 func ZoneLabels() []string {
 	var all []string
