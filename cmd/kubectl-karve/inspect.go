@@ -142,6 +142,9 @@ func gpuCell(n *overview.Node, i int, colors palette) string {
 	if gpu.Healthy != nil && !*gpu.Healthy {
 		return colors.red(cell + " out")
 	}
+	if gpu.Cordoned {
+		return colors.cyan(cell + " cordoned")
+	}
 	return cell
 }
 

@@ -332,7 +332,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		status      int
 		out, errOut []string
 	}{
-		"inspect":               {"inspect", kubeconfig, 0, []string{"busy ", " 4/10 ", "8/15Gi", "10 nodes  24/124 replicas (19 %)"}, []string{"note: no agent reports"}},
+		"inspect":               {"inspect", kubeconfig, 0, []string{"busy ", " 4/10 ", "8/15Gi", "10 nodes  24/104 replicas (23 %)"}, []string{"note: no agent reports"}},
 		"inspect with prices":   {"inspect", priced, 0, []string{"$8.120/h", "  bound $1."}, nil},
 		"inspect of a node":     {"inspect busy -d", kubeconfig, 0, []string{"team/infer-0", "0,4", "1 node  4/10 replicas (40 %)"}, nil},
 		"inspect as JSON":       {"inspect quad -o json", kubeconfig, 0, []string{`"healthy": false`, `"replicasHeld": 3`}, nil},

@@ -37,6 +37,7 @@ type agent struct {
 	policy     health.Policy
 	report     *report
 	resets     resets
+	cordon     cordon
 	use        *useWatch
 	mps        mpsWatch
 	store      health.Store
@@ -74,7 +75,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
 		log.Info("About the settings", "message", message)
 	}
-	a := &agent{options: o, node: node, use: newUseWatch(o), mps: mpsWatch{dir: o.mpsDir}, applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
+	a := &agent{options: o, node: node, use: newUseWatch(o), mps: mpsWatch{dir: o.mpsDir}, cordon: newCordon(), applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
 	a.library = usage.Library{Library: a.calls, Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
@@ -95,7 +96,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	a.report = newReport(a) //nolint:contextcheck // What it starts outlives the context.
 	a.outage = outage{grace: outageGrace, patience: outagePatience, declare: func(gpus []string, why error) { a.driverLost(ctx, gpus, why) }}
 	plug := plugin.Config{
-		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx), MPSDir: o.mpsDir,
+		KubeletSocket: o.kubeletSocket, Usage: a.library, Links: a.library.Links, Hooks: a.report.hooks(ctx), MPSDir: o.mpsDir,
 		CDIMissing: func(devices []string) error { return cdi.Read(o.cdiDirs...).Missing(devices) },
 	}
 	if o.podResourcesSocket != none {
@@ -105,7 +106,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 		plug.Allocatable = a.node
 	}
 	if a.node != nil && plug.InUse != nil {
-		plug.PodMemoryMiB = a.podMemory
+		plug.Stated = a.podStates
 	}
 	a.manager = plugin.New(plug)
 	return a, nil
@@ -135,6 +136,7 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	if a.node != nil {
 		source.Node = watched{node: a.node, seen: func(n nodeapi.Node) {
 			a.resets.seen(n.Metadata)
+			a.cordon.seen(n)
 			a.use.seen(n.Metadata)
 			a.report.seen(n)
 			if a.pausing.seen(n.Metadata) {
@@ -211,6 +213,9 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		case <-look.C:
 			a.watchMPS(ctx)
 			continue
+		case <-a.cordon.changed:
+			a.cordonGPUs(ctx, devices)
+			continue
 		case <-again:
 		case devices = <-found:
 		case u := <-updates:
@@ -223,6 +228,7 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			latest = next
 		}
 		again = nil
+		a.cordonGPUs(ctx, devices) // Before pods can get the replicas of a cordoned GPU.
 		if latest == nil || len(devices) == 0 {
 			continue
 		}

@@ -22,8 +22,11 @@ func holdersOf(now time.Time, devices []gpu.Device, shares map[string]plugin.Sha
 		g := nodecontract.HeldGPU{
 			UUID: d.UUID, Index: d.Index, Product: d.Product, MemoryMiB: d.MemoryMiB, Replicas: share.Total, Health: nodecontract.GPUInService,
 		}
-		if share.Unhealthy {
+		switch {
+		case share.Unhealthy:
 			g.Health = nodecontract.GPUOutOfService
+		case share.Cordoned:
+			g.Health = nodecontract.GPUCordoned
 		}
 		for _, h := range holders {
 			holds := nodecontract.GPUHolder{Pod: h.Pod, Container: h.Container}

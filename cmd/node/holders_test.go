@@ -15,7 +15,7 @@ func TestAReportHasTheHoldersOfEachGPU(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 999, time.UTC)
 	devices := []gpu.Device{{UUID: "GPU-a", Product: "Tesla T4", MemoryMiB: 15360}, {UUID: "GPU-b", Index: 1, Product: "Tesla T4", MemoryMiB: 15360}, {UUID: "GPU-c", Index: 2}}
-	shares := map[string]plugin.Share{"GPU-a": {Total: 10}, "GPU-b": {Total: 10, Unhealthy: true}}
+	shares := map[string]plugin.Share{"GPU-a": {Total: 10}, "GPU-b": {Total: 10, Unhealthy: true, Cordoned: true}, "GPU-c": {Cordoned: true}}
 	got := holdersOf(now, devices, shares, []plugin.Holder{
 		{Pod: "b/p", Container: "main", Devices: []string{"GPU-a::7", "fpga-0", "GPU-b::0", "GPU-a::2"}},
 		{Pod: "a/p", Container: "side", Devices: []string{"GPU-a::1"}},
@@ -30,7 +30,7 @@ func TestAReportHasTheHoldersOfEachGPU(t *testing.T) {
 		{UUID: "GPU-b", Index: 1, Product: "Tesla T4", MemoryMiB: 15360, Replicas: 10, Health: nodecontract.GPUOutOfService, Held: 1, Holders: []nodecontract.GPUHolder{
 			{Pod: "b/p", Container: "main", IDs: []int{0}},
 		}},
-		{UUID: "GPU-c", Index: 2, Health: nodecontract.GPUInService, Held: 1, Holders: []nodecontract.GPUHolder{{Pod: "a/whole", Container: "main"}}},
+		{UUID: "GPU-c", Index: 2, Health: nodecontract.GPUCordoned, Held: 1, Holders: []nodecontract.GPUHolder{{Pod: "a/whole", Container: "main"}}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,6 +169,11 @@ func TestStatedMemoryIsThatOfThePodThatComes(t *testing.T) {
 		return p
 	}
 	holds := []plugin.Holder{{Pod: "team/runs", Container: "main", Devices: []string{"GPU-a::0"}}}
+	threads := func(p nodeapi.Pod, percent string) nodeapi.Pod {
+		p.Metadata.Annotations = maps.Clone(p.Metadata.Annotations)
+		p.Metadata.Annotations[nodecontract.GPUThreadsAnnotation] = percent
+		return p
+	}
 	for name, c := range map[string]struct {
 		pods []nodeapi.Pod
 		want int64
@@ -181,8 +187,21 @@ func TestStatedMemoryIsThatOfThePodThatComes(t *testing.T) {
 		"none if what one states is no amount": {[]nodeapi.Pod{pod("a", "Pending", "much", "1")}, 0},
 		"no pod":                               {nil, 0},
 	} {
-		if got := statedMiB(c.pods, holds, resource, 1); got != c.want {
+		if got := stated(c.pods, holds, resource, 1).MemoryMiB; got != c.want {
 			t.Errorf("%s: %d MiB, want %d", name, got, c.want)
+		}
+	}
+	a, b := pod("a", "Pending", "4Gi", "1"), pod("b", "Pending", "", "1")
+	for name, c := range map[string]struct {
+		pods []nodeapi.Pod
+		want plugin.Stated
+	}{
+		"threads":                        {[]nodeapi.Pod{threads(a, "5")}, plugin.Stated{MemoryMiB: 4096, ThreadPercent: 5}},
+		"the most threads of several":    {[]nodeapi.Pod{threads(a, "5"), threads(b, "20")}, plugin.Stated{ThreadPercent: 20}},
+		"threads that are no percentage": {[]nodeapi.Pod{threads(a, "500")}, plugin.Stated{MemoryMiB: 4096}},
+	} {
+		if got := stated(c.pods, holds, resource, 1); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	for text, want := range map[string]int64{"4Gi": 4096, "1.5Gi": 1536, "512Mi": 512, "2G": 1908, "1073741824": 1024, "1": 1, "0": 0, "-1Gi": 0, "": 0, "Gi": 0, "1e30Ti": 0, "NaN": 0} {

@@ -17,12 +17,8 @@ import (
 // podPatience is how long an allocation waits for the API server to list the node's pods.
 const podPatience = 2 * time.Second
 
-// podMemory returns the device memory in MiB that the pod which is being admitted states, and 0 if it is not known. The kubelet does not say which pod it
-// admits: see statedMiB.
-func (a *agent) podMemory(ctx context.Context, resource string, devices int) int64 {
-	if a.node == nil {
-		return 0
-	}
+// podStates returns what the pod which is being admitted states. The kubelet does not say which pod it admits: see stated.
+func (a *agent) podStates(ctx context.Context, resource string, devices int) plugin.Stated {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
 	pods, err := a.node.Pods(ctx)
@@ -31,21 +27,20 @@ func (a *agent) podMemory(ctx context.Context, resource string, devices int) int
 		holders, err = a.use.holders.Holders(ctx)
 	}
 	if err != nil {
-		logr.FromContextOrDiscard(ctx).Info("It is not known how much device memory the pod states; it gets that of a replica", "error", err.Error())
-		return 0
+		logr.FromContextOrDiscard(ctx).Info("It is not known what the pod states that it needs; it gets the share of a replica", "error", err.Error())
+		return plugin.Stated{}
 	}
-	return statedMiB(pods, holders, resource, devices)
+	return stated(pods, holders, resource, devices)
 }
 
-// statedMiB returns the device memory that the pod which is being admitted states. It is one of those that have a container which asks for as many devices of
-// the resource and does not hold them yet. If these state different amounts, it is the largest, so that no pod has less than it states. It is 0 if one of
-// them states none.
-func statedMiB(pods []nodeapi.Pod, holders []plugin.Holder, resource string, devices int) int64 {
+// stated returns what the pod which is being admitted states. It is one of those that have a container which asks for as many devices of the resource and does
+// not hold them yet. If these state different amounts, it is the largest, so that no pod has less than it states. It is 0 if one of them states none.
+func stated(pods []nodeapi.Pod, holders []plugin.Holder, resource string, devices int) plugin.Stated {
 	held := map[[2]string]bool{}
 	for _, h := range holders {
 		held[[2]string{h.Pod, h.Container}] = true
 	}
-	most := int64(0)
+	var memory, threads most
 	for _, p := range pods {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 			continue
@@ -58,13 +53,28 @@ func statedMiB(pods []nodeapi.Pod, holders []plugin.Holder, resource string, dev
 		if !waits {
 			continue
 		}
-		mib := memoryMiB(p.Metadata.Annotations[nodecontract.GPUMemoryAnnotation])
-		if mib <= 0 {
-			return 0
-		}
-		most = max(most, mib)
+		memory.add(memoryMiB(p.Metadata.Annotations[nodecontract.GPUMemoryAnnotation]))
+		percent, _ := nodecontract.ParseThreads(p.Metadata.Annotations[nodecontract.GPUThreadsAnnotation]) // The controller reports what is wrong.
+		threads.add(percent)
 	}
-	return most
+	return plugin.Stated{MemoryMiB: memory.amount(), ThreadPercent: threads.amount()}
+}
+
+// most is the largest of several amounts, and 0 if one of them is.
+type most struct {
+	largest int64
+	none    bool
+}
+
+func (m *most) add(n int64) {
+	m.largest, m.none = max(m.largest, n), m.none || n <= 0
+}
+
+func (m *most) amount() int64 {
+	if m.none {
+		return 0
+	}
+	return m.largest
 }
 
 // units are the suffixes of quantities, with the bytes that they stand for.

@@ -195,6 +195,8 @@ func (r *report) more(t *metrics.Text) {
 		}
 		t.Sample(value, "resource", resource)
 	}
+	t.Family("karve_node_gpus_cordoned", metrics.Gauge, "GPUs that take no new pods because the Node's annotation karve.sh/gpu-cordon names them.")
+	t.Sample(float64(r.agent.cordon.count()))
 	t.Family("karve_node_configurations_total", metrics.Counter, "Configurations that were put in force, or refused.")
 	t.Sample(float64(r.applied[true]), "result", "applied")
 	t.Sample(float64(r.applied[false]), "result", "refused")

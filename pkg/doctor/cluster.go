@@ -204,8 +204,22 @@ func gpusFaulty(f *Facts) []Finding {
 	})
 }
 
+// gpuCordonInvalid is for nodes whose annotation names GPUs that the node does not have.
+func gpuCordonInvalid(f *Facts) []Finding {
+	return f.conditions(Warning, func(c *corev1.NodeCondition) bool {
+		return c.Type == nodecontract.CordonCondition && c.Reason == nodecontract.ReasonCordonInvalid
+	}, func(*corev1.NodeCondition) string {
+		return "kubectl annotate node NAME --overwrite " + nodecontract.GPUCordonAnnotation + "=INDEX"
+	})
+}
+
 // nodes returns a finding for each of Karve's Nodes with a condition that is False.
 func (f *Facts) nodes(severity Severity, kind string, fix func(*corev1.NodeCondition) string) []Finding {
+	return f.conditions(severity, func(c *corev1.NodeCondition) bool { return string(c.Type) == kind && c.Status == corev1.ConditionFalse }, fix)
+}
+
+// conditions returns a finding for each condition of Karve's Nodes that is bad.
+func (f *Facts) conditions(severity Severity, bad func(*corev1.NodeCondition) bool, fix func(*corev1.NodeCondition) string) []Finding {
 	if f.Cluster == nil {
 		return nil
 	}
@@ -217,7 +231,7 @@ func (f *Facts) nodes(severity Severity, kind string, fix func(*corev1.NodeCondi
 			continue
 		}
 		for j := range node.Status.Conditions {
-			if c := &node.Status.Conditions[j]; string(c.Type) == kind && c.Status == corev1.ConditionFalse {
+			if c := &node.Status.Conditions[j]; bad(c) {
 				all = append(all, Finding{severity, "Node " + node.Name, message(c.Reason, c.Message), strings.ReplaceAll(fix(c), "NAME", node.Name)})
 			}
 		}

@@ -135,7 +135,7 @@ type Unread struct {
 var checks = []func(*Facts) []Finding{
 	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
 	settingsDiffer, nodeRepair, classNotReady, catalogStale, quotasExceeded, poolNotReady, poolStopped, poolsUnhealthy, limitsNear, agentMissing, agentStoodBack,
-	gpusFaulty, metricsUnread, resourceUnserved,
+	gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
 }
 
 // Check returns all findings, the worst first.

@@ -121,6 +121,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a node without an agent":     {func(f *Facts) { f.AgentsOn = map[string]bool{} }, Error, "agent", "no ready agent runs on a", "spec.nodeName=a"},
 		"an agent that stands back":   {nodeIs(nodecontract.SharingCondition, nodecontract.ReasonStandingBack), Error, "Node a", "StandingBack: it is so", "other device plugin"},
 		"a GPU that is out":           {nodeIs(nodecontract.HardwareCondition, nodecontract.ReasonLost), Warning, "Node a", "GPULost", "explain node/a"},
+		"a cordon of no GPU":          {nodeIs(nodecontract.CordonCondition, nodecontract.ReasonCordonInvalid), Warning, "Node a", "GPUCordonInvalid", "annotate node a --overwrite karve.sh/gpu-cordon="},
 		"a controller without scrape": {func(f *Facts) { f.Monitors.Controller = false }, Warning, "ServiceMonitor", "scrape the controller", "serviceMonitor.enabled=true"},
 		"agents without scrape":       {func(f *Facts) { f.Monitors.Agent = false }, Warning, "PodMonitor", "scrape the agents", "node.podMonitor.enabled=true"},
 		"pods that are misspelled": {

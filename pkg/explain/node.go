@@ -89,9 +89,27 @@ func (x *Explainer) machine(m *snapshot.Machine) NodeAnswer {
 		a.Next, a.Late = rule.Next, rule.Late
 		a.Until = at(x.until(m, a.State))
 	}
+	a.Cordon = cordonOf(m.Node)
 	a.Goes = x.goes(&a)
 	a.Summary = x.summary(&a, m)
 	return a
+}
+
+// cordonOf returns which GPUs of a node take no new pods because somebody has cordoned them, as the agent says, and "" if there are none.
+func cordonOf(node *corev1.Node) string {
+	if node == nil {
+		return ""
+	}
+	asked := node.Annotations[nodecontract.GPUCordonAnnotation]
+	for _, c := range node.Status.Conditions {
+		if c.Type == nodecontract.CordonCondition && (asked != "" || c.Status == corev1.ConditionTrue) {
+			return c.Message
+		}
+	}
+	if asked == "" {
+		return ""
+	}
+	return fmt.Sprintf("no agent has acted on the annotation %s=%.64q yet: see kubectl karve doctor", nodecontract.GPUCordonAnnotation, asked)
 }
 
 func rank(c Cause) int {

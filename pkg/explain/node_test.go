@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -118,6 +119,30 @@ func TestANodeThatIsNotKarves(t *testing.T) {
 	}
 	if _, err := explainer(c).Node("b"); err == nil || !strings.Contains(err.Error(), "node b does not exist") {
 		t.Error(err)
+	}
+}
+
+func TestANodeWithCordonedGPUs(t *testing.T) {
+	t.Parallel()
+	x := Pod("x")
+	asked := annotated(nodecontract.GPUCordonAnnotation, "0")
+	cordoned := with(machine("a", 0), onNode(CordonedGPUs(0), asked), limited(v1alpha1.ResourceGPU, "1"), pods(x))
+	for name, c := range map[string]struct {
+		cluster *snapshot.Cluster
+		want    string
+	}{
+		"as its agent says":      {cordoned, "GPU 0 (GPU-a) takes no new pods"},
+		"that no agent knows of": {with(machine("a", 0), onNode(asked)), `no agent has acted on the annotation karve.sh/gpu-cordon="0" yet: see kubectl karve doctor`},
+		"and none any more":      {with(machine("a", 0), onNode(CordonedGPUs(10), func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })), ""},
+		"and none at any time":   {with(machine("a", 0)), ""},
+	} {
+		if got, err := explainer(c.cluster).Node("a"); err != nil || got.Cordon != c.want {
+			t.Errorf("a node with cordoned GPUs %s: %q, %v, want %q", name, got.Cordon, err, c.want)
+		}
+	}
+	got, err := explainer(cordoned).Pod("default", "x")
+	if err != nil || len(got.Nodes) != 1 || got.Nodes[0].Why != "full beside cordoned GPUs" {
+		t.Errorf("a pod that waits for it is told %+v, %v", got.Nodes, err)
 	}
 }
 

@@ -18,6 +18,9 @@ type lack struct {
 	text func(int64) string
 }
 
+// ofGPUs reports whether the node has too little of its GPUs.
+func (l lack) ofGPUs() bool { return l.order >= 1 && l.order <= 3 }
+
 // countNodes counts the nodes of a plan by what they lack for another pod of a class.
 func countNodes(now *attempt, class int) []NodeCount {
 	s := &now.view.Snapshot
@@ -26,6 +29,12 @@ func countNodes(now *attempt, class int) []NodeCount {
 	for _, p := range now.plan.Placements {
 		used[p.Node] = p
 	}
+	cordoned := map[string]bool{}
+	for i := range now.view.Machines {
+		if m := &now.view.Machines[i]; m.GPUsCordoned() {
+			cordoned[m.Node.Name] = true
+		}
+	}
 	counts := map[string]*NodeCount{}
 	best := map[string]int64{}
 	orders := map[string]int{}
@@ -33,6 +42,9 @@ func countNodes(now *attempt, class int) []NodeCount {
 		found := lackOf(s, c, v, used[v])
 		if found.why == "" {
 			found = lack{why: refusedByCheck(now, class, v), order: 9}
+		}
+		if found.ofGPUs() && cordoned[s.Nodes[v].Name] {
+			found.why += " beside cordoned GPUs"
 		}
 		n := counts[found.why]
 		if n == nil {

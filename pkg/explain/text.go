@@ -153,6 +153,10 @@ func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		name, a.NodePool, or(a.InstanceType), or(a.Zone), or(a.CapacityType), "$" + dollarsOr(a.Price) + "/h", fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
 	}, "   "))
 	out.line("It " + stopped(a.Summary))
+	if a.Cordon != "" {
+		out.line("")
+		out.line("GPUS    " + stopped(a.Cordon))
+	}
 	if a.Next != "" {
 		out.line("")
 		out.line(fmt.Sprintf("NEXT    %s", a.Next))

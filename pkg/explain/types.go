@@ -171,6 +171,8 @@ type NodeAnswer struct {
 	// Replicas is how many replicas the node exposes, and Held how many of them pods hold.
 	Replicas int64 `json:"replicas"`
 	Held     int64 `json:"replicasHeld"`
+	// Cordon says which GPUs take no new pods because somebody has cordoned them. It is "" if there are none.
+	Cordon string `json:"gpuCordon,omitempty"`
 	// Since is when the NodeClaim was created.
 	Since *time.Time `json:"since,omitempty"`
 	// Until is when the time of its state is over, Next the event that ends the state before, and Late what happens otherwise. They are empty for a machine that

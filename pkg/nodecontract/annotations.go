@@ -21,9 +21,16 @@ const UnusedSinceAnnotation = domain + "/unused-since"
 // removes each UUID that it has handled.
 const GPUResetAnnotation = domain + "/gpu-reset"
 
+// GPUCordonAnnotation names GPUs of the Node that take no new pods, by index or UUID, separated by commas. Users write it, and the agent reads it.
+const GPUCordonAnnotation = domain + "/gpu-cordon"
+
 // GPUMemoryAnnotation states how much device memory a pod needs, for instance "4Gi". Users write it on pods. The controller reads it, and the agent on nodes
 // whose GPUs are shared with MPS.
 const GPUMemoryAnnotation = domain + "/gpu-memory"
+
+// GPUThreadsAnnotation states the percentage of a GPU's threads that each process of a pod may use at the same time, 1 to 100, where that is less than the share
+// of a replica. Users write it on pods, and it has an effect on nodes whose GPUs are shared with MPS. The controller reads it to report values that are wrong.
+const GPUThreadsAnnotation = domain + "/gpu-threads"
 
 // HoldersAnnotation holds a HoldersReport. The agent writes it to its Node, and kubectl karve reads it. The controller does not.
 const HoldersAnnotation = domain + "/gpu-holders"

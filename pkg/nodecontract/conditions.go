@@ -9,6 +9,9 @@ const (
 	// SharingCondition reports whether the configuration is applied. While it is False, the controller does not replace the machine for missing replicas,
 	// because another machine would not help against a bad configuration or another device plugin.
 	SharingCondition = "KarveSharingReady"
+	// CordonCondition is True while GPUs take no new pods because GPUCordonAnnotation names them. The agent writes it once somebody has used the annotation.
+	// While it is True, the controller expects fewer replicas than promised.
+	CordonCondition = "KarveGPUsCordoned"
 )
 
 // Reasons of HardwareCondition.
@@ -41,4 +44,12 @@ const (
 	ReasonMPSDaemonDown = "MPSDaemonDown"
 	// ReasonComputeModeWrong means that a GPU admits one process only, as with MPS, and is to be shared without MPS.
 	ReasonComputeModeWrong = "ComputeModeWrong"
+)
+
+// Reasons of CordonCondition, and of events.
+const (
+	ReasonCordoned   = "GPUsCordoned"
+	ReasonUncordoned = "NoGPUsCordoned"
+	// ReasonCordonInvalid means that the annotation names something that is no GPU of the Node. The GPUs that it names are cordoned all the same.
+	ReasonCordonInvalid = "GPUCordonInvalid"
 )

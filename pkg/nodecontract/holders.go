@@ -52,6 +52,8 @@ type GPUHealth string
 const (
 	GPUInService    GPUHealth = "InService"
 	GPUOutOfService GPUHealth = "OutOfService"
+	// GPUCordoned is a GPU that could be in service, and takes no new pods because GPUCordonAnnotation names it.
+	GPUCordoned GPUHealth = "Cordoned"
 )
 
 // GPUHolder is a container that holds replicas of a GPU.

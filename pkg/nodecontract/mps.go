@@ -3,6 +3,7 @@ package nodecontract
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -73,6 +74,18 @@ func (m MPS) MemoryMiB(gpuMiB, replicas int64) int64 {
 		return 0
 	}
 	return min(gpuMiB, max(1, gpuMiB*m.MemoryOvercommitPercent/100/max(1, replicas)))
+}
+
+// ParseThreads parses the value of GPUThreadsAnnotation. It is 0 if there is none.
+func ParseThreads(annotation string) (int64, error) {
+	if annotation == "" {
+		return 0, nil
+	}
+	percent, err := strconv.ParseInt(annotation, 10, 64)
+	if err != nil || percent < 1 || percent > 100 {
+		return 0, fmt.Errorf("annotation %s is %.64q, and can be a percentage from 1 to 100", GPUThreadsAnnotation, annotation)
+	}
+	return percent, nil
 }
 
 // Threads returns the share of a GPU's threads that a replica may use, 1 to 100.

@@ -47,3 +47,17 @@ func TestReplicasDivideMemoryAndThreads(t *testing.T) {
 		}
 	}
 }
+
+func TestThreadsArePercentages(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{"": 0, "1": 1, "25": 25, "100": 100} {
+		if got, err := nodecontract.ParseThreads(text); got != want || err != nil {
+			t.Errorf("%q is %d, %v", text, got, err)
+		}
+	}
+	for _, bad := range []string{"0", "101", "-5", "25%", "2.5", "many", "99999999999999999999"} {
+		if got, err := nodecontract.ParseThreads(bad); err == nil {
+			t.Errorf("%q is %d", bad, got)
+		}
+	}
+}

@@ -19,6 +19,8 @@ const (
 	GPUCountLabel = NVIDIAPrefix + "gpu.count"
 	// GPUMemoryLabel is the device memory of each GPU, in MiB.
 	GPUMemoryLabel = NVIDIAPrefix + "gpu.memory"
+	// GPUReplicasLabel is the number of replicas of each GPU.
+	GPUReplicasLabel = NVIDIAPrefix + "gpu.replicas"
 )
 
 // ConfigLabel is the name of the configuration for the Node. Users set it, and the agent and NVIDIA's config manager read it.

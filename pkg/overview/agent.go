@@ -42,7 +42,8 @@ func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
 
 func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
 	gpu := GPU{
-		Index: g.Index, UUID: g.UUID, Product: g.Product, Healthy: new(g.Health != nodecontract.GPUOutOfService), Replicas: new(int64(g.Replicas)), Held: new(int64(g.Held)),
+		Index: g.Index, UUID: g.UUID, Product: g.Product, Healthy: new(g.Health != nodecontract.GPUOutOfService), Cordoned: g.Health == nodecontract.GPUCordoned,
+		Replicas: new(int64(g.Replicas)), Held: new(int64(g.Held)),
 	}
 	if g.MemoryMiB > 0 {
 		gpu.MemoryMiB = new(g.MemoryMiB)

@@ -132,7 +132,9 @@ type GPU struct {
 	Product   string `json:"product,omitempty"`
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	// Healthy is false if the agent has taken the GPU out of service.
-	Healthy  *bool  `json:"healthy,omitempty"`
+	Healthy *bool `json:"healthy,omitempty"`
+	// Cordoned is true if the GPU takes no new pods because somebody has cordoned it (karve.sh/gpu-cordon).
+	Cordoned bool   `json:"cordoned,omitempty"`
 	Replicas *int64 `json:"replicas,omitempty"`
 	Held     *int64 `json:"replicasHeld,omitempty"`
 	// StatedMiB is what the pods on the GPU state that they need. It is nil if the agent does not name them.

@@ -54,7 +54,12 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 		}
 		return
 	}
-	if exposed, promised := m.Exposed(), m.Promise.Replicas(); exposed < promised {
+	exposed, promised := m.Exposed(), m.Promise.Replicas()
+	if m.GPUsCordoned() {
+		n.Message, n.Severity = fmt.Sprintf("GPUs cordoned, exposes %d of %d replicas", exposed, promised), Busy
+		return
+	}
+	if exposed < promised {
 		n.Message, n.Severity = fmt.Sprintf("exposes %d of %d replicas", exposed, promised), Bad
 		return
 	}

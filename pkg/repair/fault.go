@@ -126,7 +126,7 @@ func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Fault {
 
 // Short reports whether a started machine exposes fewer replicas than promised and its agent gives no reason.
 func Short(m *snapshot.Machine) bool {
-	if m.Node == nil || !m.Started() || m.Exposed() >= m.Promise.Replicas() {
+	if m.Node == nil || !m.Started() || m.Exposed() >= m.Promise.Replicas() || m.GPUsCordoned() {
 		return false
 	}
 	c := conditionOf(m.Node, nodecontract.SharingCondition)

@@ -119,24 +119,40 @@ func (m *Machine) gpusLeft(perGPU, exposed int64, labels map[string]string) []pl
 
 func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (left []planner.GPU, on map[*corev1.Pod]int) {
 	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
-	return gpusHeld(count, perUnit, unitMiB, exposed, m.Pods, m.Promise.Resource)
+	return gpusHeld(usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned()), m.Pods, m.Promise.Resource)
 }
 
-// gpusLeft returns the GPUs of a node less what the pods use. exposed is the number of replicas that the node reports, or will report. It returns nil if
-// count is 0.
-func gpusLeft(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
-	gpus, _ := gpusHeld(count, perGPU, memoryMiB, exposed, pods, gpu)
+// unmanagedGPUs returns the GPUs of a node that Karve did not launch, less what the pods use. exposed is the number of replicas that the node reports.
+func unmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
+	count, perGPU, cordoned := gpuCount(node.Labels, t, exposed), int64(0), gpusCordoned(node)
+	if cordoned {
+		perGPU = numberIn(node.Labels, nodecontract.GPUReplicasLabel, maxReplicasPerGPU)
+	}
+	left, _ := gpusHeld(usable(count, perGPU, memoryMiB(node.Labels, t), exposed, cordoned), pods, gpu)
+	return left
+}
+
+// usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node may report
+// more than it promised; the planner expects that the GPUs add up to all replicas of the node. If GPUs are cordoned, as many have no room as the node lacks
+// the replicas of. Which ones these are makes no difference to a plan. It returns nil if count is 0.
+func usable(count, perGPU, memoryMiB, exposed int64, cordoned bool) []planner.GPU {
+	if count <= 0 {
+		return nil
+	}
+	perGPU = max(perGPU, ceil(exposed, count))
+	gpus := fresh(count, perGPU, memoryMiB)
+	if cordoned && perGPU > 0 {
+		clear(gpus[count-max(0, count*perGPU-exposed)/perGPU:])
+	}
 	return gpus
 }
 
-// gpusHeld also returns the GPU that each pod is assumed to use, and -1 for pods that request no device memory.
-func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
-	if count <= 0 {
+// gpusHeld returns the GPUs less what the pods use, and the GPU that each pod is assumed to use, which is -1 for pods that request no device memory.
+func gpusHeld(gpus []planner.GPU, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
+	if len(gpus) == 0 {
 		return nil, nil
 	}
 	on = map[*corev1.Pod]int{}
-	// A node may report more replicas than it promised. The planner expects that the GPUs add up to all replicas of the node.
-	gpus := fresh(count, max(perGPU, ceil(exposed, count)), memoryMiB)
 	inOrder := slices.Clone(pods)
 	slices.SortStableFunc(inOrder, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for _, pod := range inOrder {

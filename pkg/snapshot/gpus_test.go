@@ -112,6 +112,10 @@ func TestRunningPodsAreAssignedToGPUsAsAgentDoes(t *testing.T) {
 			nil, func(n *corev1.Node) { n.Status.Allocatable = Amounts("nvidia.com/gpu.shared", "46") },
 			slices.Repeat([]planner.GPU{{Replicas: 12, MemoryBytes: t4}}, 4),
 		},
+		"a node with a cordoned GPU": {
+			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("4Gi"))}, CordonedGPUs(30), []planner.GPU{{Replicas: 9, MemoryBytes: t4 - 4*gib}, full, full, {}},
+		},
+		"a node with cordoned GPUs only": {Pods("p", 5, Running("m")), CordonedGPUs(0), make([]planner.GPU, 4)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +131,10 @@ func TestRunningPodsAreAssignedToGPUsAsAgentDoes(t *testing.T) {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 			// The same node without a NodeClaim of Karve: its labels count.
-			c.NodeClaims, c.Nodes[0].Labels["nvidia.com/gpu.count"] = nil, "4"
+			if exposed := c.Nodes[0].Status.Allocatable["nvidia.com/gpu.shared"]; exposed.IsZero() {
+				return // Nobody can tell that it has GPUs.
+			}
+			c.NodeClaims, c.Nodes[0].Labels["nvidia.com/gpu.count"], c.Nodes[0].Labels["nvidia.com/gpu.replicas"] = nil, "4", "10"
 			if diff := cmp.Diff(tc.want, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
 				t.Errorf("GPUs of a node that is not ours (-want +got):\n%s", diff)
 			}

@@ -139,8 +139,18 @@ func (m *Machine) State() lifecycle.State {
 }
 
 func (m *Machine) exposesAll() bool {
-	promised := m.Promise.Replicas()
-	return promised > 0 && m.Exposed() >= promised
+	exposed, promised := m.Exposed(), m.Promise.Replicas()
+	return promised > 0 && (exposed >= promised || exposed > 0 && m.GPUsCordoned())
+}
+
+// GPUsCordoned reports whether the agent keeps pods off GPUs of the machine because somebody has asked for it. The machine then exposes fewer replicas than
+// promised.
+func (m *Machine) GPUsCordoned() bool { return m.Node != nil && gpusCordoned(m.Node) }
+
+func gpusCordoned(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == nodecontract.CordonCondition && c.Status == corev1.ConditionTrue
+	})
 }
 
 // Broken reports whether the machine did not start in time, or has lost its Node.

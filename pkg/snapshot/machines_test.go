@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
@@ -167,6 +168,23 @@ func TestReadyNodeOffersCapacityLeftByItsPods(t *testing.T) {
 	c.Pods = c.Pods[2:3]
 	if m := snapshot.Build(c).Machines[0]; !m.Empty() {
 		t.Error("a node with a DaemonSet's pod only is not empty")
+	}
+}
+
+func TestNodeStartsWithCordonedGPUs(t *testing.T) {
+	t.Parallel()
+	for exposed, want := range map[int64]struct {
+		state lifecycle.State
+		room  int64
+	}{30: {lifecycle.Initializing, 30}, 0: {lifecycle.Registered, 40}} {
+		c := Shared()
+		t12 := TypeNamed("g4dn.12xlarge")
+		c.NodeClaims = []karpv1.NodeClaim{Claim("m", &c.NodePools[0], t12, Registered(Now))}
+		c.Nodes = []corev1.Node{Node(&c.NodeClaims[0], t12, 0, CordonedGPUs(exposed))}
+		view := snapshot.Build(c)
+		if state, room := view.Machines[0].State(), view.Nodes[0].Free.Replicas; state != want.state || room != want.room {
+			t.Errorf("a node that exposes %d of 40 replicas is %s with room for %d, want %s and %d", exposed, state, room, want.state, want.room)
+		}
 	}
 }
 

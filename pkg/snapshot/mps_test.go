@@ -114,3 +114,60 @@ func only(state snapshot.NodeClassState, name string) snapshot.NodeClassState {
 	}
 	return state
 }
+
+// Pools with different strategies may serve the same resource. The cheapest plan uses the pool whose machines hold the pods at the lowest price.
+func TestPoolsWithDifferentStrategiesAreChosenByPrice(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		sliced, mps int32
+		memory      string
+		want        string
+		machines    int
+	}{
+		"more replicas with MPS":                      {10, 16, "900Mi", "mps", 1},
+		"more replicas with time-slicing":             {16, 10, "900Mi", "gpu-shared", 1},
+		"pods that need more than a replica with MPS": {2, 16, "6Gi", "gpu-shared", 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.GPUNodeClasses[0].Spec.Sharing.Replicas = &tc.sliced
+			class := *c.GPUNodeClasses[0].DeepCopy()
+			class.Name, class.UID = "mps", "mps"
+			class.Spec.Sharing.Strategy, class.Spec.Sharing.Replicas = v1alpha1.StrategyMPS, &tc.mps
+			c.GPUNodeClasses = append(c.GPUNodeClasses, class)
+			pool := *c.NodePools[0].DeepCopy()
+			pool.Name, pool.UID, pool.Spec.Template.Spec.NodeClassRef.Name = "mps", "mps", "mps"
+			c.NodePools = append(c.NodePools, pool)
+			c.NodeClasses[NodeClassRef] = only(c.NodeClasses[NodeClassRef], "g4dn.xlarge")
+			for i := range 16 {
+				pod := stating(fmt.Sprintf("pod-%02d", i), tc.memory)
+				Asking("cpu", "100m", "memory", "500Mi", v1alpha1.ResourceGPUShared, "1")(&pod)
+				c.Pods = append(c.Pods, pod)
+			}
+			view := snapshot.Build(c)
+			plan := solve.Plan(view.Snapshot)
+			if len(plan.Launches) != tc.machines || len(plan.Unplaced) > 0 || plan.Bound != plan.Price {
+				t.Errorf("%d machines, %d unplaced, for %d, at least %d", len(plan.Launches), len(plan.Unplaced), plan.Price, plan.Bound)
+			}
+			for _, l := range plan.Launches {
+				if got := view.Snapshot.Pools[view.Snapshot.Offerings[l.Offering].Pool].Name; got != tc.want {
+					t.Errorf("a machine of NodePool %s is launched, want %s", got, tc.want)
+				}
+			}
+		})
+	}
+}
+
+func TestInvalidThreadsBlockPod(t *testing.T) {
+	t.Parallel()
+	c := withMPS()
+	pod := Pod("a")
+	pod.Annotations = map[string]string{nodecontract.GPUThreadsAnnotation: "half"}
+	c.Pods = []corev1.Pod{pod}
+	wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-threads is \"half\"", "a percentage from 1 to 100")
+	pod.Annotations[nodecontract.GPUThreadsAnnotation] = "50"
+	if view := snapshot.Build(c); view.Classes[0].Blocked != nil {
+		t.Errorf("it is blocked: %+v", view.Classes[0].Blocked)
+	}
+}

@@ -140,7 +140,7 @@ func (m *Machine) raised(now time.Time) bool {
 // hasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a moment
 // ago count as reported. more is how many more each GPU can get. It is 0 if the machine reports less than it promised.
 func (m *Machine) hasOrGets(exposed int64, raised bool) (replicas, more int64) {
-	if raised {
+	if raised && !m.GPUsCordoned() {
 		exposed = max(exposed, m.Promise.Replicas())
 	}
 	if exposed >= m.Promise.Replicas() {

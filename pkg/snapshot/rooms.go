@@ -80,7 +80,7 @@ func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
 	return (&roomMemo{given: given, room: room{
 		node: planner.Node{
 			Name: node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
-			GPUs: gpusLeft(gpuCount(node.Labels, t, exposed.Replicas), 0, memoryMiB(node.Labels, t), exposed.Replicas, s.pods, gpu),
+			GPUs: unmanagedGPUs(node, t, exposed.Replicas, s.pods, gpu),
 		},
 		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use,
 		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
@@ -201,7 +201,7 @@ func (m *Machine) expected() planner.Resources {
 	}
 	e = orElse(orElse(e, ResourcesOf(m.Claim.Spec.Resources.Requests, gpu)), planner.Resources{Pods: assumedPods, EphemeralBytes: assumedEphemeralBytes})
 	e.Replicas = m.Exposed()
-	if m.AwaitsReplicas() {
+	if m.AwaitsReplicas() && !(e.Replicas > 0 && m.GPUsCordoned()) {
 		e.Replicas = max(e.Replicas, m.Promise.Replicas())
 	}
 	return e

@@ -10,6 +10,7 @@ import (
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
@@ -56,6 +57,9 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	made := &shape{demand: demandOf(pod), ports: hostPorts(pod)}
 	made.gpu, _ = gpuResource(pod)
 	made.gpuMemory, made.wrong = gpuMemory(pod)
+	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
+		made.wrong = err
+	}
 	if made.gpu != "" {
 		made.terms = s.cluster.termsOf(pod, &s.selections)
 	}
@@ -77,7 +81,7 @@ func textOf(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation]
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation]
 	if hasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}

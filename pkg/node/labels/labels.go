@@ -69,7 +69,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		set("mig.strategy", sharing.MIGStrategy)
 	}
 	out[nodecontract.GPUCountLabel] = strconv.Itoa(len(devices))
-	set("gpu.replicas", strconv.Itoa(replicas))
+	out[nodecontract.GPUReplicasLabel] = strconv.Itoa(replicas)
 	set("gpu.sharing-strategy", string(strategy))
 	if product := productName(d.Product, suffix); product != "" {
 		set("gpu.product", product)

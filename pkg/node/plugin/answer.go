@@ -76,16 +76,19 @@ func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(s
 const (
 	mpsPipes     = "CUDA_MPS_PIPE_DIRECTORY"
 	mpsMemory    = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	mpsThreads   = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	mpsContainer = "/run/karve/mps/pipe"
 	sharedMemory = "/dev/shm"
 )
 
-// withMPS adds what a container needs to be a client of the MPS daemon of its GPU. stated is the device memory in MiB that its pod states. A process may have
-// less than the daemon's limit, and no more.
-func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limits, stated int64) {
+// withMPS adds what a container needs to be a client of the MPS daemon of its GPU. A process may have less than the daemon's limits, and no more.
+func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limits, stated Stated) {
 	r.Envs[mpsPipes] = mpsContainer
-	if stated > 0 && (stated < limits.MemoryMiB || limits.MemoryMiB == 0) {
-		r.Envs[mpsMemory] = "0=" + strconv.FormatInt(stated, 10) + "M"
+	if n := stated.MemoryMiB; n > 0 && (n < limits.MemoryMiB || limits.MemoryMiB == 0) {
+		r.Envs[mpsMemory] = "0=" + strconv.FormatInt(n, 10) + "M"
+	}
+	if n := stated.ThreadPercent; n > 0 && n < limits.ThreadPercent {
+		r.Envs[mpsThreads] = strconv.FormatInt(n, 10)
 	}
 	r.Mounts = append(r.Mounts,
 		&pluginapi.Mount{HostPath: mps.PipeDir(dir, limits.UUID), ContainerPath: mpsContainer},

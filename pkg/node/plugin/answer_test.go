@@ -163,16 +163,21 @@ func TestOnlyCDIRequiresSpecs(t *testing.T) {
 
 func TestContainerIsClientOfMPSDaemonOfItsGPU(t *testing.T) {
 	t.Parallel()
-	limits := mps.Limits{UUID: "GPU-a", MemoryMiB: 1536}
-	for stated, want := range map[int64]string{0: "", 1536: "", 4096: "", 1535: "0=1535M", 1: "0=1M"} {
+	limits := mps.Limits{UUID: "GPU-a", MemoryMiB: 1536, ThreadPercent: 10}
+	for stated, want := range map[Stated][2]string{
+		{}: {}, {MemoryMiB: 1536}: {}, {MemoryMiB: 4096}: {}, {MemoryMiB: 1535}: {"0=1535M"}, {MemoryMiB: 1}: {"0=1M"},
+		{ThreadPercent: 10}: {}, {ThreadPercent: 50}: {}, {ThreadPercent: 9}: {"", "9"}, {MemoryMiB: 1024, ThreadPercent: 1}: {"0=1024M", "1"},
+	} {
 		r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a"}}
 		withMPS(r, "/run/karve/mps", limits, stated)
 		envs := map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a", "CUDA_MPS_PIPE_DIRECTORY": "/run/karve/mps/pipe"}
-		if want != "" {
-			envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = want
+		for i, name := range []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"} {
+			if want[i] != "" {
+				envs[name] = want[i]
+			}
 		}
 		if diff := cmp.Diff(envs, r.GetEnvs()); diff != "" {
-			t.Errorf("a pod that states %d MiB: (-want +got)\n%s", stated, diff)
+			t.Errorf("a pod that states %+v: (-want +got)\n%s", stated, diff)
 		}
 		mounts := map[string]string{}
 		for _, m := range r.GetMounts() {

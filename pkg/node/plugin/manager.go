@@ -82,13 +82,21 @@ type Config struct {
 	CDIMissing func(devices []string) error
 	// MPSDir is the directory on the node with the pipes of MPS daemons.
 	MPSDir string
-	// PodMemoryMiB returns the device memory in MiB that the pod which is being admitted states, for a container with a number of devices of a resource. It
-	// is 0 if it is not known. It may be nil. It is only called for GPUs that are shared with MPS.
-	PodMemoryMiB func(ctx context.Context, resource string, devices int) int64
+	// Stated returns what the pod which is being admitted states, for a container with a number of devices of a resource. It may be nil. It is only called for
+	// GPUs that are shared with MPS.
+	Stated func(ctx context.Context, resource string, devices int) Stated
 	// Exists reports whether a device file exists.
 	Exists func(path string) bool
-	Hooks  Hooks
-	Clock  clock.WithTicker
+	// Links returns the connections of the GPUs, by which those of a container are chosen. It may be nil.
+	Links func() ([]gpu.Link, error)
+	Hooks Hooks
+	Clock clock.WithTicker
+}
+
+// Stated is what a pod states that it needs of a GPU. A value that is 0 is not known.
+type Stated struct {
+	// MemoryMiB is device memory in MiB, and ThreadPercent the share of the GPU's threads.
+	MemoryMiB, ThreadPercent int64
 }
 
 // Manager serves all resources of the machine.
@@ -105,8 +113,12 @@ type Manager struct {
 	targets   []target
 	unhealthy map[string]bool
 	// down are GPUs that are healthy but cannot be used now, because their MPS daemons do not answer.
-	down     map[string]bool
+	down map[string]bool
+	// cordoned are GPUs that take no new pods because somebody asked for it.
+	cordoned map[string]bool
 	limits   map[string]mps.Limits // of GPUs that are shared with MPS
+	// scores say how well GPUs that are not shared are connected, by the UUIDs of two. It is nil if that is not known or makes no difference.
+	scores   map[[2]string]int
 	failMany map[string]bool
 	// used holds the devices that pods hold, with the time of the allocation. It is the zero time if the kubelet lists the device.
 	used map[string]map[string]time.Time
@@ -194,9 +206,10 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	}
 	slices.SortStableFunc(targets, func(a, b target) int { return known[a.uuid].Index - known[b.uuid].Index })
 
+	scores := m.readLinks(ctx, targets)
 	used, usedErr := m.askInUse(ctx)
 	m.mu.Lock()
-	m.settings, m.channels, m.targets, m.devices, m.failMany, m.limits = settings, channels, targets, known, fail, limits
+	m.settings, m.channels, m.targets, m.devices, m.failMany, m.limits, m.scores = settings, channels, targets, known, fail, limits, scores
 	m.learn(ctx, used, usedErr)
 	m.mu.Unlock()
 	m.checkOthers(ctx)
@@ -205,6 +218,35 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	m.mu.Unlock()
 	m.poke()
 	return nil
+}
+
+// readLinks returns the scores of the connections of GPUs if a container can have several of them.
+func (m *Manager) readLinks(ctx context.Context, targets []target) map[[2]string]int {
+	whole := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.replicas != 1 })
+	if m.config.Links == nil || len(whole) < 3 {
+		return nil // There is nothing to choose.
+	}
+	links, err := m.config.Links()
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("How the GPUs are connected cannot be read; they are chosen without it", "error", err.Error())
+		return nil
+	}
+	scores := make(map[[2]string]int, 2*len(links))
+	for _, l := range links {
+		scores[[2]string{l.A, l.B}], scores[[2]string{l.B, l.A}] = l.Score(), l.Score()
+	}
+	return scores
+}
+
+// score returns how well two GPUs are connected, by their UUIDs, or nil if that is not known.
+func (m *Manager) score() func(a, b string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	scores := m.scores
+	if scores == nil {
+		return nil
+	}
+	return func(a, b string) int { return scores[[2]string{a, b}] }
 }
 
 // SetHealth sets the health of a GPU and all its replicas.
@@ -226,11 +268,20 @@ func (m *Manager) SetDown(down map[string]bool) {
 	m.publish()
 }
 
+// SetCordoned sets the GPUs that take no new pods. All their replicas are unhealthy to the kubelet, also those that pods hold: it would give a replica to the
+// next pod as soon as its pod ends.
+func (m *Manager) SetCordoned(cordoned map[string]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cordoned = maps.Clone(cordoned)
+	m.publish()
+}
+
 // Share is the number of replicas of a GPU, and how many of them pods hold.
 type Share struct {
 	Total, Allocated int
-	// Unhealthy reports whether the GPU is out of service.
-	Unhealthy bool
+	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
+	Unhealthy, Cordoned bool
 }
 
 // Shares returns the shares of GPUs by UUID.
@@ -239,7 +290,7 @@ func (m *Manager) Shares() map[string]Share {
 	defer m.mu.Unlock()
 	out := make(map[string]Share, len(m.targets))
 	for _, t := range m.targets {
-		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.unhealthy[t.uuid]}
+		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.unhealthy[t.uuid], Cordoned: m.cordoned[t.uuid]}
 	}
 	for _, ids := range m.used {
 		for id := range ids {
@@ -430,7 +481,7 @@ func (m *Manager) publish() {
 			uuid := alloc.UUID(id)
 			d, there := m.devices[uuid]
 			health := pluginapi.Healthy
-			if !there || m.unhealthy[uuid] || m.down[uuid] {
+			if !there || m.unhealthy[uuid] || m.down[uuid] || m.cordoned[uuid] {
 				health = pluginapi.Unhealthy
 				unhealthy++
 			}
@@ -448,7 +499,7 @@ func (m *Manager) publish() {
 
 // allocate returns what one container of a pod needs for its devices.
 func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
-	stated := m.podMemoryMiB(ctx, resource, ids)
+	stated := m.stated(ctx, resource, ids)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	replica, revived := false, false
@@ -490,15 +541,15 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	return response, nil
 }
 
-// podMemoryMiB returns the device memory that the pod which asks for devices states, and 0 if it is not known or not needed. It may ask the API server.
-func (m *Manager) podMemoryMiB(ctx context.Context, resource string, ids []string) int64 {
+// stated returns what the pod which asks for devices states, if it is needed. It may ask the API server.
+func (m *Manager) stated(ctx context.Context, resource string, ids []string) Stated {
 	m.mu.Lock()
 	shared := slices.ContainsFunc(ids, func(id string) bool { _, ok := m.limits[alloc.UUID(id)]; return ok })
 	m.mu.Unlock()
-	if !shared || m.config.PodMemoryMiB == nil {
-		return 0
+	if !shared || m.config.Stated == nil {
+		return Stated{}
 	}
-	return m.config.PodMemoryMiB(ctx, resource, len(ids))
+	return m.config.Stated(ctx, resource, len(ids))
 }
 
 func (m *Manager) packed() bool {

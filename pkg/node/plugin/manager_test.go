@@ -598,3 +598,47 @@ func TestUnresponsiveGPUDoesNotDelayAllocate(t *testing.T) {
 		w.kubelet.Stop()
 	})
 }
+
+func TestPodGetsConnectedGPUs(t *testing.T) {
+	t.Parallel()
+	failing := false
+	inBubble(t, func(w *world) {
+		t := w.t
+		w.startKubelet()
+		w.must("version: v1", gpus(4))
+		pair := func(pod string) []string {
+			grant, err := w.kubelet.Admit(t.Context(), pod, whole, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return grant.IDs
+		}
+		if a, b := pair("a"), pair("b"); !slices.Equal(a, []string{uuid(0), uuid(2)}) || !slices.Equal(b, []string{uuid(1), uuid(3)}) {
+			t.Errorf("two pods have %q and %q", a, b)
+		}
+		// A pod with one GPU leaves the others together.
+		w.kubelet.Delete("a")
+		w.kubelet.Delete("b")
+		if _, err := w.kubelet.Allocate(t.Context(), "one", whole, uuid(2)); err != nil {
+			t.Fatal(err)
+		}
+		if grant := w.admit("single"); grant.IDs[0] != uuid(0) {
+			t.Errorf("a pod with one GPU has %q", grant.IDs)
+		}
+		failing = true
+		w.kubelet.Delete("single")
+		w.must("version: v1", gpus(4))
+		if ids := pair("c"); !slices.Equal(ids, []string{uuid(0), uuid(1)}) {
+			t.Errorf("without their links, a pod has %q", ids)
+		}
+	}, func(c *plugin.Config) {
+		c.Links = func() ([]gpu.Link, error) {
+			if failing {
+				return nil, errors.New("the driver does not say it")
+			}
+			return []gpu.Link{
+				{A: uuid(0), B: uuid(2), NVLinks: 2, Path: gpu.PathSameCPU}, {A: uuid(1), B: uuid(3), NVLinks: 2, Path: gpu.PathSameCPU}, {A: uuid(0), B: uuid(1), Path: gpu.PathSingleSwitch},
+			}, nil
+		}
+	})
+}

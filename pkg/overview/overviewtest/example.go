@@ -23,7 +23,7 @@ var Now = snapshottest.Now
 // Example returns a cluster with the NodePool gpu-shared, nodes of Karve in different states, a node that Karve did not launch, and pods that wait.
 //
 // busy has a report of its agent, as has idle, which leaves in two minutes. silent has no agent, and the report of stale is an hour old. crowded has too many pods for a
-// report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service. starting has no Node yet, and sick is not
+// report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service and one is cordoned. starting has no Node yet, and sick is not
 // ready. other was not launched by Karve.
 func Example() *snapshot.Cluster {
 	t := example{snapshottest.Shared()}
@@ -101,7 +101,7 @@ func (t example) claim(name, instanceType string, age time.Duration, edits ...fu
 	return &t.NodeClaims[len(t.NodeClaims)-1]
 }
 
-// quad adds a node with four GPUs. One of them is out of service.
+// quad adds a node with four GPUs. One of them is out of service, and one is cordoned.
 func (t example) quad() {
 	t.started("quad", "g4dn.12xlarge", 49*time.Hour)
 	t.pod("team", "wide-0", "quad", 3, "2Gi")
@@ -112,7 +112,8 @@ func (t example) quad() {
 	}
 	r.GPUs[0].Held, r.GPUs[0].Holders = 2, []nodecontract.GPUHolder{holder("team/wide-0", 0, 1)}
 	r.GPUs[3].Held, r.GPUs[3].Holders = 1, []nodecontract.GPUHolder{holder("team/wide-0", 9)}
-	r.GPUs[2].Health = nodecontract.GPUOutOfService
+	r.GPUs[1].Health, r.GPUs[2].Health = nodecontract.GPUCordoned, nodecontract.GPUOutOfService
+	t.edit("quad", snapshottest.CordonedGPUs(20))
 	t.annotate("quad", nodecontract.HoldersAnnotation, r.String())
 }
 

@@ -217,6 +217,17 @@ func set(claim *karpv1.NodeClaim, condition string, at time.Time) {
 	})
 }
 
+// CordonedGPUs lets a Node report this many nvidia.com/gpu.shared, because its agent keeps pods off the other GPUs.
+func CordonedGPUs(replicas int64) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.Allocatable = maps.Clone(n.Status.Allocatable)
+		n.Status.Allocatable[v1alpha1.ResourceGPUShared] = *resource.NewQuantity(replicas, resource.DecimalSI)
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: nodecontract.CordonCondition, Status: corev1.ConditionTrue, Reason: nodecontract.ReasonCordoned, Message: "GPU 0 (GPU-a) takes no new pods",
+		})
+	}
+}
+
 // Node returns the Node of the NodeClaim with its labels and taints. It reports the number of replicas, and has the startup taints until the NodeClaim is
 // initialized.
 func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edits ...func(*corev1.Node)) corev1.Node {

@@ -166,7 +166,7 @@ export class FleetMap {
 
   // strip draws the replicas of a GPU.
   strip(gpu) {
-    const strip = h("div", { class: "gpu" + (gpu.out ? " out" : "") + (gpu.cells.length > 24 ? " fine" : ""), "aria-hidden": "true" });
+    const strip = h("div", { class: "gpu" + (gpu.out ? " out" : gpu.report.cordoned ? " cordoned" : "") + (gpu.cells.length > 24 ? " fine" : ""), "aria-hidden": "true" });
     for (const cell of gpu.cells) {
       const element = document.createElement("i");
       if (cell.pod) {

@@ -21,7 +21,7 @@ var promises = []string{
 	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation,
 	v1alpha1.ReplacementFailuresAnnotation, v1alpha1.ReplaceAfterAnnotation, v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.RepairsAnnotation,
-	nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, nodecontract.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
+	nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, nodecontract.GPUResetAnnotation, nodecontract.GPUCordonAnnotation, "karpenter.sh/do-not-disrupt",
 }
 
 // Node returns a node that Karve has not launched, whatever its labels and annotations say.
@@ -41,7 +41,7 @@ func (g *Generator) Node() *corev1.Node {
 	node.Status.Capacity, node.Status.Allocatable = g.nodeAmounts(), g.nodeAmounts()
 	for range g.count(20) {
 		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
-			Type: pick(g, corev1.NodeReady, corev1.NodeMemoryPressure, "GPUHealthy", "AcceleratedHardwareReady"), Status: pick(g, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, "Odd"),
+			Type: pick(g, corev1.NodeReady, corev1.NodeMemoryPressure, "GPUHealthy", nodecontract.HardwareCondition, nodecontract.CordonCondition), Status: pick(g, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, "Odd"),
 			Reason: g.text(100), Message: g.text(1000), LastTransitionTime: g.time(),
 		})
 	}

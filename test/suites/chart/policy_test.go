@@ -118,7 +118,7 @@ var requests = []request{
 	}, true},
 	{"labels it", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":"4","nvidia.com/mig.capable":"false","nvidia.com/cuda.driver.major":"580","nvidia.com/gfd.timestamp":"1772366400"}}}`), true},
 	{"removes its own label", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`), true},
-	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"}]}}`, "status"), true},
+	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"},{"type":"KarveGPUsCordoned","status":"True"}]}}`, "status"), true},
 	{"removes GPUs from the reset annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), true},
 	{"removes the reset annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":null}}}`), true},
 	{"reports unused pods", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{}"}}}`), true},
@@ -138,9 +138,13 @@ var requests = []request{
 	{"removes its taints", patchNode(`{"spec":{"taints":null}}`), false},
 	{"cordons it", patchNode(`{"spec":{"unschedulable":true}}`), false},
 	{"selects its own configuration", patchNode(`{"metadata":{"labels":{"nvidia.com/device-plugin.config":"shared_gpu"}}}`), false},
+	{"tells the GPU Operator what to run", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}`), false},
+	{"removes what the GPU Operator runs", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.deploy.operands":null}}}`), false},
 	{"changes a foreign label", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":"mine"}}}`), false},
 	{"removes a foreign label", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":null}}}`), false},
 	{"adds the reset annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), false},
+	{"cordons a GPU", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-cordon":"0,1"}}}`), false},
+	{"uncordons a GPU", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-cordon":null}}}`), false},
 	{"adds another annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/unused":"yes"}}}`), false},
 	{"removes the promise", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":null}}}`), false},
 	{"changes the promise", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":"100"}}}`), false},
@@ -160,8 +164,8 @@ func TestPolicyLimitsAgentToItsOwnNode(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		made, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: name, Labels: map[string]string{"karpenter.sh/nodepool": "pool"},
-				Annotations: map[string]string{"karve.sh/replicas-per-gpu": "10", "karve.sh/gpu-reset": "GPU-a,GPU-b"},
+				Name: name, Labels: map[string]string{"karpenter.sh/nodepool": "pool", "nvidia.com/gpu.deploy.operands": "false"},
+				Annotations: map[string]string{"karve.sh/replicas-per-gpu": "10", "karve.sh/gpu-reset": "GPU-a,GPU-b", "karve.sh/gpu-cordon": "0"},
 			},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "karve.sh/replicas-not-ready", Effect: corev1.TaintEffectNoSchedule}}},
 		}, metav1.CreateOptions{})
