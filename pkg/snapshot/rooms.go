@@ -201,7 +201,7 @@ func (m *Machine) expected() planner.Resources {
 	}
 	e = orElse(orElse(e, ResourcesOf(m.Claim.Spec.Resources.Requests, gpu)), planner.Resources{Pods: assumedPods, EphemeralBytes: assumedEphemeralBytes})
 	e.Replicas = m.Exposed()
-	if m.AwaitsReplicas() && !(e.Replicas > 0 && m.GPUsCordoned()) {
+	if m.AwaitsReplicas() && (e.Replicas <= 0 || !m.GPUsCordoned()) {
 		e.Replicas = max(e.Replicas, m.Promise.Replicas())
 	}
 	return e
