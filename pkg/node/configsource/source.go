@@ -194,7 +194,7 @@ func read(path string) Document {
 // same compares inputs by content. Errors are compared by text.
 func same(a, b Inputs) bool {
 	documents := func(a, b Document) bool { return a.Data == b.Data && words(a.Err) == words(b.Err) }
-	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && documents(a.File, b.File) &&
+	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && a.MPS == b.MPS && documents(a.File, b.File) &&
 		words(a.DirErr) == words(b.DirErr) && maps.EqualFunc(a.Named, b.Named, documents)
 }
 
