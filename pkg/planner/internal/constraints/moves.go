@@ -33,7 +33,7 @@ func newMoves(s planner.Snapshot) *int {
 }
 
 // improve moves pods of the best plan between domains as long as that makes it better (local search). The plan for the pods without the rules shows where they
-// are cheap, but not where the last pod of a domain costs a machine. A plan that is as good is gone on from as well. shares are the pods of each site of the best
+// are cheap, but not where the last pod of a domain costs a machine. It also continues from a plan that is equally good. shares are the pods of each site of the best
 // plan.
 func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan {
 	a := *r.arranger
