@@ -39,7 +39,8 @@ func (m *Machine) StartChurn(ctx context.Context, prefix string, workers int) *C
 	c := &Churn{stop: stop, node: m.Node}
 	for w := range workers {
 		c.group.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
+			for i, last := 0, false; !last; i++ {
+				last = ctx.Err() != nil
 				// A pod that was created is followed to its end.
 				c.one(context.WithoutCancel(ctx), fmt.Sprintf("%s-%d-%d", prefix, w, i))
 			}
@@ -73,7 +74,7 @@ func (c *Churn) ended() int {
 	return c.absences
 }
 
-// Stop waits until the last pods are deleted.
+// Stop creates one more pod for each worker and waits until the last pods are deleted. So pods have also run after the last absence, however slow the machine is.
 func (c *Churn) Stop() {
 	c.stop()
 	c.group.Wait()
