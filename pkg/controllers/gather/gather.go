@@ -199,7 +199,7 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 
 // nodeClasses are the cloud's node classes that GPUNodeClasses refer to.
 type nodeClasses struct {
-	// at is when they were read, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that machines have shown.
+	// at is when the last read of all of them ended, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that machines have shown.
 	at                   time.Time
 	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
 }
@@ -207,8 +207,8 @@ type nodeClasses struct {
 // classesAtOnce is how many node classes are read concurrently.
 const classesAtOnce = 16
 
-// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it reads them again two seconds after they were read at the earliest,
-// however long that took.
+// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it uses what it has read for two seconds. The time starts when the
+// read has ended, so that a slow API server does not make every look read again.
 func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	now, n := g.Clock.Now(), &g.nodeClasses
 	kept := g.followed != nil && now.Sub(n.at) <= recent
