@@ -3,10 +3,11 @@ package provisioning
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/tools/events"
+	testclock "k8s.io/utils/clock/testing"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -50,23 +51,34 @@ func TestPoolsTakeTurnsLaunching(t *testing.T) {
 	}
 }
 
-func TestPodSetAsideGetsOneEvent(t *testing.T) {
+func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 	t.Parallel()
-	recorder := events.NewFakeRecorder(100)
-	c := New(Config{Recorder: recorder})
+	recorder, clock := events.NewFakeRecorder(100), testclock.NewFakePassiveClock(time.Now())
+	c := New(Config{Recorder: recorder, Clock: clock})
 	cluster := snapshottest.Shared()
 	cluster.Pods = snapshottest.Pods("web", 1)
 	view := snapshot.Build(cluster)
-	plan := planner.Plan{Unplaced: []planner.Unplaced{{
-		Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"},
-	}}}
-	for range 2 {
-		c.recordEvents(&view, plan)
-	}
-	if n := len(recorder.Events); n != 1 {
-		t.Fatalf("there are %d events, want one", n)
-	}
-	if got := <-recorder.Events; !strings.HasPrefix(got, "Warning SetAside ") {
-		t.Errorf("the pod is told %q", got)
+	for _, step := range []struct {
+		name    string
+		after   time.Duration
+		refusal planner.Refusal
+		want    string
+	}{
+		{"the first", 0, planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"}, "Warning SetAside no plan with it keeps all rules"},
+		{"the same", time.Hour, planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"}, ""},
+		{"another reason", 0, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class has no Ready condition"}, "Warning PoolClosed the class has no Ready condition"},
+		{"other details at once", time.Second, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
+		{"other details later", restated, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, "Warning PoolClosed the class is not Ready"},
+		{"the same again", restated, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
+	} {
+		clock.SetTime(clock.Now().Add(step.after))
+		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: step.refusal}}})
+		got := ""
+		if len(recorder.Events) > 0 {
+			got = <-recorder.Events
+		}
+		if got != step.want {
+			t.Errorf("%s: the pod is told %q, want %q", step.name, got, step.want)
+		}
 	}
 }

@@ -70,8 +70,8 @@ type Controller struct {
 	arrived metrics.Arrivals
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
-	// reported has the reasons that were reported to pending pods. An event is recorded when the reason changes.
-	reported map[types.UID]planner.Reason
+	// reported has the latest events about pending pods.
+	reported map[types.UID]report
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 }
@@ -84,7 +84,7 @@ const nextRound = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]planner.Reason{}, withdrawn: withdrawals{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
 	return c
 }

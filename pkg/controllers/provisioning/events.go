@@ -1,6 +1,8 @@
 package provisioning
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/wording"
@@ -8,22 +10,24 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
+// restated is how long an event about a pod stands before one with the same reason and other details follows it.
+const restated = time.Minute
+
+// report is the latest event about a pending pod.
+type report struct {
+	reason  planner.Reason
+	message string
+	at      time.Time
+}
+
 // recordEvents records an event on each pending pod that has no room or has a node to wait for, if that is new. It records none on running pods: the events about
 // their machine are recorded elsewhere.
 func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 	for _, u := range plan.Unplaced {
-		pod := view.Pods[u.Pod]
-		if pod == nil || pod.Spec.NodeName != "" || c.reported[pod.UID] == u.Reason {
-			continue
-		}
-		c.reported[pod.UID] = u.Reason
-		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", wording.Shorten(u.Message, wording.MaxNote))
+		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, wording.Shorten(u.Message, wording.MaxNote))
 	}
 	for _, pod := range view.Postponed {
-		if c.reported[pod.UID] != planner.ReasonNextRound {
-			c.reported[pod.UID] = planner.ReasonNextRound
-			c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(planner.ReasonNextRound), "Plan", "%s", planner.NextRound.Message)
-		}
+		c.tell(pod, corev1.EventTypeNormal, planner.ReasonNextRound, planner.NextRound.Message)
 	}
 	for _, p := range plan.Placements {
 		for _, name := range p.Pods {
@@ -36,10 +40,18 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 const nominated planner.Reason = "Nominated"
 
 func (c *Controller) recordNomination(view *snapshot.View, name, node string) {
-	pod := view.Pods[name]
-	if pod == nil || pod.Spec.NodeName != "" || c.reported[pod.UID] == nominated {
+	c.tell(view.Pods[name], corev1.EventTypeNormal, nominated, "waits for "+node)
+}
+
+// tell records an event about a pending pod. It records nothing if the latest event says the same, or has the same reason and is younger than a minute.
+func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string) {
+	if pod == nil || pod.Spec.NodeName != "" {
 		return
 	}
-	c.reported[pod.UID] = nominated
-	c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(nominated), "Plan", "waits for %s", node)
+	last, now := c.reported[pod.UID], c.Clock.Now()
+	if last.reason == reason && (last.message == message || now.Sub(last.at) < restated) {
+		return
+	}
+	c.reported[pod.UID] = report{reason, message, now}
+	c.Recorder.Eventf(pod, nil, kind, string(reason), "Plan", "%s", message)
 }
