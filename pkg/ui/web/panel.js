@@ -81,6 +81,7 @@ export class Panel {
     this.#cut = new AbortController();
     this.#asked = Date.now();
     const [kind, name] = shown.split(" ");
+    if (kind === "node" && !this.#model.nodes.has(name)) return; // It is gone, and the server would say so.
     try {
       const answer = await this.#server.json("explain", { [kind]: name }, this.#cut.signal);
       if (shown !== this.#shown) return;
