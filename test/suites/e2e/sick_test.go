@@ -29,13 +29,10 @@ func (s *scene) setCondition(node *corev1.Node, conditionType corev1.NodeConditi
 	}
 }
 
-// falls stops the heartbeats of a Node while its machine runs on. kwok goes on if it was about to send one, so falls first restores the annotation of kwok and
-// then removes it.
+// falls stops the heartbeats of a Node while its machine runs on. kwok may be sending one, which staysSilent undoes.
 func (s *scene) falls(node *corev1.Node) {
 	s.t.Helper()
-	for _, kept := range []string{`"fake"`, "null"} {
-		s.patch(node.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"kwok.x-k8s.io/node":%s}}}`, kept))
-	}
+	s.patch(node.DeepCopy(), `{"metadata":{"annotations":{"kwok.x-k8s.io/node":null}}}`)
 	s.setCondition(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 }
 

@@ -92,8 +92,9 @@ func (w *world) populate(t *testing.T) {
 	})
 	nodeStatus := node.Status
 	must(w.Create(ctx, &node))
+	created := node.DeepCopy() // The controller manager writes taints meanwhile.
 	node.Status = nodeStatus
-	must(w.Status().Update(ctx, &node))
+	must(w.Status().Patch(ctx, &node, client.MergeFrom(created)))
 
 	onIt := func(p *corev1.Pod) {
 		p.Spec.NodeName, p.Spec.Containers[0].Image = "shown", "image"

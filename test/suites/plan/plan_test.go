@@ -148,7 +148,7 @@ func TestKubectlKarve(t *testing.T) {
 		t.Run("doctor", w.doctor)
 		t.Run("the API server rejects the same objects", w.verdicts)
 	})
-	w.does(t, "delete", "-f", "examples/deployment.yaml") // Its pods would be bound to the node.
+	w.does(t, "delete", "--cascade=foreground", "-f", "examples/deployment.yaml") // Its pods would be bound to the node.
 	t.Run("inspect, top and nodes show a running node", w.shows)
 }
 
