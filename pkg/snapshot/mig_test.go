@@ -34,7 +34,9 @@ func layout(gpu, profile string) v1alpha1.MIGLayout {
 	return v1alpha1.MIGLayout{GPUName: gpu, Profile: profile}
 }
 
-func asking(resource string) func(*corev1.Pod) { return Asking("cpu", "1", "memory", "1Gi", resource, "1") }
+func asking(resource string) func(*corev1.Pod) {
+	return Asking("cpu", "1", "memory", "1Gi", resource, "1")
+}
 
 // launched returns the number of launches by instance type and profile, after it has checked the plan.
 func launched(t *testing.T, view *snapshot.View) map[string]int {
