@@ -99,8 +99,8 @@ func (m *Context) reoptimise(g *Master) (pivots int) {
 	return pivots
 }
 
-// launchColumn buys machines loaded as in a column, or loads nodes so, as far as there are unplaced pods and the limits allow, and reports whether it bought any. If too few pods
-// are left for a load, or if a column was reduced before, GPUs must be assigned again, which may fail.
+// launchColumn buys machines loaded as in a column, or loads existing nodes like that. It stops when no unplaced pods are left or a limit is reached, and reports
+// whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may fail.
 func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amount.Usage) bool {
 	if at, ok := c.host(); ok {
 		return m.occupy(s, at, c.Load, times)

@@ -6,17 +6,20 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Limits for many shapes: the number beyond which most of a short search goes to the relaxation, how many times its usual part of the first round it then gets,
-// the number of rows above which that grows with their square, how much of the worths comes from those of the best bound, in percent, and the pricing effort. Loads are of interest if they are worth 1/smoothPart more than
-// their machine costs.
+// Limits of the search for a plan of many shapes.
 const (
-	manyShapes    = 60
-	smoothSlices  = 3
-	smoothRows    = 150
+	// manyShapes is the number of shapes above which most of a short search goes to the relaxation.
+	manyShapes = 60
+	// smoothSlices is how many times its usual part of the first round the relaxation then gets. Above smoothRows rows, that grows with the square of their number.
+	smoothSlices = 3
+	smoothRows   = 150
+	// smoothPercent is how much of the worths comes from those of the best bound, in percent.
 	smoothPercent = 85
-	smoothPart    = 1000
+	// smoothPart: a load is of interest if it is worth 1/smoothPart more than its machine costs.
+	smoothPart = 1000
 )
 
+// smoothEffort is the effort of one pricing.
 var smoothEffort = pricing.Effort{Steps: 200}
 
 // hasManyShapes reports whether the problem has many shapes.
