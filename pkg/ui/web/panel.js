@@ -77,11 +77,11 @@ export class Panel {
   async #ask() {
     const shown = this.#shown;
     if (!shown || shown === "list" || document.hidden) return;
+    const [kind, name] = shown.split(" ");
+    if (kind === "node" && !this.#model.nodes.has(name)) return; // The server would answer 404.
     this.#cut?.abort();
     this.#cut = new AbortController();
     this.#asked = Date.now();
-    const [kind, name] = shown.split(" ");
-    if (kind === "node" && !this.#model.nodes.has(name)) return; // It is gone, and the server would say so.
     try {
       const answer = await this.#server.json("explain", { [kind]: name }, this.#cut.signal);
       if (shown !== this.#shown) return;

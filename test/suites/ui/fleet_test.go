@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -282,6 +283,7 @@ func TestPageFollowsCluster(t *testing.T) {
 	shown.show(less)
 	p.untilText("nodes", "39")
 	p.until("document.getElementById('details').textContent.includes('This node is gone.')")
+	time.Sleep(2500 * time.Millisecond) // The page asks every other second why a node stays. It must not ask for this one: the answer is 404.
 	shown.show(Shared())
 	p.untilText("nodes", "0")
 	p.until("document.getElementById('empty').textContent.startsWith('There is no node with shared GPUs yet.')")
