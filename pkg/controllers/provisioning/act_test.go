@@ -68,8 +68,8 @@ func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 		{"the same", time.Hour, planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"}, ""},
 		{"another reason", 0, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class has no Ready condition"}, "Warning PoolClosed the class has no Ready condition"},
 		{"other details at once", time.Second, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
-		{"other details later", restated, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, "Warning PoolClosed the class is not Ready"},
-		{"the same again", restated, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
+		{"other details later", sameReason, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, "Warning PoolClosed the class is not Ready"},
+		{"the same again", sameReason, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
 	} {
 		clock.SetTime(clock.Now().Add(step.after))
 		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: step.refusal}}})

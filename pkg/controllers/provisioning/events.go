@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// restated is how long an event about a pod stands before one with the same reason and other details follows it.
-const restated = time.Minute
+// sameReason is the shortest time between two events about a pod that have the same reason and other messages.
+const sameReason = time.Minute
 
 // report is the latest event about a pending pod.
 type report struct {
@@ -30,8 +30,9 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 		c.tell(pod, corev1.EventTypeNormal, planner.ReasonNextRound, planner.NextRound.Message)
 	}
 	for _, p := range plan.Placements {
+		message := "waits for " + view.Nodes[p.Node].Name
 		for _, name := range p.Pods {
-			c.recordNomination(view, name, view.Nodes[p.Node].Name)
+			c.tell(view.Pods[name], corev1.EventTypeNormal, nominated, message)
 		}
 	}
 }
@@ -39,17 +40,13 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 // nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
 
-func (c *Controller) recordNomination(view *snapshot.View, name, node string) {
-	c.tell(view.Pods[name], corev1.EventTypeNormal, nominated, "waits for "+node)
-}
-
-// tell records an event about a pending pod. It records nothing if the latest event says the same, or has the same reason and is younger than a minute.
+// tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than sameReason.
 func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string) {
 	if pod == nil || pod.Spec.NodeName != "" {
 		return
 	}
 	last, now := c.reported[pod.UID], c.Clock.Now()
-	if last.reason == reason && (last.message == message || now.Sub(last.at) < restated) {
+	if last.reason == reason && (last.message == message || now.Sub(last.at) < sameReason) {
 		return
 	}
 	c.reported[pod.UID] = report{reason, message, now}
