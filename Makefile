@@ -14,7 +14,7 @@ TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 # Without -vet=off go test would look into all that a package imports, as lint has done.
 GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 ON_CLUSTER = KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST)
-UNCACHED  := -vet=off -count=1 -timeout 30m
+E2E_FLAGS := -vet=off -count=1 -timeout 30m
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
@@ -47,12 +47,12 @@ test-unit: ## Run the tests that need no cluster
 	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(TESTFLAGS)
 	go -C tools test -vet=off $(TESTFLAGS) ./krew ./oci
 
-test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster: the end-to-end tests alone, the other packages two at a time
+test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster
 	@$(REFRESH)
 	rm -rf _output/calls
 	@tools/chromium
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(UNCACHED) $(TESTFLAGS)
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v /suites/e2e)" -- -p 2 $(UNCACHED) $(TESTFLAGS)
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS)
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v '/suites/e2e$$')" -- -p 2 $(E2E_FLAGS) $(TESTFLAGS)
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
 	@tools/chromium check
 	@go -C test run ./harness/kubelet/cmd/karve-kubelet check

@@ -199,7 +199,8 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 
 // nodeClasses are the cloud's node classes that GPUNodeClasses refer to.
 type nodeClasses struct {
-	// at is when the last read of all of them ended, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that machines have shown.
+	// at is when the last read of all of them ended, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that
+	// machines have shown.
 	at                   time.Time
 	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
 }
