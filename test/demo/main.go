@@ -17,12 +17,14 @@ import (
 var errOrphaned = errors.New("what started the demo has ended")
 
 func main() {
-	// This includes SIGPIPE, so that `make demo | head` leaves nothing behind either.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C exits at once
+	// `make demo | head` must leave nothing behind either. The signal itself cannot say so: writes to closed connections cause it, too. Once it is caught, a write to
+	// the closed pipe returns an error instead.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	page := flag.Bool("ui", false, "serve the web page, and leave the cluster up until Ctrl-C")
 	flag.Parse()
-	d := &demo{story: newStory(os.Stdout), page: *page}
+	d := &demo{story: newStory(readByOthers{os.Stdout, stop}), page: *page}
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil || errors.Is(err, errOrphaned)
 	stop()

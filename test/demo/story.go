@@ -2,12 +2,28 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
+
+// readByOthers is an output that calls closed when its reader is gone.
+type readByOthers struct {
+	io.Writer
+	closed func()
+}
+
+func (o readByOthers) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		o.closed()
+	}
+	return n, err //nolint:wrapcheck // It is the writer's.
+}
 
 // story prints the events of the demo, one line each, with the seconds since the demo began.
 type story struct {

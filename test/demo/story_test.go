@@ -2,11 +2,33 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+func TestDemoEndsWithTheReaderOfItsOutput(t *testing.T) {
+	t.Parallel()
+	read, written, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = written.Close() })
+	ended := 0
+	s := newStory(readByOthers{written, func() { ended++ }})
+	s.print("somebody reads this")
+	if ended > 0 {
+		t.Error("it ended although its output is read")
+	}
+	if err := read.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s.print("nobody reads this"); ended != 1 {
+		t.Errorf("it ended %d times, want once", ended)
+	}
+}
 
 func TestLongBuildIsReportedBeforeAndWhileItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
