@@ -168,6 +168,9 @@ func products(n *overview.Node) string {
 	counts := map[string]int{}
 	for i := range n.GPUs {
 		if name := n.GPUs[i].Product; name != "" {
+			if n.GPUs[i].Profile != "" {
+				name += " MIG " + n.GPUs[i].Profile
+			}
 			if counts[name]++; counts[name] == 1 {
 				names = append(names, name)
 			}
@@ -204,7 +207,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 			}
 			for _, h := range gpu.Holders {
 				named[h.Namespace+"/"+h.Pod] = true
-				add([]string{n.Name, strconv.Itoa(gpu.Index), numbers(h.Replicas), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
+				add([]string{n.Name, gpu.Name(), numbers(h.Replicas), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
 			}
 		}
 		for _, p := range on[n.Name] {

@@ -23,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/node/usage"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // agent connects the parts of the program.
@@ -278,6 +279,9 @@ func (a *agent) take(ctx context.Context, u configsource.Update) (*sharing.Confi
 	log := logr.FromContextOrDiscard(ctx)
 	if u.Err != nil {
 		log.Error(u.Err, "The configuration cannot be used; the last one stays in force")
+		if errors.Is(u.Err, configsource.ErrManagedElsewhere) {
+			return nil, &problem{nodecontract.ReasonMIGManagedElsewhere, u.Err}
+		}
 		return nil, u.Err
 	}
 	for _, message := range u.Answer.Messages {

@@ -26,6 +26,7 @@ type apiServer struct {
 	pods        []nodeapi.Pod
 	events      []map[string]any
 	allocatable string
+	taints      []string
 	refuse      bool // reject events
 	changed     chan struct{}
 }
@@ -118,7 +119,12 @@ func (s *apiServer) count(reason, words string) int {
 }
 
 func (s *apiServer) object() string {
+	var taints []map[string]string
+	for _, key := range s.taints {
+		taints = append(taints, map[string]string{"key": key})
+	}
 	data, _ := json.Marshal(map[string]any{
+		"spec":     map[string]any{"taints": taints},
 		"metadata": map[string]any{"name": "n", "resourceVersion": fmt.Sprint(s.version), "annotations": s.annotations, "labels": s.labels},
 		"status":   map[string]any{"allocatable": map[string]string{resource: s.allocatable}, "conditions": slices.Collect(maps.Values(s.conditions))},
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -31,6 +32,29 @@ func TestAReportHasTheHoldersOfEachGPU(t *testing.T) {
 			{Pod: "b/p", Container: "main", IDs: []int{0}},
 		}},
 		{UUID: "GPU-c", Index: 2, Health: nodecontract.GPUCordoned, Held: 1, Holders: []nodecontract.GPUHolder{{Pod: "a/whole", Container: "main"}}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAReportHasTheHoldersOfEachInstance(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	devices := append(gputest.Divided(1, 2, "3g.20gb", 19968), gpu.Device{UUID: "GPU-b", Index: 1, Product: "Tesla T4", MemoryMiB: 15360})
+	first, second := devices[0].Instances[0].UUID, devices[0].Instances[1].UUID
+	shares := map[string]plugin.Share{first: {Total: 3}, second: {Total: 3, Unhealthy: true}, "GPU-b": {Total: 1}}
+	got := holdersOf(now, devices, shares, []plugin.Holder{
+		{Pod: "a/p", Container: "main", Devices: []string{second + "::2", second + "::0"}},
+		{Pod: "a/whole", Container: "main", Devices: []string{"GPU-b"}},
+	})
+	const product = "NVIDIA A100-SXM4-40GB"
+	want := nodecontract.HoldersReport{AsOf: now, GPUs: []nodecontract.HeldGPU{
+		{UUID: first, Instance: new(0), Profile: "3g.20gb", Product: product, MemoryMiB: 19968, Replicas: 3, Health: nodecontract.GPUInService},
+		{UUID: second, Instance: new(1), Profile: "3g.20gb", Product: product, MemoryMiB: 19968, Replicas: 3, Health: nodecontract.GPUOutOfService, Held: 2, Holders: []nodecontract.GPUHolder{
+			{Pod: "a/p", Container: "main", IDs: []int{0, 2}},
+		}},
+		{UUID: "GPU-b", Index: 1, Product: "Tesla T4", MemoryMiB: 15360, Replicas: 1, Health: nodecontract.GPUInService, Held: 1, Holders: []nodecontract.GPUHolder{{Pod: "a/whole", Container: "main"}}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

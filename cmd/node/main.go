@@ -37,12 +37,34 @@ func runMPS(args []string) error {
 	return superviseMPS(ctx, dir, nvml.New(nvml.Options{}))
 }
 
+func runMIG(args []string) error {
+	o, err := parseMIG(args, os.LookupEnv, os.Stderr)
+	if err != nil {
+		return err
+	}
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer stop()
+	node, err := nodeapi.InCluster(o.nodeName)
+	if err != nil {
+		return err
+	}
+	root := driverRoot
+	if _, err := os.Stat(root); err != nil {
+		root = "" // The dynamic loader finds the library.
+	}
+	return newMIGApply(o, node, nvml.New(nvml.Options{DriverRoot: root})).run(ctx)
+}
+
 func run() error {
 	if len(os.Args) == 2 && os.Args[1] == nodecontract.CheckCommand {
 		return check(nvml.New(nvml.Options{}), os.Stdout)
 	}
 	if len(os.Args) > 1 && os.Args[1] == mpsCommand {
 		return runMPS(os.Args[2:])
+	}
+	if len(os.Args) > 1 && os.Args[1] == migCommand {
+		return runMIG(os.Args[2:])
 	}
 	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
 	if err != nil {

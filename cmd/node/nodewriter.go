@@ -118,7 +118,7 @@ func (r *report) writeOnce(ctx context.Context, w written) error {
 	} else if err := r.writeLabels(ctx, labels, w.labels); err != nil {
 		return err
 	}
-	return r.writeConditions(ctx, conditions, w.conditions)
+	return writeConditions(ctx, r.agent.node, conditions, w.conditions)
 }
 
 func (r *report) writeLabels(ctx context.Context, next, written map[string]string) error {
@@ -144,7 +144,8 @@ func (r *report) writeLabels(ctx context.Context, next, written map[string]strin
 	return nil
 }
 
-func (r *report) writeConditions(ctx context.Context, next, last map[string]health.Condition) error {
+// writeConditions writes the conditions that differ from the last ones, and adds them to these.
+func writeConditions(ctx context.Context, node *nodeapi.Client, next, last map[string]health.Condition) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var patch []map[string]string
 	for _, kind := range slices.Sorted(maps.Keys(next)) {
@@ -161,7 +162,7 @@ func (r *report) writeConditions(ctx context.Context, next, last map[string]heal
 	if len(patch) == 0 {
 		return nil
 	}
-	if err := r.agent.node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
+	if err := node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
 		return err
 	}
 	maps.Copy(last, next)

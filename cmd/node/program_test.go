@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -93,6 +94,65 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%v\n%s", err, log.text.String())
 		}
+	}
+}
+
+// TestProgramWithInstancesIsSmallToo runs the program on eight GPUs that are divided into seven instances each, which pods share.
+func TestProgramWithInstancesIsSmallToo(t *testing.T) {
+	library, fake := nvmltest.Use(t, nvmltest.A100(8))
+	var divided bytes.Buffer
+	divided.WriteString("mode 1 1\n")
+	for i := range 7 {
+		fmt.Fprintf(&divided, "instance %d 0 %d 1\ncompute %d 0 1\n", 7+i, i, 7+i)
+	}
+	for i := range 8 {
+		if err := os.WriteFile(nvmltest.MIGFile(fake.Path, i), divided.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
+	if err := k.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	config := filepath.Join(dir, "config.yaml")
+	text := "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 4}]}}"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	cmd := exec.CommandContext(t.Context(), buildProgram(t), "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config,
+		"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
+	cmd.Env, cmd.Stderr = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library)), &log
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for k.Allocatable(small) != 8*7*4 {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("%d instances are listed\n%s", k.Allocatable(small), log.text.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Logf("start to listed after %s", time.Since(began).Round(time.Millisecond))
+	for i := range 56 {
+		if _, err := k.Admit(t.Context(), fmt.Sprint(i), small, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kib := resident(t, cmd.Process.Pid); kib > mostResident {
+		t.Errorf("%d KiB are resident", kib)
+	} else {
+		t.Logf("%.1f MiB are resident", float64(kib)/1024)
 	}
 }
 

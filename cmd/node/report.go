@@ -268,11 +268,9 @@ func (r *report) mpsDown(why string) {
 }
 
 func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
-	s := labels.Sharing{Strategy: labels.None, Replicas: 1}
 	// The labels have one number of replicas for all GPUs. If the GPUs differ, it is not set.
-	if p, alike := c.Promise(); alike && p.Replicas > 1 {
-		s = labels.Sharing{Strategy: c.Label(), Replicas: p.Replicas, Renamed: p.Resource != nodecontract.ResourceGPU}
-	}
+	s := labels.Sharing{Strategy: c.Label(), Replication: c.Replication}
+	s.Replicas, s.Renamed = c.Replication(nodecontract.ResourceGPU)
 	resources, _ := c.Resources(devices) // The configuration has just been applied.
 	settings, _ := c.Settings()
 	s.MIGStrategy = settings.MIGStrategy

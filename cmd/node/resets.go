@@ -60,7 +60,7 @@ func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, 
 		begun := r.begun[uuid]
 		r.begun[uuid] = true
 		switch {
-		case t.Healthy(uuid):
+		case t.Sound(uuid):
 			done = append(done, uuid)
 		case begun && !t.Marked(uuid):
 			done = append(done, uuid)

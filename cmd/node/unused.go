@@ -110,13 +110,17 @@ func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 	return errors.Join(asked, said, written)
 }
 
-// gpusOf returns the UUIDs of the GPUs of which pods hold replicas, each once, by pod. It is empty, not nil, if there are none.
+// gpusOf returns the UUIDs of the GPUs of which pods hold replicas or MIG instances, each once, by pod. It is empty, not nil, if there are none.
 func gpusOf(holders []plugin.Holder, devices []gpu.Device) map[string][]string {
 	out := map[string][]string{}
 	for _, h := range holders {
 		gpus := out[h.Pod]
 		for _, d := range devices {
-			if !slices.Contains(gpus, d.UUID) && slices.ContainsFunc(h.Devices, func(id string) bool { return alloc.UUID(id) == d.UUID }) {
+			holds := func(id string) bool {
+				of, _ := gpu.Find([]gpu.Device{d}, alloc.UUID(id))
+				return of != nil
+			}
+			if !slices.Contains(gpus, d.UUID) && slices.ContainsFunc(h.Devices, holds) {
 				gpus = append(gpus, d.UUID)
 			}
 		}

@@ -44,6 +44,10 @@ const (
 	ReasonMPSDaemonDown = "MPSDaemonDown"
 	// ReasonComputeModeWrong means that a GPU admits one process only, as with MPS, and is to be shared without MPS.
 	ReasonComputeModeWrong = "ComputeModeWrong"
+	// ReasonMIGModePending means that GPUs are not divided into MIG instances yet: something uses them, or they need a reset or a reboot.
+	ReasonMIGModePending = "MIGModePending"
+	// ReasonMIGManagedElsewhere means that GPUs are to be divided into MIG instances, and that NVIDIA's MIG manager divides them.
+	ReasonMIGManagedElsewhere = "MIGManagedElsewhere"
 )
 
 // Reasons of CordonCondition, and of events.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -29,12 +30,15 @@ type HoldersReport struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// HeldGPU is a GPU and its holders.
+// HeldGPU is a GPU or a MIG instance of one, and its holders.
 type HeldGPU struct {
 	UUID string `json:"uuid"`
-	// Index is the index in NVML, from 0.
-	Index   int    `json:"index"`
-	Product string `json:"product"`
+	// Index is the index of the GPU in NVML, from 0.
+	Index int `json:"index"`
+	// Instance is the index of the MIG instance on the GPU, from 0, and nil for a GPU that is not divided. Profile is its profile, for instance "1g.5gb".
+	Instance *int   `json:"instance,omitempty"`
+	Profile  string `json:"profile,omitempty"`
+	Product  string `json:"product"`
 	// MemoryMiB is the device memory in MiB.
 	MemoryMiB int64 `json:"memMiB"`
 	// Replicas is the number of replicas that the agent offers. It is 0 while it serves none.
@@ -43,6 +47,21 @@ type HeldGPU struct {
 	// Held is the number of replicas that pods hold.
 	Held    int         `json:"held"`
 	Holders []GPUHolder `json:"holders,omitempty"`
+}
+
+// Name returns how nvidia-smi counts the GPU or the MIG instance, for instance "0" and "0:3".
+func (g HeldGPU) Name() string {
+	if g.Instance == nil {
+		return strconv.Itoa(g.Index)
+	}
+	return fmt.Sprintf("%d:%d", g.Index, *g.Instance)
+}
+
+func (g HeldGPU) instance() int {
+	if g.Instance == nil {
+		return -1
+	}
+	return *g.Instance
 }
 
 // GPUHealth says whether a GPU is in service.
@@ -106,16 +125,19 @@ func ParseHolders(annotation string) (r HoldersReport, ok bool, err error) {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		if g.Index < 0 || g.MemoryMiB < 0 || g.Replicas < 0 || g.Held < 0 {
+		if g.Index < 0 || g.MemoryMiB < 0 || g.Replicas < 0 || g.Held < 0 || g.Instance != nil && *g.Instance < 0 {
 			return HoldersReport{}, false, fmt.Errorf("reading %s: the GPU %q has a negative number", HoldersAnnotation, g.UUID)
 		}
 		g.UUID, g.Product, g.Health = printable(g.UUID), printable(g.Product), GPUHealth(printable(string(g.Health)))
+		g.Profile = printable(g.Profile)
 		for j := range g.Holders {
 			h := &g.Holders[j]
 			h.Pod, h.Container = printable(h.Pod), printable(h.Container)
 		}
 	}
-	slices.SortStableFunc(r.GPUs, func(a, b HeldGPU) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(r.GPUs, func(a, b HeldGPU) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.instance(), b.instance()))
+	})
 	return r, true, nil
 }
 

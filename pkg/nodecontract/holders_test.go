@@ -42,6 +42,29 @@ func TestHoldersThatAreWrittenAreRead(t *testing.T) {
 	}
 }
 
+func TestHoldersOfInstancesAreRead(t *testing.T) {
+	t.Parallel()
+	const text = `{"asOf":"2026-03-01T12:00:00Z","gpus":[{"uuid":"MIG-a","index":1,"instance":0,"profile":"3g.20gb","product":"A100","memMiB":19968,"replicas":1,"health":"InService",` +
+		`"held":0},{"uuid":"GPU-b","index":2,"product":"A100","memMiB":40960,"replicas":1,"health":"InService","held":0}]}`
+	r := nodecontract.HoldersReport{AsOf: noon, GPUs: []nodecontract.HeldGPU{
+		{UUID: "MIG-a", Index: 1, Instance: new(0), Profile: "3g.20gb", Product: "A100", MemoryMiB: 19968, Replicas: 1, Health: nodecontract.GPUInService},
+		{UUID: "GPU-b", Index: 2, Product: "A100", MemoryMiB: 40960, Replicas: 1, Health: nodecontract.GPUInService},
+	}}
+	if diff := cmp.Diff(text, r.String()); diff != "" {
+		t.Error(diff)
+	}
+	back, ok, err := nodecontract.ParseHolders(text)
+	if diff := cmp.Diff(r, back); diff != "" || !ok || err != nil {
+		t.Error(diff, ok, err)
+	}
+	if a, b := back.GPUs[0].Name(), back.GPUs[1].Name(); a != "1:0" || b != "2" {
+		t.Errorf("they are named %s and %s", a, b)
+	}
+	if r, ok, err := nodecontract.ParseHolders(strings.Replace(text, `"instance":0`, `"instance":-1`, 1)); ok || err == nil {
+		t.Errorf("a negative instance was read as %v", r)
+	}
+}
+
 func TestAReportThatIsTooLongHasNumbersOnly(t *testing.T) {
 	t.Parallel()
 	r := nodecontract.HoldersReport{AsOf: noon}

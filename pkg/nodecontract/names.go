@@ -26,6 +26,10 @@ const (
 // ConfigLabel is the name of the configuration for the Node. Users set it, and the agent and NVIDIA's config manager read it.
 const ConfigLabel = NVIDIAPrefix + "device-plugin.config"
 
+// ReplicasNotReadyTaint is the startup taint (NoSchedule) of every machine that Karve launches. The controller removes it when the Node has the promised replicas.
+// While it is there, only pods that tolerate it have been let onto the Node.
+const ReplicasNotReadyTaint = domain + "/replicas-not-ready"
+
 // CheckCommand is the argument with which karve-node checks the GPUs of its container and exits. The controller runs it on canary nodes.
 const CheckCommand = "check"
 

@@ -20,7 +20,7 @@ const maxGPUs = catalog.MaxGPUs
 func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
 	report, ok, err := nodecontract.ParseHolders(annotation)
 	switch {
-	case err != nil || ok && len(report.GPUs) > maxGPUs:
+	case err != nil || ok && len(report.GPUs) > maxGPUs*nodecontract.MaxMIGInstances:
 		n.Agent.Report = Invalid
 		return
 	case !ok:
@@ -42,7 +42,7 @@ func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
 
 func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
 	gpu := GPU{
-		Index: g.Index, UUID: g.UUID, Product: g.Product, Healthy: new(g.Health != nodecontract.GPUOutOfService), Cordoned: g.Health == nodecontract.GPUCordoned,
+		Index: g.Index, Instance: g.Instance, Profile: g.Profile, UUID: g.UUID, Product: g.Product, Healthy: new(g.Health != nodecontract.GPUOutOfService), Cordoned: g.Health == nodecontract.GPUCordoned,
 		Replicas: new(int64(g.Replicas)), Held: new(int64(g.Held)),
 	}
 	if g.MemoryMiB > 0 {

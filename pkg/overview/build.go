@@ -126,6 +126,9 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 		n.Name = m.Node.Name
 		memory = cmp.Or(memoryOf(m.Node, m.Promise.GPUs), memory)
 	}
+	if mig := m.Promise.MIG; mig.Count > 0 {
+		memory = m.Promise.GPUs * mig.Count * mig.MemoryMiB // The Node's label may have the memory of an instance.
+	}
 	if memory > 0 {
 		n.MemoryMiB = &memory
 	}
@@ -226,6 +229,15 @@ func stated(pod *corev1.Pod) *int64 {
 	return new((min(amount.Most, amount.Value(q)) + 1<<20 - 1) >> 20)
 }
 
+// physical returns the number of physical GPUs: the MIG instances of one have the same index.
+func (n *Node) physical() int64 {
+	indices := map[int]bool{}
+	for i := range n.GPUs {
+		indices[n.GPUs[i].Index] = true
+	}
+	return int64(len(indices))
+}
+
 func unknownGPUs(count int64) []GPU {
 	gpus := make([]GPU, min(max(count, 0), maxGPUs))
 	for i := range gpus {
@@ -284,7 +296,7 @@ func (o *Overview) sum() {
 
 func (t *Totals) add(n *Node) {
 	t.Nodes++
-	t.GPUs += int64(len(n.GPUs))
+	t.GPUs += n.physical()
 	t.Replicas = amount.Add(t.Replicas, n.Replicas)
 	t.ReplicasHeld = amount.Add(t.ReplicasHeld, n.ReplicasHeld)
 	if n.MicroUSDPerHour == nil {

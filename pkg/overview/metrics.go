@@ -13,8 +13,9 @@ import (
 
 // Measured is what the metrics of a node's agent tell.
 type Measured struct {
-	// GPUs is keyed by index.
-	GPUs map[int]Use
+	// GPUs is keyed by index, and Instances by the UUID of the MIG instance.
+	GPUs      map[int]Use
+	Instances map[string]Use
 	// Pods is keyed by namespace/name. It is nil if the agent measures no pods, and it has no pod without a process on a GPU.
 	Pods map[string]Use
 }
@@ -35,7 +36,14 @@ func ParseMetrics(text io.Reader) (Measured, error) {
 	if err != nil {
 		return Measured{}, fmt.Errorf("reading the metrics of an agent: %w", err)
 	}
-	m := Measured{GPUs: map[int]Use{}}
+	m := Measured{GPUs: map[int]Use{}, Instances: map[string]Use{}}
+	for _, metric := range families["karve_gpu_instance_memory_used_bytes"].GetMetric() {
+		if value := metric.GetGauge().GetValue(); known(value) {
+			var use Use
+			use.addBytes(value)
+			m.Instances[labelsOf(metric)["mig"]] = use
+		}
+	}
 	for name, set := range map[string]func(*Use, float64){
 		"karve_gpu_memory_used_bytes": (*Use).addBytes, "karve_gpu_utilization_ratio": (*Use).addRatio,
 	} {
@@ -106,7 +114,11 @@ func (o *Overview) Measure(measured map[string]Measured) {
 		}
 		for j := range o.Nodes[i].GPUs {
 			gpu := &o.Nodes[i].GPUs[j]
-			gpu.UsedMiB, gpu.SMPercent = m.GPUs[gpu.Index].UsedMiB, m.GPUs[gpu.Index].SMPercent
+			use := m.GPUs[gpu.Index]
+			if gpu.Instance != nil {
+				use = m.Instances[gpu.UUID]
+			}
+			gpu.UsedMiB, gpu.SMPercent = use.UsedMiB, use.SMPercent
 		}
 	}
 	for i := range o.Pods {

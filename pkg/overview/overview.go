@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Overview is what there is at one moment. Its lists are sorted by name.
@@ -124,9 +125,12 @@ const (
 	Invalid ReportState = "Invalid"
 )
 
-// GPU is a physical GPU.
+// GPU is a physical GPU, or a MIG instance of one.
 type GPU struct {
 	Index int `json:"index"`
+	// Instance is the index of the MIG instance on the GPU, and Profile its profile. They are nil and empty for a GPU that is not divided.
+	Instance *int   `json:"instance,omitempty"`
+	Profile  string `json:"profile,omitempty"`
 	// The rest is from the agent. It is empty or nil without its report.
 	UUID      string `json:"uuid,omitempty"`
 	Product   string `json:"product,omitempty"`
@@ -144,6 +148,11 @@ type GPU struct {
 	// UsedMiB and SMPercent are from the agent's metrics. They are nil if the metrics were not read.
 	UsedMiB   *int64   `json:"usedMiB,omitempty"`
 	SMPercent *float64 `json:"smPercent,omitempty"`
+}
+
+// Name returns how nvidia-smi counts the GPU or the MIG instance, for instance "0" and "0:3".
+func (g *GPU) Name() string {
+	return nodecontract.HeldGPU{Index: g.Index, Instance: g.Instance}.Name()
 }
 
 // Holder is a container that holds replicas of a GPU.

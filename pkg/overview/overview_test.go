@@ -3,6 +3,7 @@ package overview_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -208,6 +209,43 @@ func TestMetricsOfAgentsAreAdded(t *testing.T) {
 	}
 	if use := node(t, o, "silent").Use(); use.UsedMiB != nil || use.SMPercent != nil {
 		t.Errorf("silent uses %+v", use)
+	}
+}
+
+// TestInstancesAreNotCountedAsGPUs checks that the MIG instances of a GPU are listed one by one, and count as one GPU.
+func TestInstancesAreNotCountedAsGPUs(t *testing.T) {
+	t.Parallel()
+	c := overviewtest.Example()
+	before := overview.Build(c).Totals.GPUs
+	had := int64(len(node(t, overview.Build(c), "busy").GPUs))
+	report := nodecontract.HoldersReport{AsOf: overviewtest.Now}
+	for gpu := range 2 {
+		for i := range 3 {
+			report.GPUs = append(report.GPUs, nodecontract.HeldGPU{
+				UUID: fmt.Sprintf("MIG-%d-%d", gpu, i), Index: gpu, Instance: new(i), Profile: "2g.10gb", MemoryMiB: 9856, Replicas: 1, Health: nodecontract.GPUInService,
+			})
+		}
+	}
+	for i := range c.Nodes {
+		if c.Nodes[i].Name == "busy" {
+			c.Nodes[i].Annotations[nodecontract.HoldersAnnotation] = report.String()
+		}
+	}
+	o := overview.Build(c)
+	busy := node(t, o, "busy")
+	if len(busy.GPUs) != 6 || busy.GPUs[4].Name() != "1:1" || busy.GPUs[4].Profile != "2g.10gb" || o.Totals.GPUs != before-had+2 {
+		t.Errorf("%d GPUs in all, before %d; on the node %+v", o.Totals.GPUs, before, busy.GPUs)
+	}
+	m, err := overview.ParseMetrics(strings.NewReader("# TYPE karve_gpu_instance_memory_used_bytes gauge\n" +
+		`karve_gpu_instance_memory_used_bytes{gpu="GPU-1",index="1",mig="MIG-1-1",profile="2g.10gb"} 104857600` + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Measure(map[string]overview.Measured{"busy": m})
+	for _, g := range busy.GPUs {
+		if used := g.UsedMiB; (used != nil) != (g.UUID == "MIG-1-1") || used != nil && *used != 100 {
+			t.Errorf("%s uses %v MiB", g.Name(), used)
+		}
 	}
 }
 

@@ -44,7 +44,9 @@ type Inputs struct {
 	// Default is the named configuration for nodes without the label.
 	Default string
 	// Label is the Node's label. Resource and Replicas are its annotations.
-	Label, Resource, Replicas, MPS string
+	Label, Resource, Replicas, MPS, MIG string
+	// MIGConfig is the Node's label nodecontract.MIGConfigLabel.
+	MIGConfig string
 	// Strict rejects unknown keys.
 	Strict bool
 }
@@ -58,6 +60,9 @@ type Answer struct {
 
 // ErrEmpty is the error for an empty file. An empty file does not disable sharing, because a file is also empty while it is being written.
 var ErrEmpty = errors.New("is empty; write \"version: v1\" to share nothing")
+
+// ErrManagedElsewhere means that NVIDIA's MIG manager divides the GPUs.
+var ErrManagedElsewhere = errors.New("remove the label and keep the MIG manager off this node, or use another strategy")
 
 // Choose returns the configuration. If it returns an error, the answer holds the configuration from the promise alone, if there is one.
 func Choose(in Inputs) (Answer, error) {
@@ -168,7 +173,15 @@ func (a *Answer) keep(in Inputs) error {
 	if err != nil {
 		return fmt.Errorf("the Node's annotations: %w", err)
 	}
-	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps}
+	mig, err := nodecontract.ParseMIG(in.MIG)
+	if err != nil {
+		return fmt.Errorf("the Node's annotations: %w", err)
+	}
+	if mig != (nodecontract.MIG{}) && in.MIGConfig != "" {
+		return fmt.Errorf("%d MIG instances %s on each GPU were promised, and the Node's label %s=%s tells NVIDIA's MIG manager how to divide the GPUs: %w",
+			mig.Count, mig.Profile, nodecontract.MIGConfigLabel, in.MIGConfig, ErrManagedElsewhere)
+	}
+	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps, MIG: mig}
 	if replicas == 1 {
 		promise.MPS = nodecontract.MPS{} // A GPU with an override of one replica is not shared.
 	}

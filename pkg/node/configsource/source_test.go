@@ -88,6 +88,46 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// migOf is the value of the annotation.
+func migOf(count int, naming string) string {
+	return fmt.Sprintf(`{"profile":"1g.5gb","count":%d,"naming":%q}`, count, naming)
+}
+
+func TestPromiseOfInstancesCountsUnlessTheirManagerIsThere(t *testing.T) {
+	t.Parallel()
+	of := func(naming string) nodecontract.MIG {
+		return nodecontract.MIG{Profile: "1g.5gb", Count: 7, Naming: naming}
+	}
+	const file = "flags: {migStrategy: single, plugin: {passDeviceSpecs: true}}"
+	for name, c := range map[string]struct {
+		in     configsource.Inputs
+		want   sharing.Promise
+		naming string
+		err    string
+		other  bool // whether NVIDIA's manager divides the GPUs
+	}{
+		"mixed":           {configsource.Inputs{Resource: "nvidia.com/mig-1g.5gb", Replicas: "7", MIG: migOf(7, "Mixed")}, sharing.Promise{Resource: "nvidia.com/mig-1g.5gb", Replicas: 7, MIG: of("Mixed")}, "mixed", "", false},
+		"single":          {configsource.Inputs{Resource: "nvidia.com/gpu.shared", Replicas: "14", MIG: migOf(7, "Single")}, sharing.Promise{Resource: "nvidia.com/gpu.shared", Replicas: 14, MIG: of("Single")}, "single", "", false},
+		"before a file":   {configsource.Inputs{Resource: "nvidia.com/mig-1g.5gb", Replicas: "7", MIG: migOf(7, "Mixed"), Path: "/f", File: text(file)}, sharing.Promise{Resource: "nvidia.com/mig-1g.5gb", Replicas: 7, MIG: of("Mixed")}, "mixed", "", false},
+		"with a manager":  {configsource.Inputs{Resource: "nvidia.com/mig-1g.5gb", Replicas: "7", MIG: migOf(7, "Mixed"), MIGConfig: "all-1g.5gb"}, sharing.Promise{}, "", "the Node's label nvidia.com/mig.config=all-1g.5gb tells NVIDIA's MIG manager", true},
+		"only a manager":  {configsource.Inputs{MIGConfig: "all-1g.5gb", Path: "/f", File: text(file)}, sharing.Promise{Resource: "nvidia.com/gpu", Replicas: 1}, "single", "", false},
+		"no number":       {configsource.Inputs{Resource: "nvidia.com/mig-1g.5gb", Replicas: "7", MIG: "seven"}, sharing.Promise{}, "", "reading karve.sh/mig", false},
+		"uneven replicas": {configsource.Inputs{Resource: "nvidia.com/mig-1g.5gb", Replicas: "8", MIG: migOf(7, "Mixed")}, sharing.Promise{}, "", "8 replicas on 7 MIG instances", false},
+	} {
+		a, err := configsource.Choose(c.in)
+		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) || errors.Is(err, configsource.ErrManagedElsewhere) != c.other {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		s, err := a.Config.Settings()
+		if p, ok := a.Config.Promise(); !ok || p != c.want || err != nil || s.MIGStrategy != c.naming {
+			t.Errorf("%s: promises %v, %t, with %s: %v", name, p, ok, s.MIGStrategy, err)
+		}
+	}
+}
+
 // node delivers metadata that the test sends.
 type node chan nodeapi.Metadata
 

@@ -18,6 +18,10 @@ var (
 	ErrRestart = errors.New("the process must be restarted")
 	// ErrHung means that a call to the driver does not return.
 	ErrHung = errors.New("the driver hangs: it does not return from a call")
+	// ErrInUse means that a process has the GPU open, or uses one of its MIG instances.
+	ErrInUse = errors.New("the GPU is in use")
+	// ErrResetRequired means that the GPU applies a change only when it is reset, or the machine is rebooted.
+	ErrResetRequired = errors.New("the GPU must be reset")
 )
 
 // Device is one physical GPU.
@@ -36,12 +40,57 @@ type Device struct {
 	NUMANode int
 	// Minor is the number of the device file: /dev/nvidia<Minor>.
 	Minor int
-	// MIG reports whether the GPU is partitioned.
+	// MIG reports whether the GPU is divided into instances: its MIG mode.
 	MIG bool
-	// MIGCapable reports whether the GPU can be partitioned.
+	// MIGCapable reports whether the GPU can be divided.
 	MIGCapable bool
+	// Instances are the MIG instances of the GPU, sorted by index. Those to which this process has no access are missing.
+	Instances []Instance
 	// ComputeMode says which processes may use the GPU.
 	ComputeMode ComputeMode
+}
+
+// Instance is a MIG instance: a part of a GPU with memory and compute of its own.
+type Instance struct {
+	// UUID is the UUID that NVML reports, for instance "MIG-41ab...".
+	UUID string
+	// Index is the index of the instance on its GPU, from 0.
+	Index int
+	// Profile is the name of its profile, for instance "1g.5gb".
+	Profile string
+	// MemoryMiB is the device memory of the instance, in MiB.
+	MemoryMiB int64
+	// GPUInstance and ComputeInstance are the numbers of the instance on its GPU, as the driver counts them.
+	GPUInstance, ComputeInstance int
+	// Multiprocessors and what follows are the parts of the GPU that the instance has.
+	Multiprocessors, GPUSlices, ComputeSlices                int
+	CopyEngines, Decoders, Encoders, JPEGEngines, OFAEngines int
+}
+
+// Part is a GPU instance as an administrator sees it, with its place on the GPU.
+type Part struct {
+	// ID is the driver's number.
+	ID      int
+	Profile string
+	// Start is the first of its memory slices, and Size their number.
+	Start, Size int
+	// Whole reports whether it has one compute instance, which has all of its compute slices.
+	Whole bool
+}
+
+// Find returns the GPU with the UUID, or the GPU that has the MIG instance with the UUID. The instance is nil for a whole GPU.
+func Find(devices []Device, uuid string) (d *Device, instance *Instance) {
+	for i := range devices {
+		if devices[i].UUID == uuid {
+			return &devices[i], nil
+		}
+		for j := range devices[i].Instances {
+			if devices[i].Instances[j].UUID == uuid {
+				return &devices[i], &devices[i].Instances[j]
+			}
+		}
+	}
+	return nil, nil
 }
 
 // ComputeMode says which processes may use a GPU, with NVML's numbers.
@@ -77,6 +126,8 @@ type Driver struct {
 type Event struct {
 	// UUID is the UUID of the GPU, and "" if the event is about all GPUs.
 	UUID string
+	// Instance is the UUID of the MIG instance that the event is about, and "" if it is about the whole GPU.
+	Instance string
 	// XID is NVIDIA's number of the error.
 	XID int
 	// Lost reports whether the GPU no longer answers ("GPU is lost", "has fallen off the bus").
@@ -115,7 +166,7 @@ type Library interface {
 	Unusable() []Unusable
 	// Links returns the connections of the GPUs that Devices returns, one for each two of them, with the lower index first. It is nil if they are not known.
 	Links() ([]Link, error)
-	// Usage returns the usage of a GPU.
+	// Usage returns the usage of a GPU or of a MIG instance. Of an instance, only the memory and the processes are known.
 	Usage(uuid string) (Usage, error)
 	// Wait returns the next event since Init. ok is false if there was none within the timeout. The loss of a GPU is reported once until the next Init.
 	// Only one goroutine may wait at a time. The other methods may be called during a Wait.

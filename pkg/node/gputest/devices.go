@@ -16,6 +16,20 @@ func H100s(n int) []gpu.Device {
 	return devices(n, gpu.Device{Product: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ComputeMajor: 9, MIGCapable: true})
 }
 
+// Divided returns n GPUs as in a p4d machine, each with count instances of a profile and so much memory in MiB.
+func Divided(n, count int, profile string, memoryMiB int64) []gpu.Device {
+	out := devices(n, gpu.Device{Product: "NVIDIA A100-SXM4-40GB", MemoryMiB: 40960, ComputeMajor: 8, MIGCapable: true, MIG: true})
+	for i := range out {
+		for j := range count {
+			out[i].Instances = append(out[i].Instances, gpu.Instance{
+				UUID: fmt.Sprintf("MIG-%08x-51ba-5c7e-9f2d-%012x", 0x71000000+i, 0xbeef+j), Index: j, Profile: profile, MemoryMiB: memoryMiB, GPUInstance: 7 + j,
+				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, CopyEngines: 1,
+			})
+		}
+	}
+	return out
+}
+
 func devices(n int, model gpu.Device) []gpu.Device {
 	out := make([]gpu.Device, n)
 	for i := range out {

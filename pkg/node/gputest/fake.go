@@ -126,17 +126,20 @@ func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
 	if err := f.check("Usage"); err != nil {
 		return gpu.Usage{}, err
 	}
-	i := slices.IndexFunc(f.devices, func(d gpu.Device) bool { return d.UUID == uuid })
-	if i < 0 {
+	d, instance := gpu.Find(f.devices, uuid)
+	if d == nil {
 		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
 	}
-	if f.away[uuid] {
-		f.lose(uuid)
+	if f.away[d.UUID] {
+		f.lose(d.UUID)
 		return gpu.Usage{}, fmt.Errorf("reading %s: %w: reboot the machine", uuid, gpu.ErrLost)
 	}
 	u, ok := f.usage[uuid]
 	if !ok {
-		u.MemoryFreeMiB = f.devices[i].MemoryMiB
+		u.MemoryFreeMiB = d.MemoryMiB
+		if instance != nil {
+			u = gpu.Usage{MemoryFreeMiB: instance.MemoryMiB, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
+		}
 	}
 	u.Processes = slices.Clone(u.Processes)
 	return u, nil
@@ -238,11 +241,14 @@ func (f *Fake) SetUsage(uuid string, u gpu.Usage) {
 }
 
 // Report implements Control.
-func (f *Fake) Report(uuid string, xid int) {
+func (f *Fake) Report(uuid string, xid int) { f.ReportOn(uuid, "", xid) }
+
+// ReportOn makes a MIG instance of the GPU report an XID.
+func (f *Fake) ReportOn(uuid, instance string, xid int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open {
-		f.events = append(f.events, gpu.Event{UUID: uuid, XID: xid, Lost: xid == 79})
+		f.events = append(f.events, gpu.Event{UUID: uuid, Instance: instance, XID: xid, Lost: xid == 79})
 		if xid == 79 {
 			f.told[uuid] = true
 		}

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,6 +38,7 @@ func (t *Tracker) Condition() Condition {
 	}
 	c.Status = "False"
 	all := len(t.devices) + len(unusable)
+	concerned, inPart := map[string]bool{}, ""
 	var worst Fault
 	var parts []string
 	for i, uuid := range faulty {
@@ -44,8 +46,13 @@ func (t *Tracker) Condition() Condition {
 		if i == 0 || severity(f) > severity(worst) {
 			worst = f
 		}
-		if _, ok := t.devices[uuid]; !ok {
+		of := cmp.Or(f.GPU, uuid)
+		if _, listed := t.devices[of]; !listed && !concerned[of] {
 			all++ // The GPU is no longer listed.
+		}
+		concerned[of] = true
+		if f.GPU != "" {
+			inPart = ", in part"
 		}
 		if i < mostInMessage {
 			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.summary(), f.Since.UTC().Format(time.RFC3339), f.advice()))
@@ -54,15 +61,14 @@ func (t *Tracker) Condition() Condition {
 	for _, u := range unusable[:min(len(unusable), max(0, mostInMessage-len(faulty)))] {
 		parts = append(parts, describeUnusable(u)+".")
 	}
-	out := len(faulty) + len(unusable)
-	if more := out - len(parts); more > 0 {
+	if more := len(faulty) + len(unusable) - len(parts); more > 0 {
 		parts = append(parts, fmt.Sprintf("And %d more.", more))
 	}
 	c.Reason = nodecontract.ReasonUnusable
 	if len(faulty) > 0 {
 		c.Reason = worst.reason()
 	}
-	c.Message = fmt.Sprintf("%d of %s out of service. %s", out, gpus(all), strings.Join(parts, " "))
+	c.Message = fmt.Sprintf("%d of %s out of service%s. %s", len(concerned)+len(unusable), gpus(all), inPart, strings.Join(parts, " "))
 	return c
 }
 
@@ -70,24 +76,29 @@ func (t *Tracker) Condition() Condition {
 // and the driver no longer reports under which UUID.
 func (t *Tracker) unusableOnly() []gpu.Unusable {
 	gone := 0
-	for uuid := range t.faults {
-		if _, listed := t.devices[uuid]; !listed {
+	for uuid, fault := range t.faults {
+		if _, listed := t.devices[uuid]; !listed && fault.GPU == "" {
 			gone++
 		}
 	}
 	return t.unusable[min(gone, len(t.unusable)):]
 }
 
-// faulty returns the UUIDs of the GPUs that are out of service, sorted by index. GPUs that are no longer listed come last.
+// faulty returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. What is no longer listed comes last.
 func (t *Tracker) faulty() []string {
 	var out []string
 	for _, uuid := range t.uuids() {
 		if !t.Healthy(uuid) {
 			out = append(out, uuid)
 		}
+		for _, p := range t.devices[uuid].Instances {
+			if !t.Healthy(p.UUID) {
+				out = append(out, p.UUID)
+			}
+		}
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(t.faults)) {
-		if _, ok := t.devices[uuid]; !ok {
+		if d, _ := t.find(uuid); d == nil {
 			out = append(out, uuid)
 		}
 	}

@@ -27,13 +27,15 @@ type Fault struct {
 	Unread bool `json:"unread,omitempty"`
 	// Reset reports whether someone has reset the GPU since.
 	Reset bool `json:"reset,omitempty"`
+	// GPU is the UUID of the GPU if the fault is one of its MIG instances, and "" otherwise.
+	GPU string `json:"gpu,omitempty"`
 }
 
 // State is the state that must survive a restart of the agent. Without it, a restarted agent would put unhealthy GPUs back in service.
 type State struct {
 	// Boot is the boot ID of the machine when the faults occurred (/proc/sys/kernel/random/boot_id).
 	Boot string `json:"boot"`
-	// Faults are keyed by the UUID of the GPU.
+	// Faults are keyed by the UUID of the GPU or of the MIG instance.
 	Faults map[string]Fault `json:"faults,omitempty"`
 	// GPUs are the UUIDs of the GPUs that were listed at any time during this boot, sorted. A GPU that is no longer listed is lost.
 	GPUs []string `json:"gpus,omitempty"`
@@ -41,7 +43,7 @@ type State struct {
 	Distrust bool `json:"distrust,omitempty"`
 }
 
-// Change is a GPU that went out of service or came back. It applies to all replicas of the GPU.
+// Change is a GPU or a MIG instance that went out of service or came back. It applies to all its replicas.
 type Change struct {
 	UUID    string
 	Healthy bool
@@ -125,6 +127,7 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	for _, uuid := range uuids {
 		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
 		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
+		d, instance := t.find(uuid)
 		if !t.reported[one] {
 			t.reported[one] = true
 			events = append(events, t.event(one, counts))
@@ -135,6 +138,9 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 		fault, before := t.faults[uuid]
 		if !before {
 			fault.Since = at
+		}
+		if instance != nil {
+			fault.GPU = d.UUID
 		}
 		// A fault after a reset is a new fault.
 		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
@@ -149,15 +155,30 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	return changes, events
 }
 
-// affected returns the GPUs that an event is about. That is all GPUs if the event has no UUID, and none if its UUID is not known.
+// affected returns the GPU or the MIG instance that an event is about. That is all GPUs if the event has no UUID, none if its UUID is not known, and all of the GPU if
+// its instance is not known.
 func (t *Tracker) affected(e gpu.Event) []string {
 	if e.UUID == "" {
 		return t.uuids()
 	}
-	if _, ok := t.devices[e.UUID]; !ok {
+	d, ok := t.devices[e.UUID]
+	if !ok {
 		return nil
 	}
+	if _, instance := gpu.Find([]gpu.Device{d}, e.Instance); instance != nil {
+		return []string{e.Instance}
+	}
 	return []string{e.UUID}
+}
+
+// find returns the GPU with the UUID, or the one with the MIG instance.
+func (t *Tracker) find(uuid string) (d *gpu.Device, instance *gpu.Instance) {
+	for _, whole := range t.devices {
+		if d, instance := gpu.Find([]gpu.Device{whole}, uuid); d != nil {
+			return d, instance
+		}
+	}
+	return nil, nil
 }
 
 func (t *Tracker) uuids() []string {
@@ -166,19 +187,32 @@ func (t *Tracker) uuids() []string {
 	})
 }
 
-// MarkReset records that someone has reset a GPU. The GPU comes back in service if it answers after the driver was opened again, unless it has another
-// fault before that. MarkReset reports whether the GPU was out of service.
+// MarkReset records that someone has reset a GPU. It comes back in service, with its MIG instances, if it answers after the driver was opened again, unless it has
+// another fault before that. MarkReset reports whether the GPU or an instance was out of service.
 func (t *Tracker) MarkReset(uuid string) bool {
-	fault, ok := t.faults[uuid]
-	if ok {
-		fault.Reset = true
-		t.faults[uuid] = fault
+	marked := false
+	for of, fault := range t.faults {
+		if of == uuid || fault.GPU == uuid {
+			fault.Reset, marked = true, true
+			t.faults[of] = fault
+		}
 	}
-	return ok
+	return marked
 }
 
-// Marked reports whether MarkReset was called for a GPU and it had no fault since.
-func (t *Tracker) Marked(uuid string) bool { return t.faults[uuid].Reset }
+// Marked reports whether MarkReset was called for a GPU and neither it nor an instance of it had a fault since.
+func (t *Tracker) Marked(uuid string) bool {
+	marked := false
+	for of, fault := range t.faults {
+		if of == uuid || fault.GPU == uuid {
+			if !fault.Reset {
+				return false
+			}
+			marked = true
+		}
+	}
+	return marked
+}
 
 // Reopened handles the GPUs that NVML lists after the driver was opened. GPUs that were reset and answer come back in service. GPUs that were listed before
 // during this boot and are no longer listed are lost.
@@ -189,16 +223,21 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 	}
 	var changes []Change
 	var events []Event
+	for _, uuid := range slices.Sorted(maps.Keys(t.faults)) {
+		fault := t.faults[uuid]
+		if _, listed := t.devices[fault.GPU]; listed && fault.Reset && answers(fault.GPU) {
+			back, said := t.recovered(uuid)
+			changes, events = append(changes, back), append(events, said)
+		}
+	}
 	for _, uuid := range t.uuids() {
 		fault, faulty := t.faults[uuid]
 		known := t.seen[uuid]
 		t.seen[uuid] = true
 		switch {
 		case faulty && fault.Reset && answers(uuid):
-			delete(t.faults, uuid)
-			maps.DeleteFunc(t.reported, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
-			changes = append(changes, Change{UUID: uuid, Healthy: true, Fault: fault})
-			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"})
+			back, said := t.recovered(uuid)
+			changes, events = append(changes, back), append(events, said)
 		case !faulty && !known && t.distrust:
 			fault = Fault{Since: at, Unread: true}
 			t.faults[uuid] = fault
@@ -216,6 +255,14 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 		}
 	}
 	return changes, events
+}
+
+// recovered puts a GPU or a MIG instance that was reset back in service.
+func (t *Tracker) recovered(uuid string) (Change, Event) {
+	fault := t.faults[uuid]
+	delete(t.faults, uuid)
+	maps.DeleteFunc(t.reported, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
+	return Change{UUID: uuid, Healthy: true, Fault: fault}, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"}
 }
 
 // SetUnusable sets the GPUs that the driver does not offer. Each of them is reported once.
@@ -237,13 +284,23 @@ func describeUnusable(u gpu.Unusable) string {
 	return fmt.Sprintf("The GPU %s cannot be used: %s: see what `dmesg | grep NVRM` says on the machine, reboot it, and replace it when that does not help", u.Where, u.Why)
 }
 
-// OutOfService returns the UUIDs of the GPUs that are out of service, sorted by index. GPUs that are no longer listed come last.
+// OutOfService returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. What is no longer listed comes last.
 func (t *Tracker) OutOfService() []string { return t.faulty() }
 
-// Healthy reports whether a GPU is in service.
+// Healthy reports whether a GPU or a MIG instance is in service.
 func (t *Tracker) Healthy(uuid string) bool {
 	_, faulty := t.faults[uuid]
 	return !faulty
+}
+
+// Sound reports whether a GPU and all its MIG instances are in service.
+func (t *Tracker) Sound(uuid string) bool {
+	for of, fault := range t.faults {
+		if of == uuid || fault.GPU == uuid {
+			return false
+		}
+	}
+	return true
 }
 
 // State returns the state to save.
@@ -283,9 +340,14 @@ func describe(e gpu.Event) string {
 
 // name returns a name of the GPU for users: the index is the one of nvidia-smi, and pods see the UUID.
 func (t *Tracker) name(uuid string) string {
-	d, ok := t.devices[uuid]
-	if !ok {
+	d, instance := t.find(uuid)
+	switch {
+	case d == nil && t.faults[uuid].GPU != "":
+		return "MIG instance " + uuid + " of GPU " + t.faults[uuid].GPU
+	case d == nil:
 		return "GPU " + uuid
+	case instance != nil:
+		return fmt.Sprintf("MIG instance %d:%d (%s, %s, of %s)", d.Index, instance.Index, instance.Profile, instance.UUID, d.UUID)
 	}
 	return fmt.Sprintf("GPU %d (%s, %s)", d.Index, d.Product, uuid)
 }

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
 // Strategy is a strategy for sharing GPUs.
@@ -29,8 +30,11 @@ type Sharing struct {
 	Replicas int
 	// Renamed reports whether the replicas have their own resource name, such as nvidia.com/gpu.shared.
 	Renamed bool
-	// MIGStrategy is the strategy for MIG devices. There is no label for "" and "none".
+	// MIGStrategy is how MIG instances are served: "mixed" or "single". There is no label for "" and "none".
 	MIGStrategy string
+	// Replication returns the number of replicas of each MIG instance of a resource, which is named as it is before it is shared, and whether they are renamed. If
+	// it is nil, instances are not shared.
+	Replication func(resource string) (replicas int, renamed bool)
 }
 
 // Machine holds properties of the machine other than its GPUs.
@@ -52,7 +56,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 	d := typical(devices)
 	strategy, replicas, suffix := None, 1, ""
 	switch {
-	case d.MIG: // All GPUs are partitioned, and partitions are not shared.
+	case d.MIG: // All GPUs are divided. As in NVIDIA's labels, how their instances are shared is not said of the GPUs.
 		replicas = 0
 	case sharing.shared():
 		strategy, replicas = sharing.Strategy, sharing.Replicas
@@ -86,7 +90,52 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 	// As in NVIDIA's labels, whether MPS works is only checked if the strategy is MPS.
 	set("mps.capable", strconv.FormatBool(strategy == MPS && !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIG })))
 	driverLabels(driver, set)
+	instanceLabels(devices, sharing, set)
 	return out
+}
+
+// instanceLabels sets labels for each profile of MIG instances, and those of GPUs if instances are served as GPUs.
+func instanceLabels(devices []gpu.Device, sharing Sharing, set func(key, value string)) {
+	if sharing.MIGStrategy == "" || sharing.MIGStrategy == string(None) {
+		return
+	}
+	counts := map[string]int{}
+	for i := range devices {
+		for _, p := range devices[i].Instances {
+			counts[p.Profile]++
+		}
+	}
+	done := map[string]bool{}
+	for i := range devices {
+		for _, p := range devices[i].Instances {
+			if done[p.Profile] {
+				continue
+			}
+			done[p.Profile] = true
+			resource, prefix := mig.Resource(p.Profile), strings.TrimPrefix(mig.Resource(p.Profile), nodecontract.NVIDIAPrefix)
+			if sharing.MIGStrategy == single {
+				resource, prefix = nodecontract.ResourceGPU, "gpu"
+			}
+			replicas, strategy, suffix := 1, None, ""
+			if sharing.Replication != nil {
+				if n, renamed := sharing.Replication(resource); n > 1 {
+					replicas, strategy = n, sharing.Strategy
+					if !renamed {
+						suffix = "-SHARED"
+					}
+				}
+			}
+			set(prefix+".product", productName(devices[i].Product+" MIG "+strings.ReplaceAll(p.Profile, "+", "."), suffix))
+			set(prefix+".sharing-strategy", string(strategy))
+			for key, n := range map[string]int{
+				"count": counts[p.Profile], "replicas": replicas, "memory": int(p.MemoryMiB), "multiprocessors": p.Multiprocessors, "slices.gi": p.GPUSlices,
+				"slices.ci": p.ComputeSlices, "engines.copy": p.CopyEngines, "engines.decoder": p.Decoders, "engines.encoder": p.Encoders, "engines.jpeg": p.JPEGEngines,
+				"engines.ofa": p.OFAEngines,
+			} {
+				set(prefix+"."+key, strconv.Itoa(n))
+			}
+		}
+	}
 }
 
 // driverLabels sets the versions with the old and the new keys.
@@ -109,7 +158,11 @@ func driverLabels(driver gpu.Driver, set func(key, value string)) {
 	}
 }
 
-const unknown = "unknown"
+const (
+	unknown = "unknown"
+	// single is the MIG strategy with which instances are served as GPUs.
+	single = "single"
+)
 
 // Mode returns the mode of GPUs with the PCI classes. It is unknown if the classes differ.
 func Mode(classes []uint32) string {

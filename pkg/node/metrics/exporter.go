@@ -23,7 +23,7 @@ type Replicas struct {
 // Held is how many replicas of a GPU a container holds.
 type Held struct {
 	Namespace, Pod, Container string
-	// UUID is that of the GPU. Other devices than GPUs are left out.
+	// UUID is that of the GPU or of the MIG instance. Other devices are left out.
 	UUID     string
 	Replicas int
 }
@@ -31,7 +31,7 @@ type Held struct {
 // Config configures an Exporter.
 type Config struct {
 	Library gpu.Library
-	// Replicas returns the replicas of the GPUs by UUID. It may be nil.
+	// Replicas returns the replicas of the GPUs and MIG instances by UUID. It may be nil.
 	Replicas func() map[string]Replicas
 	// Held lists which containers hold replicas of which GPUs. Where it is known, it replaces Replicas.Allocated. It may be nil.
 	Held func() ([]Held, error)
@@ -110,6 +110,15 @@ type reading struct {
 	up       bool
 	replicas *Replicas
 	lastXID  int
+	// instances are the MIG instances of the GPU. Their replicas count as those of the GPU too.
+	instances []instanceReading
+}
+
+// instanceReading holds what was read of a MIG instance.
+type instanceReading struct {
+	gpu.Instance
+	usedMiB  int64 // It is -1 if it is not known.
+	replicas *Replicas
 }
 
 // share is what a container uses of a GPU.
@@ -128,6 +137,7 @@ func (x *Exporter) Write(t *Text) {
 	t.Family("karve_gpu_library_up", Gauge, "Whether the GPUs of this machine can be read (1) or not (0).")
 	t.Sample(oneIf(err == nil))
 	writeGPUs(t, gpus)
+	writeInstances(t, gpus)
 	x.writeXIDs(t, gpus)
 	writeHeld(t, gpus, read.held)
 	writeShares(t, shares)
@@ -186,6 +196,10 @@ func (x *Exporter) read() ([]reading, error) {
 		if r, ok := replicas[d.UUID]; ok {
 			out[i].replicas = &r
 		}
+		for _, p := range d.Instances {
+			out[i].instances = append(out[i].instances, x.readInstance(p, replicas))
+		}
+		out[i].sum()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -193,6 +207,31 @@ func (x *Exporter) read() ([]reading, error) {
 		out[i].lastXID = x.last[out[i].UUID]
 	}
 	return out, nil
+}
+
+func (x *Exporter) readInstance(p gpu.Instance, replicas map[string]Replicas) instanceReading {
+	read := instanceReading{Instance: p, usedMiB: -1}
+	if usage, err := x.config.Library.Usage(p.UUID); err == nil {
+		read.usedMiB = usage.MemoryUsedMiB
+	}
+	if r, ok := replicas[p.UUID]; ok {
+		read.replicas = &r
+	}
+	return read
+}
+
+// sum sets the replicas of a GPU that is divided to those of its instances.
+func (g *reading) sum() {
+	for _, p := range g.instances {
+		if p.replicas == nil {
+			continue
+		}
+		total := g.replicasOrNone()
+		if p.UUID == g.instances[0].UUID {
+			total = Replicas{}
+		}
+		g.replicas = &Replicas{Total: total.Total + p.replicas.Total, Allocated: total.Allocated + p.replicas.Allocated}
+	}
 }
 
 // held returns what containers hold, and false if that is not known now.
@@ -209,17 +248,24 @@ func (x *Exporter) held() ([]Held, bool) {
 
 // countHeld sets how many replicas of each GPU containers hold. A container that has ended may be listed beside its successor with the same replica.
 func countHeld(gpus []reading, held []Held) {
-	for _, g := range gpus {
-		if g.replicas == nil {
-			continue
+	count := func(uuid string, r *Replicas) {
+		if r == nil {
+			return
 		}
 		n := 0
 		for _, h := range held {
-			if h.UUID == g.UUID {
+			if h.UUID == uuid {
 				n += h.Replicas
 			}
 		}
-		g.replicas.Allocated = min(n, g.replicas.Total)
+		r.Allocated = min(n, r.Total)
+	}
+	for i := range gpus {
+		count(gpus[i].UUID, gpus[i].replicas)
+		for _, p := range gpus[i].instances {
+			count(p.UUID, p.replicas)
+		}
+		gpus[i].sum()
 	}
 }
 
@@ -340,6 +386,41 @@ func writeGPUs(t *Text, gpus []reading) {
 	}
 }
 
+var instanceMetrics = []struct {
+	name, help string
+	of         func(instanceReading) (float64, bool)
+}{
+	{"karve_gpu_instance_memory_used_bytes", "Device memory in use of the MIG instance.", func(p instanceReading) (float64, bool) { return known(p.usedMiB, mib) }},
+	{"karve_gpu_instance_memory_total_bytes", "Device memory of the MIG instance.", func(p instanceReading) (float64, bool) { return known(p.MemoryMiB, mib) }},
+	{"karve_gpu_instance_replicas", "Replicas that the MIG instance is shared into.", func(p instanceReading) (float64, bool) {
+		return float64(p.replicasOrNone().Total), p.replicas != nil
+	}},
+	{"karve_gpu_instance_replicas_allocated", "Replicas of the MIG instance that pods hold.", func(p instanceReading) (float64, bool) {
+		return float64(p.replicasOrNone().Allocated), p.replicas != nil
+	}},
+}
+
+func (p instanceReading) replicasOrNone() Replicas {
+	if p.replicas == nil {
+		return Replicas{}
+	}
+	return *p.replicas
+}
+
+// writeInstances writes the metrics of MIG instances. Those of GPUs stay as they are, so that sums over GPUs do not count memory twice.
+func writeInstances(t *Text, gpus []reading) {
+	for _, m := range instanceMetrics {
+		t.Family(m.name, Gauge, m.help)
+		for _, g := range gpus {
+			for _, p := range g.instances {
+				if value, ok := m.of(p); ok {
+					t.Sample(value, g.labels("mig", p.UUID, "profile", p.Profile)...)
+				}
+			}
+		}
+	}
+}
+
 // writeXIDs writes the counts of XIDs, including those of GPUs that are gone, because a counter must not disappear.
 func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 	x.mu.Lock()
@@ -361,10 +442,20 @@ func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 
 func writeHeld(t *Text, gpus []reading, held []Held) {
 	t.Family("karve_pod_gpu_replicas", Gauge, "Replicas of the GPU that the container holds.")
+	devices := make([]gpu.Device, len(gpus))
+	for i := range gpus {
+		devices[i] = gpus[i].Device
+	}
 	for _, h := range held {
-		if slices.ContainsFunc(gpus, func(g reading) bool { return g.UUID == h.UUID }) {
-			t.Sample(float64(h.Replicas), "namespace", h.Namespace, "pod", h.Pod, "container", h.Container, "gpu", h.UUID)
+		d, instance := gpu.Find(devices, h.UUID)
+		if d == nil {
+			continue
 		}
+		labels := []string{"namespace", h.Namespace, "pod", h.Pod, "container", h.Container, "gpu", d.UUID}
+		if instance != nil {
+			labels = append(labels, "mig", instance.UUID)
+		}
+		t.Sample(float64(h.Replicas), labels...)
 	}
 }
 

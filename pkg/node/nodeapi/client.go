@@ -79,10 +79,18 @@ func InCluster(name string) (*Client, error) {
 // Node holds the fields of the Node that the agent needs.
 type Node struct {
 	Metadata Metadata `json:"metadata"`
-	Status   struct {
+	Spec     struct {
+		Taints []Taint `json:"taints"`
+	} `json:"spec"`
+	Status struct {
 		Allocatable map[string]string `json:"allocatable"`
 		Conditions  []Condition       `json:"conditions"`
 	} `json:"status"`
+}
+
+// Taint is a taint of the Node.
+type Taint struct {
+	Key string `json:"key"`
 }
 
 // Condition is a condition of the Node.

@@ -37,6 +37,10 @@ func (e *Error) Is(target error) bool {
 		return target == gpu.ErrClosed
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return target == gpu.ErrRestart
+	case nvml.ERROR_IN_USE:
+		return target == gpu.ErrInUse
+	case nvml.ERROR_RESET_REQUIRED:
+		return target == gpu.ErrResetRequired
 	default:
 		return false
 	}
@@ -74,6 +78,8 @@ func explain(code nvml.Return) (meaning, advice string) {
 	case nvml.ERROR_OPERATING_SYSTEM:
 		return "the operating system keeps the device files from this process",
 			"give the container access to /dev/nvidia*; systemd's daemon-reload can have taken it away, then restart the pod"
+	case nvml.ERROR_IN_USE:
+		return "a process has the GPU open", ""
 	case nvml.ERROR_NOT_FOUND:
 		return "there is no such GPU", ""
 	case nvml.ERROR_UNINITIALIZED:

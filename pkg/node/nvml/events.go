@@ -19,6 +19,9 @@ const slice = 200 * time.Millisecond
 // fallenOffTheBus is the XID of a GPU that is lost until it is reset.
 const fallenOffTheBus = 79
 
+// noInstance is NVML's number of an event that is about all of a GPU.
+const noInstance = 0xFFFFFFFF
+
 // register creates an event set with all GPUs that are not lost.
 func (l *Library) register() error {
 	l.unregister()
@@ -175,7 +178,7 @@ func ofDriver(err error) bool {
 	}
 }
 
-// event converts an event of NVML. If the GPU cannot be identified, the event is about all GPUs.
+// event converts an event of NVML. If the GPU cannot be identified, the event is about all GPUs, and if its MIG instance cannot, about all of the GPU.
 func (l *Library) event(data nvml.EventData) gpu.Event {
 	e := gpu.Event{XID: int(data.EventData), Lost: data.EventData == fallenOffTheBus}
 	if uuid, code := data.Device.GetUUID(); code == nvml.SUCCESS {
@@ -189,6 +192,14 @@ func (l *Library) event(data nvml.EventData) gpu.Event {
 				e.UUID = uuid
 			}
 		}
+	}
+	for _, p := range l.known[e.UUID].device.Instances {
+		if uint32(p.GPUInstance) == data.GpuInstanceId && (data.ComputeInstanceId == noInstance || uint32(p.ComputeInstance) == data.ComputeInstanceId) { //nolint:gosec // They are small.
+			e.Instance = p.UUID
+		}
+	}
+	if e.Lost {
+		e.Instance = "" // All of the GPU is gone.
 	}
 	if e.UUID != "" && e.Lost {
 		l.lost[e.UUID] = true // The loss is reported with this XID, and not a second time.

@@ -47,6 +47,7 @@ type Library struct {
 	// mu guards the fields below. NVML is not called while it is held.
 	mu       sync.Mutex
 	known    map[string]known
+	parts    map[string]part // MIG instances
 	lost     map[string]bool
 	pending  []gpu.Event
 	shares   map[string]shares
@@ -59,6 +60,7 @@ type Library struct {
 type known struct {
 	device gpu.Device
 	handle nvml.Device
+	parts  map[string]nvml.Device // The handles of its MIG instances.
 	// address is the PCI address, and "" if NVML does not report it.
 	address string
 }
@@ -129,7 +131,7 @@ func (l *Library) start() error {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
 	l.mu.Lock()
-	l.known, l.lost, l.pending, l.shares = map[string]known{}, map[string]bool{}, nil, map[string]shares{}
+	l.known, l.parts, l.lost, l.pending, l.shares = map[string]known{}, map[string]part{}, map[string]bool{}, nil, map[string]shares{}
 	l.mu.Unlock()
 	_, err := l.devices()
 	if err == nil {
@@ -227,7 +229,12 @@ func (l *Library) devices() ([]gpu.Device, error) {
 			found[uuid] = k
 		}
 	}
-	l.known = found
+	l.known, l.parts = found, map[string]part{}
+	for uuid, k := range found {
+		for id, handle := range k.parts {
+			l.parts[id] = part{gpu: uuid, handle: handle}
+		}
+	}
 	l.mu.Unlock()
 	unusable := l.unusableOf(found, skipped)
 	l.mu.Lock()
@@ -247,7 +254,7 @@ func (l *Library) devices() ([]gpu.Device, error) {
 	return out, nil
 }
 
-// read reads the properties of a GPU that do not change.
+// read reads the properties of a GPU that do not change while it is in use.
 func (l *Library) read(i int) (known, error) {
 	handle, code := l.api.DeviceGetHandleByIndex(i)
 	if err := failed(code, "finding GPU %d", i); err != nil {
@@ -283,10 +290,17 @@ func (l *Library) read(i int) (known, error) {
 			d.MIGCapable, d.MIG = true, current == nvml.DEVICE_MIG_ENABLE
 		}
 	}
+	k := known{handle: handle}
+	if d.MIG {
+		var err error
+		if d.Instances, k.parts, err = l.instances(i, handle); err != nil {
+			return known{}, err
+		}
+	}
 	if mode, code := handle.GetComputeMode(); code == nvml.SUCCESS {
 		d.ComputeMode = gpu.ComputeMode(mode)
 	}
-	k := known{device: d, handle: handle}
+	k.device = d
 	if pci, code := handle.GetPciInfo(); code == nvml.SUCCESS {
 		k.address = address(pci.Domain, pci.Bus, pci.Device)
 	}

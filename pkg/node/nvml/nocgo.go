@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
 // Library is the library in programs that were built without cgo. It finds no GPUs.
@@ -42,3 +43,21 @@ func (*Library) Usage(string) (gpu.Usage, error) { return gpu.Usage{}, gpu.ErrCl
 func (*Library) Wait(time.Duration) (gpu.Event, bool, error) {
 	return gpu.Event{}, false, gpu.ErrClosed
 }
+
+// Geometry returns an error.
+func (*Library) Geometry(string) (mig.Geometry, error) { return mig.Geometry{}, gpu.ErrClosed }
+
+// MIGMode returns an error.
+func (*Library) MIGMode(string) (now, pending bool, err error) { return false, false, gpu.ErrClosed }
+
+// EnableMIG returns an error.
+func (*Library) EnableMIG(string) error { return gpu.ErrClosed }
+
+// Parts returns an error.
+func (*Library) Parts(string) ([]gpu.Part, error) { return nil, gpu.ErrClosed }
+
+// Create returns an error.
+func (*Library) Create(string, mig.Placement) error { return gpu.ErrClosed }
+
+// Destroy returns an error.
+func (*Library) Destroy(string, int) error { return gpu.ErrClosed }

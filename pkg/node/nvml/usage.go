@@ -33,12 +33,20 @@ func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 		return gpu.Usage{}, gpu.ErrClosed
 	}
 	l.mu.Lock()
-	k, ok := l.known[uuid]
+	k, whole := l.known[uuid]
+	p, isPart := l.parts[uuid]
 	l.mu.Unlock()
-	if !ok {
+	var u gpu.Usage
+	var err error
+	switch {
+	case whole:
+		u, err = l.usage(uuid, k.handle)
+	case isPart:
+		u, err = l.partUsage(uuid, p)
+		uuid = p.gpu
+	default:
 		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
 	}
-	u, err := l.usage(uuid, k.handle)
 	if errors.Is(err, gpu.ErrLost) {
 		l.markLost(uuid)
 	}
@@ -111,8 +119,21 @@ func clockOf(handle nvml.Device, kind nvml.ClockType, mhz *int) nvml.Return {
 // notAvailable is NVML's value for unknown memory.
 const notAvailable = ^uint64(0)
 
-// processes returns the processes of all kinds, sorted by PID. Each process is listed once.
+// processes returns the processes of all kinds of a GPU, sorted by PID. Each process is listed once.
 func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvml.Return) {
+	memory, code := l.running(handle)
+	if code != nvml.SUCCESS {
+		return nil, code
+	}
+	percent, code := l.sharesOf(uuid, handle)
+	if code != nvml.SUCCESS {
+		return nil, code
+	}
+	return processes(memory, percent), nvml.SUCCESS
+}
+
+// running returns the memory of the processes of all kinds by PID, in MiB, and -1 if it is not known.
+func (l *Library) running(handle nvml.Device) (map[int]int64, nvml.Return) {
 	lists := []func() ([]nvml.ProcessInfo, nvml.Return){handle.GetComputeRunningProcesses, handle.GetGraphicsRunningProcesses}
 	if l.has["nvmlDeviceGetMPSComputeRunningProcesses"] {
 		lists = append(lists, handle.GetMPSComputeRunningProcesses)
@@ -137,10 +158,11 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 			}
 		}
 	}
-	percent, code := l.sharesOf(uuid, handle)
-	if code != nvml.SUCCESS {
-		return nil, code
-	}
+	return memory, nvml.SUCCESS
+}
+
+// processes returns the processes with their memory and their shares of SM time, which are nil if they are not known. It changes memory.
+func processes(memory map[int]int64, percent map[int]int) []gpu.Process {
 	for pid, share := range percent {
 		if _, runs := memory[pid]; !runs && share > 0 {
 			memory[pid] = -1 // The process has ended.
@@ -154,7 +176,7 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 		}
 		out = append(out, p)
 	}
-	return out, nvml.SUCCESS
+	return out
 }
 
 // sharesOf returns the shares of SM time by PID, and nil if the GPU does not report them.

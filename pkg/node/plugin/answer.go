@@ -10,7 +10,6 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
@@ -30,8 +29,8 @@ const (
 // controlDevices are the device files that all GPUs share. Some machines do not have all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// answer returns what a container needs for its GPUs, each of which is listed once. channels are the IMEX channels of the machine.
-func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
+// answer returns what a container needs for its GPUs and MIG instances, each of which is listed once. channels are the IMEX channels of the machine.
+func answer(s sharing.Settings, channels []int, gpus []device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
 	r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
 	for _, f := range features(s) {
 		r.Envs["NVIDIA_"+strings.ToUpper(f)] = enabled
@@ -110,20 +109,20 @@ func features(s sharing.Settings) []string {
 	return out
 }
 
-func deviceNames(s sharing.Settings, gpus []gpu.Device) []string {
+func deviceNames(s sharing.Settings, gpus []device) []string {
 	names := make([]string, 0, len(gpus))
 	for _, g := range gpus {
 		if s.DeviceIDStrategy == sharing.IDByIndex {
-			names = append(names, strconv.Itoa(g.Index))
+			names = append(names, g.index())
 		} else {
-			names = append(names, g.UUID)
+			names = append(names, g.id())
 		}
 	}
 	return names
 }
 
 // cdiDevices returns the CDI names of the devices, in the order of NVIDIA's plugin.
-func cdiDevices(s sharing.Settings, channels []int, gpus []gpu.Device) []string {
+func cdiDevices(s sharing.Settings, channels []int, gpus []device) []string {
 	var out []string
 	for _, name := range deviceNames(s, gpus) {
 		out = append(out, cdiVendor+"gpu="+name)
@@ -137,9 +136,14 @@ func cdiDevices(s sharing.Settings, channels []int, gpus []gpu.Device) []string 
 	return out
 }
 
-func deviceFiles(root string, channels []int, gpus []gpu.Device, exists func(string) bool) []*pluginapi.DeviceSpec {
+func deviceFiles(root string, channels []int, gpus []device, exists func(string) bool) []*pluginapi.DeviceSpec {
 	var out []*pluginapi.DeviceSpec
+	seen := map[string]bool{}
 	add := func(file string) {
+		if seen[file] {
+			return
+		}
+		seen[file] = true
 		out = append(out, &pluginapi.DeviceSpec{ContainerPath: file, HostPath: path.Join(root, file), Permissions: deviceReadWrite})
 	}
 	for _, file := range controlDevices {
@@ -149,6 +153,9 @@ func deviceFiles(root string, channels []int, gpus []gpu.Device, exists func(str
 	}
 	for _, g := range gpus {
 		add("/dev/nvidia" + strconv.Itoa(g.Minor))
+		for _, file := range g.files {
+			add(file)
+		}
 	}
 	for _, channel := range channels {
 		add(channelFile(channel))
@@ -176,7 +183,7 @@ func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
 }
 
 // resolvable returns an error if the container runtime does not know a device because no CDI spec defines it.
-func resolvable(s sharing.Settings, channels []int, gpus []gpu.Device, missing func([]string) error) error {
+func resolvable(s sharing.Settings, channels []int, gpus []device, missing func([]string) error) error {
 	if !s.Has(sharing.ListCDIAnnotations) && !s.Has(sharing.ListCDICRI) {
 		return nil
 	}

@@ -104,11 +104,64 @@ func TestAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := answer(c.settings, c.settings.IMEXChannels, []gpu.Device{one, two}, exists)
+			got := answer(c.settings, c.settings.IMEXChannels, []device{{Device: one}, {Device: two}}, exists)
 			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestAnswerForInstances(t *testing.T) {
+	t.Parallel()
+	devices := []device{
+		{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, instance: &gpu.Instance{UUID: "MIG-a", Index: 2}, files: []string{"/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"}},
+		{Device: gpu.Device{UUID: "GPU-a", Index: 0, Minor: 3}, instance: &gpu.Instance{UUID: "MIG-b", Index: 3}, files: []string{"/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"}},
+	}
+	file := func(path string) *pluginapi.DeviceSpec {
+		return &pluginapi.DeviceSpec{ContainerPath: path, HostPath: path, Permissions: "rw"}
+	}
+	for name, c := range map[string]struct {
+		settings sharing.Settings
+		want     *pluginapi.ContainerAllocateResponse
+	}{
+		"by UUID": {
+			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "uuid"},
+			&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"}},
+		},
+		"by index": {
+			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "index"},
+			&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "0:2,0:3"}},
+		},
+		"as mounts": {
+			sharing.Settings{DeviceLists: []string{"volume-mounts"}, DeviceIDStrategy: "uuid"},
+			&pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
+				Mounts: []*pluginapi.Mount{
+					{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/MIG-a"},
+					{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/MIG-b"},
+				},
+			},
+		},
+		"by CDI": {
+			sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "uuid"},
+			&pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "nvidia.com/gpu=MIG-a"}, {Name: "nvidia.com/gpu=MIG-b"}}},
+		},
+		"with device files, once for the GPU": {
+			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "uuid", PassDeviceSpecs: true, DevRoot: "/"},
+			&pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"},
+				Devices: []*pluginapi.DeviceSpec{
+					file("/dev/nvidiactl"), file("/dev/nvidia3"), file("/dev/nvidia-caps/nvidia-cap66"), file("/dev/nvidia-caps/nvidia-cap67"),
+					file("/dev/nvidia-caps/nvidia-cap75"), file("/dev/nvidia-caps/nvidia-cap76"),
+				},
+			},
+		},
+	} {
+		got := answer(c.settings, nil, devices, func(path string) bool { return path == "/dev/nvidiactl" })
+		if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }
 
@@ -137,7 +190,7 @@ func TestIMEXChannelsExistOnMachine(t *testing.T) {
 
 func TestOnlyCDIRequiresSpecs(t *testing.T) {
 	t.Parallel()
-	one := []gpu.Device{{UUID: "GPU-a", Index: 3}}
+	one := []device{{Device: gpu.Device{UUID: "GPU-a", Index: 3}}}
 	for name, c := range map[string]struct {
 		settings sharing.Settings
 		channels []int

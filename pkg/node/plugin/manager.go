@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
@@ -85,6 +86,8 @@ type Config struct {
 	// Stated returns what the pod which is being admitted states, for a container with a number of devices of a resource. It may be nil. It is only called for
 	// GPUs that are shared with MPS.
 	Stated func(ctx context.Context, resource string, devices int) Stated
+	// Capabilities has the device files of MIG instances.
+	Capabilities mig.Capabilities
 	// Exists reports whether a device file exists.
 	Exists func(path string) bool
 	// Links returns the connections of the GPUs, by which those of a container are chosen. It may be nil.
@@ -109,9 +112,9 @@ type Manager struct {
 	mu        sync.Mutex
 	settings  sharing.Settings
 	channels  []int
-	devices   map[string]gpu.Device
+	devices   map[string]device // by UUID
 	targets   []target
-	unhealthy map[string]bool
+	unhealthy map[string]bool // GPUs and MIG instances
 	// down are GPUs that are healthy but cannot be used now, because their MPS daemons do not answer.
 	down map[string]bool
 	// cordoned are GPUs that take no new pods because somebody asked for it.
@@ -154,9 +157,12 @@ func New(config Config) *Manager {
 	if config.Exists == nil {
 		config.Exists = exists
 	}
+	if config.Capabilities.Proc == "" {
+		config.Capabilities.Proc = "/proc"
+	}
 	return &Manager{
 		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
-		devices: map[string]gpu.Device{}, unhealthy: map[string]bool{}, down: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
+		devices: map[string]device{}, unhealthy: map[string]bool{}, down: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
 		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{reported: map[string]string{}},
 	}
 }
@@ -181,20 +187,24 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 		return err
 	}
 	var targets []target
-	var gpus []gpu.Device
-	fail, known, limits := map[string]bool{}, map[string]gpu.Device{}, map[string]mps.Limits{}
+	var gpus []device
+	fail, known, limits := map[string]bool{}, map[string]device{}, map[string]mps.Limits{}
 	for _, r := range resources {
 		fail[r.Name] = r.FailRequestsGreaterThanOne
 		for _, g := range r.GPUs {
-			if _, twice := known[g.UUID]; twice || g.UUID == "" {
-				return fmt.Errorf("there are two GPUs with the UUID %q", g.UUID)
+			d, err := m.deviceOf(g, settings.PassDeviceSpecs)
+			if err != nil {
+				return err
 			}
-			known[g.UUID] = g.Device
+			if _, twice := known[d.id()]; twice || d.id() == "" {
+				return fmt.Errorf("there are two GPUs with the UUID %q", d.id())
+			}
+			known[d.id()] = d
 			if g.MPS != nil {
 				limits[g.UUID] = *g.MPS
 			}
-			gpus = append(gpus, g.Device)
-			targets = append(targets, target{uuid: g.UUID, resource: r.Name, replicas: g.Replicas})
+			gpus = append(gpus, d)
+			targets = append(targets, target{uuid: d.id(), resource: r.Name, replicas: g.Replicas})
 		}
 	}
 	channels, err := channels(settings, m.config.Exists)
@@ -204,9 +214,9 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	if err := resolvable(settings, channels, gpus, m.config.CDIMissing); err != nil {
 		return err
 	}
-	slices.SortStableFunc(targets, func(a, b target) int { return known[a.uuid].Index - known[b.uuid].Index })
+	slices.SortStableFunc(targets, func(a, b target) int { return known[a.uuid].compare(known[b.uuid]) })
 
-	scores := m.readLinks(ctx, targets)
+	scores := m.readLinks(ctx, targets, known)
 	used, usedErr := m.askInUse(ctx)
 	m.mu.Lock()
 	m.settings, m.channels, m.targets, m.devices, m.failMany, m.limits, m.scores = settings, channels, targets, known, fail, limits, scores
@@ -221,8 +231,8 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 }
 
 // readLinks returns the scores of the connections of GPUs if a container can have several of them.
-func (m *Manager) readLinks(ctx context.Context, targets []target) map[[2]string]int {
-	whole := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.replicas != 1 })
+func (m *Manager) readLinks(ctx context.Context, targets []target, known map[string]device) map[[2]string]int {
+	whole := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.replicas != 1 || known[t.uuid].instance != nil })
 	if m.config.Links == nil || len(whole) < 3 {
 		return nil // There is nothing to choose.
 	}
@@ -249,7 +259,7 @@ func (m *Manager) score() func(a, b string) int {
 	return func(a, b string) int { return scores[[2]string{a, b}] }
 }
 
-// SetHealth sets the health of a GPU and all its replicas.
+// SetHealth sets the health of a GPU or a MIG instance, and of all its replicas. An instance is healthy if its GPU is, too.
 func (m *Manager) SetHealth(uuid string, healthy bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,7 +278,7 @@ func (m *Manager) SetDown(down map[string]bool) {
 	m.publish()
 }
 
-// SetCordoned sets the GPUs that take no new pods. All their replicas are unhealthy to the kubelet, also those that pods hold: it would give a replica to the
+// SetCordoned sets the GPUs that take no new pods, and neither do their MIG instances. All their replicas are unhealthy to the kubelet, also those that pods hold: it would give a replica to the
 // next pod as soon as its pod ends.
 func (m *Manager) SetCordoned(cordoned map[string]bool) {
 	m.mu.Lock()
@@ -277,20 +287,20 @@ func (m *Manager) SetCordoned(cordoned map[string]bool) {
 	m.publish()
 }
 
-// Share is the number of replicas of a GPU, and how many of them pods hold.
+// Share is the number of replicas of a GPU or a MIG instance, and how many of them pods hold.
 type Share struct {
 	Total, Allocated int
 	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
 	Unhealthy, Cordoned bool
 }
 
-// Shares returns the shares of GPUs by UUID.
+// Shares returns the shares of GPUs and MIG instances by UUID.
 func (m *Manager) Shares() map[string]Share {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[string]Share, len(m.targets))
 	for _, t := range m.targets {
-		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.unhealthy[t.uuid], Cordoned: m.cordoned[t.uuid]}
+		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.outOfService(t.uuid), Cordoned: m.isCordoned(t.uuid)}
 	}
 	for _, ids := range m.used {
 		for id := range ids {
@@ -301,6 +311,16 @@ func (m *Manager) Shares() map[string]Share {
 		}
 	}
 	return out
+}
+
+// outOfService reports whether a device is unhealthy, or its GPU. m.mu is held.
+func (m *Manager) outOfService(uuid string) bool {
+	return m.unhealthy[uuid] || m.unhealthy[m.devices[uuid].UUID]
+}
+
+// isCordoned reports whether a device takes no new pods, or its GPU does not. m.mu is held.
+func (m *Manager) isCordoned(uuid string) bool {
+	return m.cordoned[uuid] || m.cordoned[m.devices[uuid].UUID]
 }
 
 // Run serves until ctx ends.
@@ -481,7 +501,7 @@ func (m *Manager) publish() {
 			uuid := alloc.UUID(id)
 			d, there := m.devices[uuid]
 			health := pluginapi.Healthy
-			if !there || m.unhealthy[uuid] || m.down[uuid] || m.cordoned[uuid] {
+			if !there || m.outOfService(uuid) || m.down[uuid] || m.isCordoned(uuid) {
 				health = pluginapi.Unhealthy
 				unhealthy++
 			}
@@ -504,7 +524,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	defer m.mu.Unlock()
 	replica, revived := false, false
 	seen := map[string]bool{}
-	var gpus []gpu.Device
+	var gpus []device
 	for _, id := range ids {
 		uuid, _, isReplica := alloc.Parse(id)
 		d, there := m.devices[uuid]
@@ -521,7 +541,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	if replica && len(ids) > 1 && m.failMany[resource] {
 		return nil, fmt.Errorf("maximum request size for shared resources is 1; found %d", len(ids))
 	}
-	slices.SortFunc(gpus, func(a, b gpu.Device) int { return a.Index - b.Index })
+	slices.SortFunc(gpus, device.compare)
 	if m.used[resource] == nil {
 		m.used[resource] = map[string]time.Time{}
 	}

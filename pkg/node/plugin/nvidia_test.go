@@ -94,9 +94,9 @@ func TestCDIAnnotationsMatchNVIDIA(t *testing.T) {
 		"imex channel is included with devices":                           {prefix: standard, imex: []int{0}, want: "nvidia.com/imex-channel=0"},
 		"imex channel, gds and mofed are behind the GPUs, in this order ": {prefix: standard, gpus: []string{"gpu0"}, imex: []int{0}, gds: true, mofed: true, want: "nvidia.com/gpu=gpu0,nvidia.com/imex-channel=0,nvidia.com/gds=all,nvidia.com/mofed=all"},
 	} {
-		var gpus []gpu.Device
+		var gpus []device
 		for i, uuid := range c.gpus {
-			gpus = append(gpus, gpu.Device{UUID: uuid, Index: i})
+			gpus = append(gpus, device{Device: gpu.Device{UUID: uuid, Index: i}})
 		}
 		s := sharing.Settings{DeviceLists: []string{"cdi-annotations"}, DeviceIDStrategy: "uuid", CDIAnnotationPrefix: c.prefix, GDS: c.gds, MOFED: c.mofed}
 		got := answer(s, c.imex, gpus, func(string) bool { return false }).GetAnnotations()

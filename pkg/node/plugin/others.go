@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/alloc"
-	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -43,10 +42,13 @@ func (m *Manager) Claim(ctx context.Context, why string) {
 // resource for a moment after it was removed, and a plugin that restarts is gone for a moment. m.mu is not held.
 func (m *Manager) checkOthers(ctx context.Context) {
 	m.mu.Lock()
-	ours, devices, idle := maps.Clone(m.servers), maps.Clone(m.devices), len(m.servers) == 0
+	ours, uuids, idle := maps.Clone(m.servers), map[string]bool{}, len(m.servers) == 0
+	for uuid, d := range m.devices {
+		uuids[uuid], uuids[d.UUID] = true, true
+	}
 	aside := m.others.found != ""
 	m.mu.Unlock()
-	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil }, devices, idle || aside)
+	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil }, uuids, idle || aside)
 	if !known && aside {
 		return // It is not known that they are gone.
 	}
@@ -84,7 +86,7 @@ func (m *Manager) settle(ctx context.Context) {
 }
 
 // find returns who else serves the GPUs, and "" if no one does. known is false if neither the kubelet nor the Node could be read.
-func (m *Manager) find(ctx context.Context, ours func(resource string) bool, devices map[string]gpu.Device, askNode bool) (why string, known bool) {
+func (m *Manager) find(ctx context.Context, ours func(resource string) bool, uuids map[string]bool, askNode bool) (why string, known bool) {
 	dir := path.Dir(m.config.KubeletSocket)
 	for _, name := range m.config.Network.List(dir) {
 		resource, isNVIDIAs := resourceOf(name)
@@ -100,7 +102,7 @@ func (m *Manager) find(ctx context.Context, ours func(resource string) bool, dev
 		defer cancel()
 		registered, err := m.config.InUse.Registered(within)
 		if err == nil {
-			return servedAs(registered, ours, devices), true
+			return servedAs(registered, ours, uuids), true
 		}
 	}
 	if m.config.Allocatable == nil || !askNode {
@@ -110,14 +112,14 @@ func (m *Manager) find(ctx context.Context, ours func(resource string) bool, dev
 }
 
 // servedAs returns a message if another resource, of any name, has these GPUs or partitions of GPUs as devices. Otherwise it returns "".
-func servedAs(registered map[string][]string, ours func(string) bool, devices map[string]gpu.Device) string {
+func servedAs(registered map[string][]string, ours func(string) bool, uuids map[string]bool) string {
 	for _, resource := range slices.Sorted(maps.Keys(registered)) {
 		if ours(resource) {
 			continue
 		}
 		partitions := strings.HasPrefix(resource, nodecontract.NVIDIAPrefix)
 		for _, id := range registered[resource] {
-			if _, same := devices[alloc.UUID(id)]; same || partitions && strings.HasPrefix(id, "MIG-") {
+			if uuids[alloc.UUID(id)] || partitions && strings.HasPrefix(id, "MIG-") {
 				return fmt.Sprintf("another device plugin serves these GPUs as %s; %s", resource, disable)
 			}
 		}

@@ -95,6 +95,8 @@ type Sharing struct {
 	MPS         *Replicated `json:"mps,omitempty"`
 	// Settings are those of MPS that NVIDIA's configuration does not have. With the zero value, MPS has its defaults.
 	Settings nodecontract.MPS `json:"-"`
+	// MIG are the MIG instances that were promised. With the zero value, none were, and flags.migStrategy says what becomes of those that there are.
+	MIG nodecontract.MIG `json:"-"`
 }
 
 // Replicated are the resources that are shared with one strategy.

@@ -21,7 +21,7 @@ type Setting struct {
 // AllSettings returns all settings, with the names of NVIDIA's plugin.
 func AllSettings() []Setting {
 	return []Setting{
-		texts("mig-strategy", "MIG_STRATEGY", "what MIG devices are exposed as: none", func(c *Config) **string { return &c.Flags.MIGStrategy }),
+		texts("mig-strategy", "MIG_STRATEGY", "what MIG instances are served as: none (the GPU as a whole), single (as GPUs) or mixed (by profile)", func(c *Config) **string { return &c.Flags.MIGStrategy }),
 		bools("fail-on-init-error", "FAIL_ON_INIT_ERROR", "end when the driver does not answer at start, instead of trying again", func(c *Config) **bool { return &c.Flags.FailOnInitError }),
 		texts("nvidia-driver-root", "NVIDIA_DRIVER_ROOT", "where the driver is on the host, for instance / or /run/nvidia/driver", func(c *Config) **string { return &c.Flags.NvidiaDriverRoot }, "driver-root"),
 		texts("nvidia-dev-root", "NVIDIA_DEV_ROOT", "where the device files are on the host; default: the driver root", func(c *Config) **string { return &c.Flags.NvidiaDevRoot }, "dev-root"),

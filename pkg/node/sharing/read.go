@@ -164,8 +164,8 @@ func readEntry(o *object, rename bool) Entry {
 	var e Entry
 	if name := o.text("name"); name == nil {
 		o.r.fail(o.at("name"), "no resource name specified")
-	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != nodecontract.ResourceGPU {
-		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s", o.at("name"), e.Name, nodecontract.ResourceGPU)
+	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != nodecontract.ResourceGPU && !strings.HasPrefix(e.Name, nodecontract.NVIDIAPrefix+"mig-") {
+		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s, and MIG instances also, for instance, nvidia.com/mig-1g.5gb", o.at("name"), e.Name, nodecontract.ResourceGPU)
 	}
 	if v, ok := o.take("devices"); ok {
 		if e.Devices = readDevices(o.r, o.at("devices"), v); !e.Devices.All() {

@@ -137,11 +137,11 @@ func TestConfigurationForOtherMachinesIsRefused(t *testing.T) {
 		"MPS on an old GPU":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "compute capability 6.1"},
 		"more clients than MPS can have":  {"sharing: {mps: {resources: [{name: gpu, replicas: 49, devices: [0]}]}}", "is 49, and must be from 2 to 48"},
 		"IMEX":                            {"imex: {channelIDs: [2]}", "imex.channelIDs: is [2], and can be [] or [0]"},
-		"a MIG device":                    {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
-		"an unknown GPU":                  {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
-		"more GPUs than exist":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 GPUs are to be shared, and there are 2"},
+		"a MIG device":                    {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, `there is no nvidia.com/gpu "0:1"`},
+		"an unknown GPU":                  {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no nvidia.com/gpu "7"`},
+		"more GPUs than exist":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 of nvidia.com/gpu are to be shared, and there are 2"},
 		"a GPU twice":                     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3, devices: [1]}]}}", "both share GPU 1"},
-		"a MIG strategy":                  {"flags: {migStrategy: mixed}", "MIG devices are not supported yet"},
+		"a MIG strategy":                  {"flags: {migStrategy: single}", "or the other way round"},
 		"an unknown device list strategy": {"flags: {plugin: {deviceListStrategy: [envvar, smoke]}}", `deviceListStrategy: is "smoke"`},
 		"an unknown policy":               {"flags: {plugin: {sharedDevicesAllocationPolicy: random}}", "can be distributed, packed"},
 	} {
@@ -177,7 +177,7 @@ func TestIgnoredSettingsAreWarnedAboutByPath(t *testing.T) {
 		"names by product":        {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
 		"some devices":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "resources[0].devices: takes effect, unlike in NVIDIA's plugin", false},
 		"a custom name":           {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: gpu.shared}]}}", "resources[0].rename: takes effect, unlike in NVIDIA's plugin", false},
-		"a resource without GPUs": {"sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no GPU is nvidia.com/mig-1g.5gb", false},
+		"a resource without GPUs": {"sharing: {timeSlicing: {resources: [{name: fpga, replicas: 2}]}}", "no GPU is nvidia.com/fpga", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

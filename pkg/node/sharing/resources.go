@@ -2,13 +2,14 @@ package sharing
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/nodecontract"
+	profiles "karve.sh/karve/pkg/nodecontract/mig"
 )
 
 // Resource is an extended resource of a machine.
@@ -21,12 +22,22 @@ type Resource struct {
 	FailRequestsGreaterThanOne bool
 }
 
-// GPU is a GPU with its number of replicas, which is 1 if it is not shared.
+// GPU is a GPU or a MIG instance with its number of replicas, which is 1 if it is not shared.
 type GPU struct {
 	gpu.Device
+	// Instance is the MIG instance of the GPU, and nil for all of it.
+	Instance *gpu.Instance
 	Replicas int
 	// MPS are the limits of each replica if the GPU is shared with MPS, and nil otherwise.
 	MPS *mps.Limits
+}
+
+// ID returns the UUID of the MIG instance, or that of the GPU if it is all of it.
+func (g GPU) ID() string {
+	if g.Instance != nil {
+		return g.Instance.UUID
+	}
+	return g.UUID
 }
 
 // Count returns the number of devices of the resource.
@@ -38,8 +49,8 @@ func (r Resource) Count() int {
 	return n
 }
 
-// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU is in exactly one resource. GPUs that no entry selects are not
-// shared.
+// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU, or each of its MIG instances, is in exactly one resource. What no entry
+// selects is not shared.
 func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	if _, err := c.Settings(); err != nil {
 		return nil, err
@@ -47,17 +58,19 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	by := c.strategy()
 	devices = slices.Clone(devices)
 	slices.SortStableFunc(devices, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
-	if err := c.refuseMIG(devices); err != nil {
+	units, err := c.units(devices)
+	if err != nil {
 		return nil, err
 	}
-	picked, err := c.pick(by, devices)
+	picked, err := c.pick(by, units)
 	if err != nil {
 		return nil, err
 	}
 	var out []Resource
 	total := 0
-	for i, d := range devices {
-		name, replicas, fail := nodecontract.ResourceGPU, 1, false
+	for i, u := range units {
+		d := u.Device
+		name, replicas, fail := u.resource, 1, false
 		var limited *mps.Limits
 		if e := picked[i]; e != nil {
 			if by.cannot != nil {
@@ -74,7 +87,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 		if at < 0 {
 			at, out = len(out), append(out, Resource{Name: name})
 		}
-		out[at].GPUs = append(out[at].GPUs, GPU{Device: d, Replicas: replicas, MPS: limited})
+		out[at].GPUs = append(out[at].GPUs, GPU{Device: d, Instance: u.instance, Replicas: replicas, MPS: limited})
 		out[at].FailRequestsGreaterThanOne = out[at].FailRequestsGreaterThanOne || fail
 		total += replicas
 	}
@@ -85,13 +98,13 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	return out, nil
 }
 
-// pick returns the entry for each GPU in the configuration of a strategy. It returns an error if two entries select the same GPU.
-func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
-	picked := make([]*Entry, len(devices))
+// pick returns the entry for each unit in the configuration of a strategy. It returns an error if two entries select the same one.
+func (c Config) pick(by *strategy, units []unit) ([]*Entry, error) {
+	picked := make([]*Entry, len(units))
 	if by == nil {
 		return picked, nil
 	}
-	said := make([]string, len(devices))
+	said := make([]string, len(units))
 	part := by.of(c)
 	for i := range part.Resources {
 		e := &part.Resources[i]
@@ -99,16 +112,13 @@ func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 		if e.Replicas < 2 || e.Replicas > by.most {
 			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, by.most)
 		}
-		if e.Name != nodecontract.ResourceGPU {
-			continue
-		}
-		of, err := e.Devices.of(devices)
+		of, err := e.of(units)
 		if err != nil {
 			return nil, fmt.Errorf("%s.devices: %w", path, err)
 		}
 		for _, at := range of {
 			if picked[at] != nil && picked[at] != e {
-				return nil, fmt.Errorf("%s and %s both share GPU %d (%s); say in \"devices\" which one is for it", said[at], path, devices[at].Index, devices[at].UUID)
+				return nil, fmt.Errorf("%s and %s both share %s; say in \"devices\" which one is for it", said[at], path, units[at])
 			}
 			picked[at], said[at] = e, path
 		}
@@ -116,45 +126,42 @@ func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 	return picked, nil
 }
 
-// of returns the positions of the selected GPUs.
-func (d Devices) of(devices []gpu.Device) ([]int, error) {
-	var out []int
-	switch {
-	case d.List != nil:
-		for _, ref := range d.List {
-			if isMIG(ref) {
-				return nil, fmt.Errorf("%q is a MIG device, and these cannot be shared yet", ref)
-			}
-			at := slices.IndexFunc(devices, func(g gpu.Device) bool {
-				n, err := strconv.Atoi(ref)
-				return g.UUID == ref || err == nil && g.Index == n
-			})
-			if at < 0 {
-				return nil, fmt.Errorf("there is no GPU %q on this machine", ref)
-			}
-			out = append(out, at)
-		}
-	default:
-		n := len(devices)
-		if d.Count > 0 {
-			n = d.Count
-		}
-		if n > len(devices) {
-			return nil, fmt.Errorf("%d GPUs are to be shared, and there are %d", n, len(devices))
-		}
-		for i := range n {
-			out = append(out, i)
+// of returns the positions of the units that the entry selects among those with its name. An entry whose name no unit has selects none.
+func (e *Entry) of(units []unit) ([]int, error) {
+	var named, out []int
+	for at := range units {
+		if units[at].resource == e.Name {
+			named = append(named, at)
 		}
 	}
-	return out, nil
+	switch d := e.Devices; {
+	case len(named) == 0 || d.All():
+		return named, nil
+	case d.List != nil:
+		for _, ref := range d.List {
+			i := slices.IndexFunc(named, func(at int) bool { return units[at].named(ref) })
+			if i < 0 {
+				return nil, fmt.Errorf("there is no %s %q on this machine", e.Name, ref)
+			}
+			out = append(out, named[i])
+		}
+		return out, nil
+	case d.Count > len(named):
+		return nil, fmt.Errorf("%d of %s are to be shared, and there are %d", d.Count, e.Name, len(named))
+	default:
+		return named[:d.Count], nil
+	}
 }
 
 // Promise is what a machine was chosen for: a number of replicas of a resource on each GPU.
 type Promise struct {
 	Resource string
+	// Replicas are those of a GPU, or of all its MIG instances.
 	Replicas int
 	// MPS says how the GPUs are shared with MPS. It is zero if they are not.
 	MPS nodecontract.MPS
+	// MIG says into which instances each GPU is divided. It is zero if it is not.
+	MIG nodecontract.MIG
 }
 
 // String returns the promise for messages, for instance "10 nvidia.com/gpu.shared".
@@ -163,31 +170,47 @@ func (p Promise) String() string {
 	if p.MPS != (nodecontract.MPS{}) {
 		text += " with MPS"
 	}
+	if p.MIG != (nodecontract.MIG{}) {
+		text += fmt.Sprintf(" on %d MIG instances %s", p.MIG.Count, p.MIG.Profile)
+	}
 	return text
 }
 
 // FromPromise returns the configuration that keeps a promise.
 func FromPromise(p Promise) (Config, error) {
 	c := Config{Version: Version}
-	resource, replicas := p.Resource, p.Replicas
-	name, err := resourceName(resource)
+	replicas, whole, what := p.Replicas, nodecontract.ResourceGPU, "GPU"
+	if p.MIG != (nodecontract.MIG{}) {
+		count := int(p.MIG.Count)
+		switch {
+		case p.MPS != nodecontract.MPS{}:
+			return Config{}, errors.New("MPS over MIG instances is not supported")
+		case replicas < count || replicas%count != 0:
+			return Config{}, fmt.Errorf("%d replicas on %d MIG instances of each GPU were promised, and all instances have equally many", replicas, count)
+		}
+		c.Sharing.MIG, replicas, what = p.MIG, replicas/count, "MIG instance"
+		if p.MIG.Naming == nodecontract.MIGMixed {
+			whole = profiles.Resource(p.MIG.Profile)
+		}
+	}
+	name, err := resourceName(p.Resource)
 	switch {
 	case err != nil:
 		return Config{}, err
-	case name != resource:
-		return Config{}, fmt.Errorf("%q is not in %s", resource, nodecontract.NVIDIAPrefix)
+	case name != p.Resource:
+		return Config{}, fmt.Errorf("%q is not in %s", p.Resource, nodecontract.NVIDIAPrefix)
 	case replicas < 1 || replicas > MaxReplicas:
-		return Config{}, fmt.Errorf("%d replicas of %s on each GPU were promised; possible are 1 to %d", replicas, resource, MaxReplicas)
-	case replicas == 1 && name != nodecontract.ResourceGPU:
-		return Config{}, fmt.Errorf("one replica of %s on each GPU was promised, and a GPU that is not shared is %s", resource, nodecontract.ResourceGPU)
+		return Config{}, fmt.Errorf("%d replicas of %s on each %s were promised; possible are 1 to %d", replicas, name, what, MaxReplicas)
+	case replicas == 1 && name != whole:
+		return Config{}, fmt.Errorf("one replica of %s on each %s was promised, and a %s that is not shared is %s", name, what, what, whole)
 	case replicas == 1:
 		return c, nil
 	}
-	e := Entry{Name: nodecontract.ResourceGPU, Replicas: replicas}
-	if name != nodecontract.ResourceGPU {
+	e := Entry{Name: whole, Replicas: replicas}
+	if name != whole {
 		e.Rename = name
 	}
-	by, shared := &timeSlicing, &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
+	by, shared := &timeSlicing, &Replicated{RenameByDefault: name == whole+SharedSuffix, Resources: []Entry{e}}
 	if p.MPS != (nodecontract.MPS{}) {
 		by, shared.FailRequestsGreaterThanOne, c.Sharing.Settings = &mpsSharing, new(true), p.MPS
 	}
@@ -197,19 +220,47 @@ func FromPromise(p Promise) (Config, error) {
 
 // Promise returns the resource and replicas of all GPUs. ok is false if the configuration treats GPUs differently.
 func (c Config) Promise() (p Promise, ok bool) {
-	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1}
+	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1, MIG: c.Sharing.MIG}
+	each := 1
+	if p.MIG != (nodecontract.MIG{}) {
+		each = int(p.MIG.Count)
+		p.Replicas = each
+		if p.MIG.Naming == nodecontract.MIGMixed {
+			p.Resource = profiles.Resource(p.MIG.Profile)
+		}
+	}
 	by := c.strategy()
 	if by == nil {
 		return p, true
 	}
+	whole := p.Resource
 	for _, e := range by.of(c).Resources {
 		switch {
-		case e.Name != nodecontract.ResourceGPU:
-		case !e.Devices.All() || p.Replicas > 1:
+		case e.Name != whole:
+		case !e.Devices.All() || p.Replicas > each:
 			return Promise{}, false
 		default:
-			p = Promise{Resource: cmp.Or(e.Rename, e.Name), Replicas: e.Replicas, MPS: c.mps()}
+			p.Resource, p.Replicas, p.MPS = cmp.Or(e.Rename, e.Name), e.Replicas*each, c.mps()
 		}
 	}
 	return p, true
+}
+
+// Replication returns how often each unit of a resource, by its name before it is shared, is shared, and whether the replicas have another name. It is 1 if units
+// are not shared, or differ.
+func (c Config) Replication(resource string) (replicas int, renamed bool) {
+	by := c.strategy()
+	if by == nil {
+		return 1, false
+	}
+	replicas = 1
+	for _, e := range by.of(c).Resources {
+		if e.Name == resource {
+			if !e.Devices.All() || replicas > 1 {
+				return 1, false
+			}
+			replicas, renamed = e.Replicas, e.Rename != "" && e.Rename != e.Name
+		}
+	}
+	return replicas, renamed
 }

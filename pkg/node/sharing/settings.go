@@ -45,8 +45,6 @@ const (
 
 	PolicyDistributed = "distributed"
 	PolicyPacked      = "packed"
-
-	migNone = "none"
 )
 
 // Settings returns the settings with defaults, and an error if any are invalid.
@@ -59,7 +57,7 @@ func (c Config) Settings() (Settings, error) {
 		g = *f.GFD
 	}
 	s := Settings{
-		MIGStrategy:         or(f.MIGStrategy, migNone),
+		MIGStrategy:         c.migStrategy(),
 		FailOnInitError:     or(f.FailOnInitError, false),
 		DriverRoot:          or(f.NvidiaDriverRoot, "/"),
 		ContainerDriverRoot: or(p.ContainerDriverRoot, "/driver-root"),
@@ -85,7 +83,7 @@ func (c Config) Settings() (Settings, error) {
 		key, value string
 		allowed    []string
 	}{
-		{"flags.migStrategy", s.MIGStrategy, []string{migNone, "single", "mixed"}},
+		{"flags.migStrategy", s.MIGStrategy, []string{migNone, migSingle, migMixed}},
 		{"flags.plugin.deviceIDStrategy", s.DeviceIDStrategy, []string{IDByUUID, IDByIndex}},
 		{"flags.plugin.sharedDevicesAllocationPolicy", s.AllocationPolicy, []string{PolicyDistributed, PolicyPacked}},
 		{"flags.deviceDiscoveryStrategy", discovery, []string{"auto", "nvml"}},

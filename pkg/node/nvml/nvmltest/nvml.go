@@ -6,7 +6,7 @@ package nvmltest
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -22,8 +22,11 @@ const Env = "KARVE_FAKE_NVML"
 // Name is the file name of the library, the same as that of the real one.
 const Name = "libnvidia-ml.so.1"
 
-//go:embed lib/nvml.c
-var source []byte
+//go:embed lib
+var source embed.FS
+
+// sources are the files of the library. The first includes the others.
+var sources = []string{"nvml.c", "mig.h", "mig.c"}
 
 // Build compiles the library once for each version of its source and returns its path. It skips the test if there is no C compiler.
 func Build(t testing.TB) string {
@@ -40,8 +43,15 @@ func Build(t testing.TB) string {
 
 // BuildIn compiles the library into a directory below dir that is named after the hash of its source, and returns its path.
 func BuildIn(ctx context.Context, dir string) (string, error) {
-	sum := sha256.Sum256(source)
-	folder := filepath.Join(dir, "nvml-"+hex.EncodeToString(sum[:6]))
+	sum := sha256.New()
+	for _, name := range sources {
+		text, err := source.ReadFile("lib/" + name)
+		if err != nil {
+			return "", fmt.Errorf("building %s: %w", Name, err)
+		}
+		sum.Write(text)
+	}
+	folder := filepath.Join(dir, "nvml-"+hex.EncodeToString(sum.Sum(nil)[:6]))
 	path := filepath.Join(folder, Name)
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
@@ -62,9 +72,15 @@ func BuildIn(ctx context.Context, dir string) (string, error) {
 		return "", fmt.Errorf("building %s: %w", Name, err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	input, output := filepath.Join(work, "nvml.c"), filepath.Join(work, Name)
-	if err := os.WriteFile(input, source, 0o600); err != nil {
-		return "", fmt.Errorf("building %s: %w", Name, err)
+	input, output := filepath.Join(work, sources[0]), filepath.Join(work, Name)
+	for _, name := range sources {
+		text, err := source.ReadFile("lib/" + name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(work, name), text, 0o600)
+		}
+		if err != nil {
+			return "", fmt.Errorf("building %s: %w", Name, err)
+		}
 	}
 	//nolint:gosec // The compiler is gcc or cc, as found in PATH.
 	cmd := exec.CommandContext(ctx, compiler, "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread",

@@ -8,10 +8,12 @@ import (
 
 // model has what the GPUs of a product have in common. The numbers are those that the drivers report on AWS instances.
 type model struct {
-	product                  string
-	memoryMiB, reservedMiB   int64
-	major, minor             int
-	migCapable               bool
+	product                string
+	memoryMiB, reservedMiB int64
+	major, minor           int
+	profiles               []MIGProfile
+	// migReset says that the MIG mode takes effect with a reset of the GPU, as before Hopper.
+	migReset                 bool
 	idleMilliwatts           int64
 	idleSMMHz, idleMemoryMHz int
 }
@@ -21,12 +23,19 @@ var (
 	v100 = model{product: "Tesla V100-SXM2-16GB", memoryMiB: 16384, reservedMiB: 226, major: 7, idleMilliwatts: 43000, idleSMMHz: 135, idleMemoryMHz: 877}
 	a10g = model{product: "NVIDIA A10G", memoryMiB: 23028, reservedMiB: 512, major: 8, minor: 6, idleMilliwatts: 22000, idleSMMHz: 210, idleMemoryMHz: 405}
 	a100 = model{
-		product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 615, major: 8, migCapable: true,
+		product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 615, major: 8, migReset: true,
+		profiles:       sevenths("1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb", [4]int64{4864, 9856, 19968, 40192}, [5]int{14, 28, 42, 56, 98}, false),
 		idleMilliwatts: 52000, idleSMMHz: 210, idleMemoryMHz: 1215,
 	}
 	h100 = model{
-		product: "NVIDIA H100 80GB HBM3", memoryMiB: 81559, reservedMiB: 551, major: 9, migCapable: true,
+		product: "NVIDIA H100 80GB HBM3", memoryMiB: 81559, reservedMiB: 551, major: 9,
+		profiles:       sevenths("1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", [4]int64{9984, 20096, 40448, 81152}, [5]int{16, 32, 60, 64, 132}, true),
 		idleMilliwatts: 69000, idleSMMHz: 345, idleMemoryMHz: 2619,
+	}
+	h200 = model{
+		product: "NVIDIA H200", memoryMiB: 143771, reservedMiB: 608, major: 9,
+		profiles:       sevenths("1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", [4]int64{16384, 33280, 71424, 143360}, [5]int{16, 32, 60, 64, 132}, true),
+		idleMilliwatts: 76000, idleSMMHz: 345, idleMemoryMHz: 3201,
 	}
 )
 
@@ -49,10 +58,10 @@ func V100(n int) State {
 	return s
 }
 
-// A100 returns a machine with n A100s that are not partitioned. Eight are a p4d.24xlarge.
+// A100 returns a machine with n A100s that are not divided. Eight are a p4d.24xlarge.
 func A100(n int) State { return a100.switched(n, 12) }
 
-// H100 returns a machine with n H100s that are not partitioned. Eight are a p5.48xlarge.
+// H100 returns a machine with n H100s that are not divided. Eight are a p5.48xlarge.
 func H100(n int) State { return h100.switched(n, 18) }
 
 // switched returns a machine with n GPUs that have NVLinks to a switch. Two and two of them share a PCIe switch.
@@ -68,6 +77,9 @@ func (m model) switched(n, links int) State {
 	}
 	return s
 }
+
+// H200 returns a machine with n H200s that are not divided. Eight are a p5e.48xlarge.
+func H200(n int) State { return h200.switched(n, 18) }
 
 // None returns a machine with a driver and without GPUs.
 func None() State { return t4.machine(0) }
@@ -97,10 +109,11 @@ func (m model) machine(n int) State {
 			Device: gpu.Device{
 				UUID:  fmt.Sprintf("GPU-%08x-51ba-4c7e-9f2d-%012x", 0x2d1f0000+i, 0xa5+i),
 				Index: i, Minor: i, NUMANode: numa,
-				Product: m.product, MemoryMiB: m.memoryMiB, ComputeMajor: m.major, ComputeMinor: m.minor, MIGCapable: m.migCapable,
+				Product: m.product, MemoryMiB: m.memoryMiB, ComputeMajor: m.major, ComputeMinor: m.minor, MIGCapable: m.profiles != nil,
 			},
 			PCI:         fmt.Sprintf("00000000:00:%02X.0", 0x1e-i),
 			ReservedMiB: m.reservedMiB,
+			MIGProfiles: m.profiles, MIGReset: m.migReset,
 			Usage: gpu.Usage{
 				TemperatureCelsius: 30 + i, PowerMilliwatts: m.idleMilliwatts, SMClockMHz: m.idleSMMHz, MemClockMHz: m.idleMemoryMHz,
 			},

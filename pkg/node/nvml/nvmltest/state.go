@@ -31,15 +31,18 @@ const (
 //	gpu 0 uuid GPU-...            also name, pci, minor, memory TOTAL RESERVED USED (MiB), compute MAJOR MINOR,
 //	                              utilization GPU MEMORY (percent), temperature, power (mW), clocks SM MEMORY (MHz)
 //	gpu 0 mig on                  or off; without the line the GPU does not support MIG
-//	gpu 0 process 4711 compute 512 20     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1
+//	gpu 0 mig-reset               the MIG mode changes with a reset of the GPU
+//	gpu 0 mig-profile 0 19 ...    a profile of instances: see [MIGProfile]
+//	gpu 0 process 4711 compute 512 20 7 0     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1, and of a MIG instance its two numbers
 //	gpu 0 lost                    every call about it returns "GPU is lost"
 //	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory,
-//	                              set-compute-mode (not permitted)
+//	                              set-compute-mode, set-mig-mode, create-instance, create-compute (not permitted), idle (the MIG mode cannot change)
 //	gpu 0 nvswitch 12             this many NVLinks to a switch
 //	link 0 1 2 30                 GPUs 0 and 1 have 2 NVLinks between them, and NVML's topology level 30 on PCIe (-1: not supported, as for GPUs without a line)
-//	xid 0 79                      an event, delivered once to each event set that was created before the line; GPU -1 is unknown
+//	xid 0 79 7 0                  an event, delivered once to each event set that was created before the line; GPU -1 is unknown. Those of a MIG
+//	                              instance have its two numbers
 //
-// The compute mode of a GPU, as NVML's number, is in a file beside it, because programs change it: see [ModeFile].
+// The compute mode of a GPU, as NVML's number, and its MIG instances are in files beside it, because programs change them: see [ModeFile] and [MIGFile].
 type State struct {
 	Driver string
 	// CUDA is the version in NVML's encoding: 1000 times the major version plus 10 times the minor version.
@@ -72,7 +75,12 @@ type Device struct {
 	Kinds map[int]string
 	// SwitchLinks is the number of NVLinks to a switch.
 	SwitchLinks int
-	Lost        bool
+	// On has the instance on which each process runs by PID, with the numbers of the driver, if it runs on one.
+	On          map[int]OnInstance
+	MIGProfiles []MIGProfile
+	// MIGReset says that the MIG mode changes with a reset of the GPU.
+	MIGReset bool
+	Lost     bool
 	// Without lists the features that the GPU does not support.
 	Without []string
 }
@@ -83,8 +91,14 @@ type Link struct {
 	Path          gpu.Path
 }
 
-// XID is an event of the GPU with the index Device.
-type XID struct{ Device, XID int }
+// XID is an event of the GPU with the index Device, and of one of its MIG instances if On is set.
+type XID struct {
+	Device, XID int
+	On          *OnInstance
+}
+
+// OnInstance is a MIG instance, by the numbers of the driver.
+type OnInstance struct{ GPU, Compute int }
 
 // String returns the content of the state file.
 func (s State) String() string {
@@ -109,7 +123,7 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "link %d %d %d %d\n", l.A, l.B, l.NVLinks, l.Path)
 	}
 	for _, x := range s.XIDs {
-		fmt.Fprintf(&b, "xid %d %d\n", x.Device, x.XID)
+		fmt.Fprintf(&b, "xid %d %d%s\n", x.Device, x.XID, x.On)
 	}
 	return b.String()
 }
@@ -133,12 +147,22 @@ func (d Device) write(b *strings.Builder, i int) {
 	case d.MIGCapable:
 		line("mig off")
 	}
+	if d.MIGReset {
+		line("mig-reset")
+	}
+	for _, p := range d.MIGProfiles {
+		line("mig-profile %s", p)
+	}
 	for _, p := range u.Processes {
 		kind := d.Kinds[p.PID]
 		if kind == "" {
 			kind = "compute"
 		}
-		line("process %d %s %d %d", p.PID, kind, p.MemoryMiB, p.SMPercent)
+		var on *OnInstance
+		if number, ok := d.On[p.PID]; ok {
+			on = &number
+		}
+		line("process %d %s %d %d%s", p.PID, kind, p.MemoryMiB, p.SMPercent, on)
 	}
 	if d.SwitchLinks > 0 {
 		line("nvswitch %d", d.SwitchLinks)
@@ -149,6 +173,14 @@ func (d Device) write(b *strings.Builder, i int) {
 	if len(d.Without) > 0 {
 		line("without %s", strings.Join(d.Without, " "))
 	}
+}
+
+// String returns the numbers with a space before each, and "" for none.
+func (on *OnInstance) String() string {
+	if on == nil {
+		return ""
+	}
+	return fmt.Sprintf(" %d %d", on.GPU, on.Compute)
 }
 
 // ModeFile returns the path of the file with the compute mode of a GPU. Without the file it is the default one.

@@ -24,9 +24,14 @@ enum {
 	DRIVER_NOT_LOADED = 9,
 	TIMEOUT = 10,
 	GPU_IS_LOST = 15,
+	RESET_REQUIRED = 16,
+	IN_USE = 19,
 	OUT_OF_MEMORY = 20,
+	INSUFFICIENT_RESOURCES = 23,
 	ARGUMENT_VERSION_MISMATCH = 25,
 };
+
+#include "mig.h"
 
 enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64, MAX_NVLINKS = 18 };
 
@@ -34,7 +39,6 @@ enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, 
 #define EVENT_DOUBLE_BIT 0x2ULL
 #define EVENT_XID 0x8ULL
 #define NOT_AVAILABLE (~0ULL)
-#define NO_INSTANCE 0xFFFFFFFFu
 #define MIB (1024ULL * 1024ULL)
 
 typedef unsigned long long u64;
@@ -50,11 +54,14 @@ struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char 
 struct excluded { struct pci pci; char uuid[80]; };
 struct event { void *device; u64 type, data; unsigned gpu_instance, compute_instance; };
 
-struct process { unsigned pid; char kind[16]; long long mib; int sm; };
+struct process { unsigned pid; char kind[16]; long long mib; int sm; int instance, compute; }; // of no instance: -1
 
 struct device {
 	int present, lost, minor, major, minor_capability, gpu_percent, memory_percent, celsius, sm_mhz, memory_mhz;
-	int mig; // -1: not capable, 0: off, 1: on
+	int mig, mig_reset; // mig is -1: not capable, 0: off, 1: on
+	int profiles;
+	struct profile profile[MAX_PROFILES];
+	struct mig instances;
 	int nvswitch;
 	// nvlinks and level are the NVLinks to other devices, and the topology levels. The level of devices without a line "link" is -1.
 	int nvlinks[MAX_DEVICES], level[MAX_DEVICES];
@@ -69,7 +76,7 @@ struct state {
 	char exclude[MAX_EXCLUDED][32];
 	char driver[80];
 	struct device device[MAX_DEVICES];
-	struct { int device, xid; } xid[MAX_XIDS];
+	struct { int device, xid, instance, compute; } xid[MAX_XIDS];
 };
 
 struct set { int used, seen; u64 types[MAX_DEVICES]; };
@@ -77,6 +84,8 @@ struct set { int used, seen; u64 types[MAX_DEVICES]; };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int inits;
 static char handles[MAX_DEVICES];
+// part_handles are those of MIG devices, by GPU, GPU instance and compute instance.
+static char part_handles[MAX_DEVICES][64][MAX_COMPUTE];
 static struct set sets[MAX_SETS];
 
 static void parse_device(struct device *d, char *rest) {
@@ -97,16 +106,19 @@ static void parse_device(struct device *d, char *rest) {
 	else if (!strcmp(key, "clocks")) sscanf(value, "%d %d", &d->sm_mhz, &d->memory_mhz);
 	else if (!strcmp(key, "mig")) d->mig = !strcmp(value, "on") ? 1 : !strcmp(value, "off") ? 0 : -1;
 	else if (!strcmp(key, "nvswitch")) d->nvswitch = atoi(value);
+	else if (!strcmp(key, "mig-reset")) d->mig_reset = 1;
+	else if (!strcmp(key, "mig-profile") && d->profiles < MAX_PROFILES) parse_profile(&d->profile[d->profiles++], value);
 	else if (!strcmp(key, "lost")) d->lost = 1;
 	else if (!strcmp(key, "without")) snprintf(d->without, sizeof d->without, " %s ", value);
 	else if (!strcmp(key, "process") && d->processes < MAX_PROCESSES) {
 		struct process *p = &d->process[d->processes];
-		if (sscanf(value, "%u %15s %lld %d", &p->pid, p->kind, &p->mib, &p->sm) == 4) d->processes++;
+		p->instance = p->compute = -1;
+		if (sscanf(value, "%u %15s %lld %d %d %d", &p->pid, p->kind, &p->mib, &p->sm, &p->instance, &p->compute) >= 4) d->processes++;
 	}
 }
 
 static void parse_line(struct state *s, char *line) {
-	int index, xid, n = 0;
+	int index, xid, instance = -1, compute = -1, n = 0;
 	if (sscanf(line, "driver %79s", s->driver) == 1) return;
 	if (sscanf(line, "cuda %d", &s->cuda) == 1) return;
 	if (sscanf(line, "init %d", &s->init) == 1) return;
@@ -123,9 +135,11 @@ static void parse_line(struct state *s, char *line) {
 		s->device[index].level[other] = s->device[other].level[index] = level;
 		return;
 	}
-	if (sscanf(line, "xid %d %d", &index, &xid) == 2) {
+	if (sscanf(line, "xid %d %d %d %d", &index, &xid, &instance, &compute) >= 2) {
 		if (s->xids < MAX_XIDS) {
 			s->xid[s->xids].device = index;
+			s->xid[s->xids].instance = instance;
+			s->xid[s->xids].compute = compute;
 			s->xid[s->xids++].xid = xid;
 		}
 		return;
@@ -156,6 +170,8 @@ static struct state *read_once(void) {
 		parse_line(s, line);
 	}
 	fclose(f);
+	for (int i = 0; i < s->count; i++)
+		if (s->device[i].mig >= 0) read_mig(&s->device[i].instances, &s->device[i].mig, i);
 	return s;
 }
 
@@ -210,6 +226,67 @@ static int lacks(struct device *d, const char *what) {
 		return code; \
 	} while (0)
 
+static int is_part(void *handle) {
+	char *first = &part_handles[0][0][0];
+	return (char *)handle >= first && (char *)handle < first + sizeof part_handles;
+}
+
+// PART runs what follows the handle of a MIG device with its GPU d, its GPU instance g and its compute instance c.
+#define PART(handle, ...) \
+	do { \
+		if (!is_part(handle)) return INVALID_ARGUMENT; \
+		long offset = (char *)(handle) - &part_handles[0][0][0]; \
+		long index = offset / MAX_COMPUTE / 64; \
+		ANSWER(&handles[index], { \
+			struct gpu_instance *g = NULL; \
+			struct compute_instance *c = NULL; \
+			for (int i = 0; i < d->instances.instances; i++) \
+				if (d->instances.instance[i].id == offset / MAX_COMPUTE % 64) g = &d->instances.instance[i]; \
+			for (int i = 0; g && i < g->computes; i++) \
+				if (g->compute[i].id == offset % MAX_COMPUTE) c = &g->compute[i]; \
+			if (!c) code = NOT_FOUND; \
+			else { __VA_ARGS__; } \
+		}); \
+	} while (0)
+
+// part_uuid is that of a MIG device, which is the same whenever the same instance is created.
+static void part_uuid(struct device *d, struct gpu_instance *g, struct compute_instance *c, char *uuid) {
+	u64 hash = 14695981039346656037ULL;
+	for (char *p = d->uuid; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+	u64 more = (hash ^ (u64)(g->id * 64 + g->profile * 8 + c->id)) * 1099511628211ULL;
+	sprintf(uuid, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned)(more >> 32), (unsigned)more & 0xffff, (unsigned)(more >> 16) & 0xfff, (unsigned)hash & 0xfff, more & 0xffffffffffffULL);
+}
+
+static int copy(const char *from, char *to, unsigned length);
+
+static int part_get_uuid(void *part, char *uuid, unsigned length) {
+	PART(part, {
+		char text[96];
+		part_uuid(d, g, c, text);
+		code = copy(text, uuid, length);
+	});
+}
+
+static int part_get_name(void *part, char *name, unsigned length) {
+	PART(part, {
+		struct profile *p = &d->profile[g->profile];
+		char text[256];
+		if (c->slices == p->slices) snprintf(text, sizeof text, "%s MIG %s", d->name, p->name);
+		else snprintf(text, sizeof text, "%s MIG %dc.%s", d->name, c->slices, p->name);
+		code = copy(text, name, length);
+	});
+}
+
+// part_memory returns the memory of a MIG device and what its processes use of it, in MiB.
+static int part_memory(void *part, u64 *total, u64 *used) {
+	PART(part, {
+		*total = d->profile[g->profile].mib;
+		*used = 0;
+		for (int i = 0; i < d->processes; i++)
+			if (d->process[i].instance == g->id && d->process[i].mib > 0) *used += d->process[i].mib;
+	});
+}
+
 int nvmlInit_v2(void) {
 	struct state *s = read_state();
 	int code = s->init ? s->init : s->fail;
@@ -249,6 +326,9 @@ const char *nvmlErrorString(int code) {
 	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
 	case TIMEOUT: return "Timeout";
 	case GPU_IS_LOST: return "GPU is lost";
+	case RESET_REQUIRED: return "GPU requires reset";
+	case IN_USE: return "In use by another client";
+	case INSUFFICIENT_RESOURCES: return "Insufficient Resources";
 	case 18: return "RM has detected an NVML/RM version mismatch.";
 	default: return "Unknown Error";
 	}
@@ -320,28 +400,41 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
 	if (!initialized()) return UNINITIALIZED;
 	struct state *s = read_state();
 	int code = NOT_FOUND;
-	for (int i = 0; i < s->count; i++)
+	char text[96];
+	for (int i = 0; i < s->count; i++) {
+		struct mig *m = &s->device[i].instances;
+		for (int j = 0; j < m->instances; j++)
+			for (int k = 0; k < m->instance[j].computes; k++) {
+				part_uuid(&s->device[i], &m->instance[j], &m->instance[j].compute[k], text);
+				if (!strcmp(text, uuid)) {
+					*handle = &part_handles[i][m->instance[j].id][m->instance[j].compute[k].id];
+					code = OK;
+				}
+			}
 		if (s->device[i].present && !strcmp(s->device[i].uuid, uuid)) {
 			*handle = &handles[i];
 			code = s->device[i].lost ? GPU_IS_LOST : OK;
 		}
+	}
 	free(s);
 	return code;
 }
 
 int nvmlDeviceGetIndex(void *handle, unsigned *index) { ANSWER(handle, *index = (char *)handle - handles); }
-int nvmlDeviceGetName(void *handle, char *name, unsigned length) { ANSWER(handle, code = copy(d->name, name, length)); }
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) { ANSWER(handle, code = copy(d->uuid, uuid, length)); }
+int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
+	if (is_part(handle)) return part_get_name(handle, name, length);
+	ANSWER(handle, code = copy(d->name, name, length));
+}
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
+	if (is_part(handle)) return part_get_uuid(handle, uuid, length);
+	ANSWER(handle, code = copy(d->uuid, uuid, length));
+}
+
 int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { ANSWER(handle, *minor = d->minor); }
 
 // The compute mode of a GPU is not in the state file, which tests write, but in a file beside it.
-static FILE *open_mode(void *handle, const char *how) {
-	const char *path = getenv("KARVE_FAKE_NVML");
-	char name[512];
-	if (!path) return NULL;
-	snprintf(name, sizeof name, "%s.compute-mode.%ld", path, (long)((char *)handle - handles));
-	return fopen(name, how);
-}
+static FILE *open_mode(void *handle, const char *how) { return open_beside("compute-mode", (char *)handle - handles, how); }
 
 int nvmlDeviceGetComputeMode(void *handle, int *mode) {
 	ANSWER(handle, {
@@ -367,6 +460,13 @@ int nvmlDeviceSetComputeMode(void *handle, int mode) {
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *m) {
+	if (is_part(handle)) {
+		int code = part_memory(handle, &m->total, &m->used);
+		m->total *= MIB;
+		m->used *= MIB;
+		m->free = m->total - m->used;
+		return code;
+	}
 	ANSWER(handle, {
 		if (lacks(d, "memory")) code = NOT_SUPPORTED;
 		m->total = d->total * MIB;
@@ -377,6 +477,14 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *m) {
 
 int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *m) {
 	if (m->version != (sizeof *m | 2u << 24)) return ARGUMENT_VERSION_MISMATCH;
+	if (is_part(handle)) {
+		int code = part_memory(handle, &m->total, &m->used);
+		m->total *= MIB;
+		m->used *= MIB;
+		m->reserved = 0;
+		m->free = m->total - m->used;
+		return code;
+	}
 	ANSWER(handle, {
 		if (lacks(d, "memory")) code = NOT_SUPPORTED;
 		m->total = d->total * MIB;
@@ -471,24 +579,28 @@ int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) {
 	});
 }
 
-int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
-	ANSWER(handle, {
-		if (d->mig < 0) code = NOT_SUPPORTED;
-		else *current = *pending = d->mig;
-	});
-}
-
 static u64 process_bytes(struct process *p) { return p->mib < 0 ? NOT_AVAILABLE : (u64)p->mib * MIB; }
+
+// parent returns the GPU of a handle, and in *only the number of its GPU instance, or -1 for a whole GPU.
+static void *parent(void *handle, int *only) {
+	*only = -1;
+	if (!is_part(handle)) return handle;
+	long offset = (char *)handle - &part_handles[0][0][0];
+	*only = offset / MAX_COMPUTE % 64;
+	return &handles[offset / MAX_COMPUTE / 64];
+}
 
 // PROCESSES answers the calls that list processes of a kind: *count is the room on the way in and the number of them on the way out.
 #define PROCESSES(handle, wanted, count, infos, ...) \
-	ANSWER(handle, { \
+	int only; \
+	void *whole = parent(handle, &only); \
+	ANSWER(whole, { \
 		unsigned room = *count, found = 0; \
 		if (lacks(d, "processes")) code = NOT_SUPPORTED; \
 		else { \
 			for (int i = 0; i < d->processes; i++) { \
 				struct process *p = &d->process[i]; \
-				if (strcmp(p->kind, wanted)) continue; \
+				if (strcmp(p->kind, wanted) || (only >= 0 && p->instance != only)) continue; \
 				if (found < room && infos) { __VA_ARGS__; } \
 				found++; \
 			} \
@@ -502,7 +614,7 @@ static int list_v1(void *handle, const char *kind, unsigned *count, struct proce
 }
 
 static int list_v3(void *handle, const char *kind, unsigned *count, struct process_v2 *infos) {
-	PROCESSES(handle, kind, count, infos, (infos[found] = (struct process_v2){p->pid, process_bytes(p), NO_INSTANCE, NO_INSTANCE}));
+	PROCESSES(handle, kind, count, infos, (infos[found] = (struct process_v2){p->pid, process_bytes(p), p->instance, p->compute}));
 }
 
 #define LISTS(name, kind) \
@@ -591,7 +703,7 @@ static int next_event(struct set *set, struct state *s, struct event *e) {
 		int device = s->xid[set->seen].device, xid = s->xid[set->seen].xid;
 		set->seen++;
 		if (device >= MAX_DEVICES || (device >= 0 && !(set->types[device] & EVENT_XID))) continue;
-		*e = (struct event){device < 0 ? NULL : &handles[device], EVENT_XID, xid, NO_INSTANCE, NO_INSTANCE};
+		*e = (struct event){device < 0 ? NULL : &handles[device], EVENT_XID, xid, s->xid[set->seen - 1].instance, s->xid[set->seen - 1].compute};
 		return OK;
 	}
 	for (int i = 0; i < s->count; i++)
@@ -614,3 +726,5 @@ int nvmlEventSetWait_v2(void *handle, struct event *e, unsigned timeout_ms) {
 }
 
 int nvmlEventSetWait(void *handle, struct event *e, unsigned timeout_ms) { return nvmlEventSetWait_v2(handle, e, timeout_ms); }
+
+#include "mig.c"

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/mig"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// migCommand is the argument with which karve-node divides the GPUs of its node as was promised, and ends. It runs before the agent, because the container
+// runtime gives a container those MIG instances that there are when it starts.
+const migCommand = "mig-apply"
+
+// unregistered is the taint of Nodes to which Karpenter has not yet written what was promised.
+const unregistered = "karpenter.sh/unregistered"
+
+// driverRoot is where the driver is mounted in the container if it is not in the root of the host.
+const driverRoot = "/driver-root"
+
+// tryMIGAgain is how often GPUs that could not be divided are looked at again.
+const tryMIGAgain = 10 * time.Second
+
+type migOptions struct {
+	nodeName, stateDir, podResourcesSocket, proc, capabilities, systemd string
+	level                                                               slog.Level
+}
+
+// parseMIG reads the arguments after migCommand.
+func parseMIG(args []string, env func(string) (string, bool), stderr io.Writer) (migOptions, error) {
+	var o migOptions
+	or := func(name, otherwise string) string {
+		if value, ok := env(name); ok && value != "" {
+			return value
+		}
+		return otherwise
+	}
+	set := flag.NewFlagSet("karve-node "+migCommand, flag.ContinueOnError)
+	set.SetOutput(stderr)
+	text := func(p *string, name, variable, otherwise, usage string) {
+		set.StringVar(p, name, or(variable, otherwise), usage+" ["+variable+"]")
+	}
+	text(&o.nodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations say what was promised")
+	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records that the machine was rebooted")
+	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods")
+	text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows what has GPUs open")
+	text(&o.capabilities, "nvidia-caps-dir", "NVIDIA_CAPS_DIR", "/dev/nvidia-caps", "the host's /dev/nvidia-caps, in which the device files of instances are created")
+	text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which is asked to reboot if GPUs need it, once")
+	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
+	if err := set.Parse(args); err != nil {
+		return migOptions{}, err
+	}
+	switch err := o.level.UnmarshalText([]byte(*said)); {
+	case set.NArg() > 0:
+		return migOptions{}, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), migCommand)
+	case err != nil:
+		return migOptions{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
+	case o.nodeName == "":
+		return migOptions{}, errors.New("--node-name is missing")
+	}
+	return o, nil
+}
+
+// migApply divides the GPUs of a node, and says on the Node why it waits.
+type migApply struct {
+	node *nodeapi.Client
+	// divide divides the GPUs. mayReboot says whether it may reboot the machine.
+	divide func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error
+	again  time.Duration
+	// said is the problem that was written last.
+	said mig.Problem
+}
+
+func newMIGApply(o migOptions, node *nodeapi.Client, driver mig.Driver) *migApply {
+	boot, _ := os.ReadFile(bootID) // Without it the machine is not rebooted.
+	machine := mig.Options{
+		StateDir: o.stateDir, Boot: strings.TrimSpace(string(boot)), Proc: o.proc, CapabilitiesDir: o.capabilities, Systemd: o.systemd,
+		Pods: func(ctx context.Context) (map[string]string, error) {
+			return podsByDevice(ctx, plugin.PodResources{Socket: o.podResourcesSocket})
+		},
+	}
+	return &migApply{node: node, again: tryMIGAgain, divide: func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error {
+		machine.MayReboot = mayReboot
+		return mig.NewMachine(driver, machine).Divide(ctx, wanted)
+	}}
+}
+
+// podsByDevice returns a pod that holds each device, by the UUID of the GPU or of the MIG instance.
+func podsByDevice(ctx context.Context, kubelet plugin.PodResources) (map[string]string, error) {
+	holders, err := kubelet.Holders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods := map[string]string{}
+	for _, h := range holders {
+		for _, id := range h.Devices {
+			pods[alloc.UUID(id)] = h.Pod
+		}
+	}
+	return pods, nil
+}
+
+// run returns when nothing is left to do, or when only the agent can do more. Until then it tries again.
+func (a *migApply) run(ctx context.Context) error {
+	for ; ctx.Err() == nil; pause(ctx, a.again) {
+		n, err := a.node.Get(ctx)
+		if err != nil {
+			logr.FromContextOrDiscard(ctx).Info("The Node cannot be read; trying again", "error", err.Error())
+			continue
+		}
+		if a.once(ctx, n) {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// once divides the GPUs as the Node says, and reports whether that is done.
+func (a *migApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
+	log := logr.FromContextOrDiscard(ctx)
+	has := func(key string) bool {
+		return slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool { return t.Key == key })
+	}
+	if has(unregistered) {
+		log.Info("Karpenter has not registered the Node; what was promised is not known yet")
+		return false
+	}
+	wanted, err := nodecontract.ParseMIG(n.Metadata.Annotations[nodecontract.MIGAnnotation])
+	switch {
+	case err != nil:
+		log.Error(err, "The agent says so on the Node")
+		return true
+	case wanted == nodecontract.MIG{}:
+		log.Info("No MIG instances were promised; the GPUs stay as they are")
+		return true
+	case n.Metadata.Labels[nodecontract.MIGConfigLabel] != "":
+		log.Info("NVIDIA's MIG manager divides the GPUs; they stay as they are", "label", nodecontract.MIGConfigLabel, "value", n.Metadata.Labels[nodecontract.MIGConfigLabel])
+		return true
+	}
+	err = a.divide(ctx, wanted, has(nodecontract.ReplicasNotReadyTaint))
+	var problem *mig.Problem
+	switch {
+	case err == nil:
+		log.Info("The GPUs are divided as promised", "profile", wanted.Profile, "instances", wanted.Count)
+		return true
+	case errors.Is(err, mig.ErrHeld):
+		log.Info("The GPUs are not divided as promised, and stay as they are", "reason", err.Error())
+		return true
+	case !errors.As(err, &problem):
+		problem = &mig.Problem{Reason: nodecontract.ReasonRefused, Message: err.Error()}
+	}
+	if *problem != a.said {
+		log.Info("The GPUs are not divided; trying again", "reason", problem.Reason, "message", problem.Message)
+		if err := a.say(ctx, n, problem); err != nil {
+			log.Info("The Node cannot be written; trying again", "error", err.Error())
+			return false
+		}
+		a.said = *problem
+	}
+	return false
+}
+
+// say writes a problem to the Node, as the agent will when it runs.
+func (a *migApply) say(ctx context.Context, n nodeapi.Node, p *mig.Problem) error {
+	last := map[string]health.Condition{}
+	for _, c := range n.Status.Conditions {
+		last[c.Type] = health.Condition(c)
+	}
+	next := map[string]health.Condition{nodecontract.SharingCondition: {Type: nodecontract.SharingCondition, Status: "False", Reason: p.Reason, Message: p.Message}}
+	if err := writeConditions(ctx, a.node, next, last); err != nil {
+		return err
+	}
+	return a.node.Record(ctx, nodeapi.Event{Warning: true, Reason: p.Reason, Message: "The GPUs are not divided: " + p.Message, At: time.Now()})
+}

@@ -1,0 +1,108 @@
+package mig
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Capabilities has the device files with which the driver gives access to MIG instances, one for each GPU instance and each compute instance.
+type Capabilities struct {
+	// Proc is the proc file system.
+	Proc string
+}
+
+// Minors returns the numbers of the device files by what they give access to, for instance "gpu0/gi7/ci0/access".
+func (c Capabilities) Minors() (map[string]int, error) {
+	path := filepath.Join(c.Proc, "driver", "nvidia-caps", "mig-minors")
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	minors := map[string]int{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, number, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		minor, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %q is no number", path, number)
+		}
+		minors[name] = minor
+	}
+	return minors, nil
+}
+
+// Paths returns the device files in /dev of a MIG instance, given the number of the device file of its GPU and the driver's numbers of the instance.
+func (c Capabilities) Paths(gpuMinor, instance, compute int) ([]string, error) {
+	minors, err := c.Minors()
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, name := range names(gpuMinor, instance, compute) {
+		minor, ok := minors[name]
+		if !ok {
+			return nil, fmt.Errorf("the driver has no capability %s", name)
+		}
+		paths = append(paths, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(minor))
+	}
+	return paths, nil
+}
+
+// names are what the device files of an instance give access to.
+func names(gpuMinor, instance, compute int) []string {
+	return []string{fmt.Sprintf("gpu%d/gi%d/access", gpuMinor, instance), fmt.Sprintf("gpu%d/gi%d/ci%d/access", gpuMinor, instance, compute)}
+}
+
+// Create creates the device files of all instances that exist in a directory, the machine's /dev/nvidia-caps, unless they are there. Container runtimes do so
+// too, and device files that are passed by their names have to be there before.
+func (c Capabilities) Create(dir string, mknod func(path string, major, minor int) error) error {
+	minors, err := c.Minors()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // The driver has none.
+	}
+	if err != nil {
+		return err
+	}
+	major, err := c.major()
+	if err != nil {
+		return err
+	}
+	for name, minor := range minors {
+		if _, err := os.Stat(filepath.Join(c.Proc, "driver", "nvidia", "capabilities", migCapability(name))); err != nil {
+			continue // There is a number for each instance that could be.
+		}
+		if err := mknod(filepath.Join(dir, "nvidia-cap"+strconv.Itoa(minor)), major, minor); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// migCapability returns the file of the driver for a name: "gpu0/gi7/access" is gpu0/mig/gi7/access, and "config" is mig/config.
+func migCapability(name string) string {
+	gpu, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		return filepath.Join("mig", name)
+	}
+	return filepath.Join(gpu, "mig", rest)
+}
+
+// major returns the number of the driver of the device files.
+func (c Capabilities) major() (int, error) {
+	data, err := os.ReadFile(filepath.Join(c.Proc, "devices"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if number, ok := strings.CutSuffix(strings.TrimSpace(line), " nvidia-caps"); ok {
+			return strconv.Atoi(number)
+		}
+	}
+	return 0, errors.New("the kernel has no devices nvidia-caps: the driver is not loaded, or is too old for MIG")
+}

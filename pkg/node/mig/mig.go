@@ -1,0 +1,376 @@
+// Package mig divides the GPUs of a machine into MIG instances, as was promised when the machine was launched. It does so before any pod runs, and changes nothing
+// that somebody uses.
+package mig
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
+	profiles "karve.sh/karve/pkg/nodecontract/mig"
+)
+
+// Driver divides GPUs. Package nvml has it.
+type Driver interface {
+	Init() (gpu.Driver, error)
+	Shutdown() error
+	Devices() ([]gpu.Device, error)
+	Usage(uuid string) (gpu.Usage, error)
+	// Geometry returns what a GPU can be divided into, and where instances can be.
+	Geometry(uuid string) (profiles.Geometry, error)
+	// MIGMode returns whether a GPU is divided, and whether it will be after its next reset.
+	MIGMode(uuid string) (now, pending bool, err error)
+	// EnableMIG turns the MIG mode on. It returns gpu.ErrInUse and gpu.ErrResetRequired.
+	EnableMIG(uuid string) error
+	// Parts returns the instances of a GPU.
+	Parts(uuid string) ([]gpu.Part, error)
+	// Create creates an instance with all of its compute, and Destroy removes one.
+	Create(uuid string, at profiles.Placement) error
+	Destroy(uuid string, id int) error
+}
+
+// Machine is a machine whose GPUs are divided.
+type Machine struct {
+	Driver Driver
+	// Pods returns the pods that hold devices of GPUs, by the UUID of the GPU or of the instance.
+	Pods func(ctx context.Context) (map[string]string, error)
+	// Users returns the processes that have device files of the GPUs open, given the numbers of the files.
+	Users func(minors []int) []User
+	// Reset resets GPUs while the driver is closed.
+	Reset func(ctx context.Context, uuids []string) error
+	// Reboot asks the machine to reboot. It is nil if the machine must not be, because pods may run on it.
+	Reboot func(ctx context.Context) error
+	// Note records that the machine is rebooted.
+	Note Note
+	// Files creates the device files of the instances on the machine.
+	Files func() error
+}
+
+// ErrHeld means that pods hold GPUs that are not divided as promised. Nothing is changed.
+var ErrHeld = errors.New("pods hold GPUs")
+
+// Problem is why GPUs are not divided.
+type Problem struct {
+	// Reason is that of the Node's condition nodecontract.SharingCondition.
+	Reason  string
+	Message string
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+func refused(format string, args ...any) error {
+	return &Problem{nodecontract.ReasonRefused, fmt.Sprintf(format, args...)}
+}
+
+func pending(format string, args ...any) error {
+	return &Problem{nodecontract.ReasonMIGModePending, fmt.Sprintf(format, args...)}
+}
+
+// state is a GPU as it is.
+type state struct {
+	gpu.Device
+	geometry    profiles.Geometry
+	on, pending bool // The MIG mode now, and after the next reset.
+	parts       []gpu.Part
+}
+
+func (s *state) name() string { return fmt.Sprintf("GPU %d (%s)", s.Index, s.Product) }
+
+// Divide divides the GPUs as wanted. It returns nil if they are, ErrHeld, or a *Problem.
+func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
+	if _, err := m.Driver.Init(); err != nil {
+		return &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
+	}
+	defer func() { _ = m.Driver.Shutdown() }() // Nobody can handle the error.
+	gpus, err := m.read()
+	if err != nil {
+		return err
+	}
+	if !all(gpus, func(s *state) bool { return s.as(wanted) }) {
+		if err := m.change(ctx, gpus, wanted); err != nil {
+			return err
+		}
+		if err := m.verify(wanted); err != nil {
+			return err
+		}
+		logr.FromContextOrDiscard(ctx).Info("Divided the GPUs", "gpus", len(gpus), "profile", wanted.Profile, "instances", wanted.Count)
+	}
+	m.Note.Clear()
+	if err := m.Files(); err != nil {
+		return refused("the device files of the MIG instances cannot be created: %s", err)
+	}
+	return nil
+}
+
+// read reads the GPUs.
+func (m *Machine) read() ([]*state, error) {
+	devices, err := m.Driver.Devices()
+	if err == nil && len(devices) == 0 {
+		err = errors.New("it lists no GPU")
+	}
+	if err != nil {
+		return nil, &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
+	}
+	gpus := make([]*state, 0, len(devices))
+	for _, d := range devices {
+		s := &state{Device: d}
+		if d.MIGCapable {
+			if err := m.readMIG(s); err != nil {
+				return nil, refused("%s", err)
+			}
+		}
+		gpus = append(gpus, s)
+	}
+	return gpus, nil
+}
+
+func (m *Machine) readMIG(s *state) (err error) {
+	if s.on, s.pending, err = m.Driver.MIGMode(s.UUID); err != nil {
+		return err
+	}
+	if s.geometry, err = m.Driver.Geometry(s.UUID); err != nil {
+		return err
+	}
+	if s.on {
+		s.parts, err = m.Driver.Parts(s.UUID)
+	}
+	return err
+}
+
+func all(gpus []*state, is func(*state) bool) bool {
+	return !slices.ContainsFunc(gpus, func(s *state) bool { return !is(s) })
+}
+
+// as reports whether the GPU is divided as wanted.
+func (s *state) as(wanted nodecontract.MIG) bool {
+	return s.on && int64(len(s.parts)) == wanted.Count && !slices.ContainsFunc(s.parts, func(p gpu.Part) bool { return p.Profile != wanted.Profile || !p.Whole })
+}
+
+// places returns where the wanted instances go, and an error if the GPU cannot be divided so, or if it has instances that nobody planned.
+func (s *state) places(wanted nodecontract.MIG) ([]profiles.Placement, error) {
+	if !s.MIGCapable {
+		return nil, refused("%s cannot be divided into MIG instances", s.name())
+	}
+	places, err := s.geometry.Place(slices.Repeat([]string{wanted.Profile}, int(wanted.Count)))
+	if err != nil {
+		return nil, refused("%s cannot have %d MIG instances %s: %s", s.name(), wanted.Count, wanted.Profile, err)
+	}
+	var foreign []string
+	for _, p := range s.parts {
+		if p.Profile != wanted.Profile {
+			foreign = append(foreign, fmt.Sprintf("%s at memory slice %d", p.Profile, p.Start))
+		}
+	}
+	if len(foreign) > 0 || int64(len(s.parts)) > wanted.Count {
+		return nil, refused("%s has MIG instances that nobody planned (%s), where %d instances %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
+			"and keep off the node what makes them; or replace the node", s.name(), cmp.Or(strings.Join(foreign, ", "), fmt.Sprintf("%d instances %s", len(s.parts), wanted.Profile)),
+			wanted.Count, wanted.Profile, s.Index, s.Index)
+	}
+	return places, nil
+}
+
+// change divides those GPUs that are not divided as wanted, after it has made sure that nobody uses them.
+func (m *Machine) change(ctx context.Context, gpus []*state, wanted nodecontract.MIG) error {
+	gpus = slices.DeleteFunc(slices.Clone(gpus), func(s *state) bool { return s.as(wanted) })
+	places := make([][]profiles.Placement, len(gpus))
+	for i, s := range gpus {
+		var err error
+		if places[i], err = s.places(wanted); err != nil {
+			if held := m.held(ctx, gpus); errors.Is(held, ErrHeld) {
+				return held // The agent says what is wrong, and serves what pods hold.
+			}
+			return err
+		}
+	}
+	if err := m.unused(ctx, gpus); err != nil {
+		return err
+	}
+	if err := m.enable(ctx, gpus); err != nil {
+		return err
+	}
+	for i, s := range gpus {
+		if err := m.divide(s, places[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held returns ErrHeld if pods hold one of the GPUs.
+func (m *Machine) held(ctx context.Context, gpus []*state) error {
+	pods, err := m.Pods(ctx)
+	if err != nil {
+		return pending("the kubelet does not say which pods hold GPUs: %s", err)
+	}
+	for uuid, pod := range pods {
+		for _, s := range gpus {
+			if d, _ := gpu.Find([]gpu.Device{s.Device}, uuid); d != nil {
+				return fmt.Errorf("%w: %s holds %s of %s", ErrHeld, pod, uuid, s.name())
+			}
+		}
+	}
+	return nil
+}
+
+// unused returns an error if a pod holds one of the GPUs, or a process computes on it.
+func (m *Machine) unused(ctx context.Context, gpus []*state) error {
+	if err := m.held(ctx, gpus); err != nil {
+		return err
+	}
+	for _, s := range gpus {
+		u, err := m.Driver.Usage(s.UUID)
+		if err != nil {
+			return pending("%s cannot be read: %s", s.name(), err)
+		}
+		for _, p := range u.Processes {
+			if p.MemoryMiB >= 0 || p.SMPercent != 0 { // Others have ended.
+				return pending("process %d uses %s, which is to be divided: end it", p.PID, s.name())
+			}
+		}
+		for _, user := range m.Users([]int{s.Minor}) {
+			if user.Computes {
+				return pending("%s uses %s, which is to be divided: end it", user, s.name())
+			}
+		}
+	}
+	return nil
+}
+
+// enable turns the MIG mode of the GPUs on. If that needs a reset which fails, the machine is rebooted, once.
+func (m *Machine) enable(ctx context.Context, gpus []*state) error {
+	var reset []*state
+	for _, s := range gpus {
+		if s.on {
+			continue
+		}
+		err := error(nil)
+		if !s.pending {
+			err = m.Driver.EnableMIG(s.UUID)
+		}
+		if err == nil {
+			s.on, s.pending, err = m.Driver.MIGMode(s.UUID)
+		}
+		switch {
+		case errors.Is(err, gpu.ErrInUse):
+			return pending("the driver does not turn MIG on while something has the GPU open: %s%s", err, m.openers(s))
+		case errors.Is(err, gpu.ErrResetRequired) || err == nil && !s.on:
+			reset = append(reset, s)
+		case err != nil:
+			return refused("MIG cannot be turned on: %s", err)
+		}
+	}
+	if len(reset) == 0 {
+		return nil
+	}
+	return m.reset(ctx, reset)
+}
+
+// openers names the processes that have a GPU open, for a message.
+func (m *Machine) openers(s *state) string {
+	var names []string
+	for _, user := range m.Users([]int{s.Minor}) {
+		names = append(names, user.String())
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; open it has " + strings.Join(names, ", ") + ": stop it until the node is ready, as DaemonSets that monitor GPUs"
+}
+
+// reset resets GPUs whose MIG mode is pending.
+func (m *Machine) reset(ctx context.Context, gpus []*state) error {
+	var uuids []string
+	for _, s := range gpus {
+		uuids = append(uuids, s.UUID)
+	}
+	_ = m.Driver.Shutdown() // It is opened again below.
+	failed := m.Reset(ctx, uuids)
+	if _, err := m.Driver.Init(); err != nil {
+		return pending("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
+	}
+	if _, err := m.Driver.Devices(); err != nil {
+		return pending("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
+	}
+	for _, s := range gpus {
+		var err error
+		if s.on, s.pending, err = m.Driver.MIGMode(s.UUID); err != nil {
+			return pending("%s does not answer after a reset: %s", s.name(), err)
+		}
+	}
+	if all(gpus, func(s *state) bool { return s.on }) {
+		return nil
+	}
+	if failed == nil {
+		failed = errors.New("MIG is still off after it")
+	}
+	return m.reboot(ctx, gpus[0], failed)
+}
+
+// divide creates the instances of a GPU. Those that an earlier attempt has left are removed first.
+func (m *Machine) divide(s *state, places []profiles.Placement) error {
+	for _, p := range s.parts {
+		if err := m.Driver.Destroy(s.UUID, p.ID); err != nil {
+			if errors.Is(err, gpu.ErrInUse) {
+				return pending("%s%s", err, m.openers(s))
+			}
+			return refused("%s", err)
+		}
+	}
+	for _, at := range places {
+		if err := m.Driver.Create(s.UUID, at); err != nil {
+			return refused("%s", err)
+		}
+	}
+	return nil
+}
+
+// verify returns an error if the driver does not list the GPUs as wanted, also by the names that containers are given.
+func (m *Machine) verify(wanted nodecontract.MIG) error {
+	gpus, err := m.read()
+	if err != nil {
+		return err
+	}
+	for _, s := range gpus {
+		if err := Check(s.Device, wanted); err != nil {
+			return refused("%s", err)
+		}
+		if !s.as(wanted) {
+			return refused("%s has other MIG instances than were just created", s.name())
+		}
+	}
+	return nil
+}
+
+// Check returns an error if a GPU does not have the promised instances, and no others.
+func Check(d gpu.Device, wanted nodecontract.MIG) error {
+	has := map[string]int{}
+	var kinds []string
+	for _, p := range d.Instances {
+		if has[p.Profile] == 0 {
+			kinds = append(kinds, p.Profile)
+		}
+		has[p.Profile]++
+	}
+	if int64(has[wanted.Profile]) == wanted.Count && len(kinds) == 1 {
+		return nil
+	}
+	var list []string
+	for _, kind := range kinds {
+		list = append(list, fmt.Sprintf("%d instances %s", has[kind], kind))
+	}
+	what := "is not divided"
+	switch {
+	case len(list) > 0:
+		what = "has " + strings.Join(list, ", ")
+	case d.MIG:
+		what = "has no MIG instances, or this container was started before they were made"
+	}
+	return fmt.Errorf("GPU %d (%s) %s, and %d MIG instances %s were promised", d.Index, d.Product, what, wanted.Count, wanted.Profile)
+}

@@ -1,0 +1,54 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/sharing"
+)
+
+// device is a GPU or a MIG instance of one, which pods hold, alone or with others.
+type device struct {
+	gpu.Device
+	// instance is nil for all of the GPU.
+	instance *gpu.Instance
+	// files are the device files of the instance, if they are passed.
+	files []string
+}
+
+func (m *Manager) deviceOf(g sharing.GPU, passFiles bool) (device, error) {
+	d := device{Device: g.Device, instance: g.Instance}
+	if g.Instance == nil || !passFiles {
+		return d, nil
+	}
+	var err error
+	if d.files, err = m.config.Capabilities.Paths(g.Minor, g.Instance.GPUInstance, g.Instance.ComputeInstance); err != nil {
+		return device{}, fmt.Errorf("flags.plugin.passDeviceSpecs: the device files of MIG instance %d:%d are not known: %w", g.Index, g.Instance.Index, err)
+	}
+	return d, nil
+}
+
+// id returns the UUID of the device.
+func (d device) id() string {
+	if d.instance != nil {
+		return d.instance.UUID
+	}
+	return d.UUID
+}
+
+// index returns the index as nvidia-smi and the container runtime write it, for instance "0" and "0:3".
+func (d device) index() string {
+	if d.instance != nil {
+		return fmt.Sprintf("%d:%d", d.Index, d.instance.Index)
+	}
+	return strconv.Itoa(d.Index)
+}
+
+func (d device) compare(other device) int {
+	if order := cmp.Compare(d.Index, other.Index); order != 0 || d.instance == nil || other.instance == nil {
+		return order
+	}
+	return cmp.Compare(d.instance.Index, other.instance.Index)
+}
