@@ -49,19 +49,22 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	f.add(s.RequestsAboveOne != "" && s.RequestsAboveOne != v1alpha1.RequestsAboveOneAllow && s.RequestsAboveOne != v1alpha1.RequestsAboveOneRefuse,
 		"spec.sharing.requestsAboveOne is Allow or Refuse, not %q", s.RequestsAboveOne)
 	f.add(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
+	f.add(s.MIG != nil && s.Strategy != v1alpha1.StrategyMIG, "mig is for strategy MIG: remove it, or use strategy MIG")
 	f.add(s.MPS != nil && s.Strategy != v1alpha1.StrategyMPS, "mps is for strategy MPS: remove it, or use strategy MPS")
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
 		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
 	case v1alpha1.StrategyMPS:
 		f.mps(s)
+	case v1alpha1.StrategyMIG:
+		f.mig(s)
 	case v1alpha1.StrategyNone:
 		f.add(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
 		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
 		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
 		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
 	default:
-		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS or None, not %q", s.Strategy)
+		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS, MIG or None, not %q", s.Strategy)
 	}
 }
 
@@ -78,6 +81,24 @@ func (f *faults) mps(s *v1alpha1.Sharing) {
 		f.add(m.MemoryOvercommitPercent != nil && (*m.MemoryOvercommitPercent < 100 || *m.MemoryOvercommitPercent > 400), "spec.sharing.mps.memoryOvercommitPercent is 100 to 400")
 		f.add(m.ActiveThreadPercent != nil && (*m.ActiveThreadPercent < 1 || *m.ActiveThreadPercent > 100), "spec.sharing.mps.activeThreadPercent is 1 to 100")
 		f.add(m.Users != "" && m.Users != v1alpha1.MPSUsersAny && m.Users != v1alpha1.MPSUsersSingle, "spec.sharing.mps.users is Any or Single, not %q", m.Users)
+	}
+}
+
+func (f *faults) mig(s *v1alpha1.Sharing) {
+	f.add(s.MaxReplicas != nil, "the instances of strategy MIG have equally many replicas: remove maxReplicas, or use strategy TimeSlicing")
+	f.add(len(s.Overrides) > 0, "strategy MIG has a layout for each GPU: remove overrides, or use strategy TimeSlicing")
+	f.add(s.ResourceName != "" && s.MIGNaming() != v1alpha1.MIGNamingSingle,
+		"resources of strategy MIG are named after the profiles of instances: remove resourceName, or set mig.naming to Single")
+	f.add(s.ResourceName == v1alpha1.ResourceGPUShared && s.Replicas == nil, "an instance that one pod has for itself is called nvidia.com/gpu: remove resourceName, or set replicas")
+	f.add(s.MIG == nil, "strategy MIG needs mig.layouts, the instances that GPUs are divided into")
+	if s.MIG == nil {
+		return
+	}
+	f.add(s.MIGNaming() != v1alpha1.MIGNamingMixed && s.MIGNaming() != v1alpha1.MIGNamingSingle, "spec.sharing.mig.naming is Mixed or Single, not %q", s.MIG.Naming)
+	f.add(len(s.MIG.Layouts) == 0 || len(s.MIG.Layouts) > 32, "spec.sharing.mig.layouts has 1 to 32 items")
+	// What a GPU can be divided into is checked as by the controller.
+	if err := s.LayoutsError(); err != nil {
+		f.add(true, "%s", err)
 	}
 }
 

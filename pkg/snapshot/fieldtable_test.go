@@ -64,6 +64,8 @@ var nodePoolFields = []decision{
 	{"spec.weight", "honored", "pkg/snapshot.TestSnapshotTakesWeightAndMinValuesFromPool"},
 }
 
+const ofMIG = "pkg/snapshot.TestInstancesAreBoughtOnTheCheapestMachines"
+
 const ofMPS = "pkg/render.TestClaimSaysHowGPUsAreSharedWithMPS"
 
 const ofStrategy = "pkg/snapshot.TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit"
@@ -85,6 +87,11 @@ var classFields = []decision{
 	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
 	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
+	{path: "spec.sharing.mig.layouts[].gpuMemoryMiB", by: "pkg/snapshot.TestReplicasOfAMachineWithInstances"},
+	{path: "spec.sharing.mig.layouts[].gpuName", by: ofMIG},
+	{path: "spec.sharing.mig.layouts[].profile", by: ofMIG},
+	{path: "spec.sharing.mig.naming=Mixed", by: ofMIG},
+	{path: "spec.sharing.mig.naming=Single", by: "pkg/snapshot.TestReplicasOfAMachineWithInstances"},
 	{path: "spec.sharing.mps.activeThreadPercent", by: ofMPS},
 	{path: "spec.sharing.mps.memoryOvercommitPercent", by: "pkg/snapshot.TestReplicaWithMPSHasItsShareOfMemory"},
 	{path: "spec.sharing.mps.users=Any", by: ofMPS},
@@ -96,6 +103,7 @@ var classFields = []decision{
 	{path: "spec.sharing.requestsAboveOne=Refuse", by: "pkg/snapshot.TestPodThatRequestsRefusedReplicaCountIsBlocked"},
 	{path: "spec.sharing.resourceName=nvidia.com/gpu", by: "pkg/snapshot.TestLimitOfUnrenamedReplicasCountsGPUs"},
 	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
+	{path: "spec.sharing.strategy=MIG", by: ofMIG},
 	{path: "spec.sharing.strategy=MPS", by: ofMPS},
 	{path: "spec.sharing.strategy=None", by: ofStrategy},
 	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},

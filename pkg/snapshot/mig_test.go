@@ -4,12 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
@@ -134,6 +136,81 @@ func TestReplicasOfAMachineWithInstances(t *testing.T) {
 	}
 }
 
+// TestMachinesExposeInstances checks how many instances of each profile the machines of EC2 have: the numbers are those of NVIDIA's mig-parted.
+func TestMachinesExposeInstances(t *testing.T) {
+	t.Parallel()
+	sevenths := func(profiles ...string) map[string]int64 {
+		perGPU := map[string]int64{profiles[0] + "+me": 1}
+		for i, n := range []int64{7, 4, 3, 2, 1, 1} {
+			perGPU[profiles[i]] = n
+		}
+		return perGPU
+	}
+	eighty := sevenths("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
+	hopper := sevenths("1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb")
+	type machine struct {
+		gpu    string
+		gpus   int64
+		perGPU map[string]int64
+	}
+	machines := map[string]machine{
+		"p4d.24xlarge":     {"a100", 8, sevenths("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")},
+		"p4de.24xlarge":    {"a100", 8, eighty},
+		"p5.4xlarge":       {"h100", 1, eighty},
+		"p5.48xlarge":      {"h100", 8, eighty},
+		"p5e.48xlarge":     {"h200", 8, hopper},
+		"p5en.48xlarge":    {"h200", 8, hopper},
+		"p6-b200.48xlarge": {"b200", 8, sevenths("1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb")},
+		"p6-b300.48xlarge": {"b300", 8, sevenths("1g.34gb", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb")},
+	}
+	for name, gpus := range map[string]int64{"g7e.2xlarge": 1, "g7e.4xlarge": 1, "g7e.8xlarge": 1, "g7e.12xlarge": 2, "g7e.24xlarge": 4, "g7e.48xlarge": 8} {
+		machines[name] = machine{"rtx-pro-server-6000", gpus, map[string]int64{"1g.24gb": 4, "2g.48gb": 2, "4g.96gb": 1}}
+	}
+	layouts := map[v1alpha1.MIGLayout]bool{}
+	for _, m := range machines {
+		for profile := range m.perGPU {
+			layouts[layout(m.gpu, profile)] = true
+		}
+	}
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range types {
+		if it.Name == "p5en.48xlarge" { // The built-in catalog does not have p5e, which has the same GPUs.
+			it.Name = "p5e.48xlarge"
+			types = append(types, it)
+		}
+	}
+	seen := map[string]map[string]int64{}
+	for l := range layouts {
+		c := withMIG(t, l)
+		c.UseInstanceTypes(types)
+		c.Pods = []corev1.Pod{Pod("a", asking(mig.Resource(l.Profile)))}
+		view := snapshot.Build(c)
+		for i := range view.Offerings {
+			name, o := view.Offerings[i].Type.Name, view.Snapshot.Offerings[i]
+			if o.Free.Replicas == 0 {
+				continue
+			}
+			if seen[name] == nil {
+				seen[name] = map[string]int64{}
+			}
+			seen[name][l.Profile] = o.Free.Replicas / o.Physical.GPUs
+			if want := machines[name]; o.Physical.GPUs != want.gpus || o.Free.Replicas%o.Physical.GPUs != 0 {
+				t.Errorf("%s with %s: %d GPUs and %d instances", name, l.Profile, o.Physical.GPUs, o.Free.Replicas)
+			}
+		}
+	}
+	want := map[string]map[string]int64{}
+	for name, m := range machines {
+		want[name] = m.perGPU
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("instances of each GPU by machine and profile (-want +got):\n%s", diff)
+	}
+}
+
 func TestInstanceHoldsNoMoreMemoryThanItHas(t *testing.T) {
 	t.Parallel()
 	for memory, want := range map[string]bool{"4Gi": true, "5Gi": false} {
@@ -169,6 +246,26 @@ func TestMachineWithInstancesTakesPodsOfItsProfile(t *testing.T) {
 	for _, name := range plan.Placements[0].Pods {
 		if !strings.Contains(name, "large") {
 			t.Errorf("%s was placed on it", name)
+		}
+	}
+}
+
+func TestPoolWithoutALayoutForItsGPUsSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		types []string
+		words string
+	}{
+		{[]string{"g5.xlarge", "g4dn.xlarge"}, `GPUNodeClass "gpu-shared" divides GPUs into MIG instances, which the GPUs of g4dn.xlarge (or any of 1 others) (t4) cannot be: allow other instance types`},
+		{[]string{"g5.xlarge", "p5.48xlarge"}, `GPUNodeClass "gpu-shared" has no layout for the GPUs of p5.48xlarge (h100 with 81920 MiB): add one to its spec.sharing.mig.layouts`},
+		{[]string{"p4de.24xlarge"}, "has no layout for the GPUs of p4de.24xlarge (a100 with 81920 MiB)"},
+		{[]string{"p4d.24xlarge", "g5.xlarge"}, ""},
+	} {
+		c := withMIG(t, layout("a100", "1g.5gb"))
+		Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, test.types...)(&c.NodePools[0])
+		problems := c.Pools()[0].Problems
+		if test.words == "" && len(problems) > 0 || test.words != "" && (len(problems) != 1 || !strings.Contains(problems[0].Message, test.words)) {
+			t.Errorf("%v: %+v", test.types, problems)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
 // ofOfferings are the labels that differ between the offerings of an instance type.
@@ -29,6 +30,8 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", message}
 	}
 	switch {
+	case len(offered) > 0 && !slices.ContainsFunc(offered, p.divides):
+		return invalid(p.noLayout(offered))
 	case len(offered) > 0:
 		return invalid(fmt.Sprintf("%s is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as %s: loosen them "+
 			"(without a requirement for karpenter.sh/capacity-type only on-demand counts)", some(offered), strings.Join(whereOffered(offered), ", ")))
@@ -50,6 +53,22 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	default:
 		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
 	}
+}
+
+// divides reports whether the pool's GPUNodeClass shares the GPUs of an instance type. That is always so, except with MIG.
+func (p *Pool) divides(it *catalog.InstanceType) bool {
+	return len(p.Class.Spec.Sharing.Shares(it.GPU.Name, it.GPU.MemoryMiB)) > 0
+}
+
+// noLayout says that no layout of the GPUNodeClass is for the GPUs of the instance types.
+func (p *Pool) noLayout(offered []*catalog.InstanceType) string {
+	divisible := slices.DeleteFunc(slices.Clone(offered), func(it *catalog.InstanceType) bool { return len(mig.Models(it.GPU.Name, it.GPU.MemoryMiB)) == 0 })
+	if len(divisible) == 0 {
+		return fmt.Sprintf("GPUNodeClass %q divides GPUs into MIG instances, which the GPUs of %s (%s) cannot be: allow other instance types in spec.template.spec.requirements, "+
+			"or use a GPUNodeClass with another strategy", p.Class.Name, some(offered), offered[0].GPU.Name)
+	}
+	return fmt.Sprintf("GPUNodeClass %q has no layout for the GPUs of %s (%s with %d MiB): add one to its spec.sharing.mig.layouts, or allow other instance types in "+
+		"spec.template.spec.requirements", p.Class.Name, some(divisible), divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
 }
 
 // candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU, those

@@ -34,7 +34,7 @@ const (
 )
 
 // Strategy says how a GPU is shared.
-// +kubebuilder:validation:Enum=TimeSlicing;MPS;None
+// +kubebuilder:validation:Enum=TimeSlicing;MPS;MIG;None
 type Strategy string
 
 const (
@@ -201,13 +201,21 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.overrides) || self.overrides.all(o, o.replicas <= 48)",message="an MPS server has at most 48 clients: lower the replicas of overrides to 48, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MPS' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="strategy MPS limits each replica, and more replicas would not raise the limits of a pod: remove requestsAboveOne, or set it to Refuse"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'MPS' || !has(self.mps)",message="mps is for strategy MPS: remove it, or use strategy MPS"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || has(self.mig)",message="strategy MIG needs mig.layouts, the instances that GPUs are divided into"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'MIG' || !has(self.mig)",message="mig is for strategy MIG: remove it, or use strategy MIG"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.maxReplicas)",message="the instances of strategy MIG have equally many replicas: remove maxReplicas, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.overrides) || size(self.overrides) == 0",message="strategy MIG has a layout for each GPU: remove overrides, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.resourceName) || has(self.mig) && has(self.mig.naming) && self.mig.naming == 'Single'",message="resources of strategy MIG are named after the profiles of instances: remove resourceName, or set mig.naming to Single"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu' || has(self.replicas)",message="an instance that one pod has for itself is called nvidia.com/gpu: remove resourceName, or set replicas"
 type Sharing struct {
 	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
-	// have limits of memory and threads, or None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled). Nodes that were
-	// launched with another strategy are replaced.
+	// have limits of memory and threads, MIG, which divides each GPU into instances that have memory and compute of their own, or None, which gives pods whole
+	// GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled), and MIG needs what divides the GPUs of a node (node.mig.enabled). Nodes that were launched
+	// with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS.
+	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods that take
+	// turns on an instance; without it, each pod has an instance for itself.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
@@ -226,7 +234,7 @@ type Sharing struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
 	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
-	// nvidia.com/gpu.shared with TimeSlicing, nvidia.com/gpu with None.
+	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None. With MIG it is for the naming Single only.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
@@ -237,8 +245,9 @@ type Sharing struct {
 	// mps are the limits of strategy MPS.
 	// +optional
 	MPS *MPSSharing `json:"mps,omitempty"`
-	// MIG says into which instances strategy MIG divides GPUs. Neither is in the schema before the node agent makes instances.
-	MIG *MIGSharing `json:"-"`
+	// mig says into which instances strategy MIG divides GPUs.
+	// +optional
+	MIG *MIGSharing `json:"mig,omitempty"`
 }
 
 // MIGSharing says into which instances GPUs are divided. GPUs without a layout are not launched.

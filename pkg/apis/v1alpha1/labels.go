@@ -72,7 +72,7 @@ const (
 	CanaryTaintKey = Group + "/canary"
 	// ReplicasNotReadyTaintKey is the startup taint (NoSchedule) of every machine that Karve launches. The controller takes it
 	// off when the Node's allocatable holds the promised replicas.
-	ReplicasNotReadyTaintKey = Group + "/replicas-not-ready"
+	ReplicasNotReadyTaintKey = nodecontract.ReplicasNotReadyTaint
 	// SurplusTaintKey is the taint (PreferNoSchedule) on a Node that the cheapest layout has no use for: new pods go to others where they can, so that it runs
 	// empty by itself. Written by the controller, and taken off when the layout changes.
 	SurplusTaintKey = Group + "/surplus"

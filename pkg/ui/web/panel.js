@@ -121,7 +121,7 @@ export class Panel {
           ["Agent", agent(node.agent)], ["Leaves", when(answer?.goes ?? node.leavesAt)],
         ]),
         section("GPUs", node.gpus.map((gpu, i) => h("div", { class: "gpu-line" },
-          h("div", { class: "line" }, h("span", {}, `GPU ${gpu.index}`, gpu.product && h("span", { class: "muted" }, " " + gpu.product)),
+          h("div", { class: "line" }, h("span", {}, gpu.profile ? `MIG ${gpu.index}:${gpu.instance} ${gpu.profile}` : `GPU ${gpu.index}`, gpu.product && h("span", { class: "muted" }, " " + gpu.product)),
             h("span", { class: "muted" }, gpu.healthy === false ? badge("out of service", "bad") : gpu.cordoned ? badge("cordoned", "busy") : memory(gpu))),
           this.#map.strip(drawn.gpus[i]))), drawn.gpus.some((gpu) => gpu.assumed) && h("p", { class: "muted note" },
           node.gpus.length > 1 ? "No agent reports which GPU a pod is on: pods are drawn as the agent would spread them." : "No agent reports on this node.")),
