@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet/cgroup"
@@ -299,6 +300,9 @@ func (n *Node) PodResourcesSocket() string { return n.path("kubelet/pod-resource
 
 // Client returns a client with administrator permissions.
 func (n *Node) Client() kubernetes.Interface { return n.client }
+
+// RESTConfig returns how to reach the API server as an administrator.
+func (n *Node) RESTConfig() *rest.Config { return n.cluster.RESTConfig() }
 
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 

@@ -89,6 +89,8 @@ const (
 	labelTeam = "example.com/team"
 	// taintTeam keeps pods off the machines of some pools, in addition to the taint of all pools.
 	taintTeam = "example.com/team"
+	// a100 is the GPU of all machines of scenarios with MIG instances.
+	a100 = "a100"
 	// fpga is a resource that only foreign machines have.
 	fpga = "example.com/fpga"
 )
@@ -131,6 +133,9 @@ func (d *draw) instanceTypes() {
 				})
 			}
 		}
+		if d.has(instances) {
+			it.GPU.Name, it.GPU.MemoryMiB = a100, 40960
+		}
 		d.s.InstanceTypes = append(d.s.InstanceTypes, it)
 	}
 }
@@ -140,6 +145,9 @@ func (d *draw) pools() {
 		class := snapshottest.Class(fmt.Sprintf("class-%d", i), int32(one(d, 2, 3, 4, 10)))
 		if d.chance(0.1) {
 			class.Spec.Sharing.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse
+		}
+		if d.has(instances) && d.chance(0.7) {
+			d.divides(&class.Spec.Sharing)
 		}
 		d.s.GPUNodeClasses = append(d.s.GPUNodeClasses, class)
 	}
@@ -170,6 +178,20 @@ func (d *draw) pools() {
 			InstanceType: t.Name, Zone: one(d, "*", t.Offerings[0].Zone), CapacityType: "*", Failures: 1,
 			NotBefore: metav1.NewTime(snapshottest.Now.Add(time.Minute)),
 		})
+	}
+}
+
+// divides makes the strategy MIG.
+func (d *draw) divides(s *v1alpha1.Sharing) {
+	*s = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{}}
+	for _, profile := range some(d, "1g.5gb", "2g.10gb", "3g.20gb") {
+		s.MIG.Layouts = append(s.MIG.Layouts, v1alpha1.MIGLayout{GPUName: a100, Profile: profile})
+	}
+	switch d.IntN(4) {
+	case 0:
+		s.Replicas = new(int32(2))
+	case 1: // As replicas that are time-sliced.
+		s.MIG.Naming, s.MIG.Layouts, s.Replicas = v1alpha1.MIGNamingSingle, s.MIG.Layouts[:1], new(int32(2))
 	}
 }
 

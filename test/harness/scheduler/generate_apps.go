@@ -34,17 +34,18 @@ const (
 	gpuMemory    feature = "GPU memory"
 	priorities   feature = "priority"
 	choices      feature = "minValues"
+	instances    feature = "MIG instances"
 )
 
 var features = []feature{
-	selectors, nodeAffinity, spread, together, apart, hostPorts, volumes, extended, containers, gpuMemory, priorities, choices,
+	selectors, nodeAffinity, spread, together, apart, hostPorts, volumes, extended, containers, gpuMemory, priorities, choices, instances,
 }
 
 // app draws the running and pending pods of a workload.
 func (d *draw) app(name string) {
 	template := snapshottest.Pod(name, snapshottest.Asking(
 		"cpu", one(d, "100m", "100m", "500m", "500m", "1300m", "1900m", "3700m"), "memory", one(d, "256Mi", "256Mi", "1Gi", "1Gi", "5Gi", "14Gi"),
-		v1alpha1.ResourceGPUShared, one(d, "1", "1", "1", "1", "2", "3"),
+		d.gpuResource(), one(d, "1", "1", "1", "1", "2", "3"),
 	))
 	template.Namespace = one(d, d.s.Namespaces...).Name
 	template.Labels = map[string]string{"app": name, "tier": one(d, "web", "db"), "pod-template-hash": "new"}
@@ -72,6 +73,14 @@ func (d *draw) app(name string) {
 		admitted(pod)
 		d.s.Pods = append(d.s.Pods, *pod)
 	}
+}
+
+// gpuResource draws a resource that one of the classes has.
+func (d *draw) gpuResource() string {
+	if !d.has(instances) {
+		return v1alpha1.ResourceGPUShared
+	}
+	return one(d, one(d, d.s.GPUNodeClasses...).Spec.Sharing.Resources()...)
 }
 
 // run binds the pod to a node that has room for it, if there is one. It ignores rules about other pods, because a running pod may be older than a rule.

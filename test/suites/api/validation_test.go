@@ -157,9 +157,71 @@ var pairs = []struct {
 		reject:  withMPS(edits{"spec.sharing.mps.users": "None"}),
 		message: `supported values: "Any", "Single"`,
 	},
+	{
+		rule:   "spec.sharing rule: strategy MIG needs mig.layouts, the instances that GPUs are divided into",
+		accept: withMIG(nil),
+		reject: edits{"spec.sharing.strategy": "MIG"},
+	},
+	{
+		rule:   "spec.sharing rule: mig is for strategy MIG: remove it, or use strategy MIG",
+		accept: withMIG(edits{"spec.sharing.replicas": nil}),
+		reject: withMIG(edits{"spec.sharing.strategy": "TimeSlicing"}),
+	},
+	{
+		rule:   "spec.sharing rule: the instances of strategy MIG have equally many replicas: remove maxReplicas, or use strategy TimeSlicing",
+		accept: withMIG(edits{"spec.sharing.replicas": 2}),
+		reject: withMIG(edits{"spec.sharing.replicas": 2, "spec.sharing.maxReplicas": 4}),
+	},
+	{
+		rule:   "spec.sharing rule: strategy MIG has a layout for each GPU: remove overrides, or use strategy TimeSlicing",
+		accept: withMIG(edits{"spec.sharing.overrides": []any{}}),
+		reject: withMIG(edits{"spec.sharing.overrides": overrides(edits{"gpuName": "a100"})}),
+	},
+	{
+		rule:   "spec.sharing rule: resources of strategy MIG are named after the profiles of instances: remove resourceName, or set mig.naming to Single",
+		accept: withMIG(edits{"spec.sharing.mig.naming": "Single", "spec.sharing.resourceName": "nvidia.com/gpu"}),
+		reject: withMIG(edits{"spec.sharing.resourceName": "nvidia.com/gpu"}),
+	},
+	{
+		rule:   "spec.sharing rule: an instance that one pod has for itself is called nvidia.com/gpu: remove resourceName, or set replicas",
+		accept: withMIG(edits{"spec.sharing.mig.naming": "Single", "spec.sharing.resourceName": "nvidia.com/gpu.shared", "spec.sharing.replicas": 2}),
+		reject: withMIG(edits{"spec.sharing.mig.naming": "Single", "spec.sharing.resourceName": "nvidia.com/gpu.shared", "spec.sharing.replicas": nil}),
+	},
+	{rule: "spec.sharing.mig.naming enum", accept: withMIG(edits{"spec.sharing.mig.naming": "Mixed"}), reject: withMIG(edits{"spec.sharing.mig.naming": "Both"}), message: `supported values: "Mixed", "Single"`},
+	{rule: "spec.sharing.mig.layouts required", reject: withMIG(edits{"spec.sharing.mig.layouts": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts minItems", accept: withMIG(nil), reject: withMIG(edits{"spec.sharing.mig.layouts": []any{}}), message: "should have at least 1 items"},
+	{
+		rule:    "spec.sharing.mig.layouts maxItems",
+		accept:  withMIG(edits{"spec.sharing.mig.layouts": layouts(make([]edits, 32)...)}),
+		reject:  withMIG(edits{"spec.sharing.mig.layouts": layouts(make([]edits, 33)...)}),
+		message: "must have at most 32 items",
+	},
+	{rule: "spec.sharing.mig.layouts[].gpuName required", reject: withLayout(edits{"gpuName": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].gpuName minLength", accept: withLayout(edits{"gpuName": "a"}), reject: withLayout(edits{"gpuName": ""}), message: "should be at least 1 chars long"},
+	{
+		rule:    "spec.sharing.mig.layouts[].gpuName maxLength",
+		accept:  withLayout(edits{"gpuName": strings.Repeat("a", 63)}),
+		reject:  withLayout(edits{"gpuName": strings.Repeat("a", 64)}),
+		message: "may not be more than 63",
+	},
+	{rule: "spec.sharing.mig.layouts[].gpuMemoryMiB minimum", accept: withLayout(edits{"gpuMemoryMiB": 1}), reject: withLayout(edits{"gpuMemoryMiB": 0}), message: "greater than or equal to 1"},
+	{
+		rule:    "spec.sharing.mig.layouts[].gpuMemoryMiB maximum",
+		accept:  withLayout(edits{"gpuMemoryMiB": 16777216}),
+		reject:  withLayout(edits{"gpuMemoryMiB": 16777217}),
+		message: "less than or equal to 16777216",
+	},
+	{rule: "spec.sharing.mig.layouts[].profile required", reject: withLayout(edits{"profile": nil}), message: "Required value"},
+	{
+		rule:    "spec.sharing.mig.layouts[].profile maxLength",
+		accept:  withLayout(edits{"profile": "1g.5gb+" + strings.Repeat("a", 25)}),
+		reject:  withLayout(edits{"profile": "1g.5gb+" + strings.Repeat("a", 26)}),
+		message: "may not be more than 32",
+	},
+	{rule: "spec.sharing.mig.layouts[].profile pattern", accept: withLayout(edits{"profile": "1g.24gb+me.all"}), reject: withLayout(edits{"profile": "1c.2g.10gb"}), message: "should match"},
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
-	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "MIG"}, message: `supported values: "TimeSlicing", "MPS", "None"`},
-	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "None"`},
+	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "DRA"}, message: `supported values: "TimeSlicing", "MPS", "MIG", "None"`},
+	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "MIG", "None"`},
 	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},
 	{rule: "spec.sharing.replicas maximum", accept: edits{"spec.sharing.replicas": 128}, reject: edits{"spec.sharing.replicas": 129}, message: "less than or equal to 128"},
 	{
@@ -593,6 +655,26 @@ func withMPS(more edits) edits {
 	e := edits{"spec.sharing.strategy": "MPS", "spec.sharing.mps": map[string]any{}}
 	maps.Copy(e, more)
 	return e
+}
+
+// withMIG returns changes that make the strategy MIG, with one layout.
+func withMIG(more edits) edits {
+	e := edits{"spec.sharing.strategy": "MIG", "spec.sharing.mig": map[string]any{"layouts": layouts(nil)}}
+	maps.Copy(e, more)
+	return e
+}
+
+// withLayout returns changes that make the strategy MIG, with a changed layout.
+func withLayout(change edits) edits {
+	return withMIG(edits{"spec.sharing.mig": map[string]any{"layouts": layouts(change)}})
+}
+
+func layouts(changes ...edits) []any {
+	out := make([]any, 0, len(changes))
+	for _, change := range changes {
+		out = append(out, with(map[string]any{"gpuName": "a100", "profile": "1g.5gb"}, change))
+	}
+	return out
 }
 
 func whole(change edits) edits {

@@ -41,6 +41,8 @@ type recipe struct {
 var recipes = []recipe{
 	{folder: "two-pools", pool: "shared", deployment: "test-gpu-shared", pods: 12, machines: 2, price: 2 * 526_000, stays: "test-gpu"},
 	{folder: "configmap", pool: "g4-shared", deployment: "lab", pods: 4, machines: 2, price: 2 * 526_000},
+	{folder: "mig", pool: "mig-shared", deployment: "classify", pods: 40, machines: 1, price: 21_957_642},
+	{folder: "mig-manager", pool: "operator-shared", deployment: "notebooks", pods: 40, machines: 1, price: 21_957_642},
 	{folder: "mps", pool: "mps-shared", deployment: "serve", pods: 11, machines: 2, price: 2 * 526_000},
 	{folder: "nodeoverlay", pool: "gpu-shared", deployment: "inference", pods: 11, machines: 2, price: 2 * 526_000},
 }

@@ -82,6 +82,14 @@ var asks = []struct {
 	{"a GPU and nothing else", func(spec *corev1.PodSpec) bool {
 		return spec.Affinity == nil && spec.NodeSelector == nil && spec.TopologySpreadConstraints == nil && spec.Volumes == nil
 	}},
+	{"a MIG instance", func(spec *corev1.PodSpec) bool {
+		for name := range spec.Containers[0].Resources.Requests {
+			if strings.HasPrefix(string(name), "nvidia.com/mig-") {
+				return true
+			}
+		}
+		return false
+	}},
 	{"a node selector", func(spec *corev1.PodSpec) bool { return len(spec.NodeSelector) > 0 }},
 	{"required node affinity", func(spec *corev1.PodSpec) bool {
 		a := spec.Affinity

@@ -4,6 +4,7 @@ package gpus
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
@@ -67,6 +71,8 @@ type Machine struct {
 
 	mu    sync.Mutex
 	state nvmltest.State
+	// account are the variables with which programs find the API server.
+	account []string
 }
 
 // New adds GPUs to a node, with a configuration that does not share them.
@@ -121,7 +127,7 @@ func (m *Machine) Start(p Plugin) (*kubelet.Process, error) {
 }
 
 func (m *Machine) environment() []string {
-	return []string{"LD_LIBRARY_PATH=" + m.library, nvmltest.Env + "=" + m.stateFile(), "MPS_DIR=" + m.MPSDir()}
+	return append([]string{"LD_LIBRARY_PATH=" + m.library, nvmltest.Env + "=" + m.stateFile(), "MPS_DIR=" + m.MPSDir()}, m.account...)
 }
 
 func (m *Machine) stateFile() string { return filepath.Join(m.Node.Dir(), "gpus") }
@@ -156,6 +162,59 @@ func (m *Machine) StartMPS(ctx context.Context, p Plugin) (*kubelet.Process, err
 		return nil, fmt.Errorf("installing the fake MPS daemon: %w", err)
 	}
 	return m.Node.Run(kubelet.Program{Name: "mps-daemon", Path: p.Path, Args: []string{"mps-daemon"}, Env: append(m.environment(), "PATH="+bin+":"+os.Getenv("PATH"))})
+}
+
+// InCluster lets programs that start later talk to the API server, as in a pod whose service account may do everything.
+func (m *Machine) InCluster(ctx context.Context) error {
+	const name = "karve-node"
+	clients, config := m.Node.Client(), m.Node.RESTConfig()
+	if _, err := clients.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making a service account: %w", err)
+	}
+	if _, err := clients.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: name}},
+	}, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making a service account: %w", err)
+	}
+	token, err := clients.CoreV1().ServiceAccounts(metav1.NamespaceDefault).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("making a token: %w", err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		return fmt.Errorf("reading the address of the API server: %w", err)
+	}
+	dir := filepath.Join(m.Node.Dir(), "service-account")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("writing the service account: %w", err)
+	}
+	for file, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": config.CAData} {
+		if err := replace(filepath.Join(dir, file), content); err != nil {
+			return err
+		}
+	}
+	m.account = []string{
+		"KUBERNETES_SERVICE_HOST=" + server.Hostname(), "KUBERNETES_SERVICE_PORT=" + server.Port(), "SERVICE_ACCOUNT_DIR=" + dir, "NODE_NAME=" + m.Node.Name(),
+	}
+	return nil
+}
+
+// StartMIG starts the program that divides the GPUs. It needs InCluster.
+func (m *Machine) StartMIG(p Plugin) (*kubelet.Process, error) {
+	return m.Node.Run(kubelet.Program{
+		Name: "mig-apply", Path: p.Path, Args: []string{"mig-apply", "--state-dir=" + filepath.Join(m.Node.Dir(), "state"), "--nvidia-caps-dir=" + filepath.Join(m.Node.Dir(), "nvidia-caps"), "--systemd-socket=none"},
+		Env: m.environment(),
+	})
+}
+
+// Instances returns the MIG instances of a GPU, as the file of the fake driver.
+func (m *Machine) Instances(index int) string {
+	content, err := os.ReadFile(nvmltest.MIGFile(m.stateFile(), index))
+	if err != nil {
+		return ""
+	}
+	return string(content)
 }
 
 // Reload tells a plugin to reload its configuration, if it does not do so by itself.
