@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	sigsyaml "sigs.k8s.io/yaml"
-
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
@@ -42,6 +40,10 @@ func scraping(t *testing.T, port int, controller string, agents ...string) *serv
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%s, %s]
 scrape_configs:
+- job_name: opencost
+  honor_labels: true
+  static_configs:
+  - {targets: [%s]}
 - job_name: karve
   honor_labels: true
   static_configs:
@@ -49,11 +51,11 @@ scrape_configs:
 - job_name: karve-node
   honor_labels: true
   static_configs:
-%s`, filepath.Join(root(t), rulesFile), openCostRules(t), controller, targets.String()), port)
+%s`, filepath.Join(root(t), rulesFile), openCostRules(t), openCost(t), controller, targets.String()), port)
 	s.eventually("all are scraped", func() error {
 		up, err := s.query("up == 1")
-		if err == nil && len(up) != 1+len(agents) {
-			err = fmt.Errorf("%d of %d are up", len(up), 1+len(agents))
+		if err == nil && len(up) != 2+len(agents) {
+			err = fmt.Errorf("%d of %d are up", len(up), 2+len(agents))
 		}
 		return err
 	})
@@ -86,7 +88,7 @@ func TestPanelsAndAlertsHaveAnswers(t *testing.T) {
 		}
 	}
 	s.rulesAreEvaluated()
-	t.Run("OpenCost", s.openCostCountsReplicas)
+	t.Run("OpenCost", s.openCostPricesReplicas)
 	t.Run("KEDA", s.kedaScalesByWhatPodsUse)
 	s.plot(readDashboards(t))
 }
@@ -234,39 +236,6 @@ func (s *server) wellNamed(where, expr string) []string {
 		}
 	}
 	return metrics
-}
-
-// openCostRules writes the rules of the example for OpenCost as Prometheus reads them, and returns the file.
-func openCostRules(t *testing.T) string {
-	t.Helper()
-	var rule struct {
-		Spec struct{ Groups []map[string]any }
-	}
-	if err := sigsyaml.Unmarshal(must[[]byte](t)(os.ReadFile(filepath.Join(root(t), "examples/integrations/opencost.yaml"))), &rule); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "opencost.yaml")
-	if err := os.WriteFile(file, must[[]byte](t)(sigsyaml.Marshal(map[string]any{"groups": rule.Spec.Groups})), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// openCostCountsReplicas asks what OpenCost asks for the GPUs that containers request. A container with one of ten replicas requests a tenth of a GPU.
-func (s *server) openCostCountsReplicas(t *testing.T) {
-	const query = `avg(avg_over_time(kube_pod_container_resource_requests{resource="nvidia_com_gpu", container!="",container!="POD", node!="", }[5s])) by (container, pod, namespace, node, cluster_id)`
-	s.eventually("OpenCost has answers", func() error {
-		answer, err := s.query(query)
-		if err != nil || len(answer) != 3 {
-			return fmt.Errorf("OpenCost finds %d containers, want 3: %v", len(answer), err) //nolint:errorlint // It may be nil.
-		}
-		for _, container := range answer {
-			if got := number(container.Value); math.Abs(got-0.1) > 1e-9 || container.Metric["namespace"] != "default" || !strings.HasPrefix(container.Metric["pod"], "train-") || container.Metric["node"] == "" {
-				return fmt.Errorf("OpenCost finds that %v requests %v GPUs, want a tenth", container.Metric, got)
-			}
-		}
-		return nil
-	})
 }
 
 func number(value [2]any) float64 {
