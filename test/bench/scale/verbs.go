@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/builder"
+	"karve.sh/karve/test/harness/karve"
 )
 
 // Columns of the commands of kubectl-karve: the median of their wall clock times.
@@ -106,6 +107,23 @@ func (m *measurement) commands(ctx context.Context) error {
 		m.log("kubectl karve %s: %.2f s, with %.2f s of CPU time of its own; load average %s", strings.Join(v.args, " "), took.Seconds(), cores[verbRuns/2].Seconds(), load())
 	}
 	return nil
+}
+
+// Commands measures the commands of kubectl-karve alone, on a cluster without a controller. Before the cluster stops, it calls then with its kubeconfig.
+func Commands(ctx context.Context, size Size, then func(kubeconfig string), log func(string, ...any)) (f Figures, err error) {
+	f = Figures{Of: Karve(karve.Options{}).Name, Values: map[Column]float64{}, Reasons: map[Column]string{}}
+	w, err := NewWorld(ctx, size, Karve(karve.Options{}).Class, log)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, w.Stop()) }()
+	if err := w.Burst(ctx, size.late(), late); err != nil {
+		return f, err
+	}
+	m := &measurement{World: w, figures: &f}
+	err = m.commands(ctx)
+	then(w.Kubeconfig())
+	return f, err
 }
 
 // aWaitingPod returns one of the pods that have waited for the shortest time, or nil.

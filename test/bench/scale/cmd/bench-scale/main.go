@@ -24,12 +24,20 @@ import (
 func main() {
 	only := flag.String("run", "", "measure only the sizes and programs, such as 100/1000/karve, that match this regular expression")
 	costs := flag.Bool("costs", false, "measure only what one object of each sort costs Karve")
+	verbs := flag.Bool("verbs", false, "measure only the commands of kubectl karve, on clusters without a controller")
+	keep := flag.Bool("keep", false, "with -verbs, keep each cluster until an interrupt, and print the path of its kubeconfig")
 	out := flag.String("o", "../_output/bench-scale.json", "where to write the figures")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard()) // The watches log lost connections, which are expected here.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *only, *out, *costs); err != nil {
+	var err error
+	if *verbs {
+		err = commands(ctx, *only, *keep)
+	} else {
+		err = run(ctx, *only, *out, *costs)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -93,6 +101,31 @@ func run(ctx context.Context, only, out string, costs bool) error {
 	}
 	scale.Print(os.Stdout, rows)
 	return ctx.Err()
+}
+
+// commands measures the commands on the sizes that match.
+func commands(ctx context.Context, only string, keep bool) error {
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	if _, err := scale.BuildPlugin(ctx); err != nil {
+		return err
+	}
+	for _, size := range scale.Sizes {
+		if !wanted.MatchString(size.String()) {
+			continue
+		}
+		if _, err := scale.Commands(ctx, size, func(kubeconfig string) {
+			if keep {
+				fmt.Printf("export KUBECONFIG=%s\n", kubeconfig)
+				<-ctx.Done()
+			}
+		}, func(format string, args ...any) { fmt.Printf("%s: %s\n", size, fmt.Sprintf(format, args...)) }); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // matches reports whether a program is to be measured at a size.
