@@ -9,6 +9,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.18.30
 	github.com/aws/aws-sdk-go-v2/service/ec2 v1.311.0
 	github.com/aws/aws-sdk-go-v2/service/pricing v1.42.9
+	github.com/aws/aws-sdk-go-v2/service/servicequotas v1.36.0
 	github.com/aws/aws-sdk-go-v2/service/ssm v1.69.5
 	github.com/aws/karpenter-provider-aws v1.14.1
 	github.com/aws/smithy-go v1.27.3

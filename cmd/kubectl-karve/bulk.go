@@ -1,10 +1,15 @@
 package main
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
@@ -80,32 +85,20 @@ type decoded[T any] interface {
 }
 
 // each calls a function with every object of a resource of Kubernetes itself, without the fields that are omitted. It skips those of which wanted returns false for
-// the encoded object, if wanted is not nil. It decodes a page while the next one is read.
+// the encoded object, if wanted is not nil. It decodes some objects while the next ones are read.
 func each[T any, P decoded[T]](ctx context.Context, api rest.Interface, resource string, without omitted, wanted func(message []byte) bool, f func(P)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	pages, failed := make(chan [][]byte, 1), make(chan error, 1)
+	batches, failed := make(chan *batch, inFlight), make(chan error, 1)
 	go func() {
-		defer close(pages)
-		for next := ""; ; {
-			items, more, err := page(ctx, api, resource, next)
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case pages <- items:
-			case <-ctx.Done():
-				return
-			}
-			if next = more; next == "" {
-				return
-			}
+		defer close(batches)
+		if err := readPages(ctx, api, resource, batches); err != nil {
+			failed <- err
 		}
 	}()
 	var buffer []byte
-	for items := range pages {
-		for _, message := range items {
+	for b := range batches {
+		for _, message := range b.messages {
 			if wanted != nil && !wanted(message) {
 				continue
 			}
@@ -119,6 +112,7 @@ func each[T any, P decoded[T]](ctx context.Context, api rest.Interface, resource
 			}
 			f(object)
 		}
+		unused.Put(b)
 	}
 	select {
 	case err := <-failed:
@@ -128,66 +122,180 @@ func each[T any, P decoded[T]](ctx context.Context, api rest.Interface, resource
 	}
 }
 
-// protobufMagic begins all answers in protobuf.
-var protobufMagic = []byte("k8s\x00")
+const (
+	// batchBytes is the size of a batch of encoded objects, unless one is larger, and inFlight how many batches may wait to be decoded.
+	batchBytes, inFlight = 256 << 10, 4
+	// maxMessage is more than any object has: etcd stores at most 1.5 MiB.
+	maxMessage = 16 << 20
+)
 
-// page reads a page of a list. It returns the encoded objects, and the token of the next page, which is empty after the last one.
-func page(ctx context.Context, api rest.Interface, resource, token string) (items [][]byte, next string, err error) {
-	result := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{Limit: perPage, Continue: token}, scheme.ParameterCodec).Do(ctx)
-	if err := result.Error(); err != nil { // It knows what the API server says of the error.
-		return nil, "", err
-	}
-	body, err := result.Raw()
-	if err != nil {
-		return nil, "", err
-	}
-	envelope, ok := bytes.CutPrefix(body, protobufMagic)
-	if !ok {
-		return nil, "", errors.New("the API server does not answer in protobuf")
-	}
-	const raw, listMeta, item = 2, 1, 2 // of runtime.Unknown, and of a list
-	err = eachField(envelope, func(number protowire.Number, list []byte) error {
-		if number != raw {
+// batch has encoded objects, in its memory. A large cluster has hundreds of megabytes of them, and to clear that much new memory takes longer than to decode what is
+// needed, so batches are used again.
+type batch struct {
+	memory   []byte
+	messages [][]byte
+}
+
+var unused = sync.Pool{New: func() any { return &batch{memory: make([]byte, 0, batchBytes)} }}
+
+// emptyBatch returns a batch with room for a message.
+func emptyBatch(size int) *batch {
+	b, _ := unused.Get().(*batch)
+	b.memory, b.messages = slices.Grow(b.memory[:0], size), b.messages[:0]
+	return b
+}
+
+// readPages sends the encoded objects of a list.
+func readPages(ctx context.Context, api rest.Interface, resource string, batches chan<- *batch) error {
+	for next := ""; ; {
+		page, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{Limit: perPage, Continue: next}, scheme.ParameterCodec).Stream(ctx)
+		if err != nil { // It knows what the API server says of the error.
+			return err
+		}
+		next, err = readPage(ctx, page, batches)
+		_ = page.Close() // It was only read.
+		if err != nil {
+			return fmt.Errorf("decoding %s: %w", resource, err)
+		}
+		if next == "" {
 			return nil
 		}
-		return eachField(list, func(number protowire.Number, value []byte) error {
+	}
+}
+
+// protobufMagic begins all answers in protobuf.
+const protobufMagic = "k8s\x00"
+
+// readPage sends the encoded objects of a page. It returns the token of the next page, which is empty after the last one.
+func readPage(ctx context.Context, page io.Reader, batches chan<- *batch) (next string, err error) {
+	in := bufio.NewReaderSize(page, 64<<10)
+	if start, err := in.Peek(len(protobufMagic)); err != nil || string(start) != protobufMagic {
+		return "", errors.New("the API server does not answer in protobuf")
+	}
+	_, _ = in.Discard(len(protobufMagic)) // They are in the buffer.
+	const raw, listMeta, item = 2, 1, 2   // of runtime.Unknown, and of a list
+	b := emptyBatch(0)
+	envelope := fields{in: in, left: math.MaxInt64}
+	for {
+		number, size, err := envelope.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		if number != raw {
+			if err := discard(in, size); err != nil {
+				return "", err
+			}
+			continue
+		}
+		for list := (fields{in: in, left: size, nested: true}); ; {
+			number, size, err := list.next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return "", err
+			}
+			if len(b.memory)+int(size) > cap(b.memory) {
+				if err := b.send(ctx, batches); err != nil {
+					return "", err
+				}
+				b = emptyBatch(int(size))
+			}
+			message := b.memory[len(b.memory) : len(b.memory)+int(size)]
+			if _, err := io.ReadFull(in, message); err != nil {
+				return "", io.ErrUnexpectedEOF
+			}
 			switch number { //nolint:exhaustive // The other fields are dropped.
 			case item:
-				items = append(items, value)
+				b.memory, b.messages = b.memory[:len(b.memory)+int(size)], append(b.messages, message)
 			case listMeta:
 				var m metav1.ListMeta
-				if err := m.Unmarshal(value); err != nil {
-					return err
+				if err := m.Unmarshal(message); err != nil {
+					return "", err
 				}
 				next = m.Continue
 			}
-			return nil
-		})
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("decoding %s: %w", resource, err)
+		}
 	}
-	return items, next, nil
+	return next, b.send(ctx, batches)
 }
 
-// eachField calls a function with the fields of a message that are bytes.
-func eachField(message []byte, f func(number protowire.Number, value []byte) error) error {
-	for len(message) > 0 {
-		number, kind, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return protowire.ParseError(tag)
+func (b *batch) send(ctx context.Context, batches chan<- *batch) error {
+	select {
+	case batches <- b:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fields reads a message field by field.
+type fields struct {
+	in *bufio.Reader
+	// left is how many bytes are left of the message. One that is not nested ends where the reader does.
+	left   int64
+	nested bool
+}
+
+// next returns the number and the size of the next field that is bytes. The caller must read them. At the end of the message it returns io.EOF.
+func (r *fields) next() (number protowire.Number, size int64, err error) {
+	for {
+		before := r.left
+		tag, err := binary.ReadUvarint(r)
+		switch {
+		case errors.Is(err, io.EOF) && before == r.left && (!r.nested || r.left == 0):
+			return 0, 0, io.EOF
+		case err != nil:
+			return 0, 0, io.ErrUnexpectedEOF
 		}
-		n := protowire.ConsumeFieldValue(number, kind, message[tag:])
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[tag:])
-			if err := f(number, value); err != nil {
-				return err
+		number, kind := protowire.DecodeTag(tag)
+		skip := int64(0)
+		switch kind { //nolint:exhaustive // The API has no groups.
+		case protowire.VarintType, protowire.BytesType:
+			value, err := binary.ReadUvarint(r)
+			if err != nil {
+				return 0, 0, io.ErrUnexpectedEOF
 			}
+			if kind == protowire.VarintType {
+				continue
+			}
+			if r.nested && (value > maxMessage || int64(value) > r.left) || value > math.MaxInt64/2 {
+				return 0, 0, fmt.Errorf("field %d has %d bytes", number, value)
+			}
+			r.left -= int64(value)
+			return number, int64(value), nil
+		case protowire.Fixed32Type:
+			skip = 4
+		case protowire.Fixed64Type:
+			skip = 8
+		default:
+			return 0, 0, fmt.Errorf("field %d is of type %d", number, kind)
 		}
-		message = message[tag+n:]
+		if err := discard(r.in, skip); err != nil {
+			return 0, 0, err
+		}
+		r.left -= skip
+	}
+}
+
+// ReadByte reads a byte of the message.
+func (r *fields) ReadByte() (byte, error) {
+	if r.left <= 0 {
+		return 0, io.EOF
+	}
+	c, err := r.in.ReadByte()
+	if err == nil {
+		r.left--
+	}
+	return c, err
+}
+
+func discard(in *bufio.Reader, size int64) error {
+	if _, err := io.CopyN(io.Discard, in, size); err != nil {
+		return io.ErrUnexpectedEOF
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -134,6 +137,71 @@ func FuzzOmittedFields(f *testing.F) {
 		}
 		if again, err := ofPods.from(nil, less); err != nil || !bytes.Equal(again, less) {
 			t.Errorf("%x becomes %x, and that becomes %x: %v", message, less, again, err)
+		}
+	})
+}
+
+// pagesOf returns the objects of a page.
+func pagesOf(page []byte) (messages [][]byte, next string, err error) {
+	batches := make(chan *batch)
+	go func() {
+		defer close(batches)
+		next, err = readPage(context.Background(), bytes.NewReader(page), batches)
+	}()
+	for b := range batches {
+		for _, m := range b.messages {
+			messages = append(messages, bytes.Clone(m))
+		}
+		unused.Put(b)
+	}
+	return messages, next, err
+}
+
+func TestAPageHasTheObjectsOfTheList(t *testing.T) {
+	t.Parallel()
+	large := snapshottest.Pod("large")
+	large.Annotations = map[string]string{"text": strings.Repeat("x", 3*batchBytes)}
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: append(snapshottest.Large(200).Pods, large)}
+	var page bytes.Buffer
+	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(list, &page); err != nil {
+		t.Fatal(err)
+	}
+	messages, next, err := pagesOf(page.Bytes())
+	if err != nil || next != "more" || len(messages) != len(list.Items) {
+		t.Fatalf("%d of %d objects, %q, %v", len(messages), len(list.Items), next, err)
+	}
+	for i, message := range messages {
+		want, err := list.Items[i].Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(message, want) {
+			t.Fatalf("object %d is %.300q, want %.300q", i, message, want)
+		}
+	}
+	for _, cut := range []int{4, 5, 100, page.Len() / 2, page.Len() - 1000} {
+		if messages, next, err := pagesOf(page.Bytes()[:cut]); cut > 4 && err == nil {
+			t.Errorf("of %d bytes: %d objects, %q", cut, len(messages), next)
+		}
+	}
+}
+
+func FuzzPages(f *testing.F) {
+	for _, items := range [][]corev1.Pod{nil, snapshottest.Large(2).Pods} {
+		var page bytes.Buffer
+		if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(&corev1.PodList{Items: items}, &page); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(page.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, page []byte) {
+		messages, _, _ := pagesOf(page)
+		size := 0
+		for _, m := range messages {
+			size += len(m)
+		}
+		if size > len(page) {
+			t.Errorf("a page of %d bytes has objects of %d", len(page), size)
 		}
 	})
 }

@@ -14,8 +14,9 @@ import (
 
 // doctorOptions are the flags of the doctor command.
 type doctorOptions struct {
-	output output
-	kube   *genericclioptions.ConfigFlags
+	namespace string
+	output    output
+	kube      *genericclioptions.ConfigFlags
 }
 
 const doctorLong = `Check the installation: versions, CRDs, rights of the controller, settings that must match Karpenter's, NodePools and classes, quotas
@@ -31,6 +32,7 @@ func doctorCommand(ctx context.Context, s streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	o.output.addFlag(cmd.Flags(), "the same as without")
+	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -44,11 +46,11 @@ func (o *doctorOptions) run(ctx context.Context, s streams) error {
 	if err := o.output.validate(); err != nil {
 		return err
 	}
-	live, err := connect(o.kube, "")
+	live, err := reach(o.kube, "")
 	if err != nil {
 		return err
 	}
-	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(live.facts(ctx))...)}
+	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(live.facts(ctx, o.namespace))...)}
 	var out bytes.Buffer
 	if o.output.isData() {
 		err = o.output.data(&out, &d)

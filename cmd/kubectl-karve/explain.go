@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,11 +105,15 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return err
 	}
+	var settings explain.Settings
+	var more []string
+	var reading sync.WaitGroup
+	reading.Go(func() { settings, more = live.settings(ctx) })
 	cluster, notes, err := o.read(ctx, live)
 	if err != nil {
 		return err
 	}
-	settings, more := live.settings(ctx)
+	reading.Wait()
 	notes = append(notes, more...)
 	a, err := explained(explain.New(cluster, settings), kind, namespace, name)
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,25 +29,34 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/config"
 	"karve.sh/karve/pkg/apis/crds"
-	"karve.sh/karve/pkg/catalog/builtin"
-	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/doctor"
 )
 
 const nameLabel = "app.kubernetes.io/name"
 
 // facts reads what the checks need. What cannot be read is noted.
-func (c connection) facts(ctx context.Context) *doctor.Facts {
+func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	r := factReader{connection: c, facts: &doctor.Facts{CLI: released(buildVersion())}}
-	r.version()
-	r.programs(ctx)
-	r.crds(ctx)
-	r.rights(ctx)
-	r.monitors(ctx)
-	r.cluster(ctx)
+	var group sync.WaitGroup
+	group.Go(r.version)
+	group.Go(func() { r.crds(ctx) })
+	group.Go(func() { r.cluster(ctx, namespace) })
+	group.Go(func() { r.resourceQuotas(ctx) })
+	group.Go(func() {
+		r.programs(ctx)
+		r.rights(ctx)
+		r.monitors(ctx)
+	})
+	group.Wait()
+	slices.SortFunc(r.facts.Unread, func(a, b doctor.Unread) int { return strings.Compare(a.What, b.What) })
 	return r.facts
 }
 
@@ -56,14 +65,18 @@ type factReader struct {
 	connection
 
 	facts *doctor.Facts
-	// account is the user name of the controller's service account, and "" if it is not known. namespace is that of the controller.
-	account, namespace string
+	// mu guards facts.Unread. Each of the other facts has one reader.
+	mu sync.Mutex
+	// user is the user name of the controller's service account, and "" if it is not known. namespace is that of the controller.
+	user, namespace string
 	// controller has the labels of the controller's pods, and agent those of the agents' pods.
 	controller, agent labels.Set
 }
 
 // missed notes that something could not be read.
 func (r *factReader) missed(what, right string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.facts.Unread = append(r.facts.Unread, doctor.Unread{What: what, Why: cmp.Or(missingRights(err), strings.ReplaceAll(err.Error(), "\n", " ")), Right: right})
 }
 
@@ -89,7 +102,7 @@ func (r *factReader) programs(ctx context.Context) {
 			d := &found[i]
 			r.facts.Controllers = append(r.facts.Controllers, deploymentOf(d))
 			r.namespace, r.controller = d.Namespace, d.Spec.Template.Labels
-			r.account = fmt.Sprintf("system:serviceaccount:%s:%s", d.Namespace, d.Spec.Template.Spec.ServiceAccountName)
+			r.user = fmt.Sprintf("system:serviceaccount:%s:%s", d.Namespace, d.Spec.Template.Spec.ServiceAccountName)
 		}
 	}
 	var deployments appsv1.DeploymentList
@@ -170,28 +183,41 @@ func buildVersion() string {
 	return "unknown"
 }
 
-// crds reads the CustomResourceDefinitions, and compares Karve's with those of this program.
+// neededKinds are the kinds that Karve needs, by the names of their CustomResourceDefinitions.
+var neededKinds = map[string]schema.GroupKind{
+	"gpunodeclasses.karve.sh": {Group: v1alpha1.Group, Kind: v1alpha1.Kind}, "gpuimagerollouts.karve.sh": {Group: v1alpha1.Group, Kind: imageRolloutKind},
+	"nodepools.karpenter.sh": {Group: karpapis.Group, Kind: "NodePool"}, "nodeclaims.karpenter.sh": {Group: karpapis.Group, Kind: "NodeClaim"},
+}
+
+// crds looks which kinds are served, and compares Karve's CustomResourceDefinitions with those of this program.
 func (r *factReader) crds(ctx context.Context) {
-	found := map[string]doctor.CRD{}
-	for _, name := range []string{"gpunodeclasses.karve.sh", "gpuimagerollouts.karve.sh", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"} {
-		crd := &unstructured.Unstructured{}
-		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-		switch err := r.Get(ctx, client.ObjectKey{Name: name}, crd); {
-		case apierrors.IsNotFound(err):
-			continue
-		case err != nil:
-			r.missed("CustomResourceDefinitions", "get customresourcedefinitions.apiextensions.k8s.io", err)
-			return
+	r.facts.CRDs = map[string]doctor.CRD{}
+	for _, name := range slices.Sorted(maps.Keys(neededKinds)) {
+		mappings, err := r.RESTMapper().RESTMappings(neededKinds[name])
+		if err != nil {
+			continue // It is not served.
 		}
 		here := doctor.CRD{}
-		schemas := schemasOf(crd.Object)
-		here.Served = slices.Sorted(maps.Keys(schemas))
-		if own, err := ownCRD(name); err == nil {
-			here.Differs = !reflect.DeepEqual(schemasOf(own), schemas)
+		for _, m := range mappings {
+			here.Served = append(here.Served, m.GroupVersionKind.Version)
 		}
-		found[name] = here
+		r.facts.CRDs[name] = here
 	}
-	r.facts.CRDs = found
+	for _, name := range slices.Sorted(maps.Keys(r.facts.CRDs)) {
+		own, err := ownCRD(name)
+		if err != nil {
+			continue // It is not Karve's.
+		}
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		if err := r.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			r.missed("the fields of CustomResourceDefinitions", "get customresourcedefinitions.apiextensions.k8s.io", err)
+			return
+		}
+		here := r.facts.CRDs[name]
+		here.Differs = !reflect.DeepEqual(schemasOf(own), schemasOf(crd.Object))
+		r.facts.CRDs[name] = here
+	}
 }
 
 // schemasOf returns the schemas of the served versions of a CustomResourceDefinition.
@@ -229,6 +255,9 @@ func ownCRD(name string) (map[string]any, error) {
 // roleFiles has the files of roles by the flag of the controller that turns their feature on. Those of the flag "" are always needed.
 var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "metrics-secure": "secure-metrics"}
 
+// reviews is how many rights are asked for at the same time.
+const reviews = 32
+
 // rights asks for each right of the controller whether its service account has it.
 func (r *factReader) rights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
@@ -247,8 +276,13 @@ func (r *factReader) rights(ctx context.Context) {
 	}
 	denied, errs := make([]bool, len(all)), make([]error, len(all))
 	var group sync.WaitGroup
+	turns := make(chan struct{}, reviews)
 	for i := range all {
-		group.Go(func() { denied[i], errs[i] = r.denied(ctx, all[i]) })
+		turns <- struct{}{}
+		group.Go(func() {
+			denied[i], errs[i] = r.denied(ctx, all[i])
+			<-turns
+		})
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -293,7 +327,7 @@ func (r *factReader) rightsIn(name string) ([]doctor.Right, error) {
 func (r *factReader) denied(ctx context.Context, right doctor.Right) (bool, error) {
 	resource, sub, _ := strings.Cut(right.Resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: r.account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.namespace, "system:authenticated"},
+		User: r.user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.namespace, "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: right.Group, Resource: resource, Subresource: sub, Verb: right.Verb, Namespace: right.Namespace, Name: right.Name},
 	}}
 	err := r.Create(ctx, review)
@@ -345,11 +379,36 @@ func monitors(o *unstructured.Unstructured, set labels.Set) bool {
 	return err == nil && selects.Matches(set)
 }
 
-// cluster reads what the controller reads. The instance types make no difference to the checks.
-func (r *factReader) cluster(ctx context.Context) {
-	types, err := builtin.InstanceTypes()
+// account takes the quotas of the cloud's account.
+func (r *factReader) account(quotas published.Quotas) {
+	r.facts.Quotas = quotas.Quotas
+	if quotas.Problem != "" {
+		r.missed("the quotas of the AWS account", "servicequotas:GetServiceQuota, for the controller: examples/iam/README.md", errors.New(quotas.Problem))
+	}
+}
+
+func (r *factReader) resourceQuotas(ctx context.Context) {
+	var list corev1.ResourceQuotaList
+	if err := r.List(ctx, &list); err != nil {
+		r.missed("ResourceQuotas", "list resourcequotas in all namespaces", err)
+		return
+	}
+	r.facts.ResourceQuotas = list.Items
+}
+
+// cluster reads what the controller reads.
+func (r *factReader) cluster(ctx context.Context, namespace string) {
+	missing, err := r.missing()
+	if missing != "" {
+		return // It is a finding about a CustomResourceDefinition.
+	}
 	if err == nil {
-		r.facts.Cluster, err = r.connection.cluster(ctx, cloud.SameForAll(types))
+		lists := r.readAhead(ctx)
+		var m machines
+		if m, err = r.machines(ctx, namespace, time.Now()); err == nil {
+			r.account(m.quotas)
+			r.facts.Cluster, err = r.connection.cluster(ctx, lists, m)
+		}
 	}
 	if err != nil {
 		r.missed("NodePools, nodes and pods", "list them, and what docs/plan.md names, in all namespaces", err)

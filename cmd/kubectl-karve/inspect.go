@@ -17,9 +17,10 @@ import (
 
 // inspectOptions are the flags of the inspect command.
 type inspectOptions struct {
-	detail bool
-	output output
-	kube   *genericclioptions.ConfigFlags
+	namespace string
+	detail    bool
+	output    output
+	kube      *genericclioptions.ConfigFlags
 }
 
 const inspectLong = `Show the nodes with shared GPUs: what each GPU has, what pods hold of it and what the nodes cost. Which pod is on which GPU is what
@@ -44,7 +45,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			seen, err := c.overview(ctx)
+			seen, err := c.overview(ctx, o.namespace)
 			if err != nil {
 				return err
 			}
@@ -56,6 +57,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&o.detail, "detail", "d", false, "list the containers that hold replicas of each GPU")
 	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs")
+	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -42,31 +45,25 @@ type connection struct {
 	config *rest.Config
 	// core reads pods and nodes in protobuf.
 	core rest.Interface
+	// overlays reports whether the cluster serves NodeOverlays.
+	overlays bool
 }
 
 // connect returns a client of the cluster that the flags select. instead says in errors what to do without a cluster, such as ", or name manifests with -f".
 func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, error) {
-	config, err := flags.ToRESTConfig()
+	c, err := reach(flags, instead)
 	if err != nil {
-		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
+		return c, err
 	}
-	config.QPS, config.Burst = 50, 100
-	scheme, err := gather.Scheme()
-	if err != nil {
-		return connection{}, err
+	missing, err := c.missing()
+	if err == nil && missing != "" {
+		err = errors.New(missing + instead)
 	}
-	shared, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
-	}
-	c, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: shared})
-	if err != nil {
-		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
-	}
-	core, err := apiutil.RESTClientForGVK(corev1.SchemeGroupVersion.WithKind("Pod"), false, false, config, serializer.NewCodecFactory(scheme), shared)
-	if err != nil {
-		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
-	}
+	return c, err
+}
+
+// missing says which kind that all commands need is not served and what to do, and is "" if all are.
+func (c connection) missing() (string, error) {
 	for _, needed := range []struct {
 		kind schema.GroupKind
 		how  string
@@ -76,24 +73,59 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 	} {
 		served, err := serves(c.RESTMapper(), needed.kind)
 		if err != nil {
-			return connection{}, unreachable(config, err, instead)
+			return "", err
 		}
 		if !served {
-			return connection{}, fmt.Errorf("the cluster has no kind %s: %s%s", needed.kind, needed.how, instead)
+			return fmt.Sprintf("the cluster has no kind %s: %s", needed.kind, needed.how), nil
 		}
 	}
-	return connection{c, config, core}, nil
+	return "", nil
 }
 
-// cluster reads the cluster as the controller does.
-func (c connection) cluster(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
-	overlays, err := serves(c.RESTMapper(), schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
+// reach returns a client of the cluster that the flags select, which may have neither Karpenter nor Karve.
+func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, error) {
+	config, err := flags.ToRESTConfig()
 	if err != nil {
+		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
+	}
+	config.QPS = -1 // The API server limits what each user asks for.
+	scheme, err := gather.Scheme()
+	if err != nil {
+		return connection{}, err
+	}
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	asked, err := discovery.NewDiscoveryClientForConfigAndClient(config, shared)
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(asked)
+	if err != nil {
+		return connection{}, unreachable(config, err, instead)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	c, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: shared, Mapper: mapper})
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	core, err := apiutil.RESTClientForGVK(corev1.SchemeGroupVersion.WithKind("Pod"), false, false, config, serializer.NewCodecFactory(scheme), shared)
+	if err != nil {
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	overlays, err := serves(mapper, schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
+	return connection{c, config, core, overlays}, err
+}
+
+// cluster makes a cluster of what was read ahead, as the controller does.
+func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Catalog) (*snapshot.Cluster, error) {
+	if err := lists.wait(); err != nil {
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: bulk{c.Client, c.core}, Live: c, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
+		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

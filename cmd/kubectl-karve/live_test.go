@@ -160,8 +160,8 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := published.ConfigMap("karve", encoded, "v1", now.Add(-90*time.Minute))
-	corrupt := published.ConfigMap("karve", encoded[:40], "v1", now)
+	there := published.ConfigMap("karve", encoded, published.Quotas{}, "v1", now.Add(-90*time.Minute))
+	corrupt := published.ConfigMap("karve", encoded[:40], published.Quotas{}, "v1", now)
 	failure := func(reason metav1.StatusReason) *metav1.Status {
 		return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason}
 	}

@@ -18,6 +18,8 @@ type machines struct {
 	cloud.Catalog
 	// builtin reports whether they are the built-in ones.
 	builtin bool
+	// quotas are those of the cloud's account.
+	quotas published.Quotas
 	// note says for users where they come from, or why they are the built-in ones.
 	note string
 }
@@ -29,16 +31,17 @@ func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
 
 // machines returns the instance types that the controller in a namespace has published, and the built-in ones if they cannot be read.
 func (c connection) machines(ctx context.Context, namespace string, now time.Time) (machines, error) {
-	listed, at, missing, err := published.Find(ctx, c, namespace)
+	found, err := published.Find(ctx, c, namespace)
 	if err != nil {
 		return machines{}, err
 	}
-	if missing == "" {
-		return machines{Catalog: listed, note: fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", duration.HumanDuration(now.Sub(at)))}, nil
+	if found.Missing == "" {
+		note := fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", duration.HumanDuration(now.Sub(found.At)))
+		return machines{Catalog: found.Catalog, quotas: found.Quotas, note: note}, nil
 	}
 	types, err := builtin.InstanceTypes()
 	return machines{
-		Catalog: cloud.SameForAll(types), builtin: true,
-		note: fmt.Sprintf("%s, so zones and prices are those of %s; --instance-types takes your own", missing, builtinRegion),
+		Catalog: cloud.SameForAll(types), builtin: true, quotas: found.Quotas,
+		note: fmt.Sprintf("%s, so zones and prices are those of %s; --instance-types takes your own", found.Missing, builtinRegion),
 	}, err
 }

@@ -23,9 +23,10 @@ const (
 
 // nodesOptions are the flags of the nodes command.
 type nodesOptions struct {
-	watch  bool
-	output output
-	kube   *genericclioptions.ConfigFlags
+	namespace string
+	watch     bool
+	output    output
+	kube      *genericclioptions.ConfigFlags
 }
 
 const nodesLong = `Watch the nodes with shared GPUs: how many of their replicas pods hold, what they cost, and what happens to them. Keys: q quits, s sorts by
@@ -45,7 +46,7 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 				return err
 			}
 			read := func(ctx context.Context) (*overview.Overview, error) {
-				seen, err := c.overview(ctx)
+				seen, err := c.overview(ctx, o.namespace)
 				return seen.Overview, err
 			}
 			out, in := terminal(s.out), terminal(s.in)
@@ -57,6 +58,7 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "keep watching, on a terminal")
 	o.output.addFlag(cmd.Flags(), "zone and NodeClaim")
+	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }

@@ -243,11 +243,14 @@ func (o *planOptions) machines(ctx context.Context, live connection) (machines, 
 
 // read reads a cluster, and returns notes on its instance types.
 func (o *planOptions) read(ctx context.Context, live connection) (*snapshot.Cluster, []string, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lists := live.readAhead(ctx)
 	m, err := o.machines(ctx, live)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := live.cluster(ctx, m)
+	c, err := live.cluster(ctx, lists, m)
 	if err != nil {
 		return nil, nil, err
 	}

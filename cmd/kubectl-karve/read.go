@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/quote"
@@ -25,18 +26,20 @@ type seen struct {
 	*overview.Overview
 	// agents are the pods of the node agents, by the name of their Node.
 	agents map[string]*corev1.Pod
-	// cluster has what was read, without pods that request no GPUs. It has instance types if those that are built in have the prices of its nodes.
+	// cluster has what was read, without pods that request no GPUs. It has the instance types that the controller in a namespace has published, or those that are built in
+	// if they have the prices of its nodes.
 	cluster *snapshot.Cluster
 }
 
-// overview reads what an overview shows. It lists five kinds at once, and keeps only the pods that matter.
-func (c connection) overview(ctx context.Context) (seen, error) {
+// overview reads what an overview shows. It lists five kinds at once, and keeps only the pods that matter. The controller is in a namespace.
+func (c connection) overview(ctx context.Context, namespace string) (seen, error) {
 	var (
 		nodePools karpv1.NodePoolList
 		classes   v1alpha1.GPUNodeClassList
 		claims    karpv1.NodeClaimList
 		nodes     corev1.NodeList
 		pods      []corev1.Pod
+		told      published.Found
 	)
 	agents := map[string]*corev1.Pod{}
 	lists := []struct {
@@ -64,6 +67,12 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 			errs[len(lists)] = fmt.Errorf("listing Pods: %w", err)
 		}
 	})
+	group.Go(func() {
+		var err error
+		if told, err = published.Find(ctx, c, namespace); err != nil {
+			told.Catalog = nil // The lists tell what is wrong with the API server.
+		}
+	})
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return seen{}, err
@@ -71,7 +80,7 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 	cluster := &snapshot.Cluster{
 		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items, Pods: pods,
 	}
-	if err := price(cluster); err != nil {
+	if err := price(cluster, told.Catalog); err != nil {
 		return seen{}, err
 	}
 	return seen{overview.Build(cluster), agents, cluster}, nil
@@ -82,8 +91,16 @@ func concerns(message []byte) bool {
 	return bytes.Contains(message, []byte(nodecontract.NVIDIAPrefix)) || bytes.Contains(message, []byte(agentName))
 }
 
-// price gives a cluster in the region of the built-in instance types their prices, for machines that were launched as another offering than planned.
-func price(c *snapshot.Cluster) error {
+// price gives a cluster instance types with prices: those that the controller published, or those that are built in if the nodes are in their region. They tell the
+// prices of machines that were launched as another offering than planned.
+func price(c *snapshot.Cluster, told published.Catalog) error {
+	if told != nil {
+		c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+		for ref, listing := range told {
+			c.NodeClasses[ref] = snapshot.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes}
+		}
+		return nil
+	}
 	for i := range c.Nodes {
 		if c.Nodes[i].Labels[corev1.LabelTopologyRegion] != builtinRegion {
 			return nil

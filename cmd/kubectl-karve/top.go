@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"karve.sh/karve/pkg/overview"
@@ -33,9 +32,10 @@ const (
 
 // topOptions are the flags of the top commands.
 type topOptions struct {
-	sortBy string
-	output output
-	kube   *genericclioptions.ConfigFlags
+	namespace string
+	sortBy    string
+	output    output
+	kube      *genericclioptions.ConfigFlags
 }
 
 const topLong = `Show how much of the GPUs is used: SM time and device memory, beside what pods hold, state and cost. The numbers are the metrics of the
@@ -64,7 +64,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			if err != nil {
 				return err
 			}
-			seen, err := c.overview(ctx)
+			seen, err := c.overview(ctx, o.namespace)
 			if err != nil {
 				return err
 			}
@@ -75,6 +75,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 	}
 	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "the largest first: mem (used device memory), sm (SM time), idle (what is paid for and not used) or price; by name without it")
 	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
+	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -238,12 +239,6 @@ type trouble struct {
 // measure asks the agents of the nodes that have pods, or of all nodes that have started.
 func (c connection) measure(ctx context.Context, seen seen, all bool) (map[string]overview.Measured, trouble) {
 	var t trouble
-	config := rest.CopyConfig(c.config)
-	config.QPS = -1 // The number of requests at the same time is limited instead.
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, trouble{first: err}
-	}
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	measured, turns := map[string]overview.Measured{}, make(chan struct{}, scrapes)
@@ -261,7 +256,7 @@ func (c connection) measure(ctx context.Context, seen seen, all bool) (map[strin
 		turns <- struct{}{}
 		group.Go(func() {
 			defer func() { <-turns }()
-			m, err := scrape(ctx, clients.CoreV1().RESTClient(), agent)
+			m, err := scrape(ctx, c.core, agent)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"karve.sh/karve/pkg/catalog"
 )
 
 // Provider describes a cloud. Fields are empty for features that the cloud does not have.
@@ -34,6 +36,10 @@ type Provider struct {
 	ZoneLabels []string
 	// Quota returns the group of an instance type whose machines share a quota of the cloud.
 	Quota func(instanceType string) string
+	// Quotas are the quotas of vCPUs by group and capacity type, without the limits, which are those of an account.
+	Quotas []catalog.Quota
+	// SpotLabels are labels of spot machines that Karpenter did not launch.
+	SpotLabels map[string]string
 	// Interrupted is the reason of the events with which the cloud's provider reports that a spot machine will be interrupted.
 	Interrupted string
 	// Errors are texts in the cloud's messages that say why a launch was refused.

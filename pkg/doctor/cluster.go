@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/nodecontract"
@@ -77,24 +76,6 @@ func catalogStale(f *Facts) []Finding {
 	return all
 }
 
-// quotasExceeded is for refused offerings that name a quota of the account.
-func quotasExceeded(f *Facts) []Finding {
-	var all []Finding
-	for _, class := range f.classes() {
-		for _, r := range class.Status.RefusedOfferings {
-			code := map[string]string{v1alpha1.RefusalVCPULimit: "L-DB2E81BA", v1alpha1.RefusalSpotQuota: "L-3819A6DF"}[r.Reason]
-			if code == "" {
-				continue
-			}
-			all = append(all, Finding{
-				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account may have no more vCPUs like those of %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures),
-				fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value VCPUS (G and VT instances; other families have other codes)", code),
-			})
-		}
-	}
-	return all
-}
-
 // poolNotReady is for NodePools that the controller cannot use, by their conditions: those know the instance types of the region.
 func poolNotReady(f *Facts) []Finding {
 	var all []Finding
@@ -132,32 +113,6 @@ func poolsUnhealthy(f *Facts) []Finding {
 	for _, p := range f.pools() {
 		if c := poolFailed(p.NodePool, v1alpha1.ConditionNodesHealthy); c != nil {
 			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, "no unhealthy node is replaced: " + message(c.Reason, c.Message), "kubectl delete nodeclaim, for each node that will not come back"})
-		}
-	}
-	return all
-}
-
-// nearPercent is how much of a limit is used when doctor warns.
-const nearPercent = 90
-
-func limitsNear(f *Facts) []Finding {
-	if f.Cluster == nil {
-		return nil
-	}
-	machines := f.Cluster.Machines()
-	var all []Finding
-	for _, p := range f.pools() {
-		used := snapshot.Hardware(slices.DeleteFunc(slices.Clone(machines), func(m snapshot.Machine) bool { return m.Pool() != p.NodePool.Name }))
-		for _, l := range p.Limits() {
-			limit, ok := p.NodePool.Spec.Limits[l.Name]
-			uses := l.Quantity(*l.Of(&used))
-			if !ok || limit.Sign() <= 0 || 100*amount.Milli(uses) < nearPercent*amount.Milli(limit) {
-				continue
-			}
-			all = append(all, Finding{
-				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("%s of its limit of %s %s is used", uses.String(), limit.String(), l.Name),
-				fmt.Sprintf("kubectl patch nodepool %s --type=merge -p '{\"spec\":{\"limits\":{\"%s\":\"MORE\"}}}'", p.NodePool.Name, l.Name),
-			})
 		}
 	}
 	return all

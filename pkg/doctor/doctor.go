@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -49,7 +51,12 @@ type Facts struct {
 	Denied []Right
 	// Monitors are kinds of the Prometheus Operator.
 	Monitors Monitors
-	Cluster  *snapshot.Cluster
+	// Cluster has the instance types of the controller if they can be read.
+	Cluster *snapshot.Cluster
+	// Quotas are the limits of the cloud's account on vCPUs. They are nil if they are not known.
+	Quotas []catalog.Quota
+	// ResourceQuotas are those of all namespaces.
+	ResourceQuotas []corev1.ResourceQuota
 	// AgentsOn has the names of the Nodes on which a pod of the agent is ready. It is nil if that is not known.
 	AgentsOn map[string]bool
 	Unread   []Unread
@@ -134,8 +141,8 @@ type Unread struct {
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
 	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
-	settingsDiffer, nodeRepair, classNotReady, catalogStale, quotasExceeded, poolNotReady, poolStopped, poolsUnhealthy, limitsNear, agentMissing, agentStoodBack,
-	gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
+	settingsDiffer, nodeRepair, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, limitsNear, resourceQuotasNear,
+	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
 }
 
 // Check returns all findings, the worst first.

@@ -9,10 +9,12 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -107,6 +109,35 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 				f.Cluster.GPUNodeClasses[0].Status.RefusedOfferings = []v1alpha1.RefusedOffering{{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "spot", Reason: v1alpha1.RefusalSpotQuota, Failures: 2}}
 			}, Warning, "GPUNodeClass gpu-shared", "SpotQuotaExceeded, refused 2 times", "L-3819A6DF",
 		},
+		"a quota that is nearly used up": {
+			func(f *Facts) {
+				f.Quotas = []catalog.Quota{{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA", VCPUs: 7}}
+			}, Warning, "quota L-DB2E81BA",
+			"the nodes of this cluster use 4 of the 7 vCPUs of G and VT instances (on-demand) that the account may run, and the smallest machine of NodePool gpu-shared has 4",
+			"--quota-code L-DB2E81BA --desired-value 14",
+		},
+		"a quota of which 90 % are used": {
+			func(f *Facts) {
+				f.Quotas = []catalog.Quota{{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA", VCPUs: 100}}
+				f.Cluster.Nodes = append(f.Cluster.Nodes, nodeOf("g5.24xlarge", 96))
+			}, Warning, "quota L-DB2E81BA", "the nodes of this cluster use 100 of the 100 vCPUs", "--desired-value 200",
+		},
+		"a quota that is too small for any machine": {
+			func(f *Facts) {
+				f.Quotas = []catalog.Quota{{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA"}, {Group: "P", CapacityType: "on-demand", Code: "L-417A185B"}}
+			}, Error, "quota L-DB2E81BA", "the account may run 0 vCPUs of G and VT instances (on-demand), and the smallest machine of NodePool gpu-shared has 4", "--desired-value 8",
+		},
+		"a ResourceQuota that is nearly used up": {
+			func(f *Facts) {
+				amounts := func(n string) corev1.ResourceList { return Amounts("requests."+v1alpha1.ResourceGPUShared, n) }
+				f.ResourceQuotas = []corev1.ResourceQuota{
+					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "gpus"}, Status: corev1.ResourceQuotaStatus{Hard: amounts("20"), Used: amounts("18")}},
+					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "none"}, Status: corev1.ResourceQuotaStatus{Hard: amounts("0"), Used: amounts("0")}},
+					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "roomy"}, Status: corev1.ResourceQuotaStatus{Hard: amounts("20"), Used: amounts("17")}},
+					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cpus"}, Status: corev1.ResourceQuotaStatus{Hard: Amounts("requests.cpu", "1"), Used: Amounts("requests.cpu", "1")}},
+				}
+			}, Warning, "ResourceQuota team/gpus", "18 of 20 requests.nvidia.com/gpu.shared is used, and pods beyond that are not created", "kubectl -n team patch resourcequota gpus",
+		},
 		"a pool without its class":     {func(f *Facts) { f.Cluster.NodePools[0].Spec.Template.Spec.NodeClassRef.Name = "gone" }, Error, "NodePool gpu-shared", "names GPUNodeClass gone, which does not exist", "create"},
 		"a pool that is not valid":     {poolIs(karpv1.ConditionTypeValidationSucceeded), Error, "NodePool gpu-shared", "Because: it is so", "kubectl edit nodepool gpu-shared"},
 		"a pool that is not ready":     {poolIs(karpv1.ConditionTypeNodeClassReady), Error, "NodePool gpu-shared", "Because: it is so", "kubectl describe"},
@@ -146,6 +177,32 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 				t.Errorf("%+v\nwant %s of %s: %q, fixed by %q", g, c.severity, c.object, c.message, c.fix)
 			}
 		})
+	}
+}
+
+// nodeOf returns a node that is not Karve's.
+func nodeOf(instanceType string, vcpus int64) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: instanceType, Labels: map[string]string{corev1.LabelInstanceTypeStable: instanceType}},
+		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(vcpus, resource.DecimalSI)}},
+	}
+}
+
+// TestQuotasThatThisClusterDoesNotUseAreNoProblem has quotas of 0 for machines that no NodePool allows, and large ones for those that nodes are of.
+func TestQuotasThatThisClusterDoesNotUseAreNoProblem(t *testing.T) {
+	t.Parallel()
+	f := well()
+	f.Quotas = []catalog.Quota{
+		{Group: "P", CapacityType: "on-demand", Code: "L-417A185B"},
+		{Group: "G and VT", CapacityType: "spot", Code: "L-3819A6DF"},
+		{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA", VCPUs: 64},
+	}
+	spot, managed := nodeOf("g5.24xlarge", 96), nodeOf("g5.12xlarge", 48)
+	spot.Labels[karpv1.CapacityTypeLabelKey] = karpv1.CapacityTypeSpot
+	managed.Labels["eks.amazonaws.com/capacityType"] = "SPOT"
+	f.Cluster.Nodes = append(f.Cluster.Nodes, spot, managed, nodeOf("m5.24xlarge", 96))
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("%+v", got)
 	}
 }
 

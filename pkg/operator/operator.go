@@ -31,6 +31,7 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
+	"karve.sh/karve/pkg/cloud/aws/quotas"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
@@ -202,7 +203,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations}},
 	}
 	if namespace := o.namespace(); namespace != "" {
-		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version})
+		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Quotas: (&quotas.Source{Load: loader(all)}).Read})
 		if err := m.Add(publisher); err != nil {
 			return fmt.Errorf("adding the publisher of the catalog: %w", err)
 		}

@@ -128,10 +128,10 @@ func (o *UIOptions) catalog(ctx context.Context, live client.Reader) (cloud.Cata
 	if given != nil {
 		return cloud.SameForAll(given), "", nil
 	}
-	listed, _, missing, err := published.Find(ctx, live, o.Namespace)
-	if err != nil || missing == "" {
-		return listed, "", err
+	found, err := published.Find(ctx, live, o.Namespace)
+	if err != nil || found.Missing == "" {
+		return found.Catalog, "", err
 	}
 	types, err := builtin.InstanceTypes()
-	return cloud.SameForAll(types), missing + ", so zones and prices are those of " + builtinRegion, err
+	return cloud.SameForAll(types), found.Missing + ", so zones and prices are those of " + builtinRegion, err
 }

@@ -1,7 +1,9 @@
 package published
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -22,15 +24,41 @@ const (
 	timeKey    = "time"
 	// controllerKey has the version of the controller.
 	controllerKey = "controller"
+	quotasKey     = "quotas.json"
 )
 
-// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller.
-func ConfigMap(namespace string, encoded []byte, controller string, now time.Time) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
+// Quotas are the quotas of the cloud's account.
+type Quotas struct {
+	Quotas []catalog.Quota `json:"quotas,omitempty"`
+	// Problem says why they are not known, and is "" if they are.
+	Problem string `json:"problem,omitempty"`
+}
+
+// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller. It has no quotas if there are none.
+func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller string, now time.Time) *corev1.ConfigMap {
+	m := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
 		Data:       map[string]string{timeKey: now.UTC().Format(time.RFC3339), controllerKey: controller},
 		BinaryData: map[string][]byte{contentKey: encoded},
 	}
+	if text, err := json.Marshal(quotas); err == nil && string(text) != "{}" {
+		m.Data[quotasKey] = string(text)
+	}
+	return m
+}
+
+// QuotasIn returns the quotas in a ConfigMap. Without any, or if they cannot be read, there are none.
+func QuotasIn(m *corev1.ConfigMap) Quotas {
+	var q Quotas
+	if err := json.Unmarshal([]byte(m.Data[quotasKey]), &q); err != nil {
+		return Quotas{}
+	}
+	return q
+}
+
+// Same reports whether two ConfigMaps say the same, whenever they were written.
+func Same(a, b *corev1.ConfigMap) bool {
+	return bytes.Equal(Encoded(a), Encoded(b)) && Controller(a) == Controller(b) && a.Data[quotasKey] == b.Data[quotasKey]
 }
 
 // Encoded returns the encoded catalog in a ConfigMap.

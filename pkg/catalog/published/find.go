@@ -10,22 +10,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Find reads the catalog that the controller in a namespace has published, and when that was. If there is none that can be read, missing says why, for users. The
-// error is of an API server that does not answer.
-func Find(ctx context.Context, reader client.Reader, namespace string) (c Catalog, at time.Time, missing string, err error) {
+// Found is what the controller has published.
+type Found struct {
+	// Catalog was published at the time At. If it cannot be read, Missing says why, for users.
+	Catalog Catalog
+	At      time.Time
+	Missing string
+	Quotas  Quotas
+}
+
+// Find reads what the controller in a namespace has published. The error is of an API server that does not answer.
+func Find(ctx context.Context, reader client.Reader, namespace string) (f Found, err error) {
 	var m corev1.ConfigMap
 	key := client.ObjectKey{Namespace: namespace, Name: Name}
 	err = reader.Get(ctx, key, &m)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, at, fmt.Sprintf("there is no ConfigMap %s, in which the controller publishes its instance types (--karve-namespace)", key), nil
+		f.Missing = fmt.Sprintf("there is no ConfigMap %s, in which the controller publishes its instance types (--karve-namespace)", key)
+		return f, nil
 	case apierrors.IsForbidden(err):
-		return nil, at, fmt.Sprintf("you may not get ConfigMap %s, in which the controller publishes its instance types", key), nil
+		f.Missing = fmt.Sprintf("you may not get ConfigMap %s, in which the controller publishes its instance types", key)
+		return f, nil
 	case err != nil:
-		return nil, at, "", fmt.Errorf("reading ConfigMap %s: %w", key, err)
+		return f, fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
-	if c, at, err = Read(&m); err != nil {
-		return nil, at, err.Error(), nil //nolint:nilerr // Who cannot read it is told why, and goes on without it.
+	f.Quotas = QuotasIn(&m)
+	if f.Catalog, f.At, err = Read(&m); err != nil {
+		f.Missing = err.Error() // Who cannot read it is told why, and goes on without it.
 	}
-	return c, at, "", nil
+	return f, nil
 }

@@ -43,6 +43,8 @@ var Provider = cloud.Provider{
 	ImageRollouts:         &imageRollouts,
 	ZoneLabels:            []string{"topology.ebs.csi.aws.com/zone"},
 	Quota:                 vcpuQuota,
+	Quotas:                vcpuQuotas,
+	SpotLabels:            map[string]string{"eks.amazonaws.com/capacityType": "SPOT"}, // of managed node groups
 	Interrupted:           "SpotInterrupted",
 	Errors:                launchErrors,
 	Causes:                causes,
@@ -67,6 +69,13 @@ func vcpuQuota(instanceType string) string {
 		return "P"
 	}
 	return instanceType
+}
+
+// vcpuQuotas are the quotas of the groups of vcpuQuota. That of P instances as spot is missing, because there are several: P5 has one of its own.
+var vcpuQuotas = []catalog.Quota{
+	{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA"},
+	{Group: "G and VT", CapacityType: "spot", Code: "L-3819A6DF"},
+	{Group: "P", CapacityType: "on-demand", Code: "L-417A185B"},
 }
 
 // launchErrors are the error codes of CreateFleet that Karpenter's AWS provider treats as insufficient capacity (pkg/errors, v1.14.1).

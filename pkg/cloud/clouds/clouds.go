@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
 )
@@ -110,6 +111,17 @@ func Quota(ref v1alpha1.NodeClassReference, instanceType string) string {
 		return group(instanceType)
 	}
 	return instanceType
+}
+
+// QuotaOf returns the quota of vCPUs that the machines of an instance type share, without its limit. It returns false if none is known.
+func QuotaOf(ref v1alpha1.NodeClassReference, instanceType, capacityType string) (catalog.Quota, bool) {
+	group := Quota(ref, instanceType)
+	for _, q := range OfRef(ref).Quotas {
+		if q.Group == group && q.CapacityType == capacityType {
+			return q, true
+		}
+	}
+	return catalog.Quota{}, false
 }
 
 // PlaceLabels returns the labels for the location of a machine in all clouds, except the zone label of Kubernetes.

@@ -1,8 +1,8 @@
-// Package publish writes the catalog to a ConfigMap, so that kubectl karve plans with the zones, the prices and the capacities of the controller.
+// Package publish writes the catalog to a ConfigMap, so that kubectl karve plans with the zones, the prices and the capacities of the controller, and the quotas of the
+// cloud's account, so that kubectl karve doctor can compare them with what the cluster uses.
 package publish
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -23,6 +24,8 @@ const (
 	every = time.Minute
 	// rest is the shortest time between two writes. Spot prices change all the time.
 	rest = 5 * time.Minute
+	// quotasEvery is how often the quotas of the account are read, and quotasRetry how soon again if that fails.
+	quotasEvery, quotasRetry = time.Hour, 5 * time.Minute
 )
 
 // Config configures a Publisher.
@@ -37,6 +40,8 @@ type Config struct {
 	Namespace string
 	// Version is the version of the controller.
 	Version string
+	// Quotas reads the quotas of the cloud's account. It is called only if a node class is of a cloud that has some.
+	Quotas func(context.Context) ([]catalog.Quota, error)
 }
 
 // Publisher publishes the catalog. It is a Runnable of the manager, and only the leader runs it.
@@ -44,8 +49,11 @@ type Publisher struct {
 	config Config
 	// generation is that of the cluster whose catalog was published. last is what was published, at the time written.
 	generation uint64
-	last       []byte
+	last       *corev1.ConfigMap
 	written    time.Time
+	// quotas are as they were read last, at the time asked.
+	quotas published.Quotas
+	asked  time.Time
 }
 
 // New returns a Publisher.
@@ -83,6 +91,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the cluster: %w", err)
 	}
+	p.ask(ctx, c, now)
 	if c.Generation != 0 && c.Generation == p.generation {
 		return nil
 	}
@@ -90,13 +99,38 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if encoded != nil && !bytes.Equal(encoded, p.last) {
-		if err := p.write(ctx, encoded, now); err != nil {
-			return err
+	if encoded != nil {
+		wanted := published.ConfigMap(p.config.Namespace, encoded, p.quotas, p.config.Version, now)
+		if p.last == nil || !published.Same(wanted, p.last) {
+			if err := p.write(ctx, wanted, now); err != nil {
+				return err
+			}
 		}
 	}
 	p.generation = c.Generation
 	return nil
+}
+
+// ask reads the quotas from time to time. What was published is compared again then.
+func (p *Publisher) ask(ctx context.Context, c *snapshot.Cluster, now time.Time) {
+	every := quotasEvery
+	if p.quotas.Problem != "" {
+		every = quotasRetry
+	}
+	limited := false
+	for ref := range c.NodeClasses {
+		limited = limited || len(clouds.OfRef(ref).Quotas) > 0
+	}
+	if !limited || !p.asked.IsZero() && now.Sub(p.asked) < every {
+		return
+	}
+	p.asked, p.generation = now, 0
+	quotas, err := p.config.Quotas(ctx)
+	if err != nil {
+		p.quotas = published.Quotas{Problem: err.Error()}
+	} else {
+		p.quotas = published.Quotas{Quotas: quotas}
+	}
 }
 
 // encode returns the catalog of the cluster. It is nil as long as no instance types are known, because what was published before is better than nothing.
@@ -113,21 +147,20 @@ func encode(c *snapshot.Cluster) ([]byte, error) {
 	return published.Encode(all)
 }
 
-// write writes the ConfigMap unless it has the same catalog of the same version of the controller.
-func (p *Publisher) write(ctx context.Context, encoded []byte, now time.Time) error {
-	wanted := published.ConfigMap(p.config.Namespace, encoded, p.config.Version, now)
+// write writes the ConfigMap unless it says the same.
+func (p *Publisher) write(ctx context.Context, wanted *corev1.ConfigMap, now time.Time) error {
 	var is corev1.ConfigMap
 	err := p.config.Live.Get(ctx, client.ObjectKeyFromObject(wanted), &is)
 	switch {
 	case apierrors.IsNotFound(err):
 		err = p.config.Client.Create(ctx, wanted)
-	case err == nil && (!bytes.Equal(published.Encoded(&is), encoded) || published.Controller(&is) != p.config.Version):
+	case err == nil && !published.Same(&is, wanted):
 		is.Data, is.BinaryData = wanted.Data, wanted.BinaryData
 		err = p.config.Client.Update(ctx, &is)
 	}
 	if err != nil {
 		return fmt.Errorf("writing ConfigMap %s/%s: %w", wanted.Namespace, wanted.Name, err)
 	}
-	p.last, p.written = encoded, now
+	p.last, p.written = wanted, now
 	return nil
 }

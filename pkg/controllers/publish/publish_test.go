@@ -26,6 +26,9 @@ type world struct {
 	generation uint64
 	err        error
 	version    string
+	// vcpus is the quota of the account, and asked how often it was read.
+	vcpus, asked int64
+	quotaErr     error
 }
 
 func newWorld() *world {
@@ -44,7 +47,12 @@ func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
 
 // publisher returns a publisher, as of a leader that has just started.
 func (w *world) publisher() *Publisher {
-	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system", Version: w.version})
+	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system", Version: w.version, Quotas: w.quotas})
+}
+
+func (w *world) quotas(context.Context) ([]catalog.Quota, error) {
+	w.asked++
+	return []catalog.Quota{{Group: "G and VT", CapacityType: "spot", Code: "L-3819A6DF", VCPUs: w.vcpus}}, w.quotaErr
 }
 
 // published returns the price and the time in the ConfigMap, and 0 if there is none.
@@ -100,6 +108,42 @@ func TestTheCatalogIsWrittenWhenItHasChangedAndNotTooOften(t *testing.T) {
 	}
 }
 
+func TestQuotasAreReadFromTimeToTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	start, p := w.clock.Now(), w.publisher()
+	for _, step := range []struct {
+		name         string
+		after        time.Duration
+		do           func()
+		asked, vcpus int64
+		problem      string
+	}{
+		{"first", 0, func() { w.vcpus = 64 }, 1, 64, ""},
+		{"half an hour later", 30 * time.Minute, func() { w.vcpus = 128 }, 1, 64, ""},
+		{"an hour later, and nothing else has changed", time.Hour, func() {}, 2, 128, ""},
+		{"it is denied", 2 * time.Hour, func() { w.quotaErr = errors.New("denied") }, 3, 0, "denied"},
+		{"five minutes later", 125 * time.Minute, func() { w.quotaErr = nil }, 4, 128, ""},
+	} {
+		w.clock.SetTime(start.Add(step.after))
+		step.do()
+		if err := p.Publish(t.Context()); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		found, err := published.Find(t.Context(), w, "karve-system")
+		if err != nil {
+			t.Fatal(err)
+		}
+		vcpus := int64(0)
+		for _, q := range found.Quotas.Quotas {
+			vcpus += q.VCPUs
+		}
+		if w.asked != step.asked || vcpus != step.vcpus || found.Quotas.Problem != step.problem || found.Missing != "" {
+			t.Errorf("%s: asked %d times, %d vCPUs, %q, %s", step.name, w.asked, vcpus, found.Quotas.Problem, found.Missing)
+		}
+	}
+}
+
 func TestWhatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -120,7 +164,7 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 func TestAConfigMapThatSomebodyChangedIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	m := published.ConfigMap("karve-system", []byte("nonsense"), "v1", w.clock.Now())
+	m := published.ConfigMap("karve-system", []byte("nonsense"), published.Quotas{}, "v1", w.clock.Now())
 	m.Labels = map[string]string{"kept": "yes"}
 	if err := w.Create(t.Context(), m); err != nil {
 		t.Fatal(err)

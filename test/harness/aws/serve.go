@@ -37,13 +37,14 @@ func call[In, Out any](handler func(*Server, *In) (*Out, error)) action {
 
 // services are keyed by the service name in the signature, which is part of the Authorization header.
 var services = map[string]service{
-	"ec2":     {name: "EC2", protocol: ec2Protocol, actions: ec2Actions},
-	"ssm":     {name: "SSM", protocol: jsonProtocol("1.1"), actions: ssmActions},
-	"pricing": {name: "Pricing", protocol: jsonProtocol("1.1"), actions: pricingActions, global: true},
-	"eks":     {name: "EKS", protocol: eksProtocol, actions: eksActions},
-	"iam":     {name: "IAM", protocol: queryProtocol, actions: iamActions, global: true},
-	"sqs":     {name: "SQS", protocol: jsonProtocol("1.0"), actions: sqsActions},
-	"sts":     {name: "STS", protocol: queryProtocol, actions: stsActions},
+	"ec2":           {name: "EC2", protocol: ec2Protocol, actions: ec2Actions},
+	"ssm":           {name: "SSM", protocol: jsonProtocol("1.1"), actions: ssmActions},
+	"pricing":       {name: "Pricing", protocol: jsonProtocol("1.1"), actions: pricingActions, global: true},
+	"servicequotas": {name: "Service Quotas", protocol: jsonProtocol("1.1"), actions: quotaActions},
+	"eks":           {name: "EKS", protocol: eksProtocol, actions: eksActions},
+	"iam":           {name: "IAM", protocol: queryProtocol, actions: iamActions, global: true},
+	"sqs":           {name: "SQS", protocol: jsonProtocol("1.0"), actions: sqsActions},
+	"sts":           {name: "STS", protocol: queryProtocol, actions: stsActions},
 }
 
 // maxBody limits the size of a request. The largest requests create launch templates, with 16 KiB of user data.

@@ -1,4 +1,4 @@
-// Package aws is a local AWS: a server on loopback for clients of the real SDK. It serves the calls of EC2, SSM, Pricing, EKS, IAM, SQS and STS that
+// Package aws is a local AWS: a server on loopback for clients of the real SDK. It serves the calls of EC2, SSM, Pricing, Service Quotas, EKS, IAM, SQS and STS that
 // Karve and Karpenter's AWS provider make. The region is held in memory. The server can simulate AWS's failures.
 package aws
 
@@ -52,6 +52,7 @@ type Server struct {
 	refusals   []Refusal
 	faults     map[string]fault   // by action or service
 	prices     map[string]float64 // overrides, by type, and by type and zone for spot
+	quotas     map[string]float64 // by code
 	images     []Image            // in the order of their publication
 	parameters map[string]string
 	templates  map[string]template // by name
@@ -95,6 +96,7 @@ func region(config Config) *Server {
 		calls:      map[string]int{},
 		faults:     map[string]fault{},
 		prices:     map[string]float64{},
+		quotas:     map[string]float64{},
 		parameters: map[string]string{},
 		templates:  map[string]template{},
 		profiles:   map[string]*iamtypes.InstanceProfile{},

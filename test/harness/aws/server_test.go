@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 	"github.com/aws/aws-sdk-go-v2/service/pricing"
+	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -38,12 +39,13 @@ type clients struct {
 	iam     *iam.Client
 	sqs     *sqs.Client
 	sts     *sts.Client
+	quotas  *servicequotas.Client
 }
 
 func clientsOf(c awssdk.Config) clients {
 	return clients{
 		ec2.NewFromConfig(c), ssm.NewFromConfig(c), pricing.NewFromConfig(c), eks.NewFromConfig(c), iam.NewFromConfig(c), sqs.NewFromConfig(c),
-		sts.NewFromConfig(c),
+		sts.NewFromConfig(c), servicequotas.NewFromConfig(c),
 	}
 }
 
@@ -241,6 +243,7 @@ func TestSDKReadsResponseOfEveryAction(t *testing.T) {
 	received, _ := call(c.sqs, "ReceiveMessage", &sqs.ReceiveMessageInput{QueueUrl: queue, MaxNumberOfMessages: 10, WaitTimeSeconds: 20}).(*sqs.ReceiveMessageOutput)
 	call(c.sqs, "DeleteMessage", &sqs.DeleteMessageInput{QueueUrl: queue, ReceiptHandle: received.Messages[0].ReceiptHandle})
 	call(c.sts, "GetCallerIdentity", &sts.GetCallerIdentityInput{})
+	call(c.quotas, "GetServiceQuota", &servicequotas.GetServiceQuotaInput{ServiceCode: new("ec2"), QuotaCode: new("L-DB2E81BA")})
 
 	for _, api := range services {
 		for name := range api.actions {

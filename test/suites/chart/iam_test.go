@@ -47,7 +47,7 @@ func readPolicy(t *testing.T) aws.Policy {
 }
 
 // input matches the input of an AWS SDK call, such as ec2.DescribeImagesInput{.
-var input = regexp.MustCompile(`\b(ec2|ssm|pricing|eks|iam|sqs|sts)\.([A-Z]\w+)Input\{`)
+var input = regexp.MustCompile(`\b(ec2|ssm|pricing|servicequotas|eks|iam|sqs|sts)\.([A-Z]\w+)Input\{`)
 
 // TestIAMPolicyAllowsExactlyTheCallsInCode finds the calls in Karve's code, and in the packages of Karpenter's AWS provider that receive AWS clients.
 func TestIAMPolicyAllowsExactlyTheCallsInCode(t *testing.T) {

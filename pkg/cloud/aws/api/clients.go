@@ -1,4 +1,4 @@
-// Package api makes clients for the AWS APIs that provide instance types, prices and GPU images.
+// Package api makes clients for the AWS APIs that provide instance types, prices, quotas and GPU images.
 package api
 
 import (
@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/pricing"
+	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	awspricing "github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 )
@@ -23,6 +24,7 @@ type Clients struct {
 	EC2     *ec2.Client
 	SSM     *ssm.Client
 	Pricing *pricing.Client
+	Quotas  *servicequotas.Client
 }
 
 // answerTimeout is how long AWS may take to begin an answer. Without it, a call to a service that accepts a connection and then hangs would last until the
@@ -49,5 +51,5 @@ func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Cli
 
 // New makes clients from a configuration.
 func New(c awssdk.Config) *Clients {
-	return &Clients{Region: c.Region, EC2: ec2.NewFromConfig(c), SSM: ssm.NewFromConfig(c), Pricing: awspricing.NewAPI(c)}
+	return &Clients{Region: c.Region, EC2: ec2.NewFromConfig(c), SSM: ssm.NewFromConfig(c), Pricing: awspricing.NewAPI(c), Quotas: servicequotas.NewFromConfig(c)}
 }

@@ -1,0 +1,191 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// nearPercent is how much of a limit or quota is used when doctor warns.
+const nearPercent = 90
+
+// limitsNear is for limits of NodePools.
+func limitsNear(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	machines := f.Cluster.Machines()
+	var all []Finding
+	for _, p := range f.pools() {
+		used := snapshot.Hardware(slices.DeleteFunc(slices.Clone(machines), func(m snapshot.Machine) bool { return m.Pool() != p.NodePool.Name }))
+		for _, l := range p.Limits() {
+			limit, ok := p.NodePool.Spec.Limits[l.Name]
+			uses := l.Quantity(*l.Of(&used))
+			if !ok || limit.Sign() <= 0 || 100*amount.Milli(uses) < nearPercent*amount.Milli(limit) {
+				continue
+			}
+			all = append(all, Finding{
+				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("%s of its limit of %s %s is used", uses.String(), limit.String(), l.Name),
+				fmt.Sprintf("kubectl patch nodepool %s --type=merge -p '{\"spec\":{\"limits\":{\"%s\":\"MORE\"}}}'", p.NodePool.Name, l.Name),
+			})
+		}
+	}
+	return all
+}
+
+// resourceQuotasNear is for ResourceQuotas of what Karve serves. Nobody sees the pods that one keeps from being created: only the ReplicaSet or the Job says it.
+func resourceQuotasNear(f *Facts) []Finding {
+	served := explain.Served(f.pools())
+	var all []Finding
+	for i := range f.ResourceQuotas {
+		q := &f.ResourceQuotas[i]
+		for _, name := range served {
+			key := corev1.ResourceName(corev1.DefaultResourceRequestsPrefix + name)
+			hard, ok := q.Status.Hard[key]
+			used := q.Status.Used[key]
+			if !ok || hard.Sign() <= 0 || 100*amount.Milli(used) < nearPercent*amount.Milli(hard) {
+				continue
+			}
+			all = append(all, Finding{
+				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("%s of %s %s is used, and pods beyond that are not created", used.String(), hard.String(), key),
+				fmt.Sprintf("kubectl -n %s patch resourcequota %s --type=merge -p '{\"spec\":{\"hard\":{\"%s\":\"MORE\"}}}'", q.Namespace, q.Name, key),
+			})
+		}
+	}
+	return all
+}
+
+// quotasExceeded is for refused offerings that name a quota of the account.
+func quotasExceeded(f *Facts) []Finding {
+	var all []Finding
+	for _, class := range f.classes() {
+		for _, r := range class.Status.RefusedOfferings {
+			capacityType := map[string]string{v1alpha1.RefusalVCPULimit: karpv1.CapacityTypeOnDemand, v1alpha1.RefusalSpotQuota: karpv1.CapacityTypeSpot}[r.Reason]
+			if capacityType == "" {
+				continue
+			}
+			fix := "raise the quota of the account: docs/launching.md#refused-launches"
+			if q, ok := clouds.QuotaOf(class.Spec.NodeClassRef, r.InstanceType, capacityType); ok {
+				fix = increase(q, "VCPUS")
+			}
+			all = append(all, Finding{
+				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account may have no more vCPUs like those of %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
+			})
+		}
+	}
+	return all
+}
+
+// increase returns the command that asks for a larger quota.
+func increase(q catalog.Quota, vcpus any) string {
+	return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %v", q.Code, vcpus)
+}
+
+// quotaKey names a quota of the account.
+type quotaKey struct{ group, capacityType string }
+
+// need is what NodePools need of a quota of the account.
+type need struct {
+	// smallest are the vCPUs of the smallest machine, and pools the NodePools that may launch machines of the quota.
+	smallest int64
+	pools    map[string]bool
+}
+
+// quotasNear is for quotas of the account that this cluster uses nearly up, or that are too small for any machine. The account may have other machines, too.
+func quotasNear(f *Facts) []Finding {
+	if f.Cluster == nil || len(f.Quotas) == 0 {
+		return nil
+	}
+	needs, launches := f.needs()
+	used := f.usedVCPUs()
+	var all []Finding
+	for _, q := range f.Quotas {
+		n, uses := needs[quotaKey{q.Group, q.CapacityType}], used[quotaKey{q.Group, q.CapacityType}]
+		if n == nil {
+			continue
+		}
+		pools := slices.Sorted(maps.Keys(n.pools))
+		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", strings.Join(pools, ", "), n.smallest)
+		what := fmt.Sprintf("vCPUs of %s instances (%s)", q.Group, q.CapacityType)
+		finding := Finding{Warning, "quota " + q.Code, "", increase(q, 2*max(q.VCPUs, n.smallest))}
+		switch {
+		case q.VCPUs < n.smallest:
+			finding.Message = fmt.Sprintf("the account may run %d %s, and %s", q.VCPUs, what, smallest)
+			if slices.ContainsFunc(pools, func(name string) bool { return !launches[name] }) {
+				finding.Severity = Error
+			}
+		case q.VCPUs-uses < n.smallest:
+			finding.Message = fmt.Sprintf("the nodes of this cluster use %d of the %d %s that the account may run, and %s", uses, q.VCPUs, what, smallest)
+		case 100*uses >= nearPercent*q.VCPUs:
+			finding.Message = fmt.Sprintf("the nodes of this cluster use %d of the %d %s that the account may run", uses, q.VCPUs, what)
+		default:
+			continue
+		}
+		all = append(all, finding)
+	}
+	return all
+}
+
+// needs returns what NodePools need of quotas, and which of them have a machine that no quota is too small for.
+func (f *Facts) needs() (needs map[quotaKey]*need, launches map[string]bool) {
+	limits := map[quotaKey]int64{}
+	for _, q := range f.Quotas {
+		limits[quotaKey{q.Group, q.CapacityType}] = q.VCPUs
+	}
+	needs, launches = map[quotaKey]*need{}, map[string]bool{}
+	for _, p := range f.pools() {
+		for i := range p.Offerings {
+			o := &p.Offerings[i]
+			key := quotaKey{clouds.Quota(p.Class.Spec.NodeClassRef, o.Type.Name), o.CapacityType}
+			limit, limited := limits[key]
+			vcpus := o.Type.Capacity.MilliCPU / 1000
+			launches[p.NodePool.Name] = launches[p.NodePool.Name] || !limited || vcpus <= limit
+			n := needs[key]
+			if n == nil {
+				n = &need{smallest: vcpus, pools: map[string]bool{}}
+				needs[key] = n
+			}
+			n.smallest, n.pools[p.NodePool.Name] = min(n.smallest, vcpus), true
+		}
+	}
+	return needs, launches
+}
+
+// usedVCPUs returns the vCPUs of the nodes of the cluster by the quota that they use.
+func (f *Facts) usedVCPUs() map[quotaKey]int64 {
+	used := map[quotaKey]int64{}
+	for _, class := range f.classes() {
+		if ref := class.Spec.NodeClassRef; len(clouds.OfRef(ref).Quotas) > 0 {
+			for node := range f.Cluster.Indexed().AllNodes() {
+				capacityType := karpv1.CapacityTypeOnDemand // Reservations use the same quota.
+				if isSpot(clouds.OfRef(ref), node) {
+					capacityType = karpv1.CapacityTypeSpot
+				}
+				used[quotaKey{clouds.Quota(ref, node.Labels[corev1.LabelInstanceTypeStable]), capacityType}] += amount.Value(node.Status.Capacity[corev1.ResourceCPU])
+			}
+			break // The nodes are those of one cloud.
+		}
+	}
+	return used
+}
+
+func isSpot(provider *cloud.Provider, node *corev1.Node) bool {
+	for key, value := range provider.SpotLabels {
+		if node.Labels[key] == value {
+			return true
+		}
+	}
+	return node.Labels[karpv1.CapacityTypeLabelKey] == karpv1.CapacityTypeSpot
+}
