@@ -34,13 +34,20 @@ func agentWithProcesses(t *testing.T) string {
 		t.Fatal(err)
 	}
 	device := gputest.H100s(1)[0] // The other agent has T4s.
-	library := gputest.New(device)
+	divided := gputest.Divided(2, 2, "3g.20gb", 19968)[1]
+	library := gputest.New(device, divided)
 	if _, err := library.Init(); err != nil {
 		t.Fatal(err)
 	}
 	library.SetUsage(device.UUID, gpu.Usage{GPUPercent: 40, Processes: []gpu.Process{{PID: pid, MemoryMiB: 1000, SMPercent: 29}}})
+	replicas := map[string]nodemetrics.Replicas{}
+	for _, instance := range divided.Instances {
+		replicas[instance.UUID] = nodemetrics.Replicas{Total: 3, Allocated: 1}
+		library.SetUsage(instance.UUID, gpu.Usage{MemoryUsedMiB: 800, GPUPercent: -1})
+	}
 	s := httptest.NewServer(nodemetrics.New(nodemetrics.Config{
 		Library: library, Pods: nodemetrics.LogFolders{Root: filepath.Join(dir, "log")}, Proc: filepath.Join(dir, "proc"),
+		Replicas: func() map[string]nodemetrics.Replicas { return replicas },
 	}))
 	t.Cleanup(s.Close)
 	return host(s.URL)
