@@ -55,7 +55,7 @@ func plus(a, b int64) int64 {
 type Node struct {
 	Name, NodePool                   string
 	InstanceType, CapacityType, Zone string
-	// MicroUSDPerHour is the price of the node, and Replicas how many replicas it has.
+	// MicroUSDPerHour is the price of the node, and Replicas how many replicas it has, or another number of equal parts, such as its device memory in MiB.
 	MicroUSDPerHour, Replicas int64
 	// Holders are the pods that hold replicas, in a stable order.
 	Holders []Holder

@@ -216,7 +216,7 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 		}
 		words = append(words, word)
 	}
-	if target.Class.Spec.Sharing.RefusesAboveOne() && snapshot.GPURequestOf(p).Replicas > 1 {
+	if target.Class.Spec.Sharing.RefusesAboveOne() && target.Class.Spec.Sharing.MemorySlots().IsZero() && snapshot.GPURequestOf(p).Replicas > 1 {
 		one := oneReplica(p)
 		p, words = one.edit.pod, append(words, one.Change)
 	}

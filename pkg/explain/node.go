@@ -283,9 +283,9 @@ func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) plann
 	holders := m.Holders()
 	held := make([]int64, len(holders))
 	for i, holder := range holders {
-		held[i] = snapshot.GPURequestOf(holder).Replicas
+		held[i] = m.SharesOf(holder)
 	}
-	shares, _ := bill.Split(int64(price), m.Promise.Replicas(), held)
+	shares, _ := bill.Split(int64(price), m.Shares(), held)
 	for i, holder := range holders {
 		if snapshot.PodName(holder) == snapshot.PodName(pod) {
 			return planner.MicroUSD(shares[i])

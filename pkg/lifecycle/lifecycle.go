@@ -62,6 +62,10 @@ const (
 	// LongestBackoff is the longest back-off after a replacement that failed. LongestRepairRest is that of a machine which replaced unhealthy ones.
 	LongestBackoff    = 6 * time.Hour
 	LongestRepairRest = 12 * time.Hour
+	// SlotsSettle is how long a Node is closed to new pods before free slots of memory are withdrawn. The scheduler binds a pod within that time of choosing its Node.
+	SlotsSettle = 5 * time.Second
+	// SlotsPatience is how long a Node is closed for it at most. The kubelet reports changes of devices every ten seconds.
+	SlotsPatience = time.Minute
 	// LayoutLook is the shortest time between two searches for a cheaper layout.
 	LayoutLook = 10 * time.Second
 )

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Mark is a condition, taint, annotation or status entry that Karve writes and that has an effect for a limited time.
@@ -40,5 +41,8 @@ var Marks = []Mark{
 	{v1alpha1.ReplacementFailuresAnnotation, "NodeClaim", "nothing", Limit{Default: LongestBackoff}, "Karve", "Karve replaces the machine"},
 	{v1alpha1.ReplicasShortSinceAnnotation, "Node", "nothing", replicasTimeout, "Karve", "the replicas are back, or Karve replaces the machine"},
 	{v1alpha1.RepairsAnnotation, "NodeClaim", "Karve does not replace it although it is unhealthy", Limit{Default: LongestRepairRest}, "Karve", "the machine is old enough: 30m, twice as much for each repair before it. Remove it to replace the machine at once"},
+	{nodecontract.SlotsChangingTaintKey, "Node", "the scheduler binds no new pod while free slots of memory are withdrawn", Limit{Default: SlotsPatience}, "Karve", "the Node has the new slots, or pods need those that were to be withdrawn"},
+	{v1alpha1.SlotsNextAnnotation, "Node", "nothing", Limit{Default: SlotsPatience}, "Karve", "the slots are written, or as for the taint"},
+	{v1alpha1.SlotsChangingSinceAnnotation, "Node", "nothing", Limit{Default: SlotsPatience}, "Karve", "as for the taint"},
 	{v1alpha1.ReplicasRaisedAnnotation, "NodeClaim", "nothing", Limit{Default: time.Minute}, "the node agent", "the replicas are there. After the limit, missing ones do not count any more"},
 }

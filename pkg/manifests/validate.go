@@ -51,6 +51,7 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	f.add(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
 	f.add(s.MIG != nil && s.Strategy != v1alpha1.StrategyMIG, "mig is for strategy MIG: remove it, or use strategy MIG")
 	f.add(s.MPS != nil && s.Strategy != v1alpha1.StrategyMPS, "mps is for strategy MPS: remove it, or use strategy MPS")
+	f.add(s.Memory != nil && s.Strategy != v1alpha1.StrategyMemorySlots, "memory is for strategy MemorySlots: remove it, or use strategy MemorySlots")
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
 		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
@@ -58,13 +59,15 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 		f.mps(s)
 	case v1alpha1.StrategyMIG:
 		f.mig(s)
+	case v1alpha1.StrategyMemorySlots:
+		f.memory(s)
 	case v1alpha1.StrategyNone:
 		f.add(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
 		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
 		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
 		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
 	default:
-		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS, MIG or None, not %q", s.Strategy)
+		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS, MIG, MemorySlots or None, not %q", s.Strategy)
 	}
 }
 
@@ -99,6 +102,27 @@ func (f *faults) mig(s *v1alpha1.Sharing) {
 	// What a GPU can be divided into is checked as by the controller.
 	if err := s.LayoutsError(); err != nil {
 		f.add(true, "%s", err)
+	}
+}
+
+func (f *faults) memory(s *v1alpha1.Sharing) {
+	f.add(s.Memory == nil || len(s.Memory.Sizes) == 0, "strategy MemorySlots needs memory.sizes, the sizes of the slots that pods can request, for instance 2Gi, 4Gi and 8Gi")
+	f.add(s.Replicas != nil || s.MaxReplicas != nil || len(s.Overrides) > 0,
+		"strategy MemorySlots shares GPUs by device memory: remove replicas, maxReplicas and overrides, or use strategy TimeSlicing")
+	f.add(s.ResourceName != "", "strategy MemorySlots names resources after the sizes of slots, for instance nvidia.com/gpu-2gb: remove resourceName")
+	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow,
+		"with strategy MemorySlots a container has one slot, since two might be on two GPUs: remove requestsAboveOne, or set it to Refuse")
+	if err := s.SizesError(); err != nil {
+		f.add(true, "%w", err)
+		return
+	}
+	if m := s.Memory; m != nil {
+		slots := s.MemorySlots()
+		f.add(len(m.Sizes) > 8, "spec.sharing.memory.sizes has at most 8 items")
+		f.add(len(slots.SizesMiB) > 0 && (slots.SizesMiB[0] < 256 || slots.SizesMiB[len(slots.SizesMiB)-1] > 1<<20), "spec.sharing.memory.sizes are 256Mi to 1024Gi")
+		f.add(slots.ReserveMiB > 64<<10, "spec.sharing.memory.reserve is at most 64Gi")
+		f.add(m.Enforcement != "" && m.Enforcement != v1alpha1.MemoryEnforcementNone && m.Enforcement != v1alpha1.MemoryEnforcementWatch && m.Enforcement != v1alpha1.MemoryEnforcementMPS,
+			"spec.sharing.memory.enforcement is None, Watch or MPS, not %q", m.Enforcement)
 	}
 }
 

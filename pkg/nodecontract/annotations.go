@@ -32,5 +32,5 @@ const GPUMemoryAnnotation = domain + "/gpu-memory"
 // of a replica. Users write it on pods, and it has an effect on nodes whose GPUs are shared with MPS. The controller reads it to report values that are wrong.
 const GPUThreadsAnnotation = domain + "/gpu-threads"
 
-// HoldersAnnotation holds a HoldersReport. The agent writes it to its Node, and kubectl karve reads it. The controller does not.
+// HoldersAnnotation holds a HoldersReport. The agent writes it to its Node, and kubectl karve reads it. The controller reads which slots of memory are in use.
 const HoldersAnnotation = domain + "/gpu-holders"

@@ -42,6 +42,8 @@ const (
 	ReasonStandingBack = "StandingBack"
 	// ReasonMPSDaemonDown means that the MPS daemon of a GPU does not answer, or has not answered yet.
 	ReasonMPSDaemonDown = "MPSDaemonDown"
+	// ReasonMemoryExceeded is that of an event: a pod uses more device memory than its slots have.
+	ReasonMemoryExceeded = "GPUMemoryExceeded"
 	// ReasonComputeModeWrong means that a GPU admits one process only, as with MPS, and is to be shared without MPS.
 	ReasonComputeModeWrong = "ComputeModeWrong"
 	// ReasonMIGModePending means that GPUs are not divided into MIG instances yet: something uses them, or they need a reset or a reboot.

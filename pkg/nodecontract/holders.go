@@ -47,6 +47,17 @@ type HeldGPU struct {
 	// Held is the number of replicas that pods hold.
 	Held    int         `json:"held"`
 	Holders []GPUHolder `json:"holders,omitempty"`
+	// Slots are the slots of memory that make up the replicas, the smallest first. There are none if the GPU is not divided into slots.
+	Slots []HeldSlots `json:"slots,omitempty"`
+}
+
+// HeldSlots are the slots of one size of a GPU.
+type HeldSlots struct {
+	// MiB is the memory of each slot in MiB.
+	MiB int64 `json:"mib"`
+	// Held is how many pods hold, and Free how many others the kubelet may give to pods.
+	Held int `json:"held,omitempty"`
+	Free int `json:"free,omitempty"`
 }
 
 // Name returns how nvidia-smi counts the GPU or the MIG instance, for instance "0" and "0:3".
@@ -80,8 +91,21 @@ type GPUHolder struct {
 	// Pod is the namespace/name of the pod.
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	// IDs are the numbers of the replicas. It is empty for a GPU that is not shared.
+	// IDs are the numbers of the replicas. It is empty for a GPU that is not shared, and for slots.
 	IDs []int `json:"ids,omitempty"`
+	// Slots are the slots, by size and number, for instance "4gb-0".
+	Slots []string `json:"slots,omitempty"`
+}
+
+// MiB returns the memory of the holder's slots in MiB.
+func (h GPUHolder) MiB() int64 {
+	var sum int64
+	for _, slot := range h.Slots {
+		size, _, _ := strings.Cut(slot, "-")
+		mib, _ := ParseSlotName(size)
+		sum += mib
+	}
+	return sum
 }
 
 // String returns the value of the annotation. If it would be longer than MaxHolders, it has the numbers of held replicas and no pods.
@@ -125,14 +149,20 @@ func ParseHolders(annotation string) (r HoldersReport, ok bool, err error) {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		if g.Index < 0 || g.MemoryMiB < 0 || g.Replicas < 0 || g.Held < 0 || g.Instance != nil && *g.Instance < 0 {
-			return HoldersReport{}, false, fmt.Errorf("reading %s: the GPU %q has a negative number", HoldersAnnotation, g.UUID)
+		if g.Index < 0 || g.MemoryMiB < 0 || g.Replicas < 0 || g.Held < 0 || g.Instance != nil && *g.Instance < 0 ||
+			slices.ContainsFunc(g.Slots, func(s HeldSlots) bool {
+				return s.MiB < 1 || s.MiB > maxSlotMiB || min(s.Held, s.Free) < 0 || max(s.Held, s.Free) > maxSlotsPerGPU
+			}) {
+			return HoldersReport{}, false, fmt.Errorf("reading %s: the GPU %q has a number that cannot be", HoldersAnnotation, g.UUID)
 		}
 		g.UUID, g.Product, g.Health = printable(g.UUID), printable(g.Product), GPUHealth(printable(string(g.Health)))
 		g.Profile = printable(g.Profile)
 		for j := range g.Holders {
 			h := &g.Holders[j]
 			h.Pod, h.Container = printable(h.Pod), printable(h.Container)
+			for k := range h.Slots {
+				h.Slots[k] = printable(h.Slots[k])
+			}
 		}
 	}
 	slices.SortStableFunc(r.GPUs, func(a, b HeldGPU) int {

@@ -33,8 +33,15 @@ const ReplicasNotReadyTaint = domain + "/replicas-not-ready"
 // CheckCommand is the argument with which karve-node checks the GPUs of its container and exits. The controller runs it on canary nodes.
 const CheckCommand = "check"
 
-// IsGPUResource reports whether a resource is one of GPUs that Karve shares: whole GPUs, their replicas, or MIG instances.
+// IsGPUResource reports whether a resource is one of GPUs that Karve shares: whole GPUs, their replicas, MIG instances, or slots of device memory.
 func IsGPUResource(name string) bool {
 	rest, nvidia := strings.CutPrefix(name, NVIDIAPrefix)
-	return nvidia && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
+	if !nvidia {
+		return false
+	}
+	if rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-") {
+		return true
+	}
+	_, slot := ParseSlotResource(name)
+	return slot
 }

@@ -41,6 +41,7 @@ import (
 	"karve.sh/karve/pkg/controllers/publish"
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/controllers/rollout"
+	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/controllers/usage"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
@@ -195,6 +196,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		}),
 		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
+		slots.New(slots.Config{Client: c, Live: m.GetAPIReader(), Recorder: recorder, Clock: clk}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: &images.Source{Load: loader(all), Now: clk.Now}, KubernetesVersion: kubernetesVersion(m), Metrics: all,

@@ -48,6 +48,9 @@ func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
 	if g.MemoryMiB > 0 {
 		gpu.MemoryMiB = new(g.MemoryMiB)
 	}
+	for _, s := range g.Slots {
+		gpu.Slots = append(gpu.Slots, Slots{MiB: s.MiB, Held: int64(s.Held), Free: int64(s.Free)})
+	}
 	if truncated {
 		return gpu
 	}
@@ -55,10 +58,16 @@ func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
 	counted := map[*Pod]bool{}
 	for _, h := range g.Holders {
 		namespace, name, _ := strings.Cut(h.Pod, "/")
-		holder := Holder{Namespace: namespace, Pod: name, Container: h.Container, Replicas: h.IDs}
+		holder := Holder{Namespace: namespace, Pod: name, Container: h.Container, Replicas: h.IDs, Slots: h.Slots}
+		if len(h.Slots) > 0 {
+			holder.StatedMiB = new(h.MiB())
+			*gpu.StatedMiB += h.MiB()
+		}
 		if p := pods[h.Pod]; p != nil {
-			holder.StatedMiB = p.StatedMiB
-			if p.StatedMiB != nil && !counted[p] {
+			if len(h.Slots) == 0 {
+				holder.StatedMiB = p.StatedMiB
+			}
+			if p.StatedMiB != nil && len(h.Slots) == 0 && !counted[p] {
 				*gpu.StatedMiB += *p.StatedMiB
 			}
 			counted[p] = true

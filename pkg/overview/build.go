@@ -107,7 +107,7 @@ func (b *builder) pool(np *karpv1.NodePool) Pool {
 // addMachine adds one of Karve's machines and its pods.
 func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 	n := Node{
-		Name: m.Claim.Name, NodeClaim: m.Claim.Name, Pool: m.Pool(), Resource: string(m.Promise.Resource), Created: m.Claim.CreationTimestamp.Time,
+		Name: m.Claim.Name, NodeClaim: m.Claim.Name, Pool: m.Pool(), Resource: m.Promise.ResourceNames(), Created: m.Claim.CreationTimestamp.Time,
 		Replicas: max(m.Promise.Replicas(), 0), GPUs: unknownGPUs(m.Promise.GPUs),
 	}
 	n.InstanceType, n.Zone, n.CapacityType = snapshot.ShapeOf(m.Claim)
@@ -133,7 +133,20 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 		n.MemoryMiB = &memory
 	}
 	// The price is divided by what the machine was launched for, as in the metric of the controller.
-	b.add(o, n, m.Node, m.Pods, max(m.Promise.Replicas(), n.Replicas))
+	parts := max(m.Promise.Replicas(), n.Replicas)
+	if !m.Promise.Slots.IsZero() {
+		parts = m.Shares()
+	}
+	b.add(o, n, m.Node, m.Pods, holdings{m.Promise.Resource, parts, m.SharesOf})
+}
+
+// holdings say what the pods of a node hold.
+type holdings struct {
+	// resource is the resource of its replicas.
+	resource corev1.ResourceName
+	// parts is the number of parts into which its price is divided, and of how many of them a pod has.
+	parts int64
+	of    func(*corev1.Pod) int64
 }
 
 // addOther adds a node that Karve did not launch, if it exposes shared GPUs or has an agent.
@@ -159,18 +172,20 @@ func (b *builder) addOther(o *Overview, node *corev1.Node) {
 	}
 	n.Message, n.Severity = b.condition(node)
 	_, pods := b.Index.Node(node.Name)
-	b.add(o, n, node, pods, n.Replicas)
+	gpu := corev1.ResourceName(n.Resource)
+	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return snapshot.ResourcesOf(snapshot.PodRequests(pod), gpu).Replicas }})
 }
 
-// add adds a node and its pods. The price is divided by the number of replicas.
-func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod, replicas int64) {
+// add adds a node and its pods.
+func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod, has holdings) {
 	unused := nodecontract.UnusedReport{}
 	if node != nil {
+		n.Address = addressOf(node)
 		unused, _ = nodecontract.ParseUnused(node.Annotations[nodecontract.UnusedSinceAnnotation]) // A report that cannot be read says nothing.
 	}
 	first, held := len(o.Pods), []int64(nil)
 	for _, pod := range pods {
-		more := snapshot.ResourcesOf(snapshot.PodRequests(pod), corev1.ResourceName(n.Resource)).Replicas
+		more := snapshot.ResourcesOf(snapshot.PodRequests(pod), has.resource).Replicas
 		if more == 0 {
 			continue
 		}
@@ -184,12 +199,12 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 			n.StatedMiB = amount.Add(n.StatedMiB, *p.StatedMiB)
 		}
 		n.ReplicasHeld = amount.Add(n.ReplicasHeld, more)
-		held = append(held, more)
+		held = append(held, has.of(pod))
 		o.Pods = append(o.Pods, p)
 	}
 	mine := o.Pods[first:]
 	if n.MicroUSDPerHour != nil {
-		shares, idle := bill.Split(*n.MicroUSDPerHour, replicas, held)
+		shares, idle := bill.Split(*n.MicroUSDPerHour, has.parts, held)
 		for i := range mine {
 			mine[i].MicroUSDPerHour = &shares[i]
 		}
@@ -213,11 +228,31 @@ func waiting(pod *corev1.Pod) Waiting {
 			w.Resource, w.Replicas = string(name), n
 		}
 	}
+	if asks := snapshot.GPURequestOf(pod); w.Replicas == 0 {
+		w.Resource, w.Replicas = string(asks.Resource), asks.Replicas
+	}
 	return w
 }
 
-// stated returns the device memory in MiB, rounded up, that a pod states, and nil if it states none that can be read.
+// addressOf returns the internal IP address of a Node.
+func addressOf(node *corev1.Node) string {
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// stated returns the device memory in MiB, rounded up, that a pod states, or that its slots have, and nil if it states none that can be read.
 func stated(pod *corev1.Pod) *int64 {
+	if sizes := snapshot.SlotSizes(pod); len(sizes) > 0 {
+		var sum int64
+		for _, mib := range sizes {
+			sum += mib
+		}
+		return &sum
+	}
 	text, ok := pod.Annotations[v1alpha1.GPUMemoryAnnotation]
 	if !ok {
 		return nil

@@ -60,7 +60,9 @@ type Node struct {
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
-	// Resource is the resource that the node exposes.
+	// Address is the internal IP address of the Node, and "" if it has none yet.
+	Address string `json:"address,omitempty"`
+	// Resource is the resource that the node exposes. A node with slots of memory has several, with commas between.
 	Resource string    `json:"resource,omitempty"`
 	Created  time.Time `json:"created"`
 	// State is the state of the machine as in docs/machines.md. Nodes that Karve did not launch are Started.
@@ -74,7 +76,7 @@ type Node struct {
 	// Replicas is what the Node exposes, or will expose once it has started. ReplicasHeld is the sum of what its pods request.
 	Replicas     int64 `json:"replicas"`
 	ReplicasHeld int64 `json:"replicasHeld"`
-	// MemoryMiB is the device memory of all GPUs, and nil if it is not known. StatedMiB is what the pods state that they need, in MiB.
+	// MemoryMiB is the device memory of all GPUs, and nil if it is not known. StatedMiB is what the pods state that they need, or have as slots, in MiB.
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	StatedMiB int64  `json:"statedMiB"`
 	// MicroUSDPerHour is the price of the node, and nil if it is not known. IdleMicroUSDPerHour is what no pod pays for.
@@ -141,7 +143,9 @@ type GPU struct {
 	Cordoned bool   `json:"cordoned,omitempty"`
 	Replicas *int64 `json:"replicas,omitempty"`
 	Held     *int64 `json:"replicasHeld,omitempty"`
-	// StatedMiB is what the pods on the GPU state that they need. It is nil if the agent does not name them.
+	// Slots are the slots of memory of the GPU, the smallest first. It is nil if the GPU is not divided into slots.
+	Slots []Slots `json:"slots,omitempty"`
+	// StatedMiB is what the pods on the GPU state that they need, or have as slots. It is nil if the agent does not name them.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 	// Holders hold replicas. It is nil if the agent does not name them.
 	Holders []Holder `json:"holders,omitempty"`
@@ -155,13 +159,24 @@ func (g *GPU) Name() string {
 	return nodecontract.HeldGPU{Index: g.Index, Instance: g.Instance}.Name()
 }
 
+// Slots are the slots of one size of a GPU.
+type Slots struct {
+	// MiB is the memory of each slot.
+	MiB int64 `json:"mib"`
+	// Held is how many slots pods hold, and Free how many others there are.
+	Held int64 `json:"held"`
+	Free int64 `json:"free"`
+}
+
 // Holder is a container that holds replicas of a GPU.
 type Holder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	// Replicas are the numbers of the replicas. It is empty for a GPU that is not shared, which has one holder.
+	// Replicas are the numbers of the replicas. It is empty for a GPU that is not shared, which has one holder, and for slots.
 	Replicas []int `json:"replicas,omitempty"`
+	// Slots are the slots of memory, by size and number, for instance "4gb-0".
+	Slots []string `json:"slots,omitempty"`
 	// StatedMiB is what the pod states that it needs. It is nil if it states nothing.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 }
@@ -175,7 +190,7 @@ type Pod struct {
 	Replicas  int64  `json:"replicas"`
 	// GPUs are the indices of the GPUs of the node on which the pod holds replicas. It is nil if the agent does not say it.
 	GPUs []int `json:"gpus,omitempty"`
-	// StatedMiB is the device memory that the pod states that it needs, and nil if it states none.
+	// StatedMiB is the device memory that the pod states that it needs, or has as slots, and nil if it states none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 	// MicroUSDPerHour is the pod's part of the price of its node: see package bill.
 	MicroUSDPerHour *int64 `json:"microUSDPerHour,omitempty"`

@@ -29,7 +29,7 @@ func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImag
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        name,
 			Labels:      labels(pool.NodePool, pool.Class.Name, o),
-			Annotations: annotations(pool, o, o.Type.GPU.Count, o.Share.Least, nil),
+			Annotations: annotations(pool, o, o.Type.GPU.Count, o.Share.Least, o.CanarySlots(), nil),
 		},
 		Spec: karpv1.NodeClaimSpec{
 			NodeClassRef:  &karpv1.NodeClassReference{Group: pool.Class.Spec.NodeClassRef.Group, Kind: pool.Class.Spec.NodeClassRef.Kind, Name: name},

@@ -48,7 +48,7 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        freshName(view, np, offering, uids(view, launch.Pods)),
 			Labels:      labels(np, pool.Class.Name, offering),
-			Annotations: annotations(&pool, offering, gpus, replicas, replaced(view, launch.Pods)),
+			Annotations: annotations(&pool, offering, gpus, replicas, view.PromisedSlots(launch), replaced(view, launch.Pods)),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: karpv1GroupVersion, Kind: "NodePool", Name: np.Name, UID: np.UID, BlockOwnerDeletion: new(true),
 			}},
@@ -188,7 +188,7 @@ func repairs(view *snapshot.View, pods []string) int {
 }
 
 // annotations returns the annotations of a NodeClaim, which include its promise.
-func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, replaced []string) map[string]string {
+func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, slots nodecontract.Slots, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
 	a[nodecontract.ResourceAnnotation] = o.Share.Resource
@@ -199,6 +199,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 	}
 	if mig := o.Share.MIG.String(); mig != "" {
 		a[nodecontract.MIGAnnotation] = mig
+	}
+	if slots := slots.String(); slots != "" {
+		a[nodecontract.SlotsAnnotation] = slots
 	}
 	if len(replaced) > 0 {
 		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")

@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -432,6 +433,35 @@ func TestClaimSaysHowGPUsAreDivided(t *testing.T) {
 	} {
 		if got := claim.Annotations[key]; got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+func TestClaimPromisesSlots(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		memory v1alpha1.MemorySharing
+		want   string
+	}{
+		"by default":     {v1alpha1.MemorySharing{Sizes: []string{"2Gi", "4Gi"}}, `{"sizesMiB":[2048,4096],"reserveMiB":512,"enforcement":"Watch","gpus":[[1,2]]}`},
+		"with a reserve": {v1alpha1.MemorySharing{Sizes: []string{"2Gi", "4Gi"}, Reserve: "1Gi"}, `{"sizesMiB":[2048,4096],"reserveMiB":1024,"enforcement":"Watch","gpus":[[1,2]]}`},
+		"unwatched":      {v1alpha1.MemorySharing{Sizes: []string{"2Gi", "4Gi"}, Enforcement: v1alpha1.MemoryEnforcementNone}, `{"sizesMiB":[2048,4096],"reserveMiB":512,"enforcement":"None","gpus":[[1,2]]}`},
+		"with MPS":       {v1alpha1.MemorySharing{Sizes: []string{"2Gi", "4Gi"}, Enforcement: v1alpha1.MemoryEnforcementMPS}, `{"sizesMiB":[2048,4096],"reserveMiB":512,"enforcement":"MPS","gpus":[[1,2]]}`},
+	} {
+		cluster := Shared()
+		cluster.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &c.memory}
+		cluster.Pods = append(Pods("middle", 2, Asking("cpu", "1", "nvidia.com/gpu-4gb", "1")), Pod("small", Asking("cpu", "1", "nvidia.com/gpu-2gb", "1")))
+		view := snapshot.Build(cluster)
+		plan := solve.Plan(view.Snapshot)
+		if len(plan.Launches) != 1 {
+			t.Fatalf("%s: %+v", name, plan)
+		}
+		claim := render.NodeClaim(&view, plan.Launches[0])
+		if got := claim.Annotations[nodecontract.SlotsAnnotation]; got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if _, has := claim.Spec.Resources.Requests["nvidia.com/gpu-2gb"]; has || claim.Annotations[nodecontract.ResourceAnnotation] != "nvidia.com/gpu-2gb" {
+			t.Errorf("%s: the claim requests %v, and promises %s", name, claim.Spec.Resources.Requests, claim.Annotations[nodecontract.ResourceAnnotation])
 		}
 	}
 }

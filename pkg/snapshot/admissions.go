@@ -67,11 +67,11 @@ func (a *admissions) of(w *waitingClass) *admission {
 func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64) *admission {
 	found := &admission{stock: stockServing(a.stock(), demand.pod, gpu)}
 	for i := range a.rooms {
-		if room := &a.rooms[i]; room.gpu == gpu && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) {
+		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) {
 			found.nodes = append(found.nodes, i)
 		}
 	}
-	replicas := valueOf(demand.requests, gpu)
+	replicas := replicasIn(demand.requests, gpu)
 	var others []string
 	for i := range a.view.Pools {
 		pool := &a.view.Pools[i]
@@ -89,7 +89,7 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if replicas > 1 && pool.Class.Spec.Sharing.RefusesAboveOne() {
+		if replicas > 1 && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots of a container.
 			continue
 		}
 		for _, j := range offerings {
@@ -122,6 +122,9 @@ func (r *room) replicaMemory() int64 {
 
 // blocked returns why nothing may be planned for the class at all, and nil if it may.
 func (a *admission) blocked(w *waitingClass) *planner.Refusal {
+	if w.fault != nil && w.impossible() == nil {
+		return w.fault
+	}
 	if len(a.pools) == 0 && len(a.nodes) == 0 {
 		return a.nowhere(w)
 	}
@@ -199,7 +202,7 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
 			resource.NewQuantity(w.gpuMemory, resource.BinarySI), v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
-	replicas := valueOf(w.demand.requests, w.gpu)
+	replicas := replicasIn(w.demand.requests, w.gpu)
 	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas, and %s %s shares GPUs with MPS, where a pod has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}

@@ -20,11 +20,11 @@ func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 	return r
 }
 
-// ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu. Amounts are at most [amount.Most], which no machine has.
+// ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu, and of slots of all sizes if it is one of slots. Amounts are at most [amount.Most], which no machine has.
 func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
-		EphemeralBytes: valueOf(list, corev1.ResourceEphemeralStorage), Pods: valueOf(list, corev1.ResourcePods), Replicas: valueOf(list, gpu),
+		EphemeralBytes: valueOf(list, corev1.ResourceEphemeralStorage), Pods: valueOf(list, corev1.ResourcePods), Replicas: replicasIn(list, gpu),
 	}
 }
 

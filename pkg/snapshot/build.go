@@ -319,7 +319,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	var admitting []int
 	why := map[string]error{}
 	for i := range p.Offerings {
-		if p.Offerings[i].Resource() != gpu {
+		if !p.Offerings[i].exposes(gpu, demand.requests) {
 			continue
 		}
 		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].Labels); err != nil {

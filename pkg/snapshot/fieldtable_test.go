@@ -64,7 +64,11 @@ var nodePoolFields = []decision{
 	{"spec.weight", "honored", "pkg/snapshot.TestSnapshotTakesWeightAndMinValuesFromPool"},
 }
 
-const ofMIG = "pkg/snapshot.TestInstancesAreBoughtOnTheCheapestMachines"
+const (
+	ofMIG           = "pkg/snapshot.TestInstancesAreBoughtOnTheCheapestMachines"
+	ofSlots         = "pkg/snapshot.TestMachinesArePlannedForSlotsByTheirMemory"
+	ofPromisedSlots = "pkg/render.TestClaimPromisesSlots"
+)
 
 const ofMPS = "pkg/render.TestClaimSaysHowGPUsAreSharedWithMPS"
 
@@ -87,6 +91,11 @@ var classFields = []decision{
 	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
 	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
+	{path: "spec.sharing.memory.enforcement=MPS", by: "pkg/snapshot.TestSlotsWithMPSHaveAtMostItsClients"},
+	{path: "spec.sharing.memory.enforcement=None", by: ofPromisedSlots},
+	{path: "spec.sharing.memory.enforcement=Watch", by: ofPromisedSlots},
+	{path: "spec.sharing.memory.reserve", by: ofPromisedSlots},
+	{path: "spec.sharing.memory.sizes[]", by: ofSlots},
 	{path: "spec.sharing.mig.layouts[].gpuMemoryMiB", by: "pkg/snapshot.TestReplicasOfAMachineWithInstances"},
 	{path: "spec.sharing.mig.layouts[].gpuName", by: ofMIG},
 	{path: "spec.sharing.mig.layouts[].profile", by: ofMIG},
@@ -105,6 +114,7 @@ var classFields = []decision{
 	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
 	{path: "spec.sharing.strategy=MIG", by: ofMIG},
 	{path: "spec.sharing.strategy=MPS", by: ofMPS},
+	{path: "spec.sharing.strategy=MemorySlots", by: ofSlots},
 	{path: "spec.sharing.strategy=None", by: ofStrategy},
 	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},
 	{path: "spec.terminationGracePeriod", by: "pkg/render.TestTerminationGracePeriodDefaultsToGPUNodeClass"},

@@ -99,10 +99,14 @@ const shareTenths = 9
 // ReplicaShare returns the CPU, memory and device memory that headroom reserves with each replica: nine tenths of the smallest share per replica among the
 // pool's offerings. The device memory is in bytes.
 func (p *Pool) ReplicaShare() (planner.Resources, int64) {
+	slots := p.Class.Spec.Sharing.MemorySlots()
 	least, memory := planner.Resources{MilliCPU: math.MaxInt64, MemoryBytes: math.MaxInt64}, int64(math.MaxInt64)
 	part := func(least *int64, has, replicas int64) { *least = min(*least, has/replicas*shareTenths/10) }
 	for i := range p.Offerings {
 		free := p.Offerings[i].Free()
+		if !slots.IsZero() {
+			free.Replicas = slots.CapacityMiB(p.Offerings[i].Type.GPU.UsableMiB()) / slots.SizesMiB[len(slots.SizesMiB)-1] * p.Offerings[i].Type.GPU.Count
+		}
 		if free.Replicas <= 0 {
 			continue
 		}
@@ -115,6 +119,9 @@ func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 		least, memory = planner.Resources{}, 0
 	}
 	least.Pods, least.Replicas = 1, 1
+	if !slots.IsZero() && memory > 0 {
+		memory = slots.SizesMiB[len(slots.SizesMiB)-1] * bytesPerMiB
+	}
 	return least, memory
 }
 

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,12 +50,28 @@ type Promise struct {
 	MPS nodecontract.MPS
 	// MIG says into which instances each GPU is divided. It is zero if it is not, or if the annotation is invalid.
 	MIG nodecontract.MIG
+	// Slots says into which slots of memory each GPU is divided. It is zero if it is not, or if the annotation is invalid. If it is not zero, Resource is that of the
+	// smallest slots.
+	Slots nodecontract.Slots
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
 
-// Replicas returns the number of replicas of the machine.
-func (p Promise) Replicas() int64 { return p.GPUs * p.ReplicasPerGPU }
+// Replicas returns the number of replicas of the machine. If it has slots, it is their number, which changes with the pods.
+func (p Promise) Replicas() int64 {
+	if !p.Slots.IsZero() {
+		return p.Slots.Count()
+	}
+	return p.GPUs * p.ReplicasPerGPU
+}
+
+// ResourceNames returns the resources of the machine for messages.
+func (p Promise) ResourceNames() string {
+	if !p.Slots.IsZero() {
+		return strings.Join(p.Slots.Resources(), ", ")
+	}
+	return string(p.Resource)
+}
 
 // replicaMemory returns the device memory in bytes that a process in a replica may allocate, on a GPU with gpuMiB of memory. It is 0 if there is no limit.
 func replicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
@@ -68,11 +85,20 @@ func replicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
 func PromiseOf(annotations map[string]string) Promise {
 	mps, _ := nodecontract.ParseMPS(annotations[nodecontract.MPSAnnotation])
 	mig, _ := nodecontract.ParseMIG(annotations[nodecontract.MIGAnnotation])
+	slots, _ := nodecontract.ParseSlots(annotations[nodecontract.SlotsAnnotation])
 	return Promise{
-		MPS: mps, MIG: mig, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
+		MPS: mps, MIG: mig, Slots: slots, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
 		GPUs: numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
 		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}
+}
+
+// PlannerName returns the name of the machine in the planner's snapshot.
+func (m *Machine) PlannerName() string {
+	if m.Node != nil {
+		return m.Node.Name
+	}
+	return m.Claim.Name
 }
 
 // Pool returns the name of the NodePool that the machine was launched for.
@@ -122,10 +148,13 @@ func (m *Machine) AwaitsReplicas() bool { return m.facts().awaits }
 // Started reports whether the machine has started: it is initialized and has its replicas.
 func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
 
-// Exposed returns the number of replicas that the Node reports.
+// Exposed returns the number of replicas that the Node reports. Slots count if the machine promises them.
 func (m *Machine) Exposed() int64 {
 	if m.Node == nil {
 		return 0
+	}
+	if !m.Promise.Slots.IsZero() {
+		return m.exposedSlots()
 	}
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }

@@ -47,8 +47,18 @@ func (o *Offering) Free() planner.Resources {
 // Resource returns the name of the resource that pods request.
 func (o *Offering) Resource() corev1.ResourceName { return corev1.ResourceName(o.Share.Resource) }
 
+// exposes reports whether the machine has all GPU resources that a pod requests, of which gpu is one.
+func (o *Offering) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) bool {
+	return exposes(o.Resource(), o.Share.Slots, gpu, requested)
+}
+
 // GPUs returns the GPUs of the machine, or their MIG instances, less what DaemonSets use.
 func (o *Offering) GPUs() []planner.GPU {
+	if slots := o.Share.Slots; !slots.IsZero() {
+		gpus := slotGPUs(slots, o.Type.GPU.Count, o.Type.GPU.UsableMiB())
+		hold(gpus, o.Daemons.Replicas, slots.SizesMiB[len(slots.SizesMiB)-1]*bytesPerMiB)
+		return gpus
+	}
 	count, perGPU, memoryMiB := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	gpus := fresh(count, perGPU, memoryMiB)
 	hold(gpus, o.Daemons.Replicas, 0)
@@ -138,6 +148,13 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 			for _, custom := range choices {
 				labels := whenStarted(merged(machine, t.fixed, custom))
 				for _, share := range shares {
+					if !share.Slots.IsZero() {
+						share.Least = share.Slots.Most(instanceType.GPU.UsableMiB())
+						share.Most = share.Least
+					}
+					if share.Most < 1 {
+						continue
+					}
 					gpu, empty := corev1.ResourceName(share.Resource), allocatable(instanceType)
 					empty.Replicas = share.Least * instanceType.GPU.Count
 					runs := daemonsOn(daemons, taints, "", labels, empty, gpu)

@@ -123,7 +123,7 @@ type GPURequest struct {
 	// Resource is the GPU resource, and "" if the pod requests none. Replicas is how many of it.
 	Resource corev1.ResourceName
 	Replicas int64
-	// MemoryBytes is the device memory that the pod states. It is 0 if it states none or if its annotation is invalid.
+	// MemoryBytes is the device memory that the pod states, or that its slots have. It is 0 if it states none or if its annotation is invalid.
 	MemoryBytes int64
 }
 
@@ -134,6 +134,10 @@ func GPURequestOf(pod *corev1.Pod) GPURequest {
 		return GPURequest{}
 	}
 	memory, _ := gpuMemory(pod)
+	if isSlot(resource) {
+		_, mib := slotsIn(PodRequests(pod))
+		memory = times(mib, bytesPerMiB)
+	}
 	return GPURequest{Resource: resource, Replicas: requests(pod, resource).Replicas, MemoryBytes: memory}
 }
 

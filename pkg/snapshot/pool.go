@@ -50,7 +50,7 @@ func (p *Pool) Serves(gpu corev1.ResourceName) bool { return slices.Contains(p.R
 
 // countsReplicas reports whether a limit of the pool may count its replicas: they have a name of their own, and all have the same.
 func (p *Pool) countsReplicas() bool {
-	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1
+	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1 && !isSlot(p.Resource())
 }
 
 // Pools returns Karve's NodePools with their problems, sorted by name.
@@ -121,7 +121,14 @@ func (p *Pool) specProblem() (reason, message string) {
 		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
 	}
 	if p.Class.Spec.Sharing.Shared() && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
-		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", p.Resource())
+		key := p.Resource()
+		if isSlot(key) {
+			key = v1alpha1.ResourceGPU // There is one taint for all sizes.
+		}
+		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", key)
+	}
+	if problem := p.slotProblem(); problem != "" {
+		return "SlotsAboveGPUs", problem
 	}
 	for _, req := range np.Spec.Template.Spec.Requirements {
 		if req.MinValues != nil && len(p.Offerings) > 0 && !p.describes(req.Key) {

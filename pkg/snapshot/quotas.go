@@ -101,7 +101,7 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
 		return false
 	}
-	return true
+	return !isSlot(gpu) || !isSlot(name) // The slots of all sizes are the replicas of a machine.
 }
 
 // quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.

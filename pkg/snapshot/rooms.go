@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -36,6 +37,17 @@ type room struct {
 	// extended returns what the node has, or will have, of resources that are not in planner.Resources.
 	extended func(corev1.ResourceName) int64
 	memo     *roomMemo
+}
+
+// exposes reports whether the node has all GPU resources that a pod requests, of which gpu is one. Only Karve's machines have slots.
+func (r *room) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) bool {
+	var slots nodecontract.Slots
+	if r.machine != nil {
+		slots = r.machine.Promise.Slots
+	} else if isSlot(gpu) {
+		return false
+	}
+	return exposes(r.gpu, slots, gpu, requested)
 }
 
 // rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that take no
@@ -132,13 +144,23 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 func (m *Machine) startedRoom(raised bool) room {
 	// A node that Karve is about to remove is a room too. If pods are placed there, Karve keeps the node and removes its taint.
 	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
-		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // These taints only guide the scheduler. No machine is launched because of them.
+		// These taints only guide the scheduler. No machine is launched because of them.
+		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey || t.Key == nodecontract.SlotsChangingTaintKey
 	})
 	gpu, use := m.Promise.Resource, m.memo.site.use()
 	exposed := ResourcesOf(m.Node.Status.Allocatable, gpu)
 	var more int64
 	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, raised)
 	machine := *m
+	if !m.Promise.Slots.IsZero() {
+		gpus := m.slotsLeft(raised || m.exposesAll())
+		free := atLeastZero(minus(exposed, use.all.resources(gpu)))
+		free.Replicas = freeSlots(gpus)
+		return room{
+			node: planner.Node{Name: m.Node.Name, Free: free, GPUs: gpus}, nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, use: use,
+			extended: machine.extended,
+		}
+	}
 	return room{
 		node: planner.Node{
 			Name: m.Node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
@@ -165,6 +187,11 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	r.pods, r.extended, r.daemons = m.Pods, machine.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
 	toCome := atLeastZero(minus(overhead(r.daemons, gpu), r.use.daemons.resources(gpu)))
 	r.node.Free = atLeastZero(minus(minus(expected, r.use.all.resources(gpu)), toCome))
+	if !m.Promise.Slots.IsZero() {
+		r.node.GPUs = m.slotsLeft(true)
+		r.node.Free.Replicas = freeSlots(r.node.GPUs)
+		return r
+	}
 	r.node.GPUs = m.gpusLeft(m.Promise.ReplicasPerGPU+more, expected.Replicas, r.labels)
 	hold(r.node.GPUs, toCome.Replicas, 0)
 	return r

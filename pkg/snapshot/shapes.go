@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/planner"
 )
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
@@ -25,7 +26,9 @@ type shape struct {
 	// gpuMemory is the device memory that the pod requests by annotation, in bytes. wrong is the error if the annotation is invalid.
 	gpuMemory int64
 	wrong     error
-	ports     []hostPort
+	// fault is why a pod that requests slots of memory, which are its device memory then, cannot be served. It is nil if it can.
+	fault *planner.Refusal
+	ports []hostPort
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
 	// other demands, except for those on other pods.
 	onNodes, asks string
@@ -59,6 +62,11 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	made.gpuMemory, made.wrong = gpuMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
 		made.wrong = err
+	}
+	if isSlot(made.gpu) || len(SlotSizes(pod)) > 0 {
+		made.fault = slotFault(pod, made.gpuMemory)
+		_, mib := slotsIn(made.demand.requests)
+		made.gpuMemory = times(mib, bytesPerMiB)
 	}
 	if made.gpu != "" {
 		made.terms = s.cluster.termsOf(pod, &s.selections)
@@ -122,6 +130,9 @@ func (s *shape) written() string {
 	}
 	if s.wrong != nil {
 		key.Wrong = s.wrong.Error()
+	}
+	if s.fault != nil {
+		key.Wrong += s.fault.Message
 	}
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		key.NodeAffinity = affinity.NodeAffinity

@@ -34,7 +34,7 @@ const (
 )
 
 // Strategy says how a GPU is shared.
-// +kubebuilder:validation:Enum=TimeSlicing;MPS;MIG;None
+// +kubebuilder:validation:Enum=TimeSlicing;MPS;MIG;MemorySlots;None
 type Strategy string
 
 const (
@@ -42,6 +42,8 @@ const (
 	StrategyTimeSlicing Strategy = "TimeSlicing"
 	// StrategyMPS shares each GPU among replicas that run at the same time, each with a limit of memory, by NVIDIA's MPS.
 	StrategyMPS Strategy = "MPS"
+	// StrategyMemorySlots gives pods slots of the device memory of a GPU, of a few sizes.
+	StrategyMemorySlots Strategy = "MemorySlots"
 	// StrategyMIG divides each GPU into MIG instances, which have memory and compute of their own.
 	StrategyMIG Strategy = "MIG"
 	// StrategyNone gives whole GPUs to pods.
@@ -57,6 +59,19 @@ const (
 	RequestsAboveOneAllow RequestsAboveOne = "Allow"
 	// RequestsAboveOneRefuse leaves the pod pending with an event that says so (failRequestsGreaterThanOne: true).
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
+)
+
+// MemoryEnforcement says what happens to a pod that uses more device memory than its slot has.
+// +kubebuilder:validation:Enum=None;Watch;MPS
+type MemoryEnforcement string
+
+const (
+	// MemoryEnforcementNone does nothing.
+	MemoryEnforcementNone MemoryEnforcement = nodecontract.EnforceNone
+	// MemoryEnforcementWatch reports the pod with an event and a metric.
+	MemoryEnforcementWatch MemoryEnforcement = nodecontract.EnforceWatch
+	// MemoryEnforcementMPS lets no process allocate more, by NVIDIA's MPS.
+	MemoryEnforcementMPS MemoryEnforcement = nodecontract.EnforceMPS
 )
 
 // MIGNaming says how the resources of MIG instances are named.
@@ -207,11 +222,16 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.overrides) || size(self.overrides) == 0",message="strategy MIG has a layout for each GPU: remove overrides, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.resourceName) || has(self.mig) && has(self.mig.naming) && self.mig.naming == 'Single'",message="resources of strategy MIG are named after the profiles of instances: remove resourceName, or set mig.naming to Single"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu' || has(self.replicas)",message="an instance that one pod has for itself is called nvidia.com/gpu: remove resourceName, or set replicas"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || has(self.memory)",message="strategy MemorySlots needs memory.sizes, the sizes of the slots that pods can request, for instance 2Gi, 4Gi and 8Gi"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'MemorySlots' || !has(self.memory)",message="memory is for strategy MemorySlots: remove it, or use strategy MemorySlots"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.replicas) && !has(self.maxReplicas) && (!has(self.overrides) || size(self.overrides) == 0)",message="strategy MemorySlots shares GPUs by device memory: remove replicas, maxReplicas and overrides, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.resourceName)",message="strategy MemorySlots names resources after the sizes of slots, for instance nvidia.com/gpu-2gb: remove resourceName"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with strategy MemorySlots a container has one slot, since two might be on two GPUs: remove requestsAboveOne, or set it to Refuse"
 type Sharing struct {
 	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
-	// have limits of memory and threads, MIG, which divides each GPU into instances that have memory and compute of their own, or None, which gives pods whole
-	// GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled), and MIG needs what divides the GPUs of a node (node.mig.enabled). Nodes that were launched
-	// with another strategy are replaced.
+	// have limits of memory and threads, MIG, which divides each GPU into instances that have memory and compute of their own, MemorySlots, which gives pods
+	// slots of a GPU's memory, or None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled), and MIG needs what divides the
+	// GPUs of a node (node.mig.enabled). Nodes that were launched with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
 	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods that take
@@ -248,6 +268,9 @@ type Sharing struct {
 	// mig says into which instances strategy MIG divides GPUs.
 	// +optional
 	MIG *MIGSharing `json:"mig,omitempty"`
+	// memory are the slots of strategy MemorySlots.
+	// +optional
+	Memory *MemorySharing `json:"memory,omitempty"`
 }
 
 // MIGSharing says into which instances GPUs are divided. GPUs without a layout are not launched.
@@ -302,6 +325,33 @@ type MPSSharing struct {
 	// wait until the GPU is free. Default: Any.
 	// +optional
 	Users MPSUsers `json:"users,omitempty"`
+}
+
+// MemorySharing says which slots of device memory pods can have.
+type MemorySharing struct {
+	// sizes are the sizes of slots, in ascending order, for example 2Gi, 4Gi and 8Gi, at least 256Mi. Pods request them as nvidia.com/gpu-2gb, nvidia.com/gpu-4gb
+	// and nvidia.com/gpu-8gb, and a size of no whole number of Gi as nvidia.com/gpu-1536mb. Which slots a node has depends on its pods. Each slot is on one GPU.
+	// Nodes that were launched with other sizes are replaced.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=10
+	// +kubebuilder:validation:items:Pattern=`^[1-9][0-9]{0,6}(Mi|Gi)$`
+	// +kubebuilder:validation:XValidation:rule="[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self) || quantity(self[i - 1]).isLessThan(quantity(self[i])))",message="sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi"
+	// +kubebuilder:validation:XValidation:rule="self.all(s, quantity(s).compareTo(quantity('256Mi')) >= 0 && quantity(s).compareTo(quantity('1Ti')) <= 0)",message="sizes are 256Mi to 1024Gi"
+	Sizes []string `json:"sizes"`
+	// reserve is the memory of each GPU that no slot has, for the contexts of the driver and of processes, for example 512Mi or 0Mi, at most 64Gi. Default: 512Mi.
+	// +optional
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,6})(Mi|Gi)$`
+	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Gi')) <= 0",message="reserve is at most 64Gi"
+	Reserve string `json:"reserve,omitempty"`
+	// enforcement is None, which lets pods use more than their slots have, Watch, which reports a pod that uses 10 percent more for 30 seconds with an event and a
+	// metric, or MPS, with which no process can allocate more. MPS needs the MPS daemons of the chart (node.mps.enabled), and a GPU has at most 48 slots.
+	// Default: Watch.
+	// +optional
+	Enforcement MemoryEnforcement `json:"enforcement,omitempty"`
 }
 
 // ReplicasOverride is a number of replicas for GPUs of one name.

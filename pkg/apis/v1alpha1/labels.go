@@ -10,6 +10,10 @@ const (
 	// ReplicasRaisedAnnotation is the time (RFC 3339) at which nodecontract.ReplicasPerGPUAnnotation was raised, from when on the machine has a minute to follow. Written and
 	// read by the controller on NodeClaims.
 	ReplicasRaisedAnnotation = Group + "/replicas-raised"
+	// SlotsNextAnnotation holds a nodecontract.Slots: the slots that a Node with nodecontract.SlotsChangingTaintKey gets when no pod can come for those that are withdrawn.
+	// SlotsChangingSinceAnnotation is the time (RFC 3339) of that taint. Written and read by the controller on Nodes, so that a restart goes on where it stopped.
+	SlotsNextAnnotation          = Group + "/memory-slots-next"
+	SlotsChangingSinceAnnotation = Group + "/slots-changing-since"
 	// PriceAnnotation is the price of the machine when it was chosen, in micro-dollars an hour. Written on NodeClaims, read by status and by people.
 	PriceAnnotation = Group + "/micro-usd-per-hour"
 

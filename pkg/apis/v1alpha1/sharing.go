@@ -17,6 +17,7 @@ var sharingStrategies = map[Strategy]sharingStrategy{
 	StrategyTimeSlicing: timeSlicing{},
 	StrategyMPS:         mps{},
 	StrategyMIG:         migInstances{},
+	StrategyMemorySlots: memorySlots{},
 }
 
 func (s Sharing) strategy() sharingStrategy {
@@ -45,5 +46,5 @@ func (s Sharing) Shared() bool { return s.strategy().shared() }
 
 // RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs.
 func (s Sharing) RefusesAboveOne() bool {
-	return s.Strategy == StrategyMPS || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
+	return s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
 }

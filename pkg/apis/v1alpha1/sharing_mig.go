@@ -10,6 +10,7 @@ import (
 )
 
 // Share is what each GPU of a machine becomes: the capacity that is planned with.
+// +kubebuilder:object:generate=false
 type Share struct {
 	// Resource is the name of the resource that pods ask for.
 	Resource string
@@ -17,6 +18,8 @@ type Share struct {
 	Least, Most int64
 	// MIG says how the GPU is divided into instances. It is zero if it is not.
 	MIG nodecontract.MIG
+	// Slots says how the GPU is divided into slots of memory, without how many each GPU has. It is zero if it is not.
+	Slots nodecontract.Slots
 }
 
 // Shares are what GPUs may become, given the cloud's name, as in its label of an instance type (for instance "t4"), and their device memory in MiB. There is
@@ -27,6 +30,8 @@ func (s Sharing) Shares(gpuName string, memoryMiB int64) []Share {
 		return migInstances{}.shares(s, gpuName, memoryMiB)
 	case !s.CanShare(gpuName):
 		return nil
+	case s.Strategy == StrategyMemorySlots:
+		return memorySlots{}.shares(s, memoryMiB)
 	}
 	least, most := s.ReplicasRange(gpuName)
 	return []Share{{Resource: s.Resource(), Least: least, Most: most}}
@@ -42,8 +47,11 @@ func (s Sharing) ShareWith(divided nodecontract.MIG, gpuName string, memoryMiB i
 	return Share{}, false
 }
 
-// Resources are the names of all resources that the machines may expose, without duplicates. Only MIG may have several.
+// Resources are the names of all resources that the machines may expose, without duplicates. Only MIG and MemorySlots may have several.
 func (s Sharing) Resources() []string {
+	if slots := s.MemorySlots(); !slots.IsZero() {
+		return slots.Resources()
+	}
 	names := []string{s.Resource()}
 	if s.Strategy == StrategyMIG && s.MIG != nil {
 		for i := range s.MIG.Layouts {

@@ -36,6 +36,9 @@ func (s Sharing) MPSSettings() nodecontract.MPS {
 
 // CanShare says whether GPUs of the name can be shared with the strategy. An override of one replica leaves them whole.
 func (s Sharing) CanShare(gpuName string) bool {
+	if s.MemorySlots().Enforcement == nodecontract.EnforceMPS {
+		return !slices.Contains(withoutMPS, gpuName)
+	}
 	return s.Strategy != StrategyMPS || !slices.Contains(withoutMPS, gpuName) || s.ReplicasFor(gpuName) == 1
 }
 

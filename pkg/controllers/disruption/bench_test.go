@@ -23,7 +23,7 @@ func thinned(machines int) *snapshot.Cluster {
 		kind := snapshottest.TypeNamed(types[i%len(types)])
 		claim := snapshottest.Claim(fmt.Sprintf("m-%04d", i), &c.NodePools[0], kind, snapshottest.Initialized(c.Now.Add(-time.Hour)))
 		c.NodeClaims = append(c.NodeClaims, claim)
-		c.Nodes = append(c.Nodes, snapshottest.Node(&claim, kind, slots*kind.GPU.Count))
+		c.Nodes = append(c.Nodes, snapshottest.Node(&claim, kind, perXlarge*kind.GPU.Count))
 	}
 	for i := range 10 * machines {
 		pod := snapshottest.Pod(fmt.Sprintf("pod-%05d", i), snapshottest.OwnedBy("apps/v1", "ReplicaSet", fmt.Sprint("web-", i%97)), snapshottest.Running(fmt.Sprintf("m-%04d", i%machines)),

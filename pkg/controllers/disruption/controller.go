@@ -25,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/controllers/pace"
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
 )
@@ -139,6 +140,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, change := range share.Changes(s.view, nil) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
+	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, s.view, nil, c.Clock.Now()))
 	errs = append(errs, c.noteShortages(ctx, s))
 	commands, again := decide(s)
 	decided := c.Clock.Now()

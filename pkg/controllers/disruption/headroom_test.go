@@ -112,7 +112,7 @@ func (w warm) rank(pick func([]string) string) {
 	for _, name := range w.waiting() {
 		w.start(name, false)
 	}
-	for range 2 * slots {
+	for range 2 * perXlarge {
 		for _, name := range w.deleting() {
 			w.drain(name)
 		}

@@ -25,7 +25,7 @@ func (s *simulation) on(instanceType string, pods int) {
 	s.made++
 	kind := snapshottest.TypeNamed(instanceType)
 	claim := snapshottest.Claim(fmt.Sprintf("machine-%04d", s.made), &s.cluster.NodePools[0], kind, snapshottest.Initialized(s.cluster.Now))
-	node := snapshottest.Node(&claim, kind, slots*kind.GPU.Count)
+	node := snapshottest.Node(&claim, kind, perXlarge*kind.GPU.Count)
 	s.cluster.NodeClaims, s.cluster.Nodes = append(s.cluster.NodeClaims, claim), append(s.cluster.Nodes, node)
 	for range pods {
 		s.again(snapshottest.Pod("", snapshottest.OwnedBy("apps/v1", "ReplicaSet", "web")))

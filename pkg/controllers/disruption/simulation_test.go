@@ -29,8 +29,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// slots is how many pods a simulated xlarge holds. Replicas are its scarcest resource.
-const slots = 10
+// perXlarge is how many pods a simulated xlarge holds. Replicas are its scarcest resource.
+const perXlarge = 10
 
 // simulation is a cluster in which Karve decides and all others act: Karpenter, the scheduler, and the owners of pods. With one instance type and identical
 // pods, the test can count what is needed without a planner.
@@ -125,9 +125,9 @@ func (s *simulation) need() (need, started, all int) {
 		if notReady(m.Node) {
 			continue
 		}
-		all += slots - len(m.Pods)
+		all += perXlarge - len(m.Pods)
 		if m.Initialized() && !tainted(m.Node) {
-			started += slots - len(m.Pods)
+			started += perXlarge - len(m.Pods)
 		}
 	}
 	return need, started, all
@@ -146,7 +146,7 @@ func (s *simulation) provision() {
 	if probed && len(plan.Launches) > 1 {
 		s.Fatalf("%d machines are planned for a pool that is being probed", len(plan.Launches))
 	}
-	if want := max(0, (need-free+slots-1)/slots); !s.mixed && !probed && len(plan.Launches) != want {
+	if want := max(0, (need-free+perXlarge-1)/perXlarge); !s.mixed && !probed && len(plan.Launches) != want {
 		s.Fatalf("%d machines are planned for %d pods without a place and %d free places, want %d", len(plan.Launches), need, free, want)
 	}
 	for _, l := range plan.Launches {
@@ -169,7 +169,7 @@ func (s *simulation) start(name string, refused bool) {
 	snapshottest.Initialized(s.cluster.Now)(claim)
 	instanceType, _, _ := snapshot.ShapeOf(claim)
 	made := snapshottest.TypeNamed(instanceType)
-	s.cluster.Nodes = append(s.cluster.Nodes, snapshottest.Node(claim, made, slots*made.GPU.Count))
+	s.cluster.Nodes = append(s.cluster.Nodes, snapshottest.Node(claim, made, perXlarge*made.GPU.Count))
 }
 
 func (s *simulation) waiting() []string {

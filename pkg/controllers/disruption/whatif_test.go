@@ -85,7 +85,7 @@ func TestQuestionsLeftForLackOfTimeAreAnsweredInLaterPasses(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	for range 10 {
-		s.on("g4dn.xlarge", slots) // The machines are full, so no pod has room elsewhere.
+		s.on("g4dn.xlarge", perXlarge) // The machines are full, so no pod has room elsewhere.
 	}
 	s.on("g4dn.xlarge", 5)
 	s.marked(11, "Drifted")

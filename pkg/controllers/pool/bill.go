@@ -19,10 +19,10 @@ func bills(machines []snapshot.Machine) []bill.Node {
 		if m.Node == nil {
 			continue
 		}
-		n := bill.Node{Name: m.Node.Name, NodePool: m.Pool(), MicroUSDPerHour: m.Promise.MicroUSDPerHour, Replicas: m.Promise.Replicas()}
+		n := bill.Node{Name: m.Node.Name, NodePool: m.Pool(), MicroUSDPerHour: m.Promise.MicroUSDPerHour, Replicas: m.Shares()}
 		n.InstanceType, n.Zone, n.CapacityType = snapshot.ShapeOf(m.Claim)
 		for _, pod := range m.Pods {
-			if held := m.ReplicasOf(pod); held > 0 {
+			if held := m.SharesOf(pod); held > 0 {
 				n.Holders = append(n.Holders, bill.Holder{Namespace: pod.Namespace, Name: pod.Name, Replicas: held})
 			}
 		}

@@ -147,6 +147,9 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	if err := cmp.Or(class.Spec.Sharing.OverridesError(), class.Spec.Sharing.LayoutsError()); err != nil && accepted.Status == metav1.ConditionTrue {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "UnsupportedGPU", err.Error()+"; no such GPU is launched"
 	}
+	if err := class.Spec.Sharing.SizesError(); err != nil && accepted.Status == metav1.ConditionTrue {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidSizes", err.Error()+"; nothing is launched"
+	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}
 	switch {
 	case accepted.Status != metav1.ConditionTrue:

@@ -31,6 +31,7 @@ import (
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -242,6 +243,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	for _, change := range share.Changes(view, plan.Placements) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
+	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
 	errs = append(errs, c.replan(ctx, view, plan))
 	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan))
 	more := c.withdraw(ctx, view, plan)

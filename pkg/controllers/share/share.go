@@ -1,4 +1,4 @@
-// Package share writes to machines how many replicas each GPU should have. A change is not drift: the node agent follows the annotation of the Node while pods
+// Package share writes to machines how many replicas each GPU should have, unless they have slots of memory, which are for package slots. A change is not drift: the node agent follows the annotation of the Node while pods
 // run, and removes replicas that are in use when their pods end.
 package share
 
@@ -42,7 +42,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	for i := range view.Machines {
 		m := &view.Machines[i]
 		class := view.ClassOf(m.Pool())
-		if class == nil || m.Type == nil || m.Leaving() || !slices.Contains(class.Spec.Sharing.Resources(), string(m.Promise.Resource)) {
+		if class == nil || m.Type == nil || m.Leaving() || !m.Promise.Slots.IsZero() || !slices.Contains(class.Spec.Sharing.Resources(), string(m.Promise.Resource)) {
 			continue
 		}
 		share, ok := class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB)
@@ -53,7 +53,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 		why := "since GPUNodeClass " + class.Name + " says so now"
 		switch least := share.Least; {
 		case least < share.Most:
-			want, why = within(m, least, placed[nameOf(m)])
+			want, why = within(m, least, placed[m.PlannerName()])
 		case !m.Started():
 			continue
 		default:
@@ -82,14 +82,6 @@ func within(m *snapshot.Machine, least, placed int64) (replicas int64, why strin
 }
 
 func each(replicas, gpus int64) int64 { return (replicas + max(1, gpus) - 1) / max(1, gpus) }
-
-// nameOf returns the machine's name in the planner's snapshot.
-func nameOf(m *snapshot.Machine) string {
-	if m.Node != nil {
-		return m.Node.Name
-	}
-	return m.Claim.Name
-}
 
 // Write writes the number of replicas to the NodeClaim, which plans use, and then to the Node, which the agent reads. Two controllers call it. If the
 // NodeClaim has changed since it was read, Write does nothing, and a later reconciliation repeats it, so that the event is recorded once.

@@ -102,6 +102,9 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if d := ofInstances(p, m); d != nil {
 		return d
 	}
+	if d := ofSlots(p, m); d != nil {
+		return d
+	}
 	if now := p.Resource(); !p.Serves(m.Promise.Resource) {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
 	}
@@ -139,6 +142,26 @@ func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 		now = fmt.Sprintf("%d instances %s (naming %s)", shares[0].MIG.Count, shares[0].MIG.Profile, shares[0].MIG.Naming)
 	}
 	return &Drift{Sharing, fmt.Sprintf("each of its GPUs has %d MIG instances %s (naming %s), and GPUNodeClass %s has %s now", was.Count, was.Profile, was.Naming, p.Class.Name, now)}
+}
+
+// ofSlots compares the kind of slots of a machine with that of the GPUNodeClass. How many there are of each size is not drift.
+func ofSlots(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+	was, now := m.Promise.Slots, p.Class.Spec.Sharing.MemorySlots()
+	switch {
+	case was.SameKind(now):
+		return nil
+	case now.IsZero():
+		return &Drift{Sharing, fmt.Sprintf("its GPUs are divided into slots of memory, and GPUNodeClass %s has strategy %s now", p.Class.Name, p.Class.Spec.Sharing.Strategy)}
+	case was.IsZero():
+		return &Drift{Sharing, fmt.Sprintf("its GPUs are not divided into slots of memory, and GPUNodeClass %s has strategy MemorySlots now", p.Class.Name)}
+	default:
+		return &Drift{Sharing, fmt.Sprintf("its GPUs are divided into slots of memory as %s, and spec.sharing.memory of GPUNodeClass %s has changed", kindOf(was), p.Class.Name)}
+	}
+}
+
+// kindOf describes slots without their numbers.
+func kindOf(s nodecontract.Slots) string {
+	return fmt.Sprintf("%s, with a reserve of %d MiB and enforcement %s", strings.Join(s.Resources(), ", "), s.ReserveMiB, s.Enforcement)
 }
 
 func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, labels map[string]string) *Drift {

@@ -89,6 +89,20 @@ func ShapesOf(pods []TracePod, m Mapping) (out []Pods, of []int) {
 	return out, of
 }
 
+// InSlots rounds the device memory of pods up to slots of sizes in MiB, which ascend and suffice for all pods. It returns the types with as many replicas of a GPU as
+// the smallest slots fit.
+func InSlots(pods []Pods, types []Type, sizesMiB []int64) ([]Pods, []Type) {
+	pods, types = slices.Clone(pods), slices.Clone(types)
+	for i := range pods {
+		at, _ := slices.BinarySearch(sizesMiB, pods[i].GPUMiB)
+		pods[i].GPUMiB = sizesMiB[at]
+	}
+	for i := range types {
+		types[i].Replicas = types[i].GPUMiB / sizesMiB[0]
+	}
+	return pods, types
+}
+
 func (p TracePod) shape(m Mapping) shape {
 	k := shape{p.MilliCPU, p.MiB, 1, 0}
 	switch m {

@@ -1,0 +1,161 @@
+// Package slots decides which slots of device memory the GPUs of a machine offer. The package is pure.
+package slots
+
+import (
+	"slices"
+
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Change is a machine whose GPUs should have other slots.
+type Change struct {
+	Machine *snapshot.Machine
+	// Slots are those that they should have.
+	Slots nodecontract.Slots
+	// Withdraws reports whether a free slot is withdrawn. The scheduler must not give it to a pod meanwhile.
+	Withdraws bool
+}
+
+// Changes returns the machines that lack free slots for the pods that a plan places there, and those whose slots do not fit, because the cloud launched another type than
+// planned or because a GPU has less memory than expected.
+func Changes(view *snapshot.View, placements []planner.Placement) []Change {
+	placed := map[string]*planner.Placement{}
+	for i := range placements {
+		placed[view.Nodes[placements[i].Node].Name] = &placements[i]
+	}
+	var all []Change
+	for i := range view.Machines {
+		m := &view.Machines[i]
+		if m.Promise.Slots.IsZero() || m.Leaving() || m.SlotsChanging() {
+			continue
+		}
+		gpus, seated := m.SlotGPUs()
+		if len(gpus) == 0 {
+			continue
+		}
+		want, withdraws := m.Promise.Slots, false
+		want.GPUs, withdraws = layout(want, gpus, seated, needed(view, placed[m.PlannerName()], want, len(gpus)))
+		said := m.Node == nil || !m.Registered() || snapshot.PromiseOf(m.Node.Annotations).Slots.Equal(want)
+		if !want.Equal(m.Promise.Slots) || !said {
+			all = append(all, Change{m, want, withdraws && !m.AwaitsReplicas()}) // The scheduler gives nothing to a machine that starts.
+		}
+	}
+	return all
+}
+
+// needed returns how many slots of each size the placed pods need on each GPU.
+func needed(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots, gpus int) [][]int64 {
+	need := make([][]int64, gpus)
+	for i := range need {
+		need[i] = make([]int64, len(slots.SizesMiB))
+	}
+	if p == nil {
+		return need
+	}
+	for i, name := range p.Pods {
+		on := 0
+		if p.GPUs != nil {
+			on = max(0, p.GPUs[i])
+		}
+		for _, mib := range view.SlotsOf(name) {
+			if s := slots.Index(mib); s >= 0 && on < gpus {
+				need[on][s]++
+			}
+		}
+	}
+	return need
+}
+
+// layout returns how many slots of each size each GPU should have, and whether free ones are withdrawn for it. seated is how many slots of each size pods will hold
+// which are not known to hold one yet, and need is what more pods need, on GPUs where that fits.
+//
+// It changes as little as it can: nothing if there are enough free slots of each size on any GPU, since all slots of a size are equal to the scheduler. Otherwise it adds
+// slots where there is memory without one. If that is not possible, it makes the slots that are needed where they are needed, and keeps as many of the others as fit.
+func layout(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (counts [][]int64, withdraws bool) {
+	if free, ok := added(slots, gpus, seated, need); ok {
+		return sums(gpus, free), false
+	}
+	free := rebuilt(slots, gpus, seated, need)
+	for i := range gpus {
+		for s, n := range free[i] {
+			withdraws = withdraws || n < gpus[i].Free[s]
+		}
+	}
+	return sums(gpus, free), withdraws
+}
+
+// added returns the free slots with those that are missing in addition, and false if they do not fit.
+func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
+	left := make([]int64, len(gpus))
+	for i, g := range gpus {
+		free = append(free, slices.Clone(g.Free))
+		left[i] = g.CapacityMiB - slots.UsedMiB(g.Held) - slots.UsedMiB(g.Free)
+		if left[i] < 0 && slots.UsedMiB(g.Free) > 0 {
+			return nil, false
+		}
+	}
+	for s, mib := range slices.Backward(slots.SizesMiB) { // Large slots first, which fit in fewer places.
+		lack := seated[s]
+		for i, g := range gpus {
+			lack += need[i][s] - g.Free[s]
+		}
+		add := func(i int) {
+			free[i][s]++
+			left[i] -= mib
+			lack--
+		}
+		for i, g := range gpus { // Where the plan has the pods.
+			for lack > 0 && free[i][s] < max(g.Free[s], need[i][s]) && left[i] >= mib {
+				add(i)
+			}
+		}
+		for lack > 0 {
+			best := -1
+			for i := range gpus {
+				if left[i] >= mib && (best < 0 || left[i] < left[best]) {
+					best = i
+				}
+			}
+			if best < 0 {
+				return nil, false
+			}
+			add(best)
+		}
+	}
+	return free, true
+}
+
+// rebuilt returns the free slots that are needed, on the GPUs where they are needed, with as many of the present ones as fit beside them.
+func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
+	for i, g := range gpus {
+		left := g.CapacityMiB - slots.UsedMiB(g.Held)
+		own := make([]int64, len(slots.SizesMiB))
+		fill := func(upTo func(s int) int64) {
+			for s, mib := range slices.Backward(slots.SizesMiB) {
+				for own[s] < upTo(s) && left >= mib {
+					own[s]++
+					left -= mib
+				}
+			}
+		}
+		fill(func(s int) int64 { return min(seated[s], g.Free[s]) }) // It is not known which of them the pods will hold.
+		fill(func(s int) int64 { return min(seated[s], g.Free[s]) + need[i][s] })
+		fill(func(s int) int64 { return g.Free[s] })
+		free = append(free, own)
+	}
+	return free
+}
+
+// sums returns the slots that pods hold together with free ones.
+func sums(gpus []snapshot.GPUSlots, free [][]int64) [][]int64 {
+	counts := make([][]int64, len(gpus))
+	for i, g := range gpus {
+		counts[i] = slices.Clone(free[i])
+		for s, n := range g.Held {
+			counts[i][s] += n
+		}
+	}
+	return counts
+}
