@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,6 +141,9 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 			a.cordon.seen(n)
 			a.use.seen(n.Metadata)
 			a.report.seen(n)
+			a.manager.SetMayWithdraw(ctx, slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool {
+				return t.Key == nodecontract.SlotsChangingTaintKey || t.Key == nodecontract.ReplicasNotReadyTaint
+			}))
 			if a.pausing.seen(n.Metadata) {
 				_ = a.library.Shutdown() // This also ends a wait for events.
 			}

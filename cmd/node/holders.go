@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,6 +41,7 @@ func heldGPU(g nodecontract.HeldGPU, shares map[string]plugin.Share, holders []p
 	case share.Cordoned:
 		g.Health = nodecontract.GPUCordoned
 	}
+	held := map[int64]int{}
 	for _, h := range holders {
 		holds := nodecontract.GPUHolder{Pod: h.Pod, Container: h.Container}
 		n := 0
@@ -49,15 +51,22 @@ func heldGPU(g nodecontract.HeldGPU, shares map[string]plugin.Share, holders []p
 				continue
 			}
 			n++
-			if shared {
+			if mib, slot, ok := alloc.Slot(id); ok {
+				holds.Slots = append(holds.Slots, nodecontract.SlotName(mib)+"-"+strconv.Itoa(slot))
+				held[mib]++
+			} else if shared {
 				holds.IDs = append(holds.IDs, replica)
 			}
 		}
 		if n > 0 {
 			slices.Sort(holds.IDs)
+			slices.Sort(holds.Slots)
 			g.Held += n
 			g.Holders = append(g.Holders, holds)
 		}
+	}
+	for _, s := range share.Slots {
+		g.Slots = append(g.Slots, nodecontract.HeldSlots{MiB: s.MiB, Held: held[s.MiB], Free: max(0, s.Held+s.Free-held[s.MiB])})
 	}
 	slices.SortFunc(g.Holders, func(a, b nodecontract.GPUHolder) int {
 		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container))
@@ -67,13 +76,40 @@ func heldGPU(g nodecontract.HeldGPU, shares map[string]plugin.Share, holders []p
 
 // sayHolders writes the report of holders to the Node if it has changed or was not confirmed for nodecontract.HoldersBeat.
 func (a *agent) sayHolders(ctx context.Context, r nodecontract.HoldersReport) error {
-	age := r.AsOf.Sub(a.use.said.AsOf)
-	if a.use.said.SameHolders(r) && age >= 0 && age < nodecontract.HoldersBeat {
+	age, slots := r.AsOf.Sub(a.use.said.AsOf), slotsInUse(r)
+	if a.use.said.SameHolders(r) && slots == a.use.slots && age >= 0 && age < nodecontract.HoldersBeat {
 		return nil
 	}
-	err := a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{nodecontract.HoldersAnnotation: r.String()}}})
+	annotations := map[string]any{nodecontract.HoldersAnnotation: r.String()}
+	if slots != a.use.slots {
+		annotations[nodecontract.SlotsInUseAnnotation] = slots
+		if slots == "" {
+			annotations[nodecontract.SlotsInUseAnnotation] = nil // This removes it.
+		}
+	}
+	err := a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err == nil {
-		a.use.said = r
+		a.use.said, a.use.slots = r, slots
 	}
 	return err
+}
+
+// slotsInUse returns the annotation with the slots that pods hold, and "" if the GPUs have none.
+func slotsInUse(r nodecontract.HoldersReport) string {
+	var in nodecontract.SlotsInUse
+	for _, g := range r.GPUs {
+		of := nodecontract.GPUSlotsInUse{MemoryMiB: g.MemoryMiB}
+		if g.Health == nodecontract.GPUOutOfService {
+			of.MemoryMiB = 0
+		}
+		in.SizesMiB = nil
+		for _, s := range g.Slots {
+			in.SizesMiB, of.Held = append(in.SizesMiB, s.MiB), append(of.Held, int64(s.Held))
+		}
+		in.GPUs = append(in.GPUs, of)
+	}
+	if len(in.SizesMiB) == 0 {
+		return ""
+	}
+	return in.String()
 }

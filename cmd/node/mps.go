@@ -148,7 +148,7 @@ func (a *agent) modes(c sharing.Config, devices []gpu.Device) error {
 	for _, r := range resources {
 		for _, g := range r.GPUs {
 			i := slices.IndexFunc(now, func(d gpu.Device) bool { return d.UUID == g.UUID })
-			if g.MPS == nil && (g.Replicas > 1 || g.Instance != nil) && i >= 0 && now[i].ComputeMode == gpu.ComputeExclusiveProcess {
+			if g.MPS == nil && (g.Replicas > 1 || g.SlotMiB > 0 || g.Instance != nil) && i >= 0 && now[i].ComputeMode == gpu.ComputeExclusiveProcess {
 				return &problem{nodecontract.ReasonComputeModeWrong, fmt.Errorf(
 					"GPU %d (%s) has the compute mode EXCLUSIVE_PROCESS, as for MPS, and is to be shared without MPS: run the pod of the MPS daemons, which resets it, or `nvidia-smi -i %d -c DEFAULT`",
 					g.Index, g.UUID, g.Index)}
@@ -160,6 +160,7 @@ func (a *agent) modes(c sharing.Config, devices []gpu.Device) error {
 
 // applied records that a configuration is in force.
 func (a *agent) applied(c sharing.Config, devices []gpu.Device) {
+	a.use.enforcement.Store(c.Sharing.Slots.Enforcement)
 	a.mps.inForce, _ = c.Limits(devices) // It has just been applied.
 	a.mps.changing = nil
 	a.setDown()

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
+	"karve.sh/karve/pkg/node/usage"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/version"
 )
@@ -53,6 +54,7 @@ type report struct {
 	// refusalReason is the reason of the condition for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
 	refusalReason, daemonsDown string
 	inForce                    bool
+	exceeded                   []usage.PodMemory
 }
 
 func newReport(a *agent) *report {
@@ -91,7 +93,7 @@ func held(kubelet plugin.PodResources) func() ([]metrics.Held, error) {
 func heldBy(holders []plugin.Holder) []metrics.Held {
 	var all []metrics.Held
 	for _, h := range holders {
-		namespace, pod, _ := strings.Cut(h.Pod, "/")
+		namespace, pod := splitPod(h.Pod)
 		for _, id := range h.Devices {
 			of := metrics.Held{Namespace: namespace, Pod: pod, Container: h.Container, UUID: alloc.UUID(id)}
 			// A pod that ends and its successor may have the same name.
@@ -104,6 +106,12 @@ func heldBy(holders []plugin.Holder) []metrics.Held {
 		}
 	}
 	return all
+}
+
+// splitPod splits the namespace/name of a pod.
+func splitPod(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
 }
 
 func (r *report) replicas() map[string]metrics.Replicas {
@@ -182,6 +190,7 @@ func (r *report) more(t *metrics.Text) {
 	for _, resource := range slices.Sorted(maps.Keys(r.registered)) {
 		t.Sample(r.registered[resource].Seconds(), "resource", resource)
 	}
+	writeExceeded(t, r.exceeded)
 	t.Family("karve_node_devices", metrics.Gauge, "Devices that the kubelet knows.")
 	for _, resource := range slices.Sorted(maps.Keys(r.listed)) {
 		t.Sample(float64(r.listed[resource][0]), "resource", resource, "health", "healthy")

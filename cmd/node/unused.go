@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -30,8 +31,12 @@ type useWatch struct {
 	// earlier receives the annotation as it was when the agent started.
 	earlier chan string
 	every   time.Duration
-	// said is the report of holders that was written last.
-	said nodecontract.HoldersReport
+	// said is the report of holders that was written last, and slots that of slots in use.
+	said  nodecontract.HoldersReport
+	slots string
+	// exceeding finds the pods that use more memory than their slots have, if enforcement says so.
+	exceeding   usage.Exceeding
+	enforcement atomic.Value
 }
 
 func newUseWatch(o options) *useWatch {
@@ -90,8 +95,11 @@ func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 		return err
 	}
 	holders, asked := a.use.holders.Holders(ctx)
+	usages := map[string]gpu.Usage{}
 	for _, d := range devices {
-		_, _ = a.library.Usage(d.UUID) // The library records the reading.
+		if u, err := a.library.Usage(d.UUID); err == nil { // The library also records the reading.
+			usages[d.UUID] = u
+		}
 	}
 	seen := a.use.notes.Take(func(pids []int) map[int]string { return metrics.Users(proc, a.use.pods, pids) })
 	now := time.Now().Round(0)
@@ -100,6 +108,7 @@ func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 	if asked == nil {
 		holds = gpusOf(holders, devices)
 		said = a.sayHolders(ctx, holdersOf(now, devices, a.manager.Shares(), holders))
+		a.watchMemory(ctx, now, devices, holders, usages)
 	}
 	tracker.Look(now, holds, seen)
 	if report, due := tracker.Report(); due {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Separator separates the UUID of a GPU from the number of the replica. Other tools, such as NVIDIA's DCGM exporter, split device IDs at it.
@@ -14,18 +16,63 @@ const Separator = "::"
 // ID returns the device ID of replica n of a GPU. The device ID of a GPU that is not shared is its UUID.
 func ID(uuid string, n int) string { return uuid + Separator + strconv.Itoa(n) }
 
-// Parse splits a device ID. replica is false for a GPU that is not shared, and for IDs that do not have the format of ID.
+// SlotID returns the device ID of slot n of a size in MiB, for instance "GPU-2d1f::4gb-0". Slots of different sizes have numbers of their own.
+func SlotID(uuid string, mib int64, n int) string {
+	return uuid + Separator + nodecontract.SlotName(mib) + sizeSeparator + strconv.Itoa(n)
+}
+
+// sizeSeparator separates the size of a slot from its number.
+const sizeSeparator = "-"
+
+// Parse splits a device ID. replica is false for a GPU that is not shared, and for IDs that do not have the format of ID or SlotID. For a slot, n is its number
+// among those of its size.
 func Parse(id string) (uuid string, n int, replica bool) {
+	uuid, last, ok := cut(id)
+	if !ok {
+		return id, 0, false
+	}
+	if n, ok := number(last); ok {
+		return uuid, n, true
+	}
+	if _, n, ok := slot(last); ok {
+		return uuid, n, true
+	}
+	return id, 0, false
+}
+
+// Slot returns the size in MiB and the number of a slot, and false if the device is no slot.
+func Slot(id string) (mib int64, n int, ok bool) {
+	_, last, ok := cut(id)
+	if !ok {
+		return 0, 0, false
+	}
+	return slot(last)
+}
+
+func cut(id string) (before, after string, ok bool) {
 	at := strings.LastIndex(id, Separator)
 	if at < 0 {
-		return id, 0, false
+		return id, "", false
 	}
-	digits := id[at+len(Separator):]
+	return id[:at], id[at+len(Separator):], true
+}
+
+func slot(text string) (mib int64, n int, ok bool) {
+	size, digits, ok := strings.Cut(text, sizeSeparator)
+	if !ok {
+		return 0, 0, false
+	}
+	if mib, ok = nodecontract.ParseSlotName(size); !ok {
+		return 0, 0, false
+	}
+	n, ok = number(digits)
+	return mib, n, ok
+}
+
+// number parses what strconv.Itoa writes of a number that is not negative.
+func number(digits string) (n int, ok bool) {
 	n, err := strconv.Atoi(digits)
-	if err != nil || digits[0] < '0' || digits[0] > '9' || digits[0] == '0' && len(digits) > 1 {
-		return id, 0, false
-	}
-	return id[:at], n, true
+	return n, err == nil && strconv.Itoa(n) == digits && n >= 0
 }
 
 // UUID returns the UUID of the GPU of a device ID.

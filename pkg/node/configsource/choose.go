@@ -44,7 +44,7 @@ type Inputs struct {
 	// Default is the named configuration for nodes without the label.
 	Default string
 	// Label is the Node's label. Resource and Replicas are its annotations.
-	Label, Resource, Replicas, MPS, MIG string
+	Label, Resource, Replicas, MPS, MIG, Slots string
 	// MIGConfig is the Node's label nodecontract.MIGConfigLabel.
 	MIGConfig string
 	// Strict rejects unknown keys.
@@ -159,38 +159,22 @@ func (a *Answer) read(d Document, strict bool) error {
 
 // keep replaces the configured sharing with the promised one.
 func (a *Answer) keep(in Inputs) error {
-	if in.Resource == "" && in.Replicas == "" {
+	if in.Resource == "" && in.Replicas == "" && in.Slots == "" {
 		if a.Source == "" {
 			return errors.New("and nothing is promised in the Node's annotations")
 		}
 		return nil
 	}
-	replicas, err := strconv.Atoi(in.Replicas)
+	promise, err := promiseOf(in)
 	if err != nil {
-		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", nodecontract.ReplicasPerGPUAnnotation, in.Replicas)
-	}
-	mps, err := nodecontract.ParseMPS(in.MPS)
-	if err != nil {
-		return fmt.Errorf("the Node's annotations: %w", err)
-	}
-	mig, err := nodecontract.ParseMIG(in.MIG)
-	if err != nil {
-		return fmt.Errorf("the Node's annotations: %w", err)
-	}
-	if mig != (nodecontract.MIG{}) && in.MIGConfig != "" {
-		return fmt.Errorf("%d MIG instances %s on each GPU were promised, and the Node's label %s=%s tells NVIDIA's MIG manager how to divide the GPUs: %w",
-			mig.Count, mig.Profile, nodecontract.MIGConfigLabel, in.MIGConfig, ErrManagedElsewhere)
-	}
-	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps, MIG: mig}
-	if replicas == 1 {
-		promise.MPS = nodecontract.MPS{} // A GPU with an override of one replica is not shared.
+		return err
 	}
 	promised, err := sharing.FromPromise(promise)
 	if err != nil {
 		return fmt.Errorf("the Node's annotations %s and %s: %w", nodecontract.ResourceAnnotation, nodecontract.ReplicasPerGPUAnnotation, err)
 	}
 	given, alike := a.Config.Promise()
-	if alike && given == promise && a.Source != "" {
+	if alike && given.Equal(promise) && a.Source != "" {
 		return nil
 	}
 	where := "the Node's annotations"
@@ -204,6 +188,37 @@ func (a *Answer) keep(in Inputs) error {
 	}
 	a.Config.Version, a.Config.Sharing, a.Source = sharing.Version, promised.Sharing, where
 	return nil
+}
+
+// promiseOf returns what the Node's annotations promise.
+func promiseOf(in Inputs) (sharing.Promise, error) {
+	slots, err := nodecontract.ParseSlots(in.Slots)
+	if err != nil {
+		return sharing.Promise{}, fmt.Errorf("the Node's annotations: %w", err)
+	}
+	if !slots.IsZero() {
+		return sharing.Promise{Slots: slots}, nil
+	}
+	replicas, err := strconv.Atoi(in.Replicas)
+	if err != nil {
+		return sharing.Promise{}, fmt.Errorf("the Node's annotation %s is %q, and must be a number", nodecontract.ReplicasPerGPUAnnotation, in.Replicas)
+	}
+	mps, err := nodecontract.ParseMPS(in.MPS)
+	if err != nil {
+		return sharing.Promise{}, fmt.Errorf("the Node's annotations: %w", err)
+	}
+	mig, err := nodecontract.ParseMIG(in.MIG)
+	if err != nil {
+		return sharing.Promise{}, fmt.Errorf("the Node's annotations: %w", err)
+	}
+	if mig != (nodecontract.MIG{}) && in.MIGConfig != "" {
+		return sharing.Promise{}, fmt.Errorf("%d MIG instances %s on each GPU were promised, and the Node's label %s=%s tells NVIDIA's MIG manager how to divide the GPUs: %w",
+			mig.Count, mig.Profile, nodecontract.MIGConfigLabel, in.MIGConfig, ErrManagedElsewhere)
+	}
+	if replicas == 1 {
+		mps = nodecontract.MPS{} // A GPU with an override of one replica is not shared.
+	}
+	return sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps, MIG: mig}, nil
 }
 
 func (a *Answer) say(format string, args ...any) {

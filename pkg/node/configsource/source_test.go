@@ -73,7 +73,7 @@ func TestChoose(t *testing.T) {
 				return
 			}
 			p, ok := a.Config.Promise()
-			if err != nil || !ok || p != (sharing.Promise{Resource: c.resource, Replicas: c.replicas}) || !strings.Contains(a.Source, c.source) {
+			if err != nil || !ok || !p.Equal(sharing.Promise{Resource: c.resource, Replicas: c.replicas}) || !strings.Contains(a.Source, c.source) {
 				t.Errorf("got %v from %s, %v", p, a.Source, err)
 			}
 			if all := strings.Join(a.Messages, "\n"); !strings.Contains(all, c.message) || c.message == "" && all != "" {
@@ -122,7 +122,7 @@ func TestPromiseOfInstancesCountsUnlessTheirManagerIsThere(t *testing.T) {
 			continue
 		}
 		s, err := a.Config.Settings()
-		if p, ok := a.Config.Promise(); !ok || p != c.want || err != nil || s.MIGStrategy != c.naming {
+		if p, ok := a.Config.Promise(); !ok || !p.Equal(c.want) || err != nil || s.MIGStrategy != c.naming {
 			t.Errorf("%s: promises %v, %t, with %s: %v", name, p, ok, s.MIGStrategy, err)
 		}
 	}

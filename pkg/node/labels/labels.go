@@ -21,12 +21,14 @@ const (
 	None        Strategy = "none"
 	TimeSlicing Strategy = "time-slicing"
 	MPS         Strategy = "mps"
+	// MemorySlots is not one of NVIDIA's strategies.
+	MemorySlots Strategy = "memory-slots"
 )
 
 // Sharing describes how the GPUs of the machine are shared.
 type Sharing struct {
 	Strategy Strategy
-	// Replicas is the number of replicas of each GPU. With 0 and 1, GPUs are not shared.
+	// Replicas is the number of replicas of each GPU. With 0 and 1, GPUs are not shared. GPUs with slots of memory have a changing number, and no label for it.
 	Replicas int
 	// Renamed reports whether the replicas have their own resource name, such as nvidia.com/gpu.shared.
 	Renamed bool
@@ -46,7 +48,9 @@ type Machine struct {
 }
 
 // shared reports whether GPUs are shared.
-func (s Sharing) shared() bool { return s.Replicas > 1 && s.Strategy != None && s.Strategy != "" }
+func (s Sharing) shared() bool {
+	return s.Strategy == MemorySlots || s.Replicas > 1 && s.Strategy != None && s.Strategy != ""
+}
 
 // For returns the labels of a machine. It returns none if there are no GPUs. All values are valid label values.
 func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machine) map[string]string {
@@ -73,7 +77,9 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		set("mig.strategy", sharing.MIGStrategy)
 	}
 	out[nodecontract.GPUCountLabel] = strconv.Itoa(len(devices))
-	out[nodecontract.GPUReplicasLabel] = strconv.Itoa(replicas)
+	if strategy != MemorySlots {
+		out[nodecontract.GPUReplicasLabel] = strconv.Itoa(replicas)
+	}
 	set("gpu.sharing-strategy", string(strategy))
 	if product := productName(d.Product, suffix); product != "" {
 		set("gpu.product", product)

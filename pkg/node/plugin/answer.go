@@ -95,6 +95,24 @@ func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limi
 	)
 }
 
+// Environment variables that say how much device memory a container has. Nothing in the agent enforces them: they are for programs, and for libraries that do.
+const (
+	// slotMemory is read by HAMi-core, which limits what a process allocates.
+	slotMemory = "CUDA_DEVICE_MEMORY_LIMIT"
+	// These are the variables of gpushare, in GiB. Programs that were written for it divide the first by the second.
+	gpushareContainer, gpusharePod = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD"
+	gpushareDevice, gpushareIndex  = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_IDX"
+)
+
+// withSlot adds what a container may want to know of its slot.
+func withSlot(r *pluginapi.ContainerAllocateResponse, g device, mib int64) {
+	const mibPerGiB = 1024
+	r.Envs[slotMemory] = strconv.FormatInt(mib, 10) + "m"
+	gib := strconv.FormatInt(max(1, mib/mibPerGiB), 10)
+	r.Envs[gpushareContainer], r.Envs[gpusharePod] = gib, gib
+	r.Envs[gpushareDevice], r.Envs[gpushareIndex] = strconv.FormatInt(max(1, g.MemoryMiB/mibPerGiB), 10), strconv.Itoa(g.Index)
+}
+
 // features returns the requested features other than GPUs, by their names in NVIDIA's container toolkit.
 func features(s sharing.Settings) []string {
 	var out []string

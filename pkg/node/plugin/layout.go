@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // target is the desired resource of a GPU and its number of replicas, which is 1 for a GPU that is not shared.
@@ -13,6 +14,20 @@ type target struct {
 	uuid     string
 	resource string
 	replicas int
+	// slots are the slots of memory of the GPU. If they are not nil, it has no resource and no replicas.
+	slots *slotted
+}
+
+// resources returns the resources of the GPU.
+func (t target) resources() []string {
+	if t.slots == nil {
+		return []string{t.resource}
+	}
+	var names []string
+	for _, size := range t.slots.sizes() {
+		names = append(names, nodecontract.SlotResource(size))
+	}
+	return names
 }
 
 // idSet holds device IDs by resource.
@@ -31,8 +46,8 @@ func (s idSet) has(resource, id string) bool { return s[resource][id] }
 // devices that have to go first. The targets are in the order of the GPUs' indices, and so are the returned devices.
 //
 // Devices that pods hold always stay, because a restarted kubelet does not admit a pod again if its device is gone. Of the other devices, a GPU offers as
-// many replicas as it lacks to its target. It is never shared and exclusive at the same time.
-func layout(targets []target, listed, inUse idSet) (offered map[string][]string, settling bool) {
+// many replicas as it lacks to its target. It is never shared and exclusive at the same time. Free slots of memory stay if keepSlots is true.
+func layout(targets []target, listed, inUse idSet, keepSlots bool) (offered map[string][]string, settling bool) {
 	byGPU := map[string][]held{}
 	for resource, ids := range inUse {
 		for id := range ids {
@@ -42,7 +57,9 @@ func layout(targets []target, listed, inUse idSet) (offered map[string][]string,
 	}
 	own := make(map[string]string, len(targets))
 	for _, t := range targets {
-		own[t.uuid] = t.resource
+		if t.slots == nil {
+			own[t.uuid] = t.resource
+		}
 	}
 	known := map[string][]string{}
 	for resource, ids := range listed {
@@ -54,10 +71,16 @@ func layout(targets []target, listed, inUse idSet) (offered map[string][]string,
 	}
 	offered = map[string][]string{}
 	for _, t := range targets {
-		if _, ok := offered[t.resource]; !ok {
-			offered[t.resource] = nil
+		for _, resource := range t.resources() {
+			if _, ok := offered[resource]; !ok {
+				offered[resource] = nil
+			}
 		}
-		settling = offer(t, byGPU[t.uuid], known[t.uuid], offered) || settling
+		if t.slots != nil {
+			settling = offerSlots(t, byGPU[t.uuid], listed, keepSlots, offered) || settling
+		} else {
+			settling = offer(t, byGPU[t.uuid], known[t.uuid], offered) || settling
+		}
 		delete(byGPU, t.uuid)
 	}
 	// For GPUs that are gone, only held devices stay listed. They will be unhealthy.
@@ -79,7 +102,8 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 	slices.SortFunc(known, compareIDs)
 	exclusive, own := false, map[string]bool{}
 	for _, h := range held {
-		exclusive = exclusive || !h.replica
+		_, _, slot := alloc.Slot(h.id)
+		exclusive = exclusive || !h.replica || slot // Nobody shares a GPU with slots without one.
 		if h.resource != t.resource || h.replica != (t.replicas > 1) {
 			settling = true
 		}

@@ -36,21 +36,21 @@ func TestLayout(t *testing.T) {
 		want          map[string][]string
 		settling      bool
 	}{
-		"at first":                          {target{"a", r, 3}, nil, nil, map[string][]string{r: a(0, 1, 2)}, false},
-		"a whole GPU":                       {target{"a", r, 1}, nil, nil, map[string][]string{r: {"a"}}, false},
-		"growing":                           {target{"a", r, 4}, set(r, a(0, 1)...), set(r, a(1)...), map[string][]string{r: a(0, 1, 2, 3)}, false},
-		"shrinking, unused":                 {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), nil, map[string][]string{r: a(0, 1)}, false},
-		"shrinking, high replicas held":     {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(3)...), map[string][]string{r: a(0, 3)}, false},
-		"shrinking below the held replicas": {target{"a", r, 2}, set(r, a(0, 1, 2, 3)...), set(r, a(1, 2, 3)...), map[string][]string{r: a(1, 2, 3)}, true},
-		"a reload changes nothing":          {target{"a", r, 2}, set(r, a(0, 3)...), nil, map[string][]string{r: a(0, 3)}, false},
-		"renamed":                           {target{"a", other, 3}, set(r, a(0, 1, 2)...), set(r, a(1)...), map[string][]string{r: a(1), other: a(0, 1)}, true},
-		"sharing a GPU that a pod holds exclusively": {target{"a", r, 3}, set(r, "a"), set(r, "a"), map[string][]string{r: {"a"}}, true},
-		"unsharing a GPU with held replicas":         {target{"a", r, 1}, set(r, a(0, 1, 2)...), set(r, a(2)...), map[string][]string{r: a(2)}, true},
-		"renamed and whole":                          {target{"a", r, 1}, set(other, a(0, 1)...), set(other, a(0)...), map[string][]string{r: nil, other: a(0)}, true},
+		"at first":                          {target{uuid: "a", resource: r, replicas: 3}, nil, nil, map[string][]string{r: a(0, 1, 2)}, false},
+		"a whole GPU":                       {target{uuid: "a", resource: r, replicas: 1}, nil, nil, map[string][]string{r: {"a"}}, false},
+		"growing":                           {target{uuid: "a", resource: r, replicas: 4}, set(r, a(0, 1)...), set(r, a(1)...), map[string][]string{r: a(0, 1, 2, 3)}, false},
+		"shrinking, unused":                 {target{uuid: "a", resource: r, replicas: 2}, set(r, a(0, 1, 2, 3)...), nil, map[string][]string{r: a(0, 1)}, false},
+		"shrinking, high replicas held":     {target{uuid: "a", resource: r, replicas: 2}, set(r, a(0, 1, 2, 3)...), set(r, a(3)...), map[string][]string{r: a(0, 3)}, false},
+		"shrinking below the held replicas": {target{uuid: "a", resource: r, replicas: 2}, set(r, a(0, 1, 2, 3)...), set(r, a(1, 2, 3)...), map[string][]string{r: a(1, 2, 3)}, true},
+		"a reload changes nothing":          {target{uuid: "a", resource: r, replicas: 2}, set(r, a(0, 3)...), nil, map[string][]string{r: a(0, 3)}, false},
+		"renamed":                           {target{uuid: "a", resource: other, replicas: 3}, set(r, a(0, 1, 2)...), set(r, a(1)...), map[string][]string{r: a(1), other: a(0, 1)}, true},
+		"sharing a GPU that a pod holds exclusively": {target{uuid: "a", resource: r, replicas: 3}, set(r, "a"), set(r, "a"), map[string][]string{r: {"a"}}, true},
+		"unsharing a GPU with held replicas":         {target{uuid: "a", resource: r, replicas: 1}, set(r, a(0, 1, 2)...), set(r, a(2)...), map[string][]string{r: a(2)}, true},
+		"renamed and whole":                          {target{uuid: "a", resource: r, replicas: 1}, set(other, a(0, 1)...), set(other, a(0)...), map[string][]string{r: nil, other: a(0)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, settling := layout([]target{c.target}, c.listed, c.inUse)
+			got, settling := layout([]target{c.target}, c.listed, c.inUse, false)
 			if diff := cmp.Diff(c.want, got); diff != "" || settling != c.settling {
 				t.Errorf("settling: %t\n%s", settling, diff)
 			}
@@ -68,14 +68,14 @@ func TestReloadsKeepHeldReplicas(t *testing.T) {
 			var out []target
 			for _, uuid := range []string{"a", "b"} {
 				if rapid.IntRange(0, 9).Draw(t, "lost") > 0 {
-					out = append(out, target{uuid, rapid.SampledFrom([]string{"r", "s"}).Draw(t, "resource"), rapid.IntRange(1, 6).Draw(t, "replicas")})
+					out = append(out, target{uuid: uuid, resource: rapid.SampledFrom([]string{"r", "s"}).Draw(t, "resource"), replicas: rapid.IntRange(1, 6).Draw(t, "replicas")})
 				}
 			}
 			return out
 		}
 		targets := draw()
 		step := func() {
-			offered, settling := layout(targets, listed, inUse)
+			offered, settling := layout(targets, listed, inUse, false)
 			next := idSet{}
 			for r, ids := range offered {
 				for _, id := range ids {
@@ -95,7 +95,7 @@ func TestReloadsKeepHeldReplicas(t *testing.T) {
 			for _, g := range targets {
 				check(t, g, offered, inUse, settling)
 			}
-			if again, _ := layout(targets, next, inUse); !cmp.Equal(again, offered) {
+			if again, _ := layout(targets, next, inUse, false); !cmp.Equal(again, offered) {
 				t.Fatalf("a second look changes\n%s", cmp.Diff(offered, again))
 			}
 			listed = next
@@ -163,14 +163,14 @@ func check(t *rapid.T, g target, offered map[string][]string, inUse idSet, settl
 func BenchmarkLayout480(b *testing.B) {
 	var targets []target
 	for g := range 48 {
-		targets = append(targets, target{fmt.Sprintf("GPU-00000000-0000-0000-0000-0000000000%02d", g), "nvidia.com/gpu", 10})
+		targets = append(targets, target{uuid: fmt.Sprintf("GPU-00000000-0000-0000-0000-0000000000%02d", g), resource: "nvidia.com/gpu", replicas: 10})
 	}
-	offered, _ := layout(targets, nil, nil)
+	offered, _ := layout(targets, nil, nil, false)
 	listed := idSet{}
 	for _, id := range offered["nvidia.com/gpu"] {
 		listed.add("nvidia.com/gpu", id)
 	}
 	for b.Loop() {
-		layout(targets, listed, listed)
+		layout(targets, listed, listed, false)
 	}
 }

@@ -119,7 +119,9 @@ type Manager struct {
 	down map[string]bool
 	// cordoned are GPUs that take no new pods because somebody asked for it.
 	cordoned map[string]bool
-	limits   map[string]mps.Limits // of GPUs that are shared with MPS
+	// mayWithdraw reports whether the scheduler gives no pods to the Node now, so that free slots may be withdrawn.
+	mayWithdraw bool
+	limits      map[string]mps.Limits // of GPUs that are shared with MPS
 	// scores say how well GPUs that are not shared are connected, by the UUIDs of two. It is nil if that is not known or makes no difference.
 	scores   map[[2]string]int
 	failMany map[string]bool
@@ -186,26 +188,22 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	if err != nil {
 		return err
 	}
-	var targets []target
-	var gpus []device
-	fail, known, limits := map[string]bool{}, map[string]device{}, map[string]mps.Limits{}
+	targets, known, err := m.targetsOf(resources, settings.PassDeviceSpecs)
+	if err != nil {
+		return err
+	}
+	gpus := slices.SortedFunc(maps.Values(known), device.compare)
+	fail, limits := map[string]bool{}, map[string]mps.Limits{}
 	for _, r := range resources {
 		fail[r.Name] = r.FailRequestsGreaterThanOne
 		for _, g := range r.GPUs {
-			d, err := m.deviceOf(g, settings.PassDeviceSpecs)
-			if err != nil {
-				return err
-			}
-			if _, twice := known[d.id()]; twice || d.id() == "" {
-				return fmt.Errorf("there are two GPUs with the UUID %q", d.id())
-			}
-			known[d.id()] = d
 			if g.MPS != nil {
 				limits[g.UUID] = *g.MPS
 			}
-			gpus = append(gpus, d)
-			targets = append(targets, target{uuid: d.id(), resource: r.Name, replicas: g.Replicas})
 		}
+	}
+	for _, t := range targets {
+		gpus = append(gpus, known[t.uuid])
 	}
 	channels, err := channels(settings, m.config.Exists)
 	if err != nil {
@@ -228,6 +226,34 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	m.mu.Unlock()
 	m.poke()
 	return nil
+}
+
+// targetsOf returns the target of each GPU and MIG instance of the resources, and the devices by UUID.
+func (m *Manager) targetsOf(resources []sharing.Resource, passFiles bool) ([]target, map[string]device, error) {
+	var targets []target
+	known := map[string]device{}
+	for _, r := range resources {
+		for _, g := range r.GPUs {
+			d, err := m.deviceOf(g, passFiles)
+			if err != nil {
+				return nil, nil, err
+			}
+			id := d.id()
+			i := slices.IndexFunc(targets, func(t target) bool { return t.uuid == id })
+			switch {
+			case id == "" || i >= 0 && (targets[i].slots == nil || known[id].Index != g.Index || targets[i].slots.has(g.SlotMiB)):
+				return nil, nil, fmt.Errorf("there are two GPUs with the UUID %q", id)
+			case i >= 0:
+				targets[i].slots.wanted[g.SlotMiB] = g.Replicas
+			case g.SlotMiB > 0:
+				targets = append(targets, target{uuid: id, slots: &slotted{capacityMiB: max(0, g.MemoryMiB-g.ReserveMiB), wanted: map[int64]int{g.SlotMiB: g.Replicas}}})
+			default:
+				targets = append(targets, target{uuid: id, resource: r.Name, replicas: g.Replicas})
+			}
+			known[id] = d
+		}
+	}
+	return targets, known, nil
 }
 
 // readLinks returns the scores of the connections of GPUs if a container can have several of them.
@@ -257,6 +283,20 @@ func (m *Manager) score() func(a, b string) int {
 		return nil
 	}
 	return func(a, b string) int { return scores[[2]string{a, b}] }
+}
+
+// SetMayWithdraw sets whether the scheduler gives no pods to the Node now. Only then, free slots of memory are withdrawn.
+func (m *Manager) SetMayWithdraw(ctx context.Context, may bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mayWithdraw == may {
+		return
+	}
+	m.mayWithdraw = may
+	if may && slices.ContainsFunc(m.targets, func(t target) bool { return t.slots != nil }) {
+		m.lay(ctx)
+		m.poke()
+	}
 }
 
 // SetHealth sets the health of a GPU or a MIG instance, and of all its replicas. An instance is healthy if its GPU is, too.
@@ -290,6 +330,8 @@ func (m *Manager) SetCordoned(cordoned map[string]bool) {
 // Share is the number of replicas of a GPU or a MIG instance, and how many of them pods hold.
 type Share struct {
 	Total, Allocated int
+	// Slots are the slots that make up the replicas, the smallest first. It is nil if the GPU is not divided into slots.
+	Slots []Slots
 	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
 	Unhealthy, Cordoned bool
 }
@@ -301,6 +343,9 @@ func (m *Manager) Shares() map[string]Share {
 	out := make(map[string]Share, len(m.targets))
 	for _, t := range m.targets {
 		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.outOfService(t.uuid), Cordoned: m.isCordoned(t.uuid)}
+		if t.slots != nil {
+			out[t.uuid] = m.slotShare(t)
+		}
 	}
 	for _, ids := range m.used {
 		for id := range ids {
@@ -461,7 +506,7 @@ func (m *Manager) lay(ctx context.Context) {
 	if m.others.why != "" {
 		targets = nil // Keep what pods hold, and add nothing.
 	}
-	offered, settling := layout(targets, m.listed, inUse)
+	offered, settling := layout(targets, m.listed, inUse, !m.mayWithdraw)
 	m.settling = settling || !m.usedKnown
 	listed := idSet{}
 	for resource, ids := range offered {
@@ -541,6 +586,17 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	if replica && len(ids) > 1 && m.failMany[resource] {
 		return nil, fmt.Errorf("maximum request size for shared resources is 1; found %d", len(ids))
 	}
+	slot, err := m.slotFor(resource, ids)
+	if err != nil { // Pods may have ended.
+		m.mu.Unlock()
+		used, asked := m.askInUse(ctx)
+		m.mu.Lock()
+		m.learn(ctx, used, asked)
+		slot, err = m.slotFor(resource, ids)
+	}
+	if err != nil {
+		return nil, err
+	}
 	slices.SortFunc(gpus, device.compare)
 	if m.used[resource] == nil {
 		m.used[resource] = map[string]time.Time{}
@@ -553,6 +609,10 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 		m.poke()
 	}
 	response := answer(m.settings, m.channels, gpus, m.config.Exists)
+	if slot > 0 {
+		withSlot(response, gpus[0], slot)
+		stated.MemoryMiB = least(stated.MemoryMiB, slot)
+	}
 	if len(gpus) == 1 {
 		if limits, ok := m.limits[gpus[0].UUID]; ok {
 			withMPS(response, m.config.MPSDir, limits, stated)

@@ -68,15 +68,17 @@ func (m *Manager) settle(ctx context.Context) {
 	changed := (why == "") != (m.others.why == "")
 	m.others.why = why
 	for _, t := range m.targets {
-		if before := m.others.reported[t.resource]; (before == "") != (why == "") {
-			m.others.reported[t.resource] = why
-			if h := m.config.Hooks.StoodBack; h != nil {
-				h(t.resource, why)
+		for _, resource := range t.resources() {
+			if before := m.others.reported[resource]; (before == "") != (why == "") {
+				m.others.reported[resource] = why
+				if h := m.config.Hooks.StoodBack; h != nil {
+					h(resource, why)
+				}
 			}
 		}
 	}
 	maps.DeleteFunc(m.others.reported, func(resource, _ string) bool {
-		return !slices.ContainsFunc(m.targets, func(t target) bool { return t.resource == resource })
+		return !slices.ContainsFunc(m.targets, func(t target) bool { return slices.Contains(t.resources(), resource) })
 	})
 	if changed {
 		logr.FromContextOrDiscard(ctx).Info("Others who give these GPUs away", "why", cmp.Or(why, "there are none any more"))

@@ -16,6 +16,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // server serves one resource.
@@ -119,7 +120,8 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 // GetPreferredAllocation chooses among the devices that the kubelet has free.
 func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	response := &pluginapi.PreferredAllocationResponse{}
-	packed, score := s.m.packed(), s.m.score()
+	_, slot := nodecontract.ParseSlotResource(s.resource)
+	packed, score := slot || s.m.packed(), s.m.score() // Large slots need GPUs that have no small ones.
 	for _, r := range request.GetContainerRequests() {
 		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{
 			DeviceIDs: alloc.Preferred(alloc.Request{

@@ -97,6 +97,8 @@ type Sharing struct {
 	Settings nodecontract.MPS `json:"-"`
 	// MIG are the MIG instances that were promised. With the zero value, none were, and flags.migStrategy says what becomes of those that there are.
 	MIG nodecontract.MIG `json:"-"`
+	// Slots are slots of device memory, which NVIDIA's configuration does not have either. Unless they are zero, the other fields do not apply.
+	Slots nodecontract.Slots `json:"-"`
 }
 
 // Replicated are the resources that are shared with one strategy.

@@ -134,7 +134,7 @@ func TestPromiseOfInstances(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if got, ok := config.Promise(); !ok || got != c.promise {
+		if got, ok := config.Promise(); !ok || !got.Equal(c.promise) {
 			t.Errorf("%s: promises %v, %t", name, got, ok)
 		}
 		rs, err := config.Resources(gputest.Divided(2, 7, "1g.5gb", 4864))

@@ -2,6 +2,7 @@ package sharing
 
 import (
 	"fmt"
+	"slices"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/labels"
@@ -32,7 +33,7 @@ var mpsSharing = strategy{
 // mps returns the settings of MPS. They are zero if the configuration does not share with it.
 func (c Config) mps() nodecontract.MPS {
 	switch {
-	case c.strategy() != &mpsSharing:
+	case c.strategy() != &mpsSharing || !c.Sharing.Slots.IsZero():
 		return nodecontract.MPS{}
 	case c.Sharing.Settings == nodecontract.MPS{}:
 		return nodecontract.DefaultMPS
@@ -57,7 +58,7 @@ func (c Config) Limits(devices []gpu.Device) ([]mps.Limits, error) {
 	var all []mps.Limits
 	for _, r := range resources {
 		for _, g := range r.GPUs {
-			if g.MPS != nil {
+			if g.MPS != nil && !slices.Contains(all, *g.MPS) { // A GPU with slots is in several resources.
 				all = append(all, *g.MPS)
 			}
 		}

@@ -54,7 +54,7 @@ func TestLimitsOfMPS(t *testing.T) {
 		}
 	}
 	settings := nodecontract.MPS{MemoryOvercommitPercent: 150, Users: nodecontract.MPSUsersAny}
-	if p, alike := promised(16, settings).Promise(); !alike || p != (sharing.Promise{Resource: nodecontract.ResourceGPUShared, Replicas: 16, MPS: settings}) {
+	if p, alike := promised(16, settings).Promise(); !alike || !p.Equal(sharing.Promise{Resource: nodecontract.ResourceGPUShared, Replicas: 16, MPS: settings}) {
 		t.Errorf("the promise is not kept: %+v", p)
 	}
 	resources, err := promised(16, settings).Resources(devices)

@@ -297,7 +297,7 @@ func TestPromised(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if p, ok := config.Promise(); !ok || p != (sharing.Promise{Resource: c.resource, Replicas: c.replicas}) {
+		if p, ok := config.Promise(); !ok || !p.Equal(sharing.Promise{Resource: c.resource, Replicas: c.replicas}) {
 			t.Errorf("%v: promises %v, %t", c, p, ok)
 		}
 		rs, err := config.Resources(gpus(1))

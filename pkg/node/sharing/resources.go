@@ -30,6 +30,9 @@ type GPU struct {
 	Replicas int
 	// MPS are the limits of each replica if the GPU is shared with MPS, and nil otherwise.
 	MPS *mps.Limits
+	// SlotMiB is the memory of each replica in MiB if they are slots of memory, and 0 otherwise. Then the GPU is in several resources, and may have no replicas.
+	// Its slots together have all of its memory but ReserveMiB at most.
+	SlotMiB, ReserveMiB int64
 }
 
 // ID returns the UUID of the MIG instance, or that of the GPU if it is all of it.
@@ -49,8 +52,8 @@ func (r Resource) Count() int {
 	return n
 }
 
-// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU, or each of its MIG instances, is in exactly one resource. What no entry
-// selects is not shared.
+// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU, or each of its MIG instances, is in exactly one resource, unless it is
+// divided into slots. What no entry selects is not shared.
 func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	if _, err := c.Settings(); err != nil {
 		return nil, err
@@ -61,6 +64,9 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	units, err := c.units(devices)
 	if err != nil {
 		return nil, err
+	}
+	if !c.Sharing.Slots.IsZero() {
+		return c.slotResources(devices)
 	}
 	picked, err := c.pick(by, units)
 	if err != nil {
@@ -162,10 +168,23 @@ type Promise struct {
 	MPS nodecontract.MPS
 	// MIG says into which instances each GPU is divided. It is zero if it is not.
 	MIG nodecontract.MIG
+	// Slots are the slots of memory of the GPUs. If they are not zero, Resource and Replicas do not apply.
+	Slots nodecontract.Slots
+}
+
+// Equal reports whether two promises are equal.
+func (p Promise) Equal(other Promise) bool {
+	if !p.Slots.IsZero() || !other.Slots.IsZero() {
+		return p.Slots.Equal(other.Slots)
+	}
+	return p.Resource == other.Resource && p.Replicas == other.Replicas && p.MPS == other.MPS && p.MIG == other.MIG
 }
 
 // String returns the promise for messages, for instance "10 nvidia.com/gpu.shared".
 func (p Promise) String() string {
+	if !p.Slots.IsZero() {
+		return "slots of device memory"
+	}
 	text := fmt.Sprintf("%d %s", p.Replicas, p.Resource)
 	if p.MPS != (nodecontract.MPS{}) {
 		text += " with MPS"
@@ -179,6 +198,10 @@ func (p Promise) String() string {
 // FromPromise returns the configuration that keeps a promise.
 func FromPromise(p Promise) (Config, error) {
 	c := Config{Version: Version}
+	if !p.Slots.IsZero() {
+		c.Sharing.Slots = p.Slots
+		return c, nil
+	}
 	replicas, whole, what := p.Replicas, nodecontract.ResourceGPU, "GPU"
 	if p.MIG != (nodecontract.MIG{}) {
 		count := int(p.MIG.Count)
@@ -220,6 +243,9 @@ func FromPromise(p Promise) (Config, error) {
 
 // Promise returns the resource and replicas of all GPUs. ok is false if the configuration treats GPUs differently.
 func (c Config) Promise() (p Promise, ok bool) {
+	if !c.Sharing.Slots.IsZero() {
+		return Promise{Slots: c.Sharing.Slots}, true
+	}
 	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1, MIG: c.Sharing.MIG}
 	each := 1
 	if p.MIG != (nodecontract.MIG{}) {
@@ -249,6 +275,9 @@ func (c Config) Promise() (p Promise, ok bool) {
 // Replication returns how often each unit of a resource, by its name before it is shared, is shared, and whether the replicas have another name. It is 1 if units
 // are not shared, or differ.
 func (c Config) Replication(resource string) (replicas int, renamed bool) {
+	if !c.Sharing.Slots.IsZero() {
+		return 1, true // Slots have names of their own.
+	}
 	by := c.strategy()
 	if by == nil {
 		return 1, false

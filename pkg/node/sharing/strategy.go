@@ -40,6 +40,9 @@ func (s *strategy) of(c Config) *Replicated { return *s.part(&c.Sharing) }
 
 // Label returns the value of the Node's label nvidia.com/gpu.sharing-strategy for the configuration.
 func (c Config) Label() labels.Strategy {
+	if !c.Sharing.Slots.IsZero() {
+		return labels.MemorySlots
+	}
 	if s := c.strategy(); s != nil {
 		return s.label
 	}
