@@ -112,7 +112,7 @@ func each[T any, P decoded[T]](ctx context.Context, api rest.Interface, resource
 			}
 			f(object)
 		}
-		unused.Put(b)
+		batchPool.Put(b)
 	}
 	select {
 	case err := <-failed:
@@ -136,11 +136,11 @@ type batch struct {
 	messages [][]byte
 }
 
-var unused = sync.Pool{New: func() any { return &batch{memory: make([]byte, 0, batchBytes)} }}
+var batchPool = sync.Pool{New: func() any { return &batch{memory: make([]byte, 0, batchBytes)} }}
 
 // emptyBatch returns a batch with room for a message.
 func emptyBatch(size int) *batch {
-	b, _ := unused.Get().(*batch)
+	b, _ := batchPool.Get().(*batch)
 	b.memory, b.messages = slices.Grow(b.memory[:0], size), b.messages[:0]
 	return b
 }
@@ -169,7 +169,10 @@ const protobufMagic = "k8s\x00"
 // readPage sends the encoded objects of a page. It returns the token of the next page, which is empty after the last one.
 func readPage(ctx context.Context, page io.Reader, batches chan<- *batch) (next string, err error) {
 	in := bufio.NewReaderSize(page, 64<<10)
-	if start, err := in.Peek(len(protobufMagic)); err != nil || string(start) != protobufMagic {
+	switch start, err := in.Peek(len(protobufMagic)); {
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", err
+	case string(start) != protobufMagic:
 		return "", errors.New("the API server does not answer in protobuf")
 	}
 	_, _ = in.Discard(len(protobufMagic)) // They are in the buffer.

@@ -152,7 +152,7 @@ func pagesOf(page []byte) (messages [][]byte, next string, err error) {
 		for _, m := range b.messages {
 			messages = append(messages, bytes.Clone(m))
 		}
-		unused.Put(b)
+		batchPool.Put(b)
 	}
 	return messages, next, err
 }

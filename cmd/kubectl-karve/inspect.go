@@ -30,7 +30,10 @@ const inspectExample = `  # All nodes
   kubectl karve inspect
 
   # Which pods hold the replicas of a node?
-  kubectl karve inspect ip-10-0-1-7.ec2.internal -d`
+  kubectl karve inspect ip-10-0-1-7.ec2.internal -d
+
+  # Device memory, with the columns of kubectl inspect gpushare
+  kubectl karve inspect -o gpushare`
 
 func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 	o := inspectOptions{kube: clusterFlags()}
@@ -56,7 +59,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&o.detail, "detail", "d", false, "list the containers that hold replicas of each GPU")
-	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs")
+	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs", gpushareFormat)
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
@@ -80,6 +83,9 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 	if len(all.Nodes) == 0 {
 		_, err := fmt.Fprintln(s.out, "No node has shared GPUs.")
 		return err
+	}
+	if o.output.format == gpushareFormat {
+		return o.printGPUShare(s.out, all)
 	}
 	var out strings.Builder
 	colors := paletteFor(s.out)
@@ -141,6 +147,9 @@ func gpuCell(n *overview.Node, i int, colors palette) string {
 		return unknown
 	}
 	cell := fmt.Sprintf("%d/%d", *gpu.Held, *gpu.Replicas)
+	if gpu.Slots != nil {
+		cell = ofMemory(slotMemory(gpu.Slots), gpu.MemoryMiB)
+	}
 	if gpu.Healthy != nil && !*gpu.Healthy {
 		return colors.red(cell + " out")
 	}
@@ -148,6 +157,15 @@ func gpuCell(n *overview.Node, i int, colors palette) string {
 		return colors.cyan(cell + " cordoned")
 	}
 	return cell
+}
+
+// slotMemory returns the memory in MiB of the slots that pods hold.
+func slotMemory(slots []overview.Slots) int64 {
+	var mib int64
+	for _, s := range slots {
+		mib += s.Held * s.MiB
+	}
+	return mib
 }
 
 func stateColor(n *overview.Node, colors palette) string {
@@ -209,7 +227,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 			}
 			for _, h := range gpu.Holders {
 				named[h.Namespace+"/"+h.Pod] = true
-				add([]string{n.Name, gpu.Name(), numbers(h.Replicas), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
+				add([]string{n.Name, gpu.Name(), replicasOf(h), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
 			}
 		}
 		for _, p := range on[n.Name] {
@@ -224,6 +242,14 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 		}
 	}
 	return t
+}
+
+// replicasOf returns the replicas or slots that a container holds.
+func replicasOf(h overview.Holder) string {
+	if len(h.Slots) > 0 {
+		return strings.Join(h.Slots, ",")
+	}
+	return numbers(h.Replicas)
 }
 
 // numbers formats the numbers of replicas, with ranges for those in a row. It is "all" for a GPU that is not shared.

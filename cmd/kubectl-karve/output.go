@@ -4,27 +4,37 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 )
 
-// output is the format in which a command prints: "" for a table, "wide", "json" or "yaml".
-type output struct{ format string }
+// output is the format in which a command prints: "" for a table, "wide", "json", "yaml", or one of its own.
+type output struct {
+	format string
+	// own are formats that only the command has.
+	own []string
+}
 
-// addFlag adds the flag -o. wide says what more there is with -o wide.
-func (o *output) addFlag(fs *pflag.FlagSet, wide string) {
-	fs.StringVarP(&o.format, "output", "o", "", "output format: wide ("+wide+"), json or yaml")
+// addFlag adds the flag -o. wide says what more there is with -o wide, and own are formats that only the command has.
+func (o *output) addFlag(fs *pflag.FlagSet, wide string, own ...string) {
+	o.own = own
+	fs.StringVarP(&o.format, "output", "o", "", "output format: "+o.formats("wide ("+wide+")"))
+}
+
+// formats lists the formats, of which wide is the first.
+func (o *output) formats(wide string) string {
+	return strings.Join(append([]string{wide, "json"}, o.own...), ", ") + " or yaml"
 }
 
 // validate returns an error for a format that is not known.
 func (o *output) validate() error {
-	switch o.format {
-	case "", "wide", "json", "yaml":
+	if slices.Contains([]string{"", "wide", "json", "yaml"}, o.format) || slices.Contains(o.own, o.format) {
 		return nil
 	}
-	return fmt.Errorf("--output must be wide, json or yaml, not %q", o.format)
+	return fmt.Errorf("--output must be %s, not %q", o.formats("wide"), o.format)
 }
 
 func (o *output) wide() bool { return o.format == "wide" }

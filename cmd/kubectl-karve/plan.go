@@ -53,7 +53,7 @@ const planExample = `  # What would these manifests cost?
   kubectl karve plan -f manifests/ --replicas 1..48
 
   # What would it cost to isolate them from each other?
-  kubectl karve plan -f manifests/ --sharing TimeSlicing,MPS,MIG,None
+  kubectl karve plan -f manifests/ --sharing TimeSlicing,MPS,MIG,MemorySlots,None
 
   # In a pipeline: fail if a pod has no place or the machines cost more than $20 an hour.
   kubectl karve plan -k overlays/production --fail-on-unplaced --max-usd-per-hour 20`

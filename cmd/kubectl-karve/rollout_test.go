@@ -97,10 +97,10 @@ Now   the controller has not seen it yet; it needs imageRollouts.enabled=true in
 		}
 	}
 	var wide, data, none bytes.Buffer
-	if err := c.rolloutList(t.Context(), &wide, output{"wide"}, noon); err != nil || !strings.Contains(wide.String(), "WAITS FOR") || !strings.Contains(wide.String(), "is watched until") {
+	if err := c.rolloutList(t.Context(), &wide, output{format: "wide"}, noon); err != nil || !strings.Contains(wide.String(), "WAITS FOR") || !strings.Contains(wide.String(), "is watched until") {
 		t.Errorf("%v: %s", err, &wide)
 	}
-	if err := c.rolloutStatus(t.Context(), &data, "gpu", output{"yaml"}, noon); err != nil || !strings.Contains(data.String(), "candidate: v20261112\n") || !strings.Contains(data.String(), "updated: 8\n") {
+	if err := c.rolloutStatus(t.Context(), &data, "gpu", output{format: "yaml"}, noon); err != nil || !strings.Contains(data.String(), "candidate: v20261112\n") || !strings.Contains(data.String(), "updated: 8\n") {
 		t.Errorf("%v: %s", err, &data)
 	}
 	if err := rolloutsOf(t).rolloutList(t.Context(), &none, output{}, noon); err != nil || none.String() != "There is no GPUImageRollout.\n" {

@@ -74,21 +74,21 @@ func TestWhatIsShown(t *testing.T) {
 	nodes, pods := (*topOptions).nodes, (*topOptions).pods
 	for name, print := range map[string]func(*testing.T, streams) error{
 		"inspect":             inspect(inspectOptions{}, example),
-		"inspect-wide":        inspect(inspectOptions{output: output{"wide"}}, example),
+		"inspect-wide":        inspect(inspectOptions{output: output{format: "wide"}}, example),
 		"inspect-detail":      inspect(inspectOptions{detail: true}, example),
-		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{"wide"}}, example, "quad"),
-		"inspect-json":        inspect(inspectOptions{output: output{"json"}}, example, "busy"),
-		"inspect-yaml":        inspect(inspectOptions{output: output{"yaml"}}, example, "stale"),
+		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{format: "wide"}}, example, "quad"),
+		"inspect-json":        inspect(inspectOptions{output: output{format: "json"}}, example, "busy"),
+		"inspect-yaml":        inspect(inspectOptions{output: output{format: "yaml"}}, example, "stale"),
 		"inspect-no-agents":   inspect(inspectOptions{detail: true}, overview.Build(silenced())),
 		"inspect-no-nodes":    inspect(inspectOptions{}, none),
 		"inspect-other-node":  inspect(inspectOptions{}, example, "nowhere"),
 		"top-nodes":           func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
 		"top-nodes-by-idle": func(t *testing.T, s streams) error {
-			return (&topOptions{sortBy: "idle", output: output{"wide"}}).print(s, measured(t), nodes, nil)
+			return (&topOptions{sortBy: "idle", output: output{format: "wide"}}).print(s, measured(t), nodes, nil)
 		},
 		"top-pods": func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), pods, nil) },
 		"top-pods-by-memory": func(t *testing.T, s streams) error {
-			return (&topOptions{sortBy: "mem", output: output{"wide"}}).print(s, measured(t), pods, nil)
+			return (&topOptions{sortBy: "mem", output: output{format: "wide"}}).print(s, measured(t), pods, nil)
 		},
 		"top-pods-without": func(_ *testing.T, s streams) error {
 			notes := topNotes(nil, trouble{asked: 8, without: 3, failed: 5, first: errors.New("you may not get pods/proxy in the namespace karve-system")}, "pods")
@@ -347,7 +347,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing Nodes: forbidden\nerror: listing Pods: forbidden\n"}},
 		"top of nothing":        {"top", "", 1, nil, []string{"error: say of what"}},
 		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
-		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json or yaml, not "csv"`}},
+		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json, gpushare or yaml, not "csv"`}},
 		"no cluster":            {"nodes", filepath.Join(t.TempDir(), "none"), 1, nil, []string{"error: select a cluster with --kubeconfig or --context: "}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,6 +34,8 @@ type ComparisonRow struct {
 	Price       planner.MicroUSD `json:"microUSDPerHour"`
 	Bound       planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	Unplaced    int              `json:"unplacedPods"`
+	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass, which are chosen for the memory that the pods state unless it has some already.
+	SlotSizes []string `json:"slotSizes,omitempty"`
 	// Example is one of the pods without a place, and Message why it has none.
 	Example string `json:"unplacedExample,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -58,16 +60,25 @@ var alternatives = map[v1alpha1.Strategy]alternative{
 		s, err := replicated(was, v1alpha1.StrategyMPS, replicas)
 		return atMost(s, nodecontract.MaxMPSReplicas), err
 	}},
-	v1alpha1.StrategyMIG:  {"hardware", instances},
-	v1alpha1.StrategyNone: {"everything", wholeGPUs},
+	v1alpha1.StrategyMIG:         {"hardware", instances},
+	v1alpha1.StrategyMemorySlots: {"nothing, but watches memory", memorySlots},
+	v1alpha1.StrategyNone:        {"everything", wholeGPUs},
 }
 
 // Strategies returns the strategies that can be compared, sorted.
 func Strategies() []v1alpha1.Strategy { return slices.Sorted(maps.Keys(alternatives)) }
 
+// replicaOf returns the resource of the replicas that pods of a GPUNodeClass request, or request in place of slots of memory.
+func replicaOf(was v1alpha1.Sharing) string {
+	if was.Strategy == v1alpha1.StrategyMemorySlots {
+		return v1alpha1.ResourceGPUShared
+	}
+	return was.Resource()
+}
+
 // replicated returns a sharing with replicas of the same resource. Without a number, it has the replicas that it had.
 func replicated(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32) (v1alpha1.Sharing, error) {
-	s := v1alpha1.Sharing{Strategy: strategy, ResourceName: was.Resource(), RequestsAboveOne: was.RequestsAboveOne, MPS: was.MPS, Overrides: was.Overrides}
+	s := v1alpha1.Sharing{Strategy: strategy, ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne, MPS: was.MPS, Overrides: was.Overrides}
 	switch {
 	case replicas > 0:
 		s.Replicas = &replicas
@@ -95,7 +106,7 @@ func atMost(s v1alpha1.Sharing, most int32) v1alpha1.Sharing {
 
 // wholeGPUs returns a sharing in which each replica is a GPU.
 func wholeGPUs(_ *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
-	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: was.Resource()}, nil
+	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was)}, nil
 }
 
 // instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest that has the device memory of the largest waiting pod.
@@ -116,7 +127,7 @@ func instances(c *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sha
 			}
 		}
 	}
-	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, ResourceName: was.Resource(), MIG: divided}, nil
+	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, ResourceName: replicaOf(was), MIG: divided}, nil
 }
 
 // smallest returns the profile of which most instances with the memory in MiB fit on a GPU, and "" if none has as much.
@@ -137,7 +148,7 @@ func Compare(c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int
 	var all Comparison
 	for _, strategy := range strategies {
 		numbers := replicas
-		if len(numbers) == 0 || strategy == v1alpha1.StrategyNone || strategy == v1alpha1.StrategyMIG {
+		if len(numbers) == 0 || strategy == v1alpha1.StrategyNone || strategy == v1alpha1.StrategyMIG || strategy == v1alpha1.StrategyMemorySlots {
 			numbers = []int32{0}
 		}
 		for _, n := range numbers {
@@ -171,14 +182,38 @@ func compare(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32, se
 	row := ComparisonRow{
 		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Price: plan.Price, Bound: plan.Bound, Unplaced: len(plan.Unplaced), Current: current,
 	}
+	for i := range with.GPUNodeClasses {
+		if m := with.GPUNodeClasses[i].Spec.Sharing.Memory; m != nil {
+			row.SlotSizes = m.Sizes
+		}
+	}
 	for _, launch := range plan.Launches {
-		_, n := view.Promised(launch)
-		row.LeastPerGPU, row.MostPerGPU = cmp.Or(min(row.LeastPerGPU, n), n), max(row.MostPerGPU, n)
+		for _, n := range perGPU(&view, launch) {
+			row.LeastPerGPU, row.MostPerGPU = cmp.Or(min(row.LeastPerGPU, n), n), max(row.MostPerGPU, n)
+		}
 	}
 	if row.Unplaced > 0 {
 		row.Example, row.Message = plan.Unplaced[0].Pod, plan.Unplaced[0].Message
 	}
 	return row, nil
+}
+
+// perGPU returns the numbers of replicas, or slots, of the GPUs of a machine.
+func perGPU(view *snapshot.View, launch planner.Launch) []int64 {
+	slots := view.PromisedSlots(launch)
+	if slots.IsZero() {
+		_, replicas := view.Promised(launch)
+		return []int64{replicas}
+	}
+	var all []int64
+	for _, counts := range slots.GPUs {
+		n := int64(0)
+		for _, of := range counts {
+			n += of
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // withStrategy returns the cluster as if its GPUNodeClasses had the strategy, and whether they have it already. Classes of whole GPUs stay, unless there are no
@@ -199,6 +234,11 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 			return nil, false, fmt.Errorf("GPUNodeClass %s: %w", class.Name, err)
 		}
 		class.Spec.Sharing = s
+		if strategy == v1alpha1.StrategyMemorySlots {
+			changed.Pods = inSlots(changed.Pods, was.Resource(), s.MemorySlots())
+		} else if was.Strategy == v1alpha1.StrategyMemorySlots {
+			changed.Pods = inReplicas(changed.Pods, s.Resource())
+		}
 	}
 	return &changed, current, nil
 }
@@ -217,6 +257,9 @@ func (c *Comparison) Text(w io.Writer) error {
 		}
 		if row.Current {
 			notes = append(notes, "as now")
+		}
+		if len(row.SlotSizes) > 0 {
+			notes = append(notes, "sizes: "+strings.Join(row.SlotSizes, " "))
 		}
 		if row.Unplaced > 0 {
 			notes = append(notes, pods(row.Unplaced)+" without a place")

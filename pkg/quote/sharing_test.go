@@ -2,6 +2,7 @@ package quote_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,5 +105,44 @@ func TestWholeGPUsAreComparedWithReplicas(t *testing.T) {
 	rows := compared(t, c, []int32{5}, v1alpha1.StrategyNone, v1alpha1.StrategyTimeSlicing)
 	if !rows[0].Current || rows[0].Machines != 10 || rows[1].Machines != 2 || rows[1].Current || !rows[1].Cheapest {
 		t.Errorf("%+v", rows)
+	}
+}
+
+func TestSlotsAreSizedByWhatPodsState(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	small := Asking("cpu", "100m", "memory", "500Mi", v1alpha1.ResourceGPUShared, "1")
+	c.Pods = append(append(Pods("small", 20, small, GPUMemory("1900Mi")), Pods("large", 4, small, GPUMemory("7Gi"))...), Pods("silent", 2, small)...)
+	rows := compared(t, c, nil, v1alpha1.StrategyMemorySlots, v1alpha1.StrategyTimeSlicing)
+	slots := rows[0]
+	// 20 × 2 GiB and 4 × 7 GiB are 68 GiB, and a T4 has 14 for slots.
+	if !slices.Equal(slots.SlotSizes, []string{"2Gi", "7Gi"}) || slots.Machines != 5 || slots.MostPerGPU != 7 || slots.Current || slots.Bound != slots.Price {
+		t.Errorf("with slots: %+v", slots)
+	}
+	if slots.Unplaced != 2 || !strings.HasPrefix(slots.Example, "default/silent-") {
+		t.Errorf("%d pods have no place, such as %s: %s", slots.Unplaced, slots.Example, slots.Message)
+	}
+	if rows[1].Unplaced > 0 || !rows[1].Current {
+		t.Errorf("time-slicing: %+v", rows[1])
+	}
+
+	silent := Shared()
+	silent.Pods = Pods("silent", 2, small)
+	if _, err := quote.Compare(silent, []v1alpha1.Strategy{v1alpha1.StrategyMemorySlots}, nil, search); err == nil || !strings.Contains(err.Error(), "annotate the pods with karve.sh/gpu-memory") {
+		t.Errorf("pods that state nothing: %v", err)
+	}
+}
+
+func TestSlotsAreComparedWithReplicasOfTheSameMemory(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"2Gi", "7Gi"}}}
+	c.Pods = Pods("p", 8, Asking("cpu", "100m", "memory", "500Mi", "nvidia.com/gpu-7gb", "1"))
+	rows := compared(t, c, []int32{10}, v1alpha1.StrategyMemorySlots, v1alpha1.StrategyTimeSlicing, v1alpha1.StrategyNone)
+	if !rows[0].Current || !slices.Equal(rows[0].SlotSizes, []string{"2Gi", "7Gi"}) || rows[0].Machines != 4 || rows[0].MostPerGPU != 2 {
+		t.Errorf("with slots: %+v", rows[0])
+	}
+	if rows[1].Machines != 4 || rows[1].Unplaced > 0 || rows[2].Machines != 8 {
+		t.Errorf("with replicas: %+v", rows[1:])
 	}
 }
