@@ -18,7 +18,7 @@ E2E_FLAGS := -vet=off -count=1 -timeout 30m
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet test-gpu chaos model bench bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,10 @@ test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with re
 
 hostile: ## Generate 100,000 objects that the API server accepts, and see that none stops or slows another workload (minutes)
 	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go -C test test -v -count=1 -timeout 1h -run Unrelated $(TESTFLAGS) ./suites/hostile
+
+test-gpu: ## Run the tests on the NVIDIA GPUs of this machine, as root; KARVE_DIVIDE=1g.10gb divides them too
+	go -C test test -tags gpu -count=1 -v ./suites/gpu
+	go test -tags gpu -count=1 -v -run TestRealGPUs ./pkg/node/nvml
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go -C test test -v -count=1 -timeout 24h $(TESTFLAGS) -run ClusterSettles ./suites/chaos

@@ -38,6 +38,7 @@ func run(ctx context.Context, only, trace, out string) error {
 		if err != nil {
 			return err
 		}
+		f.compareWithExact(r, all)
 		all = append(all, f)
 		table{os.Stdout}.row(r, f)
 	}

@@ -49,11 +49,26 @@ type figures struct {
 	// LeastWaste and PerPod come from a model of the Cluster Autoscaler.
 	LeastWaste *float64 `json:"clusterAutoscalerLeastWasteModelOverPlanPercent"`
 	PerPod     *float64 `json:"clusterAutoscalerPriceModelOverPlanPercent"`
-	GoalMean   *float64 `json:"goalGapPercentMean"`
-	GoalWorst  *float64 `json:"goalGapPercentWorst"`
-	GoalMS     *float64 `json:"goalMilliseconds"`
+	// Slots is the extra cost of a plan that rounds the device memory of pods up to slots.
+	Slots     *float64 `json:"slotsOverExactPercent,omitempty"`
+	GoalMean  *float64 `json:"goalGapPercentMean"`
+	GoalWorst *float64 `json:"goalGapPercentWorst"`
+	GoalMS    *float64 `json:"goalMilliseconds"`
 	// Note holds what a reader must know about the row, and why something was not measured.
 	Note string `json:"note,omitempty"`
+}
+
+// slotsGoal is how much more the plan for slots may cost than that for exact amounts, in percent.
+const slotsGoal = 3
+
+// compareWithExact notes what the plan for slots of device memory costs over the plan of an earlier row, which knows the exact amounts.
+func (f *figures) compareWithExact(r row, earlier []figures) {
+	i := slices.IndexFunc(earlier, func(e figures) bool { return e.Workload == r.exact })
+	if i < 0 || f.MicroUSD == 0 || earlier[i].MicroUSD == 0 {
+		return
+	}
+	f.Slots = new(100 * (float64(f.MicroUSD)/float64(earlier[i].MicroUSD) - 1))
+	f.Note = strings.TrimPrefix(fmt.Sprintf("%s; %+.2f %% over the plan with exact memory, goal %d %%", f.Note, *f.Slots, slotsGoal), "; ")
 }
 
 // average computes a mean. It has none without values.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest/workload"
+	"karve.sh/karve/pkg/quote"
 )
 
 // row is a line of the table: a workload, drawn once or from several seeds, and the goals for its plans.
@@ -16,6 +18,8 @@ type row struct {
 	// goal is the wanted gap in percent, on average and at worst.
 	goal      goal
 	snapshots func(yield func(planner.Snapshot) bool)
+	// exact is the name of the row whose plan knows the device memory of pods exactly, where this row's plan rounds it up to slots. "" for others.
+	exact string
 	// skipped is why there is nothing to measure. snapshots is nil then.
 	skipped string
 }
@@ -128,9 +132,18 @@ func openb(path string) []row {
 			},
 		}
 	}
+	inSlots := func(families []string, exact row) row {
+		return row{
+			name: strings.Replace(exact.name, "20 replicas", "in slots of 8 sizes", 1), budget: time.Second, skipped: skipped, exact: exact.name,
+			goal: exact.goal,
+			snapshots: func(yield func(planner.Snapshot) bool) {
+				yield(workload.Snapshot(workload.InSlots(workload.Shaped(pods, workload.Memory), workload.Types(families, 20), sizesFor(pods))))
+			},
+		}
+	}
+	small, large := one(workload.Memory, workload.G4dn, 20, "g4dn", 0.85), one(workload.Memory, workload.G4to6, 20, "g4dn-g6e", 1.15)
 	return []row{
-		one(workload.Memory, workload.G4dn, 20, "g4dn", 0.85),
-		one(workload.Memory, workload.G4to6, 20, "g4dn-g6e", 1.15),
+		small, large, inSlots(workload.G4dn, small), inSlots(workload.G4to6, large),
 		one(workload.Slots, workload.G4dn, 20, "g4dn", 1.2),
 		one(workload.Slots, workload.G4to6, 20, "g4dn-g6e", 0.95),
 		one(workload.Count, workload.G4dn, 4, "g4dn", 0.05),
@@ -152,4 +165,13 @@ func openb(path string) []row {
 			},
 		},
 	}
+}
+
+// sizesFor returns the sizes of slots in MiB that waste least for the pods of the trace.
+func sizesFor(pods []workload.TracePod) []int64 {
+	counts := map[int64]int64{}
+	for _, p := range workload.Shaped(pods, workload.Memory) {
+		counts[p.GPUMiB] += int64(p.Count)
+	}
+	return quote.SlotSizes(counts, 8)
 }

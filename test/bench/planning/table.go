@@ -70,6 +70,7 @@ func (r row) missed(f figures) string {
 	note("final bill", value(f.BillAtOnce) > 0 || value(f.BillByTen) > 0)
 	note("mean gap", !r.goal.proved && value(f.GapMean) > r.goal.mean)
 	note("worst gap", !r.goal.proved && value(f.GapWorst) > r.goal.worst)
+	note("slots", value(f.Slots) > slotsGoal)
 	// Allow a tenth more, for the work that ends after the clock was checked.
 	note("time", *f.Milliseconds > 1.1*milliseconds(r.budget))
 	return strings.Join(missed, ", ")

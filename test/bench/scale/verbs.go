@@ -109,21 +109,22 @@ func (m *measurement) commands(ctx context.Context) error {
 	return nil
 }
 
-// Commands measures the commands of kubectl-karve alone, on a cluster without a controller. Before the cluster stops, it calls then with its kubeconfig.
-func Commands(ctx context.Context, size Size, then func(kubeconfig string), log func(string, ...any)) (f Figures, err error) {
-	f = Figures{Of: Karve(karve.Options{}).Name, Values: map[Column]float64{}, Reasons: map[Column]string{}}
+// Commands measures the commands of kubectl-karve alone, on a cluster without a controller, and logs the figures. Before the cluster stops, it calls then with its kubeconfig.
+func Commands(ctx context.Context, size Size, then func(kubeconfig string), log func(string, ...any)) (err error) {
 	w, err := NewWorld(ctx, size, Karve(karve.Options{}).Class, log)
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	if err := w.Burst(ctx, size.late(), late); err != nil {
-		return f, err
+		return err
 	}
-	m := &measurement{World: w, figures: &f}
-	err = m.commands(ctx)
+	m := &measurement{World: w, figures: &Figures{Values: map[Column]float64{}, Reasons: map[Column]string{}}}
+	if err := m.commands(ctx); err != nil {
+		return err
+	}
 	then(w.Kubeconfig())
-	return f, err
+	return nil
 }
 
 // aWaitingPod returns one of the pods that have waited for the shortest time, or nil.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -105,8 +106,8 @@ func Allocatable(ctx context.Context, lister podresources.PodResourcesListerClie
 	return count, nil
 }
 
-// Devices returns the devices that pods have, by namespace/name.
-func Devices(ctx context.Context, lister podresources.PodResourcesListerClient, resourceName string) (map[string][]string, error) {
+// Devices returns the devices of resources that pods have, by namespace/name.
+func Devices(ctx context.Context, lister podresources.PodResourcesListerClient, resourceNames ...string) (map[string][]string, error) {
 	response, err := lister.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("asking the kubelet for the devices of pods: %w", err)
@@ -115,7 +116,7 @@ func Devices(ctx context.Context, lister podresources.PodResourcesListerClient, 
 	for _, pod := range response.GetPodResources() {
 		for _, c := range pod.GetContainers() {
 			for _, d := range c.GetDevices() {
-				if d.GetResourceName() == resourceName {
+				if slices.Contains(resourceNames, d.GetResourceName()) {
 					key := pod.GetNamespace() + "/" + pod.GetName()
 					out[key] = append(out[key], d.GetDeviceIds()...)
 				}

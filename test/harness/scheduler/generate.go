@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -149,6 +150,9 @@ func (d *draw) pools() {
 		if d.has(instances) && d.chance(0.7) {
 			d.divides(&class.Spec.Sharing)
 		}
+		if d.has(memorySlots) {
+			class.Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: some(d, slotSizes...)}}
+		}
 		d.s.GPUNodeClasses = append(d.s.GPUNodeClasses, class)
 	}
 	for i := range d.between(1, 3) {
@@ -268,6 +272,7 @@ func (d *draw) existing() {
 func (d *draw) machine(view *snapshot.View, name string) {
 	claim := render.NodeClaim(view, planner.Launch{Offering: d.IntN(len(view.Offerings))})
 	claim.Name = name
+	d.slots(claim)
 	now := metav1.NewTime(snapshottest.Now.Add(-time.Minute))
 	steps := []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized}
 	for _, c := range steps[:one(d, 0, 1, 2, 3, 3, 3, 3, 3)] {
@@ -300,6 +305,30 @@ func (d *draw) machine(view *snapshot.View, name string) {
 		d.volumeLimits(node)
 	}
 	d.s.NodeClaims = append(d.s.NodeClaims, *claim)
+}
+
+// slots draws the slots of a machine, some of them too large for what is left.
+func (d *draw) slots(claim *karpv1.NodeClaim) {
+	promise := snapshot.PromiseOf(claim.Annotations)
+	slots := promise.Slots
+	if slots.IsZero() {
+		return
+	}
+	for i := range slots.GPUs {
+		left := slots.CapacityMiB((&catalog.GPU{Name: "t4", MemoryMiB: 16384}).UsableMiB())
+		for s, mib := range slots.SizesMiB {
+			slots.GPUs[i][s] = int64(d.between(0, int(left/mib)))
+			left -= slots.GPUs[i][s] * mib
+		}
+	}
+	slots.GPUs[0][0] = max(1, slots.GPUs[0][0])
+	if slots.UsedMiB(slots.GPUs[0]) > slots.CapacityMiB((&catalog.GPU{Name: "t4", MemoryMiB: 16384}).UsableMiB()) {
+		for s := range slots.GPUs[0] {
+			slots.GPUs[0][s] = 0
+		}
+		slots.GPUs[0][0] = 1
+	}
+	claim.Annotations[nodecontract.SlotsAnnotation] = slots.String()
 }
 
 func (d *draw) runDaemons(node *corev1.Node) {

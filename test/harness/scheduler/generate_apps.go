@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -35,10 +36,14 @@ const (
 	priorities   feature = "priority"
 	choices      feature = "minValues"
 	instances    feature = "MIG instances"
+	memorySlots  feature = "slots of GPU memory"
 )
 
+// slotSizes are the sizes of slots, of which classes have some.
+var slotSizes = []string{"1Gi", "2Gi", "5Gi", "7Gi", "12Gi"}
+
 var features = []feature{
-	selectors, nodeAffinity, spread, together, apart, hostPorts, volumes, extended, containers, gpuMemory, priorities, choices, instances,
+	selectors, nodeAffinity, spread, together, apart, hostPorts, volumes, extended, containers, gpuMemory, priorities, choices, instances, memorySlots,
 }
 
 // app draws the running and pending pods of a workload.
@@ -47,6 +52,12 @@ func (d *draw) app(name string) {
 		"cpu", one(d, "100m", "100m", "500m", "500m", "1300m", "1900m", "3700m"), "memory", one(d, "256Mi", "256Mi", "1Gi", "1Gi", "5Gi", "14Gi"),
 		d.gpuResource(), one(d, "1", "1", "1", "1", "2", "3"),
 	))
+	if d.has(memorySlots) {
+		size, _ := resource.ParseQuantity(one(d, slotSizes...))
+		requests := template.Spec.Containers[0].Resources.Requests
+		delete(requests, v1alpha1.ResourceGPUShared)
+		requests[corev1.ResourceName(nodecontract.SlotResource(size.Value()>>20))] = resource.MustParse("1")
+	}
 	template.Namespace = one(d, d.s.Namespaces...).Name
 	template.Labels = map[string]string{"app": name, "tier": one(d, "web", "db"), "pod-template-hash": "new"}
 	if d.chance(0.1) {

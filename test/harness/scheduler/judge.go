@@ -9,9 +9,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"karve.sh/karve/pkg/fleet/slots"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
@@ -113,6 +116,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 		if err != nil {
 			return nil, err
 		}
+		anySlot(node, o.View.Offerings[i])
 		if !slices.Contains(launchable, i) {
 			// An unavailable domain still counts for topology spread.
 			node.Spec.Unschedulable = true
@@ -121,12 +125,37 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 		scene.Fresh = append(scene.Fresh, node)
 		scene.attachable(s, name)
 	}
+	scene.layOut(&o.View, o.Plan.Placements, hosts)
 	for _, u := range o.Plan.Unplaced {
 		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) {
 			scene.Refused = append(scene.Refused, waiting(o.View.Pods[u.Pod]))
 		}
 	}
 	return scene, nil
+}
+
+// layOut gives nodes with slots those that the controller makes for the pods that are placed there.
+func (scene *Scene) layOut(view *snapshot.View, placements []planner.Placement, hosts map[string]string) {
+	for _, change := range slots.Changes(view, placements) {
+		name := cmp.Or(hosts[change.Machine.Claim.Name], change.Machine.PlannerName())
+		for i, node := range scene.Nodes {
+			if node.Name != name {
+				continue
+			}
+			scene.Nodes[i] = node.DeepCopy()
+			for s, n := range change.Slots.Wanted() {
+				scene.Nodes[i].Status.Allocatable[corev1.ResourceName(nodecontract.SlotResource(change.Slots.SizesMiB[s]))] = *resource.NewQuantity(n, resource.DecimalSI)
+			}
+		}
+	}
+}
+
+// anySlot gives a node as many slots of each size as it could have of that size alone, since it is asked for one pod.
+func anySlot(node *corev1.Node, o *snapshot.Offering) {
+	for _, mib := range o.Share.Slots.SizesMiB {
+		n := o.Share.Slots.CapacityMiB(o.Type.GPU.UsableMiB()) / mib * o.Type.GPU.Count
+		node.Status.Allocatable[corev1.ResourceName(nodecontract.SlotResource(mib))] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
 }
 
 // existing adds the scenario's nodes and bound pods to the scene. Machines that are launching appear as they will be, all others as they are. It returns

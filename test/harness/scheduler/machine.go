@@ -14,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -93,11 +94,51 @@ func arrived(name string, claim *karpv1.NodeClaim, known []catalog.InstanceType,
 	promise := snapshot.PromiseOf(claim.Annotations)
 	has := amounts(m.instanceType.Allocatable)
 	has[promise.Resource] = *resource.NewQuantity(m.instanceType.GPU.Count*promise.ReplicasPerGPU, resource.DecimalSI)
+	if slots := promise.Slots; !slots.IsZero() {
+		if err := layable(slots, m.instanceType.GPU); err != nil {
+			return nil, fmt.Errorf("the claim for %s promises what a %s cannot have: %w", name, m.instanceType.Name, err)
+		}
+		for i, n := range slots.Wanted() {
+			has[corev1.ResourceName(nodecontract.SlotResource(slots.SizesMiB[i]))] = *resource.NewQuantity(n, resource.DecimalSI)
+		}
+	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels, Annotations: maps.Clone(claim.Annotations)},
 		Spec:       corev1.NodeSpec{ProviderID: "aws:///" + name, Taints: slices.Clone(claim.Spec.Taints)},
 		Status:     corev1.NodeStatus{Capacity: has, Allocatable: maps.Clone(has)},
 	}, nil
+}
+
+// layable returns an error if GPUs cannot have the slots together. The promise says where they are on the planned type, and the controller moves them if the cloud launches
+// another one.
+func layable(slots nodecontract.Slots, g catalog.GPU) error {
+	var sizes []int64
+	for i, n := range slots.Wanted() {
+		sizes = append(sizes, slices.Repeat([]int64{slots.SizesMiB[i]}, int(n))...)
+	}
+	slices.Reverse(sizes)
+	left := slices.Repeat([]int64{slots.CapacityMiB(g.UsableMiB())}, int(g.Count))
+	var fits func(at int) bool
+	fits = func(at int) bool {
+		if at == len(sizes) {
+			return true
+		}
+		for i := range left {
+			if left[i] < sizes[at] || slices.Contains(left[:i], left[i]) {
+				continue
+			}
+			left[i] -= sizes[at]
+			if fits(at + 1) {
+				return true
+			}
+			left[i] += sizes[at]
+		}
+		return false
+	}
+	if !fits(0) {
+		return fmt.Errorf("slots %v on %d GPUs with %d MiB each", slots.Wanted(), g.Count, g.UsableMiB())
+	}
+	return nil
 }
 
 func amounts(r catalog.Resources) corev1.ResourceList {

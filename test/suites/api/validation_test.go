@@ -219,9 +219,58 @@ var pairs = []struct {
 		message: "may not be more than 32",
 	},
 	{rule: "spec.sharing.mig.layouts[].profile pattern", accept: withLayout(edits{"profile": "1g.24gb+me.all"}), reject: withLayout(edits{"profile": "1c.2g.10gb"}), message: "should match"},
+	{
+		rule:   "spec.sharing rule: strategy MemorySlots needs memory.sizes, the sizes of the slots that pods can request, for instance 2Gi, 4Gi and 8Gi",
+		accept: withSlots(edits{}),
+		reject: withSlots(edits{"spec.sharing.memory": nil}),
+	},
+	{
+		rule:   "spec.sharing rule: memory is for strategy MemorySlots: remove it, or use strategy MemorySlots",
+		reject: edits{"spec.sharing.memory": map[string]any{"sizes": []any{"2Gi"}}},
+	},
+	{
+		rule:   "spec.sharing rule: strategy MemorySlots shares GPUs by device memory: remove replicas, maxReplicas and overrides, or use strategy TimeSlicing",
+		accept: withSlots(edits{"spec.sharing.overrides": []any{}}),
+		reject: withSlots(edits{"spec.sharing.replicas": 10}),
+	},
+	{
+		rule:   "spec.sharing rule: strategy MemorySlots names resources after the sizes of slots, for instance nvidia.com/gpu-2gb: remove resourceName",
+		accept: withSlots(edits{}),
+		reject: withSlots(edits{"spec.sharing.resourceName": "nvidia.com/gpu"}),
+	},
+	{
+		rule:   "spec.sharing rule: with strategy MemorySlots a container has one slot, since two might be on two GPUs: remove requestsAboveOne, or set it to Refuse",
+		accept: withSlots(edits{"spec.sharing.requestsAboveOne": "Refuse"}),
+		reject: withSlots(edits{"spec.sharing.requestsAboveOne": "Allow"}),
+	},
+	{rule: "spec.sharing.memory.sizes required", accept: withSlots(edits{}), reject: withSlots(edits{"spec.sharing.memory.sizes": nil}), message: "Required value"},
+	{rule: "spec.sharing.memory.sizes minItems", accept: slotSizes("2Gi"), reject: slotSizes(), message: "at least 1 items"},
+	{
+		rule:    "spec.sharing.memory.sizes maxItems",
+		accept:  slotSizes("1Gi", "2Gi", "3Gi", "4Gi", "5Gi", "6Gi", "7Gi", "8Gi"),
+		reject:  slotSizes("1Gi", "2Gi", "3Gi", "4Gi", "5Gi", "6Gi", "7Gi", "8Gi", "9Gi"),
+		message: "at most 8 items",
+	},
+	{
+		rule:   "spec.sharing.memory.sizes rule: sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi",
+		accept: slotSizes("1536Mi", "2Gi", "8Gi"),
+		reject: slotSizes("1Gi", "2048Mi", "2Gi"),
+	},
+	{rule: "spec.sharing.memory.sizes rule: sizes are 256Mi to 1024Gi", accept: slotSizes("256Mi", "1024Gi"), reject: slotSizes("255Mi", "2Gi")},
+	{rule: "spec.sharing.memory.sizes[] maxLength", accept: slotSizes("1024000Mi"), reject: slotSizes("10485760000Mi"), message: "may not be more than 10"},
+	{rule: "spec.sharing.memory.sizes[] pattern", accept: slotSizes("2Gi"), reject: slotSizes("2G"), message: "should match"},
+	{rule: "spec.sharing.memory.reserve maxLength", accept: withReserve("1024Mi"), reject: withReserve("00000000512Mi"), message: "may not be more than 10"},
+	{rule: "spec.sharing.memory.reserve pattern", accept: withReserve("0Mi"), reject: withReserve("512"), message: "should match"},
+	{rule: "spec.sharing.memory.reserve rule: reserve is at most 64Gi", accept: withReserve("64Gi"), reject: withReserve("65Gi")},
+	{
+		rule:    "spec.sharing.memory.enforcement enum",
+		accept:  withSlots(edits{"spec.sharing.memory.enforcement": "MPS"}),
+		reject:  withSlots(edits{"spec.sharing.memory.enforcement": "Hard"}),
+		message: `supported values: "None", "Watch", "MPS"`,
+	},
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
-	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "DRA"}, message: `supported values: "TimeSlicing", "MPS", "MIG", "None"`},
-	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "MIG", "None"`},
+	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "DRA"}, message: `supported values: "TimeSlicing", "MPS", "MIG", "MemorySlots", "None"`},
+	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "MIG", "MemorySlots", "None"`},
 	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},
 	{rule: "spec.sharing.replicas maximum", accept: edits{"spec.sharing.replicas": 128}, reject: edits{"spec.sharing.replicas": 129}, message: "less than or equal to 128"},
 	{
@@ -664,6 +713,13 @@ func withMIG(more edits) edits {
 	return e
 }
 
+// withSlots returns changes that make the strategy MemorySlots.
+func withSlots(more edits) edits {
+	e := edits{"spec.sharing.strategy": "MemorySlots", "spec.sharing.replicas": nil, "spec.sharing.memory": map[string]any{"sizes": []any{"2Gi", "4Gi"}}}
+	maps.Copy(e, more)
+	return e
+}
+
 // withLayout returns changes that make the strategy MIG, with a changed layout.
 func withLayout(change edits) edits {
 	return withMIG(edits{"spec.sharing.mig": map[string]any{"layouts": layouts(change)}})
@@ -675,6 +731,14 @@ func layouts(changes ...edits) []any {
 		out = append(out, with(map[string]any{"gpuName": "a100", "profile": "1g.5gb"}, change))
 	}
 	return out
+}
+
+func slotSizes(sizes ...any) edits {
+	return withSlots(edits{"spec.sharing.memory": map[string]any{"sizes": append([]any{}, sizes...)}})
+}
+
+func withReserve(reserve string) edits {
+	return withSlots(edits{"spec.sharing.memory.reserve": reserve})
 }
 
 func whole(change edits) edits {

@@ -94,7 +94,7 @@ func TestRecipeValuesWorkUnchanged(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%s: %v, %q", name, err, warnings)
 		}
-		if promise, alike := config.Promise(); !alike || promise != (sharing.Promise{Resource: nodecontract.ResourceGPU, Replicas: replicas}) {
+		if promise, alike := config.Promise(); !alike || !promise.Equal(sharing.Promise{Resource: nodecontract.ResourceGPU, Replicas: replicas}) {
 			t.Errorf("%s promises %v", name, promise)
 		}
 	}

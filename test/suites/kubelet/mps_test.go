@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
@@ -151,8 +152,24 @@ func TestGPUGoesFromMPSToTimeSlicingWhenItsPodsAreGone(t *testing.T) {
 	supervisor := w.startMPS(p)
 	agent := w.start(p)
 	w.allocatable(4)
+	// Processes of all users are clients of the daemon.
+	user := kubelet.Pod(namespace, "user", gpus.Resource, 1)
+	user.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000))}
+	_, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), user, metav1.CreateOptions{})
+	w.must(err)
 	w.create("client")
-	w.running("client")
+	for _, name := range []string{"client", "user"} {
+		if answer := w.running(name)["mps"]; answer != "25.0" {
+			t.Errorf("%s asked its daemon for the percentage of threads, which said %q", name, answer)
+		}
+	}
+	w.delete("user")
+	w.eventually(func() error {
+		if held := w.devices(); len(held) != 1 {
+			return fmt.Errorf("%v are held", held)
+		}
+		return nil
+	})
 	w.must(w.Share(10))
 	w.waitForLog(agent, "default/client holds "+nvmltest.T4(1).Devices[0].UUID, 1)
 	w.allocatable(4)

@@ -3,6 +3,7 @@ package migration
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,24 +25,29 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 )
 
 // recipe is a directory of docs/migrate.
 type recipe struct {
 	folder string
-	// pool is Karve's NodePool, deployment the Deployment that moves to it.
+	// pool is Karve's NodePool, deployment the Deployment or StatefulSet that moves to it.
 	pool, deployment string
 	pods, machines   int
 	// price is what the pods' machines cost per hour on demand in us-east-1, in micro-dollars.
 	price planner.MicroUSD
 	// stays is a Deployment that stays with Karpenter, "" for none.
 	stays string
+	// aliases says that the pods keep the names of another plugin, which the chart's policies replace when pods are created.
+	aliases bool
 }
 
 var recipes = []recipe{
 	{folder: "two-pools", pool: "shared", deployment: "test-gpu-shared", pods: 12, machines: 2, price: 2 * 526_000, stays: "test-gpu"},
 	{folder: "configmap", pool: "g4-shared", deployment: "lab", pods: 4, machines: 2, price: 2 * 526_000},
+	{folder: "gpushare", pool: "gpu-memory", deployment: "binpack-1", pods: 3, machines: 1, price: 526_000, aliases: true},
+	{folder: "hami", pool: "gpu-memory", deployment: "inference", pods: 7, machines: 3, price: 3 * 526_000, aliases: true},
 	{folder: "mig", pool: "mig-shared", deployment: "classify", pods: 40, machines: 1, price: 21_957_642},
 	{folder: "mig-manager", pool: "operator-shared", deployment: "notebooks", pods: 40, machines: 1, price: 21_957_642},
 	{folder: "mps", pool: "mps-shared", deployment: "serve", pods: 11, machines: 2, price: 2 * 526_000},
@@ -72,7 +79,10 @@ func (w *world) migrate(t *testing.T, r recipe) {
 	folder := filepath.Join("docs", "migrate", r.folder)
 	w.kubectl(t, "apply", "--validate=strict", "-f", filepath.Join(folder, "before"))
 	defer w.kubectl(t, "delete", "--ignore-not-found", "-f", filepath.Join(folder, "before"), "-f", filepath.Join(folder, "after"))
-	if q := w.plan(t); len(q.Claims) > 0 {
+	if r.aliases {
+		w.replacesAliases(t, r)
+	}
+	if q := w.plan(t, r); len(q.Claims) > 0 {
 		t.Fatalf("Karve has no pool and would launch %v", q.Claims)
 	}
 	var applied, switched bool
@@ -81,14 +91,19 @@ func (w *world) migrate(t *testing.T, r recipe) {
 		switch command[0] {
 		case "apply":
 			applied = true
-			r.isLeftToKarpenter(t, w.plan(t))
+			if r.aliases { // Karpenter knows no slots.
+				w.untilSlots(t)
+				r.isServed(t, w.plan(t, r))
+			} else {
+				r.isLeftToKarpenter(t, w.plan(t, r))
+			}
 		case "patch":
 			if strings.HasPrefix(command[1], "nodepool") {
 				switched = true
 			}
 		}
 		if switched {
-			r.isServed(t, w.plan(t))
+			r.isServed(t, w.plan(t, r))
 		}
 	}
 	if !applied || !switched {
@@ -191,14 +206,14 @@ func (w *world) back(t *testing.T) {
 	folder := filepath.Join("docs", "migrate", r.folder)
 	w.kubectl(t, "apply", "-f", filepath.Join(folder, "before"), "-f", filepath.Join(folder, "after"))
 	w.kubectl(t, "patch", "nodepool", "g4-nodepool", "--type=merge", "-p", `{"spec":{"limits":{"cpu":"0"}}}`)
-	r.isServed(t, w.plan(t))
+	r.isServed(t, w.plan(t, r))
 	for _, command := range w.commands(t, filepath.Join("docs", "migrate")) {
 		for i, word := range command {
 			command[i] = strings.NewReplacer("<old>", "g4-nodepool", "<new>", r.pool, "<as before>", "1000", "<those that moved>", r.deployment).Replace(word)
 		}
 		w.kubectl(t, command...)
 	}
-	r.isLeftToKarpenter(t, w.plan(t))
+	r.isLeftToKarpenter(t, w.plan(t, r))
 }
 
 // world is an API server, kubectl and the kubectl plugin.
@@ -222,6 +237,73 @@ func newWorld(t *testing.T) *world {
 		t.Fatalf("building the plugin: %v\n%s", err, out)
 	}
 	return w
+}
+
+// replacesAliases installs the policies that give pods of gpushare and HAMi slots of the recipe's GPUNodeClass.
+func (w *world) replacesAliases(t *testing.T, r recipe) {
+	t.Helper()
+	c := chart.Chart{Name: "karve", Release: "karve", Namespace: "karve-system"}
+	objects, err := c.Template(t.Context(), "--set=settings.clusterName=test,controller.image.repository=example/controller,node.enabled=false,memoryAliases.gpuNodeClass="+r.pool,
+		"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policies bytes.Buffer
+	for _, o := range objects {
+		if strings.HasSuffix(o.GetName(), "-memory-aliases") {
+			text, err := yaml.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			policies.WriteString("---\n")
+			policies.Write(text)
+		}
+	}
+	w.run(t, w.cluster.Kubectl(), policies.Bytes(), "apply", "-f", "-")
+	t.Cleanup(func() {
+		cmd := exec.Command(w.cluster.Kubectl(), "delete", "-f", "-") //nolint:noctx // The context of the test has ended.
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+w.cluster.Kubeconfig())
+		cmd.Stdin = bytes.NewReader(policies.Bytes())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// created returns the pods of all workloads as the API server would store them.
+func (w *world) created(t *testing.T) []byte {
+	t.Helper()
+	type workload struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Replicas int                    `json:"replicas"`
+			Template corev1.PodTemplateSpec `json:"template"`
+		} `json:"spec"`
+	}
+	var pods bytes.Buffer
+	for _, of := range list[workload](t, w, "deployments,statefulsets") {
+		for i := range of.Spec.Replicas {
+			pod := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: of.Spec.Template.ObjectMeta, Spec: of.Spec.Template.Spec}
+			pod.Namespace, pod.Name = of.Namespace, fmt.Sprintf("%s-%d", of.Name, i)
+			text, err := yaml.Marshal(&pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods.WriteString("---\n")
+			pods.Write(text)
+		}
+	}
+	return w.run(t, w.cluster.Kubectl(), pods.Bytes(), "create", "--dry-run=server", "-o", "yaml", "-f", "-")
+}
+
+// untilSlots waits until the policies are in force.
+func (w *world) untilSlots(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !bytes.Contains(w.created(t), []byte("nvidia.com/gpu-4gb")); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the pods get no slots: %s", w.created(t))
+		}
+	}
 }
 
 // karpentersCRDs returns the directory of the CRDs that the chart of Karpenter's AWS provider installs.
@@ -256,10 +338,17 @@ func (w *world) kubectl(t *testing.T, args ...string) []byte {
 	return w.run(t, w.cluster.Kubectl(), nil, args...)
 }
 
-// plan returns Karve's plan for the objects in the cluster, with the pods of the Deployments.
-func (w *world) plan(t *testing.T) quote.Quote {
+// plan returns Karve's plan for the objects in the cluster, with the pods of the Deployments, or with those that the recipe's policies change.
+func (w *world) plan(t *testing.T, r recipe) quote.Quote {
 	t.Helper()
-	state := w.kubectl(t, "get", "nodepools,gpunodeclasses,nodeoverlays,deployments,daemonsets", "--all-namespaces", "-o", "yaml")
+	kinds := "nodepools,gpunodeclasses,nodeoverlays,daemonsets"
+	if !r.aliases {
+		kinds += ",deployments"
+	}
+	state := w.kubectl(t, "get", kinds, "--all-namespaces", "-o", "yaml")
+	if r.aliases {
+		state = slices.Concat(state, []byte("\n---\n"), w.created(t))
+	}
 	var q quote.Quote
 	decode(t, w.run(t, w.plugin, state, "plan", "-o", "json", "-f", "-"), &q)
 	return q

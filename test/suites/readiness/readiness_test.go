@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 )
@@ -31,7 +34,7 @@ import (
 // TestNodeOpensOnceItsReplicasAreAllocatable runs everywhere: it uses a fake kubelet and copies what the kubelet allocates to the Node.
 func TestNodeOpensOnceItsReplicasAreAllocatable(t *testing.T) {
 	w := newWorld(t)
-	claim := w.claim()
+	claim := w.claim(nil)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
 	register(n, claim)
 	w.must(w.api.Create(t.Context(), n))
@@ -101,7 +104,7 @@ func TestPodsRunOnceReplicasAreAllocatable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	claim := w.claim()
+	claim := w.claim(nil)
 	w.eventually(func() error {
 		n := w.node()
 		register(n, claim)
@@ -133,7 +136,48 @@ func TestPodsRunOnceReplicasAreAllocatable(t *testing.T) {
 		return err
 	})
 	w.attributes(workload, address, filepath.Join(dir, library))
+	w.cordons(workload, process.Log())
 	process.Stop(5 * time.Second)
+}
+
+// cordons checks that a GPU which somebody cordons takes no pods, and that running pods stay.
+func (w *world) cordons(running *corev1.Pod, log string) {
+	w.t.Helper()
+	for _, step := range []struct {
+		value     any
+		replicas  int64
+		status    corev1.ConditionStatus
+		condition string
+	}{
+		{"0,1,2,3", 0, corev1.ConditionTrue, nodecontract.ReasonCordoned},
+		{nvmltest.T4(gpus).Devices[3].UUID + ",four", 3 * replicas, corev1.ConditionTrue, nodecontract.ReasonCordonInvalid},
+		{nil, gpus * replicas, corev1.ConditionFalse, nodecontract.ReasonUncordoned},
+	} {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{nodecontract.GPUCordonAnnotation: step.value}}})
+		w.must(err)
+		_, err = w.clients.CoreV1().Nodes().Patch(w.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		w.must(err)
+		w.eventually(func() error {
+			n := w.node()
+			said := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == nodecontract.CordonCondition && c.Status == step.status && c.Reason == step.condition
+			})
+			if !said || allocatable(n) != step.replicas {
+				return fmt.Errorf("with the GPUs %v cordoned the node has %d replicas, want %d: %v", step.value, allocatable(n), step.replicas, n.Status.Conditions)
+			}
+			return nil
+		})
+		now, err := w.clients.CoreV1().Pods(running.Namespace).Get(w.t.Context(), running.Name, metav1.GetOptions{})
+		w.must(err)
+		if now.UID != running.UID || now.Status.Phase != corev1.PodRunning || now.Status.ContainerStatuses[0].RestartCount > 0 {
+			w.t.Errorf("the pod is %s: %s", now.Status.Phase, now.Status.Message)
+		}
+	}
+	text, err := os.ReadFile(log)
+	w.must(err)
+	if strings.Contains(string(text), "Forbidden") {
+		w.t.Errorf("the agent is refused something:\n%s", text)
+	}
 }
 
 // attributes checks that the agent's metrics attribute the GPU use of a container's process to its pod.

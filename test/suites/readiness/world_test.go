@@ -50,15 +50,21 @@ type world struct {
 
 func newWorld(t *testing.T, components ...cluster.Component) *world {
 	t.Helper()
+	return newWorldWith(t, cluster.Config{Components: components}, karve.Options{})
+}
+
+func newWorldWith(t *testing.T, config cluster.Config, options karve.Options) *world {
+	t.Helper()
 	cluster.Require(t)
 	nvmltest.Build(t)
-	w := &world{t: t, cluster: cluster.ForTest(t, cluster.Config{Components: components})}
+	w := &world{t: t, cluster: cluster.ForTest(t, config)}
 	var err error
 	w.api, err = karve.Client(w.cluster)
 	w.must(err)
 	w.clients, err = kubernetes.NewForConfig(w.cluster.RESTConfig())
 	w.must(err)
-	_, err = karve.Start(t.Context(), w.cluster, karve.Options{Alone: true})
+	options.Alone = true
+	_, err = karve.Start(t.Context(), w.cluster, options)
 	w.must(err)
 	// The image does not exist and is never pulled.
 	objects, err := agentChart.Template(t.Context(), "--set=image.repository=registry.example.com/karve/node,image.pullPolicy=Never", "--set=metrics.pods=true")
@@ -94,8 +100,8 @@ func (w *world) eventually(check func() error) {
 	}
 }
 
-// claim creates the NodeClaim as the controller does, and sets its status as Karpenter does once the Node has registered.
-func (w *world) claim() *karpv1.NodeClaim {
+// claim creates the NodeClaim as the controller does, and sets its status as Karpenter does once the Node has registered. It can have more annotations.
+func (w *world) claim(annotations map[string]string) *karpv1.NodeClaim {
 	w.t.Helper()
 	c := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -116,6 +122,7 @@ func (w *world) claim() *karpv1.NodeClaim {
 			StartupTaints: []corev1.Taint{render.ReplicasNotReadyTaint()},
 		},
 	}
+	maps.Copy(c.Annotations, annotations)
 	w.must(w.api.Create(w.t.Context(), c))
 	c.Status.NodeName, c.Status.ProviderID = name, "aws:///"+name
 	for _, kind := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered} {

@@ -27,9 +27,13 @@ type history struct {
 }
 
 // hasOffered reports whether the node has had replicas. For the time before the simulator started it relies on the status.
-func (h history) hasOffered(node *corev1.Node, name corev1.ResourceName) bool {
-	had, there := node.Status.Capacity[name]
-	return h.offered || h.before && there && !had.IsZero()
+func (h history) hasOffered(node *corev1.Node, names map[corev1.ResourceName]int64) bool {
+	for name := range names {
+		if had, there := node.Status.Capacity[name]; h.before && there && !had.IsZero() {
+			return true
+		}
+	}
+	return h.offered
 }
 
 // decision is what the node's status should say.
@@ -52,32 +56,38 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 	// The status of a simulated machine already contains its whole GPUs. On a real machine only the plugin adds them, under the resource name of the
 	// replicas.
 	d.hide(v1alpha1.ResourceGPU)
-	d.hide(plugin.resource)
+	for name := range plugin.replicas {
+		d.hide(name)
+	}
 	if past.registered.IsZero() {
 		return d, true
 	}
-	offered := past.hasOffered(node, plugin.resource)
+	offered := past.hasOffered(node, plugin.replicas)
 	if wait := past.registered.Add(plugin.rule.delay()).Sub(now); wait > 0 && !offered {
 		d.again = wait
 		return d, true
 	}
-	replicas := plugin.rule.replicas(plugin.replicas)
+	gone := false
 	if flap := plugin.rule.Flap; flap != nil {
 		since := now.Sub(past.registered)
-		if since/flap.Duration%2 == 1 {
-			replicas = 0
-		}
+		gone = since/flap.Duration%2 == 1
 		d.again = flap.Duration - since%flap.Duration
 	}
-	switch {
-	case replicas > 0:
-		d.capacity[plugin.resource] = &replicas
-		d.allocatable[plugin.resource] = &replicas
-		d.offers = true
-	case offered:
-		// When a plugin goes away, the kubelet still counts its devices as capacity, all of them unhealthy.
-		delete(d.capacity, plugin.resource)
-		d.allocatable[plugin.resource] = &replicas
+	for name, all := range plugin.replicas {
+		replicas := plugin.rule.replicas(all)
+		if gone {
+			replicas = 0
+		}
+		switch {
+		case replicas > 0:
+			d.capacity[name] = &replicas
+			d.allocatable[name] = &replicas
+			d.offers = true
+		case offered:
+			// When a plugin goes away, the kubelet still counts its devices as capacity, all of them unhealthy.
+			delete(d.capacity, name)
+			d.allocatable[name] = &replicas
+		}
 	}
 	return d, true
 }
@@ -88,9 +98,9 @@ func (d decision) hide(name corev1.ResourceName) {
 }
 
 type plugin struct {
-	rule     Rule
-	resource corev1.ResourceName
-	replicas int64
+	rule Rule
+	// replicas is the number of replicas of the node, by resource. A node with slots of memory has several.
+	replicas map[corev1.ResourceName]int64
 }
 
 // ruleOf returns the rule that applies to a node.
@@ -115,16 +125,23 @@ func keepsTaint(node *corev1.Node, past history, rules Rules) bool {
 }
 
 func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
-	p := plugin{rule: ruleOf(node, past, rules), resource: v1alpha1.ResourceGPUShared}
+	p, resource := plugin{rule: ruleOf(node, past, rules)}, corev1.ResourceName(v1alpha1.ResourceGPUShared)
+	if slots, err := nodecontract.ParseSlots(node.Annotations[nodecontract.SlotsAnnotation]); err == nil && !slots.IsZero() {
+		p.replicas = map[corev1.ResourceName]int64{}
+		for i, n := range slots.Wanted() {
+			p.replicas[corev1.ResourceName(nodecontract.SlotResource(slots.SizesMiB[i]))] = n
+		}
+		return p, true
+	}
 	gpus, perGPU := node.Labels[gpuCountLabel], ""
 	if name, ok := node.Annotations[nodecontract.ResourceAnnotation]; ok {
-		p.resource = corev1.ResourceName(name)
+		resource = corev1.ResourceName(name)
 		gpus, perGPU = node.Annotations[nodecontract.GPUsAnnotation], node.Annotations[nodecontract.ReplicasPerGPUAnnotation]
 	} else if p.rule.ReplicasPerGPU == 0 {
 		return p, false
 	}
 	if p.rule.Resource != "" {
-		p.resource = corev1.ResourceName(p.rule.Resource)
+		resource = corev1.ResourceName(p.rule.Resource)
 	}
 	if p.rule.ReplicasPerGPU != 0 {
 		perGPU = strconv.Itoa(int(p.rule.ReplicasPerGPU))
@@ -132,7 +149,7 @@ func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	// An invalid number counts as 0, so the node gets no replicas.
 	g, _ := strconv.ParseInt(gpus, 10, 32)
 	r, _ := strconv.ParseInt(perGPU, 10, 32)
-	p.replicas = g * r
+	p.replicas = map[corev1.ResourceName]int64{resource: g * r}
 	return p, g > 0
 }
 

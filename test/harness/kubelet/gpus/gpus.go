@@ -126,6 +126,11 @@ func (m *Machine) Start(p Plugin) (*kubelet.Process, error) {
 	return m.Node.Run(kubelet.Program{Name: p.Name, Path: p.Path, Args: p.Args, Env: append(m.environment(), "CONFIG_FILE="+m.ConfigFile())})
 }
 
+// StartUnconfigured starts Karve's agent without a configuration, so that it does what its Node says. It needs InCluster.
+func (m *Machine) StartUnconfigured(p Plugin) (*kubelet.Process, error) {
+	return m.Node.Run(kubelet.Program{Name: p.Name, Path: p.Path, Args: p.Args, Env: m.environment()})
+}
+
 func (m *Machine) environment() []string {
 	return append([]string{"LD_LIBRARY_PATH=" + m.library, nvmltest.Env + "=" + m.stateFile(), "MPS_DIR=" + m.MPSDir()}, m.account...)
 }

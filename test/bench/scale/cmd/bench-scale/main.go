@@ -116,7 +116,7 @@ func commands(ctx context.Context, only string, keep bool) error {
 		if !wanted.MatchString(size.String()) {
 			continue
 		}
-		if _, err := scale.Commands(ctx, size, func(kubeconfig string) {
+		if err := scale.Commands(ctx, size, func(kubeconfig string) {
 			if keep {
 				fmt.Printf("export KUBECONFIG=%s\n", kubeconfig)
 				<-ctx.Done()
