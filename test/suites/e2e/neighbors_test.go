@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,9 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
+// team is a label that only nodes and pods of the test have: pools of other tests have no taints.
+const team = "example.com/team"
+
 // Keys of EKS Auto Mode.
 const (
 	autoGroup = "eks.amazonaws.com"
@@ -26,6 +30,7 @@ const (
 func (s *scene) autoPool(name, taintKey string, requirements map[string][]any) {
 	s.t.Helper()
 	var all []any
+	requirements[team] = []any{s.name}
 	for key, values := range requirements {
 		all = append(all, map[string]any{"key": key, "operator": "In", "values": values})
 	}
@@ -52,7 +57,7 @@ func (s *scene) autoNode(pool, taintKey string) (name string) {
 	s.t.Helper()
 	name = pool + "-1"
 	labels := map[string]string{
-		karpv1.NodePoolLabelKey: pool, autoGroup + "/compute-type": "auto", autoGroup + "/instance-gpu-name": "a10g", corev1.LabelInstanceTypeStable: "g5.xlarge", corev1.LabelHostname: name,
+		karpv1.NodePoolLabelKey: pool, autoGroup + "/compute-type": "auto", autoGroup + "/instance-gpu-name": "a10g", corev1.LabelInstanceTypeStable: "g5.xlarge", corev1.LabelHostname: name, team: s.name,
 	}
 	s.removed(&karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: pool}},
@@ -69,10 +74,15 @@ func (s *scene) autoNode(pool, taintKey string) (name string) {
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: taintKey, Value: s.name, Effect: corev1.TaintEffectNoSchedule}}},
 	}
 	s.removed(node)
-	node.Status = corev1.NodeStatus{Capacity: amounts, Allocatable: amounts, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}}
-	if err := s.api.Status().Update(s.t.Context(), node); err != nil {
-		s.t.Fatal(err)
-	}
+	s.until(enough, "the node has a GPU", func() (bool, string) { // Others write to it as well.
+		if err := s.api.Get(s.t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+			return false, err.Error()
+		}
+		node.Status.Capacity, node.Status.Allocatable = amounts, amounts
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+		err := s.api.Status().Update(s.t.Context(), node)
+		return err == nil, fmt.Sprint(err)
+	})
 	return name
 }
 
@@ -82,11 +92,11 @@ func TestKarveKeepsToItsNodesBesideAutoModeAndGPUOperator(t *testing.T) {
 	t.Parallel()
 	s := w.scene(t, "neighbors")
 	const taint = "nvidia.com/gpu"
-	one := []func(*corev1.PodSpec){asks(v1alpha1.ResourceGPU, "1"), tolerates(taint, s.name)}
-	ten := []func(*corev1.PodSpec){asks(v1alpha1.ResourceGPU, "10"), tolerates(taint, s.name)}
+	one := []func(*corev1.PodSpec){asks(v1alpha1.ResourceGPU, "1"), tolerates(taint, s.name), selects(team, s.name)}
+	ten := []func(*corev1.PodSpec){asks(v1alpha1.ResourceGPU, "10"), tolerates(taint, s.name), selects(team, s.name)}
 	s.autoPool("neighbors-general", "", map[string][]any{autoGroup + "/instance-category": {"c", "m", "r"}})
 	s.class(v1alpha1.IdleNever, func(spec *v1alpha1.GPUNodeClassSpec) { spec.Sharing.ResourceName = v1alpha1.ResourceGPU })
-	s.pool(poolOptions{taintKey: taint, labels: map[string]string{"nvidia.com/gpu.deploy.operands": "false"}})
+	s.pool(poolOptions{taintKey: taint, labels: map[string]string{"nvidia.com/gpu.deploy.operands": "false", team: s.name}})
 
 	// The built-in pool of Auto Mode has no GPUs, so the pod is Karve's.
 	s.pod("ours", ten...)
@@ -101,13 +111,13 @@ func TestKarveKeepsToItsNodesBesideAutoModeAndGPUOperator(t *testing.T) {
 	s.pod("either", one...)
 	s.untilEvent("Pod", "either", "LeftToKarpenter", "neighbors-auto", s.name)
 	s.delete(&corev1.Pod{ObjectMeta: objectMetaIn(s.name, "either")})
-	s.pod("chosen", append(ten, selects(karpv1.NodePoolLabelKey, s.name))...)
+	s.pod("chosen", append(slices.Clip(ten), selects(karpv1.NodePoolLabelKey, s.name))...)
 	s.untilRunning(2)
 	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 2*526_000)
 
 	// A node of Auto Mode has room for pods, and is nobody's business otherwise. The GPU Operator labels Karve's nodes as it likes.
 	auto := s.autoNode("neighbors-auto", taint)
-	s.pod("theirs", append(one, selects(karpv1.NodePoolLabelKey, "neighbors-auto"))...)
+	s.pod("theirs", append(slices.Clip(one), selects(karpv1.NodePoolLabelKey, "neighbors-auto"))...)
 	s.until(enough, "the pod runs on the node of Auto Mode", func() (bool, string) {
 		for _, p := range s.pods() {
 			if p.Name == "theirs" {

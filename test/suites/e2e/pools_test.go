@@ -95,7 +95,7 @@ func TestPodThatKarpenterCanServeIsLeftToIt(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "left")
-	const team, stock = "example.com/team", "left-stock"
+	const stock = "left-stock"
 	s.class(v1alpha1.IdleNever, func(spec *v1alpha1.GPUNodeClassSpec) { spec.Sharing.ResourceName = v1alpha1.ResourceGPU })
 	labels := map[string]string{team: s.name}
 	s.pool(poolOptions{name: stock, stock: true, labels: labels, taintKey: "example.com/stock"})
