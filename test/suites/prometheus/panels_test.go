@@ -26,8 +26,11 @@ const (
 	resource = "nvidia.com/gpu.shared"
 )
 
-// unseen are the metrics that the agents here have no series for, with their labels. No other device plugin serves the GPUs.
-var unseen = map[string][]string{"karve_node_stood_back": {"resource", "node"}}
+// unseen are the metrics that the agents here have no series for, with their labels. No other device plugin serves the GPUs, and no pod has a slot of device memory.
+var unseen = map[string][]string{
+	"karve_node_stood_back":               {"resource", "node"},
+	"karve_pod_gpu_memory_exceeded_bytes": {"namespace", "pod", "gpu"},
+}
 
 // scraping starts a Prometheus with the chart's rules that scrapes a controller and agents.
 func scraping(t *testing.T, port int, controller string, agents ...string) *server {
