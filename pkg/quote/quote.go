@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -140,7 +141,11 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
 		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
 	}
-	_, whole, err := planFor(samePods(snapshot.Build(withReplicas(c, 1, true)).Snapshot, plan), search)
+	wholeGPUs, _, err := withStrategy(c, v1alpha1.StrategyNone, 0)
+	if err != nil {
+		return Quote{}, err
+	}
+	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), search)
 	if err != nil {
 		return Quote{}, err
 	}
@@ -198,21 +203,21 @@ func (q *Quote) assign(pods []string, gpus []int) {
 	}
 }
 
-// withReplicas returns the cluster with the given number of replicas on each shared GPU. The overrides for certain GPUs are removed if all is true.
-func withReplicas(c *snapshot.Cluster, replicas int32, all bool) *snapshot.Cluster {
+// withReplicas returns the cluster with the given number of replicas on each GPU or MIG instance that has replicas.
+func withReplicas(c *snapshot.Cluster, replicas int32) *snapshot.Cluster {
 	changed := *c
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
 	for i := range changed.GPUNodeClasses {
-		sharing := &changed.GPUNodeClasses[i].Spec.Sharing
-		if !sharing.Shared() {
-			continue
-		}
-		sharing.Replicas, sharing.MaxReplicas = &replicas, nil
-		if all {
-			sharing.Overrides = nil
+		if sharing := &changed.GPUNodeClasses[i].Spec.Sharing; hasReplicas(sharing) {
+			sharing.Replicas, sharing.MaxReplicas = &replicas, nil
 		}
 	}
 	return &changed
+}
+
+// hasReplicas reports whether GPUs are shared by a number of replicas. Slots of memory have sizes instead.
+func hasReplicas(s *v1alpha1.Sharing) bool {
+	return s.Shared() && s.Strategy != v1alpha1.StrategyMemorySlots
 }
 
 // samePods returns the snapshot with only the pods that have a place in the plan and without limits of pools, to compare prices.

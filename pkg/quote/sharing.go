@@ -106,7 +106,7 @@ func atMost(s v1alpha1.Sharing, most int32) v1alpha1.Sharing {
 
 // wholeGPUs returns a sharing in which each replica is a GPU.
 func wholeGPUs(_ *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
-	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was)}, nil
+	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne}, nil
 }
 
 // instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest that has the device memory of the largest waiting pod.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -144,5 +145,43 @@ func TestSlotsAreComparedWithReplicasOfTheSameMemory(t *testing.T) {
 	}
 	if rows[1].Machines != 4 || rows[1].Unplaced > 0 || rows[2].Machines != 8 {
 		t.Errorf("with replicas: %+v", rows[1:])
+	}
+}
+
+// TestWholeGPUsPriceSlotsAndInstances checks that the price of whole GPUs is that of GPUs that nobody shares, however they are shared now.
+func TestWholeGPUsPriceSlotsAndInstances(t *testing.T) {
+	t.Parallel()
+	small := Asking("cpu", "100m", "memory", "500Mi", "nvidia.com/gpu-7gb", "1")
+	slots := Shared()
+	slots.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"7Gi"}}}
+	slots.Pods = Pods("p", 8, small)
+	if q := of(t, slots); q.Price != 4*526_000 || q.WholeGPUs != 8*526_000 || q.WholeGPUsUnplaced > 0 {
+		t.Errorf("slots cost %d and whole GPUs %d, and %d pods have no whole GPU", q.Price, q.WholeGPUs, q.WholeGPUsUnplaced)
+	}
+
+	instances := Shared()
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	instances.UseInstanceTypes(types)
+	instances.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{
+		Strategy: v1alpha1.StrategyMIG, ResourceName: v1alpha1.ResourceGPUShared,
+		MIG: &v1alpha1.MIGSharing{Naming: v1alpha1.MIGNamingSingle, Layouts: []v1alpha1.MIGLayout{{GPUName: "a100", Profile: "1g.5gb"}}},
+	}
+	instances.NodePools[0].Spec.Template.Spec.Requirements = nil
+	instances.Pods = Pods("p", 16, Asking("cpu", "100m", "memory", "500Mi", v1alpha1.ResourceGPUShared, "1"))
+	q := of(t, instances)
+	if len(q.Unplaced) > 0 || q.WholeGPUsUnplaced > 0 || q.WholeGPUs == q.Price {
+		t.Errorf("instances cost %d and whole GPUs %d; %d and %d pods have no place", q.Price, q.WholeGPUs, len(q.Unplaced), q.WholeGPUsUnplaced)
+	}
+}
+
+func TestSweepNeedsReplicas(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"7Gi"}}}
+	if _, err := quote.SweepOf(c, []int32{2, 4}, search); err == nil || !strings.Contains(err.Error(), "no GPUNodeClass has replicas") {
+		t.Errorf("the error is %v", err)
 	}
 }

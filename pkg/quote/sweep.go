@@ -2,8 +2,10 @@ package quote
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -28,11 +30,16 @@ type SweepRow struct {
 	Unplaced int              `json:"unplacedPods"`
 }
 
-// SweepOf plans for the cluster with each number of replicas. There must be at least one.
+var errNoReplicas = errors.New("no GPUNodeClass has replicas, whose number could be compared: leave out --replicas, or compare strategies with --sharing")
+
+// SweepOf plans for the cluster with each number of replicas. There must be at least one. It returns an error if no GPUNodeClass has replicas.
 func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {
+	if !slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return hasReplicas(&class.Spec.Sharing) }) {
+		return Sweep{}, errNoReplicas
+	}
 	var sweep Sweep
 	for _, n := range replicas {
-		s := snapshot.Build(withReplicas(c, n, false)).Snapshot
+		s := snapshot.Build(withReplicas(c, n)).Snapshot
 		_, plan, err := planFor(s, search)
 		if err != nil {
 			return Sweep{}, err
