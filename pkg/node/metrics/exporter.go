@@ -220,17 +220,21 @@ func (x *Exporter) readInstance(p gpu.Instance, replicas map[string]Replicas) in
 	return read
 }
 
-// sum sets the replicas of a GPU that is divided to those of its instances.
+// sum sets the replicas of a GPU that is divided to those of its instances whose replicas are known.
 func (g *reading) sum() {
+	var total *Replicas
 	for _, p := range g.instances {
 		if p.replicas == nil {
 			continue
 		}
-		total := g.replicasOrNone()
-		if p.UUID == g.instances[0].UUID {
-			total = Replicas{}
+		if total == nil {
+			total = &Replicas{}
 		}
-		g.replicas = &Replicas{Total: total.Total + p.replicas.Total, Allocated: total.Allocated + p.replicas.Allocated}
+		total.Total += p.replicas.Total
+		total.Allocated += p.replicas.Allocated
+	}
+	if total != nil {
+		g.replicas = total
 	}
 }
 

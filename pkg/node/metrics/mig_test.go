@@ -60,3 +60,28 @@ func TestMetricsOfInstances(t *testing.T) {
 		t.Errorf("the memory of GPUs is %v", got)
 	}
 }
+
+// TestReplicasOfInstancesCountOnce checks that a scrape, which sums the replicas of instances before and after it knows what pods hold, counts them once,
+// also when the first instance has none.
+func TestReplicasOfInstancesCountOnce(t *testing.T) {
+	t.Parallel()
+	devices := gputest.Divided(1, 2, "3g.20gb", 19968)
+	f := gputest.New(devices...)
+	if _, err := f.Init(); err != nil {
+		t.Fatal(err)
+	}
+	second := devices[0].Instances[1].UUID
+	x := metrics.New(metrics.Config{
+		Library:  f,
+		Replicas: func() map[string]metrics.Replicas { return map[string]metrics.Replicas{second: {Total: 3}} },
+		Held: func() ([]metrics.Held, error) {
+			return []metrics.Held{{Namespace: "team", Pod: "infer", Container: "server", UUID: second, Replicas: 2}}, nil
+		},
+	})
+	families := scrape(t, x)
+	for name, want := range map[string]string{"karve_gpu_replicas": "3", "karve_gpu_replicas_allocated": "2"} {
+		if got := samples(families[name], "gpu", "index", "product"); !slices.Equal(got, []string{" " + want}) {
+			t.Errorf("%s is %q instead of %s", name, got, want)
+		}
+	}
+}
