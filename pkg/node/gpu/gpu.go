@@ -67,8 +67,8 @@ type Instance struct {
 	CopyEngines, Decoders, Encoders, JPEGEngines, OFAEngines int
 }
 
-// Part is a GPU instance as an administrator sees it, with its place on the GPU.
-type Part struct {
+// GPUInstance is a GPU instance as an administrator sees it, with its place on the GPU.
+type GPUInstance struct {
 	// ID is the driver's number.
 	ID      int
 	Profile string

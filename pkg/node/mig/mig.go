@@ -29,8 +29,8 @@ type Driver interface {
 	MIGMode(uuid string) (now, pending bool, err error)
 	// EnableMIG turns the MIG mode on. It returns gpu.ErrInUse and gpu.ErrResetRequired.
 	EnableMIG(uuid string) error
-	// Parts returns the instances of a GPU.
-	Parts(uuid string) ([]gpu.Part, error)
+	// GPUInstances returns the instances of a GPU.
+	GPUInstances(uuid string) ([]gpu.GPUInstance, error)
 	// Create creates an instance with all of its compute, and Destroy removes one.
 	Create(uuid string, at profiles.Placement) error
 	Destroy(uuid string, id int) error
@@ -78,7 +78,7 @@ type state struct {
 	gpu.Device
 	geometry    profiles.Geometry
 	on, pending bool // The MIG mode now, and after the next reset.
-	parts       []gpu.Part
+	instances   []gpu.GPUInstance
 }
 
 func (s *state) name() string { return fmt.Sprintf("GPU %d (%s)", s.Index, s.Product) }
@@ -139,7 +139,7 @@ func (m *Machine) readMIG(s *state) (err error) {
 		return err
 	}
 	if s.on {
-		s.parts, err = m.Driver.Parts(s.UUID)
+		s.instances, err = m.Driver.GPUInstances(s.UUID)
 	}
 	return err
 }
@@ -150,7 +150,7 @@ func all(gpus []*state, is func(*state) bool) bool {
 
 // as reports whether the GPU is divided as wanted.
 func (s *state) as(wanted nodecontract.MIG) bool {
-	return s.on && int64(len(s.parts)) == wanted.Count && !slices.ContainsFunc(s.parts, func(p gpu.Part) bool { return p.Profile != wanted.Profile || !p.Whole })
+	return s.on && int64(len(s.instances)) == wanted.Count && !slices.ContainsFunc(s.instances, func(p gpu.GPUInstance) bool { return p.Profile != wanted.Profile || !p.Whole })
 }
 
 // places returns where the wanted instances go, and an error if the GPU cannot be divided so, or if it has instances that nobody planned.
@@ -163,14 +163,14 @@ func (s *state) places(wanted nodecontract.MIG) ([]profiles.Placement, error) {
 		return nil, refused("%s cannot have %d MIG instances %s: %s", s.name(), wanted.Count, wanted.Profile, err)
 	}
 	var foreign []string
-	for _, p := range s.parts {
+	for _, p := range s.instances {
 		if p.Profile != wanted.Profile {
 			foreign = append(foreign, fmt.Sprintf("%s at memory slice %d", p.Profile, p.Start))
 		}
 	}
-	if len(foreign) > 0 || int64(len(s.parts)) > wanted.Count {
+	if len(foreign) > 0 || int64(len(s.instances)) > wanted.Count {
 		return nil, refused("%s has MIG instances that nobody planned (%s), where %d instances %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
-			"and keep off the node what makes them; or replace the node", s.name(), cmp.Or(strings.Join(foreign, ", "), fmt.Sprintf("%d instances %s", len(s.parts), wanted.Profile)),
+			"and keep off the node what makes them; or replace the node", s.name(), cmp.Or(strings.Join(foreign, ", "), fmt.Sprintf("%d instances %s", len(s.instances), wanted.Profile)),
 			wanted.Count, wanted.Profile, s.Index, s.Index)
 	}
 	return places, nil
@@ -315,7 +315,7 @@ func (m *Machine) reset(ctx context.Context, gpus []*state) error {
 
 // divide creates the instances of a GPU. Those that an earlier attempt has left are removed first.
 func (m *Machine) divide(s *state, places []profiles.Placement) error {
-	for _, p := range s.parts {
+	for _, p := range s.instances {
 		if err := m.Driver.Destroy(s.UUID, p.ID); err != nil {
 			if errors.Is(err, gpu.ErrInUse) {
 				return pending("%s%s", err, m.openers(s))

@@ -75,17 +75,17 @@ func (l *Library) Wait(timeout time.Duration) (gpu.Event, bool, error) {
 	defer l.wait.Unlock()
 	generation := 0
 	for {
-		part := min(max(timeout, 0), slice)
-		timeout -= part
-		e, ok, err := l.waitPart(part, timeout <= 0, &generation)
+		step := min(max(timeout, 0), slice)
+		timeout -= step
+		e, ok, err := l.waitStep(step, timeout <= 0, &generation)
 		if ok || err != nil || timeout <= 0 {
 			return e, ok, err
 		}
 	}
 }
 
-// waitPart waits while holding a read lock, so the timeout must be short. generation is the number of the Init in which the wait began.
-func (l *Library) waitPart(timeout time.Duration, last bool, generation *int) (gpu.Event, bool, error) {
+// waitStep waits while holding a read lock, so the timeout must be short. generation is the number of the Init in which the wait began.
+func (l *Library) waitStep(timeout time.Duration, last bool, generation *int) (gpu.Event, bool, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
 	if !l.ready || (*generation != 0 && *generation != l.generation) {

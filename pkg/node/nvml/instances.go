@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// part is a MIG instance that was read.
-type part struct {
+// migDevice is a MIG instance that was read.
+type migDevice struct {
 	gpu    string // The UUID of its GPU.
 	handle nvml.Device
 }
@@ -71,8 +71,8 @@ func readInstance(i, at int, handle nvml.Device) (gpu.Instance, error) {
 	return p, nil
 }
 
-// partUsage returns the usage of a MIG instance. NVML reports only its memory and its processes.
-func (l *Library) partUsage(uuid string, p part) (gpu.Usage, error) {
+// instanceUsage returns the usage of a MIG instance. NVML reports only its memory and its processes.
+func (l *Library) instanceUsage(uuid string, p migDevice) (gpu.Usage, error) {
 	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
 	if err := failed(l.memory(p.handle, &u), "reading the memory of %s", uuid); err != nil {
 		return gpu.Usage{}, err

@@ -45,22 +45,22 @@ type Library struct {
 	registered []string // The GPUs in events.
 
 	// mu guards the fields below. NVML is not called while it is held.
-	mu       sync.Mutex
-	known    map[string]known
-	parts    map[string]part // MIG instances
-	lost     map[string]bool
-	pending  []gpu.Event
-	shares   map[string]shares
-	unusable []gpu.Unusable
+	mu         sync.Mutex
+	known      map[string]known
+	migDevices map[string]migDevice // MIG instances
+	lost       map[string]bool
+	pending    []gpu.Event
+	shares     map[string]shares
+	unusable   []gpu.Unusable
 	// files reports whether there were device files.
 	files bool
 }
 
 // known is a GPU that was read.
 type known struct {
-	device gpu.Device
-	handle nvml.Device
-	parts  map[string]nvml.Device // The handles of its MIG instances.
+	device     gpu.Device
+	handle     nvml.Device
+	migDevices map[string]nvml.Device // The handles of its MIG instances.
 	// address is the PCI address, and "" if NVML does not report it.
 	address string
 }
@@ -131,7 +131,7 @@ func (l *Library) start() error {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
 	l.mu.Lock()
-	l.known, l.parts, l.lost, l.pending, l.shares = map[string]known{}, map[string]part{}, map[string]bool{}, nil, map[string]shares{}
+	l.known, l.migDevices, l.lost, l.pending, l.shares = map[string]known{}, map[string]migDevice{}, map[string]bool{}, nil, map[string]shares{}
 	l.mu.Unlock()
 	_, err := l.devices()
 	if err == nil {
@@ -229,10 +229,10 @@ func (l *Library) devices() ([]gpu.Device, error) {
 			found[uuid] = k
 		}
 	}
-	l.known, l.parts = found, map[string]part{}
+	l.known, l.migDevices = found, map[string]migDevice{}
 	for uuid, k := range found {
-		for id, handle := range k.parts {
-			l.parts[id] = part{gpu: uuid, handle: handle}
+		for id, handle := range k.migDevices {
+			l.migDevices[id] = migDevice{gpu: uuid, handle: handle}
 		}
 	}
 	l.mu.Unlock()
@@ -293,7 +293,7 @@ func (l *Library) read(i int) (known, error) {
 	k := known{handle: handle}
 	if d.MIG {
 		var err error
-		if d.Instances, k.parts, err = l.instances(i, handle); err != nil {
+		if d.Instances, k.migDevices, err = l.instances(i, handle); err != nil {
 			return known{}, err
 		}
 	}

@@ -126,18 +126,18 @@ func (l *Library) EnableMIG(uuid string) error {
 	return failed(code, "turning MIG on for %s", uuid)
 }
 
-// Parts returns the GPU instances of a GPU.
-func (l *Library) Parts(uuid string) ([]gpu.Part, error) {
+// GPUInstances returns the GPU instances of a GPU.
+func (l *Library) GPUInstances(uuid string) ([]gpu.GPUInstance, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
 	handle, memory, err := l.handleOf("reading the MIG instances of", uuid)
 	if err != nil {
 		return nil, err
 	}
-	var all []gpu.Part
+	var all []gpu.GPUInstance
 	err = walk(handle, memory, func(p profileInfo, instance nvml.GpuInstance, info nvml.GpuInstanceInfo) error {
 		computes, whole, err := computesOf(instance, p.info)
-		all = append(all, gpu.Part{
+		all = append(all, gpu.GPUInstance{
 			ID: int(info.Id), Profile: p.name, Start: int(info.Placement.Start), Size: int(info.Placement.Size), Whole: whole && len(computes) == 1,
 		})
 		return err

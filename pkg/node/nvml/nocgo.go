@@ -53,8 +53,8 @@ func (*Library) MIGMode(string) (now, pending bool, err error) { return false, f
 // EnableMIG returns an error.
 func (*Library) EnableMIG(string) error { return gpu.ErrClosed }
 
-// Parts returns an error.
-func (*Library) Parts(string) ([]gpu.Part, error) { return nil, gpu.ErrClosed }
+// GPUInstances returns an error.
+func (*Library) GPUInstances(string) ([]gpu.GPUInstance, error) { return nil, gpu.ErrClosed }
 
 // Create returns an error.
 func (*Library) Create(string, mig.Placement) error { return gpu.ErrClosed }

@@ -85,7 +85,7 @@ func TestMockOfA100IsDividedAsPlanned(t *testing.T) {
 				t.Fatalf("%v: %v", names, err)
 			}
 		}
-		parts, err := l.Parts(uuid)
+		parts, err := l.GPUInstances(uuid)
 		if err != nil || len(parts) != len(names) {
 			t.Fatalf("%v: %v, %v", names, parts, err)
 		}

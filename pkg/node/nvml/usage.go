@@ -34,16 +34,16 @@ func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 	}
 	l.mu.Lock()
 	k, whole := l.known[uuid]
-	p, isPart := l.parts[uuid]
+	instance, isInstance := l.migDevices[uuid]
 	l.mu.Unlock()
 	var u gpu.Usage
 	var err error
 	switch {
 	case whole:
 		u, err = l.usage(uuid, k.handle)
-	case isPart:
-		u, err = l.partUsage(uuid, p)
-		uuid = p.gpu
+	case isInstance:
+		u, err = l.instanceUsage(uuid, instance)
+		uuid = instance.gpu
 	default:
 		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
 	}
