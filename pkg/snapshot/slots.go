@@ -132,15 +132,15 @@ type GPUSlots struct {
 	Held, Free []int64
 }
 
-// SlotGPUs returns the GPUs of a machine with slots, in the order of their indices. seated is how many slots of each size the pods of the machine hold or will hold of which the agent has
+// SlotGPUs returns the GPUs of a machine with slots, in the order of their indices. unreported is how many slots of each size the pods of the machine hold or will hold of which the agent has
 // not said yet on which GPU. They are among the free slots.
-func (m *Machine) SlotGPUs() (gpus []GPUSlots, seated []int64) {
+func (m *Machine) SlotGPUs() (gpus []GPUSlots, unreported []int64) {
 	slots := m.Promise.Slots
-	seated = make([]int64, len(slots.SizesMiB))
+	unreported = make([]int64, len(slots.SizesMiB))
 	for _, pod := range m.Pods {
 		for _, mib := range SlotSizes(pod) {
 			if i := slots.Index(mib); i >= 0 {
-				seated[i]++
+				unreported[i]++
 			}
 		}
 	}
@@ -160,12 +160,12 @@ func (m *Machine) SlotGPUs() (gpus []GPUSlots, seated []int64) {
 			g.CapacityMiB = slots.CapacityMiB(inUse.GPUs[i].MemoryMiB)
 			for s, held := range inUse.GPUs[i].Held {
 				g.Held[s], g.Free[s] = held, max(0, g.Free[s]-held)
-				seated[s] = max(0, seated[s]-held)
+				unreported[s] = max(0, unreported[s]-held)
 			}
 		}
 		gpus = append(gpus, g)
 	}
-	return gpus, seated
+	return gpus, unreported
 }
 
 // slotGPUCount returns the number of GPUs: as the agent says, or as the type has. A NodeClaim that may become one of several types has the fewest.
@@ -201,7 +201,7 @@ func (m *Machine) gpuMiB() int64 {
 // it promised, unless it was given a moment to follow.
 func (m *Machine) slotsLeft(follows bool) []planner.GPU {
 	slots := m.Promise.Slots
-	gpus, seated := m.SlotGPUs()
+	gpus, unreported := m.SlotGPUs()
 	left := make([]planner.GPU, len(gpus))
 	if !follows {
 		return left
@@ -213,7 +213,7 @@ func (m *Machine) slotsLeft(follows bool) []planner.GPU {
 			most = nodecontract.MaxMPSReplicas
 		}
 		for s, held := range g.Held {
-			taken := min(seated[s], g.Free[s])
+			taken := min(unreported[s], g.Free[s])
 			mib -= taken * slots.SizesMiB[s]
 			most -= held + taken
 		}

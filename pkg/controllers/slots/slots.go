@@ -190,16 +190,16 @@ func decide(m *snapshot.Machine, now time.Time) (step, time.Duration) {
 
 // suffices reports whether all pods on the machine have slots among the next ones.
 func suffices(m *snapshot.Machine, next nodecontract.Slots) bool {
-	gpus, seated := m.SlotGPUs()
+	gpus, unreported := m.SlotGPUs()
 	for i, g := range gpus {
 		for s, held := range g.Held {
 			if i >= len(next.GPUs) || next.GPUs[i][s] < held {
 				return false
 			}
-			seated[s] -= next.GPUs[i][s] - held
+			unreported[s] -= next.GPUs[i][s] - held
 		}
 	}
-	return !slices.ContainsFunc(seated, func(n int64) bool { return n > 0 })
+	return !slices.ContainsFunc(unreported, func(n int64) bool { return n > 0 })
 }
 
 // Reconcile takes the next step for a Node.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
@@ -114,6 +116,15 @@ func (s *scene) slotsFit() {
 		}
 		if slots.IsZero() {
 			s.t.Errorf("%s promises no slots: %v", n.Name, n.Annotations)
+		}
+		memory, err := strconv.ParseInt(n.Labels[aws.GPULabels.Memory], 10, 64)
+		if err != nil {
+			s.t.Fatalf("the label %s of %s: %v", aws.GPULabels.Memory, n.Name, err)
+		}
+		for i, of := range slots.GPUs {
+			if used, capacity := slots.UsedMiB(of), slots.CapacityMiB(memory); used > capacity {
+				s.t.Errorf("the slots %v of GPU %d of %s have %d MiB, and the GPU %d", of, i, n.Name, used, capacity)
+			}
 		}
 	}
 }
