@@ -82,3 +82,28 @@ func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 		}
 	}
 }
+
+// TestChangingMessagesOfManyPodsAreFewEvents plans every ten seconds for 3,000 pods that are told something else each time, about the same reason.
+func TestChangingMessagesOfManyPodsAreFewEvents(t *testing.T) {
+	t.Parallel()
+	const pods = 3000
+	recorder, clock := events.NewFakeRecorder(10*pods), testclock.NewFakePassiveClock(time.Now())
+	c := New(Config{Recorder: recorder, Clock: clock})
+	cluster := snapshottest.Shared()
+	cluster.Pods = snapshottest.Pods("web", pods)
+	view := snapshot.Build(cluster)
+	for step := range 91 { // a quarter of an hour
+		var plan planner.Plan
+		for i := range cluster.Pods {
+			plan.Unplaced = append(plan.Unplaced, planner.Unplaced{
+				Pod: snapshot.PodName(&cluster.Pods[i]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("closed for %d steps", step)},
+			})
+		}
+		c.recordEvents(&view, plan)
+		clock.SetTime(clock.Now().Add(10 * time.Second))
+	}
+	// Each has an event at the beginning, and after five and ten minutes and a quarter of an hour.
+	if got := len(recorder.Events); got != 4*pods {
+		t.Errorf("%d pods have %d events in a quarter of an hour", pods, got)
+	}
+}
