@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,29 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// perPage is the number of objects that are read at a time. A cluster has so many pods that all of them together would take gigabytes while they are decoded.
-const perPage = 2000
-
 // omitted are the fields that are left out of a protobuf message before it is decoded. A field with fields of its own is a message that is left out in part. Most
-// of a pod is environment, mounts, probes and the status of its containers, and most of a node is the images that it has.
+// of a node is the images that it has.
 type omitted map[protowire.Number]omitted
 
 // The numbers of the fields are those of generated.proto of each API group, where they never change.
 var (
-	metadata = omitted{17: nil} // managedFields
-	// container omits image, command, args, workingDir, env, volumeMounts, probes, lifecycle, terminationMessage, imagePullPolicy, securityContext, stdin, tty, envFrom,
-	// volumeDevices and resizePolicy.
-	container = fieldsOf(2, 3, 4, 5, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
-	// volume omits all sources but persistentVolumeClaim and ephemeral.
-	volume = omitted{2: fieldsOf(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30)}
-	// containerStatus keeps the name and the state.
-	containerStatus = fieldsOf(3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-	ofPods          = omitted{
-		1: metadata,
-		2: {1: volume, 2: container, 20: container, 34: nil},                                    // ephemeralContainers
-		3: {5: nil, 6: nil, 8: containerStatus, 10: containerStatus, 12: nil, 13: nil, 16: nil}, // IP addresses, ephemeralContainerStatuses
-	}
-	ofNodes = omitted{1: metadata, 3: {8: nil}} // images
+	metadata = omitted{17: nil}                  // managedFields
+	ofNodes  = omitted{1: metadata, 3: {8: nil}} // images
 )
 
 func fieldsOf(numbers ...protowire.Number) omitted {
@@ -54,75 +40,86 @@ func fieldsOf(numbers ...protowire.Number) omitted {
 
 // from appends a message to a buffer, without what is omitted.
 func (o omitted) from(to, message []byte) ([]byte, error) {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeField(message)
-		if n < 0 {
-			return nil, protowire.ParseError(n)
-		}
-		field := message[:n]
-		message = message[n:]
+	err := eachField(message, func(number protowire.Number, field, value []byte) (err error) {
 		inner, listed := o[number]
 		switch {
 		case !listed:
 			to = append(to, field...)
-		case inner != nil && kind == protowire.BytesType:
-			_, _, tag := protowire.ConsumeTag(field)
-			value, _ := protowire.ConsumeBytes(field[tag:])
-			part, err := inner.from(make([]byte, 0, len(value)), value)
-			if err != nil {
-				return nil, err
+		case inner != nil && value != nil:
+			to = protowire.AppendTag(to, number, protowire.BytesType)
+			at := len(to)
+			if to, err = inner.from(to, value); err == nil {
+				to = withSize(to, at)
 			}
-			to = protowire.AppendBytes(protowire.AppendTag(to, number, kind), part)
 		}
-	}
-	return to, nil
-}
-
-// decoded is a kind of objects that are decoded from protobuf.
-type decoded[T any] interface {
-	*T
-	Unmarshal(message []byte) error
-}
-
-// each calls a function with every object of a resource of Kubernetes itself, without the fields that are omitted. It skips those of which wanted returns false for
-// the encoded object, if wanted is not nil. It decodes some objects while the next ones are read.
-func each[T any, P decoded[T]](ctx context.Context, api rest.Interface, resource string, without omitted, wanted func(message []byte) bool, f func(P)) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	batches, failed := make(chan *batch, inFlight), make(chan error, 1)
-	go func() {
-		defer close(batches)
-		if err := readPages(ctx, api, resource, batches); err != nil {
-			failed <- err
-		}
-	}()
-	var buffer []byte
-	for b := range batches {
-		for _, message := range b.messages {
-			if wanted != nil && !wanted(message) {
-				continue
-			}
-			var err error
-			if buffer, err = without.from(buffer[:0], message); err != nil {
-				return fmt.Errorf("decoding %s: %w", resource, err)
-			}
-			object := P(new(T))
-			if err := object.Unmarshal(buffer); err != nil { // It copies what it keeps.
-				return fmt.Errorf("decoding %s: %w", resource, err)
-			}
-			f(object)
-		}
-		batchPool.Put(b)
-	}
-	select {
-	case err := <-failed:
 		return err
-	default:
-		return ctx.Err()
+	})
+	return to, err
+}
+
+// withSize inserts the size of the message that begins at a position before it.
+func withSize(b []byte, at int) []byte {
+	size := len(b) - at
+	b = append(b, make([]byte, protowire.SizeVarint(uint64(size)))...)
+	copy(b[len(b)-size:], b[at:])
+	_ = protowire.AppendVarint(b[:at], uint64(size)) // It has room there.
+	return b
+}
+
+// eachField calls a function with the number and the bytes of each field of a message. The value is nil if the field is a number.
+func eachField(message []byte, f func(number protowire.Number, field, value []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeField(message)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		field, value := message[:n], []byte(nil)
+		message = message[n:]
+		if kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(field)
+			value, _ = protowire.ConsumeBytes(field[tag:])
+		}
+		if err := f(number, field, value); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// everything are the field selectors that list all objects.
+var everything = []string{""}
+
+// each calls a function with every encoded object of a resource of Kubernetes itself that one of the field selectors finds, while more are read. The function must copy
+// what it keeps.
+func each(ctx context.Context, api rest.Interface, resource string, selectors []string, f func(message []byte) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	batches := make(chan *batch, inFlight)
+	group.Go(func() error {
+		defer close(batches)
+		lists, ctx := errgroup.WithContext(ctx)
+		lists.SetLimit(requests)
+		for _, selector := range selectors {
+			lists.Go(func() error { return readList(ctx, api, resource, selector, batches) })
+		}
+		return lists.Wait()
+	})
+	group.Go(func() error {
+		for b := range batches {
+			for _, message := range b.messages {
+				if err := f(message); err != nil {
+					return fmt.Errorf("decoding %s: %w", resource, err)
+				}
+			}
+			batchPool.Put(b)
+		}
+		return nil
+	})
+	return group.Wait()
 }
 
 const (
+	// requests is how many lists of a resource are requested at the same time.
+	requests = 16
 	// batchBytes is the size of a batch of encoded objects, unless one is larger, and inFlight how many batches may wait to be decoded.
 	batchBytes, inFlight = 256 << 10, 4
 	// maxMessage is more than any object has: etcd stores at most 1.5 MiB.
@@ -145,38 +142,34 @@ func emptyBatch(size int) *batch {
 	return b
 }
 
-// readPages sends the encoded objects of a list.
-func readPages(ctx context.Context, api rest.Interface, resource string, batches chan<- *batch) error {
-	for next := ""; ; {
-		page, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{Limit: perPage, Continue: next}, scheme.ParameterCodec).Stream(ctx)
-		if err != nil { // It knows what the API server says of the error.
-			return err
-		}
-		next, err = readPage(ctx, page, batches)
-		_ = page.Close() // It was only read.
-		if err != nil {
-			return fmt.Errorf("decoding %s: %w", resource, err)
-		}
-		if next == "" {
-			return nil
-		}
+// readList sends the encoded objects that a field selector finds.
+func readList(ctx context.Context, api rest.Interface, resource, selector string, batches chan<- *batch) error {
+	// Version 0 is what the API server has in memory, as for informers. It need not ask etcd first, and sends all objects while it encodes them.
+	answer, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{ResourceVersion: "0", FieldSelector: selector}, scheme.ParameterCodec).Stream(ctx)
+	if err != nil { // It knows what the API server says of the error.
+		return err
 	}
+	defer func() { _ = answer.Close() }() // It was only read.
+	if err := readObjects(ctx, answer, batches); err != nil {
+		return fmt.Errorf("decoding %s: %w", resource, err)
+	}
+	return nil
 }
 
 // protobufMagic begins all answers in protobuf.
 const protobufMagic = "k8s\x00"
 
-// readPage sends the encoded objects of a page. It returns the token of the next page, which is empty after the last one.
-func readPage(ctx context.Context, page io.Reader, batches chan<- *batch) (next string, err error) {
-	in := bufio.NewReaderSize(page, 64<<10)
+// readObjects sends the encoded objects of an encoded list.
+func readObjects(ctx context.Context, answer io.Reader, batches chan<- *batch) error {
+	in := bufio.NewReaderSize(answer, 64<<10)
 	switch start, err := in.Peek(len(protobufMagic)); {
 	case err != nil && !errors.Is(err, io.EOF):
-		return "", err
+		return err
 	case string(start) != protobufMagic:
-		return "", errors.New("the API server does not answer in protobuf")
+		return errors.New("the API server does not answer in protobuf")
 	}
 	_, _ = in.Discard(len(protobufMagic)) // They are in the buffer.
-	const raw, listMeta, item = 2, 1, 2   // of runtime.Unknown, and of a list
+	const raw, item = 2, 2                // of runtime.Unknown, and of a list
 	b := emptyBatch(0)
 	envelope := fields{in: in, left: math.MaxInt64}
 	for {
@@ -185,11 +178,11 @@ func readPage(ctx context.Context, page io.Reader, batches chan<- *batch) (next 
 			break
 		}
 		if err != nil {
-			return "", err
+			return err
 		}
 		if number != raw {
 			if err := discard(in, size); err != nil {
-				return "", err
+				return err
 			}
 			continue
 		}
@@ -199,31 +192,28 @@ func readPage(ctx context.Context, page io.Reader, batches chan<- *batch) (next 
 				break
 			}
 			if err != nil {
-				return "", err
+				return err
+			}
+			if number != item {
+				if err := discard(in, size); err != nil {
+					return err
+				}
+				continue
 			}
 			if len(b.memory)+int(size) > cap(b.memory) {
 				if err := b.send(ctx, batches); err != nil {
-					return "", err
+					return err
 				}
 				b = emptyBatch(int(size))
 			}
 			message := b.memory[len(b.memory) : len(b.memory)+int(size)]
 			if _, err := io.ReadFull(in, message); err != nil {
-				return "", io.ErrUnexpectedEOF
+				return io.ErrUnexpectedEOF
 			}
-			switch number { //nolint:exhaustive // The other fields are dropped.
-			case item:
-				b.memory, b.messages = b.memory[:len(b.memory)+int(size)], append(b.messages, message)
-			case listMeta:
-				var m metav1.ListMeta
-				if err := m.Unmarshal(message); err != nil {
-					return "", err
-				}
-				next = m.Continue
-			}
+			b.memory, b.messages = b.memory[:len(b.memory)+int(size)], append(b.messages, message)
 		}
 	}
-	return next, b.send(ctx, batches)
+	return b.send(ctx, batches)
 }
 
 func (b *batch) send(ctx context.Context, batches chan<- *batch) error {
@@ -303,7 +293,7 @@ func discard(in *bufio.Reader, size int64) error {
 	return nil
 }
 
-// bulk reads pods and nodes in pages, without what no command needs, and other kinds as its client does.
+// bulk reads pods and nodes without what no command needs, and other kinds as its client does.
 type bulk struct {
 	client.Client
 	api rest.Interface
@@ -316,12 +306,42 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 		if len(options) > 0 {
 			return errors.New("only all pods can be listed")
 		}
-		return each(ctx, b.api, "pods", ofPods, nil, func(p *corev1.Pod) { l.Items = append(l.Items, *p) })
+		var pods []*corev1.Pod
+		reader := newPodReader()
+		err := each(ctx, b.api, "pods", everything, func(message []byte) error {
+			pod, _, err := reader.decode(message)
+			if err == nil {
+				pods = append(pods, pod)
+			}
+			return err
+		})
+		l.Items = itemsOf(pods)
+		return err
 	case *corev1.NodeList:
 		if len(options) > 0 {
 			return errors.New("only all nodes can be listed")
 		}
-		return each(ctx, b.api, "nodes", ofNodes, nil, func(n *corev1.Node) { l.Items = append(l.Items, *n) })
+		var nodes []*corev1.Node
+		var less []byte
+		err := each(ctx, b.api, "nodes", everything, func(message []byte) (err error) {
+			if less, err = ofNodes.from(less[:0], message); err != nil {
+				return err
+			}
+			node := &corev1.Node{}
+			nodes = append(nodes, node)
+			return node.Unmarshal(less)
+		})
+		l.Items = itemsOf(nodes)
+		return err
 	}
 	return b.Client.List(ctx, list, options...)
+}
+
+// itemsOf returns a list of its final size. A slice of objects that grows takes several times as much memory.
+func itemsOf[T any](objects []*T) []T {
+	items := make([]T, len(objects))
+	for i, o := range objects {
+		items[i] = *o
+	}
+	return items
 }

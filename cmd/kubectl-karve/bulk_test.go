@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,63 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// TestNothingIsOmittedThatDecisionsRead compares what the controller keeps of objects with what it would keep of those that lack the omitted fields.
-func TestNothingIsOmittedThatDecisionsRead(t *testing.T) {
+// TestNothingIsOmittedOfNodesThatDecisionsRead compares what the controller keeps of nodes with what it would keep of those that lack the omitted fields.
+func TestNothingIsOmittedOfNodesThatDecisionsRead(t *testing.T) {
 	t.Parallel()
-	trim := gather.Trim()
-	compare := func(name string, whole, part any) {
-		a, err := trim(whole)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := trim(part)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(a, b); diff != "" {
-			t.Errorf("%s (-whole +part):\n%s", name, diff)
-		}
-	}
-	cluster := snapshottest.Large(20)
-	ended := &cluster.Pods[0]
-	ended.Status.Phase = corev1.PodSucceeded
-	ended.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended.CreationTimestamp}}}}
-	cluster.Pods[1].Spec.Volumes = []corev1.Volume{
-		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
-		{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}},
-	}
-	cluster.Pods[2].Spec.InitContainers = []corev1.Container{{Name: "sidecar", Image: "sidecar", RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{HostPort: 80}}}}
-	before, after := 0, 0
-	for i := range cluster.Pods {
-		pod := &cluster.Pods[i]
-		message, err := pod.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		less, err := ofPods.from(nil, message)
-		if err != nil {
-			t.Fatal(err)
-		}
-		before, after = before+len(message), after+len(less)
-		part := &corev1.Pod{}
-		if err := part.Unmarshal(less); err != nil {
-			t.Fatal(err)
-		}
-		if overview.Concerns(pod) && !concerns(message) {
-			t.Errorf("an overview would not show pod %s", pod.Name)
-		}
-		compare("pod "+pod.Name, pod, part)
-	}
-	if after > before*3/4 {
-		t.Errorf("%d of %d bytes of pods are left", after, before)
-	}
-	for i := range cluster.Nodes {
-		node := &cluster.Nodes[i]
+	for i, node := range snapshottest.Large(20).Nodes {
 		message, err := node.Marshal()
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +37,24 @@ func TestNothingIsOmittedThatDecisionsRead(t *testing.T) {
 		if err := part.Unmarshal(less); err != nil {
 			t.Fatal(err)
 		}
-		compare("node "+node.Name, node, part)
+		compareTrimmed(t, fmt.Sprintf("node %d", i), &node, part)
+	}
+}
+
+// compareTrimmed compares what the controller keeps of two objects.
+func compareTrimmed(t *testing.T, name string, whole, part any) {
+	t.Helper()
+	trim := gather.Trim()
+	a, err := trim(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := trim(part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Errorf("%s (-whole +part):\n%s", name, diff)
 	}
 }
 
@@ -113,7 +81,7 @@ func TestAnAnswerThatIsNoListOfPodsIsAnError(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = each(t.Context(), api, "pods", ofPods, nil, func(*corev1.Pod) {})
+			err = bulk{api: api}.List(t.Context(), &corev1.PodList{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -141,12 +109,12 @@ func FuzzOmittedFields(f *testing.F) {
 	})
 }
 
-// pagesOf returns the objects of a page.
-func pagesOf(page []byte) (messages [][]byte, next string, err error) {
+// objectsIn returns the encoded objects of an encoded list.
+func objectsIn(list []byte) (messages [][]byte, err error) {
 	batches := make(chan *batch)
 	go func() {
 		defer close(batches)
-		next, err = readPage(context.Background(), bytes.NewReader(page), batches)
+		err = readObjects(context.Background(), bytes.NewReader(list), batches)
 	}()
 	for b := range batches {
 		for _, m := range b.messages {
@@ -154,21 +122,27 @@ func pagesOf(page []byte) (messages [][]byte, next string, err error) {
 		}
 		batchPool.Put(b)
 	}
-	return messages, next, err
+	return messages, err
 }
 
-func TestAPageHasTheObjectsOfTheList(t *testing.T) {
+func encoded(tb testing.TB, list *corev1.PodList) []byte {
+	tb.Helper()
+	var out bytes.Buffer
+	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(list, &out); err != nil {
+		tb.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestAnEncodedListHasTheObjectsOfTheList(t *testing.T) {
 	t.Parallel()
 	large := snapshottest.Pod("large")
 	large.Annotations = map[string]string{"text": strings.Repeat("x", 3*batchBytes)}
-	list := &corev1.PodList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: append(snapshottest.Large(200).Pods, large)}
-	var page bytes.Buffer
-	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(list, &page); err != nil {
-		t.Fatal(err)
-	}
-	messages, next, err := pagesOf(page.Bytes())
-	if err != nil || next != "more" || len(messages) != len(list.Items) {
-		t.Fatalf("%d of %d objects, %q, %v", len(messages), len(list.Items), next, err)
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: append(snapshottest.Large(200).Pods, large)}
+	answer := encoded(t, list)
+	messages, err := objectsIn(answer)
+	if err != nil || len(messages) != len(list.Items) {
+		t.Fatalf("%d of %d objects, %v", len(messages), len(list.Items), err)
 	}
 	for i, message := range messages {
 		want, err := list.Items[i].Marshal()
@@ -179,29 +153,25 @@ func TestAPageHasTheObjectsOfTheList(t *testing.T) {
 			t.Fatalf("object %d is %.300q, want %.300q", i, message, want)
 		}
 	}
-	for _, cut := range []int{4, 5, 100, page.Len() / 2, page.Len() - 1000} {
-		if messages, next, err := pagesOf(page.Bytes()[:cut]); cut > 4 && err == nil {
-			t.Errorf("of %d bytes: %d objects, %q", cut, len(messages), next)
+	for _, cut := range []int{4, 5, 100, len(answer) / 2, len(answer) - 1000} {
+		if messages, err := objectsIn(answer[:cut]); cut > 4 && err == nil {
+			t.Errorf("of %d bytes: %d objects", cut, len(messages))
 		}
 	}
 }
 
-func FuzzPages(f *testing.F) {
+func FuzzEncodedLists(f *testing.F) {
 	for _, items := range [][]corev1.Pod{nil, snapshottest.Large(2).Pods} {
-		var page bytes.Buffer
-		if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(&corev1.PodList{Items: items}, &page); err != nil {
-			f.Fatal(err)
-		}
-		f.Add(page.Bytes())
+		f.Add(encoded(f, &corev1.PodList{Items: items}))
 	}
-	f.Fuzz(func(t *testing.T, page []byte) {
-		messages, _, _ := pagesOf(page)
+	f.Fuzz(func(t *testing.T, list []byte) {
+		messages, _ := objectsIn(list)
 		size := 0
 		for _, m := range messages {
 			size += len(m)
 		}
-		if size > len(page) {
-			t.Errorf("a page of %d bytes has objects of %d", len(page), size)
+		if size > len(list) {
+			t.Errorf("a list of %d bytes has objects of %d", len(list), size)
 		}
 	})
 }

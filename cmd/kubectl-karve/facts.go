@@ -417,7 +417,7 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 	r.facts.AgentsOn = map[string]bool{}
 	for i := range r.facts.Cluster.Pods {
 		pod := &r.facts.Cluster.Pods[i]
-		if pod.Labels[nameLabel] == agentName && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+		if isAgent(pod) && pod.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue }) {
 			r.facts.AgentsOn[pod.Spec.NodeName] = true
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -24,24 +26,23 @@ import (
 // seen is the part of a cluster that an overview shows.
 type seen struct {
 	*overview.Overview
-	// agents are the pods of the node agents, by the name of their Node.
-	agents map[string]*corev1.Pod
+	// agents are the node agents that run, by the name of their Node.
+	agents map[string]agent
 	// cluster has what was read, without pods that request no GPUs. It has the instance types that the controller in a namespace has published, or those that are built in
 	// if they have the prices of its nodes.
 	cluster *snapshot.Cluster
 }
 
-// overview reads what an overview shows. It lists five kinds at once, and keeps only the pods that matter. The controller is in a namespace.
+// overview reads what an overview shows. Which nodes that are decides which pods it lists. The controller is in a namespace.
 func (c connection) overview(ctx context.Context, namespace string) (seen, error) {
 	var (
 		nodePools karpv1.NodePoolList
 		classes   v1alpha1.GPUNodeClassList
 		claims    karpv1.NodeClaimList
 		nodes     corev1.NodeList
-		pods      []corev1.Pod
 		told      published.Found
 	)
-	agents := map[string]*corev1.Pod{}
+	pods := newShownPods()
 	lists := []struct {
 		named string
 		list  client.ObjectList
@@ -55,18 +56,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 			}
 		})
 	}
-	group.Go(func() {
-		err := each(ctx, c.core, "pods", ofPods, concerns, func(pod *corev1.Pod) {
-			if overview.Concerns(pod) {
-				pods = append(pods, *pod)
-			} else if isAgent(pod) && pod.Status.Phase == corev1.PodRunning {
-				agents[pod.Spec.NodeName] = pod
-			}
-		})
-		if err != nil {
-			errs[len(lists)] = fmt.Errorf("listing Pods: %w", err)
-		}
-	})
+	group.Go(func() { errs[len(lists)] = pods.list(ctx, c.core, "spec.nodeName=") })
 	group.Go(func() {
 		var err error
 		if told, err = published.Find(ctx, c, namespace); err != nil {
@@ -78,12 +68,63 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		return seen{}, err
 	}
 	cluster := &snapshot.Cluster{
-		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items, Pods: pods,
+		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
 	if err := price(cluster, told.Catalog); err != nil {
 		return seen{}, err
 	}
-	return seen{overview.Build(cluster), agents, cluster}, nil
+	if err := pods.list(ctx, c.core, shownOn(overview.Build(cluster).Nodes, len(cluster.Nodes))...); err != nil {
+		return seen{}, err
+	}
+	cluster.Pods = itemsOf(pods.pods)
+	return seen{overview.Build(cluster), pods.agents, cluster}, nil
+}
+
+// few is how many nodes a cluster has at least for each node whose pods are listed alone. The API server finds the pods of a node without looking at others, but a request
+// costs it as much as to send some twenty pods.
+const few = 3
+
+// shownOn returns the field selectors of the pods on the nodes that an overview shows, of all nodes. They select the pods on all nodes if the shown ones are not few.
+func shownOn(shown []overview.Node, nodes int) (selectors []string) {
+	if len(shown)*few > nodes {
+		return []string{"spec.nodeName!="}
+	}
+	for i := range shown {
+		selectors = append(selectors, "spec.nodeName="+shown[i].Name)
+	}
+	return selectors
+}
+
+// shownPods are the pods that an overview shows, and the agents that run, by the name of their Node.
+type shownPods struct {
+	pods   []*corev1.Pod
+	agents map[string]agent
+	reader *podReader
+}
+
+func newShownPods() *shownPods { return &shownPods{agents: map[string]agent{}, reader: newPodReader()} }
+
+// list adds the pods that field selectors find.
+func (s *shownPods) list(ctx context.Context, api rest.Interface, selectors ...string) error {
+	err := each(ctx, api, "pods", selectors, func(message []byte) error {
+		if !concerns(message) {
+			return nil
+		}
+		pod, port, err := s.reader.decode(message)
+		switch {
+		case err != nil:
+			return err
+		case overview.Concerns(pod):
+			s.pods = append(s.pods, pod)
+		case isAgent(pod) && pod.Status.Phase == corev1.PodRunning:
+			s.agents[pod.Spec.NodeName] = agent{pod.Namespace, pod.Name, cmp.Or(port, agentPort)}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing Pods: %w", err)
+	}
+	return nil
 }
 
 // concerns reports whether an encoded pod may be one that an overview shows, or an agent.

@@ -9,15 +9,16 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fieldselectors "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -215,7 +216,7 @@ func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 	}
 	mux := http.NewServeMux()
 	serve := func(path string, v any) {
-		var pages sync.Map // by the query
+		var answers sync.Map // by the query
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for _, word := range forbidden {
@@ -231,10 +232,10 @@ func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 				fmt.Fprint(w, v)
 			case *corev1.NodeList, *corev1.PodList:
 				w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-				body, ok := pages.Load(r.URL.RawQuery)
+				body, ok := answers.Load(r.URL.RawQuery)
 				if !ok {
-					body = pageOf(v, r)
-					pages.Store(r.URL.RawQuery, body)
+					body = answerTo(r, v)
+					answers.Store(r.URL.RawQuery, body)
 				}
 				_, _ = w.Write(body.([]byte))
 			default:
@@ -277,22 +278,73 @@ func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 	return kubeconfigFor(t, server.URL)
 }
 
-// pageOf returns the page of a list that a request asks for, in the format that clients of Kubernetes' own kinds ask for.
-func pageOf(list any, r *http.Request) []byte {
-	if pods, ok := list.(*corev1.PodList); ok {
-		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
-		begin, _ := strconv.Atoi(r.URL.Query().Get("continue"))
-		page := *pods
-		if page.Items = pods.Items[begin:]; limit > 0 && limit < len(page.Items) {
-			page.Items, page.Continue = page.Items[:limit], strconv.Itoa(begin+limit)
+// answerTo returns the part of a list that a request asks for, in the format that clients of Kubernetes' own kinds ask for.
+func answerTo(r *http.Request, list any) []byte {
+	if all, ok := list.(*corev1.PodList); ok {
+		selector, err := fieldselectors.ParseSelector(r.URL.Query().Get("fieldSelector"))
+		if err != nil {
+			panic(err)
 		}
-		list = &page
+		some := &corev1.PodList{TypeMeta: all.TypeMeta}
+		for _, pod := range all.Items {
+			if selector.Matches(fieldselectors.Set{"spec.nodeName": pod.Spec.NodeName}) {
+				some.Items = append(some.Items, pod)
+			}
+		}
+		list = some
 	}
 	var out bytes.Buffer
 	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(list.(runtime.Object), &out); err != nil {
 		panic(err)
 	}
 	return out.Bytes()
+}
+
+// TestAnOverviewOfFewNodesIsThatOfAllPods compares what inspect reads in a cluster where few nodes have shared GPUs with an overview of the whole cluster.
+func TestAnOverviewOfFewNodesIsThatOfAllPods(t *testing.T) {
+	t.Parallel()
+	for name, others := range map[string]int{"few of the nodes have shared GPUs": 100, "many of them have": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := overviewtest.Example()
+			for i := range others {
+				node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("other-%d", i)}}
+				c.Nodes = append(c.Nodes, node)
+				c.Pods = append(c.Pods, snapshottest.Pod("web-"+node.Name, snapshottest.Asking("cpu", "1"), snapshottest.Running(node.Name)))
+			}
+			kubeconfig := serve(t, c)
+			want := overview.Build(c)
+			if n := len(want.Nodes) * few; others == 100 && n > len(c.Nodes) || others == 2 && n <= len(c.Nodes) {
+				t.Fatalf("%d of %d nodes are shown", len(want.Nodes), len(c.Nodes))
+			}
+			var out, errOut bytes.Buffer
+			if status := run(t.Context(), []string{"nodes", "-o", "json", "--kubeconfig", kubeconfig}, streams{strings.NewReader(""), &out, &errOut}); status != 0 {
+				t.Fatalf("status %d: %s", status, &errOut)
+			}
+			got := &overview.Overview{}
+			if err := json.Unmarshal(out.Bytes(), got); err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Pods) == 0 || len(got.Waiting) == 0 {
+				t.Errorf("%d pods, and %d that wait", len(got.Pods), len(got.Waiting))
+			}
+			for i := range want.Pods {
+				want.Pods[i].UnusedSeconds = nil // It grows.
+			}
+			for i := range got.Pods {
+				got.Pods[i].UnusedSeconds = nil
+			}
+			if diff := cmp.Diff(want.Pods, got.Pods, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("pods (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want.Waiting, got.Waiting, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("waiting pods (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want.Totals, got.Totals); diff != "" {
+				t.Errorf("totals (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // BenchmarkInspect reads 5,000 nodes, of which 1,250 are Karve's, and 55,000 pods from a server that has the answers ready, and prints the nodes.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -248,15 +247,15 @@ func (c connection) measure(ctx context.Context, seen seen, all bool) (map[strin
 			continue
 		}
 		t.asked++
-		agent := seen.agents[n.Name]
-		if agent == nil {
+		from, runs := seen.agents[n.Name]
+		if !runs {
 			t.without++
 			continue
 		}
 		turns <- struct{}{}
 		group.Go(func() {
 			defer func() { <-turns }()
-			m, err := scrape(ctx, c.core, agent)
+			m, err := scrape(ctx, c.core, from)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -273,24 +272,22 @@ func (c connection) measure(ctx context.Context, seen seen, all bool) (map[strin
 	return measured, t
 }
 
+// agent is the pod of a node agent, with the port of its metrics.
+type agent struct {
+	namespace, name string
+	port            int32
+}
+
 // scrape reads the metrics of an agent through the API server.
-func scrape(ctx context.Context, api rest.Interface, agent *corev1.Pod) (overview.Measured, error) {
+func scrape(ctx context.Context, api rest.Interface, from agent) (overview.Measured, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	port := agentPort
-	for i := range agent.Spec.Containers {
-		for _, p := range agent.Spec.Containers[i].Ports {
-			if p.Name == "metrics" {
-				port = int(p.ContainerPort)
-			}
-		}
-	}
-	text, err := api.Get().Namespace(agent.Namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", agent.Name, port)).SubResource("proxy").Suffix("metrics").Stream(ctx)
+	text, err := api.Get().Namespace(from.namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", from.name, from.port)).SubResource("proxy").Suffix("metrics").Stream(ctx)
 	if apierrors.IsForbidden(err) {
-		return overview.Measured{}, fmt.Errorf("you may not get pods/proxy in the namespace %s", agent.Namespace)
+		return overview.Measured{}, fmt.Errorf("you may not get pods/proxy in the namespace %s", from.namespace)
 	}
 	if err != nil {
-		return overview.Measured{}, fmt.Errorf("asking pod %s/%s: %w", agent.Namespace, agent.Name, err)
+		return overview.Measured{}, fmt.Errorf("asking pod %s/%s: %w", from.namespace, from.name, err)
 	}
 	defer func() { _ = text.Close() }() // It was only read.
 	return overview.ParseMetrics(io.LimitReader(text, maxMetrics))

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/controllers/gather"
+)
+
+// Most of a pod is environment, mounts, probes and the status of its containers.
+var (
+	// ofContainer are image, command, args, workingDir, env, volumeMounts, probes, lifecycle, terminationMessage, imagePullPolicy, securityContext, stdin, tty, envFrom,
+	// volumeDevices and resizePolicy.
+	ofContainer = fieldsOf(2, 3, 4, 5, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
+	// ofVolume are all sources but persistentVolumeClaim and ephemeral.
+	ofVolume = omitted{2: fieldsOf(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30)}
+	// ofContainerStatus are all fields but the name and the state.
+	ofContainerStatus = fieldsOf(3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+	ofPods            = omitted{
+		1: metadata,
+		2: {1: ofVolume, 2: ofContainer, 16: nil, 17: nil, 20: ofContainer, 34: nil},                // hostname, subdomain, ephemeralContainers
+		3: {5: nil, 6: nil, 8: ofContainerStatus, 10: ofContainerStatus, 12: nil, 13: nil, 16: nil}, // IP addresses, ephemeralContainerStatuses
+	}
+)
+
+// podReader decodes pods. Of a pod with a node it keeps what the controller keeps: explain says more only of pods that wait. The pods of a workload have the same spec but
+// for their node, so it decodes each spec once, and equal parts of pods share memory.
+type podReader struct {
+	trim func(any) (any, error)
+	// specs has specs without a node by their bytes.
+	specs map[string]*sharedSpec
+	// less and spec are used again for each pod.
+	less, spec []byte
+}
+
+// sharedSpec is the spec of pods, without a node.
+type sharedSpec struct {
+	corev1.PodSpec
+	// metrics is the number of the container's port of that name, and 0 without one.
+	metrics int32
+}
+
+func newPodReader() *podReader {
+	return &podReader{trim: gather.Trim(), specs: map[string]*sharedSpec{}}
+}
+
+// The numbers of the fields of a pod, of its spec and of a volume.
+const (
+	podMetadata, podSpec, podStatus = 1, 2, 3
+	specVolume, specNodeName        = 1, 10
+	volumeSource                    = 2
+)
+
+// decode returns the pod that a message has. If the pod has a node, it also returns the number of its port for metrics.
+func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err error) {
+	if r.less, err = ofPods.from(r.less[:0], message); err != nil {
+		return nil, 0, err
+	}
+	pod = &corev1.Pod{}
+	var spec []byte
+	err = eachField(r.less, func(number protowire.Number, _, value []byte) error {
+		switch number {
+		case podMetadata:
+			return pod.ObjectMeta.Unmarshal(value)
+		case podStatus:
+			return pod.Status.Unmarshal(value)
+		case podSpec:
+			spec = value
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	if pod.Spec.NodeName, err = r.split(spec); err != nil {
+		return nil, 0, err
+	}
+	if pod.Spec.NodeName == "" {
+		return pod, 0, pod.Spec.Unmarshal(spec)
+	}
+	shared, err := r.shared()
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, err = r.trim(pod); err != nil {
+		return nil, 0, err
+	}
+	node := pod.Spec.NodeName // It shares memory with others now.
+	pod.Spec = shared.PodSpec
+	pod.Spec.NodeName = node
+	return pod, shared.metrics, nil
+}
+
+// shared returns what pods with the spec in r.spec share.
+func (r *podReader) shared() (*sharedSpec, error) {
+	if known := r.specs[string(r.spec)]; known != nil {
+		return known, nil
+	}
+	var pod corev1.Pod
+	if err := pod.Spec.Unmarshal(r.spec); err != nil {
+		return nil, err
+	}
+	s := &sharedSpec{}
+	for i := range pod.Spec.Containers {
+		for _, p := range pod.Spec.Containers[i].Ports {
+			if p.Name == "metrics" {
+				s.metrics = p.ContainerPort
+			}
+		}
+	}
+	_, err := r.trim(&pod)
+	s.PodSpec = pod.Spec
+	r.specs[string(r.spec)] = s
+	return s, err
+}
+
+// split returns the node of an encoded spec. It sets r.spec to the rest without the volumes of which no source is left: their names have random parts.
+func (r *podReader) split(spec []byte) (node string, err error) {
+	r.spec = r.spec[:0]
+	err = eachField(spec, func(number protowire.Number, field, value []byte) error {
+		switch {
+		case number == specNodeName:
+			node = string(value)
+		case number == specVolume && !hasSource(value):
+		default:
+			r.spec = append(r.spec, field...)
+		}
+		return nil
+	})
+	return node, err
+}
+
+func hasSource(volume []byte) (has bool) {
+	_ = eachField(volume, func(number protowire.Number, _, value []byte) error { // It was read before.
+		has = has || number == volumeSource && len(value) > 0
+		return nil
+	})
+	return has
+}
