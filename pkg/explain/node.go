@@ -299,7 +299,7 @@ func (x *Explainer) move(pod *corev1.Pod, m *snapshot.Machine) *Move {
 	j := x.judged()
 	v := j.of(m.Claim.Name)
 	move := &Move{Saving: v.Saving}
-	if cost, ok := v.MovesOf[snapshot.PodName(pod)]; ok {
+	if cost, ok := v.Restarts[snapshot.PodName(pod)]; ok {
 		move.Cost = &cost
 	}
 	if move.Kept = j.judge.Blocker(pod); move.Kept != "" {

@@ -75,6 +75,14 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 		},
 		"an idle one that a pod waits for": {with(machine("a", 0), everything, onNode(idle), pods(Pod("x"))), lifecycle.Started, "pods that wait have their place on it", month},
 		"a busy one":                       {with(machine("a", 10), everything), lifecycle.Started, "stays until it expires in 29d23h", month},
+		"one whose restarts are saved up for": {
+			with(machine("a", 4), machine("b", 4), everything, func(c *snapshot.Cluster) {
+				c.GPUNodeClasses[0].Status.Waste = &v1alpha1.Waste{USD: "0.100", USDPerHour: "0.400", AsOf: metav1.NewTime(Now), Steps: []v1alpha1.WasteStep{
+					{NodeClaims: []string{"a"}, Pods: 4, RestartUSD: "0.200", USDPerHour: "0.400"},
+				}}
+			}), lifecycle.Started,
+			"goes in 15m at the earliest: the machines cost $0.526 an hour less without it, and have wasted $0.10 of the $0.20 that moving 4 pods costs", 15*time.Minute + 10*time.Second,
+		},
 		"one that is deleted": {
 			with(machine("a", 2), onClaim(func(claim *karpv1.NodeClaim) { claim.DeletionTimestamp = new(metav1.NewTime(Now)) })), lifecycle.Draining, "goes: Karpenter evicts its 2 pods", 0,
 		},

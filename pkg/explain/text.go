@@ -133,7 +133,7 @@ func (m *Move) words() string {
 		parts = append(parts, "the pod moves when it has another place")
 	}
 	if m.Cost != nil {
-		parts = append(parts, fmt.Sprintf("moving it has to save $%s/h", dollars(*m.Cost)))
+		parts = append(parts, fmt.Sprintf("its restart costs $%s", dollars(*m.Cost)))
 	}
 	return sentence(parts...)
 }

@@ -148,8 +148,8 @@ type Rule struct {
 
 // Move says whether consolidation moves a pod.
 type Move struct {
-	// Cost is the saving per hour that moving the pod must bring. It is nil if the pod does not move.
-	Cost *planner.MicroUSD `json:"costMicroUSDPerHour,omitempty"`
+	// Cost is what the restart of the pod costs. It is nil if the pod does not move.
+	Cost *planner.MicroUSD `json:"costMicroUSD,omitempty"`
 	// Saving is what the machines would cost less without the pod's node. It is nil if that was not asked for.
 	Saving *planner.MicroUSD `json:"savingMicroUSDPerHour,omitempty"`
 	// Kept is why the pod's node is not removed to save cost. It is "" if it is.

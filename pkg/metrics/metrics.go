@@ -75,6 +75,7 @@ type Metrics struct {
 	LayoutSeconds    prometheus.Histogram
 	LayoutPrice      prometheus.Gauge
 	LayoutBound      prometheus.Gauge
+	Wasted           *prometheus.GaugeVec
 	LayoutSteps      *prometheus.CounterVec
 	PoolSurplus      *prometheus.GaugeVec
 	PoolUnusedNodes  *prometheus.GaugeVec
@@ -151,6 +152,8 @@ func New(r prometheus.Registerer) *Metrics {
 			"Price of the nodes whose pods may be moved, in US dollars per hour.")),
 		LayoutBound: prometheus.NewGauge(gauge("layout", "bound_usd_per_hour",
 			"Proven lower bound for the price of any nodes that hold the pods that may be moved, in US dollars per hour. With more than 250 nodes it is the sum over parts of the fleet, for moves within the parts.")),
+		Wasted: prometheus.NewGaugeVec(gauge("layout", "wasted_usd",
+			"What the nodes of the GPUNodeClass have cost more than necessary since a cheaper layout has been possible, less what was spent on restarts, in US dollars."), []string{"gpunodeclass"}),
 		LayoutSteps:     prometheus.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, by result (Begun or Refused)."), []string{nodePool, "result"}),
 		PoolSurplus:     pool("surplus", "Surplus nodes of the NodePool, which the cheapest layout does not need."),
 		PoolUnusedNodes: pool("unused_nodes", "Nodes of the NodePool whose replicas are held by pods that do not use the GPUs."),
@@ -167,7 +170,7 @@ func New(r prometheus.Registerer) *Metrics {
 	}
 	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
 		m.LaunchesRefused, m.OfferingsRefused, m.LaunchWindow, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
-		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls,
+		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.Wasted, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls,
 		m.PoolKarpenter, m.PodsWait, m.poolLimit, m.poolUsage)
 	m.rollouts, m.progress, m.bills = newRollouts(r), newProgress(r), newBills(r)
 	registerBuild(r)

@@ -52,9 +52,6 @@ const (
 	soonest        = time.Minute
 	// effort limits the search for a plan or for a cheaper layout, so that a month takes less than a minute.
 	effort = 2000
-	// percent is how many of the machines may leave in a consolidation. Budgets limit how many leave at a time, and there is time for all of them between two
-	// consolidations of a replay.
-	percent = 100
 )
 
 // Step returns the time between two decisions in the replay of a trace: ten seconds, or more for traces of more than a day.
@@ -75,12 +72,12 @@ func Compare(t Traces) (Comparison, error) {
 	}
 	step := Step(&t.Shared)
 	every := max(soonest, step, (t.Shared.last() / consolidations).Round(step))
-	move, err := v1alpha1.Consolidation{}.SavingPerMove()
+	restart, err := v1alpha1.Consolidation{}.RestartMicroUSD()
 	if err != nil {
 		return Comparison{}, err
 	}
 	search := solve.Solver{Effort: effort}
-	karve := Karve{Search: search, Move: planner.MicroUSD(move), Percent: percent, Steered: true, NearEnough: v1alpha1.DefaultNearEnoughPercent}
+	karve := &Karve{Search: search, Restart: planner.MicroUSD(restart)}
 	policies := []struct {
 		name  string
 		trace *Trace

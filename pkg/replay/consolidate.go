@@ -10,56 +10,103 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Karve consolidates as Karve does.
+// Karve consolidates as Karve does. It remembers what was wasted, so each replay needs one of its own.
 type Karve struct {
 	Search solve.Solver
-	// Move is what the machines must save per hour for each pod that moves. Settle is how long a pod must have run before it moves.
-	Move   planner.MicroUSD
-	Settle time.Duration
-	// Percent limits how much of the machines may leave at a time. Steered taints surplus machines and, while pods are handed over to one machine, all
-	// other machines.
-	Percent int
-	Steered bool
-	// NearEnough is as in [consolidate.Layout].
-	NearEnough int
+	// Restart is what the restart of a pod costs.
+	Restart planner.MicroUSD
+	// PerMove is for comparison: with it, every step is taken at once that saves so much per hour for each pod that moves, as Karve did before it had accounts.
+	PerMove planner.MicroUSD
+
+	account consolidate.Account
+	looked  time.Duration
+	// layout and found are those of the last search, and seen the changes of the world before it.
+	layout consolidate.Layout
+	found  consolidate.Outlook
+	seen   int // plus one, so that 0 is never
 }
 
-// Consolidate carries out the steps towards the cheaper layout within the budget.
-func (k Karve) Consolidate(w *world, s Scheduler) int {
-	l := w.layout(k.Move, k.Settle)
-	most := max(1, (len(w.machines)*k.Percent+99)/100)
-	l.Most, l.NearEnough = slices.Repeat([]int{most}, len(l.Snapshot.Pools)), k.NearEnough
-	out := consolidate.Plan(k.Search, l)
-	var steered []string
-	for _, i := range out.Surplus {
-		steered = append(steered, w.machines[i].name)
+// payback is the number of hours in which a step has to save what its restarts cost, or it is not searched for, as in the controller.
+const payback = 24
+
+// Consolidate carries out the steps towards the cheaper layout that the account pays for. It steers pods as the controller does: surplus machines are tainted, and
+// while pods are handed over to one machine, all others.
+func (k *Karve) Consolidate(w *world, s Scheduler) int {
+	k.search(w)
+	steps := k.pay(w.now)
+	machines := slices.Clone(w.machines)
+	surplus := map[string]bool{}
+	for _, i := range k.found.Surplus {
+		surplus[machines[i].name] = true
 	}
-	surplus := func(m *machine) bool { return k.Steered && slices.Contains(steered, m.name) }
-	now := slices.Clone(w.machines)
 	evicted := 0
-	for _, step := range out.Steps {
-		if most -= len(step.Leave); most < 0 {
-			break
-		}
-		n, homes := w.take(now, l, step, s)
+	for _, step := range steps {
+		n, homes := w.take(machines, k.layout, step, s)
 		evicted += n
-		if k.Steered {
-			w.handOver(homes, s)
-		}
+		w.handOver(homes, s)
 	}
 	for _, m := range w.machines {
-		m.surplus = surplus(m)
+		m.surplus = surplus[m.name]
 	}
 	return evicted
+}
+
+// search looks for steps, unless nothing has changed since the last search.
+func (k *Karve) search(w *world) {
+	l := w.layout(cmp.Or(k.PerMove, max(1, k.Restart/payback)), k.stays(w))
+	if k.seen == w.changes+1 && len(k.layout.Machines) == len(l.Machines) {
+		return
+	}
+	l.Most = slices.Repeat([]int{len(w.machines)}, len(l.Snapshot.Pools)) // Budgets limit how many leave at a time, and there is time for all of them between two searches.
+	k.layout, k.found, k.seen = l, consolidate.Plan(k.Search, l), w.changes+1
+}
+
+// stays returns a function that reports whether a pod stays where it is: until its machine has cost as much as its restart.
+func (k *Karve) stays(w *world) func(pod int) bool {
+	return func(pod int) bool {
+		at := w.pods[pod]
+		return k.PerMove == 0 && float64(w.price(at.machine))*(w.now-at.since).Hours() < float64(k.Restart)
+	}
+}
+
+// pay returns the steps that are taken now.
+func (k *Karve) pay(now time.Duration) (taken []consolidate.Step) {
+	if k.PerMove > 0 {
+		return k.found.Steps
+	}
+	var all consolidate.Worth
+	worth := make([]consolidate.Worth, len(k.found.Steps))
+	for n, step := range k.found.Steps {
+		pods := 0
+		for _, i := range step.Leave {
+			pods += len(k.layout.Machines[i].Pods)
+		}
+		worth[n] = consolidate.Worth{Saving: step.Saving, Restarts: planner.MicroUSD(pods) * k.Restart}
+		all.Saving, all.Restarts = all.Saving+step.Saving, all.Restarts+worth[n].Restarts
+	}
+	k.account, k.looked = k.account.Look(now-k.looked, all.Saving, all.Restarts), now
+	for _, n := range consolidate.Ranked(worth) {
+		if worth[n].Restarts > k.account.Wasted {
+			break
+		}
+		k.account.Wasted -= worth[n].Restarts
+		k.account.Saving -= worth[n].Saving
+		taken = append(taken, k.found.Steps[n])
+	}
+	return taken
 }
 
 // Karpenter carries out the steps of the model of Karpenter's consolidation until there are none.
 func Karpenter(w *world, s Scheduler) int {
 	evicted := 0
 	for range 200 {
-		l := w.layout(0, 0)
+		if w.changes == w.still {
+			break
+		}
+		l := w.layout(0, func(int) bool { return false })
 		step, ok := KarpenterStep(l)
 		if !ok {
+			w.still = w.changes
 			break
 		}
 		n, _ := w.take(slices.Clone(w.machines), l, step, s)
@@ -73,24 +120,23 @@ func Karpenter(w *world, s Scheduler) int {
 	return evicted
 }
 
-// layout returns the world as a layout. A machine may leave if all of its pods have run for at least settle.
-func (w *world) layout(move planner.MicroUSD, settle time.Duration) consolidate.Layout {
+// layout returns the world as a layout. Machines with a pod that stays may not leave.
+func (w *world) layout(move planner.MicroUSD, stays func(pod int) bool) consolidate.Layout {
 	l := consolidate.Layout{Snapshot: w.snapshot(true)}
 	for i, m := range w.machines {
-		o := w.trace.Snapshot.Offerings[m.offering]
+		if slices.ContainsFunc(m.pods, stays) {
+			continue
+		}
+		o := w.offerings[m.offering]
 		x := consolidate.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
-		settled := true
 		for _, pod := range m.pods {
-			settled = settled && w.now-w.pods[pod].since >= settle
 			r := consolidate.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move}
 			if w.class(pod).GPUMemoryBytes > 0 {
 				r.GPU = w.pods[pod].on[0]
 			}
 			x.Pods = append(x.Pods, r)
 		}
-		if settled {
-			l.Machines = append(l.Machines, x)
-		}
+		l.Machines = append(l.Machines, x)
 	}
 	return l
 }

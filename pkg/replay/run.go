@@ -14,8 +14,9 @@ import (
 const (
 	// defaultBatch is the default of [Setup.Batch].
 	defaultBatch = 10 * time.Second
-	// sample is the interval at which the bound is computed.
-	sample = 300 * time.Second
+	// sample is the interval at which the bound is computed, and samples the most times that it is, for longer traces at longer intervals.
+	sample  = 300 * time.Second
+	samples = 500
 )
 
 // Setup is the configuration of a replay.
@@ -66,7 +67,8 @@ func Run(t *Trace, s Setup) (Result, error) {
 	last, arrived, ended, consolidated := t.last(), 0, 0, time.Duration(0)
 	var paid planner.MicroUSD
 	batches := 0
-	for w.now = 0; w.now <= last+batch; w.now += batch {
+	for now := time.Duration(0); now <= last+batch; now += batch {
+		w.at(now)
 		for ; ended < len(ends) && t.Pods[ends[ended]].Ends <= w.now; ended++ {
 			if w.pods[ends[ended]].machine != nil {
 				w.remove(ends[ended])
@@ -189,10 +191,11 @@ func (w *world) settle(s Setup, r *Result) error {
 // Bound returns a lower bound of the mean price: at each sample, what any set of machines for the pods of that time costs at least.
 func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 	var sum planner.MicroUSD
-	samples := 0
-	for now := time.Duration(0); now <= t.last()+defaultBatch; now += sample {
-		samples++
+	n := planner.MicroUSD(0)
+	for now := time.Duration(0); now <= t.last()+defaultBatch; now += max(sample, t.last()/samples) {
+		n++
 		w := newWorld(t)
+		w.at(now)
 		for i, p := range t.Pods {
 			if p.Arrives <= now && p.Ends > now {
 				w.waiting = append(w.waiting, i)
@@ -202,5 +205,5 @@ func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 			sum += search.Plan(w.snapshot(false)).Bound
 		}
 	}
-	return sum / planner.MicroUSD(samples)
+	return sum / n
 }

@@ -61,8 +61,8 @@ func short(seed int64, pods int) replay.Trace {
 
 func plans(s planner.Snapshot) planner.Plan { return solve.Solver{Effort: 2000}.Plan(s) }
 
-func karve(steered bool) replay.Consolidation {
-	return replay.Karve{Search: solve.Solver{Effort: 2000}, Move: 50_000, Percent: 100, Steered: steered}.Consolidate
+func karve() replay.Consolidation {
+	return (&replay.Karve{Search: solve.Solver{Effort: 2000}, Restart: 10_000}).Consolidate
 }
 
 // run replays a trace. Run itself fails if a pod is lost or duplicated, or if a machine is overcommitted.
@@ -87,7 +87,7 @@ func TestConsolidationIsCheaperWithEveryScheduler(t *testing.T) {
 	bound := replay.Bound(&trace, solve.Solver{Effort: 2000})
 	for _, scheduler := range []replay.Scheduler{replay.FirstFit, replay.LeastAllocated, replay.MostAllocated} {
 		none := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans})
-		ours := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans, Consolidate: karve(true)})
+		ours := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans, Consolidate: karve()})
 		peer := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: firstfit.Plan, Consolidate: replay.Karpenter})
 		t.Logf("%s: bound %d, none %+v, Karve %+v, model of Karpenter %+v", scheduler.Name, bound, none, ours, peer)
 		if none.Evictions != 0 || ours.Evictions == 0 || ours.Mean >= none.Mean {
@@ -104,12 +104,12 @@ func TestConsolidationIsCheaperWithEveryScheduler(t *testing.T) {
 func TestWaitingForRoomNeedsFewerMachinesAndMoves(t *testing.T) {
 	t.Parallel()
 	trace := short(4, 400)
-	setup := replay.Setup{Scheduler: replay.FirstFit, Provision: plans, Consolidate: karve(true), Every: time.Minute}
+	setup := replay.Setup{Scheduler: replay.FirstFit, Provision: plans, Consolidate: karve(), Every: time.Minute}
 	atOnce, err := replay.Run(&trace, setup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	setup.Window = 90 * time.Second
+	setup.Window, setup.Consolidate = 90*time.Second, karve()
 	later, err := replay.Run(&trace, setup)
 	if err != nil {
 		t.Fatal(err)
@@ -142,8 +142,10 @@ func TestPodWithoutRoomWaitsForWindow(t *testing.T) {
 func TestReplayIsDeterministic(t *testing.T) {
 	t.Parallel()
 	trace := short(2, 120)
-	s := replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Consolidate: karve(true)}
-	if a, b := run(t, trace, s), run(t, trace, s); a != b {
+	once := func() replay.Result {
+		return run(t, trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Consolidate: karve()})
+	}
+	if a, b := once(), once(); a != b {
 		t.Errorf("once %+v, then %+v", a, b)
 	}
 }
@@ -161,7 +163,7 @@ func TestReplayLosesNoPods(t *testing.T) {
 			Provision: plans, Every: time.Minute, Consolidate: replay.Karpenter,
 		}
 		if rapid.Bool().Draw(t, "Karve") {
-			s.Consolidate = karve(rapid.Bool().Draw(t, "steering"))
+			s.Consolidate = karve()
 		}
 		r, err := replay.Run(&trace, s)
 		if err != nil {

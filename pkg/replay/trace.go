@@ -14,6 +14,15 @@ type Trace struct {
 	Snapshot planner.Snapshot
 	// Pods are ordered by arrival.
 	Pods []Pod
+	// Prices are changes of prices, ordered by time. Machines that run cost the new price too.
+	Prices []PriceChange
+}
+
+// PriceChange is the price per hour that an offering has from a time on.
+type PriceChange struct {
+	At       time.Duration
+	Offering int
+	Price    planner.MicroUSD
 }
 
 // Pod arrives and ends at times that count from the start of the trace.

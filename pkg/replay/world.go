@@ -17,12 +17,18 @@ import (
 type world struct {
 	trace *Trace
 	now   time.Duration
+	// offerings have the prices of the time, after the first priced changes of the trace.
+	offerings []planner.Offering
+	priced    int
 	// machines are ordered by launch.
 	machines []*machine
 	// pods are those of the trace, by index. waiting holds the indices of pending pods, in the order of arrival or eviction.
 	pods     []running
 	waiting  []int
 	launched int
+	// changes counts the pods and machines that came or went, and the prices that changed. still is the count at which the last consolidation found nothing to do, and
+	// -1 before.
+	changes, still int
 }
 
 // machine is a node.
@@ -46,14 +52,26 @@ type running struct {
 	on    []int
 }
 
-func newWorld(t *Trace) *world { return &world{trace: t, pods: make([]running, len(t.Pods))} }
+func newWorld(t *Trace) *world {
+	return &world{trace: t, offerings: slices.Clone(t.Snapshot.Offerings), pods: make([]running, len(t.Pods)), still: -1}
+}
+
+// at sets the time, and the prices of that time.
+func (w *world) at(now time.Duration) {
+	w.now = now
+	for ; w.priced < len(w.trace.Prices) && w.trace.Prices[w.priced].At <= now; w.priced++ {
+		x := w.trace.Prices[w.priced]
+		w.offerings[x.Offering].Price = x.Price
+		w.changes++
+	}
+}
 
 func (w *world) class(pod int) *planner.Class {
 	return &w.trace.Snapshot.Classes[w.trace.Pods[pod].Shape]
 }
 
 func (w *world) price(m *machine) planner.MicroUSD {
-	return w.trace.Snapshot.Offerings[m.offering].Price
+	return w.offerings[m.offering].Price
 }
 
 // launch adds a machine.
@@ -61,6 +79,7 @@ func (w *world) launch(offering int) *machine {
 	o := w.trace.Snapshot.Offerings[offering]
 	m := &machine{name: fmt.Sprintf("m%06d", w.launched), offering: offering, launched: w.now, free: o.Free, gpus: slices.Clone(o.GPUs)}
 	w.launched++
+	w.changes++
 	w.machines = append(w.machines, m)
 	return m
 }
@@ -112,6 +131,7 @@ func roomier(a, b planner.GPU) bool {
 
 // place runs a pod on a machine, on the given GPUs.
 func (w *world) place(pod int, m *machine, on []int) {
+	w.changes++
 	w.pods[pod] = running{machine: m, since: w.now, on: on}
 	m.pods = append(m.pods, pod)
 	m.take(w.class(pod), on, 1)
@@ -119,6 +139,7 @@ func (w *world) place(pod int, m *machine, on []int) {
 
 // remove removes a pod from its machine.
 func (w *world) remove(pod int) {
+	w.changes++
 	at := w.pods[pod]
 	at.machine.take(w.class(pod), at.on, -1)
 	at.machine.pods = slices.DeleteFunc(at.machine.pods, func(p int) bool { return p == pod })
@@ -163,7 +184,7 @@ func (w *world) drop() {
 // snapshot returns the world as the planner sees it, with all classes or only those that have pending pods.
 func (w *world) snapshot(all bool) planner.Snapshot {
 	t := w.trace.Snapshot
-	s := planner.Snapshot{Pools: t.Pools, Offerings: t.Offerings}
+	s := planner.Snapshot{Pools: t.Pools, Offerings: slices.Clone(w.offerings)}
 	every := make([]int, 0, len(w.machines))
 	for i, m := range w.machines {
 		s.Nodes = append(s.Nodes, planner.Node{Name: m.name, Free: m.free, GPUs: m.gpus})

@@ -33,6 +33,7 @@ const (
 	reasonReservedCapacity         = "ReservedCapacityIgnored"
 	reasonTooManyLabelValues       = "TooManyLabelValues"
 	reasonLabelNotChosen           = "LabelNotChosen"
+	reasonRemovedField             = "RemovedField"
 )
 
 // Reasons why a pool launches nothing.
@@ -72,9 +73,19 @@ func UnknownFields(paths []string) []FieldReport {
 	return reports
 }
 
+// RemovedFields returns reports for fields of a stored GPUNodeClass that later versions of Karve removed, sorted by path.
+func RemovedFields(class *v1alpha1.GPUNodeClass) []FieldReport {
+	var reports []FieldReport
+	for field, instead := range class.Spec.Consolidation.WithoutFormerDefaults().Removed() {
+		reports = append(reports, FieldReport{"spec.consolidation." + field, reasonRemovedField, "spec.consolidation: " + instead})
+	}
+	slices.SortFunc(reports, func(a, b FieldReport) int { return strings.Compare(a.Path, b.Path) })
+	return reports
+}
+
 func (p *Pool) unhonoredDisruption() []FieldReport {
 	var reports []FieldReport
-	const instead = "set it to WhenEmptyOrUnderutilized or WhenEmpty, and say by spec.consolidation.minSavingPerMove of the GPUNodeClass what a move has to save"
+	const instead = "set it to WhenEmptyOrUnderutilized or WhenEmpty, and say by spec.consolidation.restartCost of the GPUNodeClass what the restart of a pod costs"
 	switch policy := p.NodePool.Spec.Disruption.ConsolidationPolicy; policy {
 	case "", karpv1.ConsolidationPolicyWhenEmpty, karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized:
 	case karpv1.ConsolidationPolicyBalanced:

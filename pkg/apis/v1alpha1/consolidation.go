@@ -13,55 +13,65 @@ const IdleNever = "Never"
 // DefaultIdleAfter is the value that the API server writes where idleAfter is left out; IdleDuration reads an empty value as it.
 const DefaultIdleAfter = "5m"
 
-// Values that the API server writes where fields of Consolidation are left out; empty values are read as them.
-const (
-	DefaultMinSavingPerMove  = "0.05"
-	DefaultNearEnoughPercent = 4
-	DefaultSettleAfter       = "5m"
-)
+// DefaultRestartCost is the value that the API server writes where restartCost is left out; RestartMicroUSD reads an empty value as it.
+const DefaultRestartCost = "0.05"
 
 // MovesPods says whether pods are moved to make the machines cheaper.
 func (c Consolidation) MovesPods() bool { return c.Policy != ConsolidateWhenIdle }
 
-// SavingPerMove is MinSavingPerMove in micro-dollars an hour.
-func (c Consolidation) SavingPerMove() (int64, error) {
-	saving := c.MinSavingPerMove
-	if saving == "" {
-		saving = DefaultMinSavingPerMove
+// RestartMicroUSD is RestartCost in micro-dollars.
+func (c Consolidation) RestartMicroUSD() (int64, error) {
+	cost := c.RestartCost
+	if cost == "" {
+		cost = DefaultRestartCost
 	}
-	whole, part, _ := strings.Cut(saving, ".")
+	micro, err := MicroUSD(cost)
+	if err != nil {
+		return 0, fmt.Errorf("reading restartCost: %w", err)
+	}
+	return micro, nil
+}
+
+// MicroUSD reads a decimal number of US dollars.
+func MicroUSD(usd string) (int64, error) {
+	whole, part, _ := strings.Cut(usd, ".")
 	if len(part) > 6 {
-		return 0, fmt.Errorf("reading minSavingPerMove: %q has more than six decimals", saving)
+		return 0, fmt.Errorf("%q has more than six decimals", usd)
 	}
 	micro, err := strconv.ParseUint(whole+part+strings.Repeat("0", 6-len(part)), 10, 63)
 	if err != nil || whole == "" {
-		return 0, fmt.Errorf("reading minSavingPerMove: %q is no decimal number of US dollars such as 0.02", saving)
+		return 0, fmt.Errorf("%q is no decimal number of US dollars such as 0.02", usd)
 	}
 	return int64(micro), nil
 }
 
-// NearEnough is NearEnoughPercent, or what the API server writes where it is left out.
-func (c Consolidation) NearEnough() int {
-	if c.NearEnoughPercent == nil {
-		return DefaultNearEnoughPercent
+// Removed returns, for each field that is set and was removed, what to write instead, by the name of the field. The rules of the CRD say the same.
+func (c Consolidation) Removed() map[string]string {
+	removed := map[string]string{}
+	if c.MinSavingPerMove != "" {
+		removed["minSavingPerMove"] = "minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
 	}
-	return int(*c.NearEnoughPercent)
+	if c.NearEnoughPercent != nil {
+		removed["nearEnoughPercent"] = "nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
+	}
+	if c.SettleAfter != "" {
+		removed["settleAfter"] = "settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
+	}
+	return removed
 }
 
-// SettleDuration is how long a pod or a machine has run once it counts as settled.
-func (c Consolidation) SettleDuration() (time.Duration, error) {
-	settleAfter := c.SettleAfter
-	if settleAfter == "" {
-		settleAfter = DefaultSettleAfter
+// WithoutFormerDefaults returns c without removed fields that have the values which earlier versions of the API server wrote where they were left out.
+func (c Consolidation) WithoutFormerDefaults() Consolidation {
+	if c.MinSavingPerMove == "0.05" {
+		c.MinSavingPerMove = ""
 	}
-	d, err := time.ParseDuration(settleAfter)
-	if err != nil {
-		return 0, fmt.Errorf("reading settleAfter: %w", err)
+	if c.NearEnoughPercent != nil && *c.NearEnoughPercent == 4 {
+		c.NearEnoughPercent = nil
 	}
-	if d < 0 {
-		return 0, fmt.Errorf("reading settleAfter: %q is negative", settleAfter)
+	if c.SettleAfter == "5m" {
+		c.SettleAfter = ""
 	}
-	return d, nil
+	return c
 }
 
 // IdleDuration is how long a machine holds no pod before it is given back; never says that it is kept instead.

@@ -1,43 +1,32 @@
 package v1alpha1
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
-func TestSavingPerMoveHasMicroDollarPrecision(t *testing.T) {
+func TestRestartCostHasMicroDollarPrecision(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"": 50_000, "0.02": 20_000, "0": 0, "1": 1_000_000, "0.000001": 1, "999999.999999": 999_999_999_999, "12.5": 12_500_000} {
-		if got, err := (Consolidation{MinSavingPerMove: text}).SavingPerMove(); err != nil || got != want {
+		if got, err := (Consolidation{RestartCost: text}).RestartMicroUSD(); err != nil || got != want {
 			t.Errorf("%q is %d (%v), want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"x", "-1", "1.0000001", "1e3", "0.1.2", ".", "+1"} {
-		if got, err := (Consolidation{MinSavingPerMove: text}).SavingPerMove(); err == nil {
+		if got, err := (Consolidation{RestartCost: text}).RestartMicroUSD(); err == nil {
 			t.Errorf("%q is %d, want an error", text, got)
 		}
 	}
 }
 
-func TestNearEnoughDefaultsToFourPercent(t *testing.T) {
+func TestRemovedFieldsWithFormerDefaultsDoNotCount(t *testing.T) {
 	t.Parallel()
-	for want, c := range map[int]Consolidation{4: {}, 0: {NearEnoughPercent: new(int32(0))}, 10: {NearEnoughPercent: new(int32(10))}} {
-		if got := c.NearEnough(); got != want {
-			t.Errorf("near enough are %d %%, want %d", got, want)
-		}
-	}
-}
-
-func TestSettleDuration(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{"": 5 * time.Minute, "30s": 30 * time.Second, "1h30m": 90 * time.Minute} {
-		if got, err := (Consolidation{SettleAfter: text}).SettleDuration(); err != nil || got != want {
-			t.Errorf("%q is %s (%v), want %s", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"x", "-1s", "5"} {
-		if got, err := (Consolidation{SettleAfter: text}).SettleDuration(); err == nil {
-			t.Errorf("%q is %s, want an error", text, got)
+	for want, c := range map[string]Consolidation{
+		"":                  {MinSavingPerMove: "0.05", NearEnoughPercent: new(int32(4)), SettleAfter: "5m"},
+		"minSavingPerMove":  {MinSavingPerMove: "0.02"},
+		"nearEnoughPercent": {NearEnoughPercent: new(int32(0))},
+		"settleAfter":       {SettleAfter: "10m"},
+	} {
+		removed := c.WithoutFormerDefaults().Removed()
+		if _, ok := removed[want]; len(removed) > 1 || ok != (want != "") {
+			t.Errorf("%v count as removed, want %q", removed, want)
 		}
 	}
 }

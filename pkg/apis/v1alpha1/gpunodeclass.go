@@ -381,27 +381,25 @@ type Consolidation struct {
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
-	// minSavingPerMove is the least saving, in US dollars per hour, for each pod that moves: the cost of restarting a pod, divided by the number of hours in
-	// which a move has to pay off. A decimal number. Default: 0.05.
+	// restartCost is what the restart of a pod costs, in US dollars. Karve moves pods to cheaper nodes once the present nodes have wasted as much as the restarts cost.
+	// The cost is weighted by the pod's deletion cost and priority. With 0, Karve makes every move that saves money at once. A decimal number. Default: 0.05, the
+	// price of a g4dn.xlarge for six minutes.
 	// +optional
 	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
+	RestartCost string `json:"restartCost,omitempty"`
+	// minSavingPerMove has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="false",message="minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
 	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
-	// nearEnoughPercent is how far the price of the nodes may stay above the proven lower bound to avoid moves, in percent, 0 to 100. Karve moves only as
-	// many pods as it takes to get this close. With 0 it makes every move that pays off. If the nodes of several NodePools are considered together, the
-	// smallest value of their classes counts. Default: 4.
+	// nearEnoughPercent has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
 	// +optional
-	// +kubebuilder:default=4
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:validation:XValidation:rule="false",message="nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
 	NearEnoughPercent *int32 `json:"nearEnoughPercent,omitempty"`
-	// settleAfter is how long a pod or a node runs before it counts as settled, for example "10m". Moving a pod that has not settled costs proportionally
-	// more than minSavingPerMove, up to 20 times. Nodes that have not settled stay. At most 720h. Default: 5m.
+	// settleAfter has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
 	// +optional
-	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
+	// +kubebuilder:validation:XValidation:rule="false",message="settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
 	SettleAfter string `json:"settleAfter,omitempty"`
 	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, for example "2h". "Never"
 	// reports nothing. Needs karve-node on the node. At most 720h. Default: 1h.
@@ -495,6 +493,57 @@ type GPUNodeClassStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
+	// waste is what the nodes have cost more than necessary since cheaper nodes have been possible, and the steps that it pays for. A restarted controller reads it. It
+	// is missing if no cheaper nodes are known.
+	// +optional
+	Waste *Waste `json:"waste,omitempty"`
+}
+
+// Waste is what nodes have cost more than necessary, less what was spent on restarts.
+type Waste struct {
+	// usd is the amount in US dollars, as a decimal number.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
+	USD string `json:"usd"`
+	// asOf is the time of the amount.
+	// +required
+	AsOf metav1.Time `json:"asOf"`
+	// steps are the steps to a cheaper layout, in the order in which they are paid for. At most 20 are listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	Steps []WasteStep `json:"steps,omitempty"`
+	// usdPerHour is what all steps together save in US dollars per hour, as a decimal number: the amount grows by that.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
+	USDPerHour string `json:"usdPerHour"`
+}
+
+// WasteStep is a set of nodes that are removed together, after their pods have other places.
+type WasteStep struct {
+	// nodeClaims are the names of the NodeClaims. At most 100 are listed.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=253
+	NodeClaims []string `json:"nodeClaims"`
+	// pods is the number of pods that the step restarts.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Pods int32 `json:"pods"`
+	// restartUSD is what these restarts cost in US dollars, as a decimal number. The step begins when the waste covers it and that of the steps before.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
+	RestartUSD string `json:"restartUSD"`
+	// usdPerHour is what the step saves in US dollars per hour, as a decimal number.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
+	USDPerHour string `json:"usdPerHour"`
 }
 
 // RefusedOffering is an instance type in a zone at a capacity type that the cloud refused to launch.

@@ -18,7 +18,11 @@ func (s *simulation) begins(c *Controller, after time.Duration) string {
 	state.fakeWhatIf().saves_ = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
 	c.memory.keep(state)
 	c.consider(state)
-	_, why := remembering{simulator: state.whatIf, s: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
+	p := proposal{claims: []string{s.cluster.NodeClaims[0].Name}}
+	_, why := remembering{simulator: state.whatIf, s: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, p)
+	if why == "" {
+		c.begin(state, p)
+	}
 	return why
 }
 

@@ -48,7 +48,7 @@ func (s *simulation) unprofitable(c *Controller) (names []string) {
 }
 
 func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller {
-	return New(Config{Clock: clk, Metrics: metrics.New(registry), Planner: &planning.Planner{}})
+	return New(Config{Client: &statusWriter{}, Clock: clk, Metrics: metrics.New(registry), Planner: &planning.Planner{}})
 }
 
 func TestUnprofitableMachineIsReconsideredWhenOffersImprove(t *testing.T) {
@@ -133,7 +133,10 @@ func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 	looks := func(again time.Duration) time.Duration {
 		state := s.seen()
 		c.memory.keep(state)
-		_, next := c.cheaper(state, again)
+		_, next, err := c.cheaper(t.Context(), state, again)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return next
 	}
 	c.urgent.Store(true)

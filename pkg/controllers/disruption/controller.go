@@ -150,7 +150,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	errs = append(errs, err)
 	again = min(again, retry)
 	// Repairs, drains and idle machines come before the search for a cheaper layout.
-	commands, next := c.cheaper(s, again)
+	commands, next, err := c.cheaper(ctx, s, again)
+	errs = append(errs, err)
 	retry, err = c.executeAll(ctx, s, commands)
 	errs = append(errs, err)
 	again = min(again, next, retry)

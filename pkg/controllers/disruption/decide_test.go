@@ -170,7 +170,7 @@ func (s *pass) fakeWhatIf() *fakeWhatIf {
 
 // given returns a pass with these machines, all of which may be removed.
 func given(machines ...snapshot.Machine) *pass {
-	s := &pass{now: now, settle: settle, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil, nil, always)}
+	s := &pass{now: now, settle: settle, view: &snapshot.View{}, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil, nil, always)}
 	s.fakeWhatIf().placements_ = func([]string) map[string]placement { return nil }
 	s.pools["gpu"] = poolOf("gpu", idleAfter, map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10})
 	for i := range machines {

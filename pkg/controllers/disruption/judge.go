@@ -27,10 +27,11 @@ type Judge struct{ pass *pass }
 type Verdict struct {
 	// Causes are the reasons to disrupt machines, in the order in which the controller considers them.
 	Causes []Cause
-	// Moves is the saving per hour that moving the pods must bring, and Saving what the machines would cost less without this one. They are nil if pods do not
-	// move for cost. MovesOf has the parts of Moves by pod.
-	Moves, Saving *planner.MicroUSD
-	MovesOf       map[string]planner.MicroUSD
+	// Saving is what the machines would cost less per hour without this one. It is nil if pods do not move for cost. Restarts is what the restart of each pod costs.
+	Saving   *planner.MicroUSD
+	Restarts map[string]planner.MicroUSD
+	// Waste is how far the account of the GPUNodeClass covers the step that removes the machine. It is nil if no such step is known.
+	Waste *Waste
 }
 
 // Cause is a reason to disrupt a machine, whether or not the machine has it.
@@ -176,7 +177,8 @@ func (s *pass) causeIdle(m *reason.Machine) Cause {
 	return c
 }
 
-// causeUnderutilized asks whether the remaining machines would cost less without this one alone. It ignores steps with several machines.
+// causeUnderutilized says how far the step that removes the machine is paid for. If the controller has not found one, it asks whether the remaining machines would
+// cost less without this one alone.
 func (s *pass) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 	c := Cause{Reason: karpv1.DisruptionReasonUnderutilized}
 	pool := s.view.PoolNamed(m.Pool())
@@ -193,20 +195,25 @@ func (s *pass) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 		return c
 	}
 	p := proposal{claims: []string{claim}}
-	v.MovesOf = map[string]planner.MicroUSD{}
-	for _, pod := range l.Layout.Machines[0].Pods {
-		p.moves += pod.Move
-		v.MovesOf[pod.Name] = pod.Move
+	v.Restarts = map[string]planner.MicroUSD{}
+	for i, pod := range l.Layout.Machines[0].Pods {
+		v.Restarts[pod.Name] = l.Restarts[0][i]
 	}
-	v.Moves = &p.moves
 	saving, why := s.whatIf.saves(markedForCost(s.machines), p)
 	v.Saving = &saving
-	if why != "" {
+	waste, known := wasteOf(pool.Class, claim, s.now)
+	if why != "" && (!known || waste.Nodes == 1) {
 		c.Message = why
 		return c
 	}
-	candidate := reason.Cheaper(saving, 1)
-	c.Applies, c.Message = true, candidate.Message
+	c.Applies, c.Message = true, reason.Cheaper(saving, 1).Message
+	if known {
+		v.Waste, c.Due = &waste, waste.Covered
+		if waste.Nodes > 1 {
+			c.Message = fmt.Sprintf("the machines would cost less without %d of them, of which it is one", waste.Nodes)
+		}
+		c.Message += ", and have " + waste.String()
+	}
 	c.Kept = s.keepsInLayout(m, refusal{})
 	switch {
 	case c.Kept != "":

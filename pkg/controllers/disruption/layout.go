@@ -15,16 +15,20 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// A cheaper layout is reached in steps. A step is a set of machines. Without them the other machines, with those that are launched for their pods, save more
-// per hour than the cost of moving the pods. To take a step, Karve only marks the machines together. The rest is the same as for all machines that are
-// replaced, and each machine keeps its mark as long as removing it still saves.
+// A cheaper layout is reached in steps. A step is a set of machines. Without them the other machines, with those that are launched for their pods, cost less per
+// hour. A step is taken once what was wasted without it pays for the restarts of its pods (waste.go). To take a step, Karve only marks the machines together.
+// The rest is the same as for all machines that are replaced, and each machine keeps its mark as long as removing it still saves.
 
 // proposal is a step to a cheaper layout.
 type proposal struct {
 	// claims has the NodeClaims of the machines, sorted.
 	claims []string
-	// moves is the cost of moving their pods.
-	moves planner.MicroUSD
+	// pods has the names of their pods, sorted, and restarts what the restarts of these cost, by GPUNodeClass.
+	pods     []string
+	restarts map[string]planner.MicroUSD
+	// found is the saving per hour beside the other proposals of the search, without most constraints of the pods. saving is the saving that counts: found, or less if
+	// a plan with all constraints says so. It is 0 if that is not known.
+	found, saving planner.MicroUSD
 }
 
 func (p proposal) String() string { return strings.Join(p.claims, " ") }
@@ -70,14 +74,23 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 		out.surplus = nil // There is no room to steer pods to.
 	}
 	for _, step := range found.Steps {
-		p := proposal{moves: step.Moves}
+		p := proposal{found: step.Saving, restarts: map[string]planner.MicroUSD{}}
 		for _, i := range step.Leave {
-			if m := l.Machines[i]; !m.NoReplicasHeld() {
-				p.claims = append(p.claims, m.Claim.Name) // Unused machines are deleted anyway when they have been idle long enough.
+			m := l.Machines[i]
+			if m.NoReplicasHeld() {
+				continue // Unused machines are deleted anyway when they have been idle long enough.
+			}
+			p.claims = append(p.claims, m.Claim.Name)
+			class := l.View.Pools[l.Layout.Machines[i].Pool].Class.Name
+			p.restarts[class] += 0
+			for n, cost := range l.Restarts[i] {
+				p.restarts[class] += cost
+				p.pods = append(p.pods, l.Layout.Machines[i].Pods[n].Name)
 			}
 		}
 		if len(p.claims) > 0 {
 			slices.Sort(p.claims)
+			slices.Sort(p.pods)
 			out.proposals = append(out.proposals, p)
 		}
 	}
@@ -162,28 +175,39 @@ func (s *pass) cover(marked []string, v verdicts) []string {
 
 // consolidate returns the commands for the steps to a cheaper layout that are taken now, and for machines that should leave but are kept. They are sorted by name.
 func (s *pass) consolidate() []command {
-	var commands []command
-	names := markedForCost(s.machines)
-	for _, p := range s.proposals {
-		machines := s.ready(p)
-		if machines == nil {
+	marked := markedForCost(s.machines)
+	possible, commands := s.possible(marked)
+	s.look(possible)
+	s.offered = possible
+	saves := map[string]bool{} // A class that saves up for a step pays for no other.
+	for _, p := range possible {
+		var machines []*reason.Machine
+		for _, name := range p.claims {
+			machines = append(machines, s.named(name))
+		}
+		if why := s.refusesTogether(machines); why != "" {
+			commands = append(commands, stays(machines, p.saving, why)...)
 			continue
 		}
-		why := s.refusesTogether(machines)
-		var saving planner.MicroUSD
-		if why == "" {
-			saving, why = s.whatIf.saves(names, p)
+		if !s.covers(p, saves) {
+			for class := range p.restarts {
+				saves[class] = true
+			}
+			continue
 		}
+		saving, why := s.whatIf.saves(marked, p)
 		if why == later {
 			break
 		}
+		delete(s.saved, p.String())
+		if why != "" {
+			commands = append(commands, stays(machines, saving, why)...)
+			continue
+		}
+		s.pay(p)
 		for _, m := range machines {
 			m.Candidate = reason.Cheaper(saving, len(machines))
-			if why != "" {
-				commands = append(commands, command{step: stay, machine: m, reason: why})
-				continue
-			}
-			names = append(names, m.Claim.Name)
+			marked = append(marked, m.Claim.Name)
 			s.pool(m).leaving++
 			commands = append(commands, command{step: replace, machine: m, reason: string(karpv1.DisruptionReasonUnderutilized)})
 		}
@@ -203,6 +227,16 @@ func (s *pass) consolidate() []command {
 	return commands
 }
 
+// stays returns the commands that say why the machines of a step stay.
+func stays(machines []*reason.Machine, saving planner.MicroUSD, why string) []command {
+	var commands []command
+	for _, m := range machines {
+		m.Candidate = reason.Cheaper(saving, len(machines))
+		commands = append(commands, command{step: stay, machine: m, reason: why})
+	}
+	return commands
+}
+
 // markedForCost returns the NodeClaims of machines that are marked as underutilized and not being deleted.
 func markedForCost(machines []*reason.Machine) []string {
 	var names []string
@@ -215,15 +249,23 @@ func markedForCost(machines []*reason.Machine) []string {
 }
 
 // ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, has taken another step in this pass, is wanted for pending pods, or
-// has not been proposed for the settle time. It also returns nil while machines of their pools are starting, because their pods may change the layout.
+// has not been proposed for the settle time, or if their pods are others than those that the proposal counts. It also returns nil while machines of their pools
+// are starting, because their pods may change the layout.
 func (s *pass) ready(p proposal) []*reason.Machine {
 	var machines []*reason.Machine
+	var pods []string
 	for _, name := range p.claims {
 		m := s.named(name)
 		if m == nil || !undecided(m) || s.acted[name] || m.Wanted || !m.Proposed || m.NodePool.Launching {
 			return nil
 		}
 		machines = append(machines, m)
+		for _, pod := range m.Moving() {
+			pods = append(pods, podName(pod))
+		}
+	}
+	if slices.Sort(pods); !slices.Equal(pods, p.pods) {
+		return nil
 	}
 	return machines
 }

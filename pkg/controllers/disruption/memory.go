@@ -13,10 +13,13 @@ import (
 )
 
 // memory is what the controller remembers about machines and pools between passes. It is empty after a restart. Then durations count from the restart, pods
-// may be handed over slightly early, and what was refused or failed is tried once more.
+// may be handed over slightly early, and what was refused or failed is tried once more. Accounts are read from the GPUNodeClasses.
 type memory struct {
 	machines map[types.UID]*machineMemory
 	pools    map[string]*poolMemory
+	// accounts has the account of each GPUNodeClass, and saved the known savings of proposals, by their names.
+	accounts map[string]keptAccount
+	saved    map[string]saved
 	// late reports whether the last pass did not have time for all questions. The next passes first ask those that were not answered.
 	late bool
 }
@@ -75,7 +78,7 @@ func (l *lasting) note(is bool, s *pass) bool {
 }
 
 func newMemory() memory {
-	return memory{machines: map[types.UID]*machineMemory{}, pools: map[string]*poolMemory{}}
+	return memory{machines: map[types.UID]*machineMemory{}, pools: map[string]*poolMemory{}, accounts: map[string]keptAccount{}, saved: map[string]saved{}}
 }
 
 // keep removes machines and pools that no longer exist, and adds new ones.
@@ -98,6 +101,7 @@ func (m *memory) keep(s *pass) {
 		}
 	}
 	maps.DeleteFunc(m.pools, func(name string, _ *poolMemory) bool { return s.pools[name] == nil })
+	m.openAccounts(s)
 }
 
 // of returns what is remembered about a machine.
@@ -128,7 +132,7 @@ func (m *memory) retry() {
 	}
 }
 
-// remembering is a simulator that reuses refusals of another simulator for a while, and records which proposals are taken.
+// remembering is a simulator that reuses refusals of another simulator for a while.
 type remembering struct {
 	simulator
 	s       *pass
@@ -201,19 +205,22 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 		r.memory.late = true
 		return 0, why
 	}
-	result := metrics.StepBegun
 	if why != "" {
-		result = metrics.StepRefused
 		for _, name := range p.claims {
 			r.memory.of(r.s.named(name)).unprofitable = refusal{why, r.s.now.Add(unprofitableFor)}
 		}
-	} else {
-		for _, pool := range pools {
-			r.memory.pools[pool].attempt = r.memory.pools[pool].attempt.again(r.s, pool)
-		}
+		r.metrics.LayoutSteps.WithLabelValues(pools[0], string(metrics.StepRefused)).Inc()
 	}
-	r.metrics.LayoutSteps.WithLabelValues(pools[0], string(result)).Inc()
 	return saving, why
+}
+
+// begin records that a step begins.
+func (c *Controller) begin(s *pass, p proposal) {
+	pools := s.poolsOf(p)
+	for _, pool := range pools {
+		c.memory.pools[pool].attempt = c.memory.pools[pool].attempt.again(s, pool)
+	}
+	c.Metrics.LayoutSteps.WithLabelValues(pools[0], string(metrics.StepBegun)).Inc()
 }
 
 // poolsOf returns the pools of a proposal's machines, beginning with that of the first machine.

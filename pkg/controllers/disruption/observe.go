@@ -55,7 +55,7 @@ func newPass(
 	view, others := &plan.View, retention.NewOtherNodes(cluster)
 	s := &pass{
 		now: cluster.Now, view: view, pools: map[string]*pool{}, waiting: view.Waiting(), placed: map[string]string{},
-		pods: clusterPods{evictions, others, retention.Pods(cluster)},
+		pods: clusterPods{evictions, others, retention.Pods(cluster)}, saved: map[string]saved{}, accounts: map[string]account{},
 	}
 	for i := range view.Pools {
 		np := &view.Pools[i]
@@ -63,6 +63,9 @@ func newPass(
 		p.observe(np, budgeted(view.Machines, p.Name), clk)
 		reserve, _ := headroom.Of(p.Name)
 		p.HeadroomComing = reserve.Coming > 0
+		if np.Class != nil {
+			s.accounts[np.Class.Name] = account{at: s.now}
+		}
 		if closed := view.Snapshot.Pools[i].Closed; closed != nil {
 			p.Closed = closed.Message
 		}

@@ -29,8 +29,15 @@ type pass struct {
 	placed  map[string]string
 	// proposals are steps to a cheaper layout, the best first.
 	proposals []proposal
-	pods      pods
-	whatIf    simulator
+	// searched reports whether all machines have been searched for proposals since the controller began.
+	searched bool
+	// saved has the known savings of proposals, by their names. accounts has the accounts of the GPUNodeClasses.
+	saved    map[string]saved
+	accounts map[string]account
+	// offered are the proposals that could begin in this pass, in the order in which they are paid for, and begun those that begin.
+	offered, begun []proposal
+	pods           pods
+	whatIf         simulator
 
 	// going has the NodeClaims that are marked and whose pods have room elsewhere, and idle the idle machines that are about to be deleted.
 	going []string

@@ -1,6 +1,7 @@
 package disruption
 
 import (
+	"context"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -39,6 +40,8 @@ type layoutSearch struct {
 	rounds        rounds
 	price, bound  planner.MicroUSD
 	finds, before bool
+	// complete reports whether a round has ended.
+	complete bool
 	// offered has the offerings that could be launched at the last search.
 	offered offers
 	// asked is when the last round began in which searchKept searched, and asking reports whether it does in this one.
@@ -64,6 +67,7 @@ func (c *Controller) consider(s *pass) {
 // applyFound adds to the pass what the searches have found.
 func (c *Controller) applyFound(s *pass) {
 	proposed, surplus := map[string]bool{}, map[string]bool{}
+	s.searched = c.search.complete
 	s.proposals = slices.DeleteFunc(slices.Clone(c.search.found.proposals), func(p proposal) bool {
 		return slices.ContainsFunc(p.claims, func(name string) bool { return s.named(name) == nil })
 	})
@@ -125,7 +129,7 @@ func (x *searching) over(limit time.Duration) func() bool {
 
 // cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last search was just
 // now or other steps are due before a search would end. The argument again is when those are due.
-func (c *Controller) cheaper(s *pass, again time.Duration) ([]command, time.Duration) {
+func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) ([]command, time.Duration, error) {
 	switch wait := c.search.searched.Add(layoutEvery).Sub(s.now); {
 	case wait > 0:
 		again = max(soon, wait)
@@ -135,7 +139,14 @@ func (c *Controller) cheaper(s *pass, again time.Duration) ([]command, time.Dura
 		again = c.searchLayout(s)
 	}
 	c.applyFound(s)
-	return s.consolidate(), min(again, s.untilProposed())
+	commands := s.consolidate()
+	if err := c.keepAccounts(ctx, s); err != nil {
+		return nil, soon, err
+	}
+	for _, p := range s.begun {
+		c.begin(s, p)
+	}
+	return commands, min(again, s.untilProposed(), s.untilCovered()), nil
 }
 
 // searchLayout searches for a cheaper layout of the next slice of the machines, unless the input is the same as in the last search. It returns when the next
@@ -188,7 +199,7 @@ func (c *Controller) searchLayout(s *pass) time.Duration {
 		return layoutEvery // Where there were steps, the rest of the fleet probably has some too. Otherwise the round goes on as nodes and pods change.
 	}
 	if ends {
-		c.search.before = c.search.finds
+		c.search.before, c.search.complete = c.search.finds, true
 		if c.search.asking {
 			c.search.asked = s.now
 		}

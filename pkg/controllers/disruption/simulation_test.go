@@ -32,6 +32,9 @@ import (
 // perXlarge is how many pods a simulated xlarge holds. Replicas are its scarcest resource.
 const perXlarge = 10
 
+// simulatedEffort is the effort of a search for a cheaper layout.
+const simulatedEffort = 1000
+
 // simulation is a cluster in which Karve decides and all others act: Karpenter, the scheduler, and the owners of pods. With one instance type and identical
 // pods, the test can count what is needed without a planner.
 type simulation struct {
@@ -47,6 +50,9 @@ type simulation struct {
 	// cheaper enables moving pods to make the machines cheaper. vain lists the NodeClaims that could not be removed for this, and until when they are skipped.
 	cheaper bool
 	vain    map[string]time.Time
+	// accounts has the accounts of the GPUNodeClasses, and saving reports whether one of them does not cover a step yet.
+	accounts map[string]account
+	saving   bool
 	// prefers returns which of the Nodes with room the scheduler chooses, unless the choice is drawn at random.
 	prefers func([]string) string
 	// blocking has the UIDs of pods that may not be evicted.
@@ -64,7 +70,7 @@ func newSimulation(t rapid.TB, pods, budget int, mixed, cheaper bool) *simulatio
 	pool.Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{}
 	s.cluster.GPUNodeClasses[0].Spec.Consolidation = v1alpha1.Consolidation{IdleAfter: v1alpha1.IdleNever, Policy: v1alpha1.ConsolidateWhenIdle}
 	if cheaper {
-		s.cluster.GPUNodeClasses[0].Spec.Consolidation = v1alpha1.Consolidation{IdleAfter: "1m", SettleAfter: "30s"}
+		s.cluster.GPUNodeClasses[0].Spec.Consolidation = v1alpha1.Consolidation{IdleAfter: "1m", RestartCost: "0.001"}
 	}
 	for range pods {
 		s.pod()
@@ -311,6 +317,7 @@ func (s *simulation) decides() {
 	before := s.draining()
 	actions, _ := decide(state)
 	actions = append(actions, state.consolidate()...)
+	s.accounts, s.saving = state.accounts, slices.ContainsFunc(state.offered, func(p proposal) bool { return !state.covers(p, nil) })
 	for _, m := range state.toSteer() {
 		setSurplusTaint(s.node(m.Node.Name), !hasSurplusTaint(m.Machine))
 	}
@@ -339,8 +346,11 @@ func (s *simulation) consider(state *pass) {
 		}
 		return cmp.Or(reason.Protected(state.named(m.Claim.Name), m.Pods, state.pods), state.pods.Keeps(m))
 	})
-	out := propose(&layout, solve.Solver{Effort: 1000})
-	state.proposals = out.proposals
+	out := propose(&layout, solve.Solver{Effort: simulatedEffort})
+	state.proposals, state.searched = out.proposals, true
+	if s.accounts != nil {
+		state.accounts = s.accounts
+	}
 	for _, m := range state.machines {
 		m.Surplus = slices.Contains(out.surplus, m.Claim.Name)
 	}
@@ -445,6 +455,9 @@ func (s *simulation) apply(a command) {
 		if a.reason == reason.Unhealthy {
 			s.mayRepair(a)
 		}
+		if a.reason == string(karpv1.DisruptionReasonUnderutilized) {
+			s.mayMove(a)
+		}
 		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = a.reason, now
 	case stop, giveUp:
 		delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
@@ -471,6 +484,19 @@ func (s *simulation) apply(a command) {
 			s.evict(pod.UID)
 		}
 	case blocked, stay:
+	}
+}
+
+// mayMove checks that the machine has cost, since each of its pods started there, as much as the restart of the pod.
+func (s *simulation) mayMove(a command) {
+	restart, err := s.cluster.GPUNodeClasses[0].Spec.Consolidation.RestartMicroUSD()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, pod := range a.machine.Moving() {
+		if paid := s.cluster.Now.Sub(snapshot.StartTime(pod)).Hours() * float64(a.machine.MicroUSDPerHour()); paid < float64(restart) {
+			s.Fatalf("pod %s restarts after %s, when %s has cost %.0f of its %d", pod.Name, s.cluster.Now.Sub(snapshot.StartTime(pod)), a.machine.Claim.Name, paid, restart)
+		}
 	}
 }
 
@@ -518,8 +544,11 @@ func (s *simulation) settles() bool {
 		}
 		if !s.quiet() {
 			quiet = 0
-		} else if quiet++; !s.cheaper || quiet > 3 {
+		} else if quiet++; !s.cheaper || quiet > 3 && !s.saving {
 			return true
+		} else if s.saving {
+			quiet = 0
+			s.cluster.Now = s.cluster.Now.Add(10 * time.Minute)
 		} else {
 			s.cluster.Now = s.cluster.Now.Add(unprofitableFor)
 		}

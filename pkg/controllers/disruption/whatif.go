@@ -230,15 +230,15 @@ func (w *whatIf) together(claims []string) (planner.MicroUSD, string) {
 	return after.price, w.others.Hold(w.going(claims), after.taken)
 }
 
-// saves refuses a proposal that saves no more than the cost of moving its pods.
+// saves refuses a proposal that saves nothing.
 func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
 	if w.late(atCost) {
 		return 0, later
 	}
 	w.surveys[atCost].answers++
 	saving, why := w.saving(marked, proposed.claims)
-	if why == "" && saving <= proposed.moves {
-		why = fmt.Sprintf("without it the machines would cost %s an hour less at the least, and moving its pods counts %s", usd(max(0, saving)), usd(proposed.moves))
+	if why == "" && saving <= 0 {
+		why = "without it the machines would cost no less"
 	}
 	return saving, why
 }

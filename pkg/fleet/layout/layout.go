@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/retention"
@@ -26,6 +25,8 @@ type Layout struct {
 	View snapshot.View
 	// Machines has the machines of Layout.Machines, at the same indices.
 	Machines []*snapshot.Machine
+	// Restarts has what the restarts of the pods of Layout.Machines cost, at the same indices.
+	Restarts [][]planner.MicroUSD
 	// Kept is why other machines stay, by the names of their NodeClaims.
 	Kept map[string]string
 }
@@ -73,7 +74,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) L
 		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil {
 			continue // Problems of the pool are solved first.
 		}
-		pods, why := l.running(m, pool, classes, v.Now())
+		pods, costs, why := l.running(m, pool, classes)
 		if why != "" {
 			l.Kept[m.Claim.Name] = why
 			continue
@@ -82,12 +83,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) L
 		if pool.Probing() {
 			counts.Nodes = 0 // The pool may launch one machine only. Removing another does not allow two.
 		}
-		near := pool.Class.Spec.Consolidation.NearEnough()
-		if len(l.Machines) > 0 {
-			near = min(near, l.Layout.NearEnough)
-		}
-		l.Layout.NearEnough = near
-		l.Machines = append(l.Machines, m)
+		l.Machines, l.Restarts = append(l.Machines, m), append(l.Restarts, costs)
 		l.Layout.Machines = append(l.Layout.Machines, consolidate.Machine{
 			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Pods: pods,
 		})
@@ -115,7 +111,8 @@ func (p *Part) limit(l *Layout) {
 	}
 }
 
-// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes.
+// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes. A
+// pod stays until its machine has cost as much as its restart: no earlier restart can have paid off before.
 // It returns "" if they may.
 func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	if !pool.NodePool.DeletionTimestamp.IsZero() {
@@ -124,10 +121,7 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	if !pool.MovesPods() {
 		return fmt.Sprintf("NodePool %s and its GPUNodeClass do not allow moving pods to reduce the cost", pool.NodePool.Name)
 	}
-	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
 	switch {
-	case err != nil:
-		return err.Error() // The Accepted condition of the GPUNodeClass reports it.
 	case !m.Started():
 		return "it has not started"
 	case m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
@@ -139,60 +133,53 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	if _, never := pool.IdleAfter(); m.Empty() && never {
 		return "it is empty, and its GPUNodeClass keeps idle nodes" // It offers no room.
 	}
-	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
-	switch {
-	case now.Before(started.Add(settle)):
-		return fmt.Sprintf("it started less than settleAfter (%s) ago", settle)
-	case !pool.Quiet(m, now):
+	if !pool.Quiet(m, now) {
 		return fmt.Sprintf("pods came or went within consolidateAfter of NodePool %s", pool.NodePool.Name)
+	}
+	restart, err := pool.Class.Spec.Consolidation.RestartMicroUSD()
+	if err != nil {
+		return err.Error() // The API server refuses such a value.
+	}
+	for _, pod := range m.Moving() {
+		if paid := now.Sub(snapshot.StartTime(pod)).Hours() * float64(m.MicroUSDPerHour()); paid < float64(restartCost(restart, pod)) {
+			return fmt.Sprintf("pod %s started a short time ago: it stays until its node has cost as much as its restart", snapshot.PodName(pod))
+		}
 	}
 	return ""
 }
 
-// running returns the pods that move when the machine is removed, or why they cannot move.
-func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int, now time.Time) (pods []consolidate.Running, why string) {
-	saving, err := pool.Class.Spec.Consolidation.SavingPerMove()
+// payback is the time in which a step has to save what its restarts cost, or it is not searched for: moves that are free would all be made, however little they
+// save.
+const payback = 24
+
+// running returns the pods that move when the machine is removed, with what their restarts cost, or why they cannot move.
+func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
+	restart, err := pool.Class.Spec.Consolidation.RestartMicroUSD()
 	if err != nil {
-		return nil, err.Error()
-	}
-	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
-	if err != nil {
-		return nil, err.Error()
+		return nil, nil, err.Error()
 	}
 	on := m.GPUsHeld()
 	for _, pod := range m.Moving() {
 		class, ok := classes[pod]
 		if !ok {
-			return nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", snapshot.PodName(pod))
+			return nil, nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", snapshot.PodName(pod))
 		}
 		if blocked := l.View.Classes[class].Blocked; blocked != nil {
-			return nil, fmt.Sprintf("pod %s would have no new place: %s", snapshot.PodName(pod), blocked.Message)
+			return nil, nil, fmt.Sprintf("pod %s would have no new place: %s", snapshot.PodName(pod), blocked.Message)
 		}
+		cost := restartCost(restart, pod)
 		gpu := -1
 		if held, ok := on[pod]; ok {
 			gpu = held
 		}
-		pods = append(pods, consolidate.Running{
-			Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: planner.MicroUSD(moveCost(saving, karpenter.EvictionCost(pod), now.Sub(snapshot.StartTime(pod)), settle)),
-		})
+		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: max(1, cost/payback)})
+		restarts = append(restarts, cost)
 	}
-	return pods, ""
+	return pods, restarts, ""
 }
 
-// maxYouth is the largest factor on the cost of moving a young pod.
-const maxYouth = 20
-
-// moveCost returns the saving that moving a pod must bring, in micro-dollars per hour. It is the saving that the GPUNodeClass sets, weighted like evictions in
-// Karpenter, and at least 1, so that of two equal savings the one with fewer moves wins. The cost is higher for a pod younger than settle, in proportion,
-// because it may soon end and was just started.
-func moveCost(saving int64, weight float64, age, settle time.Duration) int64 {
+// restartCost returns what the restart of a pod costs, in micro-dollars: the cost that the GPUNodeClass sets, weighted like evictions in Karpenter.
+func restartCost(cost int64, pod *corev1.Pod) planner.MicroUSD {
 	const parts = 1000
-	cost := max(1, saving*int64(math.Round(max(0, weight)*parts))/parts)
-	switch {
-	case age >= settle:
-		return cost
-	case age < settle/maxYouth:
-		return cost * maxYouth
-	}
-	return cost * int64(settle*parts/age) / parts
+	return planner.MicroUSD(cost * int64(math.Round(max(0, karpenter.EvictionCost(pod))*parts)) / parts)
 }

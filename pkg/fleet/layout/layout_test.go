@@ -54,7 +54,7 @@ func TestLayoutHoldsRunningPodsAndCostOfMovingThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []consolidate.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []consolidate.Running{
-		{Name: "default/web-000", Class: 0, GPU: -1, Move: 50_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 50_000},
+		{Name: "default/web-000", Class: 0, GPU: -1, Move: 2_083}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 2_083},
 	}}}
 	if diff := cmp.Diff(want, l.Layout.Machines); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -118,7 +118,7 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		moves planner.MicroUSD
 		kept  string
 	}{
-		"settled pods may move":                                {nil, 100_000, ""},
+		"pods may move":                                        {nil, 100_000, ""},
 		"WhenIdle keeps pods":                                  {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
 		"WhenEmpty keeps pods":                                 {list(onPool("0s", karpv1.ConsolidationPolicyWhenEmpty)), -1, ""},
 		"consolidateAfter Never keeps pods":                    {list(onPool("Never", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
@@ -126,17 +126,17 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		"consolidateAfter counts from initialization":          {list(onPool("60m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), 100_000, ""},
 		"consolidateAfter restarts with each pod event":        {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(29*time.Minute)), -1, ""},
 		"consolidateAfter has passed since the last pod event": {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(30*time.Minute)), 100_000, ""},
-		"minSavingPerMove is the cost of a move":               {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
-		"a zero minSavingPerMove makes moves almost free":      {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
+		"restartCost is the cost of a restart":                 {list(onClass(func(c *v1alpha1.Consolidation) { c.RestartCost = "0.1" })), 200_000, ""},
+		"a zero restartCost makes moves free":                  {list(onClass(func(c *v1alpha1.Consolidation) { c.RestartCost = "0" })), 0, ""},
 		"a high deletion cost raises the cost of a move":       {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
-		"a low deletion cost never makes a move free":          {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
+		"the lowest deletion cost makes a restart free":        {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_000, ""},
 		"a high priority raises the cost of a move":            {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
-		"a young pod raises the cost of a move":                {list(onPods(since(150 * time.Second))), 150_000, ""},
-		"settleAfter ends the surcharge":                       {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
-		"a new pod has the highest cost":                       {list(onPods(since(0))), 1_050_000, ""},
-		"a just initialized machine stays": {list(func(c *snapshot.Cluster) {
-			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-299*time.Second)))
-		}), -1, ""},
+		"a pod stays until its node has cost its restart":      {list(onPods(since(342 * time.Second))), -1, ""},
+		"a pod may move once its node has cost its restart":    {list(onPods(since(343 * time.Second))), 100_000, ""},
+		"a new pod may move if its restart is free":            {list(onPods(since(0)), onClass(func(c *v1alpha1.Consolidation) { c.RestartCost = "0" })), 0, ""},
+		"the pods of a just initialized machine may move": {list(func(c *snapshot.Cluster) {
+			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Second)))
+		}), 100_000, ""},
 		"an uninitialized machine stays": {list(func(c *snapshot.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
 		"a leaving machine stays out":    {list(onClaim(v1alpha1.ReplacingAnnotation, "Drifted")), -1, ""},
 		"a machine about to be removed stays out": {list(func(c *snapshot.Cluster) {
@@ -176,12 +176,12 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 			got := planner.MicroUSD(-1)
 			if len(l.Layout.Machines) == 1 {
 				got = 0
-				for _, pod := range l.Layout.Machines[0].Pods {
-					got += pod.Move
+				for _, cost := range l.Restarts[0] {
+					got += cost
 				}
 			}
 			if got != c.moves {
-				t.Errorf("moving all pods counts %d, want %d (kept: %v)", got, c.moves, l.Kept)
+				t.Errorf("the restarts cost %d, want %d (kept: %v)", got, c.moves, l.Kept)
 			}
 			if !strings.Contains(l.Kept["m"], c.kept) || c.kept == "" && l.Kept["m"] != "" {
 				t.Errorf("kept for %q, want %q", l.Kept["m"], c.kept)
@@ -211,33 +211,6 @@ func TestMachinePriceIsCurrentCatalogPrice(t *testing.T) {
 	c.UseInstanceTypes(nil)
 	if got := c.Machines()[0].MicroUSDPerHour(); got != 999_000 {
 		t.Errorf("%d, want the price when it was chosen, since the catalog has lost the type", got)
-	}
-}
-
-func TestLayoutUsesLowestNearEnoughPercentOfPools(t *testing.T) {
-	t.Parallel()
-	c := inUse()
-	near := func(class int, percent int32) {
-		c.GPUNodeClasses[class].Spec.Consolidation.NearEnoughPercent = &percent
-	}
-	if got := layoutOf(c).Layout.NearEnough; got != 4 {
-		t.Errorf("%d %% are near enough, want the default of 4", got)
-	}
-	near(0, 7)
-	if got := layoutOf(c).Layout.NearEnough; got != 7 {
-		t.Errorf("%d %% are near enough, want the 7 of the only pool with machines", got)
-	}
-	c.GPUNodeClasses = append(c.GPUNodeClasses, *c.GPUNodeClasses[0].DeepCopy())
-	c.GPUNodeClasses[1].Name = "other"
-	near(1, 2)
-	pool := c.NodePools[0].DeepCopy()
-	pool.Name, pool.Spec.Template.Spec.NodeClassRef.Name = "other", "other"
-	c.NodePools = append(c.NodePools, *pool)
-	xlarge := TypeNamed("g4dn.xlarge")
-	claim := Claim("n", pool, xlarge, Initialized(Now.Add(-time.Hour)))
-	c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, xlarge, 10))
-	if l := layoutOf(c); len(l.Layout.Machines) != 2 || l.Layout.NearEnough != 2 {
-		t.Errorf("with %d machines %d %% are near enough, want the least of 7 and 2 with two", len(l.Layout.Machines), l.Layout.NearEnough)
 	}
 }
 

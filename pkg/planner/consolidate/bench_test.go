@@ -34,7 +34,6 @@ func BenchmarkCheaper(b *testing.B) {
 		}
 		s := workload.Snapshot(workload.Mixed(1, workload.Mix{Pods: c.pods, Shapes: 20, GPUMemory: c.memory}, types), types)
 		l := workload.Thinned(s, solve.Plan(s), 0.5, 20_000, 101)
-		l.NearEnough = 4
 		b.Run(name, func(b *testing.B) {
 			var o consolidate.Outlook
 			before := spent()

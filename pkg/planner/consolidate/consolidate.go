@@ -19,9 +19,9 @@ import (
 // pods apart on machines. The caller that carries out a step plans for its pods with all rules and preferences. If [planner.Validate] refuses the snapshot of the
 // layout, there are no steps.
 //
-// A linear relaxation decides for nearly all machines whether they leave, and a dive decides for the others. Ruin and recreate improves the result. If the
-// price is near enough to the bound, the search is repeated with moves that count more. The result is then divided into the smallest possible steps. If the
-// layout limits the number of machines that a step may remove, larger parts are split as long as that saves money.
+// A linear relaxation decides for nearly all machines whether they leave, and a dive decides for the others. Ruin and recreate improves the result. The
+// result is then divided into the smallest possible steps. If the layout limits the number of machines that a step may remove, larger parts are split as long
+// as that saves money.
 func Plan(solver solve.Solver, l Layout) Outlook {
 	out, f, e := outlook(solver, l)
 	if f == nil {
@@ -31,8 +31,8 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 	m := search.NewContext(p, e)
 	existing := f.existing(p)
 	v := &improver{ctx: m, existing: existing}
-	expensive := v.search(maxIdle)
-	out.Steps = f.steps(newSplitter(f, v.withFewerMoves(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
+	expensive := v.search()
+	out.Steps = f.steps(newSplitter(f, v).parts())
 	for _, s := range out.Steps {
 		for _, i := range s.Leave {
 			out.Surplus = append(out.Surplus, l.Machines[i].Node)
@@ -83,13 +83,12 @@ const (
 	// maxRelaxed is the maximum number of column generation rounds, and maxRelaxedAgain that between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
-	// maxIdle is the number of ruins without improvement after which the search ends, and maxIdleAgain that of a repeated search for fewer moves.
-	maxIdle      = 4500
-	maxIdleAgain = 1000
+	// maxIdle is the number of ruins without improvement after which the search ends.
+	maxIdle = 4500
 )
 
-// search searches for the cheapest solution and ends after idle ruins without improvement. It returns, by machine, whether it is too expensive.
-func (v *improver) search(idle int) (expensive []bool) {
+// search searches for the cheapest solution. It returns, by machine, whether it is too expensive.
+func (v *improver) search() (expensive []bool) {
 	e := v.ctx.Effort
 	r := newRelaxed(v.ctx, v.existing)
 	r.run(maxRelaxed, e.Left/2)
@@ -99,7 +98,7 @@ func (v *improver) search(idle int) (expensive []bool) {
 	r.dive(e.Left - e.Most/8)
 	v.try(r.rounded())
 	v.try(slices.Repeat([]bool{true}, len(v.existing)), make([]pack.Load, len(v.existing)))
-	v.ruinAndRecreate(idle)
+	v.ruinAndRecreate(maxIdle)
 	return expensive
 }
 

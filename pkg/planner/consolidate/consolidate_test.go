@@ -7,7 +7,6 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/plantest"
-	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
 )
 
@@ -74,70 +73,6 @@ func TestPlanFindsCheaperLayoutsWorkedOutByHand(t *testing.T) {
 		}
 		if plantest.Price(l) != c.price {
 			t.Errorf("%s: it costs %d in the end, want %d", c.name, plantest.Price(l), c.price)
-		}
-	}
-}
-
-// nearly returns a fleet of full 12xlarge, the cheapest way to run their pods, plus the given machines. A fleet that costs at most the given percentage more
-// than the bound is near enough.
-func nearly(percent int, machines ...launched) consolidate.Layout {
-	l := running(60_000, append(slices.Repeat([]launched{{"g4dn.12xlarge", 40}}, 7), machines...)...)
-	l.NearEnough = percent
-	return l
-}
-
-func TestPlanMovesNoPodsWhenCostIsNearEnoughToBound(t *testing.T) {
-	t.Parallel()
-	// The pods of these two machines fit on one. The fleet costs 1.9 % more than necessary.
-	halves := []launched{{"g4dn.xlarge", 1}, {"g4dn.xlarge", 2}}
-	for _, c := range []struct {
-		name         string
-		from         consolidate.Layout
-		steps, moves int
-	}{
-		{"every percent counts", nearly(0, halves...), 1, 1},
-		{"1 % is near enough", nearly(1, halves...), 1, 1},
-		{"2 % is near enough", nearly(2, halves...), 0, 0},
-		{"an empty machine moves no pods", nearly(2, append(halves, launched{"g4dn.xlarge", 0})...), 1, 0},
-		{"six pods on one 2xlarge are cheapest", nearly(0, slices.Repeat(halves, 2)...), 1, 6},
-		{"pods on two xlarge are near enough after two moves", nearly(2, slices.Repeat(halves, 2)...), 2, 2},
-	} {
-		o := consolidate.Plan(solve.Solver{}, c.from)
-		takeSteps(t, c.from, o)
-		moved := 0
-		for _, step := range o.Steps {
-			for _, i := range step.Leave {
-				moved += len(c.from.Machines[i].Pods)
-			}
-		}
-		if len(o.Steps) != c.steps || moved != c.moves {
-			t.Errorf("%s: %d steps move %d pods, want %d that move %d", c.name, len(o.Steps), moved, c.steps, c.moves)
-		}
-	}
-}
-
-func TestNearEnoughLayoutOfHalfEmptyFleetNeedsFewerMoves(t *testing.T) {
-	t.Parallel()
-	types := workload.Types(workload.G4to6, 10)
-	for seed := int64(1); seed <= 3; seed++ {
-		s := workload.Snapshot(workload.Mixed(seed, workload.Mix{Pods: 300, Shapes: 10}, types), types)
-		l := workload.Thinned(s, solve.Solver{Effort: 50_000}.Plan(s), 0.5, 50_000, seed)
-		exact := consolidate.Plan(solve.Solver{Effort: 200_000}, l)
-		l.NearEnough = 10
-		near := consolidate.Plan(solve.Solver{Effort: 200_000}, l)
-		saved := func(o consolidate.Outlook) (saving, moves planner.MicroUSD) {
-			for _, step := range o.Steps {
-				saving, moves = saving+step.Saving, moves+step.Moves
-			}
-			return saving, moves
-		}
-		all, allMoves := saved(exact)
-		some, someMoves := saved(near)
-		if price := near.Price - some; price*100 > near.Bound*110 {
-			t.Errorf("seed %d: it costs %d in the end, with a bound of %d", seed, price, near.Bound)
-		}
-		if someMoves >= allMoves || some > all {
-			t.Errorf("seed %d: saving %d counts moves of %d where saving all %d counts %d", seed, some, someMoves, all, allMoves)
 		}
 	}
 }

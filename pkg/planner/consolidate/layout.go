@@ -15,9 +15,6 @@ type Layout struct {
 	Machines []Machine
 	// Most is the number of machines that a step may remove, by pool. It is nil if there is no limit.
 	Most []int
-	// NearEnough is by how many percent the machines may cost more than the bound if that saves moves. Only as many pods move as are needed to get there. If
-	// it is 0, all moves that save money are made.
-	NearEnough int
 }
 
 // Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the limits of their
@@ -73,8 +70,7 @@ type Running struct {
 type Outlook struct {
 	// Steps are independent changes, in the order in which they are best made. Each is valid whether or not the later ones are made.
 	Steps []Step
-	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does without, sorted. They include nodes that no step removes now,
-	// for instance because the price is near enough to the bound.
+	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does without, sorted. They include nodes that no step removes.
 	Surplus []int
 	// Price is what the Machines cost per hour now. Bound is a proven lower bound on the price of machines for all their pods, if moves counted nothing.
 	Price, Bound planner.MicroUSD

@@ -153,7 +153,7 @@ func TestStepsOfSmallLayoutsSaveAlmostTheOptimum(t *testing.T) {
 	var found, there planner.MicroUSD
 	for seed := range 1000 {
 		l := tinyLayouts.Example(seed)
-		l.Most, l.NearEnough = nil, 0
+		l.Most = nil
 		there += bestNet(seated(l))
 		for _, step := range consolidate.Plan((solve.Solver{}), l).Steps {
 			found += step.Saving - step.Moves

@@ -51,9 +51,6 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 			}
 			l.Machines = append(l.Machines, m)
 		}
-		if rapid.Bool().Draw(t, "moves are spared") {
-			l.NearEnough = n("near enough", 0, 100)
-		}
 		if rapid.Bool().Draw(t, "so many at a time") {
 			for range s.Pools {
 				l.Most = append(l.Most, n("most", 0, 2))
@@ -66,7 +63,7 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 // ShuffledLayout returns the same layout in another order. pick(n) chooses from 0 to n-1.
 func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layout {
 	s, at := shuffled(l.Snapshot, pick)
-	out := consolidate.Layout{Snapshot: s, NearEnough: l.NearEnough}
+	out := consolidate.Layout{Snapshot: s}
 	order, _ := permutation(len(l.Machines), pick)
 	for _, i := range order {
 		m := l.Machines[i]
@@ -106,7 +103,7 @@ func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 		}
 	}
 	gone := make([]bool, len(s.Nodes))
-	out := consolidate.Layout{Most: l.Most, NearEnough: l.NearEnough}
+	out := consolidate.Layout{Most: l.Most}
 	for i, m := range l.Machines {
 		m.Pods = slices.Clone(m.Pods)
 		if !slices.Contains(step.Leave, i) {

@@ -180,7 +180,7 @@ export class Panel {
         machine && section("Machine", facts([["Node", node(this.#model.nodes.has(machine.name) ? machine.name : undefined) ?? machine.name ?? "to be launched"], ["NodePool", machine.nodePool], ["Type", machine.instanceType],
           ["Zone", machine.zone], ["Price", machine.microUSDPerHour ? usd(machine.microUSDPerHour) + " /h" : undefined], ["State", machine.state], ["At the latest", when(machine.until)]])),
         answer?.rules?.length && section("Constraints", h("ul", { class: "plain" }, answer.rules.map((rule) => h("li", {}, h("b", {}, rule.kind), " ", rule.text)))),
-        answer?.move && section("Consolidation", facts([["Stays because", answer.move.kept], ["Moving it must save", answer.move.costMicroUSDPerHour !== undefined ? usd(answer.move.costMicroUSDPerHour) + " /h" : undefined],
+        answer?.move && section("Consolidation", facts([["Stays because", answer.move.kept], ["Its restart costs", answer.move.costMicroUSD !== undefined ? usd(answer.move.costMicroUSD) : undefined],
           ["Without its node", answer.move.savingMicroUSDPerHour !== undefined ? usd(answer.move.savingMicroUSDPerHour) + " /h less" : undefined]])),
       ],
     };

@@ -382,27 +382,18 @@ var pairs = []struct {
 		message: `supported values: "WhenCheaper", "WhenIdle"`,
 	},
 	{
-		rule:    "spec.consolidation.minSavingPerMove maxLength",
-		accept:  consolidation("minSavingPerMove", "999999.999999"),
-		reject:  consolidation("minSavingPerMove", "0.0000000000000001"),
+		rule:    "spec.consolidation.restartCost maxLength",
+		accept:  consolidation("restartCost", "999999.999999"),
+		reject:  consolidation("restartCost", "0.0000000000000001"),
 		message: "may not be more than 16",
 	},
-	{rule: savingRule, accept: consolidation("minSavingPerMove", "0"), reject: consolidation("minSavingPerMove", "-0.02"), message: "should match"},
-	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.000001"), reject: consolidation("minSavingPerMove", "0.0000001"), message: "should match"},
-	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.02"), reject: consolidation("minSavingPerMove", ".02"), message: "should match"},
-	{rule: savingRule, accept: consolidation("minSavingPerMove", "2"), reject: consolidation("minSavingPerMove", "$2"), message: "should match"},
-	{rule: "spec.consolidation.nearEnoughPercent minimum", accept: nearEnough(0), reject: nearEnough(-1), message: "greater than or equal to 0"},
-	{rule: "spec.consolidation.nearEnoughPercent maximum", accept: nearEnough(100), reject: nearEnough(101), message: "less than or equal to 100"},
-	{
-		rule:    "spec.consolidation.settleAfter maxLength",
-		accept:  consolidation("settleAfter", strings.Repeat("1s", 16)),
-		reject:  consolidation("settleAfter", strings.Repeat("1s", 16)+"s"),
-		message: "may not be more than 32",
-	},
-	{rule: settleRule, accept: consolidation("settleAfter", "10m"), reject: consolidation("settleAfter", "10")},
-	{rule: settleRule, accept: consolidation("settleAfter", "0s"), reject: consolidation("settleAfter", "Never")},
-	{rule: settleRule, accept: consolidation("settleAfter", "720h"), reject: consolidation("settleAfter", "720h1s")},
-	{rule: settleRule, accept: consolidation("settleAfter", "1h30m"), reject: consolidation("settleAfter", "")},
+	{rule: costRule, accept: consolidation("restartCost", "0"), reject: consolidation("restartCost", "-0.02"), message: "should match"},
+	{rule: costRule, accept: consolidation("restartCost", "0.000001"), reject: consolidation("restartCost", "0.0000001"), message: "should match"},
+	{rule: costRule, accept: consolidation("restartCost", "0.02"), reject: consolidation("restartCost", ".02"), message: "should match"},
+	{rule: costRule, accept: consolidation("restartCost", "2"), reject: consolidation("restartCost", "$2"), message: "should match"},
+	{rule: movesRule, accept: consolidation("restartCost", "0.05"), reject: consolidation("minSavingPerMove", "0.05")},
+	{rule: nearRule, accept: consolidation("restartCost", "0.05"), reject: edits{"spec.consolidation": map[string]any{"nearEnoughPercent": 4}}},
+	{rule: settleRule, accept: consolidation("restartCost", "0.05"), reject: consolidation("settleAfter", "5m")},
 
 	{
 		rule:    "spec.headroom maxItems",
@@ -531,13 +522,50 @@ var pairs = []struct {
 		reject:  refused(edits{"message": long(1025)}),
 		message: "may not be more than 1024",
 	},
+	{rule: "status.waste.usd required", accept: waste(nil), reject: waste(edits{"usd": nil}), message: "Required value"},
+	{rule: "status.waste.usd maxLength", accept: waste(edits{"usd": strings.Repeat("1", 32)}), reject: waste(edits{"usd": strings.Repeat("1", 33)}), message: "may not be more than 32"},
+	{rule: "status.waste.usd pattern", accept: waste(edits{"usd": "0.05"}), reject: waste(edits{"usd": "-1"}), message: "should match"},
+	{rule: "status.waste.usdPerHour required", accept: waste(nil), reject: waste(edits{"usdPerHour": nil}), message: "Required value"},
+	{rule: "status.waste.usdPerHour maxLength", accept: waste(edits{"usdPerHour": strings.Repeat("1", 32)}), reject: waste(edits{"usdPerHour": strings.Repeat("1", 33)}), message: "may not be more than 32"},
+	{rule: "status.waste.usdPerHour pattern", accept: waste(edits{"usdPerHour": "0.05"}), reject: waste(edits{"usdPerHour": "-1"}), message: "should match"},
+	{rule: "status.waste.asOf required", accept: waste(nil), reject: waste(edits{"asOf": nil}), message: "Required value"},
+	{
+		rule:    "status.waste.steps maxItems",
+		accept:  waste(edits{"steps": slices.Repeat([]any{wasted(nil)}, 20)}),
+		reject:  waste(edits{"steps": slices.Repeat([]any{wasted(nil)}, 21)}),
+		message: "must have at most 20 items",
+	},
+	{rule: "status.waste.steps[].nodeClaims required", accept: wasteStep(nil), reject: wasteStep(edits{"nodeClaims": nil}), message: "Required value"},
+	{rule: "status.waste.steps[].nodeClaims minItems", accept: wasteStep(nil), reject: wasteStep(edits{"nodeClaims": []any{}}), message: "at least 1 items"},
+	{
+		rule:    "status.waste.steps[].nodeClaims maxItems",
+		accept:  wasteStep(edits{"nodeClaims": slices.Repeat([]any{"a"}, 100)}),
+		reject:  wasteStep(edits{"nodeClaims": slices.Repeat([]any{"a"}, 101)}),
+		message: "must have at most 100 items",
+	},
+	{
+		rule:    "status.waste.steps[].nodeClaims[] maxLength",
+		accept:  wasteStep(edits{"nodeClaims": []any{long(253)}}),
+		reject:  wasteStep(edits{"nodeClaims": []any{long(254)}}),
+		message: "may not be more than 253",
+	},
+	{rule: "status.waste.steps[].pods required", accept: wasteStep(nil), reject: wasteStep(edits{"pods": nil}), message: "Required value"},
+	{rule: "status.waste.steps[].pods minimum", accept: wasteStep(edits{"pods": 0}), reject: wasteStep(edits{"pods": -1}), message: "greater than or equal to 0"},
+	{rule: "status.waste.steps[].restartUSD required", accept: wasteStep(nil), reject: wasteStep(edits{"restartUSD": nil}), message: "Required value"},
+	{rule: "status.waste.steps[].restartUSD maxLength", accept: wasteStep(edits{"restartUSD": strings.Repeat("1", 32)}), reject: wasteStep(edits{"restartUSD": strings.Repeat("1", 33)}), message: "may not be more than 32"},
+	{rule: "status.waste.steps[].restartUSD pattern", accept: wasteStep(edits{"restartUSD": "0.05"}), reject: wasteStep(edits{"restartUSD": "-1"}), message: "should match"},
+	{rule: "status.waste.steps[].usdPerHour required", accept: wasteStep(nil), reject: wasteStep(edits{"usdPerHour": nil}), message: "Required value"},
+	{rule: "status.waste.steps[].usdPerHour maxLength", accept: wasteStep(edits{"usdPerHour": strings.Repeat("1", 32)}), reject: wasteStep(edits{"usdPerHour": strings.Repeat("1", 33)}), message: "may not be more than 32"},
+	{rule: "status.waste.steps[].usdPerHour pattern", accept: wasteStep(edits{"usdPerHour": "0.05"}), reject: wasteStep(edits{"usdPerHour": "-1"}), message: "should match"},
 }
 
 const unusedRule = "spec.consolidation.unusedAfter rule: unusedAfter is a time such as 30m or 2h, at most 720h, or Never to report nothing"
 
 const (
-	savingRule = "spec.consolidation.minSavingPerMove pattern"
-	settleRule = "spec.consolidation.settleAfter rule: settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
+	costRule   = "spec.consolidation.restartCost pattern"
+	movesRule  = "spec.consolidation.minSavingPerMove rule: minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
+	nearRule   = "spec.consolidation.nearEnoughPercent rule: nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
+	settleRule = "spec.consolidation.settleAfter rule: settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
 )
 
 const graceRule = "spec.terminationGracePeriod rule: terminationGracePeriod is a time such as 30m or 1h30m, at most 720h, or Never to wait for pods that cannot be evicted"
@@ -783,10 +811,6 @@ func consolidation(field, value string) edits {
 	return edits{"spec.consolidation": map[string]any{field: value}}
 }
 
-func nearEnough(percent int) edits {
-	return edits{"spec.consolidation": map[string]any{"nearEnoughPercent": percent}}
-}
-
 func warm(change edits) map[string]any { return with(map[string]any{"replicas": 10}, change) }
 
 func headroom(change edits) edits { return edits{"spec.headroom": []any{warm(change)}} }
@@ -810,6 +834,17 @@ func offering(change edits) map[string]any {
 		"instanceType": "g4dn.xlarge", "zone": "eu-west-1a", "capacityType": "on-demand", "failures": 2, "notBefore": "2026-01-02T03:04:05Z",
 	}, change)
 }
+
+// wasted returns a step of status.waste with a change.
+func wasted(change edits) map[string]any {
+	return with(map[string]any{"nodeClaims": []any{"a"}, "pods": 5, "restartUSD": "0.250", "usdPerHour": "0.226"}, change)
+}
+
+func waste(change edits) edits {
+	return edits{"status.waste": with(map[string]any{"usd": "0.100", "usdPerHour": "0.226", "asOf": "2026-03-01T12:00:00Z", "steps": []any{wasted(nil)}}, change)}
+}
+
+func wasteStep(change edits) edits { return waste(edits{"steps": []any{wasted(change)}}) }
 
 func refused(change edits) edits { return edits{"status.refusedOfferings": []any{offering(change)}} }
 

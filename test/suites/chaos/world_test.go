@@ -389,7 +389,7 @@ func gpuClass(name string) client.Object {
 	return &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.GPUNodeClassSpec{
 		NodeClassRef:  v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: name},
 		Sharing:       v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(usualReplicas))},
-		Consolidation: v1alpha1.Consolidation{IdleAfter: usualIdle, MinSavingPerMove: "0.001", SettleAfter: "5s"},
+		Consolidation: v1alpha1.Consolidation{IdleAfter: usualIdle, RestartCost: "0.0005"},
 	}}
 }
 

@@ -19,9 +19,9 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// settlesIn sets consolidation.settleAfter: pods move only once they have run for that long.
-func settlesIn(settleAfter string) func(*v1alpha1.GPUNodeClassSpec) {
-	return func(spec *v1alpha1.GPUNodeClassSpec) { spec.Consolidation.SettleAfter = settleAfter }
+// restartsCost sets consolidation.restartCost: pods move once so much was wasted for each of them.
+func restartsCost(usd string) func(*v1alpha1.GPUNodeClassSpec) {
+	return func(spec *v1alpha1.GPUNodeClassSpec) { spec.Consolidation.RestartCost = usd }
 }
 
 // tally counts the pods of a namespace that run and are not terminating, at each change.
@@ -96,7 +96,7 @@ func TestFleetShrinksAsPodsLeave(t *testing.T) {
 	t.Parallel()
 	const pods, kept = 200, 92
 	s := w.scene(t, "cheaper")
-	s.class("20s", settlesIn("10s"))
+	s.class("20s", restartsCost("0.001"))
 	s.pool(poolOptions{budget: "4", requirements: map[string]string{corev1.LabelInstanceTypeStable: cheapest}})
 	d := s.deploy("inference", pods)
 	s.until(3*enough, "all pods run", func() (bool, string) { return s.running() == pods, fmt.Sprint(s.running()) })
@@ -156,12 +156,13 @@ func TestFleetShrinksAsPodsLeave(t *testing.T) {
 	}
 }
 
-// TestOversizedMachineIsReplacedBySmallerOne checks that the smaller machine is ready before a pod is evicted.
+// TestOversizedMachineIsReplacedBySmallerOne checks that a smaller machine comes once what the large one has cost too much pays for the restarts, and that it is ready
+// before a pod is evicted.
 func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "smaller")
-	s.class("20s", settlesIn("10s"))
+	s.class("20s", restartsCost("0.001"))
 	s.pool(poolOptions{budget: "1"})
 	large := s.deploy("large", 1, asking("5"))
 	s.untilRunning(1)
@@ -171,9 +172,18 @@ func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
 	if len(first) != 1 || first[0].instanceType != "g4dn.2xlarge" {
 		t.Fatalf("want one g4dn.2xlarge:\n%s", lines(first))
 	}
+	began := time.Now()
 	s.scale(large, 0)
 	s.untilRunning(4)
-	began, running := time.Now(), s.tally()
+	running := s.tally()
+	s.until(enough, "the GPUNodeClass says what is wasted", func() (bool, string) {
+		class := &v1alpha1.GPUNodeClass{}
+		if err := s.api.Get(t.Context(), client.ObjectKey{Name: s.name}, class); err != nil {
+			t.Fatal(err)
+		}
+		waste := class.Status.Waste
+		return waste != nil && len(waste.Steps) == 1 && waste.Steps[0].Pods == 4 && waste.Steps[0].RestartUSD == "0.004" && waste.Steps[0].USDPerHour == "0.226", fmt.Sprintf("%+v", waste)
+	})
 	s.until(2*enough, "the large machine is gone, and all pods run", func() (bool, string) {
 		s.readyAgain()
 		return !s.claims()[0].gone.IsZero() && s.running() == 4 && len(s.pods()) == 4, lines(s.claims())
@@ -184,6 +194,10 @@ func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
 	}
 	came, longest, homeless := w.history.waits(s.name, began)
 	t.Logf("%d pods moved in %s, and waited %s at most; %d ran at the least", came, time.Since(began).Round(time.Second), longest, running.least)
+	saving := (752_000 - 526_000) / time.Hour.Seconds() // micro-dollars a second
+	if launched, paid := all[1].first.Sub(began), time.Duration(4*1000/saving)*time.Second; launched < paid {
+		t.Errorf("the smaller machine is launched after %s, before the large one has cost the restarts of 4 pods too much, which takes %s", launched, paid)
+	}
 	if homeless > 0 {
 		t.Errorf("%d of %d pods that moved had to wait for a machine, up to %s", homeless, came, longest)
 	}
@@ -223,7 +237,7 @@ func TestTightLayoutIsReached(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "tight")
-	s.class("20s", settlesIn("10s"))
+	s.class("20s", restartsCost("0.001"))
 	s.pool(poolOptions{budget: "1"})
 	const light, heavy = 10, 2
 	huge := s.deploy("huge", 1, asks(v1alpha1.ResourceGPUShared, "11"))

@@ -81,7 +81,7 @@ func newWorld(seed uint64) *world {
 	w.store.created = func(o client.Object) { w.logf("%s creates %s", w.acting, o.GetName()) }
 	w.store.evict, w.store.deleted = w.evict, w.deleted
 	class := snapshottest.Class(poolName, perGPU)
-	class.Spec.Consolidation.SettleAfter = "1m"
+	class.Spec.Consolidation.RestartCost = "0.001"
 	w.store.put(&class)
 	pool := snapshottest.Pool(poolName, poolName, snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	pool.Spec.Template.Spec.StartupTaints = []corev1.Taint{{Key: csi, Effect: corev1.TaintEffectNoSchedule}}

@@ -48,6 +48,7 @@ func (w *world) halfEmpty(names ...string) (*karpv1.NodePool, []*corev1.Node) {
 		_, node := w.inUse(name, pool, 5)
 		nodes = append(nodes, node)
 	}
+	w.consolidates(names[0], func(c *v1alpha1.Consolidation) { c.RestartCost = "0" }) // What is saved up first is tested without an API server.
 	w.clock.Step(10 * time.Minute)
 	return pool, nodes
 }

@@ -316,7 +316,7 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 		"consolidating": {
 			begin: func(w *world) {
 				w.class("crash", quick, func(c *v1alpha1.GPUNodeClass) {
-					c.Spec.Consolidation.SettleAfter = "1s"
+					c.Spec.Consolidation.RestartCost = "0.001"
 				})
 				pool := w.pool("crash", small...)
 				w.inUse("more", pool, 3)

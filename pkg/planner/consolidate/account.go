@@ -1,0 +1,54 @@
+package consolidate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+)
+
+// Account is what machines have cost too much since steps to a cheaper layout became possible, less the restarts that it has paid for. A step is taken once the
+// account covers what the restarts of its pods cost. That is the rule for renting or buying skis: whatever comes, machines and restarts cost at most twice as
+// much as for somebody who knows the future (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy Caching, Algorithmica 1988).
+type Account struct {
+	// Wasted is the balance.
+	Wasted planner.MicroUSD
+	// Saving is how much less the machines would cost per hour with the steps that were possible at the last look.
+	Saving planner.MicroUSD
+}
+
+// Look returns the account at a look after the time that has passed since the last one. The steps that are possible now save so much per hour, and the restarts
+// of all steps that are known cost so much. The smaller of the savings at both looks counts for the time between. More than the restarts cost is never held, so
+// the account is empty once no step is known.
+func (a Account) Look(passed time.Duration, saving, restarts planner.MicroUSD) Account {
+	wasted := a.Wasted + wastedIn(passed, min(a.Saving, saving))
+	return Account{Wasted: min(wasted, restarts), Saving: saving}
+}
+
+// longestCounted is the longest time between two looks that counts as waste.
+const longestCounted = 24 * time.Hour
+
+// wastedIn returns what a saving per hour amounts to in a time.
+func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
+	ms := min(max(0, passed), longestCounted).Milliseconds()
+	hour := time.Hour.Milliseconds()
+	return saving/planner.MicroUSD(hour)*planner.MicroUSD(ms) + saving%planner.MicroUSD(hour)*planner.MicroUSD(ms)/planner.MicroUSD(hour)
+}
+
+// Worth is the saving of a step per hour, and what the restarts of its pods cost, once.
+type Worth struct{ Saving, Restarts planner.MicroUSD }
+
+// Ranked returns the indices of steps in the order in which an account pays for them: those first that save most for what their restarts cost.
+func Ranked(steps []Worth) []int {
+	order := make([]int, len(steps))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int {
+		a, b := steps[x], steps[y]
+		return cmp.Or(amount.CompareProducts(int64(b.Saving), int64(a.Restarts), int64(a.Saving), int64(b.Restarts)), cmp.Compare(a.Restarts, b.Restarts))
+	})
+	return order
+}
