@@ -18,7 +18,7 @@ E2E_FLAGS := -vet=off -count=1 -timeout 30m
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet test-gpu chaos model bench bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,7 +76,10 @@ model: ## Check in MODEL_RUNS (10000) random runs that nothing gets stuck, and t
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
 	go -C test run ./bench/planning
 
-bench-consolidation: ## Replay pods that come and go with Karve's consolidation and with its peers, and write _output/bench-consolidation.json (half an hour)
+bench-bill: ## Replay weeks of pods that come and go, and add up what machines and restarts cost with Karve and with its peers; writes _output/bench-bill.json (half an hour)
+	go -C test run ./bench/bill/cmd/bench-bill
+
+bench-consolidation: ## Consolidate fleets that have lost half of their pods with Karve and with its peers, and write _output/bench-consolidation.json (minutes)
 	go -C test run ./bench/replay/cmd/bench-consolidation
 
 bench-go: ## Run the benchmarks of the packages
