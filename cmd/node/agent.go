@@ -35,6 +35,7 @@ type agent struct {
 	outage     outage
 	pausing    pausing
 	manager    *plugin.Manager
+	dra        *draBackend
 	node       *nodeapi.Client // nil outside of a cluster
 	policy     health.Policy
 	report     *report
@@ -111,6 +112,8 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 		plug.Stated = a.podStates
 	}
 	a.manager = plugin.New(plug)
+	a.dra = a.newDRA(ctx)
+	a.use.holders.Claimed = a.claimed
 	return a, nil
 }
 
@@ -131,6 +134,11 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	}
 	group.Go(func() {
 		if err := a.manager.Run(ctx); err != nil {
+			stop(err)
+		}
+	})
+	group.Go(func() {
+		if err := a.dra.run(ctx); err != nil {
 			stop(err)
 		}
 	})
@@ -239,7 +247,7 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		}
 		err := a.prepare(ctx, *latest, devices)
 		if err == nil {
-			err = a.manager.Apply(ctx, *latest, devices)
+			err = a.apply(ctx, *latest, devices)
 		}
 		if err == nil {
 			good = latest
@@ -257,7 +265,7 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		if a.report.refused(ctx, err) {
 			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
 		}
-		if good != nil && a.manager.Apply(ctx, *good, devices) == nil { // The GPUs may have changed.
+		if good != nil && a.apply(ctx, *good, devices) == nil { // The GPUs may have changed.
 			a.report.sharing(*good, devices)
 		}
 	}

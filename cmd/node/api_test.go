@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type apiServer struct {
 	patches     int            // number of label patches
 	writes      map[string]int // number of patches of an annotation
 	slices      []string
+	published   map[string]nodeapi.ResourceSlice // the agent's own slices
 	pods        []nodeapi.Pod
 	events      []map[string]any
 	allocatable string
@@ -33,7 +35,7 @@ type apiServer struct {
 
 // withNode gives the machine a Node and returns its API server.
 func (m *machine) withNode() *apiServer {
-	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, writes: map[string]int{}, allocatable: "0", changed: make(chan struct{})}
+	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, writes: map[string]int{}, published: map[string]nodeapi.ResourceSlice{}, allocatable: "0", changed: make(chan struct{})}
 	web := httptest.NewServer(s)
 	m.t.Cleanup(func() {
 		web.CloseClientConnections()
@@ -185,12 +187,51 @@ func (s *apiServer) serveSlices(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}`)
 		return
 	}
+	if r.Method != http.MethodGet || strings.Contains(r.URL.Query().Get("fieldSelector"), "spec.driver=gpu.karve.sh") {
+		s.serveOwnSlices(w, r)
+		return
+	}
 	var items []map[string]any
 	for _, name := range s.slices {
 		items = append(items, map[string]any{"metadata": map[string]string{"name": name}})
 	}
 	data, _ := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": fmt.Sprint(s.version)}, "items": items})
 	_, _ = w.Write(data)
+}
+
+// serveOwnSlices serves the slices that the agent publishes.
+func (s *apiServer) serveOwnSlices(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodGet:
+		items := slices.Collect(maps.Values(s.published))
+		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]string{"resourceVersion": fmt.Sprint(s.version)}, "items": items})
+	case http.MethodDelete:
+		delete(s.published, path.Base(r.URL.Path))
+		s.touch()
+		fmt.Fprint(w, "{}")
+	default:
+		var slice nodeapi.ResourceSlice
+		_ = json.NewDecoder(r.Body).Decode(&slice)
+		s.touch()
+		slice.Metadata.ResourceVersion = fmt.Sprint(s.version)
+		s.published[slice.Metadata.Name] = slice
+		_ = json.NewEncoder(w).Encode(slice)
+	}
+}
+
+// free returns the names of the published devices that take pods.
+func (s *apiServer) free() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, slice := range s.published {
+		for _, d := range slice.Spec.Devices {
+			if len(d.Taints) == 0 {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names
 }
 
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {

@@ -92,6 +92,9 @@ func (a *agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	c.mu.Unlock()
 
 	a.manager.SetCordoned(uuidsOf(now))
+	if a.dra.driver != nil {
+		a.dra.driver.SetCordoned(uuidsOf(now))
+	}
 	if !reported {
 		return
 	}

@@ -137,7 +137,7 @@ func (a *agent) remember(ctx context.Context) *health.Tracker {
 	tracker := health.New(a.policy, a.store.Boot, state)
 	out := tracker.OutOfService()
 	for _, uuid := range out {
-		a.manager.SetHealth(uuid, false)
+		a.setHealth(uuid, false)
 	}
 	if len(out) > 0 {
 		log.Info("Out of service since before this agent", "gpus", out)
@@ -239,7 +239,7 @@ func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 func (a *agent) changed(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
 	return func(changes []health.Change, events []health.Event) {
 		for _, c := range changes {
-			a.manager.SetHealth(c.UUID, c.Healthy)
+			a.setHealth(c.UUID, c.Healthy)
 		}
 		a.save(ctx, tracker)
 		for _, e := range events {

@@ -23,6 +23,7 @@ type options struct {
 	stateDir                          string
 	podLogs                           string
 	mpsDir                            string
+	pluginRegistry                    string
 	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
 	level                             slog.Level
@@ -86,8 +87,9 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
 	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
 	text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
+	text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
 	cdiDirs := ""
-	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs")
+	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
 	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
 	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")

@@ -108,7 +108,7 @@ func (a *agent) driverLost(ctx context.Context, gpus []string, why error) {
 	c.Message = fmt.Sprintf("No GPU can be used: %s. See what `nvidia-smi` and `dmesg | grep NVRM` say on the machine, load the driver anew, and reboot the machine "+
 		"when that does not help. karve-node goes on by itself when the driver is back, and starts anew after %s, so that its container is given the GPUs again.", strings.ReplaceAll(why.Error(), "\n", "; "), a.outage.patience)
 	for _, uuid := range gpus {
-		a.manager.SetHealth(uuid, false)
+		a.setHealth(uuid, false)
 	}
 	a.report.events.tell(ctx, health.Event{Warning: true, Reason: c.Reason, Message: c.Message})
 	a.report.driverAway(&c)
@@ -117,7 +117,7 @@ func (a *agent) driverLost(ctx context.Context, gpus []string, why error) {
 // driverBack puts GPUs back in service, except those with a fault.
 func (a *agent) driverBack(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) {
 	for _, d := range devices {
-		a.manager.SetHealth(d.UUID, tracker.Healthy(d.UUID))
+		a.setHealth(d.UUID, tracker.Healthy(d.UUID))
 	}
 	a.report.driverAway(nil)
 	a.report.events.tell(ctx, health.Event{Reason: health.ReasonDriverBack, Message: "The NVIDIA driver answers again"})

@@ -70,7 +70,7 @@ func (a *agent) waitOut(ctx context.Context, tracker *health.Tracker) {
 	_ = a.library.Shutdown() // It may be called more than once.
 	a.outage.suspend()
 	for _, uuid := range tracker.State().GPUs {
-		a.manager.SetHealth(uuid, false)
+		a.setHealth(uuid, false)
 	}
 	c := health.Condition{
 		Type: nodecontract.HardwareCondition, Status: "Unknown", Reason: nodecontract.ReasonPaused,

@@ -54,7 +54,9 @@ type report struct {
 	// refusalReason is the reason of the condition for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
 	refusalReason, daemonsDown string
 	inForce                    bool
-	exceeded                   []usage.PodMemory
+	// unpublished is why the ResourceSlice of the DRA driver is not as it should be.
+	unpublished string
+	exceeded    []usage.PodMemory
 }
 
 func newReport(a *agent) *report {
@@ -70,7 +72,7 @@ func newReport(a *agent) *report {
 		config.Pods = metrics.LogFolders{Root: a.options.podLogs}
 	}
 	if a.options.podResourcesSocket != none {
-		config.Held = held(plugin.PodResources{Socket: a.options.podResourcesSocket})
+		config.Held = held(plugin.PodResources{Socket: a.options.podResourcesSocket, Claimed: a.claimed})
 	}
 	r.exporter = metrics.New(config)
 	return r
@@ -116,7 +118,7 @@ func splitPod(key string) (namespace, name string) {
 
 func (r *report) replicas() map[string]metrics.Replicas {
 	out := map[string]metrics.Replicas{}
-	for uuid, share := range r.agent.manager.Shares() {
+	for uuid, share := range r.agent.shares() {
 		out[uuid] = metrics.Replicas{Total: share.Total, Allocated: share.Allocated}
 	}
 	return out
@@ -127,18 +129,8 @@ func (r *report) observe(e gpu.Event) { r.exporter.Observe(e) }
 func (r *report) hooks(ctx context.Context) plugin.Hooks {
 	return plugin.Hooks{
 		Registered: func(resource string, took time.Duration) { r.with(func() { r.registered[resource] = took }) },
-		StoodBack: func(resource, why string) {
-			r.with(func() {
-				r.aside[resource] = why
-				delete(r.registered, resource)
-			})
-			if why != "" {
-				r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonStandingBack, Message: resource + " is not served: " + why})
-			} else {
-				r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
-			}
-			r.sharingCondition()
-		},
+		StoodBack:  func(resource, why string) { r.stoodBack(ctx, resource, why) },
+		Others:     func(why string) { r.agent.othersServe(ctx, why) },
 		Listed: func(resource string, healthy, unhealthy int) {
 			r.with(func() { r.listed[resource] = [2]int{healthy, unhealthy} })
 		},
@@ -155,6 +147,20 @@ func (r *report) hooks(ctx context.Context) plugin.Hooks {
 			})
 		},
 	}
+}
+
+// stoodBack records that someone else serves a resource, or that this has ended if why is "".
+func (r *report) stoodBack(ctx context.Context, resource, why string) {
+	r.with(func() {
+		r.aside[resource] = why
+		delete(r.registered, resource)
+	})
+	if why != "" {
+		r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonStandingBack, Message: resource + " is not served: " + why})
+	} else {
+		r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
+	}
+	r.sharingCondition()
 }
 
 func (r *report) with(f func()) {
@@ -336,6 +342,8 @@ func (r *report) sharingCondition() {
 			c.Reason, c.Message = nodecontract.ReasonStandingBack, strings.Join(aside, "; ")
 		case r.inForce && r.daemonsDown != "":
 			c.Reason, c.Message = nodecontract.ReasonMPSDaemonDown, r.daemonsDown
+		case r.inForce && r.unpublished != "":
+			c.Reason, c.Message = nodecontract.ReasonSliceNotPublished, r.unpublished
 		case r.inForce:
 			c.Status, c.Reason, c.Message = "True", nodecontract.ReasonApplied, "The GPUs are shared as configured"
 		default:

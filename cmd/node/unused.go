@@ -107,7 +107,7 @@ func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 	var said, written error
 	if asked == nil {
 		holds = gpusOf(holders, devices)
-		said = a.sayHolders(ctx, holdersOf(now, devices, a.manager.Shares(), holders))
+		said = a.sayHolders(ctx, holdersOf(now, devices, a.shares(), holders))
 		a.watchMemory(ctx, now, devices, holders, usages)
 	}
 	tracker.Look(now, holds, seen)

@@ -42,6 +42,10 @@ const (
 	ReasonStandingBack = "StandingBack"
 	// ReasonMPSDaemonDown means that the MPS daemon of a GPU does not answer, or has not answered yet.
 	ReasonMPSDaemonDown = "MPSDaemonDown"
+	// ReasonSliceNotPublished means that the ResourceSlice of the DRA driver is not as it should be.
+	ReasonSliceNotPublished = "ResourceSliceNotPublished"
+	// ReasonClaimsUnreadable is that of an event: the DRA driver could not read which ResourceClaims were prepared, and made the record anew.
+	ReasonClaimsUnreadable = "ResourceClaimsUnreadable"
 	// ReasonMemoryExceeded is that of an event: a pod uses more device memory than its slots have.
 	ReasonMemoryExceeded = "GPUMemoryExceeded"
 	// ReasonComputeModeWrong means that a GPU admits one process only, as with MPS, and is to be shared without MPS.

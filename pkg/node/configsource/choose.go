@@ -44,7 +44,7 @@ type Inputs struct {
 	// Default is the named configuration for nodes without the label.
 	Default string
 	// Label is the Node's label. Resource and Replicas are its annotations.
-	Label, Resource, Replicas, MPS, MIG, Slots string
+	Label, Resource, Replicas, MPS, MIG, Slots, Backend string
 	// MIGConfig is the Node's label nodecontract.MIGConfigLabel.
 	MIGConfig string
 	// Strict rejects unknown keys.
@@ -197,7 +197,7 @@ func promiseOf(in Inputs) (sharing.Promise, error) {
 		return sharing.Promise{}, fmt.Errorf("the Node's annotations: %w", err)
 	}
 	if !slots.IsZero() {
-		return sharing.Promise{Slots: slots}, nil
+		return sharing.Promise{Slots: slots, Backend: in.Backend}, nil
 	}
 	replicas, err := strconv.Atoi(in.Replicas)
 	if err != nil {
@@ -218,7 +218,7 @@ func promiseOf(in Inputs) (sharing.Promise, error) {
 	if replicas == 1 {
 		mps = nodecontract.MPS{} // A GPU with an override of one replica is not shared.
 	}
-	return sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps, MIG: mig}, nil
+	return sharing.Promise{Resource: in.Resource, Replicas: replicas, MPS: mps, MIG: mig, Backend: in.Backend}, nil
 }
 
 func (a *Answer) say(format string, args ...any) {

@@ -151,7 +151,7 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 		Path: s.File, Dir: s.Dir, Default: s.Default, Strict: s.Strict,
 		Label: meta.Labels[nodecontract.ConfigLabel], Resource: meta.Annotations[nodecontract.ResourceAnnotation], Replicas: meta.Annotations[nodecontract.ReplicasPerGPUAnnotation],
 		MPS: meta.Annotations[nodecontract.MPSAnnotation], MIG: meta.Annotations[nodecontract.MIGAnnotation], MIGConfig: meta.Labels[nodecontract.MIGConfigLabel],
-		Slots: meta.Annotations[nodecontract.SlotsAnnotation],
+		Slots: meta.Annotations[nodecontract.SlotsAnnotation], Backend: meta.Annotations[nodecontract.BackendAnnotation],
 	}
 	if s.File != "" {
 		in.File = read(s.File)
@@ -195,7 +195,8 @@ func read(path string) Document {
 // same compares inputs by content. Errors are compared by text.
 func same(a, b Inputs) bool {
 	documents := func(a, b Document) bool { return a.Data == b.Data && words(a.Err) == words(b.Err) }
-	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && a.MPS == b.MPS && a.MIG == b.MIG && a.MIGConfig == b.MIGConfig && a.Slots == b.Slots && documents(a.File, b.File) &&
+	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && a.MPS == b.MPS && a.MIG == b.MIG && a.MIGConfig == b.MIGConfig && a.Slots == b.Slots && a.Backend == b.Backend &&
+		documents(a.File, b.File) &&
 		words(a.DirErr) == words(b.DirErr) && maps.EqualFunc(a.Named, b.Named, documents)
 }
 

@@ -38,6 +38,8 @@ type Device struct {
 	ComputeMajor, ComputeMinor int
 	// NUMANode is the NUMA node of the GPU, and -1 if it is not known.
 	NUMANode int
+	// PCIeRoot is the PCIe root complex of the GPU as the kernel names it, for instance "pci0000:00", and "" if it is not known.
+	PCIeRoot string
 	// Minor is the number of the device file: /dev/nvidia<Minor>.
 	Minor int
 	// MIG reports whether the GPU is divided into instances: its MIG mode.

@@ -304,8 +304,22 @@ func (l *Library) read(i int) (known, error) {
 	if pci, code := handle.GetPciInfo(); code == nvml.SUCCESS {
 		k.address = address(pci.Domain, pci.Bus, pci.Device)
 	}
-	k.device.NUMANode = l.numaNode(k.address)
+	k.device.NUMANode, k.device.PCIeRoot = l.numaNode(k.address), l.pcieRoot(k.address)
 	return k, nil
+}
+
+// pcieRoot returns the root complex that the kernel reports, and "" if it is not known.
+func (l *Library) pcieRoot(address string) string {
+	path, err := filepath.EvalSymlinks(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address))
+	if err != nil {
+		return ""
+	}
+	for part := range strings.SplitSeq(path, string(filepath.Separator)) {
+		if domain, bus, ok := strings.Cut(strings.TrimPrefix(part, "pci"), ":"); ok && strings.HasPrefix(part, "pci") && len(domain) >= 4 && len(bus) == 2 {
+			return part
+		}
+	}
+	return ""
 }
 
 // numaNode returns the NUMA node that the kernel reports, and -1 if it is not known. NVML's own function is about the memory of coherent machines and not

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
@@ -28,6 +30,23 @@ const (
 
 // controlDevices are the device files that all GPUs share. Some machines do not have all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
+
+// Answer returns what a container needs for GPUs, each of which is listed once. missing returns an error if the container runtime does not know all of the CDI devices.
+func Answer(s sharing.Settings, gpus []gpu.Device, missing func(cdiDevices []string) error) (*pluginapi.ContainerAllocateResponse, error) {
+	devices := make([]device, 0, len(gpus))
+	for _, g := range gpus {
+		devices = append(devices, device{Device: g})
+	}
+	slices.SortFunc(devices, device.compare)
+	channels, err := channels(s, exists)
+	if err != nil {
+		return nil, err
+	}
+	if err := resolvable(s, channels, devices, missing); err != nil {
+		return nil, err
+	}
+	return answer(s, channels, devices, exists), nil
+}
 
 // answer returns what a container needs for its GPUs and MIG instances, each of which is listed once. channels are the IMEX channels of the machine.
 func answer(s sharing.Settings, channels []int, gpus []device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // PodResources reads the kubelet's pod resources API, which lists the devices that pods hold.
@@ -15,6 +17,8 @@ type PodResources struct {
 	Socket string
 	// Network defaults to Unix.
 	Network Network
+	// Claimed returns the IDs of the devices that a share of a ResourceClaim holds. It may be nil.
+	Claimed func(namespace, claim, device, shareID string) []string
 }
 
 // maxPodResources is the kubelet's own limit for the size of an answer, in bytes.
@@ -86,10 +90,18 @@ func (p PodResources) Holders(ctx context.Context) ([]Holder, error) {
 	}
 	var out []Holder
 	for _, pod := range pods {
+		seen := map[string]bool{}
 		for _, container := range pod.GetContainers() {
 			h := Holder{Pod: pod.GetNamespace() + "/" + pod.GetName(), Container: container.GetName()}
 			for _, devices := range container.GetDevices() {
 				h.Devices = append(h.Devices, devices.GetDeviceIds()...)
+			}
+			for _, id := range p.claimed(container.GetDynamicResources()) {
+				// The kubelet lists all of a claim for each container that has a part of it. What a pod holds counts once.
+				if !seen[id] {
+					seen[id] = true
+					h.Devices = append(h.Devices, id)
+				}
 			}
 			if len(h.Devices) > 0 {
 				out = append(out, h)
@@ -97,6 +109,22 @@ func (p PodResources) Holders(ctx context.Context) ([]Holder, error) {
 		}
 	}
 	return out, nil
+}
+
+// claimed returns the IDs of the devices of ResourceClaims.
+func (p PodResources) claimed(claims []*podresources.DynamicResource) []string {
+	var ids []string
+	if p.Claimed == nil {
+		return nil
+	}
+	for _, c := range claims {
+		for _, r := range c.GetClaimResources() {
+			if r.GetDriverName() == nodecontract.DRADriver {
+				ids = append(ids, p.Claimed(c.GetClaimNamespace(), c.GetClaimName(), r.GetDeviceName(), r.GetShareId())...)
+			}
+		}
+	}
+	return ids
 }
 
 func (p PodResources) list(ctx context.Context) ([]*podresources.PodResources, error) {

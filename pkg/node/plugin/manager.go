@@ -67,6 +67,8 @@ type Hooks struct {
 	Applied func(took time.Duration, err error)
 	// StoodBack is called when someone else serves the resource, or its GPUs under another name. why is "" when that has ended.
 	StoodBack func(resource, why string)
+	// Others is called when someone else begins to serve the GPUs of the machine, with who that is, or with "" when that has ended.
+	Others func(why string)
 	// Listed is called with the numbers of devices that the kubelet is told.
 	Listed func(resource string, healthy, unhealthy int)
 }
@@ -204,6 +206,9 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	}
 	for _, t := range targets {
 		gpus = append(gpus, known[t.uuid])
+	}
+	if c.Sharing.Backend == nodecontract.BackendDRA {
+		targets = nil // The DRA driver serves the GPUs. Who else does is of interest to it.
 	}
 	channels, err := channels(settings, m.config.Exists)
 	if err != nil {

@@ -82,6 +82,9 @@ func (m *Manager) settle(ctx context.Context) {
 	})
 	if changed {
 		logr.FromContextOrDiscard(ctx).Info("Others who give these GPUs away", "why", cmp.Or(why, "there are none any more"))
+		if h := m.config.Hooks.Others; h != nil {
+			h(why)
+		}
 		m.lay(ctx)
 		m.poke()
 	}

@@ -170,10 +170,15 @@ type Promise struct {
 	MIG nodecontract.MIG
 	// Slots are the slots of memory of the GPUs. If they are not zero, Resource and Replicas do not apply.
 	Slots nodecontract.Slots
+	// Backend is nodecontract.BackendDRA, or "" for the device plugin.
+	Backend string
 }
 
 // Equal reports whether two promises are equal.
 func (p Promise) Equal(other Promise) bool {
+	if p.Backend != other.Backend {
+		return false
+	}
 	if !p.Slots.IsZero() || !other.Slots.IsZero() {
 		return p.Slots.Equal(other.Slots)
 	}
@@ -192,12 +197,19 @@ func (p Promise) String() string {
 	if p.MIG != (nodecontract.MIG{}) {
 		text += fmt.Sprintf(" on %d MIG instances %s", p.MIG.Count, p.MIG.Profile)
 	}
+	if p.Backend != "" {
+		text += " by " + p.Backend
+	}
 	return text
 }
 
 // FromPromise returns the configuration that keeps a promise.
 func FromPromise(p Promise) (Config, error) {
 	c := Config{Version: Version}
+	if err := p.checkBackend(); err != nil {
+		return Config{}, err
+	}
+	c.Sharing.Backend = p.Backend
 	if !p.Slots.IsZero() {
 		c.Sharing.Slots = p.Slots
 		return c, nil
@@ -241,12 +253,25 @@ func FromPromise(p Promise) (Config, error) {
 	return c, nil
 }
 
+// checkBackend returns an error if the backend cannot keep the promise.
+func (p Promise) checkBackend() error {
+	switch {
+	case p.Backend == "":
+		return nil
+	case p.Backend != nodecontract.BackendDRA:
+		return fmt.Errorf("the backend %.64q was promised in %s, and this agent knows %s; without the annotation it is a device plugin", p.Backend, nodecontract.BackendAnnotation, nodecontract.BackendDRA)
+	case p.MPS != nodecontract.MPS{} || p.MIG != nodecontract.MIG{} || !p.Slots.IsZero() || p.Replicas < 2:
+		return fmt.Errorf("%s by %s was promised, and the DRA driver shares GPUs by time-slicing only", p, p.Backend)
+	}
+	return nil
+}
+
 // Promise returns the resource and replicas of all GPUs. ok is false if the configuration treats GPUs differently.
 func (c Config) Promise() (p Promise, ok bool) {
 	if !c.Sharing.Slots.IsZero() {
 		return Promise{Slots: c.Sharing.Slots}, true
 	}
-	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1, MIG: c.Sharing.MIG}
+	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1, MIG: c.Sharing.MIG, Backend: c.Sharing.Backend}
 	each := 1
 	if p.MIG != (nodecontract.MIG{}) {
 		each = int(p.MIG.Count)

@@ -1,0 +1,125 @@
+package dra
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Claim is a ResourceClaim that is prepared on this node.
+type Claim struct {
+	UID       string     `json:"uid"`
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	Devices   []Prepared `json:"devices"`
+}
+
+// Prepared is a share of a GPU that a claim holds.
+type Prepared struct {
+	// Request is the name of the request in the claim, Device that of the GPU in the ResourceSlice, and ShareID that of the share, which may be "".
+	Request string `json:"request"`
+	Device  string `json:"device"`
+	ShareID string `json:"shareID,omitempty"`
+	// UUID is the UUID of the GPU.
+	UUID string `json:"uuid"`
+	// Replicas are the numbers of the replicas of the GPU that the claim holds.
+	Replicas []int `json:"replicas"`
+}
+
+// checkpoint is the file with the claims that are prepared.
+type checkpoint struct {
+	Version int     `json:"version"`
+	Claims  []Claim `json:"claims"`
+}
+
+const (
+	checkpointFile    = "dra-claims.json"
+	checkpointVersion = 1
+	maxCheckpoint     = 16 << 20
+)
+
+// ErrUnreadable means that the checkpoint cannot be read.
+var ErrUnreadable = errors.New("the record of prepared ResourceClaims cannot be read")
+
+// validUID is what the UID of a claim looks like. It is in file names.
+var validUID = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,127}$`)
+
+// readCheckpoint returns the claims of the checkpoint in a directory, and none if there is no file.
+func readCheckpoint(dir string) (map[string]Claim, error) {
+	path := filepath.Join(dir, checkpointFile)
+	claims := map[string]Claim{}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return claims, nil
+	}
+	var data []byte
+	if err == nil && info.Size() > maxCheckpoint {
+		err = fmt.Errorf("it is larger than %d MiB", maxCheckpoint>>20)
+	}
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	var c checkpoint
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err == nil && c.Version != checkpointVersion {
+		err = fmt.Errorf("its version is %d, and this agent knows %d", c.Version, checkpointVersion)
+	}
+	for _, claim := range c.Claims {
+		if err == nil && !validUID.MatchString(claim.UID) {
+			err = fmt.Errorf("a claim has the UID %.64q", claim.UID)
+		}
+		claims[claim.UID] = claim
+	}
+	if err != nil {
+		return map[string]Claim{}, fmt.Errorf("%s: %w: %w", path, ErrUnreadable, err)
+	}
+	return claims, nil
+}
+
+// writeCheckpoint atomically replaces the checkpoint.
+func writeCheckpoint(dir string, claims map[string]Claim) error {
+	c := checkpoint{Version: checkpointVersion, Claims: []Claim{}}
+	for _, claim := range claims {
+		c.Claims = append(c.Claims, claim)
+	}
+	slices.SortFunc(c.Claims, func(a, b Claim) int { return strings.Compare(a.UID, b.UID) })
+	data, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return writeFile(dir, checkpointFile, data)
+}
+
+// writeFile atomically replaces a file, which survives a crash of the machine.
+func writeFile(dir, name string, data []byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // The container runtime reads CDI specs.
+		return err
+	}
+	// The name has no extension of a CDI spec, so that no runtime reads half of one.
+	next, err := os.CreateTemp(dir, ".karve-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(next.Name()) }() // It no longer exists after a success.
+	_, err = next.Write(data)
+	if err = errors.Join(err, next.Chmod(0o644), next.Sync(), next.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(next.Name(), filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }()
+	return folder.Sync()
+}

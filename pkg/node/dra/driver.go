@@ -1,0 +1,551 @@
+// Package dra is the agent as a driver of Dynamic Resource Allocation: it publishes the GPUs of the node in a ResourceSlice, and prepares ResourceClaims for the
+// kubelet. The scheduler makes the claims of pods that request an extended resource, and decides which GPU each pod gets.
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/sharing"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// Config configures a Driver. All fields but the hooks are required.
+type Config struct {
+	API *nodeapi.Client
+	// Registry is the folder in which the kubelet looks for the sockets of plugins, and State that of the checkpoint.
+	Registry, State string
+	// Specs is the folder for CDI specs. The container runtime has to read it.
+	Specs string
+	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
+	CDIMissing func(devices []string) error
+	// Published is called when the slice is as wanted, with what is wrong with it, or with why it is not.
+	Published func(devices int, err error)
+	// Prepared is called when a claim was prepared, or with the error.
+	Prepared func(took time.Duration, err error)
+	// Registered is called when the kubelet has accepted the driver, or with why it has not.
+	Registered func(err error)
+}
+
+// Driver is a DRA driver for the GPUs of a node.
+type Driver struct {
+	config Config
+	// wake makes publish look again.
+	wake chan struct{}
+	// preparing is held while a claim is prepared or unprepared. mu is never held during a call to the API server.
+	preparing sync.Mutex
+
+	mu         sync.Mutex
+	active     bool
+	registered bool
+	// retired reports whether the driver is to publish nothing. Until it knows whether it is, the slice of an earlier agent stays.
+	retired bool
+	// away is why the driver hands out nothing, and "" if it does.
+	away      string
+	settings  sharing.Settings
+	driver    gpu.Driver
+	devices   map[string]Device // by UUID
+	unhealthy map[string]bool
+	cordoned  map[string]bool
+	claims    map[string]Claim // by UID
+}
+
+// New returns a driver with the claims that an earlier one has prepared. With an error for which [errors.Is] says ErrUnreadable, it has those of which there is a CDI
+// spec, and can be used.
+func New(config Config) (*Driver, error) {
+	d := &Driver{config: config, wake: make(chan struct{}, 1), devices: map[string]Device{}, unhealthy: map[string]bool{}, cordoned: map[string]bool{}}
+	var err error
+	if d.claims, err = readCheckpoint(config.State); err == nil {
+		return d, nil
+	}
+	var broken error
+	d.claims, broken = claimsOfSpecs(config.Specs)
+	err = fmt.Errorf("%w; %d claims are known from CDI specs", err, len(d.claims))
+	if broken != nil {
+		err = fmt.Errorf("%w, and not all can be read: %w", err, broken)
+	}
+	if writeErr := writeCheckpoint(config.State, d.claims); writeErr != nil {
+		return d, fmt.Errorf("%w; it cannot be written either: %w", err, writeErr)
+	}
+	return d, err
+}
+
+// asCDI returns the settings with what CDI specs can do. Annotations of containers are not among that, and name the same devices as the runtime's API.
+func asCDI(s sharing.Settings) sharing.Settings {
+	s.DeviceLists = slices.Clone(s.DeviceLists)
+	for i, list := range s.DeviceLists {
+		if list == sharing.ListCDIAnnotations {
+			s.DeviceLists[i] = sharing.ListCDICRI
+		}
+	}
+	return s
+}
+
+// Active reports whether the driver serves the GPUs.
+func (d *Driver) Active() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.active
+}
+
+// Claims returns the claims that are prepared, as namespace/name, sorted.
+func (d *Driver) Claims() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var names []string
+	for _, c := range d.claims {
+		names = append(names, c.Namespace+"/"+c.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Apply makes the driver serve GPUs with a configuration.
+func (d *Driver) Apply(c sharing.Config, driver gpu.Driver, devices []gpu.Device) error {
+	settings, err := c.Settings()
+	if err != nil {
+		return err
+	}
+	settings = asCDI(settings)
+	resources, err := c.Resources(devices)
+	if err != nil {
+		return err
+	}
+	known := map[string]Device{}
+	for _, r := range resources {
+		for _, g := range r.GPUs {
+			if g.Instance != nil || g.MIG {
+				return fmt.Errorf("GPU %d (%s) is divided into MIG instances, which the DRA driver does not serve; take them away", g.Index, g.Product)
+			}
+			if _, twice := known[g.UUID]; twice {
+				return fmt.Errorf("there are two GPUs with the UUID %q", g.UUID)
+			}
+			known[g.UUID] = Device{Device: g.Device, Replicas: g.Replicas}
+		}
+	}
+	for _, g := range known { // The runtime has to know each of them.
+		if _, err := plugin.Answer(settings, []gpu.Device{g.Device}, d.config.CDIMissing); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.active, d.retired, d.settings, d.driver, d.devices = true, false, settings, driver, known
+	d.poke()
+	return nil
+}
+
+// Retire makes the driver publish nothing. Claims that pods hold stay prepared.
+func (d *Driver) Retire() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.active || !d.retired {
+		d.active, d.retired = false, true
+		d.poke()
+	}
+}
+
+// SetHealth sets the health of a GPU.
+func (d *Driver) SetHealth(uuid string, healthy bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unhealthy[uuid] == healthy {
+		d.unhealthy[uuid] = !healthy
+		d.poke()
+	}
+}
+
+// SetCordoned sets the GPUs that take no new pods.
+func (d *Driver) SetCordoned(cordoned map[string]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !maps.Equal(d.cordoned, cordoned) {
+		d.cordoned = maps.Clone(cordoned)
+		d.poke()
+	}
+}
+
+// StandBack sets who else serves the GPUs. While it is not "", the driver publishes nothing. Claims that pods hold stay prepared.
+func (d *Driver) StandBack(why string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.away != why {
+		d.away = why
+		d.poke()
+	}
+}
+
+// Shares returns the shares of the GPUs by UUID.
+func (d *Driver) Shares() map[string]plugin.Share {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make(map[string]plugin.Share, len(d.devices))
+	for uuid, g := range d.devices {
+		out[uuid] = plugin.Share{Total: g.Replicas, Unhealthy: d.unhealthy[uuid], Cordoned: d.cordoned[uuid]}
+	}
+	for _, c := range d.claims {
+		for _, p := range c.Devices {
+			if share, ok := out[p.UUID]; ok {
+				share.Allocated += len(p.Replicas)
+				out[p.UUID] = share
+			}
+		}
+	}
+	return out
+}
+
+// IDs returns the replicas that a share of a claim holds, as the device plugin would name them. It is empty if the claim is not prepared.
+func (d *Driver) IDs(namespace, name, device, shareID string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var ids []string
+	for _, c := range d.claims {
+		if c.Namespace != namespace || c.Name != name {
+			continue
+		}
+		for _, p := range c.Devices {
+			if p.Device != device || p.ShareID != shareID {
+				continue
+			}
+			for _, n := range p.Replicas {
+				ids = append(ids, alloc.ID(p.UUID, n))
+			}
+		}
+	}
+	return ids
+}
+
+// poke makes Run look at the slice.
+func (d *Driver) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// prepare prepares a claim and returns it with the CDI devices of each request. It does nothing if the claim is prepared.
+func (d *Driver) prepare(ctx context.Context, uid, namespace, name string) (Claim, map[string][]string, error) {
+	d.preparing.Lock()
+	defer d.preparing.Unlock()
+	if !validUID.MatchString(uid) {
+		return Claim{}, nil, fmt.Errorf("ResourceClaim %s/%s has the UID %.64q, which cannot be in the name of a file", namespace, name, uid)
+	}
+	d.mu.Lock()
+	claim, done := d.claims[uid]
+	d.mu.Unlock()
+	if !done {
+		allocated, err := d.config.API.Claim(ctx, namespace, name)
+		if err != nil {
+			return Claim{}, nil, err
+		}
+		if claim, err = d.take(allocated, uid, namespace, name); err != nil {
+			return Claim{}, nil, err
+		}
+	}
+	devices, err := d.inject(claim)
+	if err != nil {
+		return Claim{}, nil, fmt.Errorf("ResourceClaim %s/%s: %w", namespace, name, err)
+	}
+	if done {
+		return claim, devices, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.claims[uid] = claim
+	if err := writeCheckpoint(d.config.State, d.claims); err != nil {
+		delete(d.claims, uid)
+		return Claim{}, nil, fmt.Errorf("recording ResourceClaim %s/%s: %w", namespace, name, err)
+	}
+	return claim, devices, nil
+}
+
+// extendedResourceClaim is the annotation of claims that the scheduler makes for pods that request an extended resource.
+const extendedResourceClaim = "resource.kubernetes.io/extended-resource-claim"
+
+// take returns the record of a claim that is about to be prepared.
+func (d *Driver) take(c nodeapi.ResourceClaim, uid, namespace, name string) (Claim, error) {
+	if c.Metadata.UID != uid {
+		return Claim{}, fmt.Errorf("ResourceClaim %s/%s has the UID %s, and %s is to be prepared: it was deleted and created again", namespace, name, c.Metadata.UID, uid)
+	}
+	if c.Status.Allocation == nil {
+		return Claim{}, fmt.Errorf("ResourceClaim %s/%s is not allocated", namespace, name)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	claim := Claim{UID: uid, Namespace: namespace, Name: name}
+	taken := d.taken()
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver != nodecontract.DRADriver {
+			continue
+		}
+		g, err := d.allocated(r)
+		if err != nil {
+			return Claim{}, fmt.Errorf("ResourceClaim %s/%s: %w", namespace, name, err)
+		}
+		p := Prepared{Request: r.Request, Device: r.Device, ShareID: r.ShareID, UUID: g.UUID}
+		for n := 0; len(p.Replicas) < replicasOf(r); n++ {
+			if !taken[g.UUID][n] {
+				p.Replicas = append(p.Replicas, n)
+			}
+		}
+		if taken[g.UUID] == nil {
+			taken[g.UUID] = map[int]bool{}
+		}
+		for _, n := range p.Replicas {
+			taken[g.UUID][n] = true
+		}
+		claim.Devices = append(claim.Devices, p)
+	}
+	if len(claim.Devices) == 0 {
+		return Claim{}, fmt.Errorf("ResourceClaim %s/%s has no device of driver %s", namespace, name, nodecontract.DRADriver)
+	}
+	// The scheduler's claims have a request for each container. A container can have all requests of other claims, and of two values of a variable one is lost.
+	if requests := requestsOf(claim); len(requests) > 1 && d.settings.Has(sharing.ListEnvVar) && c.Metadata.Annotations[extendedResourceClaim] != "true" {
+		return Claim{}, fmt.Errorf("ResourceClaim %s/%s has the requests %s, and with flags.plugin.deviceListStrategy %s a container sees the GPUs of one: use one request with a count, a claim "+
+			"for each container, or %s or %s", namespace, name, strings.Join(requests, " and "), sharing.ListEnvVar, sharing.ListVolumeMounts, sharing.ListCDICRI)
+	}
+	return claim, nil
+}
+
+// allocated returns the GPU of an allocation. d.mu is held.
+func (d *Driver) allocated(r nodeapi.AllocatedDevice) (Device, error) {
+	if r.Pool != d.config.API.Name {
+		return Device{}, fmt.Errorf("device %s is in the pool %s, and this is node %s", r.Device, r.Pool, d.config.API.Name)
+	}
+	for uuid, g := range d.devices {
+		if nameOf(uuid) != r.Device {
+			continue
+		}
+		if d.unhealthy[uuid] {
+			return Device{}, fmt.Errorf("GPU %d (%s) is out of service: see the condition %s of the Node", g.Index, uuid, nodecontract.HardwareCondition)
+		}
+		return g, nil
+	}
+	return Device{}, fmt.Errorf("node %s has no GPU %s now", d.config.API.Name, r.Device)
+}
+
+// taken returns the replicas that claims hold, by the UUID of the GPU. d.mu is held.
+func (d *Driver) taken() map[string]map[int]bool {
+	taken := map[string]map[int]bool{}
+	for _, c := range d.claims {
+		for _, p := range c.Devices {
+			if taken[p.UUID] == nil {
+				taken[p.UUID] = map[int]bool{}
+			}
+			for _, n := range p.Replicas {
+				taken[p.UUID][n] = true
+			}
+		}
+	}
+	return taken
+}
+
+// replicasOf returns how many replicas an allocation consumes.
+func replicasOf(r nodeapi.AllocatedDevice) int {
+	text, scale := r.ConsumedCapacity[nodecontract.DRAReplicas], 1
+	if thousands, ok := strings.CutSuffix(text, "k"); ok {
+		text, scale = thousands, 1000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > sharing.MaxReplicas/scale {
+		return 1
+	}
+	return n * scale
+}
+
+// inject writes the CDI spec of a claim and returns the CDI devices of its requests. The container runtime merges the edits of all devices of a container.
+func (d *Driver) inject(c Claim) (map[string][]string, error) {
+	d.mu.Lock()
+	settings, known := d.settings, maps.Clone(d.devices)
+	d.mu.Unlock()
+	requests := requestsOf(c)
+	of, devices := map[string]edits{}, map[string][]string{}
+	for i, request := range requests {
+		var gpus []gpu.Device
+		for _, p := range c.Devices {
+			g, there := known[p.UUID]
+			if !there {
+				return nil, fmt.Errorf("the node has no GPU %s now", p.UUID)
+			}
+			if p.Request == request && !slices.ContainsFunc(gpus, func(g gpu.Device) bool { return g.UUID == p.UUID }) {
+				gpus = append(gpus, g.Device)
+			}
+		}
+		answer, err := plugin.Answer(settings, gpus, d.config.CDIMissing)
+		if err != nil {
+			return nil, err
+		}
+		of[request], devices[request] = editsOf(answer), []string{cdiKind + "=" + cdiName(c.UID, i)}
+		for _, named := range answer.GetCdiDevices() {
+			devices[request] = append(devices[request], named.GetName())
+		}
+	}
+	return devices, writeSpec(d.config.Specs, c, func(request string) edits { return of[request] })
+}
+
+// Run serves until ctx ends.
+func (d *Driver) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group.Go(func() { d.forget(ctx) })
+	group.Go(func() { d.publishAll(ctx) })
+	group.Go(func() {
+		d.config.API.WatchSlices(ctx, nodecontract.DRADriver, func([]string) { d.poke() })
+	})
+	return d.serve(ctx)
+}
+
+// forget drops claims that no longer exist. The kubelet ends a claim before it is deleted, unless it has lost its own record.
+func (d *Driver) forget(ctx context.Context) {
+	d.mu.Lock()
+	claims := slices.Collect(maps.Values(d.claims))
+	d.mu.Unlock()
+	for _, c := range claims {
+		now, err := d.config.API.Claim(ctx, c.Namespace, c.Name)
+		if gone := nodeapi.IsNotFound(err) || err == nil && now.Metadata.UID != c.UID; !gone {
+			continue
+		}
+		if err := d.unprepare(c.UID); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "The record of a ResourceClaim that is gone stays", "claim", c.Namespace+"/"+c.Name)
+		}
+	}
+}
+
+const (
+	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
+	// reportAfter is how often in a row publishing fails before it is reported. Someone else may have written the slice in between.
+	reportAfter = 3
+	// lookAgain is how often the slice is compared with what is wanted although nothing is known to have changed it.
+	lookAgain = time.Minute
+)
+
+// publishAll keeps the slice as it is wanted until ctx ends.
+func (d *Driver) publishAll(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	backoff, said, failures := firstBackoff, "", 0
+	var p publication
+	for ctx.Err() == nil {
+		devices, err := d.publish(ctx, &p)
+		again := lookAgain
+		if err != nil {
+			again, failures = backoff, failures+1
+			backoff = min(2*backoff, lastBackoff)
+		} else {
+			backoff, failures = firstBackoff, 0
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		now := ""
+		if err != nil {
+			now = err.Error()
+		}
+		if now != "" && now != said {
+			log.Info("The ResourceSlice is not as it should be; trying again", "error", now)
+		}
+		said = now
+		if d.config.Published != nil && (err == nil || failures >= reportAfter) {
+			d.config.Published(devices, err)
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-d.wake:
+			if err != nil { // A change that fails at once is not tried at once.
+				pause(ctx, firstBackoff)
+			}
+		}
+		timer.Stop()
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// publication is what is known of the API server.
+type publication struct {
+	// dropsTaints reports whether the API server drops taints of devices, so that devices with taints are left out.
+	dropsTaints bool
+}
+
+// Errors of an API server that drops fields of slices.
+var errNoSharing = errors.New("the API server drops allowMultipleAllocations from ResourceSlices: turn on its feature gate DRAConsumableCapacity, which is on from Kubernetes 1.36, or use backend DevicePlugin")
+
+// publish makes the slice as it is wanted, and returns the number of its devices that take pods. The driver publishes nothing before the kubelet has accepted it.
+func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
+	d.mu.Lock()
+	wanted, known := d.active && d.registered && d.away == "", d.retired || d.away != ""
+	driver, devices := d.driver, make([]Device, 0, len(d.devices))
+	for uuid, g := range d.devices {
+		g.Unhealthy, g.Cordoned = d.unhealthy[uuid], d.cordoned[uuid]
+		devices = append(devices, g)
+	}
+	d.mu.Unlock()
+	if !wanted && !known {
+		return 0, nil
+	}
+	have, err := d.config.API.Slices(ctx, nodecontract.DRADriver)
+	if err != nil {
+		return 0, err
+	}
+	var want *nodeapi.ResourceSlice
+	if wanted {
+		node, err := d.config.API.Get(ctx)
+		if err != nil {
+			return 0, err
+		}
+		s, err := sliceOf(nodeapi.Metadata{Name: d.config.API.Name, UID: node.Metadata.UID}, driver, devices)
+		if err != nil {
+			return 0, err
+		}
+		if p.dropsTaints {
+			s = withoutTainted(s)
+		}
+		want = &s
+	}
+	c := changeTo(want, have)
+	if c.write != nil {
+		now, err := d.config.API.WriteSlice(ctx, *c.write)
+		switch {
+		case err != nil:
+			return 0, err
+		case !shared(now): // A GPU would be for one pod alone.
+			return 0, errors.Join(errNoSharing, d.config.API.DeleteSlice(ctx, now.Metadata.Name))
+		case taints(now) < taints(*c.write):
+			p.dropsTaints = true
+			return 0, errors.New("the API server drops taints of devices (feature gate DRADeviceTaints): GPUs that take no pods are left out of the ResourceSlice")
+		}
+		logr.FromContextOrDiscard(ctx).Info("Published", "slice", now.Metadata.Name, "devices", len(now.Spec.Devices), "generation", now.Spec.Pool.Generation)
+	}
+	for _, name := range c.remove {
+		if err := d.config.API.DeleteSlice(ctx, name); err != nil {
+			return 0, err
+		}
+	}
+	if want == nil {
+		return 0, nil
+	}
+	return len(withoutTainted(*want).Spec.Devices), nil
+}

@@ -1,0 +1,227 @@
+package dra
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// Device is a GPU that the driver hands out.
+type Device struct {
+	gpu.Device
+	Replicas int
+	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
+	Unhealthy, Cordoned bool
+}
+
+// maxName is the largest length of the name of a ResourceSlice, and maxText that of an attribute.
+const maxName, maxText = 253, 64
+
+var deviceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// nameOf returns the name of a GPU in the slice. It is its UUID, so that it stays the same when others are lost.
+func nameOf(uuid string) string { return strings.ToLower(uuid) }
+
+// sliceName returns the name of the slice of a Node.
+func sliceName(node string) string {
+	name := nodecontract.DRADriver + "-" + node
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(node))
+	digest := hex.EncodeToString(sum[:8])
+	return name[:maxName-len(digest)-1] + "-" + digest
+}
+
+// sliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order of the GPUs'
+// indices.
+func sliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeapi.ResourceSlice, error) {
+	s := nodeapi.ResourceSlice{
+		Metadata: nodeapi.SliceMetadata{Name: sliceName(node.Name)},
+		Spec: nodeapi.SliceSpec{
+			Driver: nodecontract.DRADriver, NodeName: node.Name, Pool: nodeapi.SlicePool{Name: node.Name, ResourceSliceCount: 1},
+		},
+	}
+	if node.UID != "" {
+		s.Metadata.OwnerReferences = []nodeapi.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	}
+	devices = slices.SortedStableFunc(slices.Values(devices), func(a, b Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.UUID, b.UUID)) })
+	for _, d := range devices {
+		if !deviceName.MatchString(nameOf(d.UUID)) {
+			return nodeapi.ResourceSlice{}, fmt.Errorf("GPU %d has the UUID %q, which cannot be the name of a device in a ResourceSlice", d.Index, d.UUID)
+		}
+		s.Spec.Devices = append(s.Spec.Devices, sliceDevice(d, driver))
+	}
+	return s, nil
+}
+
+func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
+	out := nodeapi.SliceDevice{Name: nameOf(d.UUID), Attributes: map[string]nodeapi.SliceAttribute{}, AllowMultipleAllocations: true}
+	text := func(name, value string) {
+		if value != "" && len(value) <= maxText {
+			out.Attributes[name] = nodeapi.SliceAttribute{String: &value}
+		}
+	}
+	version := func(name string, known bool, numbers ...int) {
+		if known {
+			value := strconv.Itoa(numbers[0]) + "." + strconv.Itoa(numbers[1]) + "." + strconv.Itoa(numbers[2])
+			out.Attributes[name] = nodeapi.SliceAttribute{Version: &value}
+		}
+	}
+	text("uuid", d.UUID)
+	text("productName", d.Product)
+	out.Attributes["index"] = nodeapi.SliceAttribute{Int: new(int64(d.Index))}
+	if d.ComputeMajor > 0 {
+		text("architecture", labels.Family(d.ComputeMajor, d.ComputeMinor))
+	}
+	version("cudaComputeCapability", d.ComputeMajor > 0, d.ComputeMajor, d.ComputeMinor, 0)
+	version("cudaDriverVersion", driver.CUDAMajor > 0, driver.CUDAMajor, driver.CUDAMinor, 0)
+	numbers, ok := versionNumbers(driver.Version)
+	version("driverVersion", ok, numbers[0], numbers[1], numbers[2])
+	text("resource.kubernetes.io/pcieRoot", d.PCIeRoot)
+
+	// A validRange limits a request, and without one any amount would be consumed as it is written, such as half a replica.
+	out.Capacity = map[string]nodeapi.SliceCapacity{nodecontract.DRAReplicas: {
+		Value: quantity(int64(d.Replicas), 1000, "", "k"), RequestPolicy: &nodeapi.RequestPolicy{Default: "1", ValidRange: &nodeapi.ValidRange{Min: "1"}},
+	}}
+	if d.Replicas > 1 { // One step above the minimum has to fit into the capacity.
+		out.Capacity[nodecontract.DRAReplicas].RequestPolicy.ValidRange.Step = "1"
+	}
+	if d.MemoryMiB > 0 {
+		out.Capacity[nodecontract.DRAMemory] = nodeapi.SliceCapacity{
+			Value: quantity(d.MemoryMiB, 1024, "Mi", "Gi", "Ti"), RequestPolicy: &nodeapi.RequestPolicy{Default: "0", ValidRange: &nodeapi.ValidRange{Min: "0", Step: "1Mi"}},
+		}
+	}
+	for _, t := range []struct {
+		on  bool
+		key string
+	}{{d.Unhealthy, nodecontract.DRAUnhealthyTaint}, {d.Cordoned, nodecontract.DRACordonedTaint}} {
+		if t.on {
+			out.Taints = append(out.Taints, nodeapi.SliceTaint{Key: t.key, Effect: "NoSchedule"})
+		}
+	}
+	return out
+}
+
+// quantity returns an amount in the largest unit in which it is a whole number, as the API server writes it. Another form would differ from what was published.
+func quantity(n, scale int64, units ...string) string {
+	for len(units) > 1 && n > 0 && n%scale == 0 {
+		n, units = n/scale, units[1:]
+	}
+	return strconv.FormatInt(n, 10) + units[0]
+}
+
+// versionNumbers returns the three numbers of a driver's version, of which the last may be missing. Leading zeros, as in 580.65.06, are no part of a semantic version.
+func versionNumbers(version string) (numbers [3]int, ok bool) {
+	parts := strings.Split(version, ".")
+	if len(parts) < 2 || len(parts) > 3 {
+		return numbers, false
+	}
+	for i, part := range parts {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 {
+			return numbers, false
+		}
+		numbers[i] = n
+	}
+	return numbers, true
+}
+
+// withoutTainted returns the slice without devices that have taints.
+func withoutTainted(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
+	s.Spec.Devices = slices.DeleteFunc(slices.Clone(s.Spec.Devices), func(d nodeapi.SliceDevice) bool { return len(d.Taints) > 0 })
+	return s
+}
+
+// change is what to do about the slices of a Node.
+type change struct {
+	// write is the slice to create or update, and nil if it is as wanted.
+	write *nodeapi.ResourceSlice
+	// remove are the names of slices to delete afterwards.
+	remove []string
+}
+
+// changeTo returns how to get from the slices that there are to the one that is wanted, or to none if it is nil. The generation is higher than all that there are, so
+// that the scheduler ignores the others until they are gone.
+func changeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) change {
+	var c change
+	var same *nodeapi.ResourceSlice
+	generation := int64(0)
+	for i := range have {
+		generation = max(generation, have[i].Spec.Pool.Generation)
+		if want != nil && have[i].Metadata.Name == want.Metadata.Name {
+			same = &have[i]
+		} else {
+			c.remove = append(c.remove, have[i].Metadata.Name)
+		}
+	}
+	slices.Sort(c.remove)
+	if want == nil || same != nil && same.Spec.Pool.Generation == generation && equal(*want, *same) {
+		return c
+	}
+	next := *want
+	next.Spec.Pool.Generation = generation + 1
+	if same != nil {
+		next.Metadata.ResourceVersion = same.Metadata.ResourceVersion
+	}
+	c.write = &next
+	return c
+}
+
+// equal reports whether two slices differ at most in what the API server sets.
+func equal(a, b nodeapi.ResourceSlice) bool {
+	plain := func(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
+		s.APIVersion, s.Kind, s.Metadata.ResourceVersion, s.Spec.Pool.Generation = "", "", "", 0
+		s.Spec.Devices = slices.Clone(s.Spec.Devices)
+		for i := range s.Spec.Devices {
+			d := &s.Spec.Devices[i]
+			d.Attributes, d.Capacity = orEmpty(d.Attributes), orEmpty(d.Capacity)
+			taints := make([]nodeapi.SliceTaint, 0, len(d.Taints))
+			for _, t := range d.Taints {
+				t.TimeAdded = ""
+				taints = append(taints, t)
+			}
+			d.Taints = taints
+		}
+		if len(s.Spec.Devices) == 0 {
+			s.Spec.Devices = nil
+		}
+		return s
+	}
+	return reflect.DeepEqual(plain(a), plain(b))
+}
+
+func orEmpty[T any](m map[string]T) map[string]T {
+	if m == nil {
+		return map[string]T{}
+	}
+	return maps.Clone(m)
+}
+
+// taints returns the number of taints of all devices of a slice.
+func taints(s nodeapi.ResourceSlice) int {
+	n := 0
+	for _, d := range s.Spec.Devices {
+		n += len(d.Taints)
+	}
+	return n
+}
+
+// shared reports whether pods can share the devices of a slice.
+func shared(s nodeapi.ResourceSlice) bool {
+	return !slices.ContainsFunc(s.Spec.Devices, func(d nodeapi.SliceDevice) bool {
+		return !d.AllowMultipleAllocations || d.Capacity[nodecontract.DRAReplicas].RequestPolicy == nil
+	})
+}
