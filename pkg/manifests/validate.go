@@ -56,6 +56,7 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	f.add(s.MIG != nil && s.Strategy != v1alpha1.StrategyMIG, "mig is for strategy MIG: remove it, or use strategy MIG")
 	f.add(s.MPS != nil && s.Strategy != v1alpha1.StrategyMPS, "mps is for strategy MPS: remove it, or use strategy MPS")
 	f.add(s.Memory != nil && s.Strategy != v1alpha1.StrategyMemorySlots, "memory is for strategy MemorySlots: remove it, or use strategy MemorySlots")
+	f.dra(s)
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
 		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
@@ -73,6 +74,19 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	default:
 		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS, MIG, MemorySlots or None, not %q", s.Strategy)
 	}
+}
+
+func (f *faults) dra(s *v1alpha1.Sharing) {
+	f.add(s.Backend != "" && s.Backend != v1alpha1.BackendDevicePlugin && s.Backend != v1alpha1.BackendDRA, "spec.sharing.backend is DevicePlugin or DRA, not %q", s.Backend)
+	if !s.UsesDRA() {
+		return
+	}
+	f.add(s.Strategy != v1alpha1.StrategyTimeSlicing, "backend DRA shares GPUs by time-slicing: use strategy TimeSlicing, or backend DevicePlugin")
+	f.add(s.ResourceName == v1alpha1.ResourceGPU, "backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin")
+	f.add(s.MaxReplicas != nil, "with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin")
+	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow, "with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse")
+	f.add(slices.ContainsFunc(s.Overrides, func(o v1alpha1.ReplicasOverride) bool { return o.Replicas < 2 }),
+		"backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin")
 }
 
 func (f *faults) mps(s *v1alpha1.Sharing) {

@@ -194,6 +194,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 	a[nodecontract.ResourceAnnotation] = o.Share.Resource
 	a[nodecontract.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
 	a[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
+	if backend := pool.Class.Spec.Sharing.PromisedBackend(); backend != "" {
+		a[nodecontract.BackendAnnotation] = backend
+	}
 	if mps := pool.Class.Spec.Sharing.MPSSettings().String(); mps != "" {
 		a[nodecontract.MPSAnnotation] = mps
 	}

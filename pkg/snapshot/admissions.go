@@ -207,6 +207,11 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas, and %s %s shares GPUs with MPS, where a pod has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
 	}
+	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.UsesDRA() {
+		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
+			"asks for %d replicas, and %s %s has backend DRA, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
+			replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
+	}
 	if replicas > 1 && len(a.offerings) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",

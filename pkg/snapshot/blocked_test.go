@@ -126,6 +126,19 @@ func TestPodThatRequestsRefusedReplicaCountIsBlocked(t *testing.T) {
 	}
 }
 
+// The scheduler would want as many GPUs, and the plan has them on one.
+func TestPodThatRequestsSeveralReplicasIsBlockedByDRA(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "2"))}
+	c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA
+	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "gives each replica of a container another GPU: ask for one")
+	c.Pods = []corev1.Pod{Pod("a")}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil || len(class.Offerings) == 0 {
+		t.Errorf("a pod that asks for one: %d offerings, blocked %+v", len(class.Offerings), class.Blocked)
+	}
+}
+
 func TestPodThatStockKarpenterCanServeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	c := Recipe()

@@ -53,6 +53,8 @@ type Promise struct {
 	// Slots says into which slots of memory each GPU is divided. It is zero if it is not, or if the annotation is invalid. If it is not zero, Resource is that of the
 	// smallest slots.
 	Slots nodecontract.Slots
+	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, and "" if it is a device plugin.
+	Backend string
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
@@ -87,7 +89,7 @@ func PromiseOf(annotations map[string]string) Promise {
 	mig, _ := nodecontract.ParseMIG(annotations[nodecontract.MIGAnnotation])
 	slots, _ := nodecontract.ParseSlots(annotations[nodecontract.SlotsAnnotation])
 	return Promise{
-		MPS: mps, MIG: mig, Slots: slots, Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
+		MPS: mps, MIG: mig, Slots: slots, Backend: annotations[nodecontract.BackendAnnotation], Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
 		GPUs: numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
 		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "karve.sh/karve/pkg/nodecontract"
+
 // sharingStrategy is what a strategy makes of the GPUs of a machine. Each strategy is in a file of its own.
 type sharingStrategy interface {
 	// resource is the name of the resource that pods ask for.
@@ -44,7 +46,19 @@ func (s Sharing) ReplicasRange(gpuName string) (least, most int64) {
 // Shared says whether several pods may be on one GPU.
 func (s Sharing) Shared() bool { return s.strategy().shared() }
 
-// RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs.
+// UsesDRA says whether the node agent hands out replicas as a driver of Dynamic Resource Allocation.
+func (s Sharing) UsesDRA() bool { return s.Backend == BackendDRA }
+
+// PromisedBackend is the backend as the node agent reads it. It is "" for the device plugin.
+func (s Sharing) PromisedBackend() string {
+	if s.UsesDRA() {
+		return nodecontract.BackendDRA
+	}
+	return ""
+}
+
+// RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs. With DRA, the replicas of a
+// container would have to be on as many GPUs.
 func (s Sharing) RefusesAboveOne() bool {
-	return s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
+	return s.UsesDRA() || s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
 }

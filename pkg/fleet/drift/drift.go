@@ -2,6 +2,7 @@
 package drift
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,6 +106,9 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if d := ofSlots(p, m); d != nil {
 		return d
 	}
+	if was, now := m.Promise.Backend, p.Class.Spec.Sharing.PromisedBackend(); was != now {
+		return &Drift{Sharing, fmt.Sprintf("it hands out replicas with backend %s, and GPUNodeClass %s has backend %s now", backendName(was), p.Class.Name, backendName(now))}
+	}
 	if now := p.Resource(); !p.Serves(m.Promise.Resource) {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
 	}
@@ -118,6 +122,10 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	default:
 		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs with MPS as %s, and GPUNodeClass %s has %s now", was, p.Class.Name, now)}
 	}
+}
+
+func backendName(promised string) string {
+	return cmp.Or(promised, string(v1alpha1.BackendDevicePlugin))
 }
 
 // ofInstances compares the MIG instances of a machine with those that the GPUNodeClass allows for its GPUs.

@@ -102,6 +102,8 @@ func TestDriftReason(t *testing.T) {
 		"a requirement that a label is absent":                  {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
 		"another number of replicas":                            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
 		"another resource":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
+		"another backend":                                       {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA }), drift.Sharing, "backend DevicePlugin, and GPUNodeClass gpu-shared has backend DRA now"},
+		"the device plugin again":                               {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/backend"] = "DRA" })), drift.Sharing, "backend DRA, and GPUNodeClass gpu-shared has backend DevicePlugin now"},
 		"another strategy":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS }), drift.Sharing, "has strategy MPS now"},
 		"another strategy than MPS":                             {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" })), drift.Sharing, "shares its GPUs with MPS, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
 		"the same settings of MPS": {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" }), func(c *snapshot.Cluster) {

@@ -269,6 +269,32 @@ var pairs = []struct {
 		message: `supported values: "None", "Watch", "MPS"`,
 	},
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
+	{rule: "spec.sharing.backend enum", accept: edits{"spec.sharing.backend": "DevicePlugin"}, reject: edits{"spec.sharing.backend": "CDI"}, message: `supported values: "DevicePlugin", "DRA"`},
+	{
+		rule:   "spec.sharing rule: backend DRA shares GPUs by time-slicing: use strategy TimeSlicing, or backend DevicePlugin",
+		accept: edits{"spec.sharing.backend": "DRA"},
+		reject: withMPS(edits{"spec.sharing.backend": "DRA"}),
+	},
+	{
+		rule:   "spec.sharing rule: backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin",
+		accept: edits{"spec.sharing.backend": "DRA", "spec.sharing.resourceName": "nvidia.com/gpu.shared"},
+		reject: edits{"spec.sharing.backend": "DRA", "spec.sharing.resourceName": "nvidia.com/gpu"},
+	},
+	{
+		rule:   "spec.sharing rule: with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin",
+		accept: edits{"spec.sharing.backend": "DRA"},
+		reject: edits{"spec.sharing.backend": "DRA", "spec.sharing.maxReplicas": int64(20)},
+	},
+	{
+		rule:   "spec.sharing rule: with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse",
+		accept: edits{"spec.sharing.backend": "DRA", "spec.sharing.requestsAboveOne": "Refuse"},
+		reject: edits{"spec.sharing.backend": "DRA", "spec.sharing.requestsAboveOne": "Allow"},
+	},
+	{
+		rule:   "spec.sharing rule: backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin",
+		accept: edits{"spec.sharing.backend": "DRA", "spec.sharing.overrides": []any{map[string]any{"gpuName": "t4", "replicas": int64(2)}}},
+		reject: edits{"spec.sharing.backend": "DRA", "spec.sharing.overrides": []any{map[string]any{"gpuName": "t4", "replicas": int64(1)}}},
+	},
 	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "DRA"}, message: `supported values: "TimeSlicing", "MPS", "MIG", "MemorySlots", "None"`},
 	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "MPS", "MIG", "MemorySlots", "None"`},
 	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},

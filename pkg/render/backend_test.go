@@ -1,0 +1,26 @@
+package render_test
+
+import (
+	"testing"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Without the annotation, agents of all versions are device plugins.
+func TestBackendIsPromised(t *testing.T) {
+	t.Parallel()
+	for backend, want := range map[v1alpha1.Backend]string{"": "", v1alpha1.BackendDevicePlugin: "", v1alpha1.BackendDRA: "DRA"} {
+		c := cluster()
+		c.GPUNodeClasses[0].Spec.Sharing.Backend = backend
+		view := snapshot.Build(c)
+		claim := render.NodeClaim(&view, planner.Launch{Offering: 0})
+		got, said := claim.Annotations[nodecontract.BackendAnnotation]
+		if got != want || said != (want != "") || snapshot.PromiseOf(claim.Annotations).Backend != want {
+			t.Errorf("backend %q is promised as %q, want %q", backend, got, want)
+		}
+	}
+}
