@@ -253,7 +253,7 @@ func ownCRD(name string) (map[string]any, error) {
 }
 
 // roleFiles has the files of roles by the flag of the controller that turns their feature on. Those of the flag "" are always needed.
-var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "metrics-secure": "secure-metrics"}
+var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "dra": "dra", "metrics-secure": "secure-metrics"}
 
 // reviews is how many rights are asked for at the same time.
 const reviews = 32

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -47,6 +48,8 @@ type connection struct {
 	core rest.Interface
 	// overlays reports whether the cluster serves NodeOverlays.
 	overlays bool
+	// dra reports whether it serves ResourceSlices.
+	dra bool
 }
 
 // connect returns a client of the cluster that the flags select. instead says in errors what to do without a cluster, such as ", or name manifests with -f".
@@ -115,7 +118,11 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
 	}
 	overlays, err := serves(mapper, schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
-	return connection{c, config, core, overlays}, err
+	if err != nil {
+		return connection{}, err
+	}
+	dra, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice").GroupKind(), resourcev1.SchemeGroupVersion.Version)
+	return connection{c, config, core, overlays, dra}, err
 }
 
 // cluster makes a cluster of what was read ahead, as the controller does.
@@ -125,7 +132,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays,
+		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays, DRA: c.dra,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {
@@ -135,9 +142,9 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 	return cluster, nil
 }
 
-// serves reports whether the cluster serves a kind.
-func serves(mapper meta.RESTMapper, kind schema.GroupKind) (bool, error) {
-	_, err := mapper.RESTMapping(kind)
+// serves reports whether the cluster serves a kind, in one of the versions if there are any.
+func serves(mapper meta.RESTMapper, kind schema.GroupKind, versions ...string) (bool, error) {
+	_, err := mapper.RESTMapping(kind, versions...)
 	if meta.IsNoMatchError(err) {
 		return false, nil
 	}

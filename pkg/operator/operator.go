@@ -11,7 +11,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -89,6 +91,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		Cache: cache.Options{
 			DefaultTransform: gather.Trim(),
 			ByObject: map[client.Object]cache.ByObject{
+				&resourcev1.ResourceSlice{}: {Field: fields.SelectorFromSet(fields.Set(gather.SlicesOfAgents()))},
 				// Events about objects without a namespace are in the namespace default.
 				&corev1.Event{}: {Namespaces: map[string]cache.Config{metav1.NamespaceDefault: {FieldSelector: launch.AboutNodeClaims()}}},
 			},
@@ -169,6 +172,12 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			return err
 		}
 	}
+	dra := false
+	if o.DRA {
+		if dra, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("ResourceSlice").GroupKind()); err != nil {
+			return err
+		}
+	}
 	if err := m.Add(missing); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
@@ -178,7 +187,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true,
+		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, NoDRA: !dra,
 	}
 	if err := gatherer.Follow(ctx, m.GetCache()); err != nil {
 		return err
@@ -194,7 +203,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
-		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
+		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout, DRA: dra}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
 		slots.New(slots.Config{Client: c, Live: m.GetAPIReader(), Recorder: recorder, Clock: clk}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),

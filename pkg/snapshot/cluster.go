@@ -40,6 +40,8 @@ type Cluster struct {
 	// nil, Indexed makes an index of these fields each time.
 	Index      *Index
 	DaemonSets []appsv1.DaemonSet
+	// DRA says what there is for GPUNodeClasses with backend DRA. Nodes have the replicas that their agents publish among their allocatable resources: see [Published.On].
+	DRA DRA
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
 	// Buffers are CapacityBuffers.

@@ -111,6 +111,9 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	if !state.Ready {
 		return notReady(cmp.Or(state.Reason, "NodeClassNotReady"), fmt.Sprintf("GPUNodeClass %q: %s", name, cmp.Or(state.Message, fmt.Sprintf("%s %q is not Ready", ref.Kind, ref.Name))))
 	}
+	if reason, message := c.DRA.Problem(p.Class); reason != "" {
+		return notReady(reason, fmt.Sprintf("GPUNodeClass %q: %s", name, message))
+	}
 	return nil
 }
 

@@ -186,8 +186,8 @@ func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 
 // remove reads the Node and its pods from the API server once more, and deletes the NodeClaim if nothing keeps it.
 func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) error {
-	live := &corev1.Node{}
-	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
+	live, err := c.Gatherer.Node(ctx, m.Node.Name)
+	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	pods := &corev1.PodList{}

@@ -24,8 +24,8 @@ import (
 // the second step fails, the next pass repeats it.
 func (c *Controller) force(ctx context.Context, cmd command) error {
 	m := cmd.machine
-	live := &corev1.Node{}
-	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
+	live, err := c.Gatherer.Node(ctx, m.Node.Name)
+	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	now := c.Clock.Now()

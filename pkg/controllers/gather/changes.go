@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,6 +37,10 @@ func (g *Gatherer) kinds() map[any]client.Object {
 	}
 	if g.ImageRollouts {
 		kinds[typeOf[v1alpha1.GPUImageRolloutList]()] = &v1alpha1.GPUImageRollout{}
+	}
+	if g.DRA {
+		kinds[typeOf[resourcev1.ResourceSliceList]()] = &resourcev1.ResourceSlice{}
+		kinds[typeOf[resourcev1.DeviceClassList]()] = &resourcev1.DeviceClass{}
 	}
 	for _, gvk := range []schema.GroupVersionKind{nodePool, gpuNodeClass} {
 		u := &unstructured.Unstructured{}

@@ -56,6 +56,10 @@ type Gatherer struct {
 	NodeOverlays bool
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
+	// DRA reports whether the API server serves ResourceSlices, and they may be read.
+	DRA bool
+	// NoDRA reports whether it is known that there is no backend DRA. If both are false, it is not known.
+	NoDRA bool
 	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
 	ImageRollouts bool
 
@@ -71,6 +75,10 @@ type Gatherer struct {
 	followed *followed
 	// index has what was followed so far.
 	index *snapshot.Index
+	// published has the replicas that agents publish as DRA drivers, as they were read last.
+	published snapshot.Published
+	// unpublished are nodes of which the index does not have the published replicas yet.
+	unpublished []string
 	// nodeClasses has the cloud's node classes as they were read last.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
@@ -101,6 +109,12 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
 		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is,
 	}
+	published, err := g.readDRA(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g.unpublished = append(g.unpublished, published...)
+	c.DRA = snapshot.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items}
 	if err := g.objects(ctx, c); err != nil {
 		return nil, err
 	}
@@ -146,6 +160,8 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 		return err
 	}
 	changes, full := g.followed.take()
+	g.withPublished(changes, g.unpublished)
+	g.unpublished = nil
 	before := g.index
 	if full {
 		before = nil
@@ -194,6 +210,9 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	}
 	c.Pods, c.Nodes, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, nodes.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
 	c.NodeClaims = nodeClaims.Items
+	for i := range c.Nodes {
+		c.Nodes[i] = *g.published.On(&c.Nodes[i])
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -63,6 +64,8 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	g := &Gatherer{
 		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: err == nil,
+		// An informer of what may not be read would wait forever.
+		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil,
 	}
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err
@@ -73,6 +76,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	}
 	followed := &Gatherer{
 		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, ReplicasTimeout: replicasTimeout, NodeOverlays: g.NodeOverlays,
+		DRA: g.DRA,
 	}
 	if err := followed.Follow(ctx, informers); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,9 @@ type state struct {
 	namespaces kept[corev1.NamespaceList]
 	storage    kept[storagev1.StorageClassList]
 	unknown    kept[map[types.UID][]string]
+
+	slices        kept[resourcev1.ResourceSliceList]
+	deviceClasses kept[resourcev1.DeviceClassList]
 }
 
 // kept is a value with the number of changes at the time when it was read.

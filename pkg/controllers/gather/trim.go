@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -60,6 +61,12 @@ func (t *trimmer) trim(object any) (any, error) {
 		}
 	case *corev1.Namespace:
 		t.meta(&o.ObjectMeta)
+	case *resourcev1.ResourceSlice:
+		t.meta(&o.ObjectMeta)
+		for i := range o.Spec.Devices {
+			d := &o.Spec.Devices[i]
+			o.Spec.Devices[i] = resourcev1.Device{Name: d.Name, Capacity: d.Capacity, Taints: d.Taints}
+		}
 	case *appsv1.DaemonSet:
 		t.meta(&o.ObjectMeta)
 		t.template(&o.Spec.Template)

@@ -215,7 +215,7 @@ func (c *Controller) recordTransitions(ctx context.Context, before, after *karpv
 func (c *Controller) class(ctx context.Context, cluster *snapshot.Cluster, stored *v1alpha1.GPUNodeClass, machines []snapshot.Machine) error {
 	class := stored.DeepCopy()
 	refused := c.Gatherer.Ledger.ForStatus(class.Name, cluster.Now)
-	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines, stored, cluster.Now), refused, cluster.UnknownFields[class.UID])
+	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], cluster.DRA, hold(machines, stored, cluster.Now), refused, cluster.UnknownFields[class.UID])
 	if equality.Semantic.DeepEqual(stored.Status, class.Status) {
 		return nil
 	}

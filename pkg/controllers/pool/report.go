@@ -128,7 +128,7 @@ func honored(reports []snapshot.FieldReport) status.Condition {
 const maxMessage = 2000
 
 // reportClass sets the status of a GPUNodeClass.
-func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
+func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, dra snapshot.DRA, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
 	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
 	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidIdleAfter"
@@ -156,6 +156,10 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotAccepted", accepted.Message
 	case !state.Ready:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, state.Reason, state.Message
+	default:
+		if reason, message := dra.Problem(class); reason != "" {
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reason, message
+		}
 	}
 	fresh := metav1.Condition{Type: v1alpha1.ConditionCatalogFresh, Status: metav1.ConditionTrue, Reason: "Fresh"}
 	if state.CatalogReason != "" {

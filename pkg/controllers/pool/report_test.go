@@ -143,7 +143,7 @@ func TestReportClass(t *testing.T) {
 			class := snapshottest.Class("gpu", 10)
 			class.Generation = 3
 			class.Spec.Consolidation.IdleAfter = c.idleAfter
-			reportClass(&class, c.state, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil, nil)
+			reportClass(&class, c.state, snapshot.DRA{}, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil, nil)
 			conditions := map[string]metav1.Condition{}
 			for _, condition := range class.Status.Conditions {
 				conditions[condition.Type] = condition
@@ -164,13 +164,24 @@ func TestReportClass(t *testing.T) {
 	}
 }
 
+func TestClassWithDRAIsReadyOnlyWithItsDeviceClass(t *testing.T) {
+	t.Parallel()
+	class := snapshottest.Class("gpu", 10)
+	class.Spec.Sharing.Backend = v1alpha1.BackendDRA
+	reportClass(&class, snapshot.NodeClassState{Ready: true}, snapshot.DRA{Known: true, Enabled: true}, holding{}, nil, nil)
+	ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
+	if ready.Status != metav1.ConditionFalse || ready.Reason != "DeviceClassNotFound" || !strings.Contains(ready.Message, "node.dra.enabled=true") {
+		t.Errorf("Ready is %+v", ready)
+	}
+}
+
 func TestCatalogFreshConditionReportsStaleCatalog(t *testing.T) {
 	t.Parallel()
 	class := snapshottest.Class("gpu", 10)
 	for _, state := range []snapshot.NodeClassState{
 		{Ready: true}, {Ready: true, CatalogReason: "AccessDenied", CatalogMessage: "the spot prices could not be read"}, {Ready: true},
 	} {
-		reportClass(&class, state, holding{}, nil, nil)
+		reportClass(&class, state, snapshot.DRA{}, holding{}, nil, nil)
 		fresh, ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionCatalogFresh), meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
 		if want := state.CatalogReason == ""; (fresh.Status == metav1.ConditionTrue) != want || !want && (fresh.Reason != "AccessDenied" || fresh.Message != state.CatalogMessage) {
 			t.Errorf("%+v: %+v", state, fresh)

@@ -86,6 +86,9 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	case !seen:
 		return false, nil
 	}
+	if live, err = c.published(ctx, live); err != nil {
+		return false, err
+	}
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": live.Name}); err != nil {
 		return false, fmt.Errorf("listing the pods of node %s: %w", live.Name, err)

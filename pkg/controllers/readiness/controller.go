@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -29,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/controllers/nomination"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -47,6 +49,8 @@ type Config struct {
 	Clock    clock.PassiveClock
 	// Nominations reports whether to nominate pods for the nodes that were launched for them.
 	Nominations bool
+	// DRA reports whether the API server serves ResourceSlices, and they may be read.
+	DRA bool
 	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and then to be initialized.
 	Timeout time.Duration
 }
@@ -89,11 +93,26 @@ func New(config Config) *Controller {
 
 // Register adds the controller to the manager.
 func (c *Controller) Register(m ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(m).Named("readiness").
+	b := ctrl.NewControllerManagedBy(m).Named("readiness").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(starts))).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
-		Complete(c)
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(claimOf))
+	if c.DRA {
+		b = b.Watches(&resourcev1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(c.claimOfSlice))
+	}
+	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
+}
+
+// claimOfSlice returns a request for the NodeClaim of the Node of a ResourceSlice.
+func (c *Controller) claimOfSlice(ctx context.Context, o client.Object) []reconcile.Request {
+	slice, ok := o.(*resourcev1.ResourceSlice)
+	if !ok || slice.Spec.NodeName == nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: *slice.Spec.NodeName}, node); err != nil {
+		return nil // It is seen when the Node changes.
+	}
+	return claimOf(ctx, node)
 }
 
 // starts selects Karve's NodeClaims.
@@ -152,11 +171,25 @@ func (c *Controller) machine(ctx context.Context, name string) (*snapshot.Machin
 	node := &corev1.Node{}
 	switch err := c.Client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node); {
 	case err == nil:
-		m.Node = node
+		if m.Node, err = c.published(ctx, node); err != nil {
+			return nil, err
+		}
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("reading node %s: %w", claim.Status.NodeName, err)
 	}
 	return m, nil
+}
+
+// published returns a node with the replicas that its agent publishes as a DRA driver.
+func (c *Controller) published(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	if !c.DRA || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
+		return node, nil
+	}
+	var list resourcev1.ResourceSliceList
+	if err := c.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing ResourceSlices: %w", err)
+	}
+	return snapshot.PublishedOf(list.Items).On(node), nil
 }
 
 type verdict int
@@ -202,11 +235,14 @@ func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.
 	}
 	err := c.open(ctx, m.Node)
 	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // The kubelet and Karpenter often change a Node that is starting.
-		name := m.Node.Name
-		m.Node = &corev1.Node{}
-		if err = c.Live.Get(ctx, client.ObjectKey{Name: name}, m.Node); err != nil {
+		live := &corev1.Node{}
+		if err = c.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
 			break
 		}
+		if live, err = c.published(ctx, live); err != nil {
+			break
+		}
+		m.Node = live
 		if v, _ := decide(m, c.Clock.Now(), c.Timeout); v != ready {
 			return reconcile.Result{RequeueAfter: soon}, nil
 		}

@@ -1,0 +1,94 @@
+package gather
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses,verbs=list;watch
+
+// SlicesOfAgents selects the ResourceSlices of the node agents, for caches.
+func SlicesOfAgents() client.MatchingFields {
+	return client.MatchingFields{resourcev1.ResourceSliceSelectorDriver: nodecontract.DRADriver}
+}
+
+// readDRA reads what the cluster has for Dynamic Resource Allocation. It returns the names of the nodes whose agents publish other replicas than before.
+func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
+	if !g.DRA {
+		return nil, nil
+	}
+	s := &g.state
+	classes, err := relist(ctx, g, &s.deviceClasses)
+	if err != nil {
+		return nil, g.unlessOptional(err)
+	}
+	g.fresh.kinds = g.fresh.kinds || classes
+	differs, err := relist(ctx, g, &s.slices)
+	if err != nil {
+		return nil, g.unlessOptional(err)
+	}
+	if !differs {
+		return nil, nil
+	}
+	now := snapshot.PublishedOf(s.slices.is.Items)
+	var changed []string
+	for name := range maps.Keys(now) {
+		if now[name] != g.published[name] {
+			changed = append(changed, name)
+		}
+	}
+	for name := range maps.Keys(g.published) {
+		if _, still := now[name]; !still {
+			changed = append(changed, name)
+		}
+	}
+	g.published = now
+	return changed, nil
+}
+
+// Node reads a Node from the API server, with the replicas that its agent publishes.
+func (g *Gatherer) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := g.Live.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return nil, err
+	}
+	if !g.DRA || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
+		return node, nil
+	}
+	var list resourcev1.ResourceSliceList
+	if err := g.Cached.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing ResourceSlices: %w", err)
+	}
+	return snapshot.PublishedOf(list.Items).On(node), nil
+}
+
+// unlessOptional returns an error, and nil if it is that of a user who may not read what few need. The controller needs its rights.
+func (g *Gatherer) unlessOptional(err error) error {
+	if g.followed == nil && apierrors.IsForbidden(err) {
+		return nil
+	}
+	return err
+}
+
+// withPublished sets the replicas that agents publish on nodes that have changed, or of which the replicas have. An object that belongs to a cache is not changed.
+func (g *Gatherer) withPublished(changes snapshot.Changes, published []string) {
+	for _, name := range published {
+		if _, read := changes.Nodes[name]; !read {
+			if node := g.followed.nodes.now(name); node != nil {
+				changes.Nodes[name] = node
+			}
+		}
+	}
+	for name, node := range changes.Nodes {
+		changes.Nodes[name] = g.published.On(node)
+	}
+}
