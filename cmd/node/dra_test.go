@@ -15,6 +15,7 @@ import (
 
 // forDRA gives the machine a Node that was promised for the backend DRA, or for the device plugin.
 func (m *machine) forDRA(backend string) *apiServer {
+	m.configure("version: v1")
 	api := m.withNode()
 	api.annotations[nodecontract.ResourceAnnotation], api.annotations[nodecontract.ReplicasPerGPUAnnotation] = nodecontract.ResourceGPUShared, "10"
 	if backend != "" {
@@ -26,7 +27,7 @@ func (m *machine) forDRA(backend string) *apiServer {
 // acceptDriver does what the kubelet does when it finds the socket of the driver.
 func (m *machine) acceptDriver(registry string) {
 	m.t.Helper()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(registry, nodecontract.DRADriver+"-reg.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+draSocket(registry), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -82,6 +83,40 @@ func TestNodePromisedForDRAHasNoDevicePlugin(t *testing.T) {
 	if got := m.kubelet.Requests(); len(got) > 0 {
 		t.Errorf("it has registered %v as a device plugin", got)
 	}
+}
+
+// The two backends do not know what the other one has given to pods.
+func TestNodeIsNotConvertedWhilePodsHoldGPUs(t *testing.T) {
+	t.Parallel()
+	registry := registryFor(t)
+	var api *apiServer
+	m := start(t, func(m *machine) { api = m.forDRA("") }, draArgs(registry)...)
+	m.eventually("20 replicas", func() bool { return m.kubelet.Allocatable(nodecontract.ResourceGPUShared) == 20 })
+	if _, err := os.Stat(draSocket(registry)); err == nil {
+		t.Error("a node of the device plugin has the socket of a DRA driver")
+	}
+	if _, err := m.kubelet.Admit(t.Context(), "pod", nodecontract.ResourceGPUShared, 1); err != nil {
+		t.Fatal(err)
+	}
+	api.annotate(nodecontract.BackendAnnotation, nodecontract.BackendDRA)
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", "default/pod holds GPU-", "replace the node")
+	if got := m.kubelet.Allocatable(nodecontract.ResourceGPUShared); got != 20 || len(api.free()) > 0 {
+		t.Errorf("%d replicas, and %v are published", got, api.free())
+	}
+}
+
+// TestPromiseThatComesLateStartsDriver checks an agent that starts before Karpenter has synced the annotations to the Node.
+func TestPromiseThatComesLateStartsDriver(t *testing.T) {
+	t.Parallel()
+	registry := registryFor(t)
+	var api *apiServer
+	m := start(t, func(m *machine) { api = m.forDRA("") }, draArgs(registry)...)
+	m.eventually("20 replicas", func() bool { return m.kubelet.Allocatable(nodecontract.ResourceGPUShared) == 20 })
+	api.annotate(nodecontract.BackendAnnotation, nodecontract.BackendDRA)
+	m.acceptDriver(registry)
+	m.eventually("both GPUs are published", func() bool { return slices.Equal(api.free(), []string{"gpu-a", "gpu-b"}) })
+	m.eventually("the device plugin has none", func() bool { return m.kubelet.Allocatable(nodecontract.ResourceGPUShared) == 0 })
+	m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 }
 
 func TestUnknownBackendIsRefused(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -82,6 +84,40 @@ func TestStartupTaintIsRemovedOncePromisedReplicasExist(t *testing.T) {
 	w.wantEvents(1, "Normal ReplicasReady")
 	w.reconciles(controller, "ready-1")
 	w.wantEvents(0, "")
+}
+
+// With backend DRA the Node never has the resource: what the agent publishes counts.
+func TestStartupTaintIsRemovedOncePromisedReplicasArePublished(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("published")
+	claim, node := w.registered("published-1", pool, 0)
+	node.Annotations = claim.Annotations
+	node.Annotations[nodecontract.BackendAnnotation] = nodecontract.BackendDRA
+	w.update(node)
+	controller := w.readiness(func(c *readiness.Config) { c.DRA = true })
+	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "gpu.karve.sh-" + node.Name}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: nodecontract.DRADriver, NodeName: &node.Name, Pool: resourcev1.ResourcePool{Name: node.Name, Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourcev1.Device{{
+			Name: "gpu-a", AllowMultipleAllocations: new(true), Taints: []resourcev1.DeviceTaint{{Key: nodecontract.DRACordonedTaint, Effect: resourcev1.DeviceTaintEffectNoSchedule}},
+			Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{nodecontract.DRAReplicas: {Value: resource.MustParse("10")}},
+		}},
+	}}
+	w.create(slice)
+	t.Cleanup(func() { _ = w.Delete(context.Background(), slice) }) //nolint:usetesting // The test's context has ended.
+	w.reconciles(controller, "published-1")
+	if w.read(node); !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Fatal("the startup taint went while the only device takes no pods")
+	}
+	slice.Spec.Devices[0].Taints, slice.Spec.Pool.Generation = nil, 2
+	w.update(slice)
+	w.reconciles(controller, "published-1")
+	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Errorf("taints are %v", node.Spec.Taints)
+	}
+	if q := node.Status.Allocatable[v1alpha1.ResourceGPUShared]; !q.IsZero() {
+		t.Errorf("the Node has %s of the resource, which the scheduler would take for a device plugin's", q.String())
+	}
+	w.wantEvents(1, "Normal ReplicasReady")
 }
 
 func TestForeignNodesAreLeftAlone(t *testing.T) {
