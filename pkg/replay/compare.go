@@ -23,6 +23,8 @@ type Comparison struct {
 	StepSeconds int `json:"stepSeconds"`
 	// Outcomes are those of whole GPUs, of Karpenter and of Karve.
 	Outcomes []Outcome `json:"outcomes"`
+	// Restart is what the restart of a pod costs, in micro-dollars.
+	Restart planner.MicroUSD `json:"restartMicroUSD"`
 	// Left are the pods and lines that are left out.
 	Left []Left `json:"leftOut,omitempty"`
 }
@@ -37,6 +39,8 @@ type Outcome struct {
 	Launched int `json:"machinesLaunched"`
 	Peak     int `json:"mostMachines"`
 	Moved    int `json:"podsMoved"`
+	// Restarts is what the restarts of the pods that moved cost, in micro-dollars.
+	Restarts planner.MicroUSD `json:"restartsMicroUSD"`
 	// Series is the average price per hour in each of the equal parts of the trace.
 	Series []planner.MicroUSD `json:"seriesMicroUSDPerHour"`
 }
@@ -87,7 +91,7 @@ func Compare(t Traces) (Comparison, error) {
 		{"shared GPUs, Karpenter alone", &t.Shared, Setup{Provision: firstfit.Plan, Consolidate: Karpenter}},
 		{"shared GPUs, Karve", &t.Shared, Setup{Provision: search.Plan, Consolidate: karve.Consolidate}},
 	}
-	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Outcomes: make([]Outcome, len(policies)), Left: t.Left}
+	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Restart: karve.Restart, Outcomes: make([]Outcome, len(policies)), Left: t.Left}
 	errs := make([]error, len(policies))
 	var group sync.WaitGroup
 	for i, p := range policies {
@@ -96,6 +100,7 @@ func Compare(t Traces) (Comparison, error) {
 			p.setup.Scheduler, p.setup.Every, p.setup.Batch, p.setup.Trusting = LeastAllocated, every, step, true
 			c.Outcomes[i], hours, running, errs[i] = outcome(p.trace, p.setup)
 			c.Outcomes[i].Policy = p.name
+			c.Outcomes[i].Restarts = planner.MicroUSD(c.Outcomes[i].Moved) * karve.Restart
 			if i == len(policies)-1 {
 				c.Hours, c.Running = hours, running
 			}
@@ -131,9 +136,12 @@ func outcome(t *Trace, s Setup) (o Outcome, hours, running float64, err error) {
 	return o, end.Hours(), r.Pods, nil
 }
 
-// Saving returns by how many percent the last outcome is cheaper than another.
+// Cost is the price of the machines and of the restarts.
+func (o *Outcome) Cost() planner.MicroUSD { return o.Total + o.Restarts }
+
+// Saving returns by how many percent the last outcome is cheaper than another, with the restarts.
 func (c *Comparison) Saving(than int) float64 {
-	other, karve := c.Outcomes[than].Total, c.Outcomes[len(c.Outcomes)-1].Total
+	other, karve := c.Outcomes[than].Cost(), c.Outcomes[len(c.Outcomes)-1].Cost()
 	if other <= 0 {
 		return 0
 	}

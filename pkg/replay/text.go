@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -21,19 +22,21 @@ func (c *Comparison) Text(w io.Writer) error {
 		{Title: "MACHINES", Right: true},
 		{Title: "AT MOST", Right: true},
 		{Title: "PODS MOVED", Right: true},
+		{Title: "$ WITH RESTARTS", Right: true},
 		{Title: "KARVE SAVES", Right: true},
 	}}
 	for i, o := range c.Outcomes {
 		saves := ""
 		if i < len(c.Outcomes)-1 {
-			saves = fmt.Sprintf("%.0f %%", c.Saving(i))
+			saves = fmt.Sprintf("%d %%", int(math.Round(c.Saving(i))))
 		}
-		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved), saves)
+		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
+			fmt.Sprintf("%.2f", usd(o.Cost())), saves)
 	}
 	if err := t.Write(&out); err != nil {
 		return err
 	}
-	out.WriteString("\n")
+	fmt.Fprintf(&out, "The restart of a pod costs $%.2f.\n\n", usd(c.Restart))
 	if err := c.chart(&out); err != nil {
 		return err
 	}
