@@ -76,7 +76,7 @@ model: ## Check in MODEL_RUNS (10000) random runs that nothing gets stuck, and t
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
 	go -C test run ./bench/planning
 
-bench-bill: ## Replay weeks of pods that come and go, and add up what machines and restarts cost with Karve and with its peers; writes _output/bench-bill.json (half an hour)
+bench-bill: ## Replay weeks of pods that come and go, and add up what machines and restarts cost with Karve and with its peers; writes _output/bench-bill.json (an hour on two cores)
 	go -C test run ./bench/bill/cmd/bench-bill
 
 bench-consolidation: ## Consolidate fleets that have lost half of their pods with Karve and with its peers, and write _output/bench-consolidation.json (minutes)
