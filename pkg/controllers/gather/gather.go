@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -208,8 +209,8 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	c.Pods, c.Nodes, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, nodes.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
-	c.NodeClaims = nodeClaims.Items
+	c.Pods, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
+	c.Nodes, c.NodeClaims = slices.Clone(nodes.Items), nodeClaims.Items // Others may share the list.
 	for i := range c.Nodes {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])
 	}
