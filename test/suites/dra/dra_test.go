@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -99,13 +100,19 @@ func (w *world) eventually(check func() error) {
 func (w *world) node(name string, count int) *node {
 	w.t.Helper()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	created, err := w.client.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}, metav1.CreateOptions{})
+	_, err := w.client.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}, metav1.CreateOptions{})
 	w.must(err)
-	created.Status = corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}}
-	_, err = w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{})
-	w.must(err)
+	w.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // The controller-manager changes new nodes too.
+		created, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err //nolint:wrapcheck // It is looked at.
+		}
+		created.Status = corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+		}}}
+		_, err = w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{})
+		return err //nolint:wrapcheck // It is looked at.
+	}))
 	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	w.must(err)
 	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
