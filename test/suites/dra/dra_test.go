@@ -271,10 +271,9 @@ func TestSchedulerGivesUnchangedPodsTheReplicasOfAGPU(t *testing.T) {
 	w := newWorld(t)
 	n := w.node("one", 1)
 	gpu := " " + strings.ToLower(n.gpus[0].UUID)
+	// One after another: kube-scheduler 1.36.3 counts an allocation twice for a moment, and a pod that needs the last replica in that moment waits for minutes.
 	for i := range 10 {
 		n.ask(fmt.Sprintf("pod-%d", i), 1)
-	}
-	for i := range 10 {
 		if got := n.prepared(fmt.Sprintf("pod-%d", i)); got["c0"] != gpu {
 			t.Errorf("pod-%d has the GPUs %v", i, got)
 		}

@@ -68,6 +68,7 @@ func happen(m *metrics.Metrics) {
 		g.WithLabelValues(pool).Set(1)
 	}
 	m.PoolHeadroom.WithLabelValues(pool, "wanted").Set(2)
+	m.Wasted.WithLabelValues(pool).Set(0.1)
 	m.OfferingsRefused.WithLabelValues(pool, "VCPULimitExceeded").Set(1)
 	m.NodesUnhealthy.WithLabelValues(pool, "NotReady").Set(1)
 	m.CatalogRefreshed.WithLabelValues("spot-prices").Set(float64(now.Unix()))

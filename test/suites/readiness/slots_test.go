@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -247,8 +246,11 @@ func (p *slotPods) again() {
 				return fmt.Errorf("the Node has %s slots of %d MiB, want %d", q.String(), promise.SizesMiB[i], n)
 			}
 		}
-		if time.Since(before) < time.Second {
-			return errors.New("the kubelet may not have noticed yet")
+		// The Node has what the kubelet knew when it last wrote the Node. It writes times in seconds.
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && !c.LastHeartbeatTime.After(before.Add(time.Second)) {
+				return fmt.Errorf("the kubelet has not written the Node since the restart, but at %s", c.LastHeartbeatTime)
+			}
 		}
 		return nil
 	})
