@@ -61,6 +61,11 @@ func (g *Gatherer) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	if err := g.Live.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return nil, err
 	}
+	return g.Published(ctx, node)
+}
+
+// Published returns a node with the replicas that its agent publishes as a DRA driver, or the node itself if it is not for DRA.
+func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	if !g.DRA || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
 		return node, nil
 	}

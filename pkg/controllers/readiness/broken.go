@@ -76,8 +76,7 @@ func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, 
 // look reads the Node and its pods from the API server. It returns false if the Node's existence differs from what the cache showed.
 func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error) {
 	seen := m.Node != nil
-	live := &corev1.Node{}
-	err := c.Live.Get(ctx, client.ObjectKey{Name: m.Claim.Status.NodeName}, live)
+	live, err := c.Gatherer.Node(ctx, m.Claim.Status.NodeName)
 	switch {
 	case apierrors.IsNotFound(err):
 		return !seen, nil
@@ -86,11 +85,8 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	case !seen:
 		return false, nil
 	}
-	if live, err = c.published(ctx, live); err != nil {
-		return false, err
-	}
 	pods := &corev1.PodList{}
-	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": live.Name}); err != nil {
+	if err := c.Gatherer.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": live.Name}); err != nil {
 		return false, fmt.Errorf("listing the pods of node %s: %w", live.Name, err)
 	}
 	m.Node, m.Pods = live, nil

@@ -30,7 +30,6 @@ import (
 	"karve.sh/karve/pkg/controllers/nomination"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -40,17 +39,13 @@ const soon = time.Second
 // Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
-	// Gatherer knows which pods wait, and which are on a node.
+	// Gatherer knows which pods wait, and which are on a node. It also reads from the API server, for the check before a machine is deleted.
 	Gatherer *gather.Gatherer
-	// Live reads from the API server, for the check before a machine is deleted.
-	Live     client.Reader
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	// Nominations reports whether to nominate pods for the nodes that were launched for them.
 	Nominations bool
-	// DRA reports whether the API server serves ResourceSlices, and they may be read.
-	DRA bool
 	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and then to be initialized.
 	Timeout time.Duration
 }
@@ -96,7 +91,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(m).Named("readiness").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(starts))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(claimOf))
-	if c.DRA {
+	if c.Gatherer.DRA {
 		b = b.Watches(&resourcev1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(c.claimOfSlice))
 	}
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
@@ -171,25 +166,13 @@ func (c *Controller) machine(ctx context.Context, name string) (*snapshot.Machin
 	node := &corev1.Node{}
 	switch err := c.Client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node); {
 	case err == nil:
-		if m.Node, err = c.published(ctx, node); err != nil {
+		if m.Node, err = c.Gatherer.Published(ctx, node); err != nil {
 			return nil, err
 		}
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("reading node %s: %w", claim.Status.NodeName, err)
 	}
 	return m, nil
-}
-
-// published returns a node with the replicas that its agent publishes as a DRA driver.
-func (c *Controller) published(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
-	if !c.DRA || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
-		return node, nil
-	}
-	var list resourcev1.ResourceSliceList
-	if err := c.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("listing ResourceSlices: %w", err)
-	}
-	return snapshot.PublishedOf(list.Items).On(node), nil
 }
 
 type verdict int
@@ -235,11 +218,8 @@ func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.
 	}
 	err := c.open(ctx, m.Node)
 	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // The kubelet and Karpenter often change a Node that is starting.
-		live := &corev1.Node{}
-		if err = c.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
-			break
-		}
-		if live, err = c.published(ctx, live); err != nil {
+		var live *corev1.Node
+		if live, err = c.Gatherer.Node(ctx, m.Node.Name); err != nil {
 			break
 		}
 		m.Node = live

@@ -204,7 +204,7 @@ func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 		&launch.Controller{Config: launch.Config{
 			Client: api, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: measured(), Recorder: silent{}, Clock: clk, Timeout: time.Minute,
 		}},
-		readiness.New(readiness.Config{Client: api, Live: api, Gatherer: gatherer, Metrics: measured(), Recorder: silent{}, Clock: clk, Nominations: true, Timeout: timeout}),
+		readiness.New(readiness.Config{Client: api, Gatherer: gatherer, Metrics: measured(), Recorder: silent{}, Clock: clk, Nominations: true, Timeout: timeout}),
 	}
 	pools := &pool.Controller{Config: pool.Config{
 		Client: api, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: measured()}, Metrics: measured(), Recorder: silent{}, Clock: clk, BreakerRetry: timeout,

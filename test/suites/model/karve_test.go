@@ -81,7 +81,7 @@ func (w *world) begin() {
 		"launch": &launch.Controller{Config: launch.Config{
 			Client: w.store, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: time.Minute,
 		}},
-		"readiness": readiness.New(readiness.Config{Client: w.store, Live: w.store, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout}),
+		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout}),
 		"pool": &pool.Controller{Config: pool.Config{
 			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
 		}},

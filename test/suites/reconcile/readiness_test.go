@@ -23,7 +23,7 @@ import (
 
 func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controller {
 	config := readiness.Config{
-		Client: w.WithWatch, Live: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Nominations: true, Timeout: replicasTimeout,
+		Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Nominations: true, Timeout: replicasTimeout,
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -94,7 +94,8 @@ func TestStartupTaintIsRemovedOncePromisedReplicasArePublished(t *testing.T) {
 	node.Annotations = claim.Annotations
 	node.Annotations[nodecontract.BackendAnnotation] = nodecontract.BackendDRA
 	w.update(node)
-	controller := w.readiness(func(c *readiness.Config) { c.DRA = true })
+	w.gatherer.DRA = true
+	controller := w.readiness()
 	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "gpu.karve.sh-" + node.Name}, Spec: resourcev1.ResourceSliceSpec{
 		Driver: nodecontract.DRADriver, NodeName: &node.Name, Pool: resourcev1.ResourcePool{Name: node.Name, Generation: 1, ResourceSliceCount: 1},
 		Devices: []resourcev1.Device{{
