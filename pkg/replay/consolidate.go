@@ -26,9 +26,6 @@ type Karve struct {
 	seen   int // plus one, so that 0 is never
 }
 
-// payback is the number of hours in which a step has to save what its restarts cost, or it is not searched for, as in the controller.
-const payback = 24
-
 // Consolidate carries out the steps towards the cheaper layout that the account pays for. It steers pods as the controller does: surplus machines are tainted, and
 // while pods are handed over to one machine, all others.
 func (k *Karve) Consolidate(w *world, s Scheduler) int {
@@ -53,7 +50,7 @@ func (k *Karve) Consolidate(w *world, s Scheduler) int {
 
 // search looks for steps, unless nothing has changed since the last search.
 func (k *Karve) search(w *world) {
-	l := w.layout(cmp.Or(k.PerMove, max(1, k.Restart/payback)), k.stays(w))
+	l := w.layout(cmp.Or(k.PerMove, consolidate.Move(k.Restart)), k.stays(w))
 	if k.seen == w.changes+1 && len(k.layout.Machines) == len(l.Machines) {
 		return
 	}
@@ -65,7 +62,7 @@ func (k *Karve) search(w *world) {
 func (k *Karve) stays(w *world) func(pod int) bool {
 	return func(pod int) bool {
 		at := w.pods[pod]
-		return k.PerMove == 0 && float64(w.price(at.machine))*(w.now-at.since).Hours() < float64(k.Restart)
+		return k.PerMove == 0 && !consolidate.Settled(w.now-at.since, w.price(at.machine), k.Restart)
 	}
 }
 

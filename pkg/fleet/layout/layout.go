@@ -111,9 +111,8 @@ func (p *Part) limit(l *Layout) {
 	}
 }
 
-// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes. A
-// pod stays until its machine has cost as much as its restart: no earlier restart can have paid off before.
-// It returns "" if they may.
+// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes. It
+// returns "" if they may.
 func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	if !pool.NodePool.DeletionTimestamp.IsZero() {
 		return fmt.Sprintf("NodePool %s is being deleted", pool.NodePool.Name)
@@ -141,16 +140,12 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 		return err.Error() // The API server refuses such a value.
 	}
 	for _, pod := range m.Moving() {
-		if paid := now.Sub(snapshot.StartTime(pod)).Hours() * float64(m.MicroUSDPerHour()); paid < float64(restartCost(restart, pod)) {
+		if !consolidate.Settled(now.Sub(snapshot.StartTime(pod)), planner.MicroUSD(m.MicroUSDPerHour()), restartCost(restart, pod)) {
 			return fmt.Sprintf("pod %s started a short time ago: it stays until its node has cost as much as its restart", snapshot.PodName(pod))
 		}
 	}
 	return ""
 }
-
-// payback is the time in which a step has to save what its restarts cost, or it is not searched for: moves that are free would all be made, however little they
-// save.
-const payback = 24
 
 // running returns the pods that move when the machine is removed, with what their restarts cost, or why they cannot move.
 func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
@@ -172,7 +167,7 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 		if held, ok := on[pod]; ok {
 			gpu = held
 		}
-		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: max(1, cost/payback)})
+		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost)})
 		restarts = append(restarts, cost)
 	}
 	return pods, restarts, ""

@@ -37,6 +37,19 @@ func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
 	return saving/planner.MicroUSD(hour)*planner.MicroUSD(ms) + saving%planner.MicroUSD(hour)*planner.MicroUSD(ms)/planner.MicroUSD(hour)
 }
 
+// payback is the number of hours in which a step has to save what its restarts cost, or it is not searched for: if moves were free, all would be made that save anything.
+const payback = 24
+
+// Move returns the cost of a move in the search for a cheaper layout, for a pod whose restart costs so much. It is per hour, and at least 1, so that of two equal
+// savings the one with fewer moves wins.
+func Move(restart planner.MicroUSD) planner.MicroUSD { return max(1, restart/payback) }
+
+// Settled reports whether a pod may move that has run for a time on a machine with a price per hour: once that has cost as much as the restart of the pod. No earlier
+// restart can have paid off before.
+func Settled(ran time.Duration, price, restart planner.MicroUSD) bool {
+	return ran.Hours()*float64(price) >= float64(restart)
+}
+
 // Worth is the saving of a step per hour, and what the restarts of its pods cost, once.
 type Worth struct{ Saving, Restarts planner.MicroUSD }
 
