@@ -235,12 +235,13 @@ func (c *Controller) keepAccounts(ctx context.Context, s *pass) error {
 			paying[class] = paying[class] || cost > 0
 		}
 	}
+	left := slices.DeleteFunc(slices.Clone(s.offered), func(p proposal) bool { return slices.ContainsFunc(s.begun, p.same) })
 	c.Metrics.Wasted.Reset()
 	for _, class := range slices.Sorted(maps.Keys(s.accounts)) {
 		kept := c.memory.accounts[class]
 		kept.account = s.accounts[class]
 		c.Metrics.Wasted.WithLabelValues(class).Set(metrics.USD(int64(kept.Wasted)))
-		waste := s.waste(class, slices.DeleteFunc(slices.Clone(s.offered), func(p proposal) bool { return slices.ContainsFunc(s.begun, p.same) }))
+		waste := s.waste(class, left)
 		if due := paying[class] || !s.now.Before(kept.written.Add(wasteEvery)); due && !sameWaste(waste, kept.stored) {
 			if err := c.writeWaste(ctx, class, waste); err != nil {
 				return err

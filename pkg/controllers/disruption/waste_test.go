@@ -104,6 +104,16 @@ func (s *simulation) looks(t *testing.T, c *Controller, after time.Duration) (*p
 	return state, commands, err
 }
 
+// waits runs looks of a controller, some time after each other, in which no step begins.
+func (s *simulation) waits(t *testing.T, c *Controller, looks int, after time.Duration) {
+	t.Helper()
+	for range looks {
+		if _, commands, err := s.looks(t, c, after); err != nil || len(commands) > 0 {
+			t.Fatalf("%d commands, %v", len(commands), err)
+		}
+	}
+}
+
 func accountant(s *simulation, w *statusWriter) *Controller {
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
 	c.Client = w
@@ -152,11 +162,7 @@ func TestStepDoesNotBeginIfItsPaymentIsNotWritten(t *testing.T) {
 	s := withRestartsAt(t)
 	w := &statusWriter{}
 	c := accountant(s, w)
-	for range 55 {
-		if _, commands, err := s.looks(t, c, time.Minute); err != nil || len(commands) > 0 {
-			t.Fatalf("%d steps, %v", len(commands), err)
-		}
-	}
+	s.waits(t, c, 55, time.Minute)
 	w.fails = errors.New("no")
 	for range 10 {
 		if _, commands, err := s.looks(t, c, time.Minute); err == nil || len(commands) > 0 {
@@ -174,11 +180,7 @@ func TestAccountSurvivesRestart(t *testing.T) {
 	s := withRestartsAt(t)
 	w := &statusWriter{}
 	c := accountant(s, w)
-	for range 31 {
-		if _, commands, err := s.looks(t, c, time.Minute); err != nil || len(commands) > 0 {
-			t.Fatalf("%d steps, %v", len(commands), err)
-		}
-	}
+	s.waits(t, c, 31, time.Minute)
 	s.cluster.GPUNodeClasses[0].Status.Waste = w.written[len(w.written)-1]
 	kept := c.memory.accounts["gpu-shared"].Wasted
 	if kept < 526_000*29/60 || kept > 526_000*31/60 {
@@ -206,11 +208,7 @@ func TestAccountIsEmptyOnceNothingCanBeSaved(t *testing.T) {
 	s := withRestartsAt(t)
 	w := &statusWriter{}
 	c := accountant(s, w)
-	for range 20 {
-		if _, _, err := s.looks(t, c, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.waits(t, c, 20, time.Minute)
 	if c.memory.accounts["gpu-shared"].Wasted == 0 {
 		t.Fatal("nothing was wasted")
 	}
@@ -218,11 +216,7 @@ func TestAccountIsEmptyOnceNothingCanBeSaved(t *testing.T) {
 		s.pod()
 		snapshottest.Running(s.cluster.Nodes[1].Name)(&s.cluster.Pods[len(s.cluster.Pods)-1])
 	}
-	for range 3 {
-		if _, _, err := s.looks(t, c, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.waits(t, c, 3, time.Minute)
 	if a := c.memory.accounts["gpu-shared"]; a.Wasted != 0 || w.written[len(w.written)-1] != nil {
 		t.Errorf("the account has %d, and %+v is written", a.Wasted, w.written[len(w.written)-1])
 	}
