@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -71,8 +72,9 @@ type Controller struct {
 	arrived metrics.Arrivals
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
-	// reported has the latest events about pending pods.
+	// reported has the latest events about pending pods, and events limits them.
 	reported map[types.UID]report
+	events   *rate.Limiter
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 }
@@ -85,7 +87,7 @@ const nextRound = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, withdrawn: withdrawals{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
 	return c
 }

@@ -3,6 +3,7 @@ package provisioning
 import (
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/wording"
@@ -10,11 +11,14 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Two events about a pod that have the same reason and other messages are at least sameReason apart, and sameReasonEach times the pods without a place if that
-// is longer: so these events are at most ten a second, however many pods wait.
 const (
-	sameReason     = time.Minute
-	sameReasonEach = 100 * time.Millisecond
+	// sameReason is the shortest time between two events about a pod that have the same reason and other messages.
+	sameReason = time.Minute
+	// eventsPerSecond limits the events about all pods. Each event is a request, as a nomination and a new NodeClaim are, and the API server makes requests of one
+	// user wait for each other. After a burst of pods, some are told about their node a few plans later, or not at all because they are bound by then.
+	eventsPerSecond = 10
+	// eventsAtOnce is how many events are recorded after a quiet time.
+	eventsAtOnce = 100
 )
 
 // report is the latest event about a pending pod.
@@ -24,10 +28,13 @@ type report struct {
 	at      time.Time
 }
 
-// recordEvents records an event on each pending pod that has no room or has a node to wait for, if that is new. It records none on running pods: the events about
-// their machine are recorded elsewhere.
+func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventsPerSecond, eventsAtOnce) }
+
+// recordEvents records an event on each pending pod that has no room or has a node to wait for, if that is new and the limit allows it. Pods without room come first.
+// It records none on running pods: the events about their machine are recorded elsewhere.
 func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
-	apart := max(sameReason, time.Duration(len(plan.Unplaced))*sameReasonEach)
+	// Pods that were told something before leave the limit to those that were not.
+	apart := max(sameReason, time.Duration(len(view.Pods)+len(view.Postponed))*time.Second/eventsPerSecond)
 	for _, u := range plan.Unplaced {
 		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, wording.Shorten(u.Message, wording.MaxNote), apart)
 	}
@@ -45,13 +52,14 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 // nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
 
-// tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart.
+// tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it records none, and
+// the next plan tries again.
 func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string, apart time.Duration) {
 	if pod == nil || pod.Spec.NodeName != "" {
 		return
 	}
 	last, now := c.reported[pod.UID], c.Clock.Now()
-	if last.reason == reason && (last.message == message || now.Sub(last.at) < apart) {
+	if last.reason == reason && (last.message == message || now.Sub(last.at) < apart) || !c.events.AllowN(now, 1) {
 		return
 	}
 	c.reported[pod.UID] = report{reason, message, now}
