@@ -27,6 +27,8 @@ import (
 // launching the next broken machine. Pods of workloads and an outage of its zone keep the machine for the timeout once more. After that, its pods are evicted
 // with it.
 func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+	c.giving.Lock()
+	defer c.giving.Unlock()
 	if m.State() == lifecycle.Launched {
 		return reconcile.Result{}, nil // Karpenter deletes NodeClaims that do not register.
 	}

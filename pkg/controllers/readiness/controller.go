@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,11 +51,17 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Controller reconciles one NodeClaim at a time.
+// Controller reconciles several NodeClaims at a time, so that one whose requests take long does not keep the others waiting.
 type Controller struct {
 	Config
-	// reported is why broken machines are kept, by the UIDs of their NodeClaims. An event is recorded when the reason changes.
+
+	// giving is locked while a machine is given back. It guards reported, which is why broken machines are kept, by the UIDs of their NodeClaims. An event is
+	// recorded when the reason changes.
+	giving   sync.Mutex
 	reported map[types.UID]string
+
+	// seats is locked while pods are chosen for a machine. It guards the rest.
+	seats sync.Mutex
 	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the same
 	// pods.
 	nominated map[types.UID]nominated
@@ -75,6 +82,9 @@ const cacheLag = 5 * time.Second
 // readingAge is how old a reading of the pods may be that machines are filled from. Hundreds of machines may start within a minute, while thousands of pods wait.
 const readingAge = time.Second
 
+// atOnce is how many machines are handled concurrently. Each of them may have sixteen nominations under way.
+const atOnce = 4
+
 // New returns a new controller.
 func New(config Config) *Controller {
 	return &Controller{Config: config, reported: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
@@ -94,7 +104,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	if c.Gatherer.DRA {
 		b = b.Watches(&resourcev1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(c.claimOfSlice))
 	}
-	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
+	return b.WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).Complete(c)
 }
 
 // claimOfSlice returns a request for the NodeClaim of the Node of a ResourceSlice.
@@ -248,11 +258,23 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	if !c.Nominations {
 		return nil
 	}
+	seats, err := c.seatsOf(ctx, m)
+	if err != nil {
+		return err
+	}
+	nomination.Write(ctx, c.Client, c.Metrics, seats)
+	return nil
+}
+
+// seatsOf returns the nominations for a machine, and records them, so that no other machine gets the same pods.
+func (c *Controller) seatsOf(ctx context.Context, m *snapshot.Machine) ([]snapshot.Nomination, error) {
+	c.seats.Lock()
+	defer c.seats.Unlock()
 	now := c.Clock.Now()
 	if c.seating == nil || now.Sub(c.read) > readingAge {
 		cluster, err := c.Gatherer.Cluster(ctx)
 		if err != nil {
-			return fmt.Errorf("reading the pods: %w", err)
+			return nil, fmt.Errorf("reading the pods: %w", err)
 		}
 		c.index, c.read = cluster.Indexed(), now
 		c.seating = snapshot.NewSeating(c.index.Pending())
@@ -267,8 +289,7 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	for _, n := range seats {
 		c.nominated[n.Pod.UID] = nominated{n.Node, now}
 	}
-	nomination.Write(ctx, c.Client, c.Metrics, seats)
-	return nil
+	return seats, nil
 }
 
 // open removes the startup taint from a Node.

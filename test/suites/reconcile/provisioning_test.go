@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -341,6 +342,67 @@ func (w *world) volume(name, zone string) {
 				w.t.Error(err)
 			}
 		})
+	}
+}
+
+// TestMachineDoesNotWaitForNominationsOfAnother keeps the API server from answering the nominations for one machine until another has started to take pods.
+func TestMachineDoesNotWaitForNominationsOfAnother(t *testing.T) {
+	w := newWorld(t)
+	w.shared("beside")
+	w.pods("web", 10)
+	w.pods("other", 10, snapshottest.Asking("cpu", "400m", v1alpha1.ResourceGPUShared, "1"))
+	w.reconciles(w.provisioning(), "")
+	claims := w.wantClaims(2)
+	var nodes []*corev1.Node
+	for i := range claims {
+		snapshottest.Registered(w.clock.Now())(&claims[i])
+		w.updateStatus(&claims[i])
+		nodes = append(nodes, w.node(&claims[i], 10))
+	}
+	slow, goes := nodes[0].Name, make(chan struct{})
+	var mu sync.Mutex
+	nominations := map[string]int{}
+	controller := w.readiness(func(c *readiness.Config) {
+		c.Client = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, subresource string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+				if pod, ok := o.(*corev1.Pod); ok {
+					mu.Lock()
+					nominations[pod.Name]++
+					mu.Unlock()
+					if pod.Status.NominatedNodeName == slow {
+						<-goes
+					}
+				}
+				return c.SubResource(subresource).Patch(ctx, o, patch, options...)
+			},
+		})
+	})
+	first := make(chan error, 1)
+	go func() {
+		_, err := controller.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims[0])})
+		first <- err
+	}()
+	w.reconciles(controller, claims[1].Name)
+	if w.read(nodes[1]); tainted(nodes[1], v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the second machine takes no pods")
+	}
+	if w.read(nodes[0]); !tainted(nodes[0], v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the first machine takes pods before they are nominated")
+	}
+	close(goes)
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if w.read(nodes[0]); tainted(nodes[0], v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the first machine takes no pods")
+	}
+	for pod, n := range nominations {
+		if n != 1 {
+			t.Errorf("pod %s is nominated %d times", pod, n)
+		}
+	}
+	if len(nominations) != 20 {
+		t.Errorf("%d of 20 pods are nominated", len(nominations))
 	}
 }
 
