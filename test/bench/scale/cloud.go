@@ -21,6 +21,8 @@ import (
 const (
 	// fastest and slowest are the bounds of the time that the cloud takes to launch a machine.
 	fastest, slowest = 500 * time.Millisecond, 2 * time.Second
+	// workers is how many nodes and NodeClaims are processed concurrently. Karpenter has a thousand workers for NodeClaims.
+	workers = 64
 	// boots is the time from the launch of a machine until its kubelet registers the node.
 	boots = time.Second
 )
@@ -31,7 +33,7 @@ type work struct{ node, claim string }
 // machines plays the cloud, Karpenter and the kubelets: it processes new and deleted NodeClaims and nodes until the context ends. It plays Karpenter only
 // when Karve is measured, because Karve runs next to a Karpenter.
 func (w *World) machines(ctx context.Context) {
-	for range 8 {
+	for range workers {
 		w.running.Go(func() {
 			for {
 				item, quit := w.queue.Get()
@@ -119,7 +121,15 @@ func (w *World) launch(ctx context.Context, c *karpv1.NodeClaim) error {
 		return client.IgnoreNotFound(err)
 	}
 	launched(c, c.Name, t)
-	return client.IgnoreNotFound(w.api.Status().Update(ctx, c))
+	if err := w.api.Status().Update(ctx, c); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	record := w.claims[c.UID]
+	record.launch = time.Since(record.seen)
+	w.claims[c.UID] = record
+	return nil
 }
 
 // register creates the Node, as the kubelet of a new machine does, and marks the NodeClaim as registered, as Karpenter does.

@@ -180,6 +180,10 @@ func (m *measurement) bursts(ctx context.Context, t Times) error {
 	if err != nil {
 		return err
 	}
+	if median, most := m.launches(); most > 0 {
+		m.log("the cloud launched machines within %s, half of them within %s", most.Round(100*time.Millisecond), median.Round(100*time.Millisecond))
+	}
+	m.log("the last NodeClaim came %s after the first pod", m.lastClaim().Sub(began).Round(100*time.Millisecond))
 	if late > 0 {
 		m.figures.Reasons[BurstToLastClaim] = fmt.Sprintf("%d of %d pods had no place after %s", late, m.size.burst(), t.Place)
 		m.figures.Reasons[BurstClaims] = m.figures.Reasons[BurstToLastClaim]

@@ -141,6 +141,23 @@ func (w *World) lastClaim() time.Time {
 	return last
 }
 
+// launches returns the median and the longest of the times that the cloud took to launch machines. The API server may be so busy that it takes longer than asked.
+func (w *World) launches() (median, most time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []time.Duration
+	for _, c := range w.claims {
+		if c.launch > 0 {
+			all = append(all, c.launch)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2], all[len(all)-1]
+}
+
 // Claims returns the names of the existing NodeClaims.
 func (w *World) Claims() []string {
 	w.mu.Lock()

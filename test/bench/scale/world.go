@@ -74,6 +74,8 @@ type claimRecord struct {
 	// seen is the time at which the watch reported the creation. It is zero for the initial NodeClaims. gone is true after the deletion.
 	seen time.Time
 	gone bool
+	// launch is how long the cloud took to launch its machine.
+	launch time.Duration
 }
 
 // room holds the free resources of a GPU node.
