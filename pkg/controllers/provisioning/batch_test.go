@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	testclock "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -42,6 +43,21 @@ func TestHurriedBatchIsDueAtOnce(t *testing.T) {
 	b.add("c", now)
 	if wait := b.due(now); wait != time.Second {
 		t.Errorf("wait %s after the plan, want a second", wait)
+	}
+}
+
+func TestPodsThatWaitAtTheStartAreNotGathered(t *testing.T) {
+	t.Parallel()
+	c := New(Config{Clock: testclock.NewFakePassiveClock(now), BatchIdle: time.Second, BatchMax: 10 * time.Second})
+	pods := snapshottest.Pods("web", 2)
+	c.batchPod(t.Context(), &pods[0])
+	if wait := c.batch.due(now); wait != 0 {
+		t.Errorf("the first plan waits %s", wait)
+	}
+	c.batch.planned()
+	c.batchPod(t.Context(), &pods[1])
+	if wait := c.batch.due(now); wait != time.Second {
+		t.Errorf("the second plan waits %s, want a second", wait)
 	}
 }
 

@@ -89,6 +89,7 @@ const nextRound = time.Second
 func New(config Config) *Controller {
 	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
+	c.batch.hurry()       // The pods that wait at the start came long ago.
 	return c
 }
 
