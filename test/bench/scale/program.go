@@ -51,7 +51,7 @@ func Karve(options karve.Options) Program {
 		Name: "karve", Class: karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: pool},
 		Build: karve.Build,
 		plans: "karve_planner_duration_seconds", looks: "karve_gather_duration_seconds", requests: "rest_client_requests_total",
-		decisions: []string{"karve_planner_duration_seconds", "karve_disruption_duration_seconds"},
+		decisions: []string{"karve_planner_duration_seconds", "karve_disruption_duration_seconds", "karve_layout_duration_seconds"},
 		launch: func(ctx context.Context, w *World) (process, error) {
 			root, err := cluster.Root()
 			if err != nil {
