@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -143,6 +144,14 @@ func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 	if next := looks(longestWait); next != soon || len(c.search.found.proposals) > 0 {
 		t.Errorf("the next search is in %s, found: %v", next, c.search.found.proposals)
 	}
+	if n := searches(t, c); n != 0 {
+		t.Errorf("%d searches have begun although there was more urgent work", n)
+	}
+	state := s.seen()
+	c.memory.keep(state)
+	if next := c.searchLayout(state); next != soon || len(c.search.found.proposals) > 0 {
+		t.Errorf("a search that has begun: the next one is in %s, found: %v", next, c.search.found.proposals)
+	}
 	c.urgent.Store(false)
 	if next := looks(soon / 2); next != soon || len(c.search.found.proposals) > 0 {
 		t.Errorf("a drain is due in half a second, the next search in %s, found: %v", next, c.search.found.proposals)
@@ -150,6 +159,19 @@ func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 	if looks(longestWait); len(c.search.found.proposals) == 0 {
 		t.Error("nothing is found once there is nothing more urgent")
 	}
+	if n := searches(t, c); n != 2 {
+		t.Errorf("%d searches, want 2", n)
+	}
+}
+
+// searches returns how many searches for a cheaper layout have ended, also those that gave way.
+func searches(t *testing.T, c *Controller) uint64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Metrics.LayoutSeconds.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetHistogram().GetSampleCount()
 }
 
 func TestLargeFleetIsSearchedInSlices(t *testing.T) {

@@ -116,7 +116,7 @@ func (c *Controller) startSearch() *searching { return &searching{c: c, began: c
 // over returns a function that reports whether the search must end. It may be called concurrently.
 func (x *searching) over(limit time.Duration) func() bool {
 	return func() bool {
-		if x.c.urgent.Load() || x.c.Planner.Busy() {
+		if x.c.moreUrgent() {
 			x.yield.Store(true)
 		}
 		over := x.yield.Load() || x.c.Clock.Since(x.began) >= limit
@@ -127,13 +127,16 @@ func (x *searching) over(limit time.Duration) func() bool {
 	}
 }
 
+// moreUrgent reports whether there is more urgent work than a search.
+func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Busy() }
+
 // cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last search was just
-// now or other steps are due before a search would end. The argument again is when those are due.
+// now, other steps are due before a search would end, or there is more urgent work: to prepare the search of a large fleet takes a good part of its time. The argument again is when those are due.
 func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) ([]command, time.Duration, error) {
 	switch wait := c.search.searched.Add(layoutEvery).Sub(s.now); {
 	case wait > 0:
 		again = max(soon, wait)
-	case again < layoutFor:
+	case again < layoutFor, c.moreUrgent():
 		again = soon
 	default:
 		again = c.searchLayout(s)
