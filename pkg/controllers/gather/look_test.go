@@ -46,7 +46,7 @@ type store struct {
 	listing func(client.ObjectList)
 	// broken makes every read fail.
 	broken bool
-	// getting is called for each Get of a node class. It may be nil.
+	// getting is called for each Get. It may be nil.
 	getting func()
 }
 
@@ -91,6 +91,7 @@ func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.List
 func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	s.lists["get "+nameOf(o)]++
+	kind := s.kind(nameOf(o))
 	s.mu.Unlock()
 	if s.broken {
 		return errors.New("broken")
@@ -101,7 +102,7 @@ func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 	if _, ok := o.(runtime.Unstructured); ok {
 		return nil
 	}
-	found, ok, err := s.kind(nameOf(o)).GetByKey(nameOfKey(key))
+	found, ok, err := kind.GetByKey(nameOfKey(key))
 	if err != nil || !ok {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: nameOf(o)}, key.Name)
 	}

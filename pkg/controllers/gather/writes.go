@@ -2,13 +2,17 @@ package gather
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -173,21 +177,32 @@ func (g *Gatherer) former(ctx context.Context) error {
 	return nil
 }
 
+// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many at a time.
+const claimsAtOnce = 16
+
 // unseen reads the NodeClaims from the API server that the informer may not show as they were written. Nil stands for one that does not exist.
 func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
-	claims := map[string]*karpv1.NodeClaim{}
-	for name, write := range g.written.unseen(g.followed.nodeClaims.now, g.Clock.Now()) {
+	writes := g.written.unseen(g.followed.nodeClaims.now, g.Clock.Now())
+	names := slices.Sorted(maps.Keys(writes))
+	read, errs := make([]*karpv1.NodeClaim, len(names)), make([]error, len(names))
+	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(names), func(i int) {
 		claim := &karpv1.NodeClaim{}
-		err := g.Live.Get(ctx, client.ObjectKey{Name: name}, claim)
+		err := g.Live.Get(ctx, client.ObjectKey{Name: names[i]}, claim)
 		switch {
 		case apierrors.IsNotFound(err):
-			claims[name] = nil
-			g.written.gone(name, write, g.Clock.Now())
+			g.written.gone(names[i], writes[names[i]], g.Clock.Now())
 		case err != nil:
-			return nil, fmt.Errorf("reading NodeClaim %s: %w", name, err)
+			errs[i] = fmt.Errorf("reading NodeClaim %s: %w", names[i], err)
 		default:
-			claims[name] = claim
+			read[i] = claim
 		}
+	})
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil { // With the context ended, not all were read.
+		return nil, err
+	}
+	claims := map[string]*karpv1.NodeClaim{}
+	for i, name := range names {
+		claims[name] = read[i]
 	}
 	return claims, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,6 +212,30 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The API server answers none of the reads before all of them have come.
+func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	b.follow(t)
+	b.look(t)
+	pool := snapshottest.Pool("gpu-shared", "gpu-shared")
+	var all sync.WaitGroup
+	for i := range claimsAtOnce {
+		claim := snapshottest.Claim(fmt.Sprint("n", i), &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+		b.live.set(&claim)
+		b.written.begin(claim.Name)
+		b.written.end(claim.Name, write{uid: claim.UID, version: "1"}, nil, b.clock.Now())
+		all.Add(1)
+	}
+	b.live.getting = func() { all.Done(); all.Wait() }
+	look := b.look(t).Indexed()
+	for i := range claimsAtOnce {
+		if look.NodeClaim(fmt.Sprint("n", i)) == nil {
+			t.Errorf("NodeClaim n%d is missed", i)
+		}
+	}
 }
 
 // While a write has no answer yet, a look asks the API server.
