@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -38,10 +40,13 @@ type Quote struct {
 	WholeGPUsUnplaced int              `json:"wholeGPUsUnplacedPods,omitempty"`
 	// Headroom is the capacity that is kept free in addition. It is nil if there is none. No other price includes it.
 	Headroom *Headroom `json:"headroom,omitempty"`
+	// Steps are the steps to a cheaper layout of the nodes that exist, in the order in which the waste of each GPUNodeClass pays for them.
+	Steps []waste.Step `json:"consolidation,omitempty"`
 
-	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods.
+	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods, and now the time of the plan.
 	pods    map[string]pod
 	waiting int
+	now     time.Time
 }
 
 // Claim is a machine to launch.
@@ -116,7 +121,10 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	view.Snapshot = kept
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // They are empty lists in JSON, not null.
-		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
+		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods), now: c.Now,
+	}
+	for i := range c.GPUNodeClasses {
+		q.Steps = append(q.Steps, waste.Steps(&c.GPUNodeClasses[i], c.Now)...)
 	}
 	for name, p := range view.Pods {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/duration"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
@@ -22,7 +24,7 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 	if wide {
 		sections = []table.Table{q.claimsWide(), q.placementsWide()}
 	}
-	for _, t := range append(sections, q.summary(), q.unplaced()) {
+	for _, t := range append(sections, q.summary(), q.unplaced(), q.steps(wide)) {
 		if len(t.Rows) == 0 {
 			continue
 		}
@@ -183,6 +185,31 @@ func percent(price, than planner.MicroUSD) int64 {
 		return -int64((-change + than) / (2 * than))
 	}
 	return int64((change + than) / (2 * than))
+}
+
+// steps returns the steps to a cheaper layout of the nodes, with all NodeClaims if wide is true.
+func (q *Quote) steps(wide bool) table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODES THAT WILL GO"}, {Title: "$/H LESS", Right: true}, {Title: "WHEN"}}}
+	for i := range q.Steps {
+		s := &q.Steps[i]
+		nodes := s.NodeClaims[0]
+		switch more := len(s.NodeClaims) - 1; {
+		case wide:
+			nodes = strings.Join(s.NodeClaims, ",")
+		case more > 0:
+			nodes += fmt.Sprintf(" and %d more", more)
+		}
+		when := s.String()
+		switch {
+		case s.Covered == nil:
+		case s.Covered.After(q.now):
+			when += "; due in about " + duration.HumanDuration(s.Covered.Sub(q.now))
+		default:
+			when += "; due now"
+		}
+		t.Add(nodes, dollars(s.Saving), when)
+	}
+	return t
 }
 
 // unplaced returns the pods without a place, with one row for each reason.

@@ -1,9 +1,16 @@
 package quote
 
 import (
+	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 func TestDollarsHaveThreeDecimals(t *testing.T) {
@@ -62,6 +69,35 @@ func TestWorkloadsAreAbbreviated(t *testing.T) {
 	for n, want := range map[int]string{1: "n/a", 3: "n/b (2), n/a", 5: "n/b (2), n/a, n/c, n/d", 6: "n/b (2), n/a, n/c, and 2 more"} {
 		if got := q.workloads(pods[:n]); got != want {
 			t.Errorf("%d pods: %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestQuoteShowsStepsToACheaperLayout(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	c := &snapshot.Cluster{Now: now, GPUNodeClasses: []v1alpha1.GPUNodeClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-shared"},
+		Status: v1alpha1.GPUNodeClassStatus{Waste: &v1alpha1.Waste{USD: "0.400", USDPerHour: "0.240", AsOf: metav1.NewTime(now), Steps: []v1alpha1.WasteStep{
+			{NodeClaims: []string{"a", "b"}, Pods: 10, RestartUSD: "0.400", USDPerHour: "0.226"},
+			{NodeClaims: []string{"c"}, Pods: 2, RestartUSD: "0.100", USDPerHour: "0.014"},
+		}}},
+	}}}
+	q, err := Of(c, func() solve.Solver { return solve.Solver{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wide, first := range map[bool]string{false: "a and 1 more", true: "a,b"} {
+		var text strings.Builder
+		if err := q.Text(&text, wide); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"NODES THAT WILL GO", first, "0.226", "wasted $0.40 of the $0.40 that moving 10 pods costs; due now", "0.014", "wasted $0.40 of the $0.50 that this step and the 1 before it cost; due in about 25m",
+		} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("%q is missing:\n%s", want, text.String())
+			}
 		}
 	}
 }

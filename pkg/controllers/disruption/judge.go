@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
@@ -31,7 +33,7 @@ type Verdict struct {
 	Saving   *planner.MicroUSD
 	Restarts map[string]planner.MicroUSD
 	// Waste is how far the account of the GPUNodeClass covers the step that removes the machine. It is nil if no such step is known.
-	Waste *Waste
+	Waste *waste.Step
 }
 
 // Cause is a reason to disrupt a machine, whether or not the machine has it.
@@ -201,18 +203,22 @@ func (s *pass) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 	}
 	saving, why := s.whatIf.saves(markedForCost(s.machines), p)
 	v.Saving = &saving
-	waste, known := wasteOf(pool.Class, claim, s.now)
-	if why != "" && (!known || waste.Nodes == 1) {
+	steps := waste.Steps(pool.Class, s.now)
+	step := slices.IndexFunc(steps, func(step waste.Step) bool { return slices.Contains(step.NodeClaims, claim) })
+	if why != "" && (step < 0 || len(steps[step].NodeClaims) == 1) {
 		c.Message = why
 		return c
 	}
 	c.Applies, c.Message = true, reason.Cheaper(saving, 1).Message
-	if known {
-		v.Waste, c.Due = &waste, waste.Covered
-		if waste.Nodes > 1 {
-			c.Message = fmt.Sprintf("the machines would cost less without %d of them, of which it is one", waste.Nodes)
+	if step >= 0 {
+		v.Waste = &steps[step]
+		if v.Waste.Covered != nil {
+			c.Due = *v.Waste.Covered
 		}
-		c.Message += ", and have " + waste.String()
+		if nodes := len(v.Waste.NodeClaims); nodes > 1 {
+			c.Message = fmt.Sprintf("the machines would cost less without %d of them, of which it is one", nodes)
+		}
+		c.Message += ", and have " + v.Waste.String()
 	}
 	c.Kept = s.keepsInLayout(m, refusal{})
 	switch {

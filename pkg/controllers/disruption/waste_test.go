@@ -6,12 +6,10 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -264,37 +262,5 @@ func TestClassesShareAStepByWhatTheirRestartsCost(t *testing.T) {
 	}
 	if free := (proposal{saving: 5, restarts: map[string]planner.MicroUSD{"a": 0}}).shares(); free["a"] != 5 {
 		t.Errorf("shares of a free step %v", free)
-	}
-}
-
-func TestWasteInWords(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	class := &v1alpha1.GPUNodeClass{}
-	if _, ok := wasteOf(class, "a", at); ok {
-		t.Error("there is waste without a status")
-	}
-	class.Status.Waste = &v1alpha1.Waste{USD: "0.400", USDPerHour: "0.600", AsOf: metav1.NewTime(at.Add(-time.Minute)), Steps: []v1alpha1.WasteStep{
-		{NodeClaims: []string{"a"}, Pods: 10, RestartUSD: "0.500", USDPerHour: "0.400"},
-		{NodeClaims: []string{"b", "c"}, Pods: 1, RestartUSD: "0.050", USDPerHour: "0.020"},
-	}}
-	for claim, want := range map[string]string{
-		"a": "wasted $0.41 of the $0.50 that moving 10 pods costs",
-		"b": "wasted $0.41 of the $0.55 that this step and the 1 before it cost",
-	} {
-		w, ok := wasteOf(class, claim, at)
-		if !ok || w.String() != want {
-			t.Errorf("%s: %q, want %q", claim, w, want)
-		}
-	}
-	if w, _ := wasteOf(class, "a", at); w.Covered.Sub(at).Round(time.Second) != 9*time.Minute || w.Nodes != 1 {
-		t.Errorf("it is covered in %s", w.Covered.Sub(at))
-	}
-	if _, ok := wasteOf(class, "d", at); ok {
-		t.Error("a machine without a step has waste")
-	}
-	class.Status.Waste.USD = strings.Repeat("9", 32)
-	if _, ok := wasteOf(class, "a", at); ok {
-		t.Error("an amount out of range is read")
 	}
 }

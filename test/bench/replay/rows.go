@@ -43,17 +43,16 @@ func (r Row) Measure() (Figures, error) {
 	return r.Figures, err
 }
 
-// move is how much a step has to save per hour for each pod that moves, so that its restart is saved within a day.
-const move = 50_000 / 24
+// restart is what the restart of a pod costs: the default.
+const restart = 50_000
 
 // Rows returns the lines of the table: fleets that Karve planned, that lose half of their pods, and that are then consolidated to the end. If the trace is missing, the
 // row of openb is left out and skipped is called.
 func Rows(trace string, skipped func(string)) iter.Seq[Row] {
-	return func(yield func(Row) bool) { halved(trace, skipped, yield) }
+	return func(yield func(Row) bool) { rows(trace, skipped, yield) }
 }
 
-// halved yields the rows of fleets that Karve planned, that lose half of their pods, and that are then consolidated to the end.
-func halved(trace string, skipped func(string), yield func(Row) bool) {
+func rows(trace string, skipped func(string), yield func(Row) bool) {
 	types := workload.Types(workload.G4to6, 10)
 	for seed := int64(1); seed <= 3; seed++ {
 		for _, memory := range []bool{false, true} {
@@ -77,7 +76,7 @@ func halved(trace string, skipped func(string), yield func(Row) bool) {
 
 func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) bool {
 	start := sync.OnceValue(func() consolidate.Layout {
-		return workload.Thinned(s, solve.Plan(s), 0.5, move, seed)
+		return workload.Thinned(s, solve.Plan(s), 0.5, consolidate.Move(restart), seed)
 	})
 	bound := sync.OnceValue(func() planner.MicroUSD { return consolidate.Plan(solve.Solver{}, start()).Bound })
 	for _, x := range []struct {

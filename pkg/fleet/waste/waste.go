@@ -1,0 +1,82 @@
+// Package waste says how far the waste of a GPUNodeClass covers the steps to a cheaper layout, for people who ask.
+package waste
+
+import (
+	"fmt"
+	"time"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// Step is a set of nodes that are removed together, after their pods have other places.
+type Step struct {
+	GPUNodeClass string `json:"gpuNodeClass"`
+	// NodeClaims are at most as many as the status of the GPUNodeClass lists.
+	NodeClaims []string `json:"nodeClaims"`
+	// Pods is the number of pods that the step restarts.
+	Pods int `json:"pods"`
+	// Saving is what the nodes cost less per hour afterwards.
+	Saving planner.MicroUSD `json:"savingMicroUSDPerHour"`
+	// Wasted is what the nodes have cost too much. Needed is what the restarts cost, with those of the steps that come before. Before is the number of these steps.
+	Wasted planner.MicroUSD `json:"wastedMicroUSD"`
+	Needed planner.MicroUSD `json:"neededMicroUSD"`
+	Before int              `json:"stepsBefore"`
+	// Covered is when Wasted reaches Needed if nothing changes. It is nil if it never does.
+	Covered *time.Time `json:"covered,omitempty"`
+}
+
+// Steps returns the steps in the status of a GPUNodeClass, in the order in which they are paid for. It returns none if the status is not valid, which the API server refuses.
+func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
+	stored := class.Status.Waste
+	if stored == nil {
+		return nil
+	}
+	wasted, err := v1alpha1.MicroUSD(stored.USD)
+	if err != nil {
+		return nil
+	}
+	perHour, err := v1alpha1.MicroUSD(stored.USDPerHour)
+	if err != nil {
+		return nil
+	}
+	// What has come since the status was written is not in it yet.
+	since := max(0, now.Sub(stored.AsOf.Time)).Hours() * float64(perHour)
+	var steps []Step
+	needed := planner.MicroUSD(0)
+	for i := range stored.Steps {
+		step := &stored.Steps[i]
+		cost, err := v1alpha1.MicroUSD(step.RestartUSD)
+		if err != nil {
+			return nil
+		}
+		saving, err := v1alpha1.MicroUSD(step.USDPerHour)
+		if err != nil || len(step.NodeClaims) == 0 {
+			return nil
+		}
+		needed += planner.MicroUSD(cost)
+		missing := float64(max(0, needed-planner.MicroUSD(wasted)))
+		s := Step{
+			GPUNodeClass: class.Name, NodeClaims: step.NodeClaims, Pods: int(step.Pods), Saving: planner.MicroUSD(saving),
+			Wasted: min(needed, planner.MicroUSD(wasted)+planner.MicroUSD(min(since, missing))), Needed: needed, Before: i,
+		}
+		if perHour > 0 {
+			s.Covered = new(stored.AsOf.Add(time.Duration(missing / float64(perHour) * float64(time.Hour))))
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+func (s *Step) String() string {
+	pods := fmt.Sprintf("moving %d pods costs", s.Pods)
+	if s.Pods == 1 {
+		pods = "moving one pod costs"
+	}
+	if s.Before > 0 {
+		pods = fmt.Sprintf("this step and the %d before it cost", s.Before)
+	}
+	return fmt.Sprintf("wasted $%.2f of the $%.2f that %s", dollars(s.Wasted), dollars(s.Needed), pods)
+}
+
+func dollars(amount planner.MicroUSD) float64 { return float64(amount) / 1e6 }
