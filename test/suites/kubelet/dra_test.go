@@ -1,15 +1,21 @@
 package kubelet_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/harness/kubelet"
@@ -102,6 +108,126 @@ func (w *draWorld) waits(name string) {
 		}
 		return fmt.Errorf("%s is %s: %v", name, pod.Status.Phase, pod.Status.Conditions)
 	})
+}
+
+// held returns the replicas of the claims that the agent has recorded, by pod, and checks that no two pods hold the same.
+func (w *draWorld) held() (map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(w.node.Dir(), "state", "dra-claims.json"))
+	if err != nil {
+		return nil, err
+	}
+	var record struct{ Claims []dra.Claim }
+	if err := json.Unmarshal(data, &record); err != nil {
+		return nil, err
+	}
+	pods, err := w.node.Client().CoreV1().Pods(namespace).List(w.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{} // of pods by claim
+	for i := range pods.Items {
+		if s := pods.Items[i].Status.ExtendedResourceClaimStatus; s != nil {
+			names[s.ResourceClaimName] = pods.Items[i].Name
+		}
+	}
+	held, holder := map[string]string{}, map[string]string{}
+	for _, c := range record.Claims {
+		if len(c.Devices) != 1 || len(c.Devices[0].Replicas) != 1 {
+			return nil, fmt.Errorf("claim %s holds %+v, want one replica", c.Name, c.Devices)
+		}
+		id := alloc.ID(c.Devices[0].UUID, c.Devices[0].Replicas[0])
+		if other, twice := holder[id]; twice {
+			return nil, fmt.Errorf("%s and %s hold %s", other, names[c.Name], id)
+		}
+		holder[id], held[names[c.Name]] = names[c.Name], id
+	}
+	return held, nil
+}
+
+// holds waits until the claims of pods are prepared with these replicas, and no others.
+func (w *draWorld) holds(want map[string]string) {
+	w.t.Helper()
+	w.eventually(func() error {
+		got, err := w.held()
+		if err == nil && !maps.Equal(got, want) {
+			err = fmt.Errorf("pods hold %v, want %v", got, want)
+		}
+		return err
+	})
+}
+
+// evict evicts a pod as a drain does.
+func (w *draWorld) evict(name string) {
+	w.t.Helper()
+	w.must(w.node.Client().CoreV1().Pods(namespace).EvictV1(w.t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
+}
+
+func TestTenPodsShareGPUByDRAAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	w := newDRAWorld(t, 1)
+	uuid := nvmltest.T4(1).Devices[0].UUID
+	agent := w.run()
+	w.published(1)
+	gets := func(name string) {
+		t.Helper()
+		if got := w.running(name)["NVIDIA_VISIBLE_DEVICES"]; got != uuid {
+			t.Errorf("%s: NVIDIA_VISIBLE_DEVICES=%q, want %s", name, got, uuid)
+		}
+	}
+	// One after another: kube-scheduler 1.36.3 counts an allocation twice for a moment, and a pod that needs the last replica in that moment waits for minutes.
+	ran := map[string]*corev1.Pod{}
+	for i := range 10 {
+		name := fmt.Sprintf("pod-%d", i)
+		w.ask(name)
+		gets(name)
+		ran[name] = w.get(name)
+	}
+	w.ask("eleventh")
+	w.waits("eleventh")
+	held, err := w.held()
+	w.must(err)
+	if len(held) != 10 {
+		t.Fatalf("pods hold %v, want ten replicas", held)
+	}
+
+	restarts := []struct {
+		of string
+		do func()
+	}{
+		{"the kubelet", func() { w.must(w.node.RestartKubelet(t.Context())) }},
+		{"the agent", func() { agent.Kill(); agent = w.run() }},
+		{"both", func() {
+			w.node.StopKubelet()
+			agent.Kill()
+			w.must(w.node.StartKubelet(t.Context()))
+			agent = w.run()
+		}},
+	}
+	for i, restart := range restarts {
+		restart.do()
+		w.waitForLog(agent, "Registered with the kubelet", i+2)
+		w.published(1)
+		w.holds(held)
+		for name, pod := range ran {
+			if now := w.get(name); now.UID != pod.UID || now.Status.Phase != corev1.PodRunning || now.Status.ContainerStatuses[0].RestartCount != 0 {
+				t.Errorf("after a restart of %s, %s is %s: %s", restart.of, name, now.Status.Phase, now.Status.Message)
+			}
+		}
+		if pod := w.get("eleventh"); pod.Spec.NodeName != "" {
+			t.Fatalf("after a restart of %s, an eleventh pod has a replica of ten", restart.of)
+		}
+	}
+
+	w.delete("pod-3")
+	gets("eleventh")
+	w.ask("twelfth")
+	w.waits("twelfth")
+	w.evict("pod-4")
+	gets("twelfth")
+	held["eleventh"], held["twelfth"] = held["pod-3"], held["pod-4"]
+	delete(held, "pod-3")
+	delete(held, "pod-4")
+	w.holds(held)
 }
 
 func TestCordonedGPUTakesNoPodsByDRA(t *testing.T) {
