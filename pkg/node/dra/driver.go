@@ -468,19 +468,13 @@ func (d *Driver) publishAll(ctx context.Context) {
 		case <-timer.C:
 		case <-d.wake:
 			if err != nil { // A change that fails at once is not tried at once.
-				pause(ctx, firstBackoff)
+				select {
+				case <-ctx.Done():
+				case <-time.After(firstBackoff):
+				}
 			}
 		}
 		timer.Stop()
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
@@ -516,7 +510,7 @@ func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		s, err := sliceOf(nodeapi.Metadata{Name: d.config.API.Name, UID: node.Metadata.UID}, driver, devices)
+		s, err := SliceOf(nodeapi.Metadata{Name: d.config.API.Name, UID: node.Metadata.UID}, driver, devices)
 		if err != nil {
 			return 0, err
 		}
@@ -525,21 +519,21 @@ func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 		}
 		want = &s
 	}
-	c := changeTo(want, have)
-	if c.write != nil {
-		now, err := d.config.API.WriteSlice(ctx, *c.write)
+	c := ChangeTo(want, have)
+	if c.Write != nil {
+		now, err := d.config.API.WriteSlice(ctx, *c.Write)
 		switch {
 		case err != nil:
 			return 0, err
 		case !shared(now): // A GPU would be for one pod alone.
 			return 0, errors.Join(errNoSharing, d.config.API.DeleteSlice(ctx, now.Metadata.Name))
-		case taints(now) < taints(*c.write):
+		case taints(now) < taints(*c.Write):
 			p.dropsTaints = true
 			return 0, errors.New("the API server drops taints of devices (feature gate DRADeviceTaints): GPUs that take no pods are left out of the ResourceSlice")
 		}
 		logr.FromContextOrDiscard(ctx).Info("Published", "slice", now.Metadata.Name, "devices", len(now.Spec.Devices), "generation", now.Spec.Pool.Generation)
 	}
-	for _, name := range c.remove {
+	for _, name := range c.Remove {
 		if err := d.config.API.DeleteSlice(ctx, name); err != nil {
 			return 0, err
 		}

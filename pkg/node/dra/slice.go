@@ -45,9 +45,9 @@ func sliceName(node string) string {
 	return name[:maxName-len(digest)-1] + "-" + digest
 }
 
-// sliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order of the GPUs'
+// SliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order of the GPUs'
 // indices.
-func sliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeapi.ResourceSlice, error) {
+func SliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeapi.ResourceSlice, error) {
 	s := nodeapi.ResourceSlice{
 		Metadata: nodeapi.SliceMetadata{Name: sliceName(node.Name)},
 		Spec: nodeapi.SliceSpec{
@@ -145,18 +145,18 @@ func withoutTainted(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
 	return s
 }
 
-// change is what to do about the slices of a Node.
-type change struct {
-	// write is the slice to create or update, and nil if it is as wanted.
-	write *nodeapi.ResourceSlice
-	// remove are the names of slices to delete afterwards.
-	remove []string
+// Change is what to do about the slices of a Node.
+type Change struct {
+	// Write is the slice to create or update, and nil if it is as wanted.
+	Write *nodeapi.ResourceSlice
+	// Remove are the names of slices to delete afterwards.
+	Remove []string
 }
 
-// changeTo returns how to get from the slices that there are to the one that is wanted, or to none if it is nil. The generation is higher than all that there are, so
+// ChangeTo returns how to get from the slices that there are to the one that is wanted, or to none if it is nil. The generation is higher than all that there are, so
 // that the scheduler ignores the others until they are gone.
-func changeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) change {
-	var c change
+func ChangeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) Change {
+	var c Change
 	var same *nodeapi.ResourceSlice
 	generation := int64(0)
 	for i := range have {
@@ -164,10 +164,10 @@ func changeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) change 
 		if want != nil && have[i].Metadata.Name == want.Metadata.Name {
 			same = &have[i]
 		} else {
-			c.remove = append(c.remove, have[i].Metadata.Name)
+			c.Remove = append(c.Remove, have[i].Metadata.Name)
 		}
 	}
-	slices.Sort(c.remove)
+	slices.Sort(c.Remove)
 	if want == nil || same != nil && same.Spec.Pool.Generation == generation && equal(*want, *same) {
 		return c
 	}
@@ -176,7 +176,7 @@ func changeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) change 
 	if same != nil {
 		next.Metadata.ResourceVersion = same.Metadata.ResourceVersion
 	}
-	c.write = &next
+	c.Write = &next
 	return c
 }
 

@@ -52,6 +52,8 @@ type Options struct {
 	Values []string
 	// Replica is the suffix of the component name of a second controller that runs beside the first.
 	Replica string
+	// DRA enables backend DRA, with the DeviceClass of the agents' chart.
+	DRA bool
 	// InstanceTypesFile is the file with the machines of node classes that are not AWS's.
 	InstanceTypesFile string
 	// APIServer is the URL at which the controller reaches the API server. If it is empty, that is the cluster's own.
@@ -238,6 +240,9 @@ func (o *Options) values() []string {
 			values = append(values, fmt.Sprintf("--set=settings.%s=%s", name, d))
 		}
 	}
+	if o.DRA {
+		values = append(values, "--set=node.dra.enabled=true")
+	}
 	for _, v := range o.Values {
 		values = append(values, "--set="+v)
 	}
@@ -270,9 +275,17 @@ func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpe
 	if err != nil {
 		return nil, err
 	}
-	objects, err := chart.Chart{Name: "karve", Release: string(Component), Namespace: Namespace}.Template(ctx, o.values()...)
+	charts := chart.Chart{Name: "karve", Release: string(Component), Namespace: Namespace}
+	objects, err := charts.Template(ctx, o.values()...)
 	if err != nil {
 		return nil, err
+	}
+	if o.DRA { // Simulated agents need none of the other objects of their chart.
+		all, err := charts.Template(ctx, append(o.values(), "--set=node.enabled=true,node.image.repository=registry.example.com/karve/node")...)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, all.Kind("DeviceClass")...)
 	}
 	if err := create(ctx, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: Namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},

@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -143,6 +144,9 @@ func (h *history) node(o any, gone bool) {
 	defer h.mu.Unlock()
 	if tainted(node, v1alpha1.DisruptingTaintKey) && h.leaving[node.Name].IsZero() {
 		h.leaving[node.Name] = time.Now()
+	}
+	if promise.Backend == nodecontract.BackendDRA {
+		return // Its replicas are in a ResourceSlice, without which the scheduler gives it no pods.
 	}
 	exposes := node.Status.Allocatable[promise.Resource]
 	if node.Labels[karpv1.NodeRegisteredLabelKey] == "true" && !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) && exposes.Value() < promise.Replicas() {

@@ -41,6 +41,9 @@ type decision struct {
 	capacity, allocatable resources
 	offers                bool          // it offers replicas now
 	again                 time.Duration // when to decide again; zero means not before something changes
+	// byDRA reports whether the node's agent is a DRA driver, and published are the replicas of each GPU in its ResourceSlice. Without any there is no slice.
+	byDRA     bool
+	published []int64
 }
 
 // resources are quantities by name. nil means that the resource must be absent.
@@ -52,7 +55,7 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 	if !ok {
 		return decision{}, false
 	}
-	d := decision{capacity: resources{}, allocatable: resources{}}
+	d := decision{capacity: resources{}, allocatable: resources{}, byDRA: plugin.byDRA}
 	// The status of a simulated machine already contains its whole GPUs. On a real machine only the plugin adds them, under the resource name of the
 	// replicas.
 	d.hide(v1alpha1.ResourceGPU)
@@ -79,6 +82,8 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 			replicas = 0
 		}
 		switch {
+		case plugin.byDRA: // The kubelet removes the slice of a driver that goes away.
+			d.published, d.offers = spread(replicas, plugin.gpus), replicas > 0
 		case replicas > 0:
 			d.capacity[name] = &replicas
 			d.allocatable[name] = &replicas
@@ -92,6 +97,17 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 	return d, true
 }
 
+// spread returns the replicas of each of some GPUs, the most of them on the first.
+func spread(replicas, gpus int64) []int64 {
+	var each []int64
+	for ; gpus > 0 && replicas > 0; gpus-- {
+		n := (replicas + gpus - 1) / gpus
+		each = append(each, n)
+		replicas -= n
+	}
+	return each
+}
+
 func (d decision) hide(name corev1.ResourceName) {
 	d.capacity[name] = nil
 	d.allocatable[name] = nil
@@ -101,6 +117,9 @@ type plugin struct {
 	rule Rule
 	// replicas is the number of replicas of the node, by resource. A node with slots of memory has several.
 	replicas map[corev1.ResourceName]int64
+	// gpus is the number of GPUs, and byDRA reports whether the agent is a DRA driver.
+	gpus  int64
+	byDRA bool
 }
 
 // ruleOf returns the rule that applies to a node.
@@ -149,7 +168,8 @@ func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	// An invalid number counts as 0, so the node gets no replicas.
 	g, _ := strconv.ParseInt(gpus, 10, 32)
 	r, _ := strconv.ParseInt(perGPU, 10, 32)
-	p.replicas = map[corev1.ResourceName]int64{resource: g * r}
+	p.replicas, p.gpus = map[corev1.ResourceName]int64{resource: g * r}, g
+	p.byDRA = node.Annotations[nodecontract.BackendAnnotation] == nodecontract.BackendDRA
 	return p, g > 0
 }
 

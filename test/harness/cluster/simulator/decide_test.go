@@ -26,6 +26,13 @@ func karveNode(resourceName, gpus, perGPU string) *corev1.Node {
 	}}
 }
 
+// draNode returns a node of Karve whose agent is a DRA driver.
+func draNode(gpus, perGPU string) *corev1.Node {
+	node := karveNode(shared, gpus, perGPU)
+	node.Annotations["karve.sh/backend"] = "DRA"
+	return node
+}
+
 func stockNode(pool, gpus string) *corev1.Node {
 	labels := map[string]string{nodePoolLabel: pool}
 	if gpus != "" {
@@ -150,6 +157,28 @@ func TestDecide(t *testing.T) {
 		"a plugin may have another configuration than promised": {
 			node: karveNode(shared, "1", "10"), past: longAgo, rules: map[string]string{"gpu-shared": "{replicasPerGPU: 2, resource: nvidia.com/gpu}"},
 			want: decision{capacity: resources{whole: of(2)}, allocatable: resources{whole: of(2)}, offers: true},
+		},
+		"a DRA driver publishes its replicas and no resource": {
+			node: draNode("4", "10"), past: longAgo,
+			want: decision{
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, byDRA: true, published: []int64{10, 10, 10, 10},
+			},
+		},
+		"a DRA driver that is late publishes nothing yet": {
+			node: draNode("1", "10"), past: history{registered: noon.Add(-500 * time.Millisecond)},
+			want: decision{
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, again: 1500 * time.Millisecond, byDRA: true,
+			},
+		},
+		"a DRA driver may publish less than promised": {
+			node: draNode("4", "10"), past: had, rules: map[string]string{"gpu-shared": "{offer: 6}"},
+			want: decision{
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, byDRA: true, published: []int64{2, 2, 1, 1},
+			},
+		},
+		"the slice of a DRA driver that crashes is removed": {
+			node: draNode("1", "10"), past: had, rules: map[string]string{"gpu-shared": "{offer: none}"},
+			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, byDRA: true},
 		},
 		"NVIDIA's plugin on a stock pool": {
 			node: stockNode("gpu", "4"), past: longAgo, rules: map[string]string{"gpu": "replicasPerGPU: 10"},

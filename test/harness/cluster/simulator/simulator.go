@@ -1,5 +1,5 @@
-// Package simulator simulates the GPU device plugin on simulated nodes. It sets replicas in their status, as the kubelet does for a device plugin. It
-// can be late, offer fewer replicas or none, and crash. It also simulates the agent of another vendor, which removes its startup taint, StartupTaintKey,
+// Package simulator simulates the GPU device plugin on simulated nodes. It sets replicas in their status, as the kubelet does for a device plugin. On nodes
+// with backend DRA, it publishes ResourceSlices with the code of Karve's agent instead. It can be late, offer fewer replicas or none, and crash. It also simulates the agent of another vendor, which removes its startup taint, StartupTaintKey,
 // from registered nodes.
 //
 // It manages Karve's nodes, by their annotations, and the nodes of stock NodePools that a rule names. The rules are in the ConfigMap
@@ -16,6 +16,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -35,7 +36,10 @@ import (
 
 // Simulator simulates the plugin on all nodes of a cluster.
 type Simulator struct {
-	client  kubernetes.Interface
+	client kubernetes.Interface
+	// server and http reach the API server as agents do.
+	server  string
+	http    *http.Client
 	nodes   cache.SharedIndexInformer
 	configs cache.SharedIndexInformer
 	queue   workqueue.TypedRateLimitingInterface[string]
@@ -53,6 +57,10 @@ func New(config *rest.Config, now func() time.Time) (*Simulator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the simulator's client: %w", err)
 	}
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the simulator's client: %w", err)
+	}
 	all := informers.NewSharedInformerFactory(client, 0)
 	one := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(ConfigMapNamespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -60,6 +68,8 @@ func New(config *rest.Config, now func() time.Time) (*Simulator, error) {
 		}))
 	return &Simulator{
 		client:  client,
+		server:  config.Host,
+		http:    transport,
 		nodes:   all.Core().V1().Nodes().Informer(),
 		configs: one.Core().V1().ConfigMaps().Informer(),
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
@@ -214,6 +224,11 @@ func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error)
 	}
 	if len(status) > 0 {
 		if err := s.patch(ctx, node, status); err != nil {
+			return 0, err
+		}
+	}
+	if d.byDRA {
+		if err := s.publish(ctx, node, d.published); err != nil {
 			return 0, err
 		}
 	}

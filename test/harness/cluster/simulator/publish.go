@@ -1,0 +1,62 @@
+package simulator
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/node/dra"
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// The labels of GPU nodes with what their GPUs are.
+const (
+	gpuNameLabel   = "karpenter.k8s.aws/instance-gpu-name"
+	gpuMemoryLabel = "karpenter.k8s.aws/instance-gpu-memory"
+)
+
+// devicesOf returns the GPUs of a node, with their replicas.
+func devicesOf(node *corev1.Node, replicas []int64) []dra.Device {
+	memory, _ := strconv.ParseInt(node.Labels[gpuMemoryLabel], 10, 64) // Without the label, the memory is not known.
+	devices := make([]dra.Device, 0, len(replicas))
+	for i, n := range replicas {
+		devices = append(devices, dra.Device{
+			Device:   gpu.Device{UUID: fmt.Sprintf("GPU-%s-%d", node.UID, i), Index: i, Product: node.Labels[gpuNameLabel], MemoryMiB: memory, NUMANode: -1, Minor: i},
+			Replicas: int(n),
+		})
+	}
+	return devices
+}
+
+// publish makes the ResourceSlice of a node have these replicas for each GPU, as the agent does, and removes it without any.
+func (s *Simulator) publish(ctx context.Context, node *corev1.Node, replicas []int64) error {
+	api := &nodeapi.Client{Server: s.server, Name: node.Name, HTTP: s.http}
+	have, err := api.Slices(ctx, nodecontract.DRADriver)
+	if err != nil {
+		return err
+	}
+	var want *nodeapi.ResourceSlice
+	if len(replicas) > 0 {
+		slice, err := dra.SliceOf(nodeapi.Metadata{Name: node.Name, UID: string(node.UID)}, gpu.Driver{}, devicesOf(node, replicas))
+		if err != nil {
+			return err
+		}
+		want = &slice
+	}
+	change := dra.ChangeTo(want, have)
+	if change.Write != nil {
+		if _, err := api.WriteSlice(ctx, *change.Write); err != nil {
+			return err
+		}
+	}
+	for _, name := range change.Remove {
+		if err := api.DeleteSlice(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
