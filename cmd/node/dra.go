@@ -192,15 +192,8 @@ func (r *report) published(devices int, err error) {
 	if err != nil {
 		why = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	same := false
-	r.with(func() {
-		same = r.unpublished == why
-		r.unpublished = why
-		r.listed[nodecontract.DRADriver] = [2]int{devices, 0}
-	})
-	if !same {
-		r.sharingCondition()
-	}
+	r.with(func() { r.listed[nodecontract.DRADriver] = [2]int{devices, 0} })
+	r.notSharing(&r.unpublished, why)
 }
 
 // prepared records how long a claim took.

@@ -271,11 +271,14 @@ func (r *report) refused(ctx context.Context, err error) bool {
 }
 
 // mpsDown records why GPUs have no MPS daemon, and that all have theirs if why is "".
-func (r *report) mpsDown(why string) {
+func (r *report) mpsDown(why string) { r.notSharing(&r.daemonsDown, why) }
+
+// notSharing records why GPUs are not shared as they should be, and tells the Node if that has changed. It is "" if they are.
+func (r *report) notSharing(problem *string, why string) {
 	same := false
 	r.with(func() {
-		same = r.daemonsDown == why
-		r.daemonsDown = why
+		same = *problem == why
+		*problem = why
 	})
 	if !same {
 		r.sharingCondition()

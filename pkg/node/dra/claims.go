@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"karve.sh/karve/pkg/node/atomicfile"
 )
 
 // Claim is a ResourceClaim that is prepared on this node.
@@ -98,28 +100,10 @@ func writeCheckpoint(dir string, claims map[string]Claim) error {
 	return writeFile(dir, checkpointFile, data)
 }
 
-// writeFile atomically replaces a file, which survives a crash of the machine.
+// writeFile atomically replaces a file in a directory, which it makes. The container runtime reads CDI specs.
 func writeFile(dir, name string, data []byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // The container runtime reads CDI specs.
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // As above.
 		return err
 	}
-	// The name has no extension of a CDI spec, so that no runtime reads half of one.
-	next, err := os.CreateTemp(dir, ".karve-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(next.Name()) }() // It no longer exists after a success.
-	_, err = next.Write(data)
-	if err = errors.Join(err, next.Chmod(0o644), next.Sync(), next.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next.Name(), filepath.Join(dir, name)); err != nil {
-		return err
-	}
-	folder, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = folder.Close() }()
-	return folder.Sync()
+	return atomicfile.Write(filepath.Join(dir, name), data, 0o644)
 }

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"karve.sh/karve/pkg/node/atomicfile"
 )
 
 // Store saves a State to a directory of the machine, in a file with the boot ID in its name. There are three cases:
@@ -80,16 +82,7 @@ func (s Store) Save(state State) error {
 	if err := os.MkdirAll(s.Dir, 0o750); err != nil {
 		return err
 	}
-	next, err := os.CreateTemp(s.Dir, ".health-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(next.Name()) }() // It no longer exists if Save succeeds.
-	_, err = next.Write(data)
-	if err = errors.Join(err, next.Sync(), next.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next.Name(), s.Path()); err != nil {
+	if err := atomicfile.Write(s.Path(), data, 0o600); err != nil {
 		return err
 	}
 	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json"))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/atomicfile"
 )
 
 // Note records on the machine that it is rebooted to turn MIG on, so that it is rebooted once.
@@ -56,7 +58,7 @@ func (n Note) write() error {
 	if err := os.MkdirAll(n.Dir, 0o750); err != nil {
 		return err
 	}
-	return os.WriteFile(n.path(), data, 0o600)
+	return atomicfile.Write(n.path(), data, 0o600)
 }
 
 // Clear removes the note.

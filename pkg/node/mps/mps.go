@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"karve.sh/karve/pkg/node/atomicfile"
 )
 
 // Dir is the default directory that the agent, the supervisor and the containers of pods share. It is in memory, so that a reboot clears it.
@@ -130,14 +132,10 @@ func write(dir, name string, value any) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	next := filepath.Join(dir, name+".next")
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Clients of all users go through it.
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-	if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, name), data, 0o600); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
 	return nil
