@@ -1,17 +1,21 @@
 package snapshot_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // gpus returns the slice of a node with GPUs of these numbers of replicas. A negative number is of a GPU with a taint.
@@ -51,6 +55,50 @@ func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 	plugin := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}}}
 	if now := published.On(plugin); now != plugin {
 		t.Errorf("a node of the device plugin has %v", now.Status.Allocatable)
+	}
+}
+
+// So the plans of both backends are the same, and cost the same, for pods that request one replica, with or without device memory. The openb trace has no others
+// in the mappings mem and count.
+func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
+	t.Parallel()
+	build := func(backend v1alpha1.Backend, pods []corev1.Pod) snapshot.View {
+		c := snapshottest.Shared()
+		for i := range c.GPUNodeClasses {
+			c.GPUNodeClasses[i].Spec.Sharing.Backend = backend
+		}
+		claim := snapshottest.Claim("running", &c.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Initialized(c.Now))
+		node := snapshottest.Node(&claim, snapshottest.TypeNamed("g4dn.xlarge"), 10)
+		if backend == v1alpha1.BackendDRA {
+			claim.Annotations[nodecontract.BackendAnnotation], node.Annotations[nodecontract.BackendAnnotation] = nodecontract.BackendDRA, nodecontract.BackendDRA
+			delete(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
+			delete(node.Status.Capacity, v1alpha1.ResourceGPUShared)
+			node = *snapshot.PublishedOf([]resourcev1.ResourceSlice{gpus("gpu.karve.sh", node.Name, 1, 10)}).On(&node)
+		}
+		c.NodeClaims, c.Nodes, c.Pods = []karpv1.NodeClaim{claim}, []corev1.Node{node}, pods
+		return snapshot.Build(c)
+	}
+	var pods []corev1.Pod
+	for i, memory := range []string{"", "1Gi", "2458Mi", "15Gi"} {
+		for j, cpu := range []string{"100m", "2", "6"} {
+			edits := []func(*corev1.Pod){snapshottest.Asking("cpu", cpu, v1alpha1.ResourceGPUShared, "1")}
+			if memory != "" {
+				edits = append(edits, snapshottest.GPUMemory(memory))
+			}
+			pods = append(pods, snapshottest.Pods(fmt.Sprintf("pod-%d-%d", i, j), 7, edits...)...)
+		}
+	}
+	plugin, dra := build(v1alpha1.BackendDevicePlugin, pods), build(v1alpha1.BackendDRA, pods)
+	if diff := cmp.Diff(plugin.Snapshot, dra.Snapshot); diff != "" {
+		t.Errorf("with backend DRA the planner sees something else:\n%s", diff)
+	}
+	if len(plugin.Snapshot.Classes) != 12 || len(plugin.Snapshot.Nodes) != 1 || len(plugin.Snapshot.Offerings) == 0 {
+		t.Errorf("the planner sees %d classes of pods, %d nodes and %d offerings", len(plugin.Snapshot.Classes), len(plugin.Snapshot.Nodes), len(plugin.Snapshot.Offerings))
+	}
+	// What the backends differ in does show.
+	several := snapshottest.Pods("several", 1, snapshottest.Asking("cpu", "1", v1alpha1.ResourceGPUShared, "3"))
+	if cmp.Equal(build(v1alpha1.BackendDevicePlugin, several).Snapshot, build(v1alpha1.BackendDRA, several).Snapshot) {
+		t.Error("a pod that requests three replicas is the same to the planner")
 	}
 }
 
