@@ -1,5 +1,5 @@
 // Command bench-node compares Karve's agent with NVIDIA's device plugin. Both run on the same kubelet with the same pods, and use the same mock NVML
-// library, which simulates four T4 GPUs. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
+// library, which simulates four T4 GPUs. It also compares the backends of Karve's agent, with the agent in a cluster as the chart runs it. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
 package main
 
 import (
@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/bench/results"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
@@ -61,6 +63,14 @@ func run(ctx context.Context) (err error) {
 		}
 		measured = append(measured, result)
 	}
+	for i, backend := range []string{string(v1alpha1.BackendDevicePlugin), nodecontract.BackendDRA} {
+		fmt.Fprintf(os.Stderr, "measuring %s with backend %s\n", plugins[0].Name, backend)
+		result, err := measureBackend(ctx, c, fmt.Sprintf("backend-%d", i), plugins[0], backend)
+		if err != nil {
+			return fmt.Errorf("measuring backend %s: %w", backend, err)
+		}
+		measured = append(measured, result)
+	}
 	if err := table(measured); err != nil {
 		return err
 	}
@@ -72,6 +82,7 @@ var lines = []struct{ key, title string }{
 	{"plugin", ""},
 	{"binaryBytes", "binary, bytes"},
 	{"residentKiB", "memory with 4 T4, resident KiB"},
+	{"allocationMaxMs", "answer to the kubelet for a pod, ms (longest)"},
 	{"startKubeletMs", "start to devices known to the kubelet, ms (median)"},
 	{"startNodeMs", "start to allocatable on the Node, ms (median)"},
 	{"reloadKubeletMs", "new configuration to new allocatable in the kubelet, ms (median)"},
@@ -90,7 +101,11 @@ func table(results []map[string]any) error {
 	for _, line := range lines {
 		_, _ = fmt.Fprint(w, line.title)
 		for _, r := range results {
-			_, _ = fmt.Fprintf(w, "\t%v", r[line.key])
+			value, measured := r[line.key]
+			if !measured {
+				value = "-"
+			}
+			_, _ = fmt.Fprintf(w, "\t%v", value)
 		}
 		_, _ = fmt.Fprintln(w)
 	}

@@ -34,19 +34,7 @@ func newDRAWorld(t *testing.T, count int) *draWorld {
 	w := &draWorld{newWorld(t, nvmltest.T4(count)), p}
 	w.must(w.InCluster(t.Context()))
 	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
-	shared := nodecontract.ResourceGPUShared
-	_, err := w.node.Client().ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver},
-		Spec: resourcev1.DeviceClassSpec{
-			ExtendedResourceName: &shared, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}},
-		},
-	}, metav1.CreateOptions{})
-	w.must(err)
-	for key, value := range map[string]string{
-		nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: nodecontract.ResourceGPUShared, nodecontract.ReplicasPerGPUAnnotation: "10",
-	} {
-		w.annotate(key, value)
-	}
+	w.must(w.Promise(t.Context(), nodecontract.BackendDRA, 10))
 	return w
 }
 

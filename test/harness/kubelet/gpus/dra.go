@@ -1,0 +1,44 @@
+package gpus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// Promise writes to the Node what its agent is to do, as the controller does: the backend, and replicas per GPU. For the backend DRA it creates the DeviceClass of
+// the chart.
+func (m *Machine) Promise(ctx context.Context, backend string, replicas int) error {
+	annotations := map[string]string{
+		nodecontract.ResourceAnnotation: nodecontract.ResourceGPUShared, nodecontract.ReplicasPerGPUAnnotation: strconv.Itoa(replicas),
+	}
+	if backend == nodecontract.BackendDRA {
+		annotations[nodecontract.BackendAnnotation] = backend
+		shared := nodecontract.ResourceGPUShared
+		_, err := m.Node.Client().ResourceV1().DeviceClasses().Create(ctx, &resourcev1.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver},
+			Spec: resourcev1.DeviceClassSpec{
+				ExtendedResourceName: &shared, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating the DeviceClass: %w", err)
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("promising replicas: %w", err)
+	}
+	if _, err := m.Node.Client().CoreV1().Nodes().Patch(ctx, m.Node.Name(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("promising replicas: %w", err)
+	}
+	return nil
+}
