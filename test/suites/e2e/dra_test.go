@@ -144,7 +144,7 @@ func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
 	if n := s.allocated(); n != 20 {
 		t.Errorf("%d of 20 pods have a GPU of their node by a ResourceClaim", n)
 	}
-	// A pod that were bought twice would need a fifth claim.
+	// A pod that is bought twice needs a fifth claim.
 	if n := len(s.claims()); n != 4 {
 		t.Errorf("%d claims were made, want two and their replacements:\n%s", n, lines(s.claims()))
 	}
