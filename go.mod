@@ -37,6 +37,7 @@ require (
 	k8s.io/client-go v0.35.3
 	k8s.io/component-helpers v0.35.0
 	k8s.io/csi-translation-lib v0.35.0
+	k8s.io/dynamic-resource-allocation v0.35.0
 	k8s.io/klog/v2 v2.130.1
 	k8s.io/kubelet v0.35.1
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3

@@ -31,3 +31,9 @@ func (g GPU) UsableMiB() int64 {
 	}
 	return g.MemoryMiB
 }
+
+// UsableKnown reports whether UsableMiB is what programs can use, which is less than what nodes report. For other models it is the cloud's amount, which may be more.
+func (g GPU) UsableKnown() bool {
+	_, ok := usableMiB[model{g.Name, g.MemoryMiB}]
+	return ok
+}

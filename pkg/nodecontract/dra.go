@@ -1,5 +1,7 @@
 package nodecontract
 
+import "strconv"
+
 // BackendAnnotation is a part of the promise of a machine: BackendDRA if its agent hands out replicas as a DRA driver. Without it, the agent is a device plugin.
 // The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and the agent read it.
 const BackendAnnotation = domain + "/backend"
@@ -25,3 +27,58 @@ const (
 	// DRACordonedTaint is on a GPU that GPUCordonAnnotation names.
 	DRACordonedTaint = DRADriver + "/cordoned"
 )
+
+// Attributes of a device in the agent's ResourceSlices that are the same for all GPUs of a model, so that they are known before there is a node.
+const (
+	// DRAArchitecture is the architecture as a string, for example "turing".
+	DRAArchitecture = "architecture"
+	// DRAComputeCapability is the compute capability as a version, for example 7.5.0.
+	DRAComputeCapability = "cudaComputeCapability"
+)
+
+// Attributes that only the node knows.
+const (
+	DRAUUID              = "uuid"
+	DRAProductName       = "productName"
+	DRAIndex             = "index"
+	DRADriverVersion     = "driverVersion"
+	DRACUDADriverVersion = "cudaDriverVersion"
+	DRAPCIeRoot          = "resource.kubernetes.io/pcieRoot"
+)
+
+// ComputeCapability returns the value of DRAComputeCapability.
+func ComputeCapability(major, minor int) string {
+	return strconv.Itoa(major) + "." + strconv.Itoa(minor) + ".0"
+}
+
+// Architecture returns the name of the architecture of a GPU with a compute capability, as GPU feature discovery names it.
+func Architecture(major, minor int) string {
+	switch {
+	case major == 1:
+		return "tesla"
+	case major == 2:
+		return "fermi"
+	case major == 3:
+		return "kepler"
+	case major == 5:
+		return "maxwell"
+	case major == 6:
+		return "pascal"
+	case major == 7 && minor < 5:
+		return "volta"
+	case major == 7:
+		return "turing"
+	case major == 8 && minor < 9:
+		return "ampere"
+	case major == 8:
+		return "ada-lovelace"
+	case major == 9:
+		return "hopper"
+	case major == 10, major == 12:
+		return "blackwell"
+	case major == 13:
+		return "rubin"
+	default:
+		return "undefined"
+	}
+}

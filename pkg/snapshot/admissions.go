@@ -12,6 +12,9 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -39,6 +42,8 @@ type admission struct {
 	stock string
 	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
 	largest int64
+	// unfit says why GPUs of the pools and nodes that admit the pods cannot be what the pods' claim asks.
+	unfit map[string]bool
 }
 
 // ours reports whether Karve serves the pods. It does not if only Karpenter can.
@@ -58,16 +63,19 @@ func (a *admissions) of(w *waitingClass) *admission {
 	if known := a.known[key]; known != nil {
 		return known
 	}
-	found := a.admit(&demand, onNodes, w.gpu, w.gpuMemory)
+	found := a.admit(&demand, onNodes, w.gpu, w.gpuMemory, w.claim)
 	a.known[key] = found
 	return found
 }
 
 // admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
-func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64) *admission {
-	found := &admission{stock: stockServing(a.stock(), demand.pod, gpu)}
+func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64, claim *claims.Ask) *admission {
+	found := &admission{unfit: map[string]bool{}}
+	if claim == nil { // Karpenter's machines have no devices of Karve's agents.
+		found.stock = stockServing(a.stock(), demand.pod, gpu)
+	}
 	for i := range a.rooms {
-		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) {
+		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
 			found.nodes = append(found.nodes, i)
 		}
 	}
@@ -89,18 +97,53 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if replicas > 1 && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots of a container.
+		if replicas > 1 && claim == nil && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots of a container.
 			continue
 		}
 		for _, j := range offerings {
 			o := &pool.Offerings[j]
-			if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) {
+			if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) {
 				found.offerings = append(found.offerings, a.first[i]+j)
 			}
 		}
 	}
 	found.whyNot = append(found.whyNot, others...)
 	return found
+}
+
+// fits reports whether there is no reason why a GPU cannot be what a claim asks.
+func (a *admission) fits(why string) bool {
+	if why != "" {
+		a.unfit[why] = true
+	}
+	return why == ""
+}
+
+// unfit returns why the GPU of a machine of the pool cannot be what a claim asks, and "" if it can.
+func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
+	switch {
+	case claim == nil:
+		return ""
+	case !p.Class.Spec.Sharing.UsesDRA():
+		return fmt.Sprintf("%s %s has backend DevicePlugin", v1alpha1.Kind, p.Class.Name)
+	}
+	return claim.Fits(o.Type.GPU)
+}
+
+// unfit returns why the GPU of the room cannot be what a claim asks, and "" if it can.
+func (r *room) unfit(claim *claims.Ask) string {
+	switch {
+	case claim == nil:
+		return ""
+	case r.machine == nil || r.machine.Type == nil || r.machine.Promise.Backend != nodecontract.BackendDRA:
+		return "nodes without backend DRA have no devices for ResourceClaims"
+	}
+	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
+		if why := claim.Fits(t.GPU); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // enough reports whether a pod that states an amount of memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
@@ -122,6 +165,9 @@ func (r *room) replicaMemory() int64 {
 
 // blocked returns why nothing may be planned for the class at all, and nil if it may.
 func (a *admission) blocked(w *waitingClass) *planner.Refusal {
+	if w.claim != nil && w.claim.Refusal != "" {
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.claim.Refusal}
+	}
 	if w.fault != nil && w.impossible() == nil {
 		return w.fault
 	}
@@ -201,6 +247,9 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
 			resource.NewQuantity(w.gpuMemory, resource.BinarySI), v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+	}
+	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(sortedKeys(a.unfit), "; ")}
 	}
 	replicas := replicasIn(w.demand.requests, w.gpu)
 	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS {

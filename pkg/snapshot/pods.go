@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -154,7 +155,7 @@ func comparePods(a, b *corev1.Pod) int {
 
 // unsupported returns the scheduling rule of a pod that Karve does not plan for yet, and "" if there is none.
 func unsupported(pod *corev1.Pod) string {
-	if len(pod.Spec.ResourceClaims) > 0 {
+	if len(pod.Spec.ResourceClaims) > 0 && claims.Text(pod) == "" {
 		return "resource claims"
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -86,7 +87,7 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 		c := &d.Classes[i]
 		switch {
 		case c.Spec.ExtendedResourceName == nil || *c.Spec.ExtendedResourceName != name:
-		case selectsAgents(c):
+		case claims.SelectsAgents(c):
 			ours = append(ours, c.Name)
 		default:
 			others = append(others, c.Name)
@@ -100,11 +101,4 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 		return "DeviceClassNotFound", fmt.Sprintf("no DeviceClass of driver %s has the extendedResourceName %s: set node.dra.enabled=true in the chart's values, which creates it", nodecontract.DRADriver, name)
 	}
 	return "", ""
-}
-
-// selectsAgents reports whether a DeviceClass selects the devices of agents by their driver.
-func selectsAgents(c *resourcev1.DeviceClass) bool {
-	return slices.ContainsFunc(c.Spec.Selectors, func(s resourcev1.DeviceSelector) bool {
-		return s.CEL != nil && strings.Contains(s.CEL.Expression, "'"+nodecontract.DRADriver+"'") || s.CEL != nil && strings.Contains(s.CEL.Expression, `"`+nodecontract.DRADriver+`"`)
-	})
 }

@@ -79,6 +79,9 @@ func (c *Cluster) footprint(p *Pool) int64 {
 
 // admitsShape reports whether the pool has offerings that admit pods of the shape.
 func (p *Pool) admitsShape(s *shape) bool {
+	if s.claim != nil && (!p.Class.Spec.Sharing.UsesDRA() || s.claim.Refusal != "") {
+		return false
+	}
 	_, err := p.admitting(&s.demand, s.gpu)
 	return err == nil
 }

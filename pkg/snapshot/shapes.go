@@ -10,6 +10,7 @@ import (
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
@@ -28,6 +29,8 @@ type shape struct {
 	wrong     error
 	// fault is why a pod that requests slots of memory, which are its device memory then, cannot be served. It is nil if it can.
 	fault *planner.Refusal
+	// claim is what the pod's ResourceClaim asks of the GPU, and nil if it has none for one.
+	claim *claims.Ask
 	ports []hostPort
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
 	// other demands, except for those on other pods.
@@ -57,7 +60,7 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	if known := s.byText[text]; known != nil {
 		return known
 	}
-	made := &shape{demand: demandOf(pod), ports: hostPorts(pod)}
+	made := &shape{demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
 	made.gpu, _ = gpuResource(pod)
 	made.gpuMemory, made.wrong = gpuMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
@@ -89,7 +92,7 @@ func textOf(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation]
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod)
 	if hasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}
@@ -121,12 +124,13 @@ func (s *shape) written() string {
 		Ports        []hostPort
 		Priority     int32
 		Unsupported  string
+		Claim        string
 		Terms        []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), unsupported(pod), nil,
+		schedulinghelper.PodPriority(pod), unsupported(pod), claims.Text(pod), nil,
 	}
 	if s.wrong != nil {
 		key.Wrong = s.wrong.Error()

@@ -190,13 +190,13 @@ func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) err
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	pods := &corev1.PodList{}
-	if err := c.Gatherer.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": m.Node.Name}); err != nil {
-		return fmt.Errorf("listing the pods of node %s: %w", m.Node.Name, err)
+	pods, err := c.Gatherer.PodsOn(ctx, m.Node.Name)
+	if err != nil {
+		return err
 	}
 	look := snapshot.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
-	for i := range pods.Items {
-		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
+	for i := range pods {
+		if pod := &pods[i]; !karpenter.IsTerminal(pod) {
 			look.Pods = append(look.Pods, pod)
 		}
 	}

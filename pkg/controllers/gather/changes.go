@@ -41,6 +41,8 @@ func (g *Gatherer) kinds() map[any]client.Object {
 	if g.DRA {
 		kinds[typeOf[resourcev1.ResourceSliceList]()] = &resourcev1.ResourceSlice{}
 		kinds[typeOf[resourcev1.DeviceClassList]()] = &resourcev1.DeviceClass{}
+		kinds[typeOf[resourcev1.ResourceClaimList]()] = &resourcev1.ResourceClaim{}
+		kinds[typeOf[resourcev1.ResourceClaimTemplateList]()] = &resourcev1.ResourceClaimTemplate{}
 	}
 	for _, gvk := range []schema.GroupVersionKind{nodePool, gpuNodeClass} {
 		u := &unstructured.Unstructured{}

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses,verbs=list;watch
+// +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates,verbs=list;watch
 
 // SlicesOfAgents selects the ResourceSlices of the node agents, for caches.
 func SlicesOfAgents() client.MatchingFields {
@@ -32,6 +32,15 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 		return nil, g.unlessOptional(err)
 	}
 	g.fresh.kinds = g.fresh.kinds || classes
+	claims, err := relist(ctx, g, &s.claims)
+	if err != nil {
+		return nil, g.unlessOptional(err)
+	}
+	templates, err := relist(ctx, g, &s.templates)
+	if err != nil {
+		return nil, g.unlessOptional(err)
+	}
+	g.claiming.stale = g.claiming.stale || classes || claims || templates
 	differs, err := relist(ctx, g, &s.slices)
 	if err != nil {
 		return nil, g.unlessOptional(err)

@@ -80,6 +80,8 @@ type Gatherer struct {
 	published snapshot.Published
 	// unpublished are nodes of which the index does not have the published replicas yet.
 	unpublished []string
+	// claiming has the pods with ResourceClaims.
+	claiming claiming
 	// nodeClasses has the cloud's node classes as they were read last.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
@@ -163,6 +165,7 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	changes, full := g.followed.take()
 	g.withPublished(changes, g.unpublished)
 	g.unpublished = nil
+	g.withClaims(changes, full)
 	before := g.index
 	if full {
 		before = nil
@@ -210,6 +213,10 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 		return err
 	}
 	c.Pods, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
+	if g.DRA {
+		c.Pods = slices.Clone(pods.Items)
+		g.claimed(c.Pods)
+	}
 	c.Nodes, c.NodeClaims = slices.Clone(nodes.Items), nodeClaims.Items // Others may share the list.
 	for i := range c.Nodes {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])

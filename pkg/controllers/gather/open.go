@@ -65,7 +65,8 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: err == nil,
 		// An informer of what may not be read would wait forever.
-		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil,
+		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&
+			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
 	}
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err

@@ -35,6 +35,8 @@ type state struct {
 
 	slices        kept[resourcev1.ResourceSliceList]
 	deviceClasses kept[resourcev1.DeviceClassList]
+	claims        kept[resourcev1.ResourceClaimList]
+	templates     kept[resourcev1.ResourceClaimTemplateList]
 }
 
 // kept is a value with the number of changes at the time when it was read.

@@ -67,6 +67,11 @@ func (t *trimmer) trim(object any) (any, error) {
 			d := &o.Spec.Devices[i]
 			o.Spec.Devices[i] = resourcev1.Device{Name: d.Name, Capacity: d.Capacity, Taints: d.Taints}
 		}
+	case *resourcev1.ResourceClaim:
+		t.meta(&o.ObjectMeta)
+		o.Status.Devices = nil
+	case *resourcev1.ResourceClaimTemplate:
+		t.meta(&o.ObjectMeta)
 	case *appsv1.DaemonSet:
 		t.meta(&o.ObjectMeta)
 		t.template(&o.Spec.Template)
@@ -131,7 +136,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	spec := t.spec(&p.Spec, false)
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
 	spec.Volumes = volumesOf(p.Spec.Volumes)
-	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime}
+	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime, ResourceClaimStatuses: p.Status.ResourceClaimStatuses}
 	for i := range p.Status.Conditions {
 		// Why a pod was not scheduled, and that it is not ready: some PodDisruptionBudgets allow the eviction of pods that are not.
 		c := &p.Status.Conditions[i]

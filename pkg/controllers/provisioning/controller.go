@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
@@ -134,6 +135,11 @@ func (c *Controller) Register(m ctrl.Manager) error {
 			return []reconcile.Request{{}}
 		}))
 	}
+	if c.Gatherer.DRA {
+		b = b.Watches(&resourcev1.ResourceClaim{}, whenPending).Watches(&resourcev1.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{{}} // Pods may have waited for it.
+		}))
+	}
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
 }
 
@@ -168,7 +174,9 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	if !ok {
 		return nil
 	}
-	if !snapshot.Waits(pod) || pod.DeletionTimestamp != nil {
+	// Whether a ResourceClaim is for a GPU is known only when the cluster is read.
+	claims := c.Gatherer.DRA && len(pod.Spec.ResourceClaims) > 0 && karpenter.IsProvisionable(pod)
+	if !snapshot.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
 		c.batch.drop(pod.UID)
 		return nil
 	}

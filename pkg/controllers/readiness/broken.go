@@ -87,13 +87,13 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	case !seen:
 		return false, nil
 	}
-	pods := &corev1.PodList{}
-	if err := c.Gatherer.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": live.Name}); err != nil {
-		return false, fmt.Errorf("listing the pods of node %s: %w", live.Name, err)
+	pods, err := c.Gatherer.PodsOn(ctx, live.Name)
+	if err != nil {
+		return false, err
 	}
 	m.Node, m.Pods = live, nil
-	for i := range pods.Items {
-		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
+	for i := range pods {
+		if pod := &pods[i]; !karpenter.IsTerminal(pod) {
 			m.Pods = append(m.Pods, pod)
 		}
 	}

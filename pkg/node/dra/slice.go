@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/node/gpu"
-	"karve.sh/karve/pkg/node/labels"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -80,17 +79,17 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 			out.Attributes[name] = nodeapi.SliceAttribute{Version: &value}
 		}
 	}
-	text("uuid", d.UUID)
-	text("productName", d.Product)
-	out.Attributes["index"] = nodeapi.SliceAttribute{Int: new(int64(d.Index))}
+	text(nodecontract.DRAUUID, d.UUID)
+	text(nodecontract.DRAProductName, d.Product)
+	out.Attributes[nodecontract.DRAIndex] = nodeapi.SliceAttribute{Int: new(int64(d.Index))}
 	if d.ComputeMajor > 0 {
-		text("architecture", labels.Family(d.ComputeMajor, d.ComputeMinor))
+		text(nodecontract.DRAArchitecture, nodecontract.Architecture(d.ComputeMajor, d.ComputeMinor))
+		out.Attributes[nodecontract.DRAComputeCapability] = nodeapi.SliceAttribute{Version: new(nodecontract.ComputeCapability(d.ComputeMajor, d.ComputeMinor))}
 	}
-	version("cudaComputeCapability", d.ComputeMajor > 0, d.ComputeMajor, d.ComputeMinor, 0)
-	version("cudaDriverVersion", driver.CUDAMajor > 0, driver.CUDAMajor, driver.CUDAMinor, 0)
+	version(nodecontract.DRACUDADriverVersion, driver.CUDAMajor > 0, driver.CUDAMajor, driver.CUDAMinor, 0)
 	numbers, ok := versionNumbers(driver.Version)
-	version("driverVersion", ok, numbers[0], numbers[1], numbers[2])
-	text("resource.kubernetes.io/pcieRoot", d.PCIeRoot)
+	version(nodecontract.DRADriverVersion, ok, numbers[0], numbers[1], numbers[2])
+	text(nodecontract.DRAPCIeRoot, d.PCIeRoot)
 
 	// A validRange limits a request, and without one any amount would be consumed as it is written, such as half a replica.
 	out.Capacity = map[string]nodeapi.SliceCapacity{nodecontract.DRAReplicas: {

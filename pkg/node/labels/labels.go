@@ -202,36 +202,7 @@ func typical(devices []gpu.Device) gpu.Device {
 }
 
 // Family returns the name of the GPU architecture for a CUDA compute capability.
-func Family(major, minor int) string {
-	switch {
-	case major == 1:
-		return "tesla"
-	case major == 2:
-		return "fermi"
-	case major == 3:
-		return "kepler"
-	case major == 5:
-		return "maxwell"
-	case major == 6:
-		return "pascal"
-	case major == 7 && minor < 5:
-		return "volta"
-	case major == 7:
-		return "turing"
-	case major == 8 && minor < 9:
-		return "ampere"
-	case major == 8:
-		return "ada-lovelace"
-	case major == 9:
-		return "hopper"
-	case major == 10, major == 12:
-		return "blackwell"
-	case major == 13:
-		return "rubin"
-	default:
-		return "undefined"
-	}
-}
+func Family(major, minor int) string { return nodecontract.Architecture(major, minor) }
 
 // longest is the largest length of a label value.
 const longest = 63

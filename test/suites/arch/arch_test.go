@@ -93,8 +93,8 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why: "snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
-		of: anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
+		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
+		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
 			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/controllers/disruption/reason")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},

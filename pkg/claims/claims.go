@@ -1,0 +1,317 @@
+// Package claims translates the ResourceClaims of pods into what the pods ask of a GPU. It has no client, no clock and no log.
+//
+// A pod that has a claim for a GPU of Karve's agents is read as a pod that requests replicas and states device memory, so that all that decides about pods treats
+// both alike: see [Objects.On]. What a claim asks of the GPU itself is evaluated against what the agents will publish: see [Ask.Fits].
+package claims
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// annotation has the Ask of a pod that On has rewritten. It is never on an object of the API server: On removes it from pods that have it there.
+const annotation = "claims.karve.sh/ask"
+
+// Ask is what a pod's claim asks of one GPU, besides replicas and device memory.
+type Ask struct {
+	// Selectors are the CEL expressions of the DeviceClass and of the request, sorted and unique.
+	Selectors []string `json:"selectors,omitempty"`
+	// Memory reports whether the claim requests device memory.
+	Memory bool `json:"memory,omitempty"`
+	// Refusal is why nothing is launched for the pod, and "" if something can be.
+	Refusal string `json:"refusal,omitempty"`
+
+	replicas, memoryBytes int64
+}
+
+// Of returns what the claim of a pod asks, and nil if the pod is not one that On has rewritten.
+func Of(pod *corev1.Pod) *Ask {
+	text := Text(pod)
+	if text == "" {
+		return nil
+	}
+	ask := &Ask{}
+	if err := json.Unmarshal([]byte(text), ask); err != nil {
+		return &Ask{Refusal: "what its ResourceClaim asks cannot be read: " + err.Error()}
+	}
+	return ask
+}
+
+// Text returns a text that is equal only for pods whose claims ask the same of the GPU, and "" for those that have no claim for a GPU.
+func Text(pod *corev1.Pod) string { return pod.Annotations[annotation] }
+
+// Objects are the objects of a cluster that claims consist of.
+type Objects struct {
+	// claims and templates are by namespace/name, and classes by name.
+	claims    map[string]*resourcev1.ResourceClaim
+	templates map[string]*resourcev1.ResourceClaimTemplate
+	classes   map[string]*resourcev1.DeviceClass
+	// users counts the pods that name a claim.
+	users map[string]int
+}
+
+// New returns the objects. pods are all pods that have claims.
+func New(claims []resourcev1.ResourceClaim, templates []resourcev1.ResourceClaimTemplate, classes []resourcev1.DeviceClass, pods []*corev1.Pod) *Objects {
+	o := &Objects{
+		claims: map[string]*resourcev1.ResourceClaim{}, templates: map[string]*resourcev1.ResourceClaimTemplate{}, classes: map[string]*resourcev1.DeviceClass{},
+		users: map[string]int{},
+	}
+	for i := range claims {
+		o.claims[claims[i].Namespace+"/"+claims[i].Name] = &claims[i]
+	}
+	for i := range templates {
+		o.templates[templates[i].Namespace+"/"+templates[i].Name] = &templates[i]
+	}
+	for i := range classes {
+		o.classes[classes[i].Name] = &classes[i]
+	}
+	for _, pod := range pods {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, ref := range pod.Spec.ResourceClaims {
+			if ref.ResourceClaimName != nil {
+				o.users[pod.Namespace+"/"+*ref.ResourceClaimName]++
+			}
+		}
+	}
+	return o
+}
+
+// On returns a pod as decisions see it: if it has a claim for a GPU, a copy with a container that requests the replicas, and with the annotation that states the
+// device memory. Any other pod is returned as it is. The pod itself is not changed.
+func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
+	if pod == nil || len(pod.Spec.ResourceClaims) == 0 && Text(pod) == "" {
+		return pod
+	}
+	ask := o.ask(pod)
+	if ask == nil && Text(pod) == "" {
+		return pod
+	}
+	with := *pod
+	with.Annotations = maps.Clone(pod.Annotations)
+	delete(with.Annotations, annotation)
+	if ask == nil {
+		return &with
+	}
+	if with.Annotations == nil {
+		with.Annotations = map[string]string{}
+	}
+	text, err := json.Marshal(ask)
+	if err != nil {
+		return pod // Strings and booleans can always be encoded.
+	}
+	with.Annotations[annotation] = string(text)
+	delete(with.Annotations, v1alpha1.GPUMemoryAnnotation)
+	if ask.memoryBytes > 0 {
+		with.Annotations[v1alpha1.GPUMemoryAnnotation] = resource.NewQuantity(ask.memoryBytes, resource.BinarySI).String()
+	}
+	if !requestsGPU(pod) {
+		with.Spec.Containers = append(slices.Clone(pod.Spec.Containers), corev1.Container{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(ask.replicas, resource.DecimalSI)},
+		}})
+	}
+	return &with
+}
+
+func requestsGPU(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Keys(c.Resources.Requests)), func(name corev1.ResourceName) bool { return nodecontract.IsGPUResource(string(name)) })
+	})
+}
+
+// found is a claim of a pod.
+type found struct {
+	// name is the object for messages.
+	name string
+	// key is the namespace/name of claim, which is nil if there is only the template.
+	key   string
+	claim *resourcev1.ResourceClaim
+	spec  *resourcev1.ResourceClaimSpec
+}
+
+// find returns the claim of a pod that it refers to, and nil if there is none.
+func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
+	name := ref.ResourceClaimName
+	if name == nil {
+		for _, s := range pod.Status.ResourceClaimStatuses {
+			if s.Name == ref.Name {
+				name = s.ResourceClaimName
+			}
+		}
+	}
+	if name != nil {
+		key := pod.Namespace + "/" + *name
+		if claim := o.claims[key]; claim != nil {
+			return &found{"ResourceClaim " + key, key, claim, &claim.Spec}
+		}
+	}
+	if ref.ResourceClaimTemplateName == nil {
+		return nil
+	}
+	key := pod.Namespace + "/" + *ref.ResourceClaimTemplateName
+	if template := o.templates[key]; template != nil {
+		return &found{"ResourceClaimTemplate " + key, "", nil, &template.Spec.Spec}
+	}
+	return nil
+}
+
+// ours reports whether a claim asks for a GPU of Karve's agents.
+func (o *Objects) ours(f *found) bool {
+	is := func(class string) bool { return o.classes[class] != nil && SelectsAgents(o.classes[class]) }
+	return slices.ContainsFunc(f.spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
+		return r.Exactly != nil && is(r.Exactly.DeviceClassName) ||
+			slices.ContainsFunc(r.FirstAvailable, func(sub resourcev1.DeviceSubRequest) bool { return is(sub.DeviceClassName) })
+	})
+}
+
+// SelectsAgents reports whether a DeviceClass selects the devices of agents by their driver.
+func SelectsAgents(c *resourcev1.DeviceClass) bool {
+	return slices.ContainsFunc(c.Spec.Selectors, func(s resourcev1.DeviceSelector) bool {
+		return s.CEL != nil && (strings.Contains(s.CEL.Expression, "'"+nodecontract.DRADriver+"'") || strings.Contains(s.CEL.Expression, `"`+nodecontract.DRADriver+`"`))
+	})
+}
+
+// ask returns what the claims of a pod ask, and nil if none is for a GPU of Karve's agents.
+func (o *Objects) ask(pod *corev1.Pod) *Ask {
+	var f *found
+	for _, ref := range pod.Spec.ResourceClaims {
+		if is := o.find(pod, ref); is != nil && o.ours(is) && f == nil {
+			f = is
+		}
+	}
+	if f == nil {
+		return nil
+	}
+	ask := &Ask{replicas: 1}
+	ask.Refusal = o.read(pod, f, ask)
+	if f.claim != nil && f.claim.Status.Allocation != nil {
+		ask.hold(f.claim.Status.Allocation)
+	}
+	return ask
+}
+
+// read sets what a claim asks, and returns why nothing is launched for the pod, and "" if something can be.
+func (o *Objects) read(pod *corev1.Pod, f *found, ask *Ask) string {
+	if refusal := o.use(pod, f); refusal != "" {
+		return refusal
+	}
+	devices := &f.spec.Devices
+	if len(devices.Requests) != 1 {
+		return fmt.Sprintf("%s has %d requests, and Karve plans for claims with one: use a claim with one request", f.name, len(devices.Requests))
+	}
+	request := devices.Requests[0].Exactly
+	switch {
+	case request == nil:
+		return f.name + " has firstAvailable, and Karve does not know which of the requests the scheduler takes: use exactly"
+	case request.AdminAccess != nil && *request.AdminAccess:
+		return f.name + " has adminAccess, for which no node is launched: start the pod on a node that there is"
+	case request.AllocationMode == resourcev1.DeviceAllocationModeAll:
+		return f.name + " has allocationMode All, and Karve does not plan for all GPUs of a node: use ExactCount"
+	case request.Count > 1:
+		return fmt.Sprintf("%s has a count of %d, and Karve plans for claims of one GPU: use a count of 1, with capacity.requests.%s for several replicas of it", f.name, request.Count, nodecontract.DRAReplicas)
+	case len(devices.Constraints) > 0:
+		return f.name + " has constraints, which Karve does not plan for: remove them, since they compare several GPUs"
+	}
+	if request.Capacity != nil {
+		for _, name := range slices.Sorted(maps.Keys(request.Capacity.Requests)) {
+			q := request.Capacity.Requests[name]
+			switch name {
+			case nodecontract.DRAReplicas:
+				ask.replicas = max(1, amount.Value(q))
+			case nodecontract.DRAMemory:
+				ask.memoryBytes = wholeMiB(amount.Value(q))
+				ask.Memory = ask.memoryBytes > 0
+			default:
+				return fmt.Sprintf("%s requests the capacity %s, which the GPUs do not have: use %s or %s", f.name, name, nodecontract.DRAReplicas, nodecontract.DRAMemory)
+			}
+		}
+	}
+	for _, s := range slices.Concat(o.classes[request.DeviceClassName].Spec.Selectors, request.Selectors) {
+		if s.CEL == nil {
+			return f.name + " has a selector of a kind that this version of Karve does not know: use CEL, or upgrade Karve"
+		}
+		ask.Selectors = append(ask.Selectors, s.CEL.Expression)
+	}
+	slices.Sort(ask.Selectors)
+	ask.Selectors = slices.Compact(ask.Selectors)
+	for _, expression := range ask.Selectors {
+		if why := unknowable(expression); why != "" {
+			return fmt.Sprintf("a selector of %s or its DeviceClass %s %s", f.name, request.DeviceClassName, why)
+		}
+	}
+	return ""
+}
+
+// use returns why the way in which a pod uses a claim cannot be planned for, and "" if it can.
+func (o *Objects) use(pod *corev1.Pod, f *found) string {
+	if requestsGPU(pod) {
+		return "has " + f.name + " and requests a GPU resource too: use one of them"
+	}
+	if n := len(pod.Spec.ResourceClaims); n > 1 {
+		return fmt.Sprintf("has %d ResourceClaims, of which %s is for a GPU, and Karve plans for pods with one: remove the others", n, f.name)
+	}
+	if f.claim == nil {
+		return ""
+	}
+	if n := o.users[f.key]; n > 1 {
+		return fmt.Sprintf("%s is used by %d pods, and Karve does not plan for pods that share a claim: use a ResourceClaimTemplate", f.name, n)
+	}
+	for _, by := range f.claim.Status.ReservedFor {
+		if by.UID != pod.UID {
+			return fmt.Sprintf("%s is reserved for %s %s: use a ResourceClaimTemplate", f.name, by.Resource, by.Name)
+		}
+	}
+	if allocation := f.claim.Status.Allocation; allocation != nil && pod.Spec.NodeName == "" {
+		for _, r := range allocation.Devices.Results {
+			if r.Driver == nodecontract.DRADriver {
+				return fmt.Sprintf("%s is allocated on node %s, and the pod can start only there: wait, or delete the pod if the node cannot take it", f.name, r.Pool)
+			}
+		}
+	}
+	return ""
+}
+
+// hold sets the replicas and the device memory to those that were allocated.
+func (a *Ask) hold(allocation *resourcev1.AllocationResult) {
+	var replicas, memory int64
+	for _, r := range allocation.Devices.Results {
+		if r.Driver != nodecontract.DRADriver || r.AdminAccess != nil && *r.AdminAccess {
+			continue
+		}
+		replicas = amount.Add(replicas, amount.Value(r.ConsumedCapacity[nodecontract.DRAReplicas]))
+		memory = amount.Add(memory, amount.Value(r.ConsumedCapacity[nodecontract.DRAMemory]))
+	}
+	a.replicas, a.memoryBytes = max(1, replicas), memory
+}
+
+const bytesPerMiB = 1 << 20
+
+// wholeMiB returns an amount in bytes, rounded up to the step of a request for memory.
+func wholeMiB(bytes int64) int64 {
+	if over := bytes % bytesPerMiB; over > 0 {
+		return amount.Add(bytes, bytesPerMiB-over)
+	}
+	return max(0, bytes)
+}
+
+// Key returns a text that differs if what a pod asks by its claims does, including replicas and memory.
+func Key(pod *corev1.Pod) string {
+	key := Text(pod) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation]
+	if n := len(pod.Spec.Containers); Text(pod) != "" && n > 0 {
+		q := pod.Spec.Containers[n-1].Resources.Requests[v1alpha1.ResourceGPUShared]
+		key += "\x00" + q.String()
+	}
+	return key
+}
