@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,8 +32,8 @@ type podReader struct {
 	trim func(any) (any, error)
 	// specs has specs without a node by their bytes.
 	specs map[string]*sharedSpec
-	// less and spec are used again for each pod.
-	less, spec []byte
+	// less, spec and status are used again for each pod.
+	less, spec, status []byte
 }
 
 // sharedSpec is the spec of pods, without a node.
@@ -44,11 +47,12 @@ func newPodReader() *podReader {
 	return &podReader{trim: gather.Trim(), specs: map[string]*sharedSpec{}}
 }
 
-// The numbers of the fields of a pod, of its spec and of a volume.
+// The numbers of the fields of a pod, of its spec, of a volume and of its status.
 const (
-	podMetadata, podSpec, podStatus = 1, 2, 3
-	specVolume, specNodeName        = 1, 10
-	volumeSource                    = 2
+	podMetadata, podSpec, podStatus  = 1, 2, 3
+	specVolume, specNodeName         = 1, 10
+	volumeSource                     = 2
+	statusCondition, statusContainer = 2, 8
 )
 
 // decode returns the pod that a message has. If the pod has a node, it also returns the number of its port for metrics.
@@ -57,13 +61,13 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 		return nil, 0, err
 	}
 	pod = &corev1.Pod{}
-	var spec []byte
+	var spec, status []byte
 	err = eachField(r.less, func(number protowire.Number, _, value []byte) error {
 		switch number {
 		case podMetadata:
 			return pod.ObjectMeta.Unmarshal(value)
 		case podStatus:
-			return pod.Status.Unmarshal(value)
+			status = value
 		case podSpec:
 			spec = value
 		}
@@ -76,7 +80,10 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 		return nil, 0, err
 	}
 	if pod.Spec.NodeName == "" {
-		return pod, 0, pod.Spec.Unmarshal(spec)
+		return pod, 0, errors.Join(pod.Status.Unmarshal(status), pod.Spec.Unmarshal(spec))
+	}
+	if err := r.bound(&pod.Status, status); err != nil {
+		return nil, 0, err
 	}
 	shared, err := r.shared()
 	if err != nil {
@@ -89,6 +96,30 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 	pod.Spec = shared.PodSpec
 	pod.Spec.NodeName = node
 	return pod, shared.metrics, nil
+}
+
+// bound decodes what the controller keeps of the status of a pod with a node: of the conditions those that are false, and what the containers did if it has succeeded.
+func (r *podReader) bound(status *corev1.PodStatus, message []byte) error {
+	r.status = r.status[:0]
+	succeeded := bytes.Contains(message, []byte(corev1.PodSucceeded))
+	err := eachField(message, func(number protowire.Number, field, value []byte) error {
+		switch number {
+		case statusCondition:
+			if !bytes.Contains(value, []byte(corev1.ConditionFalse)) {
+				return nil
+			}
+		case statusContainer:
+			if !succeeded {
+				return nil
+			}
+		}
+		r.status = append(r.status, field...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return status.Unmarshal(r.status)
 }
 
 // shared returns what pods with the spec in r.spec share.

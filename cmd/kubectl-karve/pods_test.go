@@ -84,6 +84,30 @@ func TestOfPodsThatWaitNothingIsLostThatExplainTells(t *testing.T) {
 	}
 }
 
+func TestTheConditionsAndContainersOfPodsThatRunAreNotDecoded(t *testing.T) { //nolint:paralleltest // It counts allocations.
+	allocations := func(many int) float64 {
+		pod := snapshottest.Pod("runs", snapshottest.Running("a"), snapshottest.Asking("cpu", "1"))
+		pod.Status.Conditions = nil
+		for range many {
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
+		}
+		message, err := pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := newPodReader()
+		return testing.AllocsPerRun(10, func() {
+			if _, _, err := reader.decode(message); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if without, with := allocations(0), allocations(20); with != without {
+		t.Errorf("%v allocations with 20 conditions and containers, %v without", with, without)
+	}
+}
+
 func TestPodsOfTheSameSpecHaveThePortOfTheirMetrics(t *testing.T) {
 	t.Parallel()
 	on := func(node string, port int32) corev1.Pod {
@@ -115,6 +139,27 @@ func TestAnOverviewMissesNoPodBeforeItIsDecoded(t *testing.T) {
 		}
 		if len(less) > len(message)*3/4 {
 			t.Errorf("%d of %d bytes of pod %s are left", len(less), len(message), pod.Name)
+		}
+	}
+}
+
+// BenchmarkPods decodes the pods of 5,000 nodes.
+func BenchmarkPods(b *testing.B) {
+	var messages [][]byte
+	for _, pod := range snapshottest.Large(5000).Pods {
+		message, err := pod.Marshal()
+		if err != nil {
+			b.Fatal(err)
+		}
+		messages = append(messages, message)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		reader := newPodReader()
+		for _, message := range messages {
+			if _, _, err := reader.decode(message); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 }
