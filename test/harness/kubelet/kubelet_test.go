@@ -17,27 +17,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 )
 
 const namespace = "default"
-
-// eventually calls check until it succeeds. After a minute it fails the test with the last error.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
 
 func create(t *testing.T, n *kubelet.Node, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
@@ -54,7 +39,7 @@ func remove(t *testing.T, n *kubelet.Node, pod *corev1.Pod) {
 	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	await.Nil(t, time.Minute, func() error {
 		if _, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{}); err == nil {
 			return fmt.Errorf("%s is still there", pod.Name)
 		}
@@ -66,7 +51,7 @@ func remove(t *testing.T, n *kubelet.Node, pod *corev1.Pod) {
 func running(t *testing.T, n *kubelet.Node, pod *corev1.Pod) map[string]string {
 	t.Helper()
 	var environment map[string]string
-	eventually(t, func() error {
+	await.Nil(t, time.Minute, func() error {
 		now, err := n.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -121,7 +106,7 @@ func TestNodeStopCleansUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The kernel removes network interfaces with a delay.
-		eventually(t, func() error {
+		await.Nil(t, time.Minute, func() error {
 			if after := traces(t, n.Dir(), n.Subnet()); !slices.Equal(before, after) {
 				return fmt.Errorf("before:\n%s\nafter Stop:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 			}
@@ -225,7 +210,7 @@ func TestNodeDiesWithItsTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = victim.Wait()
-	eventually(t, func() error {
+	await.Nil(t, time.Minute, func() error {
 		if after := traces(t, dir, subnet); !slices.Equal(before, after) {
 			return fmt.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 		}

@@ -30,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/cluster"
 )
 
@@ -83,17 +84,7 @@ func (w *world) must(err error) {
 
 func (w *world) eventually(check func() error) {
 	w.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	await.Nil(w.t, time.Minute, check)
 }
 
 // node creates a Node with a number of T4s, each with ten replicas, and waits until they are published.

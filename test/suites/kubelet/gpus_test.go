@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -64,17 +65,7 @@ func (w *world) start(p gpus.Plugin) *kubelet.Process {
 // eventually calls check until it succeeds, and fails the test with its last error after a minute.
 func (w *world) eventually(check func() error) {
 	w.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Nil(w.t, time.Minute, check)
 }
 
 // allocatable waits until both the kubelet and the API server report want replicas.

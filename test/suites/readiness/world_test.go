@@ -25,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -87,17 +88,7 @@ func (w *world) must(err error) {
 // eventually calls check until it succeeds, and fails the test with its last error when that takes too long.
 func (w *world) eventually(check func() error) {
 	w.t.Helper()
-	deadline := time.Now().Add(enough)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Nil(w.t, enough, check)
 }
 
 // claim creates the NodeClaim as the controller does, and sets its status as Karpenter does once the Node has registered. It can have more annotations.
