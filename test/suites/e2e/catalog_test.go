@@ -119,24 +119,24 @@ func amountsOf(list corev1.ResourceList) catalog.Resources {
 	}
 }
 
-// TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain creates a pod that fits the catalog's g6.xlarge but not the g6.xlarge that is launched. If Karve did not
-// learn from this machine, each plan would launch another one, forever.
+// TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain creates a pod that fits the catalog's g6e.xlarge but not the g6e.xlarge that is launched. If Karve did not
+// learn from this machine, each plan would launch another one, forever. The local AWS refuses no g6e.xlarge to other tests.
 func TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
-	w.Machines().SetLack("g6.xlarge", resource.MustParse("3Gi"))
+	w.Machines().SetLack("g6e.xlarge", resource.MustParse("4Gi"))
 	s := w.scene(t, "lesson")
 	s.class(v1alpha1.IdleNever)
-	s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "g6"}})
+	s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "g6e"}})
 	s.pod("large", func(spec *corev1.PodSpec) {
-		spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("12Gi")
+		spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("26Gi")
 	})
 	s.untilRunning(1)
 	var bought []string
 	for _, claim := range s.claims() {
 		bought = append(bought, claim.instanceType)
 	}
-	if diff := cmp.Diff([]string{"g6.xlarge", "g6.2xlarge"}, bought); diff != "" {
+	if diff := cmp.Diff([]string{"g6e.xlarge", "g6e.2xlarge"}, bought); diff != "" {
 		t.Errorf("bought (-want +got)\n%s", diff)
 	}
 }
