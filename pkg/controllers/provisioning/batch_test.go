@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -48,7 +49,7 @@ func TestHurriedBatchIsDueAtOnce(t *testing.T) {
 
 func TestPodsThatWaitAtTheStartAreNotGathered(t *testing.T) {
 	t.Parallel()
-	c := New(Config{Clock: testclock.NewFakePassiveClock(now), BatchIdle: time.Second, BatchMax: 10 * time.Second})
+	c := New(Config{Gatherer: &gather.Gatherer{}, Clock: testclock.NewFakePassiveClock(now), BatchIdle: time.Second, BatchMax: 10 * time.Second})
 	pods := snapshottest.Pods("web", 2)
 	c.batchPod(t.Context(), &pods[0])
 	if wait := c.batch.due(now); wait != 0 {
