@@ -124,7 +124,7 @@ func (s *shape) written() string {
 		Ports        []hostPort
 		Priority     int32
 		Unsupported  string
-		Claim        string
+		Claim        string `json:",omitempty"` // Without one, the key is that of earlier releases, in the annotations of NodeClaims.
 		Terms        []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
