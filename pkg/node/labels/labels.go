@@ -88,7 +88,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		out[nodecontract.GPUMemoryLabel] = strconv.FormatInt(d.MemoryMiB, 10)
 	}
 	if d.ComputeMajor > 0 {
-		set("gpu.family", Family(d.ComputeMajor, d.ComputeMinor))
+		set("gpu.family", nodecontract.Architecture(d.ComputeMajor, d.ComputeMinor))
 		set("gpu.compute.major", strconv.Itoa(d.ComputeMajor))
 		set("gpu.compute.minor", strconv.Itoa(d.ComputeMinor))
 	}
@@ -200,9 +200,6 @@ func typical(devices []gpu.Device) gpu.Device {
 		return cmp.Or(cmp.Compare(count[b.Product], count[a.Product]), cmp.Compare(partitioned(a), partitioned(b)), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
 }
-
-// Family returns the name of the GPU architecture for a CUDA compute capability.
-func Family(major, minor int) string { return nodecontract.Architecture(major, minor) }
 
 // longest is the largest length of a label value.
 const longest = 63
