@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
@@ -28,34 +27,23 @@ const rounds = 20
 
 // measureBackend measures Karve's agent with a backend on a node of its own, where it does what its Node says, as the chart runs it.
 func measureBackend(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin, backend string) (result map[string]any, err error) {
-	n, err := kubelet.Start(ctx, c, kubelet.Config{Name: name, StatusInterval: time.Second})
+	machine, stop, err := machineOf(ctx, c, name)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if stopErr := n.Stop(); err == nil {
-			err = stopErr
-		}
-		_ = removeNode(context.WithoutCancel(ctx), n)
-	}()
-	machine, err := gpus.New(ctx, n, nvmltest.T4(cards))
-	if err != nil {
-		return nil, err
-	}
+	defer func() { err = errors.Join(err, stop()) }()
+	n := machine.Node
 	if err := machine.InCluster(ctx); err != nil {
 		return nil, err
 	}
 	if err := machine.Promise(ctx, backend, replicas); err != nil {
 		return nil, err
 	}
-	free, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	port, err := c.FreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
-	metrics := free.Addr().String()
-	if err := free.Close(); err != nil {
-		return nil, err
-	}
+	metrics := fmt.Sprintf("127.0.0.1:%d", port)
 	p.Args = []string{"--metrics-address=" + metrics, "--state-dir=" + filepath.Join(n.Dir(), "state"), "--cdi-spec-dirs=" + filepath.Join(n.Dir(), "cdi")}
 	process, err := machine.StartUnconfigured(p)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,23 +32,33 @@ type bench struct {
 	result  map[string]any
 }
 
-func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin, starts, reloads int) (result map[string]any, err error) {
+// machineOf starts a node with GPUs. stop stops it, and must be called.
+func machineOf(ctx context.Context, c *cluster.Cluster, name string) (machine *gpus.Machine, stop func() error, err error) {
 	// The kubelet reports its status every second instead of every ten, so that its delay does not hide that of the plugin.
 	n, err := kubelet.Start(ctx, c, kubelet.Config{Name: name, StatusInterval: time.Second})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer func() {
-		if stopErr := n.Stop(); err == nil {
-			err = stopErr
-		}
+	stop = func() error {
+		err := n.Stop()
 		// The scheduler must not place pods of the next plugin on this node.
 		_ = removeNode(context.WithoutCancel(ctx), n)
-	}()
-	b := &bench{plugin: p, node: n, result: map[string]any{"plugin": p.Name}}
-	if b.machine, err = gpus.New(ctx, n, nvmltest.T4(cards)); err != nil {
+		return err
+	}
+	if machine, err = gpus.New(ctx, n, nvmltest.T4(cards)); err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return machine, stop, nil
+}
+
+func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin, starts, reloads int) (result map[string]any, err error) {
+	machine, stop, err := machineOf(ctx, c, name)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
+	n := machine.Node
+	b := &bench{plugin: p, node: n, machine: machine, result: map[string]any{"plugin": p.Name}}
 	if b.seen, err = observe(ctx, n); err != nil {
 		return nil, err
 	}
