@@ -185,21 +185,19 @@ func SelectsAgents(c *resourcev1.DeviceClass) bool {
 
 // ask returns what the claims of a pod ask, and nil if none is for a GPU of Karve's agents.
 func (o *Objects) ask(pod *corev1.Pod) *Ask {
-	var f *found
 	for _, ref := range pod.Spec.ResourceClaims {
-		if is := o.find(pod, ref); is != nil && o.ours(is) && f == nil {
-			f = is
+		f := o.find(pod, ref)
+		if f == nil || !o.ours(f) {
+			continue
 		}
+		ask := &Ask{replicas: 1}
+		ask.Refusal = o.read(pod, f, ask)
+		if f.claim != nil && f.claim.Status.Allocation != nil {
+			ask.hold(f.claim.Status.Allocation)
+		}
+		return ask // use refuses pods with further claims.
 	}
-	if f == nil {
-		return nil
-	}
-	ask := &Ask{replicas: 1}
-	ask.Refusal = o.read(pod, f, ask)
-	if f.claim != nil && f.claim.Status.Allocation != nil {
-		ask.hold(f.claim.Status.Allocation)
-	}
-	return ask
+	return nil
 }
 
 // read sets what a claim asks, and returns why nothing is launched for the pod, and "" if something can be.
