@@ -60,11 +60,11 @@ func (s *scene) allocated() int {
 // that moment waits until something changes: here the DeviceClass does.
 func (s *scene) untilRunningByDRA(n int) {
 	s.t.Helper()
-	nudged := time.Now()
+	changed := time.Now()
 	s.until(enough, fmt.Sprintf("%d pods run", n), func() (bool, string) {
-		if time.Since(nudged) > 5*time.Second {
-			nudged = time.Now()
-			s.patch(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver}}, fmt.Sprintf(`{"metadata":{"annotations":{"nudged":%q}}}`, nudged))
+		if time.Since(changed) > 5*time.Second {
+			changed = time.Now()
+			s.patch(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver}}, fmt.Sprintf(`{"metadata":{"annotations":{"changed":%q}}}`, changed))
 		}
 		running, all := s.running(), len(s.pods())
 		return running == n && all == n, fmt.Sprintf("%d of %d run", running, all)
