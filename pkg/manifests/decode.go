@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,19 +38,22 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: "karpenter.sh", Kind: "NodePool"}:    {"v1", false, into((*reader).nodePool)},
 	{Group: "karpenter.sh", Kind: "NodeClaim"}:   {"v1", false, into((*reader).nodeClaim)},
 	{Group: "karpenter.sh", Kind: "NodeOverlay"}: {"v1alpha1", false, into((*reader).nodeOverlay)},
-	{Kind: "Node"}:                                      {"v1", false, into((*reader).node)},
-	{Kind: "Pod"}:                                       {"v1", true, into((*reader).pod)},
-	{Group: "apps", Kind: "Deployment"}:                 {"v1", true, into((*reader).deployment)},
-	{Group: "apps", Kind: "ReplicaSet"}:                 {"v1", true, into((*reader).replicaSet)},
-	{Group: "apps", Kind: "StatefulSet"}:                {"v1", true, into((*reader).statefulSet)},
-	{Group: "apps", Kind: "DaemonSet"}:                  {"v1", true, into((*reader).daemonSet)},
-	{Group: "batch", Kind: "Job"}:                       {"v1", true, into((*reader).job)},
-	{Kind: "Namespace"}:                                 {"v1", false, into((*reader).namespace)},
-	{Kind: "PersistentVolumeClaim"}:                     {"v1", true, into((*reader).persistentVolumeClaim)},
-	{Kind: "PersistentVolume"}:                          {"v1", false, into((*reader).persistentVolume)},
-	{Group: "storage.k8s.io", Kind: "StorageClass"}:     {"v1", false, into((*reader).storageClass)},
-	{Group: "storage.k8s.io", Kind: "CSINode"}:          {"v1", false, into((*reader).csiNode)},
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: {"v1", false, into((*reader).priorityClass)},
+	{Kind: "Node"}:                                            {"v1", false, into((*reader).node)},
+	{Kind: "Pod"}:                                             {"v1", true, into((*reader).pod)},
+	{Group: "apps", Kind: "Deployment"}:                       {"v1", true, into((*reader).deployment)},
+	{Group: "apps", Kind: "ReplicaSet"}:                       {"v1", true, into((*reader).replicaSet)},
+	{Group: "apps", Kind: "StatefulSet"}:                      {"v1", true, into((*reader).statefulSet)},
+	{Group: "apps", Kind: "DaemonSet"}:                        {"v1", true, into((*reader).daemonSet)},
+	{Group: "batch", Kind: "Job"}:                             {"v1", true, into((*reader).job)},
+	{Kind: "Namespace"}:                                       {"v1", false, into((*reader).namespace)},
+	{Kind: "PersistentVolumeClaim"}:                           {"v1", true, into((*reader).persistentVolumeClaim)},
+	{Kind: "PersistentVolume"}:                                {"v1", false, into((*reader).persistentVolume)},
+	{Group: "storage.k8s.io", Kind: "StorageClass"}:           {"v1", false, into((*reader).storageClass)},
+	{Group: "storage.k8s.io", Kind: "CSINode"}:                {"v1", false, into((*reader).csiNode)},
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}:       {"v1", false, into((*reader).priorityClass)},
+	{Group: "resource.k8s.io", Kind: "ResourceClaim"}:         {"v1", true, into((*reader).resourceClaim)},
+	{Group: "resource.k8s.io", Kind: "ResourceClaimTemplate"}: {"v1", true, into((*reader).resourceClaimTemplate)},
+	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, into((*reader).deviceClass)},
 }
 
 // header holds the fields that are read from objects of any kind.
@@ -299,5 +303,22 @@ func (r *reader) storageClass(_ context.Context, class *storagev1.StorageClass, 
 
 func (r *reader) csiNode(_ context.Context, node *storagev1.CSINode, _ place) error {
 	r.cluster.CSINodes = append(r.cluster.CSINodes, *node)
+	return nil
+}
+
+func (r *reader) resourceClaim(_ context.Context, claim *resourcev1.ResourceClaim, _ place) error {
+	claim.Namespace = namespaceOf(claim.Namespace)
+	r.resourceClaims = append(r.resourceClaims, *claim)
+	return nil
+}
+
+func (r *reader) resourceClaimTemplate(_ context.Context, template *resourcev1.ResourceClaimTemplate, _ place) error {
+	template.Namespace = namespaceOf(template.Namespace)
+	r.claimTemplates = append(r.claimTemplates, *template)
+	return nil
+}
+
+func (r *reader) deviceClass(_ context.Context, class *resourcev1.DeviceClass, _ place) error {
+	r.deviceClasses = append(r.deviceClasses, *class)
 	return nil
 }

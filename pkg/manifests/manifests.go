@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -79,6 +80,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 	if err := r.makePods(); err != nil {
 		return nil, Skipped{}, err
 	}
+	r.readClaims()
 	r.makeClaims()
 	r.bindClaims()
 	r.makeNamespaces()
@@ -99,6 +101,10 @@ type reader struct {
 	workloads []workload
 	// pools are the places of the cluster's NodePools, at the same indices.
 	pools []place
+	// resourceClaims, claimTemplates and deviceClasses are what the pods' claims for GPUs consist of.
+	resourceClaims []resourcev1.ResourceClaim
+	claimTemplates []resourcev1.ResourceClaimTemplate
+	deviceClasses  []resourcev1.DeviceClass
 	// objects are the objects to read, and seen has the index of each, keyed by id.
 	objects []object
 	seen    map[string]int
