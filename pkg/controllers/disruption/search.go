@@ -131,7 +131,8 @@ func (x *searching) over(limit time.Duration) func() bool {
 func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Busy() }
 
 // cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last search was just
-// now, other steps are due before a search would end, or there is more urgent work: to prepare the search of a large fleet takes a good part of its time. The argument again is when those are due.
+// now, other steps are due before a search would end, or there is more urgent work: to prepare the search of a large fleet takes a good part of its time. The argument
+// again is when the other steps are due.
 func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) ([]command, time.Duration, error) {
 	switch wait := c.search.searched.Add(layoutEvery).Sub(s.now); {
 	case wait > 0:

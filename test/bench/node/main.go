@@ -1,5 +1,6 @@
 // Command bench-node compares Karve's agent with NVIDIA's device plugin. Both run on the same kubelet with the same pods, and use the same mock NVML
-// library, which simulates four T4 GPUs. It also compares the backends of Karve's agent, with the agent in a cluster as the chart runs it. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
+// library, which simulates four T4 GPUs. It also compares the backends of Karve's agent, with the agent in a cluster as the chart runs it. It prints a table and writes
+// it as JSON. `make bench-node` runs it, as root.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Package simulator simulates the GPU device plugin on simulated nodes. It sets replicas in their status, as the kubelet does for a device plugin. On nodes
-// with backend DRA, it publishes ResourceSlices with the code of Karve's agent instead. It can be late, offer fewer replicas or none, and crash. It also simulates the agent of another vendor, which removes its startup taint, StartupTaintKey,
-// from registered nodes.
+// with backend DRA, it publishes ResourceSlices with the code of Karve's agent instead. It can be late, offer fewer replicas or none, and crash. It also
+// simulates the agent of another vendor, which removes its startup taint, StartupTaintKey, from registered nodes.
 //
 // It manages Karve's nodes, by their annotations, and the nodes of stock NodePools that a rule names. The rules are in the ConfigMap
 // kube-system/karve-simulator. Their keys are a NodePool, an image, which takes precedence, or "default", for Karve's nodes without a rule of their own:
