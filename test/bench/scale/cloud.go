@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -132,11 +133,12 @@ func (w *World) launch(ctx context.Context, c *karpv1.NodeClaim) error {
 	return nil
 }
 
-// register creates the Node, as the kubelet of a new machine does, and marks the NodeClaim as registered, as Karpenter does.
+// register creates a Node that is ready, with its Lease, CSINode and DaemonSet pod, as the kubelet of a new machine does, and marks the NodeClaim as registered, as
+// Karpenter does.
 func (w *World) register(ctx context.Context, c *karpv1.NodeClaim) error {
 	n := machineNode(c.Name, c, w.types[valueOf(c, corev1.LabelInstanceTypeStable)], time.Now())
-	n.Status.Conditions = nil // The node is not ready yet.
-	if err := client.IgnoreAlreadyExists(w.api.Create(ctx, n)); err != nil {
+	n.UID, n.CreationTimestamp = uuid.NewUUID(), metav1.Now()
+	if err := w.write(ctx, etcd.create, append(w.besides(n.Name), n)); err != nil {
 		return err
 	}
 	c.Status.NodeName = n.Name
@@ -161,7 +163,7 @@ func (w *World) initialize(ctx context.Context, c *karpv1.NodeClaim) error {
 	return client.IgnoreNotFound(w.api.Status().Update(ctx, c))
 }
 
-// boot makes a new node ready. It creates the Lease, the CSINode and the pod of the DaemonSet, starts the heartbeats and removes the not-ready taint of the
+// boot makes a node ready that Karpenter's kwok provider has created. It creates the Lease, the CSINode and the pod of the DaemonSet, starts the heartbeats and removes the not-ready taint of the
 // API server. It reports the node as ready last, so that a retry after an error repeats all steps.
 func (w *World) boot(ctx context.Context, n *corev1.Node) error {
 	if err := w.write(ctx, etcd.put, w.besides(n.Name)); err != nil {

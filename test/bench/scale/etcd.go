@@ -53,6 +53,9 @@ type (
 	}
 )
 
+// gateway keeps its connections open.
+var gateway = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: workers}}
+
 // put creates or overwrites objects. They must have all fields that the API server would add.
 func (e etcd) put(ctx context.Context, objects []client.Object) error {
 	return e.each(ctx, objects, func(o client.Object) (operation, error) {
@@ -61,12 +64,22 @@ func (e etcd) put(ctx context.Context, objects []client.Object) error {
 	})
 }
 
+// create creates those of the objects that do not exist.
+func (e etcd) create(ctx context.Context, objects []client.Object) error {
+	return e.putIf(ctx, "EQUAL", objects)
+}
+
 // replace overwrites those of the objects that exist.
 func (e etcd) replace(ctx context.Context, objects []client.Object) error {
+	return e.putIf(ctx, "GREATER", objects)
+}
+
+// putIf creates or overwrites the objects whose revisions at creation compare with 0 as the result says. The revision of an object that does not exist is 0.
+func (e etcd) putIf(ctx context.Context, result string, objects []client.Object) error {
 	return e.each(ctx, objects, func(o client.Object) (operation, error) {
 		key, value, err := stored(o)
 		return operation{RequestTxn: &transaction{
-			Compare: []compare{{Key: []byte(key), Target: "CREATE", Result: "GREATER", CreateRevision: "0"}},
+			Compare: []compare{{Key: []byte(key), Target: "CREATE", Result: result, CreateRevision: "0"}},
 			Success: []operation{{RequestPut: &put{[]byte(key), value}}},
 		}}, err
 	})
@@ -98,7 +111,7 @@ func (e etcd) each(ctx context.Context, objects []client.Object, operationOn fun
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := gateway.Do(req)
 	if err != nil {
 		return fmt.Errorf("writing to etcd: %w", err)
 	}

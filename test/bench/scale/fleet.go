@@ -70,7 +70,7 @@ func (f *fleet) run(ctx context.Context) {
 	}
 	go func() {
 		for leases := range renewals {
-			_ = f.w.write(ctx, etcd.replace, leases)
+			_ = f.w.batches(ctx, etcd.replace, leases, batchSize)
 		}
 	}()
 	for tick := time.NewTicker(50 * time.Millisecond); ; {

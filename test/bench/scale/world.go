@@ -32,7 +32,7 @@ import (
 )
 
 // clients is the number of parallel transactions to etcd.
-const clients = 4
+const clients = 16
 
 // World is a cluster with nodes and pods. It plays the kubelets, which report node status, the cloud, which launches machines, the scheduler, which binds
 // pods, and the ReplicaSets, which replace evicted pods.
@@ -184,7 +184,7 @@ func (w *World) fill(ctx context.Context) error {
 	for i := range w.size.Pods - w.size.Nodes { // The DaemonSet has one pod on each node.
 		objects = append(objects, w.copyPod(i))
 	}
-	if err := w.write(ctx, etcd.put, objects); err != nil {
+	if err := w.batches(ctx, etcd.put, objects, batchSize); err != nil {
 		return err
 	}
 	if err := w.untilSeen(ctx, objects[len(objects)-1]); err != nil {
@@ -194,11 +194,17 @@ func (w *World) fill(ctx context.Context) error {
 	return nil
 }
 
-// write writes objects to etcd, several batches at a time.
+// write writes objects to etcd, each in a transaction of its own. The objects of one transaction have the same resource version, and a watch that breaks among them
+// resumes after the last of them.
 func (w *World) write(ctx context.Context, write func(etcd, context.Context, []client.Object) error, objects []client.Object) error {
+	return w.batches(ctx, write, objects, 1)
+}
+
+// batches writes objects to etcd that nobody watches, or not yet. It writes several batches at a time.
+func (w *World) batches(ctx context.Context, write func(etcd, context.Context, []client.Object) error, objects []client.Object, size int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(clients)
-	for some := range slices.Chunk(objects, batchSize) {
+	for some := range slices.Chunk(objects, size) {
 		group.Go(func() error { return write(etcd{w.EtcdURL()}, ctx, some) })
 	}
 	return group.Wait()
