@@ -35,9 +35,9 @@ type coming struct {
 	err error
 }
 
-// readAhead requests the lists that a [gather.Gatherer] reads.
-func (c connection) readAhead(ctx context.Context) *ahead {
-	from := bulk{c.Client, c.core}
+// readAhead requests the lists that a [gather.Gatherer] reads, with only the pods that selections find.
+func (c connection) readAhead(ctx context.Context, pods ...selection) *ahead {
+	from := bulk{c.Client, c.core, pods}
 	a := &ahead{Reader: from}
 	for _, list := range []client.ObjectList{
 		&corev1.PodList{}, &corev1.NodeList{}, &corev1.NamespaceList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &storagev1.CSINodeList{},

@@ -86,20 +86,27 @@ func eachField(message []byte, f func(number protowire.Number, field, value []by
 	return nil
 }
 
-// everything are the field selectors that list all objects.
-var everything = []string{""}
+// selection has the selectors of a list. It lists everything if they are empty.
+type selection struct{ fields, labels string }
 
-// each calls a function with every encoded object of a resource of Kubernetes itself that one of the field selectors finds, while more are read. The function must copy
+var (
+	allPods     = selection{}
+	pendingPods = selection{fields: "spec.nodeName="}
+	boundPods   = selection{fields: "spec.nodeName!="}
+	boundAgents = selection{fields: "spec.nodeName!=", labels: nameLabel + "=" + agentName}
+)
+
+// each calls a function with every encoded object of a resource of Kubernetes itself that one of the selections finds, while more are read. The function must copy
 // what it keeps.
-func each(ctx context.Context, api rest.Interface, resource string, selectors []string, f func(message []byte) error) error {
+func each(ctx context.Context, api rest.Interface, resource string, selections []selection, f func(message []byte) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	batches := make(chan *batch, inFlight)
 	group.Go(func() error {
 		defer close(batches)
 		lists, ctx := errgroup.WithContext(ctx)
 		lists.SetLimit(requests)
-		for _, selector := range selectors {
-			lists.Go(func() error { return readList(ctx, api, resource, selector, batches) })
+		for _, s := range selections {
+			lists.Go(func() error { return readList(ctx, api, resource, s, batches) })
 		}
 		return lists.Wait()
 	})
@@ -142,10 +149,10 @@ func emptyBatch(size int) *batch {
 	return b
 }
 
-// readList sends the encoded objects that a field selector finds.
-func readList(ctx context.Context, api rest.Interface, resource, selector string, batches chan<- *batch) error {
+// readList sends the encoded objects that a selection finds.
+func readList(ctx context.Context, api rest.Interface, resource string, s selection, batches chan<- *batch) error {
 	// Version 0 is what the API server has in memory, as for informers. It need not ask etcd first, and sends all objects while it encodes them.
-	answer, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{ResourceVersion: "0", FieldSelector: selector}, scheme.ParameterCodec).Stream(ctx)
+	answer, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{ResourceVersion: "0", FieldSelector: s.fields, LabelSelector: s.labels}, scheme.ParameterCodec).Stream(ctx)
 	if err != nil { // It knows what the API server says of the error.
 		return err
 	}
@@ -297,6 +304,8 @@ func discard(in *bufio.Reader, size int64) error {
 type bulk struct {
 	client.Client
 	api rest.Interface
+	// pods selects the pods that it lists.
+	pods []selection
 }
 
 // List lists objects. It supports no options for pods and nodes.
@@ -304,11 +313,11 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 	switch l := list.(type) {
 	case *corev1.PodList:
 		if len(options) > 0 {
-			return errors.New("only all pods can be listed")
+			return errors.New("only the pods of the selections can be listed")
 		}
 		var pods []*corev1.Pod
 		reader := newPodReader()
-		err := each(ctx, b.api, "pods", everything, func(message []byte) error {
+		err := each(ctx, b.api, "pods", b.pods, func(message []byte) error {
 			pod, _, err := reader.decode(message)
 			if err == nil {
 				pods = append(pods, pod)
@@ -323,7 +332,7 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 		}
 		var nodes []*corev1.Node
 		var less []byte
-		err := each(ctx, b.api, "nodes", everything, func(message []byte) (err error) {
+		err := each(ctx, b.api, "nodes", []selection{{}}, func(message []byte) (err error) {
 			if less, err = ofNodes.from(less[:0], message); err != nil {
 				return err
 			}

@@ -81,7 +81,7 @@ func TestAnAnswerThatIsNoListOfPodsIsAnError(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = bulk{api: api}.List(t.Context(), &corev1.PodList{})
+			err = bulk{api: api, pods: []selection{allPods}}.List(t.Context(), &corev1.PodList{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

@@ -403,7 +403,7 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 		return // It is a finding about a CustomResourceDefinition.
 	}
 	if err == nil {
-		lists := r.readAhead(ctx)
+		lists := r.readAhead(ctx, pendingPods, boundAgents)
 		var m machines
 		if m, err = r.machines(ctx, namespace, time.Now()); err == nil {
 			r.account(m.quotas)

@@ -92,6 +92,8 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
 	}
 	config.QPS = -1 // The API server limits what each user asks for.
+	// With HTTP/2, both sides take half as much processor time again to send a list of 50,000 pods: they wait for each other after each frame.
+	config.NextProtos = []string{"http/1.1"}
 	scheme, err := gather.Scheme()
 	if err != nil {
 		return connection{}, err

@@ -245,7 +245,7 @@ func (o *planOptions) machines(ctx context.Context, live connection) (machines, 
 func (o *planOptions) read(ctx context.Context, live connection) (*snapshot.Cluster, []string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	lists := live.readAhead(ctx)
+	lists := live.readAhead(ctx, allPods)
 	m, err := o.machines(ctx, live)
 	if err != nil {
 		return nil, nil, err

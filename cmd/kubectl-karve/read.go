@@ -51,12 +51,12 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	var group sync.WaitGroup
 	for i, l := range lists {
 		group.Go(func() {
-			if err := (bulk{c.Client, c.core}).List(ctx, l.list); err != nil {
+			if err := (bulk{Client: c.Client, api: c.core}).List(ctx, l.list); err != nil {
 				errs[i] = fmt.Errorf("listing %s: %w", l.named, err)
 			}
 		})
 	}
-	group.Go(func() { errs[len(lists)] = pods.list(ctx, c.core, "spec.nodeName=") })
+	group.Go(func() { errs[len(lists)] = pods.list(ctx, c.core, pendingPods) })
 	group.Go(func() {
 		var err error
 		if told, err = published.Find(ctx, c, namespace); err != nil {
@@ -84,15 +84,15 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 // costs it as much as to send some twenty pods.
 const few = 3
 
-// shownOn returns the field selectors of the pods on the nodes that an overview shows, of all nodes. They select the pods on all nodes if the shown ones are not few.
-func shownOn(shown []overview.Node, nodes int) (selectors []string) {
+// shownOn selects the pods on the nodes that an overview shows, of all nodes. It selects the pods on all nodes if the shown ones are not few.
+func shownOn(shown []overview.Node, nodes int) (pods []selection) {
 	if len(shown)*few > nodes {
-		return []string{"spec.nodeName!="}
+		return []selection{boundPods}
 	}
 	for i := range shown {
-		selectors = append(selectors, "spec.nodeName="+shown[i].Name)
+		pods = append(pods, selection{fields: "spec.nodeName=" + shown[i].Name})
 	}
-	return selectors
+	return pods
 }
 
 // shownPods are the pods that an overview shows, and the agents that run, by the name of their Node.
@@ -104,9 +104,9 @@ type shownPods struct {
 
 func newShownPods() *shownPods { return &shownPods{agents: map[string]agent{}, reader: newPodReader()} }
 
-// list adds the pods that field selectors find.
-func (s *shownPods) list(ctx context.Context, api rest.Interface, selectors ...string) error {
-	err := each(ctx, api, "pods", selectors, func(message []byte) error {
+// list adds the pods that selections find.
+func (s *shownPods) list(ctx context.Context, api rest.Interface, selections ...selection) error {
+	err := each(ctx, api, "pods", selections, func(message []byte) error {
 		if !concerns(message) {
 			return nil
 		}
