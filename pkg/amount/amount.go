@@ -52,3 +52,11 @@ func Sub(a, b int64) int64 {
 	}
 	return diff
 }
+
+// Times returns the product of two amounts that are not negative, at most [Most].
+func Times(n, each int64) int64 {
+	if each > 0 && n > Most/each {
+		return Most
+	}
+	return n * each
+}

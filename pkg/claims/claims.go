@@ -23,16 +23,16 @@ import (
 // annotation has the Ask of a pod that On has rewritten. It is never on an object of the API server: On removes it from pods that have it there.
 const annotation = "claims.karve.sh/ask"
 
-// Ask is what a pod's claim asks of one GPU, besides replicas and device memory.
+// Ask is what a pod's claim asks of GPUs.
 type Ask struct {
+	// GPUs is how many GPUs of one machine the claim asks for, at least 1. Replicas and MemoryBytes are what it asks of each of them.
+	GPUs        int64 `json:"gpus"`
+	Replicas    int64 `json:"replicas"`
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// Selectors are the CEL expressions of the DeviceClass and of the request, sorted and unique.
 	Selectors []string `json:"selectors,omitempty"`
-	// Memory reports whether the claim requests device memory.
-	Memory bool `json:"memory,omitempty"`
 	// Refusal is why nothing is launched for the pod, and "" if something can be.
 	Refusal string `json:"refusal,omitempty"`
-
-	replicas, memoryBytes int64
 }
 
 // Of returns what the claim of a pod asks, and nil if the pod is not one that On has rewritten.
@@ -48,7 +48,7 @@ func Of(pod *corev1.Pod) *Ask {
 	return ask
 }
 
-// Text returns a text that is equal only for pods whose claims ask the same of the GPU, and "" for those that have no claim for a GPU.
+// Text returns a text that is equal only for pods whose claims ask the same of GPUs, and "" for those that have no claim for a GPU.
 func Text(pod *corev1.Pod) string { return pod.Annotations[annotation] }
 
 // Objects are the objects of a cluster that claims consist of.
@@ -114,12 +114,12 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	}
 	with.Annotations[annotation] = string(text)
 	delete(with.Annotations, v1alpha1.GPUMemoryAnnotation)
-	if ask.memoryBytes > 0 {
-		with.Annotations[v1alpha1.GPUMemoryAnnotation] = resource.NewQuantity(ask.memoryBytes, resource.BinarySI).String()
+	if ask.MemoryBytes > 0 && ask.GPUs == 1 { // The annotation is for pods with one GPU.
+		with.Annotations[v1alpha1.GPUMemoryAnnotation] = resource.NewQuantity(ask.MemoryBytes, resource.BinarySI).String()
 	}
 	if !requestsGPU(pod) {
 		with.Spec.Containers = append(slices.Clone(pod.Spec.Containers), corev1.Container{Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(ask.replicas, resource.DecimalSI)},
+			Requests: corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(amount.Times(ask.GPUs, ask.Replicas), resource.DecimalSI)},
 		}})
 	}
 	return &with
@@ -190,7 +190,7 @@ func (o *Objects) ask(pod *corev1.Pod) *Ask {
 		if f == nil || !o.ours(f) {
 			continue
 		}
-		ask := &Ask{replicas: 1}
+		ask := &Ask{GPUs: 1, Replicas: 1}
 		ask.Refusal = o.read(pod, f, ask)
 		if f.claim != nil && f.claim.Status.Allocation != nil {
 			ask.hold(f.claim.Status.Allocation)
@@ -217,20 +217,22 @@ func (o *Objects) read(pod *corev1.Pod, f *found, ask *Ask) string {
 		return f.name + " has adminAccess, for which no node is launched: start the pod on a node that there is"
 	case request.AllocationMode == resourcev1.DeviceAllocationModeAll:
 		return f.name + " has allocationMode All, and Karve does not plan for all GPUs of a node: use ExactCount"
-	case request.Count > 1:
-		return fmt.Sprintf("%s has a count of %d, and Karve plans for claims of one GPU: use a count of 1, with capacity.requests.%s for several replicas of it", f.name, request.Count, nodecontract.DRAReplicas)
-	case len(devices.Constraints) > 0:
-		return f.name + " has constraints, which Karve does not plan for: remove them, since they compare several GPUs"
+	}
+	ask.GPUs = max(1, request.Count)
+	for _, c := range devices.Constraints {
+		if !trivial(c) {
+			return fmt.Sprintf("%s has a constraint that Karve does not plan for: use matchAttribute with %s, or distinctAttribute with %s", f.name,
+				strings.Join(qualified(alike), ", "), strings.Join(qualified(distinct), " or "))
+		}
 	}
 	if request.Capacity != nil {
 		for _, name := range slices.Sorted(maps.Keys(request.Capacity.Requests)) {
 			q := request.Capacity.Requests[name]
 			switch name {
 			case nodecontract.DRAReplicas:
-				ask.replicas = max(1, amount.Value(q))
+				ask.Replicas = max(1, amount.Value(q))
 			case nodecontract.DRAMemory:
-				ask.memoryBytes = wholeMiB(amount.Value(q))
-				ask.Memory = ask.memoryBytes > 0
+				ask.MemoryBytes = wholeMiB(amount.Value(q))
 			default:
 				return fmt.Sprintf("%s requests the capacity %s, which the GPUs do not have: use %s or %s", f.name, name, nodecontract.DRAReplicas, nodecontract.DRAMemory)
 			}
@@ -250,6 +252,30 @@ func (o *Objects) read(pod *corev1.Pod, f *found, ask *Ask) string {
 		}
 	}
 	return ""
+}
+
+// alike are attributes that all GPUs of a machine have, with one value, because Karve launches machines whose GPUs are of one model. distinct are those that all GPUs
+// have, with different values. So a constraint that says so is met by any GPUs of a machine, which a claim has at most once.
+var (
+	alike    = []string{nodecontract.DRAProductName, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability}
+	distinct = []string{nodecontract.DRAUUID, nodecontract.DRAIndex}
+)
+
+// qualified returns attributes with their domain.
+func qualified(names []string) []string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = nodecontract.DRADriver + "/" + name
+	}
+	return all
+}
+
+// trivial reports whether any GPUs of a machine meet a constraint.
+func trivial(c resourcev1.DeviceConstraint) bool {
+	has := func(all []string, name *resourcev1.FullyQualifiedName) bool {
+		return name == nil || slices.Contains(qualified(all), string(*name))
+	}
+	return (c.MatchAttribute != nil || c.DistinctAttribute != nil) && has(alike, c.MatchAttribute) && has(distinct, c.DistinctAttribute)
 }
 
 // use returns why the way in which a pod uses a claim cannot be planned for, and "" if it can.
@@ -281,17 +307,20 @@ func (o *Objects) use(pod *corev1.Pod, f *found) string {
 	return ""
 }
 
-// hold sets the replicas and the device memory to those that were allocated.
+// hold sets the GPUs, and the most replicas and device memory of one of them, to those that were allocated.
 func (a *Ask) hold(allocation *resourcev1.AllocationResult) {
-	var replicas, memory int64
+	replicas, memory := map[string]int64{}, map[string]int64{}
 	for _, r := range allocation.Devices.Results {
 		if r.Driver != nodecontract.DRADriver || r.AdminAccess != nil && *r.AdminAccess {
 			continue
 		}
-		replicas = amount.Add(replicas, amount.Value(r.ConsumedCapacity[nodecontract.DRAReplicas]))
-		memory = amount.Add(memory, amount.Value(r.ConsumedCapacity[nodecontract.DRAMemory]))
+		replicas[r.Device] = amount.Add(replicas[r.Device], amount.Value(r.ConsumedCapacity[nodecontract.DRAReplicas]))
+		memory[r.Device] = amount.Add(memory[r.Device], amount.Value(r.ConsumedCapacity[nodecontract.DRAMemory]))
 	}
-	a.replicas, a.memoryBytes = max(1, replicas), memory
+	a.GPUs, a.Replicas, a.MemoryBytes = max(1, int64(len(replicas))), 1, 0
+	for device := range replicas {
+		a.Replicas, a.MemoryBytes = max(a.Replicas, replicas[device]), max(a.MemoryBytes, memory[device])
+	}
 }
 
 const bytesPerMiB = 1 << 20
@@ -302,14 +331,4 @@ func wholeMiB(bytes int64) int64 {
 		return amount.Add(bytes, bytesPerMiB-over)
 	}
 	return max(0, bytes)
-}
-
-// Key returns a text that differs if what a pod asks by its claims does, including replicas and memory.
-func Key(pod *corev1.Pod) string {
-	key := Text(pod) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation]
-	if n := len(pod.Spec.Containers); Text(pod) != "" && n > 0 {
-		q := pod.Spec.Containers[n-1].Resources.Requests[v1alpha1.ResourceGPUShared]
-		key += "\x00" + q.String()
-	}
-	return key
 }

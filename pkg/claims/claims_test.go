@@ -61,7 +61,7 @@ func TestClaimIsReadAsReplicasAndMemory(t *testing.T) {
 	t.Parallel()
 	pod := seen(nil)
 	ask := Of(pod)
-	if ask == nil || ask.Refusal != "" || !ask.Memory {
+	if ask == nil || ask.Refusal != "" || ask.MemoryBytes != 2862<<20 {
 		t.Fatalf("the claim asks %+v", ask)
 	}
 	last := pod.Spec.Containers[len(pod.Spec.Containers)-1].Resources.Requests[v1alpha1.ResourceGPUShared]
@@ -71,7 +71,7 @@ func TestClaimIsReadAsReplicasAndMemory(t *testing.T) {
 	if memory := resource.MustParse(pod.Annotations[v1alpha1.GPUMemoryAnnotation]); memory.Value() != 2862<<20 {
 		t.Errorf("the pod states %s", memory.String())
 	}
-	if why := ask.Fits(t4); why != "" {
+	if why := ask.Fits(t4, 10); why != "" {
 		t.Errorf("a T4 does not fit: %s", why)
 	}
 }
@@ -100,8 +100,13 @@ func TestClaimsThatCannotBePlannedForAreRefused(t *testing.T) {
 		},
 		"has adminAccess":           func(w *world) { w.request().AdminAccess = new(true) },
 		"has allocationMode All":    func(w *world) { w.request().AllocationMode = resourcev1.DeviceAllocationModeAll },
-		"has a count of 2":          func(w *world) { w.request().Count = 2 },
-		"has constraints":           func(w *world) { w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{}} },
+		"has a constraint":          func(w *world) { w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{}} },
+		"use matchAttribute with gpu.karve.sh/productName": func(w *world) {
+			w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{MatchAttribute: new(resourcev1.FullyQualifiedName("resource.kubernetes.io/pcieRoot"))}}
+		},
+		"distinctAttribute with gpu.karve.sh/uuid": func(w *world) {
+			w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/architecture"))}}
+		},
 		"requests the capacity tea": func(w *world) { w.request().Capacity.Requests["tea"] = resource.MustParse("1") },
 		"has firstAvailable": func(w *world) {
 			w.claim.Spec.Devices.Requests[0] = resourcev1.DeviceRequest{Name: "gpu", FirstAvailable: []resourcev1.DeviceSubRequest{{Name: "a", DeviceClassName: "gpu"}}}
@@ -145,15 +150,65 @@ func TestSelectorsAreEvaluatedWithWhatIsKnownOfAModel(t *testing.T) {
 		`device.`: "can compile",
 		`"` + strings.Repeat("a", 2000) + `".matches("(a+)+b") || [1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, a+b+c+d > 0))))`: "cost",
 	} {
-		why := (&Ask{Selectors: []string{expression}}).Fits(t4)
+		why := (&Ask{Selectors: []string{expression}}).Fits(t4, 10)
 		if (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%.80s: %q, want %q", expression, why, want)
 		}
 	}
-	if why := (&Ask{}).Fits(catalog.GPU{Name: "t4", Count: 4, MemoryMiB: 16384}); !strings.Contains(why, "4 GPUs") {
-		t.Errorf("machines with several GPUs: %q", why)
-	}
-	if why := (&Ask{Memory: true}).Fits(catalog.GPU{Name: "new", Count: 1, MemoryMiB: 16384}); !strings.Contains(why, "new") {
+	if why := (&Ask{MemoryBytes: 1}).Fits(catalog.GPU{Name: "new", Count: 1, MemoryMiB: 16384}, 10); !strings.Contains(why, "new") {
 		t.Errorf("a model of unknown memory: %q", why)
+	}
+}
+
+func TestClaimsOfMachinesWithSeveralGPUs(t *testing.T) {
+	t.Parallel()
+	ask := Of(seen(func(w *world) {
+		w.request().Count = 3
+		w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{
+			{MatchAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/productName"))}, {DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/uuid"))},
+		}
+	}))
+	if ask == nil || ask.Refusal != "" || ask.GPUs != 3 || ask.Replicas != 3 || ask.MemoryBytes != 2862<<20 {
+		t.Errorf("the claim asks %+v", ask)
+	}
+	four := catalog.GPU{Name: "t4", Count: 4, MemoryMiB: 16384}
+	for _, c := range []struct {
+		ask  Ask
+		gpu  catalog.GPU
+		want string
+	}{
+		{Ask{GPUs: 1, Replicas: 5}, four, ""},
+		{Ask{GPUs: 4, Replicas: 10, MemoryBytes: 15000 << 20}, four, ""},
+		{Ask{GPUs: 5, Replicas: 1}, four, "asks for 5 GPUs"},
+		{Ask{GPUs: 2, Replicas: 1}, t4, "asks for 2 GPUs"},
+		{Ask{GPUs: 2, Replicas: 11}, four, "asks for more of each GPU"},
+		{Ask{GPUs: 2, Replicas: 1, MemoryBytes: 16 << 30}, four, "asks for more of each GPU"},
+		{Ask{GPUs: 1, Replicas: 6}, four, "more than half of a GPU"},
+		{Ask{GPUs: 1, Replicas: 1, MemoryBytes: 8 << 30}, four, "more than half of a GPU"},
+	} {
+		if why := c.ask.Fits(c.gpu, 10); (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
+			t.Errorf("%+v on %+v: %q, want %q", c.ask, c.gpu, why, c.want)
+		}
+	}
+}
+
+func TestAllocatedClaimHoldsWhatWasAllocated(t *testing.T) {
+	t.Parallel()
+	share := func(device, replicas, memory string) resourcev1.DeviceRequestAllocationResult {
+		return resourcev1.DeviceRequestAllocationResult{Driver: nodecontract.DRADriver, Device: device, ConsumedCapacity: map[resourcev1.QualifiedName]resource.Quantity{
+			nodecontract.DRAReplicas: resource.MustParse(replicas), nodecontract.DRAMemory: resource.MustParse(memory),
+		}}
+	}
+	pod := seen(func(w *world) {
+		w.pod.Spec.NodeName = "here"
+		w.claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			share("a", "2", "1Gi"), share("b", "1", "2Gi"), share("a", "1", "2Gi"),
+		}}}
+	})
+	if ask := Of(pod); ask.GPUs != 2 || ask.Replicas != 3 || ask.MemoryBytes != 3<<30 {
+		t.Errorf("the claim holds %+v", ask)
+	}
+	if _, states := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; states {
+		t.Error("the pod states memory of one GPU")
 	}
 }

@@ -48,13 +48,17 @@ func unknowable(expression string) string {
 	}
 }
 
-// Fits returns why the GPU of machines with one GPU of a model cannot be what the claim asks, and "" if it can. It does not compare amounts.
-func (a *Ask) Fits(gpu catalog.GPU) string {
-	if gpu.Count != 1 {
-		return fmt.Sprintf("machines with %d GPUs are not planned for pods with ResourceClaims", gpu.Count)
-	}
-	if a.Memory && !gpu.UsableKnown() {
+// Fits returns why the GPUs of machines of a kind, with a number of replicas each, cannot be what the claim asks, and "" if they can.
+func (a *Ask) Fits(gpu catalog.GPU, replicas int64) string {
+	switch {
+	case a.GPUs > gpu.Count:
+		return fmt.Sprintf("the claim asks for %d GPUs of a machine, and machines with %s have %d", a.GPUs, gpu.Name, gpu.Count)
+	case a.MemoryBytes > 0 && !gpu.UsableKnown():
 		return fmt.Sprintf("Karve does not know how much device memory a GPU of model %s will publish", gpu.Name)
+	case a.GPUs > 1 && (a.Replicas > replicas || a.MemoryBytes > gpu.UsableMiB()*bytesPerMiB): // The planner compares amounts of one GPU.
+		return fmt.Sprintf("the claim asks for more of each GPU than a GPU of model %s has", gpu.Name)
+	case a.GPUs == 1 && gpu.Count > 1 && a.Large(replicas, gpu.UsableMiB()):
+		return fmt.Sprintf("the claim asks for more than half of a GPU, and on a machine with %d GPUs the scheduler may give every GPU to smaller pods first: allow machines with one GPU", gpu.Count)
 	}
 	for _, expression := range a.Selectors {
 		if why := evaluated.of(expression, gpu.Name); why != "" {
@@ -62,6 +66,11 @@ func (a *Ask) Fits(gpu catalog.GPU) string {
 		}
 	}
 	return ""
+}
+
+// Large reports whether the claim asks for more than half of a GPU with a number of replicas and an amount of device memory.
+func (a *Ask) Large(replicas, memoryMiB int64) bool {
+	return a.Replicas > replicas/2 || a.MemoryBytes > memoryMiB*bytesPerMiB/2
 }
 
 // evaluations keeps compiled expressions and their results. It is safe for concurrent use.

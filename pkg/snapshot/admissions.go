@@ -127,7 +127,7 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	case !p.Class.Spec.Sharing.UsesDRA():
 		return fmt.Sprintf("%s %s has backend DevicePlugin", v1alpha1.Kind, p.Class.Name)
 	}
-	return claim.Fits(o.Type.GPU)
+	return claim.Fits(o.Type.GPU, o.ReplicasPerGPU)
 }
 
 // unfit returns why the GPU of the room cannot be what a claim asks, and "" if it can.
@@ -138,9 +138,13 @@ func (r *room) unfit(claim *claims.Ask) string {
 	case r.machine == nil || r.machine.Type == nil || r.machine.Promise.Backend != nodecontract.BackendDRA:
 		return "nodes without backend DRA have no devices for ResourceClaims"
 	}
+	kind, _ := r.gpuKind()
 	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
-		if why := claim.Fits(t.GPU); why != "" {
+		if why := claim.Fits(t.GPU, r.machine.Promise.ReplicasPerGPU); why != "" {
 			return why
+		}
+		if t.GPU.Count > 1 && kind.count != t.GPU.Count {
+			return "the node may get another number of GPUs"
 		}
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
@@ -137,7 +138,7 @@ func GPURequestOf(pod *corev1.Pod) GPURequest {
 	memory, _ := gpuMemory(pod)
 	if isSlot(resource) {
 		_, mib := slotsIn(PodRequests(pod))
-		memory = times(mib, bytesPerMiB)
+		memory = amount.Times(mib, bytesPerMiB)
 	}
 	return GPURequest{Resource: resource, Replicas: requests(pod, resource).Replicas, MemoryBytes: memory}
 }

@@ -14,12 +14,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, or the volume attachments of a driver. The
-// fields for the others are empty.
+// quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, the volume attachments of a driver, or the weight of
+// what pods take of several GPUs. The fields for the others are empty.
 type quota struct {
 	resource corev1.ResourceName
 	port     hostPort
 	driver   string
+	gpus     gpuKind
 }
 
 func (q quota) String() string {
@@ -28,16 +29,18 @@ func (q quota) String() string {
 		return string(q.resource)
 	case q.driver != "":
 		return "volumes of " + q.driver
+	case q.gpus.count > 0:
+		return q.gpus.String()
 	}
 	return fmt.Sprintf("host port %d/%s", q.port.Number, q.port.Protocol)
 }
 
-// each returns the amount for machines that do not report one: 0 for a resource, 1 for a port, and no limit for volumes.
+// each returns the amount for machines that do not report one: 0 for a resource, 1 for a port, and no limit for volumes and for GPUs of other kinds.
 func (q quota) each() int64 {
 	switch {
 	case q.resource != "":
 		return 0
-	case q.driver != "":
+	case q.driver != "", q.gpus.count > 0:
 		return planner.Unlimited
 	}
 	return 1
@@ -118,6 +121,10 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 			asked[q.String()] = q
 		}
 	}
+	orders := v.gpuOrders(rooms, waiting)
+	for kind := range orders {
+		asked[kind.String()] = quota{gpus: kind}
+	}
 	if len(asked) == 0 {
 		return
 	}
@@ -126,24 +133,46 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 		quotas = append(quotas, asked[name])
 		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
 	}
-	takes := func(w *waitingClass) []planner.Amount {
-		taken := w.taken()
-		return amountsOf(quotas, func(q quota) (int64, bool) { n, ok := taken[q]; return n, ok })
+	takes := func(w *waitingClass, class *planner.Class) {
+		taken, share := map[quota]int64{}, shareOf(nil, class.Requests.Replicas)
+		if w != nil {
+			taken, share = w.taken(), shareOf(w.claim, class.Requests.Replicas)
+		}
+		class.Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+			if order := orders[q.gpus]; order != nil {
+				return order.takes(share), true
+			}
+			n, ok := taken[q]
+			return n, ok
+		})
 	}
 	for i, w := range waiting {
-		v.Classes[i].Quotas = takes(w)
+		takes(w, &v.Classes[i])
 	}
 	for i := range v.Reserves {
-		if w := v.Reserves[i].waiting; w != nil {
-			v.Reserves[i].Class.Quotas = takes(w)
-		}
+		takes(v.Reserves[i].waiting, &v.Reserves[i].Class)
 	}
 	limits := c.attachable()
 	for i, o := range v.Offerings {
-		v.Snapshot.Offerings[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) { return o.has(q, limits) })
+		kind, _ := o.gpuKind(&v.Pools[v.Snapshot.Offerings[i].Pool])
+		v.Snapshot.Offerings[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+			if order := orders[q.gpus]; order != nil {
+				return order.has(kind.count) - order.takes(shareOf(nil, o.Daemons.Replicas)), q.gpus == kind
+			}
+			return o.has(q, limits)
+		})
 	}
 	for i := range rooms {
-		v.Nodes[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) { return rooms[i].has(q, limits, storage) })
+		kind, _ := rooms[i].gpuKind()
+		v.Nodes[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
+			if order := orders[q.gpus]; order != nil {
+				if q.gpus != kind {
+					return 0, false
+				}
+				return order.left(&rooms[i]), true
+			}
+			return rooms[i].has(q, limits, storage)
+		})
 	}
 }
 

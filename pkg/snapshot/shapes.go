@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
@@ -69,7 +70,7 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	if isSlot(made.gpu) || len(SlotSizes(pod)) > 0 {
 		made.fault = slotFault(pod, made.gpuMemory)
 		_, mib := slotsIn(made.demand.requests)
-		made.gpuMemory = times(mib, bytesPerMiB)
+		made.gpuMemory = amount.Times(mib, bytesPerMiB)
 	}
 	if made.gpu != "" {
 		made.terms = s.cluster.termsOf(pod, &s.selections)

@@ -39,18 +39,10 @@ func slotsIn(list corev1.ResourceList) (n, mib int64) {
 	for name := range list {
 		if size, ok := nodecontract.ParseSlotResource(string(name)); ok {
 			of := valueOf(list, name)
-			n, mib = amount.Add(n, of), amount.Add(mib, times(of, size))
+			n, mib = amount.Add(n, of), amount.Add(mib, amount.Times(of, size))
 		}
 	}
 	return min(amount.Most, n), min(amount.Most, mib)
-}
-
-// times returns the product of two amounts, at most amount.Most.
-func times(n, each int64) int64 {
-	if each > 0 && n > amount.Most/each {
-		return amount.Most
-	}
-	return n * each
 }
 
 // SlotSizes returns the sizes in MiB of the slots that a pod requests, one for each slot, in ascending order. A request that no machine could serve has none.
@@ -89,7 +81,7 @@ func slotFault(pod *corev1.Pod, stated int64) *planner.Refusal {
 			return refuse(planner.ReasonUnsupported, "asks for slots of device memory and for %s, which are on different machines: ask for one of them", name)
 		}
 	}
-	if has := times(mib, bytesPerMiB); stated > has {
+	if has := amount.Times(mib, bytesPerMiB); stated > has {
 		return refuse(planner.ReasonTooLarge, "states %s of device memory and asks for slots with %s: ask for a larger slot, or lower %s",
 			resource.NewQuantity(stated, resource.BinarySI), resource.NewQuantity(has, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)
 	}

@@ -51,7 +51,7 @@ func (g *Gatherer) withClaims(changes snapshot.Changes, full bool) {
 	for name, pod := range c.pods {
 		seen := objects.On(pod)
 		_, changed := changes.Pods[name]
-		if text := claims.Key(seen); changed || text != c.texts[name] {
+		if text := claims.Text(seen); changed || text != c.texts[name] {
 			c.texts[name], changes.Pods[name] = text, seen
 		}
 	}

@@ -3,9 +3,12 @@ package claims
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +61,7 @@ func of[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
 // claimOf returns a random claim of which many cannot be planned for.
 func claimOf(r *rand.Rand) resourcev1.ResourceClaimSpec {
-	request := resourcev1.ExactDeviceRequest{DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: of(r, int64(1), 1, 1, 1, 1, 1, 1, 2)}
+	request := resourcev1.ExactDeviceRequest{DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: of(r, int64(1), 1, 1, 1, 1, 1, 1, 2, 3, 4, 5)}
 	requests := map[resourcev1.QualifiedName]resource.Quantity{}
 	if r.IntN(3) > 0 {
 		requests[nodecontract.DRAReplicas] = resource.MustParse(of(r, "1", "2", "3", "500m", "1500m", "7", "10", "11"))
@@ -76,7 +79,22 @@ func claimOf(r *rand.Rand) resourcev1.ResourceClaimSpec {
 			`!("uuid" in device.attributes["gpu.karve.sh"])`, `device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`, `!device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`,
 			`device.allowMultipleAllocations`, `device.capacity["gpu.karve.sh"].memory.compareTo(quantity("20Gi")) > 0`)}}}
 	}
-	return resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &request}}}}
+	devices := resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &request}}}
+	if r.IntN(4) == 0 {
+		name := resourcev1.FullyQualifiedName(of(r, "gpu.karve.sh/productName", "gpu.karve.sh/architecture", "gpu.karve.sh/uuid", "gpu.karve.sh/index", "resource.kubernetes.io/pcieRoot"))
+		devices.Constraints = []resourcev1.DeviceConstraint{of(r, resourcev1.DeviceConstraint{MatchAttribute: &name}, resourcev1.DeviceConstraint{DistinctAttribute: &name})}
+	}
+	return resourcev1.ResourceClaimSpec{Devices: devices}
+}
+
+// smallClaim returns a random claim that a part of a GPU is enough for.
+func smallClaim(r *rand.Rand) resourcev1.ResourceClaimSpec {
+	return resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+		DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: of(r, int64(1), 1, 1, 2, 3),
+		Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
+			nodecontract.DRAReplicas: resource.MustParse(of(r, "1", "2", "3", "4", "5")), nodecontract.DRAMemory: resource.MustParse(of(r, "0", "1Gi", "2Gi", "2500Mi", "3Gi", "5Gi", "7000Mi")),
+		}},
+	}}}}}
 }
 
 // TestPlansWithClaimsFitInAnyOrder plans for random pods, and lets the scheduler's allocator give them the GPUs of the planned machines in a random order.
@@ -97,56 +115,161 @@ func TestPlansWithClaimsFitInAnyOrder(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
-	t.Helper()
-	c := snapshottest.Shared()
-	replicas := int32(1 + r.IntN(10))
-	c.GPUNodeClasses[0].Spec.Sharing.Replicas, c.GPUNodeClasses[0].Spec.Sharing.Backend = &replicas, v1alpha1.BackendDRA
-	c.GPUNodeClasses[0].Generation = 1
-	var templates []resourcev1.ResourceClaimTemplate
-	var pods []*corev1.Pod
-	specs := map[string]resourcev1.ResourceClaimSpec{}
-	for i := range 1 + r.IntN(12) {
-		name := fmt.Sprintf("pod-%d", i)
+// machine is a machine with the GPUs that the agent publishes, and what the allocator has given of them.
+type machine struct {
+	t      *testing.T
+	slice  *resourcev1.ResourceSlice
+	state  structured.AllocatedState
+	cache  *cel.Cache
+	kind   string
+	claims []resourcev1.ResourceClaim
+}
+
+// give lets the allocator give GPUs to a pod, and returns the claim that it has then. It reports whether there were enough.
+func (m *machine) give(name string, spec resourcev1.ResourceClaimSpec) (claim resourcev1.ResourceClaim, ok bool) {
+	m.t.Helper()
+	allocator, err := structured.NewAllocator(m.t.Context(), structured.Features{ConsumableCapacity: true}, m.state, classes{}, []*resourcev1.ResourceSlice{m.slice}, m.cache)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	claim = resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-claim", UID: types.UID(name)}, Spec: spec}
+	results, err := allocator.Allocate(m.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourcev1.ResourceClaim{&claim})
+	if err != nil || len(results) != 1 {
+		text, _ := json.Marshal(spec)
+		m.t.Errorf("the allocator refuses %s on %s with %v: %v\n%s", name, m.kind, m.state.AggregatedCapacity, err, text)
+		return claim, false
+	}
+	for _, d := range results[0].Devices.Results {
+		m.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(structured.MakeDeviceID(d.Driver, d.Pool, d.Device), d.ConsumedCapacity))
+	}
+	claim.Status.Allocation = &results[0]
+	return claim, true
+}
+
+// world is a random cluster.
+type world struct {
+	*snapshot.Cluster
+	r         *rand.Rand
+	templates []resourcev1.ResourceClaimTemplate
+	specs     map[string]resourcev1.ResourceClaimSpec
+	pods      []*corev1.Pod
+	// allocated are the claims of running pods, and machines the machines by name.
+	allocated []resourcev1.ResourceClaim
+	machines  map[string]*machine
+}
+
+// arrive adds pending pods. Some have no claim, for which the scheduler makes one. In half of the clusters there are many pods of few kinds, which fill machines.
+func (w *world) arrive(prefix string) {
+	n, few := 1+w.r.IntN(12), []resourcev1.ResourceClaimSpec(nil)
+	if w.r.IntN(2) == 0 {
+		n = 10 + w.r.IntN(40)
+		for range 1 + w.r.IntN(3) {
+			few = append(few, smallClaim(w.r))
+		}
+	}
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", prefix, i)
+		if w.r.IntN(4) == 0 {
+			pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1"))
+			w.pods = append(w.pods, &pod)
+			w.specs["default/"+name] = resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+				DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+			}}}}}
+			continue
+		}
 		pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &name}}
 		})
-		spec := claimOf(r)
-		specs["default/"+name] = spec
-		templates = append(templates, resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
-		pods = append(pods, &pod)
+		spec := claimOf(w.r)
+		if few != nil {
+			spec = of(w.r, few...)
+		}
+		w.specs["default/"+name] = spec
+		w.templates = append(w.templates, resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
+		w.pods = append(w.pods, &pod)
 	}
-	objects := claims.New(nil, templates, []resourcev1.DeviceClass{class}, pods)
-	for _, pod := range pods {
-		c.Pods = append(c.Pods, *objects.On(pod))
+}
+
+// run plans for the pending pods, and lets the allocator give them the GPUs of their machines in random order. It reports whether all got theirs.
+func (w *world) run(t *testing.T, cache *cel.Cache) (placed, refused int, ok bool) {
+	t.Helper()
+	objects := claims.New(w.allocated, w.templates, []resourcev1.DeviceClass{class}, w.pods)
+	w.Pods = nil
+	for _, pod := range w.pods {
+		w.Pods = append(w.Pods, *objects.On(pod))
 	}
-	view := snapshot.Build(c)
+	view := snapshot.Build(w.Cluster)
 	plan := solve.Plan(view.Snapshot)
+	on := map[string][]string{}
+	for _, placement := range plan.Placements {
+		on[view.Nodes[placement.Node].Name] = placement.Pods
+	}
 	for _, launch := range plan.Launches {
-		o := view.Offerings[launch.Offering]
-		slice := publishedBy(t, int(o.Type.GPU.Count), int(replicas))
-		state := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection()}
-		order := append([]string(nil), launch.Pods...)
-		r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		for _, name := range order {
-			allocator, err := structured.NewAllocator(t.Context(), structured.Features{ConsumableCapacity: true}, state, classes{}, []*resourcev1.ResourceSlice{slice}, cache)
-			if err != nil {
-				t.Fatal(err)
+		on[w.launch(t, cache, view.Offerings[launch.Offering])] = launch.Pods
+	}
+	for _, name := range slices.Sorted(maps.Keys(on)) {
+		order := slices.Clone(on[name])
+		w.r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, pod := range order {
+			claim, ok := w.machines[name].give(pod, w.specs[pod])
+			if !ok {
+				return placed, refused, false
 			}
-			claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: types.UID(name)}, Spec: specs[name]}
-			results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourcev1.ResourceClaim{claim})
-			if err != nil || len(results) != 1 {
-				text, _ := json.Marshal(specs[name])
-				t.Errorf("the allocator refuses %s of %v on %s with %d replicas: %v\n%s", name, order, o.Type.Name, replicas, err, text)
-				return placed, refused
-			}
-			for _, d := range results[0].Devices.Results {
-				state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(structured.MakeDeviceID(d.Driver, d.Pool, d.Device), d.ConsumedCapacity))
-			}
+			w.bind(pod, name, claim)
 			placed++
 		}
 	}
-	return placed, len(plan.Unplaced)
+	return placed, len(plan.Unplaced), true
+}
+
+// launch adds a machine and returns its name.
+func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) string {
+	t.Helper()
+	name := fmt.Sprintf("node-%d", len(w.machines))
+	claim := snapshottest.Claim(name, &w.NodePools[0], o.Type, snapshottest.Launched(w.Now), snapshottest.Registered(w.Now), snapshottest.Initialized(w.Now))
+	claim.Annotations[nodecontract.ReplicasPerGPUAnnotation], claim.Annotations[nodecontract.BackendAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10), nodecontract.BackendDRA
+	node := snapshottest.Node(&claim, o.Type, o.ReplicasPerGPU*o.Type.GPU.Count)
+	claim.Status.NodeName = node.Name
+	w.NodeClaims, w.Nodes = append(w.NodeClaims, claim), append(w.Nodes, node)
+	w.machines[node.Name] = &machine{
+		t: t, slice: publishedBy(t, int(o.Type.GPU.Count), int(o.ReplicasPerGPU)), cache: cache, kind: fmt.Sprintf("%s with %d replicas", o.Type.Name, o.ReplicasPerGPU),
+		state: structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection()},
+	}
+	return node.Name
+}
+
+// bind makes a pod run on a node with its claim.
+func (w *world) bind(name, node string, claim resourcev1.ResourceClaim) {
+	for _, pod := range w.pods {
+		if snapshot.PodName(pod) != name {
+			continue
+		}
+		snapshottest.Running(node)(pod)
+		if len(pod.Spec.ResourceClaims) > 0 {
+			pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim.Name}}
+			claim.Name = strings.TrimPrefix(claim.Name, "default/")
+			w.allocated = append(w.allocated, claim)
+		}
+	}
+}
+
+func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
+	t.Helper()
+	w := &world{Cluster: snapshottest.Shared(), r: r, specs: map[string]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
+	w.GPUNodeClasses[0].Spec.Sharing.Replicas, w.GPUNodeClasses[0].Spec.Sharing.Backend = new(int32(1+r.IntN(10))), v1alpha1.BackendDRA
+	w.GPUNodeClasses[0].Generation = 1
+	if r.IntN(2) == 0 {
+		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.12xlarge")(&w.NodePools[0])
+	}
+	for _, prefix := range []string{"first", "second"} {
+		w.arrive(prefix)
+		p, q, ok := w.run(t, cache)
+		placed, refused = placed+p, refused+q
+		if !ok {
+			break
+		}
+	}
+	return placed, refused
 }
 
 // publishedBy returns the slice of the agent on a node with T4s.

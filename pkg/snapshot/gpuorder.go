@@ -1,0 +1,209 @@
+package snapshot
+
+import (
+	"fmt"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for what its claim asks, and it takes the pods in any order. On a machine
+// with several GPUs, a set of pods can fit in one order and not in another. A plan must fit in any.
+//
+// A GPU with R replicas refuses a pod that asks for at most r of them only after others have taken at least R-r+1. So if each pod weighs what it takes of that
+// amount, the pods on a GPU that refuses weigh at least 1, and the same holds for device memory. A pod finds a GPU in any order if the other pods of a machine weigh
+// less than the machine has GPUs, and a pod that asks for n GPUs if they weigh less than that by n-1. This is a sum over the pods of a machine, so it is a quota.
+
+// gpuKind is a kind of machine with several GPUs: their number, and what each of them has.
+type gpuKind struct{ count, replicas, memoryMiB int64 }
+
+func (k gpuKind) String() string {
+	return fmt.Sprintf("GPUs that pods get in any order (%d with %d replicas and %d MiB)", k.count, k.replicas, k.memoryMiB)
+}
+
+// gpuKind returns the kind of the machines of the offering. It returns false if they have one GPU or a device plugin.
+func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
+	if !p.Class.Spec.Sharing.UsesDRA() || o.Type.GPU.Count < 2 {
+		return gpuKind{}, false
+	}
+	return gpuKind{o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB()}, true
+}
+
+// gpuKind returns the kind of the machine of the room. It returns false if the machine has one GPU or a device plugin, or if it is not known which machine it becomes.
+func (r *room) gpuKind() (gpuKind, bool) {
+	m := r.machine
+	if m == nil || m.Type == nil || m.Promise.Backend != nodecontract.BackendDRA || m.Type.GPU.Count < 2 {
+		return gpuKind{}, false
+	}
+	for _, t := range m.Others {
+		if t.GPU.Count != m.Type.GPU.Count || t.GPU.UsableMiB() != m.Type.GPU.UsableMiB() {
+			return gpuKind{}, false
+		}
+	}
+	return gpuKind{m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type)}, true
+}
+
+// gpuShare is what a pod takes of GPUs: times that it takes GPUs, each time a number of other GPUs, and of each of them replicas and memory.
+type gpuShare struct{ times, gpus, replicas, memoryMiB int64 }
+
+// shareOf returns what a pod takes that requests a number of replicas. A pod without a claim takes one replica after the other.
+func shareOf(claim *claims.Ask, replicas int64) gpuShare {
+	if claim == nil {
+		return gpuShare{times: replicas, gpus: 1, replicas: 1}
+	}
+	return gpuShare{1, claim.GPUs, claim.Replicas, claim.MemoryBytes / bytesPerMiB}
+}
+
+// gpuOrder has the weights of pods on machines of a kind.
+type gpuOrder struct {
+	kind gpuKind
+	// one is the weight of what fills a GPU. perReplica and perUnit are those of a replica and of a unit of device memory, which has unitMiB.
+	one, perReplica, perUnit, unitMiB int64
+	// least is the smallest weight that one of the pods to come takes at a time.
+	least int64
+}
+
+// newGPUOrder returns the weights for pods to come. Pods that are there, or may come at other times, are among all.
+func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
+	var most gpuShare
+	for _, s := range coming {
+		if !kind.alone(s) {
+			most.replicas, most.memoryMiB = max(most.replicas, s.replicas), max(most.memoryMiB, s.memoryMiB)
+		}
+	}
+	replicaStep, memoryStep := int64(0), int64(0)
+	for _, s := range all {
+		replicaStep, memoryStep = divisor(replicaStep, s.replicas), divisor(memoryStep, s.memoryMiB)
+	}
+	// What the pods on a GPU have taken is a multiple of the steps.
+	refusing := multiple(kind.replicas-most.replicas+1, replicaStep)
+	o := &gpuOrder{kind: kind, one: refusing, perReplica: 1}
+	if most.memoryMiB > 0 {
+		units := multiple(kind.memoryMiB-most.memoryMiB+1, memoryStep) / memoryStep
+		o.one, o.perReplica, o.perUnit, o.unitMiB = refusing*units, units, refusing, memoryStep
+	}
+	for _, s := range coming {
+		if least := s.gpus * o.ofGPU(s); !kind.alone(s) && (o.least == 0 || least < o.least) {
+			o.least = least
+		}
+	}
+	o.least = max(1, o.least) // It is 0 if all pods have machines for themselves.
+	return o
+}
+
+// divisor returns the greatest common divisor, of which 0 is a multiple.
+func divisor(a, b int64) int64 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// multiple returns the smallest multiple of a step that is not less.
+func multiple(n, step int64) int64 { return (n + step - 1) / step * step }
+
+// alone reports whether a pod with several GPUs has a machine for itself, because it takes so much of each that others would have hardly any weight left.
+func (k gpuKind) alone(s gpuShare) bool {
+	return s.gpus > 1 && (&claims.Ask{Replicas: s.replicas, MemoryBytes: s.memoryMiB * bytesPerMiB}).Large(k.replicas, k.memoryMiB)
+}
+
+// ofGPU returns the weight of what a pod takes of one GPU at a time.
+func (o *gpuOrder) ofGPU(s gpuShare) int64 {
+	weight := amount.Times(s.replicas, o.perReplica)
+	if o.unitMiB > 0 {
+		weight = max(weight, amount.Times(s.memoryMiB/o.unitMiB, o.perUnit))
+	}
+	return min(weight, o.one)
+}
+
+// has returns the quota of a machine with a number of GPUs that are in service.
+func (o *gpuOrder) has(gpus int64) int64 { return gpus*o.one + o.least - 1 }
+
+// takes returns what a pod takes of the quota.
+func (o *gpuOrder) takes(s gpuShare) int64 {
+	if o.kind.alone(s) {
+		return o.has(o.kind.count)
+	}
+	return amount.Times(s.times, s.gpus*o.ofGPU(s)+(s.gpus-1)*o.one)
+}
+
+// gpuOrders returns the weights for each kind of machine on which pods with claims are planned. Without such pods, replicas alone decide.
+func (v *View) gpuOrders(rooms []room, waiting []*waitingClass) map[gpuKind]*gpuOrder {
+	coming, all := map[gpuKind][]gpuShare{}, map[gpuKind][]gpuShare{}
+	claimed := map[gpuKind]bool{}
+	if !anyClaim(waiting) {
+		return nil
+	}
+	kinds := make([]gpuKind, len(v.Offerings))
+	for i, o := range v.Offerings {
+		kinds[i], _ = o.gpuKind(&v.Pools[v.Snapshot.Offerings[i].Pool])
+	}
+	for i, w := range waiting {
+		share := shareOf(w.claim, v.Classes[i].Requests.Replicas)
+		of := map[gpuKind]bool{}
+		for _, j := range v.Classes[i].Offerings {
+			of[kinds[j]] = true
+		}
+		for _, j := range v.Classes[i].Nodes {
+			kind, _ := rooms[j].gpuKind()
+			of[kind] = true
+		}
+		for kind := range of {
+			if kind.count > 0 && share.times > 0 {
+				coming[kind], all[kind] = append(coming[kind], share), append(all[kind], share)
+				claimed[kind] = claimed[kind] || w.claim != nil
+			}
+		}
+	}
+	for i := range rooms {
+		if kind, ok := rooms[i].gpuKind(); ok && claimed[kind] {
+			all[kind] = append(all[kind], rooms[i].gpuShares()...)
+		}
+	}
+	orders := map[gpuKind]*gpuOrder{}
+	for kind := range claimed {
+		if claimed[kind] {
+			orders[kind] = newGPUOrder(kind, coming[kind], all[kind])
+		}
+	}
+	return orders
+}
+
+func anyClaim(waiting []*waitingClass) bool {
+	for _, w := range waiting {
+		if w.claim != nil && w.claim.Refusal == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// gpuShares returns what the pods on the node take, and those of DaemonSets that will start there.
+func (r *room) gpuShares() []gpuShare {
+	var all []gpuShare
+	for _, pod := range r.pods {
+		if n := requests(pod, r.gpu).Replicas; n > 0 {
+			all = append(all, shareOf(claims.Of(pod), n))
+		}
+	}
+	for _, d := range r.daemons {
+		if n := replicasIn(d.requests, r.gpu); n > 0 {
+			all = append(all, shareOf(nil, n))
+		}
+	}
+	return all
+}
+
+// left returns what is left of the quota on the machine of a room.
+func (o *gpuOrder) left(r *room) int64 {
+	gpus := o.kind.count
+	if r.machine.Node != nil && !r.starting {
+		gpus = min(gpus, r.machine.Exposed()/max(1, o.kind.replicas)) // The others are out of service.
+	}
+	left := o.has(gpus)
+	for _, s := range r.gpuShares() {
+		left = amount.Sub(left, o.takes(s))
+	}
+	return left
+}
