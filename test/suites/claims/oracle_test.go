@@ -117,12 +117,11 @@ func TestPlansWithClaimsFitInAnyOrder(t *testing.T) {
 
 // machine is a machine with the GPUs that the agent publishes, and what the allocator has given of them.
 type machine struct {
-	t      *testing.T
-	slice  *resourcev1.ResourceSlice
-	state  structured.AllocatedState
-	cache  *cel.Cache
-	kind   string
-	claims []resourcev1.ResourceClaim
+	t     *testing.T
+	slice *resourcev1.ResourceSlice
+	state structured.AllocatedState
+	cache *cel.Cache
+	kind  string
 }
 
 // give lets the allocator give GPUs to a pod, and returns the claim that it has then. It reports whether there were enough.
