@@ -98,9 +98,9 @@ func TestClaimsThatCannotBePlannedForAreRefused(t *testing.T) {
 		"has 2 requests": func(w *world) {
 			w.claim.Spec.Devices.Requests = append(w.claim.Spec.Devices.Requests, w.claim.Spec.Devices.Requests[0])
 		},
-		"has adminAccess":           func(w *world) { w.request().AdminAccess = new(true) },
-		"has allocationMode All":    func(w *world) { w.request().AllocationMode = resourcev1.DeviceAllocationModeAll },
-		"has a constraint":          func(w *world) { w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{}} },
+		"has adminAccess":        func(w *world) { w.request().AdminAccess = new(true) },
+		"has allocationMode All": func(w *world) { w.request().AllocationMode = resourcev1.DeviceAllocationModeAll },
+		"has a constraint":       func(w *world) { w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{}} },
 		"use matchAttribute with gpu.karve.sh/productName": func(w *world) {
 			w.claim.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{MatchAttribute: new(resourcev1.FullyQualifiedName("resource.kubernetes.io/pcieRoot"))}}
 		},

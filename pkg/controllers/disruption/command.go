@@ -58,3 +58,6 @@ const (
 
 // marks reports whether the step adds or removes the mark.
 func (s step) marks() bool { return s == replace || s == stop || s == giveUp }
+
+// changesNode reports whether the step only changes the Node of its machine. Such steps do not depend on each other.
+func (s step) changesNode() bool { return s == markIdle || s == keep || s == hold || s == taint }

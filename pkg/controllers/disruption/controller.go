@@ -3,13 +3,13 @@ package disruption
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -155,14 +155,10 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	retry, err = c.executeAll(ctx, s, commands)
 	errs = append(errs, err)
 	again = min(again, next, retry)
-	for _, m := range s.toSteer() {
-		err := c.steer(ctx, m)
-		if apierrors.IsConflict(err) {
-			again = min(again, soon)
-			continue
-		}
-		errs = append(errs, err)
-	}
+	steered := s.toSteer()
+	retry, err = writes(ctx, nodesAtOnce, len(steered), func(i int) error { return c.steer(ctx, steered[i]) })
+	errs = append(errs, err)
+	again = min(again, retry)
 	c.measure(s)
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
@@ -170,27 +166,47 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
+// nodesAtOnce is how many nodes are changed concurrently.
+const nodesAtOnce = 16
+
 // executeAll executes commands, and returns when the next pass is due because of them.
-func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command) (again time.Duration, err error) {
-	again = longestWait
-	var errs []error
-	execute := func(marking bool) {
-		for _, cmd := range commands {
-			if cmd.step.marks() != marking {
-				continue
-			}
-			err := c.execute(ctx, s, cmd)
-			if apierrors.IsConflict(err) {
-				again = min(again, soon) // The Node has changed since it was read, so try again.
-				continue
-			}
-			errs = append(errs, err)
+func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command) (time.Duration, error) {
+	var marks, nodes, others []command
+	for _, cmd := range commands {
+		switch {
+		case cmd.step.marks():
+			marks = append(marks, cmd)
+		case cmd.step.changesNode():
+			nodes = append(nodes, cmd)
+		default:
+			others = append(others, cmd)
 		}
 	}
-	// A plan must see all marks of a step or none. For the pods of only some of its machines it would launch other machines.
-	if slices.ContainsFunc(commands, func(cmd command) bool { return cmd.step.marks() }) {
-		c.Gatherer.Together(func() { execute(true) })
+	again := longestWait
+	var errs []error
+	execute := func(workers int, commands []command) {
+		retry, err := writes(ctx, workers, len(commands), func(i int) error { return c.execute(ctx, s, commands[i]) })
+		again, errs = min(again, retry), append(errs, err)
 	}
-	execute(false)
+	// A plan must see all marks of a step or none. For the pods of only some of its machines it would launch other machines.
+	if len(marks) > 0 {
+		c.Gatherer.Together(func() { execute(1, marks) })
+	}
+	execute(nodesAtOnce, nodes)
+	execute(1, others)
 	return again, errors.Join(errs...)
+}
+
+// writes calls a function for each of n objects that it changes, several at a time. It returns when the next pass is due: soon after a conflict, because the object has
+// changed since it was read.
+func writes(ctx context.Context, workers, n int, write func(i int) error) (again time.Duration, err error) {
+	errs := make([]error, n)
+	workqueue.ParallelizeUntil(ctx, workers, n, func(i int) { errs[i] = write(i) })
+	again = longestWait
+	for i := range errs {
+		if apierrors.IsConflict(errs[i]) {
+			again, errs[i] = soon, nil
+		}
+	}
+	return again, errors.Join(append(errs, ctx.Err())...)
 }
