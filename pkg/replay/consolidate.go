@@ -50,7 +50,7 @@ func (k *Karve) Consolidate(w *world, s Scheduler) int {
 
 // search looks for steps, unless nothing has changed since the last search.
 func (k *Karve) search(w *world) {
-	l := w.layout(cmp.Or(k.PerMove, consolidate.Move(k.Restart)), k.stays(w))
+	l := w.layout(func(pod int) planner.MicroUSD { return cmp.Or(k.PerMove, consolidate.Move(k.Restart, w.now-w.pods[pod].since)) }, k.stays(w))
 	if k.seen == w.changes+1 && len(k.layout.Machines) == len(l.Machines) {
 		return
 	}
@@ -100,7 +100,7 @@ func Karpenter(w *world, s Scheduler) int {
 		if w.changes == w.still {
 			break
 		}
-		l := w.layout(0, func(int) bool { return false })
+		l := w.layout(func(int) planner.MicroUSD { return 0 }, func(int) bool { return false })
 		step, ok := KarpenterStep(l)
 		if !ok {
 			w.still = w.changes
@@ -117,8 +117,8 @@ func Karpenter(w *world, s Scheduler) int {
 	return evicted
 }
 
-// layout returns the world as a layout. Machines with a pod that stays may not leave.
-func (w *world) layout(move planner.MicroUSD, stays func(pod int) bool) consolidate.Layout {
+// layout returns the world as a layout, with what moving a pod counts. Machines with a pod that stays may not leave.
+func (w *world) layout(move func(pod int) planner.MicroUSD, stays func(pod int) bool) consolidate.Layout {
 	l := consolidate.Layout{Snapshot: w.snapshot(true)}
 	for i, m := range w.machines {
 		if slices.ContainsFunc(m.pods, stays) {
@@ -127,7 +127,7 @@ func (w *world) layout(move planner.MicroUSD, stays func(pod int) bool) consolid
 		o := w.offerings[m.offering]
 		x := consolidate.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
 		for _, pod := range m.pods {
-			r := consolidate.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move}
+			r := consolidate.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move(pod)}
 			if w.class(pod).GPUMemoryBytes > 0 {
 				r.GPU = w.pods[pod].on[0]
 			}

@@ -67,7 +67,7 @@ func TestConsolidationReachesCheapestLayout(t *testing.T) {
 			for i, size := range c.types {
 				s.on("g4dn."+size, c.pods[i])
 			}
-			s.cluster.Now = s.cluster.Now.Add(time.Hour)
+			s.cluster.Now = s.cluster.Now.Add(13 * time.Hour)
 			n := len(s.cluster.Pods)
 			if !s.settles() {
 				t.Fatalf("the simulation does not settle:\n%s", s)

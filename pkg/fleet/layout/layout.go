@@ -167,7 +167,7 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 		if held, ok := on[pod]; ok {
 			gpu = held
 		}
-		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost)})
+		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost, l.View.Now().Sub(snapshot.StartTime(pod)))})
 		restarts = append(restarts, cost)
 	}
 	return pods, restarts, ""

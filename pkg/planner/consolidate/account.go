@@ -37,12 +37,20 @@ func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
 	return saving/planner.MicroUSD(hour)*planner.MicroUSD(ms) + saving%planner.MicroUSD(hour)*planner.MicroUSD(ms)/planner.MicroUSD(hour)
 }
 
-// payback is the number of hours in which a step has to save what its restarts cost, or it is not searched for: if moves were free, all would be made that save anything.
-const payback = 24
+const (
+	// foresight is how long a step is expected to save, in times that its pods have run: the longer they have run, the longer they will. If moves were free in the
+	// search, all would be made that save anything, and what is known to save only later would be done at the wrong time.
+	foresight = 2
+	// shortest and longest bound the time in which a step has to save what its restarts cost.
+	shortest, longest = time.Minute, 24 * time.Hour
+)
 
-// Move returns the cost of a move in the search for a cheaper layout, for a pod whose restart costs so much. It is per hour, and at least 1, so that of two equal
-// savings the one with fewer moves wins.
-func Move(restart planner.MicroUSD) planner.MicroUSD { return max(1, restart/payback) }
+// Move returns the cost of a move in the search for a cheaper layout, for a pod whose restart costs so much and that has run for a time. It is per hour, and at
+// least 1, so that of two equal savings the one with fewer moves wins.
+func Move(restart planner.MicroUSD, ran time.Duration) planner.MicroUSD {
+	expected := min(max(shortest, foresight*min(ran, longest)), longest)
+	return max(1, planner.MicroUSD(float64(restart)/expected.Hours()))
+}
 
 // Settled reports whether a pod may move that has run for a time on a machine with a price per hour: once that has cost as much as the restart of the pod. No earlier
 // restart can have paid off before.

@@ -1,6 +1,7 @@
 package consolidate_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -87,4 +88,18 @@ func TestAccountNeverPaysMoreThanWasWasted(t *testing.T) {
 			t.Fatalf("%.0f was paid and %.0f wasted", paid, wasted)
 		}
 	})
+}
+
+func TestMovesOfPodsThatHaveRunForLongCountLess(t *testing.T) {
+	t.Parallel()
+	for ran, want := range map[time.Duration]planner.MicroUSD{
+		-time.Hour: 3_000_000, 0: 3_000_000, time.Hour: 25_000, 3 * time.Hour: 8_333, 12 * time.Hour: 2_083, 1000 * time.Hour: 2_083, math.MaxInt64: 2_083,
+	} {
+		if got := consolidate.Move(50_000, ran); got != want {
+			t.Errorf("the move of a pod that has run for %s counts %d an hour, want %d", ran, got, want)
+		}
+	}
+	if got := consolidate.Move(0, time.Hour); got != 1 {
+		t.Errorf("a free move counts %d, want 1", got)
+	}
 }

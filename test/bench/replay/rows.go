@@ -76,7 +76,7 @@ func rows(trace string, skipped func(string), yield func(Row) bool) {
 
 func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) bool {
 	start := sync.OnceValue(func() consolidate.Layout {
-		return workload.Thinned(s, solve.Plan(s), 0.5, consolidate.Move(restart), seed)
+		return workload.Thinned(s, solve.Plan(s), 0.5, consolidate.Move(restart, 24*time.Hour), seed)
 	})
 	bound := sync.OnceValue(func() planner.MicroUSD { return consolidate.Plan(solve.Solver{}, start()).Bound })
 	for _, x := range []struct {
