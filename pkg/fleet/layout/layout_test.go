@@ -54,7 +54,7 @@ func TestLayoutHoldsRunningPodsAndCostOfMovingThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []consolidate.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []consolidate.Running{
-		{Name: "default/web-000", Class: 0, GPU: -1, Move: 2_083}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 2_083},
+		{Name: "default/web-000", Class: 0, GPU: -1, Move: 25_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 25_000},
 	}}}
 	if diff := cmp.Diff(want, l.Layout.Machines); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
