@@ -1,0 +1,258 @@
+package dra
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// request returns a request for GPUs with capacities, such as "memory=6Gi", and selectors.
+func request(name string, count int64, with ...string) resourcev1.DeviceRequest {
+	exactly := &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: count}
+	for _, w := range with {
+		if capacity, amount, ok := strings.Cut(w, "="); ok && amount[0] != '=' {
+			if exactly.Capacity == nil {
+				exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{}}
+			}
+			exactly.Capacity.Requests[resourcev1.QualifiedName(capacity)] = resource.MustParse(amount)
+			continue
+		}
+		exactly.Selectors = append(exactly.Selectors, resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.karve.sh"].` + w}})
+	}
+	return resourcev1.DeviceRequest{Name: name, Exactly: exactly}
+}
+
+func all() resourcev1.DeviceRequest {
+	return resourcev1.DeviceRequest{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver, AllocationMode: resourcev1.DeviceAllocationModeAll}}
+}
+
+func match(attribute string) resourcev1.DeviceConstraint {
+	return resourcev1.DeviceConstraint{MatchAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/" + attribute))}
+}
+
+func distinct(attribute string) resourcev1.DeviceConstraint {
+	return resourcev1.DeviceConstraint{DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/" + attribute))}
+}
+
+// claimCase is a claim that many pods ask by a template.
+type claimCase struct {
+	gpus        int
+	requests    []resourcev1.DeviceRequest
+	constraints []resourcev1.DeviceConstraint
+	// places is how many such pods an empty node takes.
+	places int
+	// on has the GPUs of each placed pod by index, in the order of requests: "*" for the first pods that differ.
+	on string
+	// refuses is what pkg/claims says of a claim that it does not plan for.
+	refuses string
+}
+
+// What kube-scheduler 1.36.3 does with claims for nodes with T4s of ten replicas and 15 GiB each. Two facts are not obvious: a request with a count of 2 gets two
+// different GPUs, and two requests of a claim get the same GPU unless a constraint says otherwise.
+var claimCases = map[string]claimCase{
+	"one replica":                    {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1)}, places: 10, on: "0"},
+	"two replicas":                   {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=2")}, places: 5, on: "0"},
+	"one and a half replicas":        {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=1500m")}, places: 5, on: "0"},
+	"eleven replicas":                {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=11")}, places: 0},
+	"two replicas with memory":       {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=2", "memory=6Gi")}, places: 2, on: "0"},
+	"memory of a whole GPU":          {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "memory=15360Mi")}, places: 1, on: "0"},
+	"more memory than a GPU":         {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "memory=15361Mi")}, places: 0},
+	"an architecture that matches":   {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=5", `architecture == "turing"`)}, places: 2, on: "0"},
+	"an architecture without match":  {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, `architecture == "ampere"`)}, places: 0},
+	"two GPUs of one":                {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, places: 0, refuses: "count of 2"},
+	"two GPUs of two":                {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=4")}, places: 2, on: "0 1", refuses: "count of 2"},
+	"two GPUs of four":               {gpus: 4, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=10")}, places: 2, on: "0 1, 2 3", refuses: "count of 2"},
+	"three GPUs of two":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 3)}, places: 0, refuses: "count of 3"},
+	"all GPUs":                       {gpus: 2, requests: []resourcev1.DeviceRequest{all()}, places: 10, on: "0 1", refuses: "allocationMode All"},
+	"two requests":                   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
+	"two requests of one GPU":        {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 1, on: "0 0", refuses: "2 requests"},
+	"the same uuid":                  {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
+	"distinct uuids":                 {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1", refuses: "2 requests"},
+	"distinct uuids of one GPU":      {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 0, refuses: "2 requests"},
+	"two GPUs with the same product": {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("productName")}, places: 2, on: "0 1", refuses: "count of 2"},
+	"two GPUs with the same uuid":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 0, refuses: "count of 2"},
+	"two GPUs with distinct uuids":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1", refuses: "count of 2"},
+	"two GPUs of distinct products":  {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{distinct("productName")}, places: 0, refuses: "count of 2"},
+}
+
+func TestSchedulerPlacesAsManyPodsWithAClaimAsKarveReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, c := range claimCases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{t: t, client: w.client, config: w.config}
+			id := strings.ReplaceAll(strings.ToLower(name), " ", "-")
+			n := w.node(id, c.gpus)
+			w.template(id, resourcev1.DeviceClaim{Requests: c.requests, Constraints: c.constraints})
+			var on []string
+			for i := range c.places {
+				pod := fmt.Sprintf("%s-%d", id, i)
+				n.askByClaim(pod, corev1.PodResourceClaim{ResourceClaimTemplateName: &id})
+				waiting := w.read(pod)
+				w.bound(pod)
+				on = append(on, n.gpusOf(pod))
+				w.agrees(pod, c, waiting)
+			}
+			if got := strings.Join(slices.Compact(on), ", "); got != c.on {
+				t.Errorf("the pods have the GPUs %q, want %q", got, c.on)
+			}
+			last := id + "-last"
+			n.askByClaim(last, corev1.PodResourceClaim{ResourceClaimTemplateName: &id})
+			n.waits(last)
+			w.agrees(last, c, w.read(last))
+		})
+	}
+}
+
+// Pods that share a claim share its allocation, and the scheduler places all of them on its node.
+func TestSchedulerPlacesPodsThatShareAClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node("named", 1)
+	_, err := w.client.ResourceV1().ResourceClaims(namespace).Create(t.Context(), &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "named"}, Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=10")}}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	name := "named"
+	n.askByClaim("first", corev1.PodResourceClaim{ResourceClaimName: &name})
+	if read := w.read("first"); read.refusal != "" || read.replicas != 10 {
+		t.Errorf("a named claim of one pod is read as %+v", read)
+	}
+	w.bound("first")
+	if read := w.read("first"); read.refusal != "" || read.replicas != 10 {
+		t.Errorf("an allocated claim is read as %+v", read)
+	}
+	n.askByClaim("second", corev1.PodResourceClaim{ResourceClaimName: &name})
+	w.bound("second")
+	if read := w.read("second"); !strings.Contains(read.refusal, "used by 2 pods") {
+		t.Errorf("a claim that two pods share is read as %+v", read)
+	}
+}
+
+func (w *world) template(name string, devices resourcev1.DeviceClaim) {
+	w.t.Helper()
+	_, err := w.client.ResourceV1().ResourceClaimTemplates(namespace).Create(w.t.Context(), &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{Devices: devices}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+}
+
+// askByClaim creates a pod with a claim for a node.
+func (n *node) askByClaim(name string, claim corev1.PodResourceClaim) {
+	n.t.Helper()
+	claim.Name = "gpu"
+	_, err := n.client.CoreV1().Pods(namespace).Create(n.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeSelector: map[string]string{corev1.LabelHostname: n.name}, ResourceClaims: []corev1.PodResourceClaim{claim},
+		Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}},
+	}}, metav1.CreateOptions{})
+	n.must(err)
+}
+
+// bound waits until the scheduler has placed a pod.
+func (w *world) bound(name string) {
+	w.t.Helper()
+	w.eventually(func() error {
+		pod, err := w.client.CoreV1().Pods(namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.Spec.NodeName == "" {
+			return fmt.Errorf("%s is not bound: %v", name, pod.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// gpusOf returns the indices of the GPUs that the claim of a bound pod has, in the order of requests.
+func (n *node) gpusOf(name string) string {
+	n.t.Helper()
+	pod, err := n.client.CoreV1().Pods(namespace).Get(n.t.Context(), name, metav1.GetOptions{})
+	n.must(err)
+	claim, err := n.client.ResourceV1().ResourceClaims(namespace).Get(n.t.Context(), *pod.Status.ResourceClaimStatuses[0].ResourceClaimName, metav1.GetOptions{})
+	n.must(err)
+	var indices []string
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		for _, g := range n.gpus {
+			if r.Device == strings.ToLower(g.UUID) {
+				indices = append(indices, fmt.Sprint(g.Index))
+			}
+		}
+	}
+	return strings.Join(indices, " ")
+}
+
+// reading is what pkg/claims reads of a pod.
+type reading struct {
+	refusal          string
+	replicas, memory int64
+	fits             string
+}
+
+// read returns what pkg/claims reads of a pod, from the objects as they are.
+func (w *world) read(name string) reading {
+	w.t.Helper()
+	ctx := w.t.Context()
+	list, err := w.client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+	w.must(err)
+	templates, err := w.client.ResourceV1().ResourceClaimTemplates(namespace).List(ctx, metav1.ListOptions{})
+	w.must(err)
+	classes, err := w.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+	w.must(err)
+	pods, err := w.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	w.must(err)
+	var users []*corev1.Pod
+	var pod *corev1.Pod
+	for i := range pods.Items {
+		users = append(users, &pods.Items[i])
+		if pods.Items[i].Name == name {
+			pod = &pods.Items[i]
+		}
+	}
+	seen := claims.New(list.Items, templates.Items, classes.Items, users).On(pod)
+	ask := claims.Of(seen)
+	if ask == nil {
+		w.t.Fatalf("%s is read as a pod without a claim", name)
+	}
+	replicas := seen.Spec.Containers[len(seen.Spec.Containers)-1].Resources.Requests[nodecontract.ResourceGPUShared]
+	memory := resource.MustParse("0")
+	if text := seen.Annotations["karve.sh/gpu-memory"]; text != "" {
+		memory = resource.MustParse(text)
+	}
+	return reading{refusal: ask.Refusal, replicas: replicas.Value(), memory: memory.Value(), fits: ask.Fits(catalog.GPU{Name: "t4", Count: 1, MemoryMiB: 16384})}
+}
+
+// agrees checks that what was read of a pod while it waited is what the scheduler has done.
+func (w *world) agrees(name string, c claimCase, waiting reading) {
+	w.t.Helper()
+	if c.refuses != "" {
+		if !strings.Contains(waiting.refusal, c.refuses) {
+			w.t.Errorf("%s is read as %+v, want a refusal that says %q", name, waiting, c.refuses)
+		}
+		return
+	}
+	if waiting.refusal != "" {
+		w.t.Errorf("%s is refused: %s", name, waiting.refusal)
+		return
+	}
+	places := min(10/waiting.replicas, 15<<30/max(1, waiting.memory))
+	if waiting.fits != "" {
+		places = 0
+	}
+	if places*int64(c.gpus) != int64(c.places) {
+		w.t.Errorf("%s is read as %+v, so that the node has %d places; the scheduler has %d", name, waiting, places, c.places)
+	}
+	if now := w.read(name); now.replicas != waiting.replicas || now.memory != waiting.memory {
+		w.t.Errorf("%s was read as %+v while it waited, and has %+v", name, waiting, now)
+	}
+}
