@@ -69,20 +69,20 @@ var claimCases = map[string]claimCase{
 	"more memory than a GPU":         {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "memory=15361Mi")}, places: 0},
 	"an architecture that matches":   {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, "replicas=5", `architecture == "turing"`)}, places: 2, on: "0"},
 	"an architecture without match":  {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 1, `architecture == "ampere"`)}, places: 0},
-	"two GPUs of one":                {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, places: 0, refuses: "count of 2"},
-	"two GPUs of two":                {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=4")}, places: 2, on: "0 1", refuses: "count of 2"},
-	"two GPUs of four":               {gpus: 4, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=10")}, places: 2, on: "0 1, 2 3", refuses: "count of 2"},
-	"three GPUs of two":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 3)}, places: 0, refuses: "count of 3"},
+	"two GPUs of one":                {gpus: 1, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, places: 0},
+	"two GPUs of two":                {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=4")}, places: 2, on: "0 1"},
+	"two GPUs of four":               {gpus: 4, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=10")}, places: 2, on: "0 1, 2 3"},
+	"three GPUs of two":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 3)}, places: 0},
 	"all GPUs":                       {gpus: 2, requests: []resourcev1.DeviceRequest{all()}, places: 10, on: "0 1", refuses: "allocationMode All"},
 	"two requests":                   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
 	"two requests of one GPU":        {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 1, on: "0 0", refuses: "2 requests"},
 	"the same uuid":                  {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
 	"distinct uuids":                 {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1", refuses: "2 requests"},
 	"distinct uuids of one GPU":      {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 0, refuses: "2 requests"},
-	"two GPUs with the same product": {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("productName")}, places: 2, on: "0 1", refuses: "count of 2"},
-	"two GPUs with the same uuid":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 0, refuses: "count of 2"},
-	"two GPUs with distinct uuids":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1", refuses: "count of 2"},
-	"two GPUs of distinct products":  {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{distinct("productName")}, places: 0, refuses: "count of 2"},
+	"two GPUs with the same product": {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("productName")}, places: 2, on: "0 1"},
+	"two GPUs with the same uuid":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 0, refuses: "has a constraint"},
+	"two GPUs with distinct uuids":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1"},
+	"two GPUs of distinct products":  {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{distinct("productName")}, places: 0, refuses: "has a constraint"},
 }
 
 func TestSchedulerPlacesAsManyPodsWithAClaimAsKarveReads(t *testing.T) {
@@ -194,9 +194,10 @@ func (n *node) gpusOf(name string) string {
 
 // reading is what pkg/claims reads of a pod.
 type reading struct {
-	refusal          string
-	replicas, memory int64
-	fits             string
+	refusal string
+	// replicas are those that the pod requests of all GPUs together.
+	replicas int64
+	ask      claims.Ask
 }
 
 // read returns what pkg/claims reads of a pod, from the objects as they are.
@@ -225,11 +226,7 @@ func (w *world) read(name string) reading {
 		w.t.Fatalf("%s is read as a pod without a claim", name)
 	}
 	replicas := seen.Spec.Containers[len(seen.Spec.Containers)-1].Resources.Requests[nodecontract.ResourceGPUShared]
-	memory := resource.MustParse("0")
-	if text := seen.Annotations["karve.sh/gpu-memory"]; text != "" {
-		memory = resource.MustParse(text)
-	}
-	return reading{refusal: ask.Refusal, replicas: replicas.Value(), memory: memory.Value(), fits: ask.Fits(catalog.GPU{Name: "t4", Count: 1, MemoryMiB: 16384})}
+	return reading{refusal: ask.Refusal, replicas: replicas.Value(), ask: *ask}
 }
 
 // agrees checks that what was read of a pod while it waited is what the scheduler has done.
@@ -245,14 +242,15 @@ func (w *world) agrees(name string, c claimCase, waiting reading) {
 		w.t.Errorf("%s is refused: %s", name, waiting.refusal)
 		return
 	}
-	places := min(10/waiting.replicas, 15<<30/max(1, waiting.memory))
-	if waiting.fits != "" {
+	ask := waiting.ask
+	places := min(10/ask.Replicas, 15<<30/max(1, ask.MemoryBytes)) * (int64(c.gpus) / ask.GPUs)
+	if fits := ask.Fits(catalog.GPU{Name: "t4", Count: int64(c.gpus), MemoryMiB: 16384}, 10); fits != "" {
 		places = 0
 	}
-	if places*int64(c.gpus) != int64(c.places) {
+	if places != int64(c.places) || waiting.replicas != ask.GPUs*ask.Replicas {
 		w.t.Errorf("%s is read as %+v, so that the node has %d places; the scheduler has %d", name, waiting, places, c.places)
 	}
-	if now := w.read(name); now.replicas != waiting.replicas || now.memory != waiting.memory {
+	if now := w.read(name); now.replicas != waiting.replicas || now.ask.GPUs != ask.GPUs || now.ask.MemoryBytes != ask.MemoryBytes {
 		w.t.Errorf("%s was read as %+v while it waited, and has %+v", name, waiting, now)
 	}
 }
