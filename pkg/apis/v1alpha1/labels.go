@@ -62,6 +62,10 @@ const (
 	// pods (templates), read by the controller.
 	EvictWhenUnusedAnnotation = Group + "/evict-when-unused"
 
+	// SchedulingRetriedLabel is the time, in seconds since 1970, at which the controller last made the scheduler try pods again that have had a place on a Node with
+	// backend DRA. Only a change of a label does that. Written by the controller on such Nodes; read by nobody.
+	SchedulingRetriedLabel = Group + "/scheduling-retried"
+
 	// CanaryLabel names the GPUImageRollout of a NodeClaim, EC2NodeClass or pod of a canary node, which tries a machine image. Such a NodeClaim holds no pods of
 	// users and is not planned with; it counts against its NodePool's limits. Written by the controller; read by everybody.
 	CanaryLabel = Group + "/canary-of"

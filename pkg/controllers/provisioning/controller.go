@@ -78,6 +78,8 @@ type Controller struct {
 	events   *rate.Limiter
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
+	// woken has the pods that plans place on nodes with backend DRA and that the scheduler does not bind.
+	woken wakes
 }
 
 // maxLogged is the largest number of pods in one log message.
@@ -258,6 +260,8 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	errs = append(errs, c.replan(ctx, view, plan))
 	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan))
 	more := c.withdraw(ctx, view, plan)
+	again, failed := c.wake(ctx, view, plan)
+	errs = append(errs, failed)
 	c.recordEvents(view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, g.Headroom(ctx))
@@ -265,8 +269,10 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
 	}
-	if more > 0 {
-		wait = min(wait, more)
+	for _, earlier := range []time.Duration{more, again} {
+		if earlier > 0 {
+			wait = min(wait, earlier)
+		}
 	}
 	if len(view.Postponed) > 0 {
 		c.batch.hurry() // These pods have already waited with their batch.

@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -14,6 +14,25 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 )
+
+// draMode reports whether GPUNodeClasses of the tests have backend DRA unless they say otherwise. Tests of what only device plugins can do are skipped then.
+var draMode = os.Getenv("KARVE_BACKEND") == string(v1alpha1.BackendDRA)
+
+// inMode sets the backend in DRA mode. It skips a test whose GPUNodeClass cannot have backend DRA.
+func (s *scene) inMode(sharing *v1alpha1.Sharing) {
+	s.t.Helper()
+	switch {
+	case !draMode || sharing.Backend != "":
+	case sharing.Strategy != v1alpha1.StrategyTimeSlicing:
+		s.t.Skipf("Strategy %s needs backend DevicePlugin", sharing.Strategy)
+	case sharing.Resource() != v1alpha1.ResourceGPUShared:
+		s.t.Skipf("Replicas with the name %s need backend DevicePlugin", sharing.Resource())
+	case sharing.MaxReplicas != nil:
+		s.t.Skip("A range of replicas needs backend DevicePlugin")
+	default:
+		sharing.Backend = v1alpha1.BackendDRA
+	}
+}
 
 func byDRA(c *v1alpha1.GPUNodeClassSpec) { c.Sharing.Backend = v1alpha1.BackendDRA }
 
@@ -56,21 +75,6 @@ func (s *scene) allocated() int {
 	return n
 }
 
-// untilRunningByDRA waits until exactly n pods exist and run. kube-scheduler 1.36.3 counts an allocation twice for a moment, and a pod that needs the last replica in
-// that moment waits until something changes: here the DeviceClass does.
-func (s *scene) untilRunningByDRA(n int) {
-	s.t.Helper()
-	changed := time.Now()
-	s.until(enough, fmt.Sprintf("%d pods run", n), func() (bool, string) {
-		if time.Since(changed) > 5*time.Second {
-			changed = time.Now()
-			s.patch(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver}}, fmt.Sprintf(`{"metadata":{"annotations":{"changed":%q}}}`, changed))
-		}
-		running, all := s.running(), len(s.pods())
-		return running == n && all == n, fmt.Sprintf("%d of %d run", running, all)
-	})
-}
-
 // TestEightyPodsShareEightMachinesByDRA has the pods of the examples, unchanged. Only the GPUNodeClass has another backend.
 func TestEightyPodsShareEightMachinesByDRA(t *testing.T) {
 	w := sharedWorld(t)
@@ -79,7 +83,7 @@ func TestEightyPodsShareEightMachinesByDRA(t *testing.T) {
 	s.class("5s", byDRA)
 	s.pool(poolOptions{})
 	d := s.deploy("inference", 80)
-	s.untilRunningByDRA(80)
+	s.untilRunning(80)
 	s.wantClaims(s.claims(), 8, karpv1.CapacityTypeOnDemand, 4_208_000)
 	s.wantStatus(8, 80, 80, "4.208")
 	if got := s.backends(); got[nodecontract.BackendDRA] != 8 {
@@ -119,7 +123,7 @@ func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "to-dra")
-	s.class(v1alpha1.IdleNever)
+	s.class(v1alpha1.IdleNever, func(c *v1alpha1.GPUNodeClassSpec) { c.Sharing.Backend = v1alpha1.BackendDevicePlugin })
 	s.pool(poolOptions{budget: "1"})
 	s.deploy("inference", 20)
 	s.untilRunning(20)
@@ -140,7 +144,7 @@ func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
 		now := s.backends()
 		return now[nodecontract.BackendDRA] == 2 && len(now) == 1, fmt.Sprint(now)
 	})
-	s.untilRunningByDRA(20)
+	s.untilRunning(20)
 	if n := s.allocated(); n != 20 {
 		t.Errorf("%d of 20 pods have a GPU of their node by a ResourceClaim", n)
 	}

@@ -1,0 +1,112 @@
+package provisioning
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// kube-scheduler 1.36 counts the share of a device twice while it writes the claim. A pod that needs the last share then is unschedulable, and the scheduler does
+// not try it again when the claim is written, but when a ResourceSlice, a DeviceClass or the labels of a Node change, or after five minutes.
+
+const (
+	// wakeAfter is how long plans must place an unschedulable pod on a node with backend DRA before the scheduler is made to try it again. It is also the shortest
+	// interval between two such changes.
+	wakeAfter = 10 * time.Second
+	// longestWake is the longest interval for one pod. Then the scheduler tries unschedulable pods again by itself.
+	longestWake = 5 * time.Minute
+)
+
+// wakes has the unschedulable pods that plans place on nodes with backend DRA, by UID, and when the scheduler was last made to try pods again.
+type wakes struct {
+	pods map[types.UID]overdue
+	last time.Time
+}
+
+// overdue is a pod that the scheduler should have bound. Its pause doubles each time that the scheduler has tried it again in vain.
+type overdue struct {
+	since time.Time
+	pause time.Duration
+}
+
+// due returns a Node to change so that the scheduler tries pods again, and nil if there is no reason to. It also returns when to ask again, and 0 if no pod waits
+// for the scheduler. One Node is enough: a change of its labels makes the scheduler try all pods that had no devices.
+func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now time.Time) (*corev1.Node, time.Duration) {
+	var on *corev1.Node
+	var next time.Duration
+	soonest := func(wait time.Duration) {
+		if next == 0 || wait < next {
+			next = wait
+		}
+	}
+	left := max(0, wakeAfter-now.Sub(w.last))
+	placed := map[types.UID]overdue{}
+	for _, p := range placements {
+		node := openDRA(view, p.Node)
+		if node == nil {
+			continue
+		}
+		for _, name := range p.Pods {
+			pod := view.Pods[name]
+			if pod.Spec.NodeName != "" {
+				continue // It runs on a machine that is leaving.
+			}
+			o, known := w.pods[pod.UID]
+			if !known {
+				o = overdue{now, wakeAfter}
+			}
+			wait := max(left, o.since.Add(o.pause).Sub(now))
+			if wait <= 0 {
+				on = node
+				o = overdue{now, min(2*o.pause, longestWake)}
+				wait = o.pause
+			}
+			soonest(wait)
+			placed[pod.UID] = o
+		}
+	}
+	w.pods = placed
+	if on != nil {
+		w.last = now
+	}
+	return on, next
+}
+
+// openDRA returns the Node of one of Karve's started machines whose agent is a DRA driver, and nil for other nodes and for those that Karve keeps pods off.
+func openDRA(view *snapshot.View, node int) *corev1.Node {
+	m := view.MachineOn(node)
+	if m == nil || m.Node == nil || view.Starting(node) || m.Promise.Backend != nodecontract.BackendDRA || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
+		return nil
+	}
+	return m.Node
+}
+
+// wake makes the scheduler try pods again that have had a place for a while. It returns when to ask again, and 0 if no pod waits for the scheduler.
+func (c *Controller) wake(ctx context.Context, view *snapshot.View, plan planner.Plan) (time.Duration, error) {
+	node, next := c.woken.due(view, plan.Placements, c.Clock.Now())
+	if node == nil {
+		return next, nil
+	}
+	changed := node.DeepCopy()
+	if changed.Labels == nil {
+		changed.Labels = map[string]string{}
+	}
+	changed.Labels[v1alpha1.SchedulingRetriedLabel] = strconv.FormatInt(c.Clock.Now().Unix(), 10)
+	if err := c.Client.Patch(ctx, changed, client.MergeFrom(node)); client.IgnoreNotFound(err) != nil {
+		return next, fmt.Errorf("labelling node %s so that the scheduler tries pods again: %w", node.Name, err)
+	}
+	log.FromContext(ctx).Info("Made the scheduler try pods again that have had a place", "node", klog.KObj(node), "pods", len(c.woken.pods))
+	return next, nil
+}
