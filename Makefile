@@ -23,8 +23,8 @@ REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulated machines; UI=1 serves the web page and stays up
-	@tools/demo $(if $(UI),--ui)
+demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulated machines; UI=1 serves the web page and stays up, DRA=1 has backend DRA
+	@tools/demo $(if $(UI),--ui) $(if $(DRA),--dra)
 
 cluster: cluster-bin ## Start a local cluster that stays until cluster-down
 	go -C test run ./harness/cluster/cmd/karve-cluster up

@@ -57,6 +57,8 @@ type demo struct {
 	root string
 	// page says to serve the web page, and to leave the cluster up until Ctrl-C.
 	page bool
+	// dra says to give the GPUNodeClass backend DRA.
+	dra bool
 	// logs is the folder with the logs of a failed demo.
 	logs string
 
@@ -125,9 +127,9 @@ func (d *demo) readTypes() (err error) {
 func (d *demo) planAhead(ctx context.Context) error {
 	var files []manifests.File
 	for _, name := range append([]string{"deployment.yaml"}, poolExamples...) {
-		content, err := os.ReadFile(filepath.Join(d.root, "examples", name))
+		content, err := d.example(name)
 		if err != nil {
-			return fmt.Errorf("reading an example: %w", err)
+			return err
 		}
 		files = append(files, manifests.File{Name: name, Content: content})
 	}
@@ -224,7 +226,7 @@ func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
 		return ours, alone, err
 	}
 	d.print("the cluster is up; starting Karve's controller beside Karpenter")
-	if _, err := karve.Start(ctx, d.cluster, karve.Options{}); err != nil {
+	if _, err := karve.Start(ctx, d.cluster, karve.Options{DRA: d.dra}); err != nil {
 		return ours, alone, err
 	}
 	if err := d.prepare(ctx); err != nil {
@@ -275,6 +277,9 @@ func (d *demo) prepare(ctx context.Context) error {
 	}
 	d.resource, d.idleAfter = corev1.ResourceName(class.Spec.Sharing.Resource()), class.Spec.Consolidation.IdleAfter
 	d.print("applied examples/: NodePool %s is Ready; its GPUs are shared by %d pods each", pool.Name, *class.Spec.Sharing.Replicas)
+	if class.Spec.Sharing.UsesDRA() {
+		d.print("its backend is DRA: agents publish ResourceSlices, and kube-scheduler gives each pod a ResourceClaim. The pods stay as they are")
+	}
 	if err := d.createKarpenterPool(ctx, pool, class); err != nil {
 		return err
 	}
@@ -283,13 +288,29 @@ func (d *demo) prepare(ctx context.Context) error {
 	return err
 }
 
+// example returns a file of examples/, with backend DRA in the GPUNodeClass if the demo is of that.
+func (d *demo) example(name string) ([]byte, error) {
+	content, err := os.ReadFile(filepath.Join(d.root, "examples", name))
+	if err != nil {
+		return nil, fmt.Errorf("reading an example: %w", err)
+	}
+	if !d.dra || name != "gpunodeclass.yaml" {
+		return content, nil
+	}
+	const strategy = "    strategy: TimeSlicing\n"
+	if !bytes.Contains(content, []byte(strategy)) {
+		return nil, errors.New("examples/gpunodeclass.yaml has no strategy to write the backend below")
+	}
+	return bytes.Replace(content, []byte(strategy), []byte(strategy+"    backend: DRA\n"), 1), nil
+}
+
 // apply creates the objects of files of examples/, with the strict validation that kubectl asks for.
 func (d *demo) apply(ctx context.Context, files ...string) error {
 	strict := client.WithFieldValidation(d.client, metav1.FieldValidationStrict)
 	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(d.root, "examples", file))
+		content, err := d.example(file)
 		if err != nil {
-			return fmt.Errorf("reading an example: %w", err)
+			return err
 		}
 		for document := range strings.SplitSeq(string(content), "\n---\n") {
 			o := &unstructured.Unstructured{}

@@ -23,8 +23,9 @@ func main() {
 	// the closed pipe returns an error instead.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	page := flag.Bool("ui", false, "serve the web page, and leave the cluster up until Ctrl-C")
+	dra := flag.Bool("dra", false, "share the GPUs by Dynamic Resource Allocation")
 	flag.Parse()
-	d := &demo{story: newStory(readByOthers{os.Stdout, stop}), page: *page}
+	d := &demo{story: newStory(readByOthers{os.Stdout, stop}), page: *page, dra: *dra}
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil || errors.Is(err, errOrphaned)
 	stop()

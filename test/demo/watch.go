@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -18,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 // pod, claim and node are what the demo remembers of an object, even after its deletion. The times are those of the watch events.
@@ -36,7 +39,7 @@ type claim struct {
 type node struct {
 	name, pool string
 	ready      bool
-	// replicas is the number of allocatable replicas.
+	// replicas is the number of allocatable replicas, or of those in the node's ResourceSlice.
 	replicas   int64
 	seen, gone time.Time
 }
@@ -56,6 +59,7 @@ type watcher struct {
 	pods    map[types.UID]pod
 	claims  map[types.UID]claim
 	nodes   map[types.UID]node
+	slices  map[types.UID]resourcev1.ResourceSlice
 	changed chan struct{} // closed at the next change
 }
 
@@ -70,9 +74,9 @@ func newWatcher(ctx context.Context, config *rest.Config, resource corev1.Resour
 		return nil, fmt.Errorf("watching the cluster: %w", err)
 	}
 	w := &watcher{
-		resource: resource, pods: map[types.UID]pod{}, claims: map[types.UID]claim{}, nodes: map[types.UID]node{}, changed: make(chan struct{}),
+		resource: resource, pods: map[types.UID]pod{}, claims: map[types.UID]claim{}, nodes: map[types.UID]node{}, slices: map[types.UID]resourcev1.ResourceSlice{}, changed: make(chan struct{}),
 	}
-	for _, of := range []client.Object{&corev1.Pod{}, &corev1.Node{}, &karpv1.NodeClaim{}} {
+	for _, of := range []client.Object{&corev1.Pod{}, &corev1.Node{}, &karpv1.NodeClaim{}, &resourcev1.ResourceSlice{}} {
 		informer, err := objects.GetInformer(ctx, of, cache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, fmt.Errorf("watching the cluster: %w", err)
@@ -107,6 +111,11 @@ func (w *watcher) note(o any, gone bool) {
 		w.claims[o.UID] = noteClaim(w.claims[o.UID], o, now, gone)
 	case *corev1.Node:
 		w.nodes[o.UID] = w.noteNode(w.nodes[o.UID], o, now, gone)
+	case *resourcev1.ResourceSlice:
+		w.slices[o.UID] = *o
+		if gone {
+			delete(w.slices, o.UID)
+		}
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -161,7 +170,9 @@ func (w *watcher) all() seen {
 	for _, c := range w.claims {
 		s.claims = append(s.claims, c)
 	}
+	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)))
 	for _, n := range w.nodes {
+		n.replicas += published[n.name]
 		s.nodes = append(s.nodes, n)
 	}
 	slices.SortFunc(s.pods, func(a, b pod) int { return strings.Compare(a.name, b.name) })

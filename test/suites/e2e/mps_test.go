@@ -62,7 +62,7 @@ func TestAnotherStrategyReplacesNodesWithinBudget(t *testing.T) {
 	s.deploy("inference", 10*nodes)
 	s.untilRunning(10 * nodes)
 	began := time.Now()
-	s.patch(&v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}}, `{"spec":{"sharing":{"strategy":"MPS","mps":{"memoryOvercommitPercent":150}}}}`)
+	s.patch(&v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}}, `{"spec":{"sharing":{"strategy":"MPS","backend":"DevicePlugin","mps":{"memoryOvercommitPercent":150}}}}`)
 	promises := map[string]string{}
 	s.until(enough+nodes*time.Minute, "all machines are new", func() (bool, string) {
 		for _, n := range s.nodes(s.name) {

@@ -102,7 +102,7 @@ func (s *scene) nodeClass(name string, change ...func(spec map[string]any)) {
 	s.create(manifest(cloud+"/v1", cloudKind, name, spec))
 }
 
-// class creates the GPUNodeClass with ten replicas per GPU, with changes.
+// class creates the GPUNodeClass with ten replicas per GPU, with changes. In DRA mode it has backend DRA.
 func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpec)) {
 	s.t.Helper()
 	c := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Spec: v1alpha1.GPUNodeClassSpec{
@@ -113,6 +113,7 @@ func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpe
 	for _, f := range change {
 		f(&c.Spec)
 	}
+	s.inMode(&c.Spec.Sharing)
 	s.create(c)
 }
 
@@ -229,6 +230,9 @@ func (s *scene) podSpec(change ...func(*corev1.PodSpec)) corev1.PodSpec {
 	}
 	for _, f := range change {
 		f(&spec)
+	}
+	if q := spec.Containers[0].Resources.Limits[v1alpha1.ResourceGPUShared]; draMode && q.Value() > 1 {
+		s.t.Skip("A container that requests several replicas of a GPU needs backend DevicePlugin")
 	}
 	return spec
 }

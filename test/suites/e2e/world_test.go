@@ -148,7 +148,7 @@ func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 
 // begin starts the watches and then the controller.
 func (w *world) begin(ctx context.Context, o karve.Options) error {
-	w.rules = map[string]string{}
+	w.rules, o.DRA = map[string]string{}, o.DRA || draMode
 	scheme, err := karve.Scheme()
 	if err != nil {
 		return err
