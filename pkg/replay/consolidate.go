@@ -50,7 +50,9 @@ func (k *Karve) Consolidate(w *world, s Scheduler) int {
 
 // search looks for steps, unless nothing has changed since the last search.
 func (k *Karve) search(w *world) {
-	l := w.layout(func(pod int) planner.MicroUSD { return cmp.Or(k.PerMove, consolidate.Move(k.Restart, w.now-w.pods[pod].since)) }, k.stays(w))
+	l := w.layout(func(pod int) planner.MicroUSD {
+		return cmp.Or(k.PerMove, consolidate.Move(k.Restart, w.now-w.pods[pod].since))
+	}, k.stays(w))
 	if k.seen == w.changes+1 && len(k.layout.Machines) == len(l.Machines) {
 		return
 	}

@@ -224,6 +224,7 @@ func (w *world) read(name string) reading {
 	ask := claims.Of(seen)
 	if ask == nil {
 		w.t.Fatalf("%s is read as a pod without a claim", name)
+		return reading{}
 	}
 	replicas := seen.Spec.Containers[len(seen.Spec.Containers)-1].Resources.Requests[nodecontract.ResourceGPUShared]
 	return reading{refusal: ask.Refusal, replicas: replicas.Value(), ask: *ask}
