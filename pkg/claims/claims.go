@@ -125,6 +125,17 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	return &with
 }
 
+// Requesting returns a pod that On has rewritten without its claim, as one that requests a number of replicas of any GPUs that have the memory that the pod states.
+func Requesting(pod *corev1.Pod, replicas int64) *corev1.Pod {
+	with := *pod
+	with.Annotations = maps.Clone(pod.Annotations)
+	delete(with.Annotations, annotation)
+	with.Spec.ResourceClaims = nil
+	with.Spec.Containers = slices.Clone(pod.Spec.Containers)
+	with.Spec.Containers[len(with.Spec.Containers)-1].Resources.Requests = corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(replicas, resource.DecimalSI)}
+	return &with
+}
+
 func requestsGPU(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(c.Resources.Requests)), func(name corev1.ResourceName) bool { return nodecontract.IsGPUResource(string(name)) })

@@ -9,7 +9,11 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
@@ -234,13 +238,34 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 			return nil, false, fmt.Errorf("GPUNodeClass %s: %w", class.Name, err)
 		}
 		class.Spec.Sharing = s
-		if strategy == v1alpha1.StrategyMemorySlots {
+		switch {
+		case strategy == v1alpha1.StrategyMemorySlots:
 			changed.Pods = inSlots(changed.Pods, was.Resource(), s.MemorySlots())
-		} else if was.Strategy == v1alpha1.StrategyMemorySlots {
+		case was.Strategy == v1alpha1.StrategyMemorySlots:
 			changed.Pods = inReplicas(changed.Pods, s.Resource())
+		case was.UsesDRA() && !s.UsesDRA():
+			changed.Pods = withoutClaims(changed.Pods, strategy == v1alpha1.StrategyNone)
+		default:
+			continue
 		}
+		changed.Index = nil // It has the pods as they were.
 	}
 	return &changed, current, nil
+}
+
+// withoutClaims returns the pods with requests for replicas in place of ResourceClaims. If replicas are whole GPUs, a pod requests as many as its claim asks for.
+func withoutClaims(pods []corev1.Pod, whole bool) []corev1.Pod {
+	pods = slices.Clone(pods)
+	for i := range pods {
+		if ask := claims.Of(&pods[i]); ask != nil && ask.Refusal == "" {
+			replicas := amount.Times(ask.GPUs, ask.Replicas)
+			if whole {
+				replicas = ask.GPUs
+			}
+			pods[i] = *claims.Requesting(&pods[i], replicas)
+		}
+	}
+	return pods
 }
 
 // Text writes the comparison as text.
