@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -15,11 +16,21 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
+// compared returns the rows of a comparison, which must be the same for a cluster that has an index, as live ones do.
 func compared(t *testing.T, c *snapshot.Cluster, replicas []int32, strategies ...v1alpha1.Strategy) []quote.ComparisonRow {
 	t.Helper()
 	got, err := quote.Compare(c, strategies, replicas, search)
 	if err != nil {
 		t.Fatal(err)
+	}
+	live := *c
+	live.Index = c.Indexed()
+	indexed, err := quote.Compare(&live, strategies, replicas, search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, indexed); diff != "" {
+		t.Errorf("with an index, the comparison is another:\n%s", diff)
 	}
 	return got.Rows
 }
