@@ -51,9 +51,8 @@ test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on t
 	@$(REFRESH)
 	rm -rf _output/calls
 	@tools/chromium
-	@# The tests in kubelet wait most of the time.
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages './suites/e2e ./suites/kubelet' -- -p 2 $(E2E_FLAGS) $(TESTFLAGS)
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -vE '/suites/(e2e|kubelet)$$')" -- -p 2 $(E2E_FLAGS) $(TESTFLAGS)
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS)
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v '/suites/e2e$$')" -- -p 2 $(E2E_FLAGS) $(TESTFLAGS)
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
 	@tools/chromium check
 	@go -C test run ./harness/kubelet/cmd/karve-kubelet check
