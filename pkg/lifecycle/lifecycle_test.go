@@ -128,7 +128,7 @@ func TestEveryStateHasOwnerLimitAndNextStep(t *testing.T) {
 var facts = []string{
 	v1alpha1.GPUNodeClassLabel, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.MPSAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
 	v1alpha1.ReplacesAnnotation, nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, v1alpha1.EvictWhenUnusedAnnotation, nodecontract.GPUResetAnnotation, nodecontract.GPUThreadsAnnotation, nodecontract.GPUCordonAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
-	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
+	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.SchedulingRetriedLabel, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }
 
 // An author who adds an annotation or a taint documents here what it blocks, for how long, and who removes it.
