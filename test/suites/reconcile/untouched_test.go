@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -26,8 +27,8 @@ func (u untouched) List(ctx context.Context, list client.ObjectList, options ...
 func (u untouched) watch(list client.ObjectList) {
 	before := list.DeepCopyObject()
 	u.t.Cleanup(func() {
-		if diff := cmp.Diff(before, runtime.Object(list)); diff != "" {
-			u.t.Errorf("a shared object was changed (-read +now):\n%s", diff)
+		if !equality.Semantic.DeepEqual(before, runtime.Object(list)) { // A hundred times as fast as cmp.
+			u.t.Errorf("a shared object was changed (-read +now):\n%s", cmp.Diff(before, runtime.Object(list)))
 		}
 	})
 }
