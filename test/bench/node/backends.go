@@ -74,8 +74,8 @@ func measureBackend(ctx context.Context, c *cluster.Cluster, name string, p gpus
 
 // runPod creates a pod with a replica and waits until it runs. The pods come one after another: kube-scheduler 1.36.3 counts an allocation twice for a moment.
 func runPod(ctx context.Context, n *kubelet.Node, name string) error {
-	pods := n.Client().CoreV1().Pods(metav1.NamespaceDefault)
-	if _, err := pods.Create(ctx, kubelet.Pod(metav1.NamespaceDefault, name, nodecontract.ResourceGPUShared, 1), metav1.CreateOptions{}); err != nil {
+	pods := n.Client().CoreV1().Pods(n.Namespace())
+	if _, err := pods.Create(ctx, n.Pod(name, nodecontract.ResourceGPUShared, 1), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(patience)

@@ -22,8 +22,6 @@ import (
 	"karve.sh/karve/test/harness/kubelet"
 )
 
-const namespace = "default"
-
 func create(t *testing.T, n *kubelet.Node, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	created, err := n.Client().CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{})
@@ -70,7 +68,7 @@ func TestPodRunsOnRealKubelet(t *testing.T) {
 	n := kubelet.ForTest(t, kubelet.Config{})
 	t.Logf("ready after %s", time.Since(began))
 
-	pod := kubelet.Pod(namespace, "says", "", 0)
+	pod := n.Pod("says", "", 0)
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SAYS", Value: "hello world"}}
 	began = time.Now()
 	pod = create(t, n, pod)
@@ -96,7 +94,7 @@ func TestNodeStopCleansUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := kubelet.Pod(namespace, fmt.Sprintf("pod-%d", i), "", 0)
+		pod := n.Pod(fmt.Sprintf("pod-%d", i), "", 0)
 		pod.Spec.NodeName = n.Name()
 		running(t, n, create(t, n, pod))
 		if during := traces(t, n.Dir(), n.Subnet()); len(during) == len(before) {
@@ -176,7 +174,7 @@ func traces(t *testing.T, dir, subnet string) []string {
 func TestNodeDiesWithItsTest(t *testing.T) {
 	if os.Getenv("KARVE_TEST_VICTIM") == "1" {
 		n := kubelet.ForTest(t, kubelet.Config{})
-		running(t, n, create(t, n, kubelet.Pod(namespace, "victim", "", 0)))
+		running(t, n, create(t, n, n.Pod("victim", "", 0)))
 		fmt.Printf("node %s %s\n", n.Dir(), n.Subnet())
 		time.Sleep(time.Hour)
 	}

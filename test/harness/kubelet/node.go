@@ -54,8 +54,8 @@ type Node struct {
 	kubelet    *Process
 }
 
-// Start adds a node to a cluster that has a scheduler and a controller-manager. It returns when pods can be scheduled to the node. The caller must call
-// Stop before it stops the cluster. On an error nothing keeps running, and the folder with the logs stays.
+// Start adds a node, and a namespace for its pods, to a cluster that has a scheduler and a controller-manager. It returns when pods can be scheduled to the node.
+// The caller must call Stop before it stops the cluster. On an error nothing keeps running, and the folder with the logs stays.
 func Start(ctx context.Context, c *cluster.Cluster, config Config) (*Node, error) {
 	n, err := prepare(ctx, c, config)
 	if err != nil {
@@ -150,7 +150,14 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.StartKubelet(ctx); err != nil {
 		return err
 	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Namespace()}}
+	if _, err := n.client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making the namespace of the node's pods: %w", err)
+	}
 	return n.wait(ctx, "the node is ready", n.kubelet, func(ctx context.Context) error {
+		if _, err := n.client.CoreV1().ServiceAccounts(n.Namespace()).Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return err
+		}
 		node, err := n.client.CoreV1().Nodes().Get(ctx, n.config.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -288,6 +295,9 @@ func (n *Node) Stop() error {
 
 // Name returns the name of the Node.
 func (n *Node) Name() string { return n.config.Name }
+
+// Namespace returns the namespace of the node's pods, which has the node's name.
+func (n *Node) Namespace() string { return n.config.Name }
 
 // Dir returns the folder of the node's logs.
 func (n *Node) Dir() string { return n.dir }

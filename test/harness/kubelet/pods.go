@@ -19,15 +19,16 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Pod returns a pod that runs the image and requests n of a resource, or nothing if n is 0.
-func Pod(namespace, name, resourceName string, n int64) *corev1.Pod {
+// Pod returns a pod of the node's namespace that can run only on the node. It runs the image and requests count of a resource, or nothing if count is 0.
+func (n *Node) Pod(name, resourceName string, count int64) *corev1.Pod {
 	limits := corev1.ResourceList{}
-	if n > 0 {
-		limits[corev1.ResourceName(resourceName)] = *resource.NewQuantity(n, resource.DecimalSI)
+	if count > 0 {
+		limits[corev1.ResourceName(resourceName)] = *resource.NewQuantity(count, resource.DecimalSI)
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace(), Name: name},
 		Spec: corev1.PodSpec{
+			NodeSelector:                  map[string]string{corev1.LabelHostname: n.Name()},
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			EnableServiceLinks:            new(false),
 			AutomountServiceAccountToken:  new(false),

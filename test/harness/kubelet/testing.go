@@ -1,8 +1,14 @@
 package kubelet
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -29,7 +35,12 @@ func Required() bool { return os.Getenv("KARVE_REQUIRE_KUBELET") == "1" }
 func ForTest(t testing.TB, config Config) *Node {
 	t.Helper()
 	Require(t)
-	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
+	return OnCluster(t, cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}}), config)
+}
+
+// OnCluster starts a node of a cluster. The node stops and leaves the cluster when the test ends. It keeps the logs of a failed test.
+func OnCluster(t testing.TB, c *cluster.Cluster, config Config) *Node {
+	t.Helper()
 	n, err := Start(t.Context(), c, config)
 	if err != nil {
 		t.Fatal(err)
@@ -39,9 +50,25 @@ func ForTest(t testing.TB, config Config) *Node {
 			n.keep = true
 			t.Logf("The logs of the node are in %s", n.dir)
 		}
-		if err := n.Stop(); err != nil {
+		if err := errors.Join(n.Stop(), n.leave()); err != nil {
 			t.Error(err)
 		}
 	})
 	return n
+}
+
+// leave removes the stopped node and its pods from the cluster.
+func (n *Node) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	err := errors.Join(
+		n.client.CoreV1().Nodes().Delete(ctx, n.Name(), now),
+		n.client.CoreV1().Pods(n.Namespace()).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		n.client.CoreV1().Namespaces().Delete(ctx, n.Namespace(), now),
+	)
+	if err != nil {
+		return fmt.Errorf("removing node %s from the cluster: %w", n.Name(), err)
+	}
+	return nil
 }

@@ -54,7 +54,7 @@ func (w *draWorld) published(free int) *resourcev1.ResourceSlice {
 	w.t.Helper()
 	var slice *resourcev1.ResourceSlice
 	w.eventually(func() error {
-		all, err := w.node.Client().ResourceV1().ResourceSlices().List(w.t.Context(), metav1.ListOptions{})
+		all, err := w.node.Client().ResourceV1().ResourceSlices().List(w.t.Context(), metav1.ListOptions{FieldSelector: resourcev1.ResourceSliceSelectorNodeName + "=" + w.node.Name()})
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (w *draWorld) published(free int) *resourcev1.ResourceSlice {
 func (w *draWorld) ask(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		_, err := w.node.Client().CoreV1().Pods(namespace).Create(w.t.Context(), kubelet.Pod(namespace, name, nodecontract.ResourceGPUShared, 1), metav1.CreateOptions{})
+		_, err := w.pods().Create(w.t.Context(), w.node.Pod(name, nodecontract.ResourceGPUShared, 1), metav1.CreateOptions{})
 		w.must(err)
 	}
 }
@@ -108,7 +108,7 @@ func (w *draWorld) held() (map[string]string, error) {
 	if err := json.Unmarshal(data, &record); err != nil {
 		return nil, err
 	}
-	pods, err := w.node.Client().CoreV1().Pods(namespace).List(w.t.Context(), metav1.ListOptions{})
+	pods, err := w.pods().List(w.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (w *draWorld) holds(want map[string]string) {
 // evict evicts a pod as a drain does.
 func (w *draWorld) evict(name string) {
 	w.t.Helper()
-	w.must(w.node.Client().CoreV1().Pods(namespace).EvictV1(w.t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
+	w.must(w.pods().EvictV1(w.t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.node.Namespace(), Name: name}}))
 }
 
 func TestTenPodsShareGPUByDRAAcrossRestarts(t *testing.T) {

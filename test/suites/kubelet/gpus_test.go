@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -12,18 +15,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/test/harness/await"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
 
-const namespace = "default"
-
-// world is a node with GPUs.
+// world is a node with GPUs. Its cluster has nodes of other tests as well.
 type world struct {
 	*gpus.Machine
 	t      *testing.T
@@ -31,11 +34,36 @@ type world struct {
 	lister podresources.PodResourcesListerClient
 }
 
+// sharedCluster is the cluster of all tests, since one costs more than a test. The first test starts it.
+var sharedCluster struct {
+	sync.Once
+	cluster *cluster.Cluster
+	err     error
+	nodes   atomic.Int32
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if sharedCluster.cluster != nil {
+		if err := sharedCluster.cluster.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
 func newWorld(t *testing.T, state nvmltest.State) *world {
 	t.Helper()
 	kubelet.Require(t)
 	nvmltest.Build(t)
-	n := kubelet.ForTest(t, kubelet.Config{})
+	sharedCluster.Do(func() {
+		sharedCluster.cluster, sharedCluster.err = cluster.Start(context.WithoutCancel(t.Context()), cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
+	})
+	if sharedCluster.err != nil {
+		t.Fatal(sharedCluster.err)
+	}
+	n := kubelet.OnCluster(t, sharedCluster.cluster, kubelet.Config{Name: fmt.Sprintf("node-%d", sharedCluster.nodes.Add(1))})
 	m, err := gpus.New(t.Context(), n, state)
 	if err != nil {
 		t.Fatal(err)
@@ -87,21 +115,25 @@ func (w *world) allocatable(want int) {
 	})
 }
 
+func (w *world) pods() typedcorev1.PodInterface {
+	return w.node.Client().CoreV1().Pods(w.node.Namespace())
+}
+
 func (w *world) create(name string) *corev1.Pod {
 	w.t.Helper()
-	pod, err := w.node.Client().CoreV1().Pods(namespace).Create(w.t.Context(), kubelet.Pod(namespace, name, gpus.Resource, 1), metav1.CreateOptions{})
+	pod, err := w.pods().Create(w.t.Context(), w.node.Pod(name, gpus.Resource, 1), metav1.CreateOptions{})
 	w.must(err)
 	return pod
 }
 
 func (w *world) delete(name string) {
 	w.t.Helper()
-	w.must(w.node.Client().CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
+	w.must(w.pods().Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
 }
 
 func (w *world) get(name string) *corev1.Pod {
 	w.t.Helper()
-	pod, err := w.node.Client().CoreV1().Pods(namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+	pod, err := w.pods().Get(w.t.Context(), name, metav1.GetOptions{})
 	w.must(err)
 	return pod
 }
@@ -199,7 +231,7 @@ func (s *settled) unchanged() {
 	w.eventually(func() error {
 		now = w.devices()
 		for name := range s.uids {
-			if len(now[namespace+"/"+name]) == 0 {
+			if len(now[s.world.node.Namespace()+"/"+name]) == 0 {
 				return fmt.Errorf("the kubelet knows of no devices of %s", name)
 			}
 		}
@@ -210,7 +242,7 @@ func (s *settled) unchanged() {
 		if pod.UID != uid || pod.Status.Phase != corev1.PodRunning || pod.Status.ContainerStatuses[0].RestartCount != 0 {
 			w.t.Errorf("%s is %s: %s %s", name, pod.Status.Phase, pod.Status.Reason, pod.Status.Message)
 		}
-		if key := namespace + "/" + name; !slices.Equal(now[key], s.devices[key]) {
+		if key := s.world.node.Namespace() + "/" + name; !slices.Equal(now[key], s.devices[key]) {
 			w.t.Errorf("%s had %v and has %v", name, s.devices[key], now[key])
 		}
 	}

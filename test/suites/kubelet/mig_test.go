@@ -49,7 +49,7 @@ func (w *world) sharingReady(reason, words string) {
 // want creates a pod that requests one device of a resource.
 func (w *world) want(name, resource string) {
 	w.t.Helper()
-	_, err := w.node.Client().CoreV1().Pods(namespace).Create(w.t.Context(), kubelet.Pod(namespace, name, resource, 1), metav1.CreateOptions{})
+	_, err := w.pods().Create(w.t.Context(), w.node.Pod(name, resource, 1), metav1.CreateOptions{})
 	w.must(err)
 }
 

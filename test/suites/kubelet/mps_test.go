@@ -153,9 +153,9 @@ func TestGPUGoesFromMPSToTimeSlicingWhenItsPodsAreGone(t *testing.T) {
 	agent := w.start(p)
 	w.allocatable(4)
 	// Processes of all users are clients of the daemon.
-	user := kubelet.Pod(namespace, "user", gpus.Resource, 1)
+	user := w.node.Pod("user", gpus.Resource, 1)
 	user.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1000)), RunAsGroup: new(int64(1000))}
-	_, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), user, metav1.CreateOptions{})
+	_, err := w.pods().Create(t.Context(), user, metav1.CreateOptions{})
 	w.must(err)
 	w.create("client")
 	for _, name := range []string{"client", "user"} {
@@ -171,7 +171,7 @@ func TestGPUGoesFromMPSToTimeSlicingWhenItsPodsAreGone(t *testing.T) {
 		return nil
 	})
 	w.must(w.Share(10))
-	w.waitForLog(agent, "default/client holds "+nvmltest.T4(1).Devices[0].UUID, 1)
+	w.waitForLog(agent, w.node.Namespace()+"/client holds "+nvmltest.T4(1).Devices[0].UUID, 1)
 	w.allocatable(4)
 	w.delete("client")
 	w.allocatable(10)

@@ -62,7 +62,7 @@ func TestAgentYieldsToNVIDIAPluginWithOtherResource(t *testing.T) {
 	w.has(shared, 20)
 
 	// The other plugin comes back while a pod has a replica, and the pod keeps it.
-	pod, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), kubelet.Pod(namespace, "sharing", shared, 1), metav1.CreateOptions{})
+	pod, err := w.pods().Create(t.Context(), w.node.Pod("sharing", shared, 1), metav1.CreateOptions{})
 	w.must(err)
 	w.running(pod.Name)
 	other = w.start(nvidia)

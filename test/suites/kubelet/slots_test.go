@@ -79,7 +79,7 @@ func (w *world) exposes(want ...int64) {
 // slot creates a pod with a slot.
 func (w *world) slot(name, size string) {
 	w.t.Helper()
-	_, err := w.node.Client().CoreV1().Pods(namespace).Create(w.t.Context(), kubelet.Pod(namespace, name, "nvidia.com/gpu-"+size, 1), metav1.CreateOptions{})
+	_, err := w.pods().Create(w.t.Context(), w.node.Pod(name, "nvidia.com/gpu-"+size, 1), metav1.CreateOptions{})
 	w.must(err)
 }
 
@@ -153,7 +153,7 @@ func TestSlotsOfFourGPUsFollowTheNode(t *testing.T) {
 	w.slot("large", "8gb")
 	for _, name := range []string{"small-0", "small-1", "small-2", "small-3", "middle", "large"} {
 		environment := w.running(name)
-		id := w.held()[namespace+"/"+name]
+		id := w.held()[w.node.Namespace()+"/"+name]
 		size, _, _ := alloc.Slot(id)
 		if environment["NVIDIA_VISIBLE_DEVICES"] != alloc.UUID(id) || environment["CUDA_DEVICE_MEMORY_LIMIT"] != fmt.Sprintf("%dm", size) ||
 			environment["ALIYUN_COM_GPU_MEM_CONTAINER"] != fmt.Sprint(size/1024) || environment["ALIYUN_COM_GPU_MEM_DEV"] != "15" {
@@ -247,7 +247,7 @@ func TestContainerWithTwoSlotsIsRefused(t *testing.T) {
 	_, err := w.StartUnconfigured(p)
 	w.must(err)
 	w.exposes(3, 0, 0)
-	_, err = w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), kubelet.Pod(namespace, "greedy", "nvidia.com/gpu-2gb", 2), metav1.CreateOptions{})
+	_, err = w.pods().Create(t.Context(), w.node.Pod("greedy", "nvidia.com/gpu-2gb", 2), metav1.CreateOptions{})
 	w.must(err)
 	w.eventually(func() error {
 		if pod := w.get("greedy"); pod.Status.Phase != corev1.PodFailed || !strings.Contains(pod.Status.Message, "maximum request size for shared resources is 1; found 2") {

@@ -97,20 +97,14 @@ func (w *world) copyAllocatable(k *plugintest.Kubelet) (stop func()) {
 func TestPodsRunOnceReplicasAreAllocatable(t *testing.T) {
 	kubelet.Require(t)
 	w := newWorld(t, cluster.Scheduler, cluster.ControllerManager)
-	machine, err := kubelet.Start(t.Context(), w.cluster, kubelet.Config{Name: name})
-	w.must(err)
-	t.Cleanup(func() {
-		if err := machine.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	machine := kubelet.OnCluster(t, w.cluster, kubelet.Config{Name: name})
 	claim := w.claim(nil)
 	w.eventually(func() error {
 		n := w.node()
 		register(n, claim)
 		return w.api.Update(t.Context(), n)
 	})
-	workload := kubelet.Pod("default", "workload", v1alpha1.ResourceGPUShared, 1)
+	workload := machine.Pod("workload", v1alpha1.ResourceGPUShared, 1)
 	w.must(w.api.Create(t.Context(), workload))
 	pod := w.placed()
 	w.typed()

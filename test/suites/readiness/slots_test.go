@@ -88,13 +88,7 @@ func TestNoPodFailsAdmissionForASlot(t *testing.T) {
 	for _, o := range slotted() {
 		w.must(w.api.Create(t.Context(), o))
 	}
-	machine, err := kubelet.Start(t.Context(), w.cluster, kubelet.Config{Name: name})
-	w.must(err)
-	t.Cleanup(func() {
-		if err := machine.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	machine := kubelet.OnCluster(t, w.cluster, kubelet.Config{Name: name})
 	one := []int64{1, 0, 0}
 	promise := nodecontract.Slots{SizesMiB: sizesMiB, ReserveMiB: 512, Enforcement: nodecontract.EnforceWatch, GPUs: slices.Repeat([][]int64{one}, gpus)}
 	claim := w.claim(map[string]string{nodecontract.ResourceAnnotation: nodecontract.SlotResource(sizesMiB[0]), nodecontract.SlotsAnnotation: promise.String()})
@@ -129,7 +123,7 @@ func TestNoPodFailsAdmissionForASlot(t *testing.T) {
 	})
 
 	random := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // A repeatable test.
-	pods := &slotPods{world: w, random: random, since: time.Now(), alive: map[string]int64{}, ran: map[string]bool{}}
+	pods := &slotPods{world: w, machine: machine, random: random, since: time.Now(), alive: map[string]int64{}, ran: map[string]bool{}}
 	restarts := []func(){
 		func() { pods.quiet(); w.must(machine.RestartKubelet(t.Context())); pods.again() },
 		func() { pods.quiet(); agent.Kill(); agent = start(); pods.again() },
@@ -166,7 +160,8 @@ func initialized(c *karpv1.NodeClaim) {
 // slotPods are the pods of the test.
 type slotPods struct {
 	*world
-	random *rand.Rand
+	machine *kubelet.Node
+	random  *rand.Rand
 	// alive is the memory of the pods that exist, in MiB.
 	alive map[string]int64
 	ran   map[string]bool
@@ -183,7 +178,7 @@ func (p *slotPods) usedMiB() (sum int64) {
 
 func (p *slotPods) create(name string, mib int64) {
 	p.t.Helper()
-	pod := kubelet.Pod("default", name, nodecontract.SlotResource(mib), 1)
+	pod := p.machine.Pod(name, nodecontract.SlotResource(mib), 1)
 	pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.ResourceGPU, Operator: corev1.TolerationOpExists}}
 	p.must(p.api.Create(p.t.Context(), pod))
 	p.alive[name] = mib
@@ -193,7 +188,7 @@ func (p *slotPods) create(name string, mib int64) {
 func (p *slotPods) look() {
 	p.t.Helper()
 	var list corev1.PodList
-	p.must(p.api.List(p.t.Context(), &list, client.InNamespace("default")))
+	p.must(p.api.List(p.t.Context(), &list, client.InNamespace(p.machine.Namespace())))
 	there, waiting := map[string]bool{}, ""
 	for i := range list.Items {
 		pod := &list.Items[i]
@@ -269,6 +264,6 @@ func (p *slotPods) deleteOne() {
 		return
 	}
 	slices.Sort(running)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: running[p.random.IntN(len(running))]}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.machine.Namespace(), Name: running[p.random.IntN(len(running))]}}
 	p.must(client.IgnoreNotFound(p.api.Delete(p.t.Context(), pod, client.GracePeriodSeconds(1))))
 }

@@ -83,8 +83,8 @@ func (c *Churn) Stop() {
 func (c *Churn) one(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	pods := c.node.Client().CoreV1().Pods("default")
-	pod := kubelet.Pod("default", name, Resource, 1)
+	pods := c.node.Client().CoreV1().Pods(c.node.Namespace())
+	pod := c.node.Pod(name, Resource, 1)
 	// Such a pod fails only if the kubelet refuses it. If the kubelet stops while it starts a container (containerd reports StartError, context
 	// canceled), the container is restarted, as with any workload that has a controller.
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways

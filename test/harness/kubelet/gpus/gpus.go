@@ -91,7 +91,7 @@ func New(ctx context.Context, n *kubelet.Node, state nvmltest.State) (*Machine, 
 		return nil, err
 	}
 	// Usually the plugin itself runs in a pod, so the kubelet knows at least one pod except while it starts.
-	pod := kubelet.Pod("kube-system", "plugin-of-"+n.Name(), "", 0)
+	pod := n.Pod("plugin", "", 0)
 	pod.Spec.NodeName = n.Name()
 	if _, err := n.Client().CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("making the plugin's pod: %w", err)
