@@ -272,9 +272,6 @@ func (d *Driver) prepare(ctx context.Context, uid, namespace, name string) (Clai
 	return claim, devices, nil
 }
 
-// extendedResourceClaim is the annotation of claims that the scheduler makes for pods that request an extended resource.
-const extendedResourceClaim = "resource.kubernetes.io/extended-resource-claim"
-
 // take returns the record of a claim that is about to be prepared.
 func (d *Driver) take(c nodeapi.ResourceClaim, uid, namespace, name string) (Claim, error) {
 	if c.Metadata.UID != uid {
@@ -311,11 +308,6 @@ func (d *Driver) take(c nodeapi.ResourceClaim, uid, namespace, name string) (Cla
 	}
 	if len(claim.Devices) == 0 {
 		return Claim{}, fmt.Errorf("ResourceClaim %s/%s has no device of driver %s", namespace, name, nodecontract.DRADriver)
-	}
-	// The scheduler's claims have a request for each container. A container can have all requests of other claims, and of two values of a variable one is lost.
-	if requests := requestsOf(claim); len(requests) > 1 && d.settings.Has(sharing.ListEnvVar) && c.Metadata.Annotations[extendedResourceClaim] != "true" {
-		return Claim{}, fmt.Errorf("ResourceClaim %s/%s has the requests %s, and with flags.plugin.deviceListStrategy %s a container sees the GPUs of one: use one request with a count, a claim "+
-			"for each container, or %s or %s", namespace, name, strings.Join(requests, " and "), sharing.ListEnvVar, sharing.ListVolumeMounts, sharing.ListCDICRI)
 	}
 	return claim, nil
 }
@@ -366,34 +358,50 @@ func replicasOf(r nodeapi.AllocatedDevice) int {
 	return n * scale
 }
 
-// inject writes the CDI spec of a claim and returns the CDI devices of its requests. The container runtime merges the edits of all devices of a container.
+// wholeClaim stands for all requests of a claim. No request can have this name.
+const wholeClaim = nodecontract.DRADriver + "/whole-claim"
+
+// inject writes the CDI spec of a claim and returns the CDI devices of its requests. The container runtime merges the edits of all devices of a container, and of two
+// values of a variable it keeps the last. So there is also a device of the whole claim if a variable differs between requests.
 func (d *Driver) inject(c Claim) (map[string][]string, error) {
 	d.mu.Lock()
 	settings, known := d.settings, maps.Clone(d.devices)
 	d.mu.Unlock()
-	requests := requestsOf(c)
-	of, devices := map[string]edits{}, map[string][]string{}
-	for i, request := range requests {
+	var all []edits
+	devices := map[string][]string{}
+	add := func(request string) error {
 		var gpus []gpu.Device
 		for _, p := range c.Devices {
 			g, there := known[p.UUID]
 			if !there {
-				return nil, fmt.Errorf("the node has no GPU %s now", p.UUID)
+				return fmt.Errorf("the node has no GPU %s now", p.UUID)
 			}
-			if p.Request == request && !slices.ContainsFunc(gpus, func(g gpu.Device) bool { return g.UUID == p.UUID }) {
+			if (p.Request == request || request == wholeClaim) && !slices.ContainsFunc(gpus, func(g gpu.Device) bool { return g.UUID == p.UUID }) {
 				gpus = append(gpus, g.Device)
 			}
 		}
 		answer, err := plugin.Answer(settings, gpus, d.config.CDIMissing)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		of[request], devices[request] = editsOf(answer), []string{cdiKind + "=" + cdiName(c.UID, i)}
+		devices[request] = []string{cdiKind + "=" + cdiName(c.UID, len(all))}
+		all = append(all, editsOf(answer))
 		for _, named := range answer.GetCdiDevices() {
 			devices[request] = append(devices[request], named.GetName())
 		}
+		return nil
 	}
-	return devices, writeSpec(d.config.Specs, c, func(request string) edits { return of[request] })
+	for _, request := range requestsOf(c) {
+		if err := add(request); err != nil {
+			return nil, err
+		}
+	}
+	if slices.ContainsFunc(all, func(e edits) bool { return !slices.Equal(e.Env, all[0].Env) }) {
+		if err := add(wholeClaim); err != nil {
+			return nil, err
+		}
+	}
+	return devices, writeSpec(d.config.Specs, c, all)
 }
 
 // Run serves until ctx ends.

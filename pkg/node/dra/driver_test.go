@@ -112,7 +112,7 @@ func TestSliceStaysWhileTheAgentRestarts(t *testing.T) {
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
 	before := w.slice("published", ready(1))
-	w.prepare(w.allocate("a", true, "r="+deviceOf(t4)))
+	w.prepare(w.allocate("a", "r="+deviceOf(t4)))
 	w.stop()
 	w.start()
 	w.slice("still there", func(s nodeapi.ResourceSlice) bool {
@@ -166,7 +166,7 @@ func TestNothingIsPublishedWhileOthersServe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
 	w.slice("published", ready(1))
-	claim := w.allocate("a", true, "container-0-request-0="+deviceOf(t4))
+	claim := w.allocate("a", "container-0-request-0="+deviceOf(t4))
 	if r := w.prepare(claim); r.GetError() != "" {
 		t.Fatal(r.GetError())
 	}
@@ -276,26 +276,49 @@ func TestEachContainerSeesTheGPUsOfItsRequest(t *testing.T) {
 	w := newWorld(t)
 	gpus := t4s(3)
 	w.apply(tenEach(t), gpus...)
-	claim := w.allocate("a", true, "container-0-request-0="+deviceOf(gpus[0].UUID), "container-1-request-0="+deviceOf(gpus[1].UUID), "container-1-request-0="+deviceOf(gpus[2].UUID))
-	r := w.prepare(claim)
-	if r.GetError() != "" || len(r.GetDevices()) != 3 {
+	r := w.prepare(w.allocate("a", "one="+deviceOf(gpus[0].UUID), "two="+deviceOf(gpus[1].UUID), "two="+deviceOf(gpus[2].UUID), "same="+deviceOf(gpus[0].UUID)))
+	if r.GetError() != "" || len(r.GetDevices()) != 5 {
 		t.Fatalf("got %v", r)
 	}
-	byRequest := map[string][]string{}
-	for i, d := range r.GetDevices() {
-		if d.GetPoolName() != "n" || d.GetDeviceName() != deviceOf(gpus[i].UUID) || d.GetShareId() != fmt.Sprintf("a-share-%d", i) || len(d.GetRequestNames()) != 1 {
+	for i, gpu := range []int{0, 1, 2, 0} {
+		if d := r.GetDevices()[i]; d.GetPoolName() != "n" || d.GetDeviceName() != deviceOf(gpus[gpu].UUID) || d.GetShareId() != fmt.Sprintf("a-share-%d", i) || len(d.GetRequestNames()) != 1 {
 			t.Errorf("device %d is %v", i, d)
 		}
-		byRequest[d.GetRequestNames()[0]] = append(byRequest[d.GetRequestNames()[0]], d.GetCdiDeviceIds()...)
 	}
-	if len(byRequest["container-0-request-0"]) != 1 || len(byRequest["container-1-request-0"]) != 1 {
-		t.Fatalf("each request has one CDI device, because of two values of a variable one is lost: %v", byRequest)
-	}
-	specs := w.specs()
-	for request, want := range map[string]string{"container-0-request-0": gpus[0].UUID, "container-1-request-0": gpus[1].UUID + "," + gpus[2].UUID} {
-		if got := specs[byRequest[request][0]]; !slices.Equal(got, []string{"NVIDIA_VISIBLE_DEVICES=" + want}) {
-			t.Errorf("%s does %v, want %s", request, got, want)
+	for request, want := range map[string][]int{"one": {0}, "two": {1, 2}, "same": {0}, "": {0, 1, 2}} {
+		var uuids []string
+		for _, i := range want {
+			uuids = append(uuids, gpus[i].UUID)
 		}
+		if got := w.visible(r, request); got != strings.Join(uuids, ",") {
+			t.Errorf("a container that refers to request %q sees %s, want GPUs %v", request, got, want)
+		}
+	}
+}
+
+// visible returns the NVIDIA_VISIBLE_DEVICES of a container that refers to a request, or to the whole claim if it is "". The kubelet names the CDI devices in the
+// order of the answer, and the runtime keeps the last value of a variable.
+func (w *world) visible(r *drapb.NodePrepareResourceResponse, request string) string {
+	specs, value := w.specs(), ""
+	for _, d := range r.GetDevices() {
+		if request != "" && !slices.Contains(d.GetRequestNames(), request) {
+			continue
+		}
+		for _, id := range d.GetCdiDeviceIds() {
+			for _, edit := range specs[id] {
+				value = strings.TrimPrefix(edit, "NVIDIA_VISIBLE_DEVICES=")
+			}
+		}
+	}
+	return value
+}
+
+func TestRequestsOnOneGPUNeedNoDeviceOfTheWholeClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(tenEach(t), t4s(1)...)
+	if r := w.prepare(w.allocate("a", "one="+deviceOf(t4), "two="+deviceOf(t4)+"*2")); len(r.GetDevices()) != 2 || w.visible(r, "") != t4 {
+		t.Errorf("got %v", r)
 	}
 }
 
@@ -314,7 +337,7 @@ func TestContainersGetWhatTheDevicePluginGivesThem(t *testing.T) {
 			c := tenEach(t)
 			c.Flags.Plugin = &sharing.PluginFlags{DeviceListStrategy: sharing.Strategies{lists}}
 			w.apply(c, t4s(1)...)
-			r := w.prepare(w.allocate("a", true, "r="+deviceOf(t4)))
+			r := w.prepare(w.allocate("a", "r="+deviceOf(t4)))
 			if r.GetError() != "" || len(r.GetDevices()) != 1 {
 				t.Fatalf("got %v", r)
 			}
@@ -333,7 +356,7 @@ func TestPreparingTwiceChangesNothingAndAsksNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
-	claim := w.allocate("a", true, "r="+deviceOf(t4)+"*3")
+	claim := w.allocate("a", "r="+deviceOf(t4)+"*3")
 	first := w.prepare(claim)
 	specs := w.specs()
 	ids := w.driver.IDs("team", "a", deviceOf(t4), "a-share-0")
@@ -374,13 +397,13 @@ func TestReplicasOfEndedClaimsAreUsedAgain(t *testing.T) {
 	w.apply(tenEach(t), t4s(1)...)
 	var claims []*drapb.Claim
 	for i := range 10 {
-		claims = append(claims, w.allocate(fmt.Sprintf("c%d", i), true, "r="+deviceOf(t4)))
+		claims = append(claims, w.allocate(fmt.Sprintf("c%d", i), "r="+deviceOf(t4)))
 		if r := w.prepare(claims[i]); r.GetError() != "" {
 			t.Fatal(r.GetError())
 		}
 	}
 	w.unprepare(claims[4])
-	w.prepare(w.allocate("late", true, "r="+deviceOf(t4)))
+	w.prepare(w.allocate("late", "r="+deviceOf(t4)))
 	if got := w.driver.IDs("team", "late", deviceOf(t4), "late-share-0"); !slices.Equal(got, []string{t4 + "::4"}) {
 		t.Errorf("it holds %v", got)
 	}
@@ -393,19 +416,18 @@ func TestClaimsThatCannotBePreparedSayWhy(t *testing.T) {
 	w.driver.SetHealth(gpus[1].UUID, false)
 	w.apply(tenEach(t), gpus...)
 	sick, healthy := deviceOf(gpus[1].UUID), deviceOf(gpus[0].UUID)
-	other := w.allocate("again", true, "r="+healthy)
+	other := w.allocate("again", "r="+healthy)
 	other.Uid = "another-uid"
 	for _, c := range []struct {
 		claim *drapb.Claim
 		want  string
 	}{
-		{w.allocate("sick", true, "r="+sick), "out of service"},
-		{w.allocate("gone", true, "r=gpu-of-another-node"), "has no GPU gpu-of-another-node now"},
-		{w.allocate("none", true), "has no device of driver gpu.karve.sh"},
+		{w.allocate("sick", "r="+sick), "out of service"},
+		{w.allocate("gone", "r=gpu-of-another-node"), "has no GPU gpu-of-another-node now"},
+		{w.allocate("none"), "has no device of driver gpu.karve.sh"},
 		{other, "deleted and created again"},
 		{&drapb.Claim{Namespace: "team", Name: "never", Uid: "u"}, "404"},
 		{&drapb.Claim{Namespace: "team", Name: "never", Uid: "../../etc/passwd"}, "cannot be in the name of a file"},
-		{w.allocate("several", false, "first="+healthy, "second="+healthy), "use one request with a count"},
 	} {
 		if r := w.prepare(c.claim); !strings.Contains(r.GetError(), c.want) {
 			t.Errorf("%s says %q, want %q", c.claim.GetName(), r.GetError(), c.want)
@@ -425,7 +447,7 @@ func TestUnreadableCheckpointIsMadeAgainFromSpecs(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.apply(tenEach(t), t4s(1)...)
-			claim := w.allocate("a", true, "r="+deviceOf(t4)+"*2")
+			claim := w.allocate("a", "r="+deviceOf(t4)+"*2")
 			first := w.prepare(claim)
 			w.stop()
 			if err := os.WriteFile(filepath.Join(w.config.State, "dra-claims.json"), []byte(damage), 0o600); err != nil {
@@ -460,7 +482,7 @@ func TestClaimsThatAreGoneAreForgottenAtStart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(tenEach(t), t4s(1)...)
 	for _, name := range []string{"stays", "deleted", "replaced"} {
-		if r := w.prepare(w.allocate(name, true, "r="+deviceOf(t4))); r.GetError() != "" {
+		if r := w.prepare(w.allocate(name, "r="+deviceOf(t4))); r.GetError() != "" {
 			t.Fatal(r.GetError())
 		}
 	}

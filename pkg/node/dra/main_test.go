@@ -287,7 +287,7 @@ func (w *world) slice(what string, ok func(nodeapi.ResourceSlice) bool) nodeapi.
 }
 
 // allocate stores a claim as the scheduler leaves it. Each device is "request=device" or "request=device*replicas".
-func (w *world) allocate(name string, extended bool, devices ...string) *drapb.Claim {
+func (w *world) allocate(name string, devices ...string) *drapb.Claim {
 	w.t.Helper()
 	var results []map[string]any
 	for i, text := range devices {
@@ -302,7 +302,7 @@ func (w *world) allocate(name string, extended bool, devices ...string) *drapb.C
 		})
 	}
 	claim, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"name": name, "uid": name + "-uid", "annotations": map[string]string{"resource.kubernetes.io/extended-resource-claim": fmt.Sprint(extended)}},
+		"metadata": map[string]any{"name": name, "uid": name + "-uid"},
 		"status":   map[string]any{"allocation": map[string]any{"devices": map[string]any{"results": results}}},
 	})
 	if err != nil {

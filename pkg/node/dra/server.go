@@ -98,7 +98,8 @@ func (k *kubelet) NodePrepareResources(ctx context.Context, r *drapb.NodePrepare
 	return response, nil
 }
 
-// devices returns the devices of a claim for the kubelet. The CDI devices are those of a request, and are at its first device.
+// devices returns the devices of a claim for the kubelet. The CDI devices are those of a request, and are at its first device. A container that refers to a request
+// gets those with its name. One that refers to the claim gets all in this order, so that what is for the whole claim is the last.
 func (k *kubelet) devices(c Claim, cdi map[string][]string) []*drapb.Device {
 	said := map[string]bool{}
 	var out []*drapb.Device
@@ -111,6 +112,9 @@ func (k *kubelet) devices(c Claim, cdi map[string][]string) []*drapb.Device {
 			d.ShareId = &p.ShareID
 		}
 		out = append(out, d)
+	}
+	if whole := cdi[wholeClaim]; whole != nil {
+		out = append(out, &drapb.Device{RequestNames: []string{wholeClaim}, PoolName: k.driver.config.API.Name, DeviceName: c.Devices[0].Device, CdiDeviceIds: whole})
 	}
 	return out
 }

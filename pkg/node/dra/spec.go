@@ -20,7 +20,7 @@ import (
 // cdiVersion is the oldest version of the Container Device Interface that has the fields of a spec with annotations.
 const cdiVersion = "0.6.0"
 
-// cdiKind is the kind of the CDI devices, of which each request of a claim is one.
+// cdiKind is the kind of the CDI devices, of which each request of a claim is one, and the whole claim may be one.
 const cdiKind = nodecontract.DRADriver + "/claim"
 
 // claimAnnotation holds the claim in its CDI spec, from which the record of claims can be made again.
@@ -90,7 +90,7 @@ func requestsOf(c Claim) []string {
 	return names
 }
 
-// cdiName returns the name of the CDI device of the i-th request of a claim.
+// cdiName returns the name of the i-th CDI device of a claim.
 func cdiName(uid string, i int) string { return uid + "-" + strconv.Itoa(i) }
 
 const specPrefix, specSuffix = nodecontract.DRADriver + "-claim_", ".json"
@@ -98,15 +98,15 @@ const specPrefix, specSuffix = nodecontract.DRADriver + "-claim_", ".json"
 // specFile returns the name of the file with the CDI spec of a claim.
 func specFile(uid string) string { return specPrefix + uid + specSuffix }
 
-// writeSpec writes the CDI spec of a claim, with the edits of each request.
-func writeSpec(dir string, c Claim, of func(request string) edits) error {
+// writeSpec writes the CDI spec of a claim, with the edits of each of its CDI devices.
+func writeSpec(dir string, c Claim, all []edits) error {
 	record, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
 	s := spec{Version: cdiVersion, Kind: cdiKind, Annotations: map[string]string{claimAnnotation: string(record)}}
-	for i, request := range requestsOf(c) {
-		s.Devices = append(s.Devices, specDevice{Name: cdiName(c.UID, i), Edits: of(request)})
+	for i, e := range all {
+		s.Devices = append(s.Devices, specDevice{Name: cdiName(c.UID, i), Edits: e})
 	}
 	data, err := json.Marshal(s)
 	if err != nil {

@@ -246,3 +246,30 @@ func TestCordonedGPUTakesNoPodsByDRA(t *testing.T) {
 	w.published(1)
 	w.running("third")
 }
+
+// The kubelet passes the CDI devices of all requests to a container that refers to a claim, and those of one to a container that refers to a request.
+func TestContainersSeeTheGPUsOfTheClaimOrOfTheRequest(t *testing.T) {
+	t.Parallel()
+	w := newDRAWorld(t, 2)
+	w.run()
+	w.published(2)
+	devices := resourcev1.DeviceClaim{Constraints: []resourcev1.DeviceConstraint{{DistinctAttribute: new(resourcev1.FullyQualifiedName(nodecontract.DRADriver + "/" + nodecontract.DRAUUID))}}}
+	for _, request := range []string{"a", "b"} {
+		devices.Requests = append(devices.Requests, resourcev1.DeviceRequest{Name: request, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver}})
+	}
+	_, err := w.node.Client().ResourceV1().ResourceClaimTemplates(namespace).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{Devices: devices}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	first, second := nvmltest.T4(2).Devices[0].UUID, nvmltest.T4(2).Devices[1].UUID
+	for request, want := range map[string]string{"": first + "," + second, "a": first, "b": second} {
+		pod := kubelet.Pod(namespace, "refers-"+request+"x", "", 0)
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: new("two")}}
+		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpus", Request: request}}
+		_, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+		w.must(err)
+		if got := w.running(pod.Name)["NVIDIA_VISIBLE_DEVICES"]; got != want {
+			t.Errorf("a container that refers to request %q sees %s, want %s", request, got, want)
+		}
+	}
+}
