@@ -1,9 +1,11 @@
 package claims
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -35,6 +37,27 @@ func (w *world) request() *resourcev1.ExactDeviceRequest {
 	return w.claim.Spec.Devices.Requests[0].Exactly
 }
 
+// add adds a request for one replica to the claim.
+func (w *world) add(name string, edit func(*resourcev1.ExactDeviceRequest)) {
+	r := &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1, Capacity: &resourcev1.CapacityRequirements{}}
+	if edit != nil {
+		edit(r)
+	}
+	w.claim.Spec.Devices.Requests = append(w.claim.Spec.Devices.Requests, resourcev1.DeviceRequest{Name: name, Exactly: r})
+}
+
+func (w *world) constrain(constraints ...resourcev1.DeviceConstraint) {
+	w.claim.Spec.Devices.Constraints = constraints
+}
+
+func match(attribute string, requests ...string) resourcev1.DeviceConstraint {
+	return resourcev1.DeviceConstraint{Requests: requests, MatchAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/" + attribute))}
+}
+
+func distinct(attribute string, requests ...string) resourcev1.DeviceConstraint {
+	return resourcev1.DeviceConstraint{Requests: requests, DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/" + attribute))}
+}
+
 // seen returns the pod as decisions see it.
 func seen(edit func(*world)) *corev1.Pod {
 	w := &world{
@@ -53,7 +76,9 @@ func seen(edit func(*world)) *corev1.Pod {
 	if edit != nil {
 		edit(w)
 	}
-	objects := New([]resourcev1.ResourceClaim{w.claim}, nil, []resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com")}, append(w.others, &w.pod))
+	template := resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "template"}}
+	template.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", Selectors: selector("true")}}}
+	objects := New([]resourcev1.ResourceClaim{w.claim}, []resourcev1.ResourceClaimTemplate{template}, []resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com")}, append(w.others, &w.pod))
 	return objects.On(&w.pod)
 }
 
@@ -61,7 +86,7 @@ func TestClaimIsReadAsReplicasAndMemory(t *testing.T) {
 	t.Parallel()
 	pod := seen(nil)
 	ask := Of(pod)
-	if ask == nil || ask.Refusal != "" || ask.MemoryBytes != 2862<<20 {
+	if ask == nil || ask.Refusal != "" || ask.Total().MemoryBytes != 2862<<20 {
 		t.Fatalf("the claim asks %+v", ask)
 	}
 	last := pod.Spec.Containers[len(pod.Spec.Containers)-1].Resources.Requests[v1alpha1.ResourceGPUShared]
@@ -95,8 +120,16 @@ func TestPodsWithoutClaimForAGPUStayAsTheyAre(t *testing.T) {
 func TestClaimsThatCannotBePlannedForAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, edit := range map[string]func(*world){
-		"has 2 requests": func(w *world) {
-			w.claim.Spec.Devices.Requests = append(w.claim.Spec.Devices.Requests, w.claim.Spec.Devices.Requests[0])
+		"has a request for the DeviceClass other too":   func(w *world) { w.add("b", func(r *resourcev1.ExactDeviceRequest) { r.DeviceClassName = "other" }) },
+		"has a request for the DeviceClass missing too": func(w *world) { w.add("b", func(r *resourcev1.ExactDeviceRequest) { r.DeviceClassName = "missing" }) },
+		"has matchAttribute gpu.karve.sh/uuid for a request with a count": func(w *world) {
+			w.add("b", func(r *resourcev1.ExactDeviceRequest) { r.Count = 2 })
+			w.constrain(match("uuid"))
+		},
+		"has matchAttribute and distinctAttribute for the same requests": func(w *world) {
+			w.add("b", nil)
+			w.add("c", nil)
+			w.constrain(distinct("index", "gpu", "b"), match("uuid", "gpu", "c"), match("index", "c", "b"))
 		},
 		"has adminAccess":        func(w *world) { w.request().AdminAccess = new(true) },
 		"has allocationMode All": func(w *world) { w.request().AllocationMode = resourcev1.DeviceAllocationModeAll },
@@ -121,7 +154,7 @@ func TestClaimsThatCannotBePlannedForAreRefused(t *testing.T) {
 		"is allocated on node here": func(w *world) {
 			w.claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Driver: nodecontract.DRADriver, Pool: "here"}}}}
 		},
-		"has 2 ResourceClaims": func(w *world) {
+		"and the claim x, which does not exist": func(w *world) {
 			w.pod.Spec.ResourceClaims = append(w.pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "x", ResourceClaimName: new("x")})
 		},
 		"requests a GPU resource too": func(w *world) {
@@ -150,12 +183,12 @@ func TestSelectorsAreEvaluatedWithWhatIsKnownOfAModel(t *testing.T) {
 		`device.`: "can compile",
 		`"` + strings.Repeat("a", 2000) + `".matches("(a+)+b") || [1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, a+b+c+d > 0))))`: "cost",
 	} {
-		why := (&Ask{Selectors: []string{expression}}).Fits(t4, 10)
+		why := (&Ask{Sets: []Set{{{1, 1, 0}}}, Selectors: []string{expression}}).Fits(t4, 10)
 		if (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%.80s: %q, want %q", expression, why, want)
 		}
 	}
-	if why := (&Ask{MemoryBytes: 1}).Fits(catalog.GPU{Name: "new", Count: 1, MemoryMiB: 16384}, 10); !strings.Contains(why, "new") {
+	if why := (&Ask{Sets: []Set{{{1, 1, 1}}}}).Fits(catalog.GPU{Name: "new", Count: 1, MemoryMiB: 16384}, 10); !strings.Contains(why, "new") {
 		t.Errorf("a model of unknown memory: %q", why)
 	}
 }
@@ -168,8 +201,8 @@ func TestClaimsOfMachinesWithSeveralGPUs(t *testing.T) {
 			{MatchAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/productName"))}, {DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/uuid"))},
 		}
 	}))
-	if ask == nil || ask.Refusal != "" || ask.GPUs != 3 || ask.Replicas != 3 || ask.MemoryBytes != 2862<<20 {
-		t.Errorf("the claim asks %+v", ask)
+	if diff := cmp.Diff([]Set{{{3, 3, 2862 << 20}}}, ask.Sets); ask.Refusal != "" || diff != "" {
+		t.Errorf("the claim asks %+v\n%s", ask, diff)
 	}
 	four := catalog.GPU{Name: "t4", Count: 4, MemoryMiB: 16384}
 	for _, c := range []struct {
@@ -177,17 +210,111 @@ func TestClaimsOfMachinesWithSeveralGPUs(t *testing.T) {
 		gpu  catalog.GPU
 		want string
 	}{
-		{Ask{GPUs: 1, Replicas: 5}, four, ""},
-		{Ask{GPUs: 4, Replicas: 10, MemoryBytes: 15000 << 20}, four, ""},
-		{Ask{GPUs: 5, Replicas: 1}, four, "asks for 5 GPUs"},
-		{Ask{GPUs: 2, Replicas: 1}, t4, "asks for 2 GPUs"},
-		{Ask{GPUs: 2, Replicas: 11}, four, "asks for more of each GPU"},
-		{Ask{GPUs: 2, Replicas: 1, MemoryBytes: 16 << 30}, four, "asks for more of each GPU"},
-		{Ask{GPUs: 1, Replicas: 6}, four, "more than half of a GPU"},
-		{Ask{GPUs: 1, Replicas: 1, MemoryBytes: 8 << 30}, four, "more than half of a GPU"},
+		{asking(Share{1, 5, 0}), four, ""},
+		{asking(Share{4, 10, 15000 << 20}), four, ""},
+		{asking(Share{5, 1, 0}), four, "asks for 5 GPUs"},
+		{asking(Share{2, 1, 0}), t4, "asks for 2 GPUs"},
+		{asking(Share{2, 11, 0}), four, "asks for more of each GPU"},
+		{asking(Share{2, 1, 16 << 30}), four, "asks for more of each GPU"},
+		{asking(Share{1, 6, 0}), four, "more than half of a GPU"},
+		{asking(Share{1, 1, 8 << 30}), four, "more than half of a GPU"},
+		{asking(Share{1, 3, 0}, Share{2, 1, 0}), four, ""},
+		{asking(Share{1, 6, 0}, Share{1, 10, 0}), four, ""}, // It has a machine for itself.
+		{asking(Share{1, 6, 0}, Share{1, 11, 0}), four, "asks for more of each GPU"},
+		{asking(Share{1, 6, 0}, Share{4, 1, 0}), four, "more than half of a GPU"},
+		{Ask{Sets: []Set{{{1, 1, 0}, {4, 1, 0}}}}, four, "asks for 5 GPUs"},
+		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, four, "container main refers to several"},
+		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, t4, ""},
 	} {
 		if why := c.ask.Fits(c.gpu, 10); (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
 			t.Errorf("%+v on %+v: %q, want %q", c.ask, c.gpu, why, c.want)
+		}
+	}
+}
+
+// asking returns what a claim asks with a request without constraints for each share.
+func asking(shares ...Share) Ask {
+	var ask Ask
+	for _, s := range shares {
+		ask.Sets = append(ask.Sets, Set{s})
+	}
+	return ask
+}
+
+func TestSeveralRequestsAreReadAsSetsOfGPUs(t *testing.T) {
+	t.Parallel()
+	one, two := Share{1, 1, 0}, Share{1, 2, 0}
+	for name, c := range map[string]struct {
+		constraints []resourcev1.DeviceConstraint
+		want        []Set
+	}{
+		"no constraint":                   {nil, []Set{{one}, {one}, {two}, {{2, 1, 0}}}},
+		"the same product":                {[]resourcev1.DeviceConstraint{match("productName")}, []Set{{one}, {one}, {two}, {{2, 1, 0}}}},
+		"one GPU":                         {[]resourcev1.DeviceConstraint{match("uuid", "a", "c")}, []Set{{one}, {{1, 3, 0}}, {{2, 1, 0}}}},
+		"one GPU by two constraints":      {[]resourcev1.DeviceConstraint{match("uuid", "a", "b"), match("index", "c", "b")}, []Set{{{1, 4, 0}}, {{2, 1, 0}}}},
+		"different GPUs":                  {[]resourcev1.DeviceConstraint{distinct("uuid")}, []Set{{one, one, two, {2, 1, 0}}}},
+		"different GPUs of some":          {[]resourcev1.DeviceConstraint{distinct("index", "a", "d")}, []Set{{one}, {one, {2, 1, 0}}, {two}}},
+		"overlapping constraints":         {[]resourcev1.DeviceConstraint{distinct("uuid", "a", "b"), distinct("uuid", "b", "c")}, []Set{{one, one, two}, {{2, 1, 0}}}},
+		"two on one GPU, and one another": {[]resourcev1.DeviceConstraint{match("uuid", "a", "c"), distinct("index", "c", "b")}, []Set{{one, {1, 3, 0}}, {{2, 1, 0}}}},
+		"a constraint of one request":     {[]resourcev1.DeviceConstraint{match("uuid", "a"), distinct("uuid", "d")}, []Set{{one}, {one}, {two}, {{2, 1, 0}}}},
+	} {
+		ask := Of(seen(func(w *world) {
+			w.claim.Spec.Devices.Requests = nil
+			for name, share := range map[string]Share{"a": one, "b": one, "c": two, "d": {2, 1, 0}} {
+				w.add(name, func(r *resourcev1.ExactDeviceRequest) {
+					r.Count, r.Capacity.Requests = share.GPUs, map[resourcev1.QualifiedName]resource.Quantity{nodecontract.DRAReplicas: *resource.NewQuantity(share.Replicas, resource.DecimalSI)}
+				})
+			}
+			w.constrain(c.constraints...)
+		}))
+		if diff := cmp.Diff(c.want, ask.Sets); ask.Refusal != "" || diff != "" {
+			t.Errorf("%s: %s\n%s", name, ask.Refusal, diff)
+		}
+	}
+}
+
+func TestSeveralClaimsAreReadAsOneAsk(t *testing.T) {
+	t.Parallel()
+	pod := seen(func(w *world) {
+		w.pod.Spec.ResourceClaims = append(w.pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "other", ResourceClaimTemplateName: new("template")})
+	})
+	ask := Of(pod)
+	if diff := cmp.Diff([]Set{{{1, 1, 0}}, {{1, 3, 2862 << 20}}}, ask.Sets); ask.Refusal != "" || diff != "" {
+		t.Errorf("the claims ask %+v\n%s", ask, diff)
+	}
+	if want := []string{"device.driver == '" + nodecontract.DRADriver + "'", "true"}; !slices.Equal(ask.Selectors, want) {
+		t.Errorf("the selectors are %q", ask.Selectors)
+	}
+	last := pod.Spec.Containers[len(pod.Spec.Containers)-1].Resources.Requests[v1alpha1.ResourceGPUShared]
+	if memory := resource.MustParse(pod.Annotations[v1alpha1.GPUMemoryAnnotation]); last.Value() != 4 || memory.Value() != 2862<<20 {
+		t.Errorf("the pod requests %s replicas and states %s", last.String(), memory.String())
+	}
+}
+
+func TestContainersThatMixClaimsOrRequestsAreFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refers []corev1.ResourceClaim
+		mixes  bool
+	}{
+		"nothing":                     {nil, false},
+		"a claim":                     {[]corev1.ResourceClaim{{Name: "gpu"}}, false},
+		"a request":                   {[]corev1.ResourceClaim{{Name: "gpu", Request: "b"}}, false},
+		"requests":                    {[]corev1.ResourceClaim{{Name: "gpu", Request: "gpu"}, {Name: "gpu", Request: "b"}}, true},
+		"requests of the same GPU":    {[]corev1.ResourceClaim{{Name: "gpu", Request: "c"}, {Name: "gpu", Request: "b"}}, false},
+		"claims":                      {[]corev1.ResourceClaim{{Name: "gpu"}, {Name: "other"}}, true},
+		"a claim and its request":     {[]corev1.ResourceClaim{{Name: "gpu"}, {Name: "gpu", Request: "b"}}, true},
+		"a claim and its one request": {[]corev1.ResourceClaim{{Name: "other"}, {Name: "other", Request: "gpu"}}, false},
+	} {
+		ask := Of(seen(func(w *world) {
+			w.add("b", nil)
+			w.add("c", nil)
+			w.constrain(match("uuid", "b", "c"))
+			w.pod.Spec.ResourceClaims = append(w.pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "other", ResourceClaimTemplateName: new("template")})
+			w.pod.Spec.Containers[0].Resources.Claims = c.refers
+		}))
+		if ask.Refusal != "" || (ask.Mixes == "main") != c.mixes {
+			t.Errorf("%s: the claims ask %+v", name, ask)
 		}
 	}
 }
@@ -201,12 +328,13 @@ func TestAllocatedClaimHoldsWhatWasAllocated(t *testing.T) {
 	}
 	pod := seen(func(w *world) {
 		w.pod.Spec.NodeName = "here"
+		w.request().AllocationMode = resourcev1.DeviceAllocationModeAll
 		w.claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
 			share("a", "2", "1Gi"), share("b", "1", "2Gi"), share("a", "1", "2Gi"),
 		}}}
 	})
-	if ask := Of(pod); ask.GPUs != 2 || ask.Replicas != 3 || ask.MemoryBytes != 3<<30 {
-		t.Errorf("the claim holds %+v", ask)
+	if diff := cmp.Diff([]Set{{{1, 1, 2 << 30}, {1, 3, 3 << 30}}}, Of(pod).Sets); diff != "" {
+		t.Errorf("the claim holds %s", diff)
 	}
 	if _, states := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; states {
 		t.Error("the pod states memory of one GPU")

@@ -48,16 +48,19 @@ func unknowable(expression string) string {
 	}
 }
 
-// Fits returns why the GPUs of machines of a kind, with a number of replicas each, cannot be what the claim asks, and "" if they can.
+// Fits returns why the GPUs of machines of a kind, with a number of replicas each, cannot be what the claims ask, and "" if they can.
 func (a *Ask) Fits(gpu catalog.GPU, replicas int64) string {
+	total := a.Total()
 	switch {
-	case a.GPUs > gpu.Count:
-		return fmt.Sprintf("the claim asks for %d GPUs of a machine, and machines with %s have %d", a.GPUs, gpu.Name, gpu.Count)
-	case a.MemoryBytes > 0 && !gpu.UsableKnown():
+	case a.Distinct() > gpu.Count:
+		return fmt.Sprintf("the claim asks for %d GPUs of a machine, and machines with %s have %d", a.Distinct(), gpu.Name, gpu.Count)
+	case a.Mixes != "" && gpu.Count > 1:
+		return fmt.Sprintf("container %s refers to several claims or requests, which can be on different GPUs of a machine with %d: refer to one claim without naming a request, or allow machines with one GPU", a.Mixes, gpu.Count)
+	case total.MemoryBytes > 0 && !gpu.UsableKnown():
 		return fmt.Sprintf("Karve does not know how much device memory a GPU of model %s will publish", gpu.Name)
-	case a.GPUs > 1 && (a.Replicas > replicas || a.MemoryBytes > gpu.UsableMiB()*bytesPerMiB): // The planner compares amounts of one GPU.
+	case total.GPUs > 1 && a.over(replicas, gpu.UsableMiB()*bytesPerMiB): // The planner compares amounts of one GPU.
 		return fmt.Sprintf("the claim asks for more of each GPU than a GPU of model %s has", gpu.Name)
-	case a.GPUs == 1 && gpu.Count > 1 && a.Large(replicas, gpu.UsableMiB()):
+	case gpu.Count > 1 && a.Large(replicas, gpu.UsableMiB()) && (total.GPUs == 1 || total.GPUs > gpu.Count):
 		return fmt.Sprintf("the claim asks for more than half of a GPU, and on a machine with %d GPUs the scheduler may give every GPU to smaller pods first: allow machines with one GPU", gpu.Count)
 	}
 	for _, expression := range a.Selectors {
@@ -66,11 +69,6 @@ func (a *Ask) Fits(gpu catalog.GPU, replicas int64) string {
 		}
 	}
 	return ""
-}
-
-// Large reports whether the claim asks for more than half of a GPU with a number of replicas and an amount of device memory.
-func (a *Ask) Large(replicas, memoryMiB int64) bool {
-	return a.Replicas > replicas/2 || a.MemoryBytes > memoryMiB*bytesPerMiB/2
 }
 
 // evaluations keeps compiled expressions and their results. It is safe for concurrent use.

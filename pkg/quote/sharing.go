@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
@@ -253,16 +252,16 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 	return &changed, current, nil
 }
 
-// withoutClaims returns the pods with requests for replicas in place of ResourceClaims. If replicas are whole GPUs, a pod requests as many as its claim asks for.
+// withoutClaims returns the pods with requests for replicas in place of ResourceClaims. If replicas are whole GPUs, a pod requests as many as its claims ask for.
 func withoutClaims(pods []corev1.Pod, whole bool) []corev1.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
 		if ask := claims.Of(&pods[i]); ask != nil && ask.Refusal == "" {
-			replicas := amount.Times(ask.GPUs, ask.Replicas)
+			total := ask.Total()
 			if whole {
-				replicas = ask.GPUs
+				total.Replicas = total.GPUs
 			}
-			pods[i] = *claims.Requesting(&pods[i], replicas)
+			pods[i] = *claims.Requesting(&pods[i], total.Replicas)
 		}
 	}
 	return pods

@@ -2,18 +2,20 @@ package snapshot
 
 import (
 	"fmt"
+	"slices"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for what its claim asks, and it takes the pods in any order. On a machine
+// With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for what its claims ask, and it takes the pods in any order. On a machine
 // with several GPUs, a set of pods can fit in one order and not in another. A plan must fit in any.
 //
 // A GPU with R replicas refuses a pod that asks for at most r of them only after others have taken at least R-r+1. So if each pod weighs what it takes of that
 // amount, the pods on a GPU that refuses weigh at least 1, and the same holds for device memory. A pod finds a GPU in any order if the other pods of a machine weigh
-// less than the machine has GPUs, and a pod that asks for n GPUs if they weigh less than that by n-1. This is a sum over the pods of a machine, so it is a quota.
+// less than the machine has GPUs, and a pod that asks for n different GPUs if they weigh less than that by n-1. A pod whose GPUs need not differ finds them one after the
+// other, as several pods would. This is a sum over the pods of a machine, so it is a quota.
 
 // gpuKind is a kind of machine with several GPUs: their number, and what each of them has.
 type gpuKind struct{ count, replicas, memoryMiB int64 }
@@ -44,48 +46,60 @@ func (r *room) gpuKind() (gpuKind, bool) {
 	return gpuKind{m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type)}, true
 }
 
-// gpuShare is what a pod takes of GPUs: times that it takes GPUs, each time a number of other GPUs, and of each of them replicas and memory.
-type gpuShare struct{ times, gpus, replicas, memoryMiB int64 }
+// gpuShare is what a pod takes of GPUs: times that it takes what ask says.
+type gpuShare struct {
+	times int64
+	ask   *claims.Ask
+}
 
 // shareOf returns what a pod takes that requests a number of replicas. A pod without a claim takes one replica after the other.
 func shareOf(claim *claims.Ask, replicas int64) gpuShare {
 	if claim == nil {
-		return gpuShare{times: replicas, gpus: 1, replicas: 1}
+		return gpuShare{replicas, &claims.Ask{Sets: []claims.Set{{{GPUs: 1, Replicas: 1}}}}}
 	}
-	return gpuShare{1, claim.GPUs, claim.Replicas, claim.MemoryBytes / bytesPerMiB}
+	return gpuShare{1, claim}
 }
+
+// alone reports whether a pod has a machine for itself.
+func (k gpuKind) alone(s gpuShare) bool { return s.ask.Alone(k.replicas, k.memoryMiB) }
 
 // gpuOrder has the weights of pods on machines of a kind.
 type gpuOrder struct {
 	kind gpuKind
-	// one is the weight of what fills a GPU. perReplica and perUnit are those of a replica and of a unit of device memory, which has unitMiB.
-	one, perReplica, perUnit, unitMiB int64
-	// least is the smallest weight that one of the pods to come takes at a time.
+	// one is the weight of what fills a GPU. perReplica and perUnit are those of a replica and of a unit of device memory, which has unitBytes.
+	one, perReplica, perUnit, unitBytes int64
+	// least is the smallest weight of a set of GPUs that one of the pods to come asks for.
 	least int64
 }
 
 // newGPUOrder returns the weights for pods to come. Pods that are there, or may come at other times, are among all.
 func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
-	var most gpuShare
+	var sets []claims.Set
 	for _, s := range coming {
 		if !kind.alone(s) {
-			most.replicas, most.memoryMiB = max(most.replicas, s.replicas), max(most.memoryMiB, s.memoryMiB)
+			sets = append(sets, s.ask.Sets...)
 		}
 	}
+	var most claims.Share
+	for _, s := range slices.Concat(sets...) {
+		most.Replicas, most.MemoryBytes = max(most.Replicas, s.Replicas), max(most.MemoryBytes, s.MemoryBytes)
+	}
 	replicaStep, memoryStep := int64(0), int64(0)
-	for _, s := range all {
-		replicaStep, memoryStep = divisor(replicaStep, s.replicas), divisor(memoryStep, s.memoryMiB)
+	for _, pod := range all {
+		for _, s := range slices.Concat(pod.ask.Sets...) {
+			replicaStep, memoryStep = divisor(replicaStep, s.Replicas), divisor(memoryStep, s.MemoryBytes)
+		}
 	}
 	// What the pods on a GPU have taken is a multiple of the steps.
-	refusing := multiple(kind.replicas-most.replicas+1, replicaStep)
+	refusing := multiple(kind.replicas-most.Replicas+1, replicaStep)
 	o := &gpuOrder{kind: kind, one: refusing, perReplica: 1}
-	if most.memoryMiB > 0 {
-		units := multiple(kind.memoryMiB-most.memoryMiB+1, memoryStep) / memoryStep
-		o.one, o.perReplica, o.perUnit, o.unitMiB = refusing*units, units, refusing, memoryStep
+	if most.MemoryBytes > 0 {
+		units := multiple(kind.memoryMiB*bytesPerMiB-most.MemoryBytes+1, memoryStep) / memoryStep
+		o.one, o.perReplica, o.perUnit, o.unitBytes = refusing*units, units, refusing, memoryStep
 	}
-	for _, s := range coming {
-		if least := s.gpus * o.ofGPU(s); !kind.alone(s) && (o.least == 0 || least < o.least) {
-			o.least = least
+	for _, set := range sets {
+		if weight, _ := o.weight(set); o.least == 0 || weight < o.least {
+			o.least = weight
 		}
 	}
 	o.least = max(1, o.least) // It is 0 if all pods have machines for themselves.
@@ -103,29 +117,36 @@ func divisor(a, b int64) int64 {
 // multiple returns the smallest multiple of a step that is not less.
 func multiple(n, step int64) int64 { return (n + step - 1) / step * step }
 
-// alone reports whether a pod with several GPUs has a machine for itself, because it takes so much of each that others would have hardly any weight left.
-func (k gpuKind) alone(s gpuShare) bool {
-	return s.gpus > 1 && (&claims.Ask{Replicas: s.replicas, MemoryBytes: s.memoryMiB * bytesPerMiB}).Large(k.replicas, k.memoryMiB)
-}
-
-// ofGPU returns the weight of what a pod takes of one GPU at a time.
-func (o *gpuOrder) ofGPU(s gpuShare) int64 {
-	weight := amount.Times(s.replicas, o.perReplica)
-	if o.unitMiB > 0 {
-		weight = max(weight, amount.Times(s.memoryMiB/o.unitMiB, o.perUnit))
+// weight returns the weight of what a set takes, and the number of its GPUs.
+func (o *gpuOrder) weight(set claims.Set) (weight, gpus int64) {
+	for _, s := range set {
+		one := amount.Times(s.Replicas, o.perReplica)
+		if o.unitBytes > 0 {
+			one = max(one, amount.Times(s.MemoryBytes/o.unitBytes, o.perUnit))
+		}
+		weight, gpus = amount.Add(weight, amount.Times(s.GPUs, min(one, o.one))), amount.Add(gpus, s.GPUs)
 	}
-	return min(weight, o.one)
+	return weight, gpus
 }
 
 // has returns the quota of a machine with a number of GPUs that are in service.
 func (o *gpuOrder) has(gpus int64) int64 { return gpus*o.one + o.least - 1 }
 
-// takes returns what a pod takes of the quota.
+// takes returns what a pod takes of the quota. That is not more than an empty machine has, if it has as many GPUs.
 func (o *gpuOrder) takes(s gpuShare) int64 {
+	empty := o.has(o.kind.count)
 	if o.kind.alone(s) {
-		return o.has(o.kind.count)
+		return empty
 	}
-	return amount.Times(s.times, s.gpus*o.ofGPU(s)+(s.gpus-1)*o.one)
+	total := int64(0)
+	for _, set := range s.ask.Sets {
+		weight, gpus := o.weight(set)
+		total = amount.Add(total, amount.Add(weight, amount.Times(gpus-1, o.one)))
+	}
+	if s.ask.Total().GPUs <= o.kind.count {
+		total = min(total, empty)
+	}
+	return amount.Times(s.times, total)
 }
 
 // gpuOrders returns the weights for each kind of machine on which pods with claims are planned. Without such pods, replicas alone decide.

@@ -4,7 +4,17 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"karve.sh/karve/pkg/claims"
 )
+
+// mib returns what is asked of each of a number of GPUs.
+func mib(gpus, replicas, memoryMiB int64) claims.Share {
+	return claims.Share{GPUs: gpus, Replicas: replicas, MemoryBytes: memoryMiB * bytesPerMiB}
+}
+
+// asking returns what a pod takes whose claims ask for sets of GPUs.
+func asking(sets ...claims.Set) gpuShare { return gpuShare{1, &claims.Ask{Sets: sets}} }
 
 func TestEqualPodsFillSeveralGPUs(t *testing.T) {
 	t.Parallel()
@@ -13,20 +23,24 @@ func TestEqualPodsFillSeveralGPUs(t *testing.T) {
 		pod  gpuShare
 		fits int64
 	}{
-		{gpuShare{1, 1, 1, 0}, 40},
-		{gpuShare{1, 1, 3, 0}, 12},
-		{gpuShare{1, 1, 5, 0}, 8},
-		{gpuShare{1, 1, 1, 6000}, 8},
-		{gpuShare{1, 1, 2, 5000}, 12},
-		{gpuShare{2, 1, 1, 0}, 20},
-		{gpuShare{1, 4, 10, 15000}, 1},
-		{gpuShare{1, 2, 10, 0}, 1}, // It has the machine for itself.
-		{gpuShare{1, 2, 5, 0}, 2},
-		{gpuShare{1, 4, 5, 0}, 1}, // Two would fit. The sum counts a pod with several GPUs as if it needed the last ones.
+		{asking(claims.Set{mib(1, 1, 0)}), 40},
+		{asking(claims.Set{mib(1, 3, 0)}), 12},
+		{asking(claims.Set{mib(1, 5, 0)}), 8},
+		{asking(claims.Set{mib(1, 1, 6000)}), 8},
+		{asking(claims.Set{mib(1, 2, 5000)}), 12},
+		{shareOf(nil, 2), 20},
+		{asking(claims.Set{mib(4, 10, 15000)}), 1},
+		{asking(claims.Set{mib(2, 10, 0)}), 1}, // It has the machine for itself.
+		{asking(claims.Set{mib(2, 5, 0)}), 2},
+		{asking(claims.Set{mib(4, 5, 0)}), 1},                           // Two would fit. The sum counts a pod with several GPUs as if it needed the last ones.
+		{asking(claims.Set{mib(1, 2, 0)}, claims.Set{mib(1, 3, 0)}), 6}, // Eight would fit. With steps of 1, a GPU may refuse 3 when it has 2 left.
+		{asking(claims.Set{mib(1, 5, 0)}, claims.Set{mib(1, 5, 0)}), 4},
+		{asking(claims.Set{mib(1, 5, 0), mib(1, 5, 0)}), 2},
+		{asking(claims.Set{mib(1, 10, 0)}, claims.Set{mib(1, 10, 0)}), 1}, // It has the machine for itself.
 	} {
 		o := newGPUOrder(kind, []gpuShare{c.pod}, []gpuShare{c.pod})
 		if fits := o.has(4) / o.takes(c.pod); fits != c.fits {
-			t.Errorf("%d pods %+v fit on %s, want %d", fits, c.pod, kind, c.fits)
+			t.Errorf("%d pods %+v fit on %s, want %d", fits, c.pod.ask, kind, c.fits)
 		}
 	}
 }
@@ -41,8 +55,8 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 		var shapes []gpuShare
 		for range 1 + r.IntN(3) {
 			if r.IntN(4) == 0 {
-				shapes = append(shapes, gpuShare{1 + r.Int64N(2), 1, 1, 0})
-			} else if s := (gpuShare{1, 1 + r.Int64N(2), 1 + r.Int64N(kind.replicas/2), r.Int64N(6) * (1 + r.Int64N(10))}); !kind.alone(s) {
+				shapes = append(shapes, shareOf(nil, 1+r.Int64N(2)))
+			} else if s := randomShare(r, kind); !kind.alone(s) {
 				shapes = append(shapes, s)
 			}
 		}
@@ -51,7 +65,7 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 		}
 		o := newGPUOrder(kind, shapes, shapes)
 		left := o.has(kind.count)
-		gpus := slices.Repeat([]gpuShare{{replicas: kind.replicas, memoryMiB: kind.memoryMiB}}, int(kind.count))
+		gpus := slices.Repeat(claims.Set{mib(1, kind.replicas, kind.memoryMiB)}, int(kind.count))
 		for {
 			s := shapes[r.IntN(len(shapes))]
 			if left -= o.takes(s); left < 0 {
@@ -59,8 +73,10 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 				break
 			}
 			for range s.times {
-				if !give(r, gpus, s) {
-					t.Fatalf("seed %d: %+v finds no room on %s with %+v left, of pods %+v", seed, s, kind, gpus, shapes)
+				for _, set := range s.ask.Sets {
+					if !give(r, gpus, set) {
+						t.Fatalf("seed %d: %+v finds no room on %s with %+v left", seed, s.ask, kind, gpus)
+					}
 				}
 			}
 		}
@@ -70,13 +86,33 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 	}
 }
 
-// give takes what a pod asks of as many GPUs as it asks, at random of those that have room. It reports whether there were enough.
-func give(r *rand.Rand, gpus []gpuShare, s gpuShare) bool {
-	given := int64(0)
-	for _, i := range r.Perm(len(gpus)) {
-		if g := &gpus[i]; given < s.gpus && g.replicas >= s.replicas && g.memoryMiB >= s.memoryMiB {
-			g.replicas, g.memoryMiB, given = g.replicas-s.replicas, g.memoryMiB-s.memoryMiB, given+1
+// randomShare returns what a random pod takes that asks for at most half of each GPU.
+func randomShare(r *rand.Rand, kind gpuKind) gpuShare {
+	var sets []claims.Set
+	for range 1 + r.IntN(2) {
+		set := claims.Set{}
+		for range 1 + r.IntN(2) {
+			set = append(set, mib(1+r.Int64N(2), 1+r.Int64N(kind.replicas/2), r.Int64N(6)*(1+r.Int64N(10))))
+		}
+		sets = append(sets, set)
+	}
+	return asking(sets...)
+}
+
+// give takes what a set asks of different GPUs, at random of those that have room. It reports whether there were enough.
+func give(r *rand.Rand, gpus, set claims.Set) bool {
+	taken := map[int]bool{}
+	for _, s := range set {
+		given := int64(0)
+		for _, i := range r.Perm(len(gpus)) {
+			if g := &gpus[i]; given < s.GPUs && !taken[i] && g.Replicas >= s.Replicas && g.MemoryBytes >= s.MemoryBytes {
+				g.Replicas, g.MemoryBytes, taken[i] = g.Replicas-s.Replicas, g.MemoryBytes-s.MemoryBytes, true
+				given++
+			}
+		}
+		if given < s.GPUs {
+			return false
 		}
 	}
-	return given == s.gpus
+	return true
 }

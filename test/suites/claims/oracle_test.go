@@ -61,40 +61,69 @@ func of[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
 // claimOf returns a random claim of which many cannot be planned for.
 func claimOf(r *rand.Rand) resourcev1.ResourceClaimSpec {
-	request := resourcev1.ExactDeviceRequest{DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: of(r, int64(1), 1, 1, 1, 1, 1, 1, 2, 3, 4, 5)}
-	requests := map[resourcev1.QualifiedName]resource.Quantity{}
-	if r.IntN(3) > 0 {
-		requests[nodecontract.DRAReplicas] = resource.MustParse(of(r, "1", "2", "3", "500m", "1500m", "7", "10", "11"))
+	return claimWith(r, func() resourcev1.ExactDeviceRequest {
+		request := resourcev1.ExactDeviceRequest{Count: of(r, int64(1), 1, 1, 1, 1, 1, 1, 2, 3, 4, 5)}
+		requests := map[resourcev1.QualifiedName]resource.Quantity{}
+		if r.IntN(3) > 0 {
+			requests[nodecontract.DRAReplicas] = resource.MustParse(of(r, "1", "2", "3", "500m", "1500m", "7", "10", "11"))
+		}
+		if r.IntN(3) > 0 {
+			requests[nodecontract.DRAMemory] = resource.MustParse(of(r, "0", "1", "1Gi", "1500Mi", "3G", "5000M", "7680Mi", "14Gi", "15079Mi", "15080Mi", "16Gi"))
+		}
+		if len(requests) > 0 {
+			request.Capacity = &resourcev1.CapacityRequirements{Requests: requests}
+		}
+		const domain = `device.attributes["gpu.karve.sh"].`
+		if r.IntN(3) == 0 {
+			request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: of(r, domain+`architecture == "turing"`, domain+`architecture == "hopper"`,
+				domain+`cudaComputeCapability.isGreaterThan(semver("7.0.0"))`, domain+`cudaComputeCapability.isGreaterThan(semver("8.0.0"))`, domain+`index == 0`, domain+`missing == "x"`,
+				`!("uuid" in device.attributes["gpu.karve.sh"])`, `device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`, `!device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`,
+				`device.allowMultipleAllocations`, `device.capacity["gpu.karve.sh"].memory.compareTo(quantity("20Gi")) > 0`)}}}
+		}
+		return request
+	}, "gpu.karve.sh/productName", "gpu.karve.sh/architecture", "gpu.karve.sh/uuid", "gpu.karve.sh/index", "resource.kubernetes.io/pcieRoot")
+}
+
+// smallClaim returns a random claim that parts of GPUs are enough for.
+func smallClaim(r *rand.Rand) resourcev1.ResourceClaimSpec {
+	return claimWith(r, func() resourcev1.ExactDeviceRequest {
+		return resourcev1.ExactDeviceRequest{Count: of(r, int64(1), 1, 1, 2, 3), Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
+			nodecontract.DRAReplicas: resource.MustParse(of(r, "1", "2", "3", "4", "5")), nodecontract.DRAMemory: resource.MustParse(of(r, "0", "1Gi", "2Gi", "2500Mi", "3Gi", "5Gi", "7000Mi")),
+		}}}
+	}, "gpu.karve.sh/uuid", "gpu.karve.sh/index")
+}
+
+// claimWith returns a claim with random requests, and with constraints on attributes for some of them.
+func claimWith(r *rand.Rand, request func() resourcev1.ExactDeviceRequest, attributes ...string) resourcev1.ResourceClaimSpec {
+	var devices resourcev1.DeviceClaim
+	var names []string
+	for i := range of(r, 1, 1, 1, 2, 2, 3, 4) {
+		exactly := request()
+		exactly.DeviceClassName, exactly.AllocationMode = class.Name, resourcev1.DeviceAllocationModeExactCount
+		names = append(names, fmt.Sprintf("r%d", i))
+		devices.Requests = append(devices.Requests, resourcev1.DeviceRequest{Name: names[i], Exactly: &exactly})
 	}
-	if r.IntN(3) > 0 {
-		requests[nodecontract.DRAMemory] = resource.MustParse(of(r, "0", "1", "1Gi", "1500Mi", "3G", "5000M", "7680Mi", "14Gi", "15079Mi", "15080Mi", "16Gi"))
-	}
-	if len(requests) > 0 {
-		request.Capacity = &resourcev1.CapacityRequirements{Requests: requests}
-	}
-	const domain = `device.attributes["gpu.karve.sh"].`
-	if r.IntN(2) == 0 {
-		request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: of(r, domain+`architecture == "turing"`, domain+`architecture == "hopper"`,
-			domain+`cudaComputeCapability.isGreaterThan(semver("7.0.0"))`, domain+`cudaComputeCapability.isGreaterThan(semver("8.0.0"))`, domain+`index == 0`, domain+`missing == "x"`,
-			`!("uuid" in device.attributes["gpu.karve.sh"])`, `device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`, `!device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`,
-			`device.allowMultipleAllocations`, `device.capacity["gpu.karve.sh"].memory.compareTo(quantity("20Gi")) > 0`)}}}
-	}
-	devices := resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &request}}}
-	if r.IntN(4) == 0 {
-		name := resourcev1.FullyQualifiedName(of(r, "gpu.karve.sh/productName", "gpu.karve.sh/architecture", "gpu.karve.sh/uuid", "gpu.karve.sh/index", "resource.kubernetes.io/pcieRoot"))
-		devices.Constraints = []resourcev1.DeviceConstraint{of(r, resourcev1.DeviceConstraint{MatchAttribute: &name}, resourcev1.DeviceConstraint{DistinctAttribute: &name})}
+	for range of(r, 0, 0, 1, 1, 2) {
+		if len(names) == 1 && r.IntN(3) > 0 {
+			continue
+		}
+		name := resourcev1.FullyQualifiedName(of(r, attributes...))
+		c := of(r, resourcev1.DeviceConstraint{MatchAttribute: &name}, resourcev1.DeviceConstraint{DistinctAttribute: &name})
+		if some := slices.DeleteFunc(slices.Clone(names), func(string) bool { return r.IntN(3) == 0 }); r.IntN(2) == 0 {
+			c.Requests = some
+		}
+		devices.Constraints = append(devices.Constraints, c)
 	}
 	return resourcev1.ResourceClaimSpec{Devices: devices}
 }
 
-// smallClaim returns a random claim that a part of a GPU is enough for.
-func smallClaim(r *rand.Rand) resourcev1.ResourceClaimSpec {
-	return resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
-		DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: of(r, int64(1), 1, 1, 2, 3),
-		Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
-			nodecontract.DRAReplicas: resource.MustParse(of(r, "1", "2", "3", "4", "5")), nodecontract.DRAMemory: resource.MustParse(of(r, "0", "1Gi", "2Gi", "2500Mi", "3Gi", "5Gi", "7000Mi")),
-		}},
-	}}}}}
+// claimsOf returns the random claims of a pod.
+func claimsOf(r *rand.Rand, claim func(*rand.Rand) resourcev1.ResourceClaimSpec) []resourcev1.ResourceClaimSpec {
+	var all []resourcev1.ResourceClaimSpec
+	for range of(r, 1, 1, 1, 2, 3) {
+		all = append(all, claim(r))
+	}
+	return all
 }
 
 // TestPlansWithClaimsFitInAnyOrder plans for random pods, and lets the scheduler's allocator give them the GPUs of the planned machines in a random order.
@@ -124,25 +153,30 @@ type machine struct {
 	kind  string
 }
 
-// give lets the allocator give GPUs to a pod, and returns the claim that it has then. It reports whether there were enough.
-func (m *machine) give(name string, spec resourcev1.ResourceClaimSpec) (claim resourcev1.ResourceClaim, ok bool) {
+// give lets the allocator give GPUs to a pod, and returns the claims that it has then. It reports whether there were enough.
+func (m *machine) give(name string, specs []resourcev1.ResourceClaimSpec) (given []*resourcev1.ResourceClaim, ok bool) {
 	m.t.Helper()
 	allocator, err := structured.NewAllocator(m.t.Context(), structured.Features{ConsumableCapacity: true}, m.state, classes{}, []*resourcev1.ResourceSlice{m.slice}, m.cache)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	claim = resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-claim", UID: types.UID(name)}, Spec: spec}
-	results, err := allocator.Allocate(m.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourcev1.ResourceClaim{&claim})
-	if err != nil || len(results) != 1 {
-		text, _ := json.Marshal(spec)
+	for i, spec := range specs {
+		id := fmt.Sprintf("%s-claim-%d", strings.TrimPrefix(name, "default/"), i)
+		given = append(given, &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: id, UID: types.UID(id)}, Spec: spec})
+	}
+	results, err := allocator.Allocate(m.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, given)
+	if err != nil || len(results) != len(given) {
+		text, _ := json.Marshal(specs)
 		m.t.Errorf("the allocator refuses %s on %s with %v: %v\n%s", name, m.kind, m.state.AggregatedCapacity, err, text)
-		return claim, false
+		return given, false
 	}
-	for _, d := range results[0].Devices.Results {
-		m.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(structured.MakeDeviceID(d.Driver, d.Pool, d.Device), d.ConsumedCapacity))
+	for i := range results {
+		for _, d := range results[i].Devices.Results {
+			m.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(structured.MakeDeviceID(d.Driver, d.Pool, d.Device), d.ConsumedCapacity))
+		}
+		given[i].Status.Allocation = &results[i]
 	}
-	claim.Status.Allocation = &results[0]
-	return claim, true
+	return given, true
 }
 
 // world is a random cluster.
@@ -150,7 +184,7 @@ type world struct {
 	*snapshot.Cluster
 	r         *rand.Rand
 	templates []resourcev1.ResourceClaimTemplate
-	specs     map[string]resourcev1.ResourceClaimSpec
+	specs     map[string][]resourcev1.ResourceClaimSpec
 	pods      []*corev1.Pod
 	// allocated are the claims of running pods, and machines the machines by name.
 	allocated []resourcev1.ResourceClaim
@@ -159,11 +193,11 @@ type world struct {
 
 // arrive adds pending pods. Some have no claim, for which the scheduler makes one. In half of the clusters there are many pods of few kinds, which fill machines.
 func (w *world) arrive(prefix string) {
-	n, few := 1+w.r.IntN(12), []resourcev1.ResourceClaimSpec(nil)
+	n, few := 1+w.r.IntN(12), [][]resourcev1.ResourceClaimSpec(nil)
 	if w.r.IntN(2) == 0 {
 		n = 10 + w.r.IntN(40)
 		for range 1 + w.r.IntN(3) {
-			few = append(few, smallClaim(w.r))
+			few = append(few, claimsOf(w.r, smallClaim))
 		}
 	}
 	for i := range n {
@@ -171,20 +205,22 @@ func (w *world) arrive(prefix string) {
 		if w.r.IntN(4) == 0 {
 			pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1"))
 			w.pods = append(w.pods, &pod)
-			w.specs["default/"+name] = resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+			w.specs["default/"+name] = []resourcev1.ResourceClaimSpec{{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
 				DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
-			}}}}}
+			}}}}}}
 			continue
 		}
-		pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m"), func(p *corev1.Pod) {
-			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &name}}
-		})
-		spec := claimOf(w.r)
+		specs := claimsOf(w.r, claimOf)
 		if few != nil {
-			spec = of(w.r, few...)
+			specs = of(w.r, few...)
 		}
-		w.specs["default/"+name] = spec
-		w.templates = append(w.templates, resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
+		pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m"))
+		for j, spec := range specs {
+			template := fmt.Sprintf("%s-%d", name, j)
+			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: fmt.Sprint("claim-", j), ResourceClaimTemplateName: &template})
+			w.templates = append(w.templates, resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: template}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
+		}
+		w.specs["default/"+name] = specs
 		w.pods = append(w.pods, &pod)
 	}
 }
@@ -210,11 +246,11 @@ func (w *world) run(t *testing.T, cache *cel.Cache) (placed, refused int, ok boo
 		order := slices.Clone(on[name])
 		w.r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, pod := range order {
-			claim, ok := w.machines[name].give(pod, w.specs[pod])
+			given, ok := w.machines[name].give(pod, w.specs[pod])
 			if !ok {
 				return placed, refused, false
 			}
-			w.bind(pod, name, claim)
+			w.bind(pod, name, given)
 			placed++
 		}
 	}
@@ -237,24 +273,23 @@ func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) str
 	return node.Name
 }
 
-// bind makes a pod run on a node with its claim.
-func (w *world) bind(name, node string, claim resourcev1.ResourceClaim) {
+// bind makes a pod run on a node with its claims.
+func (w *world) bind(name, node string, given []*resourcev1.ResourceClaim) {
 	for _, pod := range w.pods {
 		if snapshot.PodName(pod) != name {
 			continue
 		}
 		snapshottest.Running(node)(pod)
-		if len(pod.Spec.ResourceClaims) > 0 {
-			pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim.Name}}
-			claim.Name = strings.TrimPrefix(claim.Name, "default/")
-			w.allocated = append(w.allocated, claim)
+		for i, ref := range pod.Spec.ResourceClaims {
+			pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: ref.Name, ResourceClaimName: &given[i].Name})
+			w.allocated = append(w.allocated, *given[i])
 		}
 	}
 }
 
 func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
 	t.Helper()
-	w := &world{Cluster: snapshottest.Shared(), r: r, specs: map[string]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
+	w := &world{Cluster: snapshottest.Shared(), r: r, specs: map[string][]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
 	w.GPUNodeClasses[0].Spec.Sharing.Replicas, w.GPUNodeClasses[0].Spec.Sharing.Backend = new(int32(1+r.IntN(10))), v1alpha1.BackendDRA
 	w.GPUNodeClasses[0].Generation = 1
 	if r.IntN(2) == 0 {

@@ -2,6 +2,8 @@ package dra
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -44,11 +47,18 @@ func distinct(attribute string) resourcev1.DeviceConstraint {
 	return resourcev1.DeviceConstraint{DistinctAttribute: new(resourcev1.FullyQualifiedName("gpu.karve.sh/" + attribute))}
 }
 
+func only(c resourcev1.DeviceConstraint, requests ...string) resourcev1.DeviceConstraint {
+	c.Requests = requests
+	return c
+}
+
 // claimCase is a claim that many pods ask by a template.
 type claimCase struct {
 	gpus        int
 	requests    []resourcev1.DeviceRequest
 	constraints []resourcev1.DeviceConstraint
+	// second are the requests of another claim of each pod, if there is one.
+	second []resourcev1.DeviceRequest
 	// places is how many such pods an empty node takes.
 	places int
 	// on has the GPUs of each placed pod by index, in the order of requests: "*" for the first pods that differ.
@@ -74,15 +84,24 @@ var claimCases = map[string]claimCase{
 	"two GPUs of four":               {gpus: 4, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=10")}, places: 2, on: "0 1, 2 3"},
 	"three GPUs of two":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 3)}, places: 0},
 	"all GPUs":                       {gpus: 2, requests: []resourcev1.DeviceRequest{all()}, places: 10, on: "0 1", refuses: "allocationMode All"},
-	"two requests":                   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
-	"two requests of one GPU":        {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 1, on: "0 0", refuses: "2 requests"},
-	"the same uuid":                  {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 2, on: "0 0, 1 1", refuses: "2 requests"},
-	"distinct uuids":                 {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1", refuses: "2 requests"},
-	"distinct uuids of one GPU":      {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 0, refuses: "2 requests"},
+	"two requests":                   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 2, on: "0 0, 1 1"},
+	"two requests of one GPU":        {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, places: 1, on: "0 0"},
+	"the same uuid":                  {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=3")}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 4, on: "0 0, 1 1"},
+	"the same uuid of one GPU":       {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 1, on: "0 0"},
+	"distinct uuids":                 {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=5"), request("b", 1, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1"},
+	"distinct uuids of one GPU":      {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 0},
 	"two GPUs with the same product": {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{match("productName")}, places: 2, on: "0 1"},
-	"two GPUs with the same uuid":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 0, refuses: "has a constraint"},
+	"two GPUs with the same uuid":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{match("uuid")}, places: 0, refuses: "has matchAttribute"},
 	"two GPUs with distinct uuids":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1"},
-	"two GPUs of distinct products":  {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{distinct("productName")}, places: 0, refuses: "has a constraint"},
+	"distinct uuids of two sizes":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=4")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 3, on: "0 1, 1 0"},
+	"a count and another request":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 2, "replicas=3"), request("b", 1, "replicas=4")}, places: 2, on: "0 1 0, 0 1 1"},
+	"the same and another GPU": {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=3"), request("c", 1, "replicas=4")},
+		constraints: []resourcev1.DeviceConstraint{only(match("uuid"), "a", "b"), only(distinct("index"), "b", "c")}, places: 2, on: "0 0 1"},
+	"the same and a distinct GPU":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{match("uuid"), distinct("index")}, places: 0, refuses: "which no GPUs meet"},
+	"two claims":                    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3")}, second: []resourcev1.DeviceRequest{request("a", 1, "replicas=4")}, places: 2, on: "0 0, 0 1"},
+	"two large claims":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, second: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, places: 1, on: "0 1"},
+	"two large claims of one GPU":   {gpus: 1, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, second: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, places: 0},
+	"two GPUs of distinct products": {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2)}, constraints: []resourcev1.DeviceConstraint{distinct("productName")}, places: 0, refuses: "has a constraint"},
 }
 
 func TestSchedulerPlacesAsManyPodsWithAClaimAsKarveReads(t *testing.T) {
@@ -95,20 +114,30 @@ func TestSchedulerPlacesAsManyPodsWithAClaimAsKarveReads(t *testing.T) {
 			id := strings.ReplaceAll(strings.ToLower(name), " ", "-")
 			n := w.node(id, c.gpus)
 			w.template(id, resourcev1.DeviceClaim{Requests: c.requests, Constraints: c.constraints})
+			asks := []corev1.PodResourceClaim{{ResourceClaimTemplateName: &id}}
+			if c.second != nil {
+				second := id + "-second"
+				w.template(second, resourcev1.DeviceClaim{Requests: c.second})
+				asks = append(asks, corev1.PodResourceClaim{ResourceClaimTemplateName: &second})
+			}
 			var on []string
 			for i := range c.places {
 				pod := fmt.Sprintf("%s-%d", id, i)
-				n.askByClaim(pod, corev1.PodResourceClaim{ResourceClaimTemplateName: &id})
+				n.askByClaim(pod, asks...)
 				waiting := w.read(pod)
 				w.bound(pod)
-				on = append(on, n.gpusOf(pod))
+				indices, replicas := n.gpusOf(pod)
+				on = append(on, indices)
 				w.agrees(pod, c, waiting)
+				if c.refuses == "" && waiting.replicas != replicas {
+					t.Errorf("%s has %d replicas, and requested %d", pod, replicas, waiting.replicas)
+				}
 			}
 			if got := strings.Join(slices.Compact(on), ", "); got != c.on {
 				t.Errorf("the pods have the GPUs %q, want %q", got, c.on)
 			}
 			last := id + "-last"
-			n.askByClaim(last, corev1.PodResourceClaim{ResourceClaimTemplateName: &id})
+			n.askByClaim(last, asks...)
 			n.waits(last)
 			w.agrees(last, c, w.read(last))
 		})
@@ -148,14 +177,18 @@ func (w *world) template(name string, devices resourcev1.DeviceClaim) {
 	w.must(err)
 }
 
-// askByClaim creates a pod with a claim for a node.
-func (n *node) askByClaim(name string, claim corev1.PodResourceClaim) {
+// askByClaim creates a pod for a node, with a container for each of its claims.
+func (n *node) askByClaim(name string, asks ...corev1.PodResourceClaim) {
 	n.t.Helper()
-	claim.Name = "gpu"
-	_, err := n.client.CoreV1().Pods(namespace).Create(n.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		NodeSelector: map[string]string{corev1.LabelHostname: n.name}, ResourceClaims: []corev1.PodResourceClaim{claim},
-		Containers: []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}},
-	}}, metav1.CreateOptions{})
+	spec := corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: n.name}}
+	for i, claim := range asks {
+		claim.Name = fmt.Sprint("claim-", i)
+		spec.ResourceClaims = append(spec.ResourceClaims, claim)
+		spec.Containers = append(spec.Containers, corev1.Container{
+			Name: fmt.Sprint("container-", i), Image: "none", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: claim.Name}}},
+		})
+	}
+	_, err := n.client.CoreV1().Pods(namespace).Create(n.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 	n.must(err)
 }
 
@@ -174,22 +207,27 @@ func (w *world) bound(name string) {
 	})
 }
 
-// gpusOf returns the indices of the GPUs that the claim of a bound pod has, in the order of requests.
-func (n *node) gpusOf(name string) string {
+// gpusOf returns the indices of the GPUs that the claims of a bound pod have, in the order of requests, and the replicas of all of them.
+func (n *node) gpusOf(name string) (list string, replicas int64) {
 	n.t.Helper()
 	pod, err := n.client.CoreV1().Pods(namespace).Get(n.t.Context(), name, metav1.GetOptions{})
 	n.must(err)
-	claim, err := n.client.ResourceV1().ResourceClaims(namespace).Get(n.t.Context(), *pod.Status.ResourceClaimStatuses[0].ResourceClaimName, metav1.GetOptions{})
-	n.must(err)
 	var indices []string
-	for _, r := range claim.Status.Allocation.Devices.Results {
-		for _, g := range n.gpus {
-			if r.Device == strings.ToLower(g.UUID) {
-				indices = append(indices, fmt.Sprint(g.Index))
+	for _, ref := range pod.Spec.ResourceClaims {
+		for _, s := range pod.Status.ResourceClaimStatuses {
+			if s.Name != ref.Name {
+				continue
+			}
+			claim, err := n.client.ResourceV1().ResourceClaims(namespace).Get(n.t.Context(), *s.ResourceClaimName, metav1.GetOptions{})
+			n.must(err)
+			for _, r := range claim.Status.Allocation.Devices.Results {
+				i := slices.IndexFunc(n.gpus, func(g gpu.Device) bool { return r.Device == strings.ToLower(g.UUID) })
+				consumed := r.ConsumedCapacity[nodecontract.DRAReplicas]
+				indices, replicas = append(indices, fmt.Sprint(i)), replicas+consumed.Value()
 			}
 		}
 	}
-	return strings.Join(indices, " ")
+	return strings.Join(indices, " "), replicas
 }
 
 // reading is what pkg/claims reads of a pod.
@@ -243,15 +281,47 @@ func (w *world) agrees(name string, c claimCase, waiting reading) {
 		w.t.Errorf("%s is refused: %s", name, waiting.refusal)
 		return
 	}
-	ask := waiting.ask
-	places := min(10/ask.Replicas, 15<<30/max(1, ask.MemoryBytes)) * (int64(c.gpus) / ask.GPUs)
-	if fits := ask.Fits(catalog.GPU{Name: "t4", Count: int64(c.gpus), MemoryMiB: 16384}, 10); fits != "" {
-		places = 0
+	places := 0
+	if why := waiting.ask.Fits(catalog.GPU{Name: "t4", Count: int64(c.gpus), MemoryMiB: 16384}, 10); why == "" {
+		gpus := slices.Repeat([]claims.Share{{Replicas: 10, MemoryBytes: 15 << 30}}, c.gpus)
+		for ok := true; ok; places++ {
+			gpus, ok = with(gpus, waiting.ask.Sets, map[int]bool{})
+		}
+		places--
 	}
-	if places != int64(c.places) || waiting.replicas != ask.GPUs*ask.Replicas {
+	if places != c.places || waiting.replicas != waiting.ask.Total().Replicas {
 		w.t.Errorf("%s is read as %+v, so that the node has %d places; the scheduler has %d", name, waiting, places, c.places)
 	}
-	if now := w.read(name); now.replicas != waiting.replicas || now.ask.GPUs != ask.GPUs || now.ask.MemoryBytes != ask.MemoryBytes {
+	if now := w.read(name); !reflect.DeepEqual(now, waiting) {
 		w.t.Errorf("%s was read as %+v while it waited, and has %+v", name, waiting, now)
 	}
+}
+
+// with returns what GPUs have left after they were given to sets, in the order of GPUs. It reports whether there were enough. taken are those of the first set.
+func with(gpus []claims.Share, sets []claims.Set, taken map[int]bool) ([]claims.Share, bool) {
+	switch {
+	case len(sets) == 0:
+		return gpus, true
+	case len(sets[0]) == 0:
+		return with(gpus, sets[1:], map[int]bool{})
+	}
+	share, rest := sets[0][0], slices.Clone(sets)
+	rest[0] = rest[0][1:]
+	if share.GPUs > 1 {
+		one, others := share, share
+		one.GPUs, others.GPUs = 1, share.GPUs-1
+		share, rest[0] = one, slices.Concat(claims.Set{others}, rest[0])
+	}
+	for i, g := range gpus {
+		if taken[i] || g.Replicas < share.Replicas || g.MemoryBytes < share.MemoryBytes {
+			continue
+		}
+		left, also := slices.Clone(gpus), maps.Clone(taken)
+		left[i] = claims.Share{Replicas: g.Replicas - share.Replicas, MemoryBytes: g.MemoryBytes - share.MemoryBytes}
+		also[i] = true
+		if left, ok := with(left, rest, also); ok {
+			return left, true
+		}
+	}
+	return gpus, false
 }

@@ -1,0 +1,200 @@
+package claims
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// Set is a set of different GPUs of one machine, by what is asked of them.
+type Set []Share
+
+// Share is what is asked of each of a number of GPUs.
+type Share struct {
+	GPUs        int64 `json:"gpus"`
+	Replicas    int64 `json:"replicas"`
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
+}
+
+// total returns what the shares ask together. Its Replicas and MemoryBytes are those of all GPUs.
+func (s Set) total() Share {
+	var total Share
+	for _, one := range s {
+		total.GPUs = amount.Add(total.GPUs, one.GPUs)
+		total.Replicas, total.MemoryBytes = amount.Add(total.Replicas, amount.Times(one.GPUs, one.Replicas)), amount.Add(total.MemoryBytes, amount.Times(one.GPUs, one.MemoryBytes))
+	}
+	return total
+}
+
+// Total returns what the claims ask together: the most GPUs on which that can be, and the replicas and device memory of all of them.
+func (a *Ask) Total() Share { return Set(slices.Concat(a.Sets...)).total() }
+
+// Distinct returns the number of different GPUs that a machine must have, at least 1.
+func (a *Ask) Distinct() int64 {
+	n := int64(1)
+	for _, set := range a.Sets {
+		n = max(n, set.total().GPUs)
+	}
+	return n
+}
+
+// Large reports whether the claims ask for more than half of a GPU with a number of replicas and an amount of device memory.
+func (a *Ask) Large(replicas, memoryMiB int64) bool {
+	return a.over(replicas/2, memoryMiB*bytesPerMiB/2)
+}
+
+// Alone reports whether the pod has a machine with several GPUs of a kind for itself: it takes so much of several GPUs that others would have hardly any left.
+func (a *Ask) Alone(replicas, memoryMiB int64) bool {
+	return a.Total().GPUs > 1 && a.Large(replicas, memoryMiB)
+}
+
+// over reports whether the claims ask for more of one GPU.
+func (a *Ask) over(replicas, memoryBytes int64) bool {
+	return slices.ContainsFunc(slices.Concat(a.Sets...), func(s Share) bool { return s.Replicas > replicas || s.MemoryBytes > memoryBytes })
+}
+
+// sort makes asks equal that ask the same in another order.
+func (a *Ask) sort() {
+	compare := func(a, b Share) int {
+		return cmp.Or(cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.Replicas, b.Replicas), cmp.Compare(a.MemoryBytes, b.MemoryBytes))
+	}
+	for _, set := range a.Sets {
+		slices.SortFunc(set, compare)
+	}
+	slices.SortFunc(a.Sets, func(a, b Set) int { return slices.CompareFunc(a, b, compare) })
+	slices.Sort(a.Selectors)
+	a.Selectors = slices.Compact(a.Selectors)
+}
+
+// alike are attributes that all GPUs of a machine have, with one value, because Karve launches machines whose GPUs are of one model. unique are those that all GPUs
+// have, with different values.
+var (
+	alike  = qualified(nodecontract.DRAProductName, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
+	unique = qualified(nodecontract.DRAUUID, nodecontract.DRAIndex)
+)
+
+// qualified returns attributes with their domain.
+func qualified(names ...string) []string {
+	for i, name := range names {
+		names[i] = nodecontract.DRADriver + "/" + name
+	}
+	return names
+}
+
+// partition puts requests of a claim together. Those that belong together have the same number, which is the index of one of them.
+type partition []int
+
+func newPartition(n int) partition {
+	p := make(partition, n)
+	for i := range p {
+		p[i] = i
+	}
+	return p
+}
+
+func (p partition) join(members []int) {
+	for _, m := range members {
+		was, is := p[m], p[members[0]]
+		for i := range p {
+			if p[i] == was {
+				p[i] = is
+			}
+		}
+	}
+}
+
+// setsOf returns the sets of GPUs that a claim asks for, by what its requests ask, and which requests are on the same GPU. Requests without a constraint are sets of
+// their own. Where constraints on different GPUs overlap, all of those GPUs are in one set, which is more than the claim asks.
+func setsOf(f *found, shares []Share) (sets []Set, same partition, refusal string) {
+	same, apart := newPartition(len(shares)), newPartition(len(shares))
+	for _, c := range f.spec.Devices.Constraints {
+		has := func(name *resourcev1.FullyQualifiedName, all []string) bool {
+			return name != nil && slices.Contains(all, string(*name))
+		}
+		of := constrained(f, c)
+		switch {
+		case has(c.MatchAttribute, alike):
+		case has(c.MatchAttribute, unique):
+			if slices.ContainsFunc(of, func(i int) bool { return shares[i].GPUs > 1 }) {
+				return nil, nil, fmt.Sprintf("%s has matchAttribute %s for a request with a count above 1, whose GPUs differ: remove the constraint or the count", f.name, *c.MatchAttribute)
+			}
+			same.join(of)
+			apart.join(of)
+		case has(c.DistinctAttribute, unique):
+			apart.join(of)
+		default:
+			return nil, nil, fmt.Sprintf("%s has a constraint that Karve does not plan for: use matchAttribute with %s, or distinctAttribute with %s", f.name,
+				strings.Join(slices.Concat(alike, unique), ", "), strings.Join(unique, " or "))
+		}
+	}
+	for _, c := range f.spec.Devices.Constraints {
+		on := map[int]bool{}
+		for _, i := range constrained(f, c) {
+			if c.DistinctAttribute != nil && on[same[i]] {
+				return nil, nil, f.name + " has matchAttribute and distinctAttribute for the same requests, which no GPUs meet: remove one of the constraints"
+			}
+			on[same[i]] = true
+		}
+	}
+	joined := make([]Share, len(shares))
+	for i, s := range shares {
+		j := &joined[same[i]]
+		*j = Share{s.GPUs, amount.Add(j.Replicas, s.Replicas), amount.Add(j.MemoryBytes, s.MemoryBytes)}
+	}
+	sets = make([]Set, len(shares))
+	for i, s := range joined {
+		if same[i] == i {
+			sets[apart[i]] = append(sets[apart[i]], s)
+		}
+	}
+	return slices.DeleteFunc(sets, func(s Set) bool { return len(s) == 0 }), same, ""
+}
+
+// constrained returns the indices of the requests that a constraint is for.
+func constrained(f *found, c resourcev1.DeviceConstraint) []int {
+	var of []int
+	for i, r := range f.spec.Devices.Requests {
+		if len(c.Requests) == 0 || slices.Contains(c.Requests, r.Name) {
+			of = append(of, i)
+		}
+	}
+	return of
+}
+
+// held returns what claims have been allocated, and one replica if they have not.
+func held(all []*found) Set {
+	shares := map[string]Share{}
+	for _, f := range all {
+		if f.claim == nil || f.claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range f.claim.Status.Allocation.Devices.Results {
+			if r.Driver != nodecontract.DRADriver || r.AdminAccess != nil && *r.AdminAccess {
+				continue
+			}
+			s, capacity := shares[r.Device], r.ConsumedCapacity
+			shares[r.Device] = Share{1, amount.Add(s.Replicas, max(1, amount.Value(capacity[nodecontract.DRAReplicas]))), amount.Add(s.MemoryBytes, amount.Value(capacity[nodecontract.DRAMemory]))}
+		}
+	}
+	if len(shares) == 0 {
+		return Set{{GPUs: 1, Replicas: 1}}
+	}
+	return slices.Collect(maps.Values(shares))
+}
+
+const bytesPerMiB = 1 << 20
+
+// wholeMiB returns an amount in bytes, rounded up to the step of a request for memory.
+func wholeMiB(bytes int64) int64 {
+	if over := bytes % bytesPerMiB; over > 0 {
+		return amount.Add(bytes, bytesPerMiB-over)
+	}
+	return max(0, bytes)
+}
