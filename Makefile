@@ -18,7 +18,7 @@ E2E_FLAGS := -vet=off -count=1 -timeout 30m
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-dra test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on t
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
 	@tools/chromium check
 	@go -C test run ./harness/kubelet/cmd/karve-kubelet check
+
+test-dra: cluster-bin ## Run the end-to-end tests with backend DRA
+	cd test && KARVE_BACKEND=DRA $(ON_CLUSTER) --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS)
 
 test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go -C test test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./harness/kubelet/... ./suites/kubelet
