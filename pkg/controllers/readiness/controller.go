@@ -298,12 +298,13 @@ func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 	if i < 0 {
 		return nil
 	}
-	stored := node.DeepCopy()
-	node.Spec.Taints = append(node.Spec.Taints[:i:i], node.Spec.Taints[i+1:]...)
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
+	// The answer of the API server does not have the replicas that the agent publishes, so the node itself is not changed.
+	changed := node.DeepCopy()
+	changed.Spec.Taints = append(changed.Spec.Taints[:i:i], changed.Spec.Taints[i+1:]...)
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
 	}
-	node.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
+	changed.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
 	// Others also change the list of taints. The lock keeps this patch from undoing their changes.
-	return c.Client.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
 }

@@ -81,7 +81,7 @@ func TestStartupTaintIsRemovedOncePromisedReplicasExist(t *testing.T) {
 	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) || !tainted(node, v1alpha1.ResourceGPUShared) {
 		t.Errorf("taints are %v, want that of the pool alone", node.Spec.Taints)
 	}
-	w.wantEvents(1, "Normal ReplicasReady")
+	w.wantEvents(1, "Normal ReplicasReady exposes 10 nvidia.com/gpu.shared")
 	w.reconciles(controller, "ready-1")
 	w.wantEvents(0, "")
 }
@@ -118,7 +118,7 @@ func TestStartupTaintIsRemovedOncePromisedReplicasArePublished(t *testing.T) {
 	if q := node.Status.Allocatable[v1alpha1.ResourceGPUShared]; !q.IsZero() {
 		t.Errorf("the Node has %s of the resource, which the scheduler would take for a device plugin's", q.String())
 	}
-	w.wantEvents(1, "Normal ReplicasReady")
+	w.wantEvents(1, "Normal ReplicasReady exposes 10 nvidia.com/gpu.shared")
 }
 
 func TestForeignNodesAreLeftAlone(t *testing.T) {
