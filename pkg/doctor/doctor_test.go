@@ -104,6 +104,9 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a class that nobody has seen":   {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
 		"a stale catalog":                {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "not up to date", "describe"},
 		"missing credentials":            {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
+		"claims that Karpenter plans for": {func(f *Facts) {
+			f.Karpenters[0].Env["IGNORE_DRA_REQUESTS"], f.Cluster.GPUNodeClasses[0].Spec.Sharing.Backend = "false", v1alpha1.BackendDRA
+		}, Warning, "Deployment kube-system/karpenter", "IGNORE_DRA_REQUESTS is false", "node selector"},
 		"a quota": {
 			func(f *Facts) {
 				f.Cluster.GPUNodeClasses[0].Status.RefusedOfferings = []v1alpha1.RefusedOffering{{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "spot", Reason: v1alpha1.RefusalSpotQuota, Failures: 2}}

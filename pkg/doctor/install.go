@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
 // Versions that Karve works with.
@@ -220,6 +222,25 @@ func nodeRepair(f *Facts) []Finding {
 			all = append(all, Finding{
 				Warning, p.String(), "its feature gate NodeRepair deletes unhealthy nodes of Karve's pools too, without a place for their pods",
 				"settings.featureGates.nodeRepair=false in Karpenter's chart, or shorter times in Karve's: settings.notReadyTimeout and settings.gpuFaultTimeout",
+			})
+		}
+	}
+	return all
+}
+
+// claimsPlanned warns of Karpenter's setting with which it plans for ResourceClaims. Karpenter does not read on which node a claim is allocated.
+func claimsPlanned(f *Facts) []Finding {
+	byDRA := func(c v1alpha1.GPUNodeClass) bool { return c.Spec.Sharing.UsesDRA() }
+	if f.Cluster == nil || !slices.ContainsFunc(f.Cluster.GPUNodeClasses, byDRA) {
+		return nil
+	}
+	var all []Finding
+	for i := range f.Karpenters {
+		p := &f.Karpenters[i]
+		if ignores, err := strconv.ParseBool(p.Env["IGNORE_DRA_REQUESTS"]); err == nil && !ignores {
+			all = append(all, Finding{
+				Warning, p.String(), "IGNORE_DRA_REQUESTS is false: for a pod that waits for the node on which its ResourceClaim is allocated, it may launch a machine on which the pod cannot run",
+				"remove IGNORE_DRA_REQUESTS, or give pods with claims a node selector for Karve's NodePool: docs/dra.md#beside-karpenters-support-of-dra",
 			})
 		}
 	}
