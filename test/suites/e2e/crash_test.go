@@ -152,7 +152,7 @@ func (w *world) takeOver(t *testing.T, ended <-chan error) {
 	}
 	var two []*karve.Controller
 	for _, replica := range []string{"-a", "-b"} {
-		k, err := karve.Start(t.Context(), w.Cluster, karve.Options{Replica: replica})
+		k, err := karve.Start(t.Context(), w.Cluster, karve.Options{Replica: replica, DRA: draMode})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -157,4 +159,54 @@ func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
 	}
 	s.wantStatus(2, 20, 20, "1.052")
 	s.wantMetric("karve_nodes_replacements_total", 2, `reason="SharingDrifted"`, `result="Done"`)
+}
+
+// TestKarpenterThatPlansForClaimsLeavesThemToKarve runs beside a Karpenter that does not ignore ResourceClaims.
+func TestKarpenterThatPlansForClaimsLeavesThemToKarve(t *testing.T) {
+	w := sharedWorld(t)
+	t.Parallel()
+	w.scene(t, "once").karveAloneServesDRAPods()
+}
+
+// karveAloneServesDRAPods has pods with ResourceClaims and pods that request replicas, more of them than the limit of Karve's pool allows. A pool of Karpenter with
+// GPUs admits them too. Karpenter launches a machine there for a pod that requests a whole GPU, and none for the others.
+func (s *scene) karveAloneServesDRAPods() {
+	s.t.Helper()
+	stock, labels := s.name+"-stock", map[string]string{team: s.name}
+	here := selects(team, s.name) // No other pool of Karpenter admits the pods.
+	s.pool(poolOptions{name: stock, stock: true, labels: labels})
+	s.class(v1alpha1.IdleNever, byDRA)
+	s.pool(poolOptions{labels: labels, limits: map[string]string{"nvidia.com/gpu": "2"}})
+	template := manifest("resource.k8s.io/v1", "ResourceClaimTemplate", "gpu", map[string]any{"spec": map[string]any{"devices": map[string]any{"requests": []any{
+		map[string]any{"name": "gpu", "exactly": map[string]any{
+			"deviceClassName": nodecontract.DRADriver, "capacity": map[string]any{"requests": map[string]string{"memory": "1Gi"}},
+		}},
+	}}}})
+	template.SetNamespace(s.name)
+	s.create(template)
+	// Both kinds of pods use one replica each, so that it does not matter which of them the scheduler binds where.
+	s.deploy("claims", 12, here, claimsByTemplate("gpu"))
+	s.deploy("replicas", 12, here)
+	s.until(enough, "20 pods run", func() (bool, string) { return s.running() == 20, fmt.Sprint(s.running()) })
+	pending := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool { return p.Spec.NodeName != "" })
+	for i := range pending {
+		s.untilEvent("Pod", pending[i].Name, "LimitReached", s.name)
+	}
+	// Karpenter plans for all pending pods together.
+	s.pod("whole", asks(v1alpha1.ResourceGPU, "1"), here)
+	s.until(enough, "the pod with a whole GPU runs", func() (bool, string) { return s.running() == 21, strings.Join(s.events("Pod", "whole"), "\n") })
+	s.stays(5*time.Second, "nothing is launched twice", func() (bool, string) {
+		ours, theirs := s.claims(), s.history.claimsOf(stock)
+		return len(ours) == 2 && len(theirs) == 1 && s.running() == 21, lines(append(ours, theirs...))
+	})
+	// The machine of Karpenter would be waste for the other tests.
+	s.delete(&karpv1.NodePool{ObjectMeta: objectMeta(stock)})
+}
+
+// claimsByTemplate makes a pod use a GPU by a ResourceClaimTemplate instead of requesting replicas.
+func claimsByTemplate(name string) func(*corev1.PodSpec) {
+	return func(spec *corev1.PodSpec) {
+		spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &name}}
+		spec.Containers[0].Resources.Limits, spec.Containers[0].Resources.Claims = nil, []corev1.ResourceClaim{{Name: "gpu"}}
+	}
 }

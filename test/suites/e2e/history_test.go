@@ -47,6 +47,7 @@ type lifetime struct {
 	first, bound, gone time.Time
 	// homeless says that the scheduler once reported the pod unschedulable.
 	homeless bool
+	node     string
 }
 
 // history records which objects came and went, so that tests can check that something never happened.
@@ -57,13 +58,15 @@ type history struct {
 	pods map[string]map[types.UID]*lifetime
 	// leaving are the nodes that Karve has ever tainted in order to remove them.
 	leaving map[string]time.Time
+	// opened is when nodes of Karve lost their startup taint.
+	opened map[string]time.Time
 	// early are the nodes that admitted pods before they had the promised replicas, by pool.
 	early map[string][]string
 }
 
 func newHistory() *history {
 	return &history{
-		claims: map[types.UID]*claim{}, pods: map[string]map[types.UID]*lifetime{}, leaving: map[string]time.Time{}, early: map[string][]string{},
+		claims: map[types.UID]*claim{}, pods: map[string]map[types.UID]*lifetime{}, leaving: map[string]time.Time{}, opened: map[string]time.Time{}, early: map[string][]string{},
 	}
 }
 
@@ -121,7 +124,7 @@ func (h *history) pod(o any, gone bool) {
 		h.pods[pod.Namespace][pod.UID] = l
 	}
 	if l.bound.IsZero() && pod.Spec.NodeName != "" {
-		l.bound = time.Now()
+		l.bound, l.node = time.Now(), pod.Spec.NodeName
 	}
 	l.homeless = l.homeless || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
@@ -145,11 +148,15 @@ func (h *history) node(o any, gone bool) {
 	if tainted(node, v1alpha1.DisruptingTaintKey) && h.leaving[node.Name].IsZero() {
 		h.leaving[node.Name] = time.Now()
 	}
+	open := node.Labels[karpv1.NodeRegisteredLabelKey] == "true" && !tainted(node, v1alpha1.ReplicasNotReadyTaintKey)
+	if open && h.opened[node.Name].IsZero() {
+		h.opened[node.Name] = time.Now()
+	}
 	if promise.Backend == nodecontract.BackendDRA {
 		return // Its replicas are in a ResourceSlice, without which the scheduler gives it no pods.
 	}
 	exposes := node.Status.Allocatable[promise.Resource]
-	if node.Labels[karpv1.NodeRegisteredLabelKey] == "true" && !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) && exposes.Value() < promise.Replicas() {
+	if open && exposes.Value() < promise.Replicas() {
 		pool := node.Labels[karpv1.NodePoolLabelKey]
 		h.early[pool] = append(h.early[pool], fmt.Sprintf("%s with %s of %d replicas", node.Name, &exposes, promise.Replicas()))
 	}
@@ -206,7 +213,8 @@ func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
 	return last, firstGone
 }
 
-// waits returns how many pods of a namespace came after a time, how long they were pending at most, and how many the scheduler at first reported unschedulable.
+// waits returns how many pods of a namespace came after a time, how long they were pending at most, and how many the scheduler at first reported unschedulable. In
+// DRA mode, the scheduler counts shares twice for a moment (docs/dra.md), so that only those count that then waited for a machine.
 func (h *history) waits(namespace string, after time.Time) (came int, longest time.Duration, homeless int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,7 +224,7 @@ func (h *history) waits(namespace string, after time.Time) (came int, longest ti
 		}
 		came++
 		longest = max(longest, l.bound.Sub(l.first))
-		if l.homeless {
+		if l.homeless && (!draMode || h.opened[l.node].After(l.first)) {
 			homeless++
 		}
 	}

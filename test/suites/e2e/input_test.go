@@ -139,6 +139,14 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) {
 			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "2")},
 			[]expectation{{event: "RequestsAboveOne", words: []string{"2 replicas", "GPUNodeClass only-one", "ask for one", "Allow"}}},
 		},
+		{
+			"only-one-by-dra", func(s *scene) {
+				s.class(never, byDRA)
+				s.pool(poolOptions{})
+			},
+			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "2")},
+			[]expectation{{event: "RequestsAboveOne", words: []string{"2 replicas", "GPUNodeClass only-one-by-dra", "ask for one", "backend DevicePlugin"}}},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// A pool without a taint admits the pods of the other cases too, and they would get its events.

@@ -31,7 +31,7 @@ var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCap
 func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
-	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond})
+	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})
 	s := w.scene(t, "seam")
 	s.class(v1alpha1.IdleNever)
 	s.create(overlay(s.name))
@@ -50,6 +50,8 @@ func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 			t.Logf("%s took %s", gate, time.Since(began).Round(time.Second))
 		})
 	}
+	// By default Karpenter ignores pods with ResourceClaims.
+	t.Run("claims", func(t *testing.T) { w.scene(t, "ignored").karveAloneServesDRAPods() })
 }
 
 func (w *world) restartKarpenter(t *testing.T, on string) {

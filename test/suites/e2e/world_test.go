@@ -93,7 +93,8 @@ func run(m *testing.M) int {
 	return 0
 }
 
-// sharedWorld starts the shared cluster for the first test that needs it. It has all of Karpenter's features enabled; other clusters have its defaults.
+// sharedWorld starts the shared cluster for the first test that needs it. It has all of Karpenter's features enabled, also for ResourceClaims; other
+// clusters have its defaults.
 func sharedWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
@@ -106,7 +107,7 @@ func sharedWorld(t *testing.T) *world {
 		shared.stop = stop
 		w := &world{}
 		if w.Cluster, shared.err = cluster.Start(ctx, cluster.Config{
-			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates, OnExit: w.restarts,
+			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates, KarpenterEnv: []string{"IGNORE_DRA_REQUESTS=false"}, OnExit: w.restarts,
 		}); shared.err != nil {
 			return
 		}
