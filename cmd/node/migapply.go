@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/nodeapi"
@@ -90,7 +91,7 @@ func newMIGApply(o migOptions, node *nodeapi.Client, driver mig.Driver) *migAppl
 	machine := mig.Options{
 		StateDir: o.stateDir, Boot: strings.TrimSpace(string(boot)), Proc: o.proc, CapabilitiesDir: o.capabilities, Systemd: o.systemd,
 		Pods: func(ctx context.Context) (map[string]string, error) {
-			return podsByDevice(ctx, plugin.PodResources{Socket: o.podResourcesSocket})
+			return podsByDevice(ctx, plugin.PodResources{Socket: o.podResourcesSocket, Claimed: dra.Recorded(o.stateDir)})
 		},
 	}
 	return &migApply{node: node, again: tryMIGAgain, divide: func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error {

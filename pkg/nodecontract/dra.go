@@ -1,6 +1,9 @@
 package nodecontract
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // BackendAnnotation is a part of the promise of a machine: BackendDRA if its agent hands out replicas as a DRA driver. Without it, the agent is a device plugin.
 // The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and the agent read it.
@@ -14,9 +17,9 @@ const DRADriver = "gpu." + domain
 
 // Capacities of a device in the agent's ResourceSlices, of which claims consume parts.
 const (
-	// DRAReplicas is the number of replicas of a GPU. A request consumes one unless it says otherwise.
+	// DRAReplicas is the number of replicas of a GPU or MIG instance. A request consumes one unless it says otherwise.
 	DRAReplicas = "replicas"
-	// DRAMemory is the device memory of a GPU. A request consumes none unless it says otherwise.
+	// DRAMemory is the device memory of a GPU or MIG instance. A request consumes none unless it says otherwise.
 	DRAMemory = "memory"
 )
 
@@ -28,8 +31,22 @@ const (
 	DRACordonedTaint = DRADriver + "/cordoned"
 )
 
-// Attributes of a device in the agent's ResourceSlices that are the same for all GPUs of a model, so that they are known before there is a node.
+// DeviceClass returns the name that the chart gives to the DeviceClass of an extended resource, and the CEL expression by which the class selects the devices. Slices
+// of agents that publish no DRAResource are of nvidia.com/gpu.shared.
+func DeviceClass(resource string) (name, selector string) {
+	name = DRADriver
+	if resource != ResourceGPUShared {
+		name = strings.TrimPrefix(resource, NVIDIAPrefix) + "." + DRADriver
+	}
+	return name, "device.driver == '" + DRADriver + "' && device.attributes['" + DRADriver + "'].?" + DRAResource + ".orValue('" + ResourceGPUShared + "') == '" + resource + "'"
+}
+
+// Attributes of a device in the agent's ResourceSlices that are the same for all devices of a machine, so that they are known before there is a node.
 const (
+	// DRAResource is the extended resource that serves the device, for example "nvidia.com/gpu.shared" or "nvidia.com/mig-1g.5gb".
+	DRAResource = "resource"
+	// DRAProfile is the profile of a MIG instance, for example "1g.5gb". Whole GPUs have none.
+	DRAProfile = "profile"
 	// DRAArchitecture is the architecture as a string, for example "turing".
 	DRAArchitecture = "architecture"
 	// DRAComputeCapability is the compute capability as a version, for example 7.5.0.
@@ -38,7 +55,9 @@ const (
 
 // Attributes that only the node knows.
 const (
-	DRAUUID              = "uuid"
+	DRAUUID = "uuid"
+	// DRAParentUUID is the UUID of the GPU of a MIG instance.
+	DRAParentUUID        = "parentUUID"
 	DRAProductName       = "productName"
 	DRAIndex             = "index"
 	DRADriverVersion     = "driverVersion"

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/atomicfile"
 )
 
@@ -22,15 +23,15 @@ type Claim struct {
 	Devices   []Prepared `json:"devices"`
 }
 
-// Prepared is a share of a GPU that a claim holds.
+// Prepared is a share of a GPU or MIG instance that a claim holds.
 type Prepared struct {
-	// Request is the name of the request in the claim, Device that of the GPU in the ResourceSlice, and ShareID that of the share, which may be "".
+	// Request is the name of the request in the claim, Device that of the device in the ResourceSlice, and ShareID that of the share, which may be "".
 	Request string `json:"request"`
 	Device  string `json:"device"`
 	ShareID string `json:"shareID,omitempty"`
-	// UUID is the UUID of the GPU.
+	// UUID is the UUID of the GPU or MIG instance.
 	UUID string `json:"uuid"`
-	// Replicas are the numbers of the replicas of the GPU that the claim holds.
+	// Replicas are the numbers of the replicas that the claim holds.
 	Replicas []int `json:"replicas"`
 }
 
@@ -84,6 +85,41 @@ func readCheckpoint(dir string) (map[string]Claim, error) {
 		return map[string]Claim{}, fmt.Errorf("%s: %w: %w", path, ErrUnreadable, err)
 	}
 	return claims, nil
+}
+
+// Recorded returns a function that returns the replicas that a share of a claim holds according to the checkpoint in a directory. A checkpoint that cannot be read has no
+// claims: the agent will make it anew.
+func Recorded(dir string) func(namespace, name, device, shareID string) []string {
+	claims, err := readCheckpoint(dir)
+	if err != nil {
+		claims = nil
+	}
+	return func(namespace, name, device, shareID string) []string {
+		return idsIn(claims, namespace, name, device, shareID, func(string) bool { return true })
+	}
+}
+
+// idsIn returns the IDs of what a share of a claim holds. shared reports whether a device has several replicas.
+func idsIn(claims map[string]Claim, namespace, name, device, shareID string, shared func(uuid string) bool) []string {
+	var ids []string
+	for _, c := range claims {
+		if c.Namespace != namespace || c.Name != name {
+			continue
+		}
+		for _, p := range c.Devices {
+			if p.Device != device || p.ShareID != shareID {
+				continue
+			}
+			if !shared(p.UUID) {
+				ids = append(ids, p.UUID)
+				continue
+			}
+			for _, n := range p.Replicas {
+				ids = append(ids, alloc.ID(p.UUID, n))
+			}
+		}
+	}
+	return ids
 }
 
 // writeCheckpoint atomically replaces the checkpoint.

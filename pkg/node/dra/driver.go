@@ -15,21 +15,23 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Config configures a Driver. All fields but the hooks are required.
+// Config configures a Driver. All fields but Capabilities and the hooks are required.
 type Config struct {
 	API *nodeapi.Client
 	// Registry is the folder in which the kubelet looks for the sockets of plugins, and State that of the checkpoint.
 	Registry, State string
 	// Specs is the folder for CDI specs. The container runtime has to read it.
 	Specs string
+	// Capabilities has the device files of MIG instances.
+	Capabilities mig.Capabilities
 	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
 	CDIMissing func(devices []string) error
 	// Published is called when the slice is as wanted, with what is wrong with it, or with why it is not.
@@ -40,7 +42,7 @@ type Config struct {
 	Registered func(err error)
 }
 
-// Driver is a DRA driver for the GPUs of a node.
+// Driver is a DRA driver for the GPUs of a node, or for their MIG instances.
 type Driver struct {
 	config Config
 	// wake makes publish look again.
@@ -57,7 +59,7 @@ type Driver struct {
 	away      string
 	settings  sharing.Settings
 	driver    gpu.Driver
-	devices   map[string]Device // by UUID
+	devices   map[string]Device // by UUID of the GPU or MIG instance
 	unhealthy map[string]bool
 	cordoned  map[string]bool
 	claims    map[string]Claim // by UID
@@ -127,17 +129,17 @@ func (d *Driver) Apply(c sharing.Config, driver gpu.Driver, devices []gpu.Device
 	known := map[string]Device{}
 	for _, r := range resources {
 		for _, g := range r.GPUs {
-			if g.Instance != nil || g.MIG {
-				return fmt.Errorf("GPU %d (%s) is divided into MIG instances, which the DRA driver does not serve; take them away", g.Index, g.Product)
+			if g.Instance == nil && g.MIG {
+				return fmt.Errorf("GPU %d (%s) is divided into MIG instances, which were not promised; take them away", g.Index, g.Product)
 			}
-			if _, twice := known[g.UUID]; twice {
-				return fmt.Errorf("there are two GPUs with the UUID %q", g.UUID)
+			if _, twice := known[g.ID()]; twice {
+				return fmt.Errorf("there are two GPUs with the UUID %q", g.ID())
 			}
-			known[g.UUID] = Device{Device: g.Device, Replicas: g.Replicas}
+			known[g.ID()] = Device{GPU: g, Resource: r.Name}
 		}
 	}
 	for _, g := range known { // The runtime has to know each of them.
-		if _, err := plugin.Answer(settings, []gpu.Device{g.Device}, d.config.CDIMissing); err != nil {
+		if _, err := plugin.Answer(settings, []sharing.GPU{g.GPU}, d.config.Capabilities, d.config.CDIMissing); err != nil {
 			return err
 		}
 	}
@@ -158,7 +160,7 @@ func (d *Driver) Retire() {
 	}
 }
 
-// SetHealth sets the health of a GPU.
+// SetHealth sets the health of a GPU or MIG instance. The instances of a GPU that is out of service are too.
 func (d *Driver) SetHealth(uuid string, healthy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +170,13 @@ func (d *Driver) SetHealth(uuid string, healthy bool) {
 	}
 }
 
-// SetCordoned sets the GPUs that take no new pods.
+// outOfService reports whether a device is unhealthy, or its GPU. d.mu is held.
+func (d *Driver) outOfService(g Device) bool { return d.unhealthy[g.ID()] || d.unhealthy[g.UUID] }
+
+// isCordoned reports whether a device takes no new pods, or its GPU does not. d.mu is held.
+func (d *Driver) isCordoned(g Device) bool { return d.cordoned[g.ID()] || d.cordoned[g.UUID] }
+
+// SetCordoned sets the GPUs and MIG instances that take no new pods. The instances of such a GPU take none either.
 func (d *Driver) SetCordoned(cordoned map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -188,13 +196,13 @@ func (d *Driver) StandBack(why string) {
 	}
 }
 
-// Shares returns the shares of the GPUs by UUID.
+// Shares returns the shares of the GPUs and MIG instances by UUID.
 func (d *Driver) Shares() map[string]plugin.Share {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := make(map[string]plugin.Share, len(d.devices))
 	for uuid, g := range d.devices {
-		out[uuid] = plugin.Share{Total: g.Replicas, Unhealthy: d.unhealthy[uuid], Cordoned: d.cordoned[uuid]}
+		out[uuid] = plugin.Share{Total: g.Replicas, Unhealthy: d.outOfService(g), Cordoned: d.isCordoned(g)}
 	}
 	for _, c := range d.claims {
 		for _, p := range c.Devices {
@@ -211,21 +219,7 @@ func (d *Driver) Shares() map[string]plugin.Share {
 func (d *Driver) IDs(namespace, name, device, shareID string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var ids []string
-	for _, c := range d.claims {
-		if c.Namespace != namespace || c.Name != name {
-			continue
-		}
-		for _, p := range c.Devices {
-			if p.Device != device || p.ShareID != shareID {
-				continue
-			}
-			for _, n := range p.Replicas {
-				ids = append(ids, alloc.ID(p.UUID, n))
-			}
-		}
-	}
-	return ids
+	return idsIn(d.claims, namespace, name, device, shareID, func(uuid string) bool { return d.devices[uuid].Replicas != 1 })
 }
 
 // poke makes Run look at the slice.
@@ -292,17 +286,17 @@ func (d *Driver) take(c nodeapi.ResourceClaim, uid, namespace, name string) (Cla
 		if err != nil {
 			return Claim{}, fmt.Errorf("ResourceClaim %s/%s: %w", namespace, name, err)
 		}
-		p := Prepared{Request: r.Request, Device: r.Device, ShareID: r.ShareID, UUID: g.UUID}
+		p := Prepared{Request: r.Request, Device: r.Device, ShareID: r.ShareID, UUID: g.ID()}
 		for n := 0; len(p.Replicas) < replicasOf(r); n++ {
-			if !taken[g.UUID][n] {
+			if !taken[g.ID()][n] {
 				p.Replicas = append(p.Replicas, n)
 			}
 		}
-		if taken[g.UUID] == nil {
-			taken[g.UUID] = map[int]bool{}
+		if taken[g.ID()] == nil {
+			taken[g.ID()] = map[int]bool{}
 		}
 		for _, n := range p.Replicas {
-			taken[g.UUID][n] = true
+			taken[g.ID()][n] = true
 		}
 		claim.Devices = append(claim.Devices, p)
 	}
@@ -312,7 +306,7 @@ func (d *Driver) take(c nodeapi.ResourceClaim, uid, namespace, name string) (Cla
 	return claim, nil
 }
 
-// allocated returns the GPU of an allocation. d.mu is held.
+// allocated returns the GPU or MIG instance of an allocation. d.mu is held.
 func (d *Driver) allocated(r nodeapi.AllocatedDevice) (Device, error) {
 	if r.Pool != d.config.API.Name {
 		return Device{}, fmt.Errorf("device %s is in the pool %s, and this is node %s", r.Device, r.Pool, d.config.API.Name)
@@ -321,15 +315,15 @@ func (d *Driver) allocated(r nodeapi.AllocatedDevice) (Device, error) {
 		if nameOf(uuid) != r.Device {
 			continue
 		}
-		if d.unhealthy[uuid] {
-			return Device{}, fmt.Errorf("GPU %d (%s) is out of service: see the condition %s of the Node", g.Index, uuid, nodecontract.HardwareCondition)
+		if d.outOfService(g) {
+			return Device{}, fmt.Errorf("%s is out of service: see the condition %s of the Node", g, nodecontract.HardwareCondition)
 		}
 		return g, nil
 	}
 	return Device{}, fmt.Errorf("node %s has no GPU %s now", d.config.API.Name, r.Device)
 }
 
-// taken returns the replicas that claims hold, by the UUID of the GPU. d.mu is held.
+// taken returns the replicas that claims hold, by the UUID of the GPU or MIG instance. d.mu is held.
 func (d *Driver) taken() map[string]map[int]bool {
 	taken := map[string]map[int]bool{}
 	for _, c := range d.claims {
@@ -370,17 +364,17 @@ func (d *Driver) inject(c Claim) (map[string][]string, error) {
 	var all []edits
 	devices := map[string][]string{}
 	add := func(request string) error {
-		var gpus []gpu.Device
+		var gpus []sharing.GPU
 		for _, p := range c.Devices {
 			g, there := known[p.UUID]
 			if !there {
 				return fmt.Errorf("the node has no GPU %s now", p.UUID)
 			}
-			if (p.Request == request || request == wholeClaim) && !slices.ContainsFunc(gpus, func(g gpu.Device) bool { return g.UUID == p.UUID }) {
-				gpus = append(gpus, g.Device)
+			if (p.Request == request || request == wholeClaim) && !slices.ContainsFunc(gpus, func(g sharing.GPU) bool { return g.ID() == p.UUID }) {
+				gpus = append(gpus, g.GPU)
 			}
 		}
-		answer, err := plugin.Answer(settings, gpus, d.config.CDIMissing)
+		answer, err := plugin.Answer(settings, gpus, d.config.Capabilities, d.config.CDIMissing)
 		if err != nil {
 			return err
 		}
@@ -500,8 +494,8 @@ func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 	d.mu.Lock()
 	wanted, known := d.active && d.registered && d.away == "", d.retired || d.away != ""
 	driver, devices := d.driver, make([]Device, 0, len(d.devices))
-	for uuid, g := range d.devices {
-		g.Unhealthy, g.Cordoned = d.unhealthy[uuid], d.cordoned[uuid]
+	for _, g := range d.devices {
+		g.Unhealthy, g.Cordoned = d.outOfService(g), d.isCordoned(g)
 		devices = append(devices, g)
 	}
 	d.mu.Unlock()

@@ -58,7 +58,7 @@ func TestSliceHasEachGPUWithItsReplicasAndMemory(t *testing.T) {
 	}
 	const want = `{"name":"gpu-11111111-2222-3333-4444-555555555555","attributes":{"architecture":{"string":"turing"},"cudaComputeCapability":{"version":"7.5.0"},` +
 		`"cudaDriverVersion":{"version":"13.0.0"},"driverVersion":{"version":"580.65.6"},"index":{"int":0},"productName":{"string":"Tesla T4"},` +
-		`"resource.kubernetes.io/pcieRoot":{"string":"pci0000:00"},"uuid":{"string":"GPU-11111111-2222-3333-4444-555555555555"}},` +
+		`"resource":{"string":"nvidia.com/gpu.shared"},"resource.kubernetes.io/pcieRoot":{"string":"pci0000:00"},"uuid":{"string":"GPU-11111111-2222-3333-4444-555555555555"}},` +
 		`"capacity":{"memory":{"value":"15Gi","requestPolicy":{"default":"0","validRange":{"min":"0","step":"1Mi"}}},` +
 		`"replicas":{"value":"10","requestPolicy":{"default":"1","validRange":{"min":"1","step":"1"}}}},"allowMultipleAllocations":true}`
 	if string(device) != want {

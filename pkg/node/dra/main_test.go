@@ -174,7 +174,7 @@ func tenEach(t *testing.T) sharing.Config {
 }
 
 // newWorld returns a driver that runs, and that the kubelet has accepted.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, options ...func(*dra.Config)) *world {
 	t.Helper()
 	api := &apiServer{slices: map[string]nodeapi.ResourceSlice{}, claims: map[string]string{}, version: 1, changed: make(chan struct{})}
 	web := httptest.NewServer(api)
@@ -195,6 +195,9 @@ func newWorld(t *testing.T) *world {
 			default:
 			}
 		},
+	}
+	for _, option := range options {
+		option(&w.config)
 	}
 	t.Cleanup(func() { w.stop() })
 	w.start()

@@ -14,23 +14,41 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Device is a GPU that the driver hands out.
+// Device is a GPU or a MIG instance that the driver hands out.
 type Device struct {
-	gpu.Device
-	Replicas int
-	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
+	sharing.GPU
+	// Resource is the extended resource that serves it.
+	Resource string
+	// Unhealthy reports whether it or its GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
 	Unhealthy, Cordoned bool
 }
 
-// maxName is the largest length of the name of a ResourceSlice, and maxText that of an attribute.
-const maxName, maxText = 253, 64
+func (d Device) String() string {
+	if d.Instance != nil {
+		return fmt.Sprintf("MIG instance %d:%d (%s)", d.Index, d.Instance.Index, d.ID())
+	}
+	return fmt.Sprintf("GPU %d (%s)", d.Index, d.ID())
+}
+
+// compare orders devices by the index of the GPU and then by that of the instance.
+func (d Device) compare(other Device) int {
+	instance := 0
+	if d.Instance != nil && other.Instance != nil {
+		instance = cmp.Compare(d.Instance.Index, other.Instance.Index)
+	}
+	return cmp.Or(cmp.Compare(d.Index, other.Index), instance, strings.Compare(d.ID(), other.ID()))
+}
+
+// Limits of the API server: the length of the name of a ResourceSlice and of an attribute, and the number of devices of a slice, with taints and without.
+const maxName, maxText, maxTainted, maxDevices = 253, 64, 64, 128
 
 var deviceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// nameOf returns the name of a GPU in the slice. It is its UUID, so that it stays the same when others are lost.
+// nameOf returns the name of a GPU or MIG instance in the slice. It is its UUID, so that it stays the same when others are lost.
 func nameOf(uuid string) string { return strings.ToLower(uuid) }
 
 // sliceName returns the name of the slice of a Node.
@@ -45,7 +63,7 @@ func sliceName(node string) string {
 }
 
 // SliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order of the GPUs'
-// indices.
+// indices. Devices with taints are left out if there are more than a slice with taints can have.
 func SliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeapi.ResourceSlice, error) {
 	s := nodeapi.ResourceSlice{
 		Metadata: nodeapi.SliceMetadata{Name: sliceName(node.Name)},
@@ -56,18 +74,23 @@ func SliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeap
 	if node.UID != "" {
 		s.Metadata.OwnerReferences = []nodeapi.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 	}
-	devices = slices.SortedStableFunc(slices.Values(devices), func(a, b Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.UUID, b.UUID)) })
-	for _, d := range devices {
-		if !deviceName.MatchString(nameOf(d.UUID)) {
-			return nodeapi.ResourceSlice{}, fmt.Errorf("GPU %d has the UUID %q, which cannot be the name of a device in a ResourceSlice", d.Index, d.UUID)
+	if len(devices) > maxDevices {
+		return nodeapi.ResourceSlice{}, fmt.Errorf("there are %d devices, and a ResourceSlice can have %d: use backend DevicePlugin", len(devices), maxDevices)
+	}
+	for _, d := range slices.SortedStableFunc(slices.Values(devices), Device.compare) {
+		if !deviceName.MatchString(nameOf(d.ID())) {
+			return nodeapi.ResourceSlice{}, fmt.Errorf("GPU %d has the UUID %q, which cannot be the name of a device in a ResourceSlice", d.Index, d.ID())
 		}
 		s.Spec.Devices = append(s.Spec.Devices, sliceDevice(d, driver))
+	}
+	if len(devices) > maxTainted {
+		s = withoutTainted(s)
 	}
 	return s, nil
 }
 
 func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
-	out := nodeapi.SliceDevice{Name: nameOf(d.UUID), Attributes: map[string]nodeapi.SliceAttribute{}, AllowMultipleAllocations: true}
+	out := nodeapi.SliceDevice{Name: nameOf(d.ID()), Attributes: map[string]nodeapi.SliceAttribute{}, AllowMultipleAllocations: true}
 	text := func(name, value string) {
 		if value != "" && len(value) <= maxText {
 			out.Attributes[name] = nodeapi.SliceAttribute{String: &value}
@@ -79,7 +102,14 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 			out.Attributes[name] = nodeapi.SliceAttribute{Version: &value}
 		}
 	}
-	text(nodecontract.DRAUUID, d.UUID)
+	memoryMiB := d.MemoryMiB
+	text(nodecontract.DRAUUID, d.ID())
+	text(nodecontract.DRAResource, d.Resource)
+	if d.Instance != nil {
+		memoryMiB = d.Instance.MemoryMiB
+		text(nodecontract.DRAProfile, d.Instance.Profile)
+		text(nodecontract.DRAParentUUID, d.UUID)
+	}
 	text(nodecontract.DRAProductName, d.Product)
 	out.Attributes[nodecontract.DRAIndex] = nodeapi.SliceAttribute{Int: new(int64(d.Index))}
 	if d.ComputeMajor > 0 {
@@ -98,9 +128,9 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 	if d.Replicas > 1 { // One step above the minimum has to fit into the capacity.
 		out.Capacity[nodecontract.DRAReplicas].RequestPolicy.ValidRange.Step = "1"
 	}
-	if d.MemoryMiB > 0 {
+	if memoryMiB > 0 {
 		out.Capacity[nodecontract.DRAMemory] = nodeapi.SliceCapacity{
-			Value: quantity(d.MemoryMiB, 1024, "Mi", "Gi", "Ti"), RequestPolicy: &nodeapi.RequestPolicy{Default: "0", ValidRange: &nodeapi.ValidRange{Min: "0", Step: "1Mi"}},
+			Value: quantity(memoryMiB, 1024, "Mi", "Gi", "Ti"), RequestPolicy: &nodeapi.RequestPolicy{Default: "0", ValidRange: &nodeapi.ValidRange{Min: "0", Step: "1Mi"}},
 		}
 	}
 	for _, t := range []struct {

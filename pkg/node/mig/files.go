@@ -13,13 +13,20 @@ import (
 
 // Capabilities has the device files with which the driver gives access to MIG instances, one for each GPU instance and each compute instance.
 type Capabilities struct {
-	// Proc is the proc file system.
+	// Proc is the proc file system. It defaults to /proc.
 	Proc string
+}
+
+func (c Capabilities) proc() string {
+	if c.Proc == "" {
+		return "/proc"
+	}
+	return c.Proc
 }
 
 // Minors returns the numbers of the device files by what they give access to, for instance "gpu0/gi7/ci0/access".
 func (c Capabilities) Minors() (map[string]int, error) {
-	path := filepath.Join(c.Proc, "driver", "nvidia-caps", "mig-minors")
+	path := filepath.Join(c.proc(), "driver", "nvidia-caps", "mig-minors")
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -74,7 +81,7 @@ func (c Capabilities) Create(dir string, mknod func(path string, major, minor in
 		return err
 	}
 	for name, minor := range minors {
-		if _, err := os.Stat(filepath.Join(c.Proc, "driver", "nvidia", "capabilities", migCapability(name))); err != nil {
+		if _, err := os.Stat(filepath.Join(c.proc(), "driver", "nvidia", "capabilities", migCapability(name))); err != nil {
 			continue // There is a number for each instance that could be.
 		}
 		if err := mknod(filepath.Join(dir, "nvidia-cap"+strconv.Itoa(minor)), major, minor); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -95,7 +102,7 @@ func migCapability(name string) string {
 
 // major returns the number of the driver of the device files.
 func (c Capabilities) major() (int, error) {
-	data, err := os.ReadFile(filepath.Join(c.Proc, "devices"))
+	data, err := os.ReadFile(filepath.Join(c.proc(), "devices"))
 	if err != nil {
 		return 0, err
 	}

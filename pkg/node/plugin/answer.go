@@ -11,7 +11,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
 )
@@ -31,11 +31,16 @@ const (
 // controlDevices are the device files that all GPUs share. Some machines do not have all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// Answer returns what a container needs for GPUs, each of which is listed once. missing returns an error if the container runtime does not know all of the CDI devices.
-func Answer(s sharing.Settings, gpus []gpu.Device, missing func(cdiDevices []string) error) (*pluginapi.ContainerAllocateResponse, error) {
+// Answer returns what a container needs for GPUs and MIG instances, each of which is listed once. capabilities has the device files of instances, and missing returns
+// an error if the container runtime does not know all of the CDI devices.
+func Answer(s sharing.Settings, gpus []sharing.GPU, capabilities mig.Capabilities, missing func(cdiDevices []string) error) (*pluginapi.ContainerAllocateResponse, error) {
 	devices := make([]device, 0, len(gpus))
 	for _, g := range gpus {
-		devices = append(devices, device{Device: g})
+		d, err := deviceOf(g, s.PassDeviceSpecs, capabilities)
+		if err != nil {
+			return nil, err
+		}
+		devices = append(devices, d)
 	}
 	slices.SortFunc(devices, device.compare)
 	channels, err := channels(s, exists)

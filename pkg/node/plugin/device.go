@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/sharing"
 )
 
@@ -18,13 +19,14 @@ type device struct {
 	files []string
 }
 
-func (m *Manager) deviceOf(g sharing.GPU, passFiles bool) (device, error) {
+// deviceOf returns the device that is a GPU or a MIG instance of one.
+func deviceOf(g sharing.GPU, passFiles bool, capabilities mig.Capabilities) (device, error) {
 	d := device{Device: g.Device, instance: g.Instance}
 	if g.Instance == nil || !passFiles {
 		return d, nil
 	}
 	var err error
-	if d.files, err = m.config.Capabilities.Paths(g.Minor, g.Instance.GPUInstance, g.Instance.ComputeInstance); err != nil {
+	if d.files, err = capabilities.Paths(g.Minor, g.Instance.GPUInstance, g.Instance.ComputeInstance); err != nil {
 		return device{}, fmt.Errorf("flags.plugin.passDeviceSpecs: the device files of MIG instance %d:%d are not known: %w", g.Index, g.Instance.Index, err)
 	}
 	return d, nil

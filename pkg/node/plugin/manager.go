@@ -161,9 +161,6 @@ func New(config Config) *Manager {
 	if config.Exists == nil {
 		config.Exists = exists
 	}
-	if config.Capabilities.Proc == "" {
-		config.Capabilities.Proc = "/proc"
-	}
 	return &Manager{
 		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
 		devices: map[string]device{}, unhealthy: map[string]bool{}, down: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
@@ -239,7 +236,7 @@ func (m *Manager) targetsOf(resources []sharing.Resource, passFiles bool) ([]tar
 	known := map[string]device{}
 	for _, r := range resources {
 		for _, g := range r.GPUs {
-			d, err := m.deviceOf(g, passFiles)
+			d, err := deviceOf(g, passFiles, m.config.Capabilities)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -260,8 +260,8 @@ func (p Promise) checkBackend() error {
 		return nil
 	case p.Backend != nodecontract.BackendDRA:
 		return fmt.Errorf("the backend %.64q was promised in %s, and this agent knows %s; without the annotation it is a device plugin", p.Backend, nodecontract.BackendAnnotation, nodecontract.BackendDRA)
-	case p.MPS != nodecontract.MPS{} || p.MIG != nodecontract.MIG{} || !p.Slots.IsZero() || p.Replicas < 2:
-		return fmt.Errorf("%s by %s was promised, and the DRA driver shares GPUs by time-slicing only", p, p.Backend)
+	case p.MPS != nodecontract.MPS{} || !p.Slots.IsZero() || p.Replicas < 2 && p.MIG == nodecontract.MIG{}:
+		return fmt.Errorf("%s was promised, and the DRA driver shares GPUs and MIG instances by time-slicing only", p)
 	}
 	return nil
 }

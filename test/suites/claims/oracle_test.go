@@ -21,10 +21,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
@@ -129,10 +131,33 @@ func claimsOf(r *rand.Rand, claim func(*rand.Rand) resourcev1.ResourceClaimSpec)
 // TestPlansWithClaimsFitInAnyOrder plans for random pods, and lets the scheduler's allocator give them the GPUs of the planned machines in a random order.
 func TestPlansWithClaimsFitInAnyOrder(t *testing.T) {
 	t.Parallel()
+	manyFit(t, func(*world) {})
+}
+
+// TestPlansWithClaimsForInstancesFitInAnyOrder does so on machines whose GPUs are divided into MIG instances, which pods share.
+func TestPlansWithClaimsForInstancesFitInAnyOrder(t *testing.T) {
+	t.Parallel()
+	all, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manyFit(t, func(w *world) {
+		w.UseInstanceTypes(all)
+		w.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{
+			Strategy: v1alpha1.StrategyMIG, Backend: v1alpha1.BackendDRA, Replicas: new(int32(2 + w.r.IntN(9))),
+			MIG: &v1alpha1.MIGSharing{Naming: v1alpha1.MIGNamingSingle, Layouts: []v1alpha1.MIGLayout{{GPUName: "rtx-pro-server-6000", Profile: of(w.r, "1g.24gb", "2g.48gb", "4g.96gb")}}},
+		}
+		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, of(w.r, "g7e.2xlarge", "g7e.12xlarge", "g7e.24xlarge"))(&w.NodePools[0])
+	})
+}
+
+// manyFit lets the scheduler's allocator carry out the plans for random clusters.
+func manyFit(t *testing.T, change func(*world)) {
+	t.Helper()
 	cache := cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
 	placed, refused := 0, 0
 	for seed := range cases(t) {
-		p, q := check(t, cache, rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // It is repeatable.
+		p, q := check(t, cache, rand.New(rand.NewPCG(seed, 0)), change) //nolint:gosec // It is repeatable.
 		placed, refused = placed+p, refused+q
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
@@ -263,11 +288,14 @@ func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) str
 	name := fmt.Sprintf("node-%d", len(w.machines))
 	claim := snapshottest.Claim(name, &w.NodePools[0], o.Type, snapshottest.Launched(w.Now), snapshottest.Registered(w.Now), snapshottest.Initialized(w.Now))
 	claim.Annotations[nodecontract.ReplicasPerGPUAnnotation], claim.Annotations[nodecontract.BackendAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10), nodecontract.BackendDRA
+	if mig := o.Share.MIG.String(); mig != "" {
+		claim.Annotations[nodecontract.MIGAnnotation] = mig
+	}
 	node := snapshottest.Node(&claim, o.Type, o.ReplicasPerGPU*o.Type.GPU.Count)
 	claim.Status.NodeName = node.Name
 	w.NodeClaims, w.Nodes = append(w.NodeClaims, claim), append(w.Nodes, node)
 	w.machines[node.Name] = &machine{
-		t: t, slice: publishedBy(t, int(o.Type.GPU.Count), int(o.ReplicasPerGPU)), cache: cache, kind: fmt.Sprintf("%s with %d replicas", o.Type.Name, o.ReplicasPerGPU),
+		t: t, slice: publishedBy(t, int(o.Type.GPU.Count), int(o.ReplicasPerGPU), o.Share.MIG), cache: cache, kind: fmt.Sprintf("%s with %d replicas", o.Type.Name, o.ReplicasPerGPU),
 		state: structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection()},
 	}
 	return node.Name
@@ -287,7 +315,7 @@ func (w *world) bind(name, node string, given []*resourcev1.ResourceClaim) {
 	}
 }
 
-func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
+func check(t *testing.T, cache *cel.Cache, r *rand.Rand, change func(*world)) (placed, refused int) {
 	t.Helper()
 	w := &world{Cluster: snapshottest.Shared(), r: r, specs: map[string][]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
 	w.GPUNodeClasses[0].Spec.Sharing.Replicas, w.GPUNodeClasses[0].Spec.Sharing.Backend = new(int32(1+r.IntN(10))), v1alpha1.BackendDRA
@@ -295,6 +323,7 @@ func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
 	if r.IntN(2) == 0 {
 		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.12xlarge")(&w.NodePools[0])
 	}
+	change(w)
 	for _, prefix := range []string{"first", "second"} {
 		w.arrive(prefix)
 		p, q, ok := w.run(t, cache)
@@ -306,14 +335,23 @@ func check(t *testing.T, cache *cel.Cache, r *rand.Rand) (placed, refused int) {
 	return placed, refused
 }
 
-// publishedBy returns the slice of the agent on a node with T4s.
-func publishedBy(t *testing.T, count, replicas int) *resourcev1.ResourceSlice {
+// publishedBy returns the slice of the agent on a node with T4s, or with GPUs that are divided.
+func publishedBy(t *testing.T, count, replicas int, mig nodecontract.MIG) *resourcev1.ResourceSlice {
 	t.Helper()
 	var devices []dra.Device
 	for i := range count {
-		devices = append(devices, dra.Device{Replicas: replicas, Device: gpu.Device{
+		d := dra.Device{Resource: nodecontract.ResourceGPUShared, GPU: sharing.GPU{Replicas: replicas, Device: gpu.Device{
 			UUID: fmt.Sprintf("GPU-%d", i), Index: i, Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5, PCIeRoot: "pci0000:00",
-		}})
+		}}}
+		if mig.Count == 0 {
+			devices = append(devices, d)
+			continue
+		}
+		d.Product, d.ComputeMajor, d.ComputeMinor, d.Replicas = "NVIDIA RTX PRO 6000", 12, 0, replicas/int(mig.Count)
+		for j := range int(mig.Count) {
+			d.Instance = &gpu.Instance{UUID: fmt.Sprintf("MIG-%d-%d", i, j), Index: j, Profile: mig.Profile, MemoryMiB: mig.MemoryMiB}
+			devices = append(devices, d)
+		}
 	}
 	published, err := dra.SliceOf(nodeapi.Metadata{Name: "node"}, gpu.Driver{Version: "580.65.06", CUDAMajor: 13}, devices)
 	if err != nil {

@@ -257,19 +257,77 @@ func TestContainersSeeTheGPUsOfTheClaimOrOfTheRequest(t *testing.T) {
 	for _, request := range []string{"a", "b"} {
 		devices.Requests = append(devices.Requests, resourcev1.DeviceRequest{Name: request, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver}})
 	}
-	_, err := w.node.Client().ResourceV1().ResourceClaimTemplates(namespace).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
+	_, err := w.node.Client().ResourceV1().ResourceClaimTemplates(w.node.Namespace()).Create(t.Context(), &resourcev1.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{Devices: devices}},
 	}, metav1.CreateOptions{})
 	w.must(err)
 	first, second := nvmltest.T4(2).Devices[0].UUID, nvmltest.T4(2).Devices[1].UUID
 	for request, want := range map[string]string{"": first + "," + second, "a": first, "b": second} {
-		pod := kubelet.Pod(namespace, "refers-"+request+"x", "", 0)
+		pod := w.node.Pod("refers-"+request+"x", "", 0)
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: new("two")}}
 		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpus", Request: request}}
-		_, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+		_, err := w.pods().Create(t.Context(), pod, metav1.CreateOptions{})
 		w.must(err)
 		if got := w.running(pod.Name)["NVIDIA_VISIBLE_DEVICES"]; got != want {
 			t.Errorf("a container that refers to request %q sees %s, want %s", request, got, want)
 		}
 	}
+}
+
+func TestPodsHaveTheirOwnMIGInstancesByDRA(t *testing.T) {
+	t.Parallel()
+	p := build(t, gpus.Karve)
+	w := &draWorld{newWorld(t, nvmltest.H100(1)), p}
+	const small = "nvidia.com/mig-1g.10gb"
+	w.must(w.InCluster(t.Context()))
+	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
+	w.must(w.PromiseOf(t.Context(), nodecontract.BackendDRA, small, 7, nodecontract.MIG{Profile: "1g.10gb", Count: 7, Naming: nodecontract.MIGMixed}))
+	w.divide(p)
+	agent := w.run()
+	w.published(7)
+	seen := map[string]bool{}
+	for i := range 7 {
+		w.want(fmt.Sprint("small-", i), small)
+	}
+	for i := range 7 {
+		instance := w.running(fmt.Sprint("small-", i))["NVIDIA_VISIBLE_DEVICES"]
+		if !strings.HasPrefix(instance, "MIG-") || seen[instance] {
+			t.Errorf("small-%d has the instance %q, and others have %v", i, instance, seen)
+		}
+		seen[instance] = true
+	}
+	w.want("eighth", small)
+	w.waits("eighth")
+
+	// What divides GPUs knows the claims of pods, and changes nothing.
+	before := w.Instances(0)
+	w.promise("nvidia.com/mig-3g.40gb", 2, nodecontract.MIG{Profile: "3g.40gb", Count: 2, Naming: nodecontract.MIGMixed})
+	w.divide(p)
+	if after := w.Instances(0); after != before {
+		t.Errorf("the instances changed under pods: %s, and before %s", after, before)
+	}
+	w.sharingReady(nodecontract.ReasonRefused, "2 MIG instances 3g.40gb were promised")
+	w.promise(small, 7, nodecontract.MIG{Profile: "1g.10gb", Count: 7, Naming: nodecontract.MIGMixed})
+	w.sharingReady(nodecontract.ReasonApplied, "")
+
+	held, err := w.held()
+	w.must(err)
+	agent.Kill()
+	agent = w.run()
+	w.must(w.node.RestartKubelet(t.Context()))
+	w.waitForLog(agent, "Registered with the kubelet", 1)
+	w.published(7)
+	w.holds(held)
+	for i := range 7 {
+		if status := w.get(fmt.Sprint("small-", i)).Status; status.Phase != corev1.PodRunning || status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("small-%d is %s: %s", i, status.Phase, status.Message)
+		}
+	}
+	// A fault of one instance is its own.
+	w.must(w.Change(func(s *nvmltest.State) {
+		s.XIDs = append(s.XIDs, nvmltest.XID{Device: 0, XID: 94, On: &nvmltest.OnInstance{GPU: 9}})
+	}))
+	w.published(6)
+	w.annotate(nodecontract.GPUCordonAnnotation, "0")
+	w.published(0)
 }

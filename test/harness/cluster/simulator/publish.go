@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -19,15 +20,24 @@ const (
 	gpuMemoryLabel = "karpenter.k8s.aws/instance-gpu-memory"
 )
 
-// devicesOf returns the GPUs of a node, with their replicas.
+// devicesOf returns the GPUs of a node, or the MIG instances that were promised of them, given the replicas of each GPU.
 func devicesOf(node *corev1.Node, replicas []int64) []dra.Device {
-	memory, _ := strconv.ParseInt(node.Labels[gpuMemoryLabel], 10, 64) // Without the label, the memory is not known.
-	devices := make([]dra.Device, 0, len(replicas))
+	memory, _ := strconv.ParseInt(node.Labels[gpuMemoryLabel], 10, 64)            // Without the label, the memory is not known.
+	mig, _ := nodecontract.ParseMIG(node.Annotations[nodecontract.MIGAnnotation]) // Karve has written it.
+	var devices []dra.Device
 	for i, n := range replicas {
-		devices = append(devices, dra.Device{
+		d := dra.Device{Resource: node.Annotations[nodecontract.ResourceAnnotation], GPU: sharing.GPU{
 			Device:   gpu.Device{UUID: fmt.Sprintf("GPU-%s-%d", node.UID, i), Index: i, Product: node.Labels[gpuNameLabel], MemoryMiB: memory, NUMANode: -1, Minor: i},
 			Replicas: int(n),
-		})
+		}}
+		if mig.Count == 0 {
+			devices = append(devices, d)
+			continue
+		}
+		for j := range min(mig.Count, n) {
+			d.Instance, d.Replicas = &gpu.Instance{UUID: fmt.Sprintf("MIG-%s-%d-%d", node.UID, i, j), Index: int(j), Profile: mig.Profile, MemoryMiB: mig.MemoryMiB}, int(max(1, n/mig.Count))
+			devices = append(devices, d)
+		}
 	}
 	return devices
 }

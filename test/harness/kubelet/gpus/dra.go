@@ -14,19 +14,25 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Promise writes to the Node what its agent is to do, as the controller does: the backend, and replicas per GPU. For the backend DRA it creates the DeviceClass of
-// the chart.
+// Promise writes to the Node what its agent is to do, as the controller does: the backend, and replicas per GPU of nvidia.com/gpu.shared. For the backend DRA it creates
+// the DeviceClass of the chart.
 func (m *Machine) Promise(ctx context.Context, backend string, replicas int) error {
-	annotations := map[string]string{
-		nodecontract.ResourceAnnotation: nodecontract.ResourceGPUShared, nodecontract.ReplicasPerGPUAnnotation: strconv.Itoa(replicas),
+	return m.PromiseOf(ctx, backend, nodecontract.ResourceGPUShared, replicas, nodecontract.MIG{})
+}
+
+// PromiseOf promises replicas of a resource, on GPUs that are divided as given.
+func (m *Machine) PromiseOf(ctx context.Context, backend, resource string, replicas int, mig nodecontract.MIG) error {
+	annotations := map[string]string{nodecontract.ResourceAnnotation: resource, nodecontract.ReplicasPerGPUAnnotation: strconv.Itoa(replicas)}
+	if mig != (nodecontract.MIG{}) {
+		annotations[nodecontract.MIGAnnotation] = mig.String()
 	}
 	if backend == nodecontract.BackendDRA {
 		annotations[nodecontract.BackendAnnotation] = backend
-		shared := nodecontract.ResourceGPUShared
+		name, selector := nodecontract.DeviceClass(resource)
 		_, err := m.Node.Client().ResourceV1().DeviceClasses().Create(ctx, &resourcev1.DeviceClass{
-			ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: resourcev1.DeviceClassSpec{
-				ExtendedResourceName: &shared, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}},
+				ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
 			},
 		}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
