@@ -25,12 +25,14 @@ const annotation = "claims.karve.sh/ask"
 
 // Ask is what the claims of a pod ask of GPUs.
 type Ask struct {
-	// Sets are the sets of GPUs that the claims ask for, sorted. GPUs of two sets may be the same.
+	// Sets are the sets of GPUs or MIG instances of one machine that the claims ask for, sorted. Those of two sets may be the same.
 	Sets []Set `json:"sets"`
 	// Selectors are the CEL expressions of DeviceClasses and requests, sorted and unique. Every GPU has to meet all of them.
 	Selectors []string `json:"selectors,omitempty"`
 	// Mixes is a container that refers to several claims or requests, and "" if those of each container are on one GPU for certain.
 	Mixes string `json:"mixes,omitempty"`
+	// ByIndex reports whether a constraint is about the index of GPUs. MIG instances have the index of their GPU.
+	ByIndex bool `json:"byIndex,omitempty"`
 	// Refusal is why nothing is launched for the pod, and "" if something can be.
 	Refusal string `json:"refusal,omitempty"`
 }
@@ -95,7 +97,7 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	if pod == nil || len(pod.Spec.ResourceClaims) == 0 && Text(pod) == "" {
 		return pod
 	}
-	ask := o.ask(pod)
+	ask, gpu := o.ask(pod)
 	if ask == nil && Text(pod) == "" {
 		return pod
 	}
@@ -120,13 +122,14 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	}
 	if !requestsGPU(pod) {
 		with.Spec.Containers = append(slices.Clone(pod.Spec.Containers), corev1.Container{Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(total.Replicas, resource.DecimalSI)},
+			Requests: corev1.ResourceList{gpu: *resource.NewQuantity(total.Replicas, resource.DecimalSI)},
 		}})
 	}
 	return &with
 }
 
-// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of any GPUs that have the memory that the pod states.
+// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of any GPUs that have the memory that the pod states. It
+// requests nvidia.com/gpu.shared.
 func Requesting(pod *corev1.Pod, replicas int64) *corev1.Pod {
 	with := *pod
 	with.Annotations = maps.Clone(pod.Annotations)
@@ -195,8 +198,8 @@ func SelectsAgents(c *resourcev1.DeviceClass) bool {
 	})
 }
 
-// ask returns what the claims of a pod ask, and nil if none is for a GPU of Karve's agents.
-func (o *Objects) ask(pod *corev1.Pod) *Ask {
+// ask returns what the claims of a pod ask and the resource that serves them, and nil if none is for a GPU of Karve's agents.
+func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	var all []*found
 	other := ""
 	for _, ref := range pod.Spec.ResourceClaims {
@@ -207,9 +210,9 @@ func (o *Objects) ask(pod *corev1.Pod) *Ask {
 		}
 	}
 	if len(all) == 0 {
-		return nil
+		return nil, ""
 	}
-	ask := &Ask{}
+	ask = &Ask{}
 	if ask.Refusal = o.use(pod, all, other); ask.Refusal == "" {
 		ask.Refusal = o.read(pod, all, ask)
 	}
@@ -217,7 +220,28 @@ func (o *Objects) ask(pod *corev1.Pod) *Ask {
 		ask.Sets = []Set{held(all)}
 	}
 	ask.sort()
-	return ask
+	return ask, o.resource(all)
+}
+
+// resource returns the extended resource that serves claims: that of the first of their DeviceClasses of Karve's agents, and nvidia.com/gpu.shared if the class has
+// none. No device meets the selectors of classes of two resources.
+func (o *Objects) resource(all []*found) corev1.ResourceName {
+	for _, f := range all {
+		for _, r := range f.spec.Devices.Requests {
+			if r.Exactly == nil {
+				continue
+			}
+			class := o.classes[r.Exactly.DeviceClassName]
+			if class == nil || !SelectsAgents(class) {
+				continue
+			}
+			if name := class.Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
+				return corev1.ResourceName(*name)
+			}
+			return v1alpha1.ResourceGPUShared
+		}
+	}
+	return v1alpha1.ResourceGPUShared
 }
 
 // use returns why the way in which a pod uses its claims cannot be planned for, and "" if it can. other is the name of one that is not for a GPU.
@@ -269,6 +293,7 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, ask *Ask) string {
 			return refusal
 		}
 		ask.Sets = append(ask.Sets, sets...)
+		ask.ByIndex = ask.ByIndex || slices.ContainsFunc(f.spec.Devices.Constraints, byIndex)
 		whole := f.ref
 		for i, r := range f.spec.Devices.Requests {
 			on[corev1.ResourceClaim{Name: f.ref, Request: r.Name}] = fmt.Sprint(f.ref, "/", same[i])

@@ -10,13 +10,21 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-var t4 = catalog.GPU{Name: "t4", Count: 1, MemoryMiB: 16384}
+// t4 is a machine with T4s that have ten replicas each.
+func t4(count int64) Devices {
+	return Devices{Kind: Kind{Model: "t4", Resource: v1alpha1.ResourceGPUShared}, Count: count, Replicas: 10, MemoryMiB: 15360}
+}
+
+// a100 is a machine with eight A100s that are divided into instances, which each have a number of replicas.
+func a100(replicas int64) Devices {
+	return Devices{Kind: Kind{Model: "a100", Profile: "1g.5gb", Resource: "nvidia.com/mig-1g.5gb"}, Count: 56, Replicas: replicas, MemoryMiB: 4800}
+}
 
 func selector(expression string) []resourcev1.DeviceSelector {
 	return []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: expression}}}
@@ -78,7 +86,10 @@ func seen(edit func(*world)) *corev1.Pod {
 	}
 	template := resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "template"}}
 	template.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", Selectors: selector("true")}}}
-	objects := New([]resourcev1.ResourceClaim{w.claim}, []resourcev1.ResourceClaimTemplate{template}, []resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com")}, append(w.others, &w.pod))
+	name, expression := nodecontract.DeviceClass("nvidia.com/mig-1g.5gb")
+	instances := resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: new("nvidia.com/mig-1g.5gb"), Selectors: selector(expression)}}
+	objects := New([]resourcev1.ResourceClaim{w.claim}, []resourcev1.ResourceClaimTemplate{template},
+		[]resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com"), instances}, append(w.others, &w.pod))
 	return objects.On(&w.pod)
 }
 
@@ -96,7 +107,7 @@ func TestClaimIsReadAsReplicasAndMemory(t *testing.T) {
 	if memory := resource.MustParse(pod.Annotations[v1alpha1.GPUMemoryAnnotation]); memory.Value() != 2862<<20 {
 		t.Errorf("the pod states %s", memory.String())
 	}
-	if why := ask.Fits(t4, 10); why != "" {
+	if why := ask.Fits(t4(1)); why != "" {
 		t.Errorf("a T4 does not fit: %s", why)
 	}
 }
@@ -183,13 +194,56 @@ func TestSelectorsAreEvaluatedWithWhatIsKnownOfAModel(t *testing.T) {
 		`device.`: "can compile",
 		`"` + strings.Repeat("a", 2000) + `".matches("(a+)+b") || [1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, a+b+c+d > 0))))`: "cost",
 	} {
-		why := (&Ask{Sets: []Set{{{1, 1, 0}}}, Selectors: []string{expression}}).Fits(t4, 10)
+		why := (&Ask{Sets: []Set{{{1, 1, 0}}}, Selectors: []string{expression}}).Fits(t4(1))
 		if (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%.80s: %q, want %q", expression, why, want)
 		}
 	}
-	if why := (&Ask{Sets: []Set{{{1, 1, 1}}}}).Fits(catalog.GPU{Name: "new", Count: 1, MemoryMiB: 16384}, 10); !strings.Contains(why, "new") {
+	if why := (&Ask{Sets: []Set{{{1, 1, 1}}}}).Fits(Devices{Kind: Kind{Model: "new"}, Count: 1, Replicas: 10}); !strings.Contains(why, "new") {
 		t.Errorf("a model of unknown memory: %q", why)
+	}
+}
+
+func TestSelectorsAreEvaluatedWithWhatIsKnownOfInstances(t *testing.T) {
+	t.Parallel()
+	_, small := nodecontract.DeviceClass("nvidia.com/mig-1g.5gb")
+	_, shared := nodecontract.DeviceClass(v1alpha1.ResourceGPUShared)
+	const gpu = `device.attributes["gpu.karve.sh"]`
+	for _, c := range []struct {
+		expression string
+		devices    Devices
+		want       string
+	}{
+		{small, a100(1), ""},
+		{small, t4(1), "does not select GPUs of model t4"},
+		{shared, t4(1), ""},
+		{shared, a100(1), "does not select MIG instances of model a100 (1g.5gb)"},
+		{gpu + `.profile == "1g.5gb" && ` + gpu + `.architecture == "ampere"`, a100(1), ""},
+		{gpu + `.profile.startsWith("2g.")`, a100(1), "does not select"},
+		{gpu + `.profile == "1g.5gb"`, t4(1), "cannot be evaluated for GPUs of model t4"},
+		{`!("profile" in ` + gpu + `)`, t4(1), ""},
+		{gpu + `.exists(k, k == "parent" + "UUID")`, a100(1), "known only when there is a node"},
+	} {
+		why := (&Ask{Sets: []Set{{{1, 1, 0}}}, Selectors: []string{c.expression}}).Fits(c.devices)
+		if (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
+			t.Errorf("%s: %q, want %q", c.expression, why, c.want)
+		}
+	}
+	// Agents of before published no resource.
+	if ok, err := matches(cel.GetCompiler(cel.Features{}).CompileCELExpression(shared, cel.Options{}), cel.Device{Driver: nodecontract.DRADriver}); !ok || err != nil {
+		t.Errorf("a device without a resource is selected: %t, %v", ok, err)
+	}
+}
+
+func TestClaimIsServedByTheResourceOfItsClass(t *testing.T) {
+	t.Parallel()
+	for class, want := range map[string]corev1.ResourceName{"gpu": v1alpha1.ResourceGPUShared, "mig-1g.5gb.gpu.karve.sh": "nvidia.com/mig-1g.5gb"} {
+		pod := seen(func(w *world) { w.request().DeviceClassName, w.request().Count = class, 2 })
+		ask := Of(pod)
+		q := pod.Spec.Containers[len(pod.Spec.Containers)-1].Resources.Requests[want]
+		if ask == nil || ask.Refusal != "" || q.Value() != 6 {
+			t.Errorf("%s: the claim asks %+v, and the pod requests %v", class, ask, pod.Spec.Containers)
+		}
 	}
 }
 
@@ -204,29 +258,36 @@ func TestClaimsOfMachinesWithSeveralGPUs(t *testing.T) {
 	if diff := cmp.Diff([]Set{{{3, 3, 2862 << 20}}}, ask.Sets); ask.Refusal != "" || diff != "" {
 		t.Errorf("the claim asks %+v\n%s", ask, diff)
 	}
-	four := catalog.GPU{Name: "t4", Count: 4, MemoryMiB: 16384}
 	for _, c := range []struct {
 		ask  Ask
-		gpu  catalog.GPU
+		gpu  Devices
 		want string
 	}{
-		{asking(Share{1, 5, 0}), four, ""},
-		{asking(Share{4, 10, 15000 << 20}), four, ""},
-		{asking(Share{5, 1, 0}), four, "asks for 5 GPUs"},
-		{asking(Share{2, 1, 0}), t4, "asks for 2 GPUs"},
-		{asking(Share{2, 11, 0}), four, "asks for more of each GPU"},
-		{asking(Share{2, 1, 16 << 30}), four, "asks for more of each GPU"},
-		{asking(Share{1, 6, 0}), four, "more than half of a GPU"},
-		{asking(Share{1, 1, 8 << 30}), four, "more than half of a GPU"},
-		{asking(Share{1, 3, 0}, Share{2, 1, 0}), four, ""},
-		{asking(Share{1, 6, 0}, Share{1, 10, 0}), four, ""}, // It has a machine for itself.
-		{asking(Share{1, 6, 0}, Share{1, 11, 0}), four, "asks for more of each GPU"},
-		{asking(Share{1, 6, 0}, Share{4, 1, 0}), four, "more than half of a GPU"},
-		{Ask{Sets: []Set{{{1, 1, 0}, {4, 1, 0}}}}, four, "asks for 5 GPUs"},
-		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, four, "container main refers to several"},
-		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, t4, ""},
+		{asking(Share{1, 5, 0}), t4(4), ""},
+		{asking(Share{4, 10, 15000 << 20}), t4(4), ""},
+		{asking(Share{5, 1, 0}), t4(4), "asks for 5 GPUs"},
+		{asking(Share{2, 1, 0}), t4(1), "asks for 2 GPUs"},
+		{asking(Share{2, 11, 0}), t4(4), "asks for more of each GPU"},
+		{asking(Share{2, 1, 16 << 30}), t4(4), "asks for more of each GPU"},
+		{asking(Share{1, 6, 0}), t4(4), "more than half of a GPU"},
+		{asking(Share{1, 1, 8 << 30}), t4(4), "more than half of a GPU"},
+		{asking(Share{1, 3, 0}, Share{2, 1, 0}), t4(4), ""},
+		{asking(Share{1, 6, 0}, Share{1, 10, 0}), t4(4), ""}, // It has a machine for itself.
+		{asking(Share{1, 6, 0}, Share{1, 11, 0}), t4(4), "asks for more of each GPU"},
+		{asking(Share{1, 6, 0}, Share{4, 1, 0}), t4(4), "more than half of a GPU"},
+		{Ask{Sets: []Set{{{1, 1, 0}, {4, 1, 0}}}}, t4(4), "asks for 5 GPUs"},
+		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, t4(4), "container main refers to several"},
+		{Ask{Sets: []Set{{{1, 1, 0}}, {{1, 1, 0}}}, Mixes: "main"}, t4(1), ""},
+		{asking(Share{1, 1, 4800 << 20}), a100(1), ""},
+		{asking(Share{56, 1, 0}), a100(1), ""},
+		{asking(Share{1, 2, 0}), a100(1), "asks for more of each MIG instance"},
+		{asking(Share{57, 1, 0}), a100(1), "asks for 57 MIG instances of a machine, and machines with a100 (1g.5gb) have 56"},
+		{asking(Share{1, 2, 0}), a100(4), ""},
+		{asking(Share{1, 3, 0}), a100(4), "more than half of a MIG instance"},
+		{Ask{Sets: []Set{{{2, 1, 0}}}, ByIndex: true}, a100(1), "have the index of their GPU"},
+		{Ask{Sets: []Set{{{2, 1, 0}}}, ByIndex: true}, t4(4), ""},
 	} {
-		if why := c.ask.Fits(c.gpu, 10); (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
+		if why := c.ask.Fits(c.gpu); (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
 			t.Errorf("%+v on %+v: %q, want %q", c.ask, c.gpu, why, c.want)
 		}
 	}

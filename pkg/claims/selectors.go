@@ -13,14 +13,13 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/lru"
 
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
 // capabilities has the CUDA compute capability of GPU models, by the cloud's name (https://developer.nvidia.com/cuda-gpus).
 var capabilities = map[string][2]int{
 	"m60": {5, 2}, "p100": {6, 0}, "p4": {6, 1}, "v100": {7, 0}, "t4": {7, 5}, "t4g": {7, 5}, "a100": {8, 0}, "a10": {8, 6}, "a10g": {8, 6}, "l4": {8, 9}, "l40s": {8, 9},
-	"h100": {9, 0}, "h200": {9, 0}, "b200": {10, 0},
+	"h100": {9, 0}, "h200": {9, 0}, "b200": {10, 0}, "b300": {10, 3}, "rtx-pro-server-6000": {12, 0},
 }
 
 const (
@@ -33,7 +32,7 @@ const (
 
 // onNode finds names in an expression of what only the node knows. Agents publish NVML's amount of memory, which the catalog does not have exactly.
 var onNode = regexp.MustCompile(`\b(` + strings.Join([]string{
-	nodecontract.DRAUUID, nodecontract.DRAProductName, nodecontract.DRAIndex, nodecontract.DRADriverVersion, nodecontract.DRACUDADriverVersion, "pcieRoot", "capacity",
+	nodecontract.DRAUUID, nodecontract.DRAParentUUID, nodecontract.DRAProductName, nodecontract.DRAIndex, nodecontract.DRADriverVersion, nodecontract.DRACUDADriverVersion, "pcieRoot", "capacity",
 }, "|") + `)\b`)
 
 // unknowable returns why a selector cannot be evaluated before there is a node, and "" if its text names nothing that only a node knows.
@@ -48,23 +47,58 @@ func unknowable(expression string) string {
 	}
 }
 
-// Fits returns why the GPUs of machines of a kind, with a number of replicas each, cannot be what the claims ask, and "" if they can.
-func (a *Ask) Fits(gpu catalog.GPU, replicas int64) string {
+// Devices are the GPUs of a machine, or their MIG instances, which are all alike.
+type Devices struct {
+	Kind
+	// Count is their number. Replicas and MemoryMiB are those of each of them; MemoryMiB is 0 if it is not known.
+	Count, Replicas, MemoryMiB int64
+}
+
+// Kind is what is known of a device before there is a node.
+type Kind struct {
+	// Model is the cloud's name of the GPU, and Profile that of the MIG instance, which is "" for a whole GPU.
+	Model, Profile string
+	// Resource is the extended resource that serves the device.
+	Resource string
+}
+
+// what returns what a device is, for messages.
+func (k Kind) what() string {
+	if k.Profile != "" {
+		return "MIG instance"
+	}
+	return "GPU"
+}
+
+// model returns the model with the profile, for messages.
+func (k Kind) model() string {
+	if k.Profile != "" {
+		return k.Model + " (" + k.Profile + ")"
+	}
+	return k.Model
+}
+
+// Fits returns why the devices of machines of a kind cannot be what the claims ask, and "" if they can.
+func (a *Ask) Fits(d Devices) string {
 	total := a.Total()
 	switch {
-	case a.Distinct() > gpu.Count:
-		return fmt.Sprintf("the claim asks for %d GPUs of a machine, and machines with %s have %d", a.Distinct(), gpu.Name, gpu.Count)
-	case a.Mixes != "" && gpu.Count > 1:
-		return fmt.Sprintf("container %s refers to several claims or requests, which can be on different GPUs of a machine with %d: refer to one claim without naming a request, or allow machines with one GPU", a.Mixes, gpu.Count)
-	case total.MemoryBytes > 0 && !gpu.UsableKnown():
-		return fmt.Sprintf("Karve does not know how much device memory a GPU of model %s will publish", gpu.Name)
-	case total.GPUs > 1 && a.over(replicas, gpu.UsableMiB()*bytesPerMiB): // The planner compares amounts of one GPU.
-		return fmt.Sprintf("the claim asks for more of each GPU than a GPU of model %s has", gpu.Name)
-	case gpu.Count > 1 && a.Large(replicas, gpu.UsableMiB()) && (total.GPUs == 1 || total.GPUs > gpu.Count):
-		return fmt.Sprintf("the claim asks for more than half of a GPU, and on a machine with %d GPUs the scheduler may give every GPU to smaller pods first: allow machines with one GPU", gpu.Count)
+	case a.Distinct() > d.Count:
+		return fmt.Sprintf("the claim asks for %d %ss of a machine, and machines with %s have %d", a.Distinct(), d.what(), d.model(), d.Count)
+	case a.ByIndex && d.Profile != "":
+		return fmt.Sprintf("the claim has a constraint with %s/%s, and MIG instances have the index of their GPU: use %s/%s", nodecontract.DRADriver, nodecontract.DRAIndex, nodecontract.DRADriver, nodecontract.DRAUUID)
+	case a.Mixes != "" && d.Count > 1:
+		return fmt.Sprintf("container %s refers to several claims or requests, which can be on different %ss of a machine with %d: refer to one claim without naming a request, or allow machines with one %s",
+			a.Mixes, d.what(), d.Count, d.what())
+	case total.MemoryBytes > 0 && d.MemoryMiB == 0:
+		return fmt.Sprintf("Karve does not know how much device memory a %s of model %s will publish", d.what(), d.model())
+	case (total.GPUs > 1 || d.Count > 1) && a.over(d.Replicas, d.MemoryMiB*bytesPerMiB): // The planner adds up what a machine has, and compares the memory of one GPU.
+		return fmt.Sprintf("the claim asks for more of each %s than a %s of model %s has", d.what(), d.what(), d.model())
+	case d.Count > 1 && a.Large(d.Replicas, d.MemoryMiB) && (total.GPUs == 1 || total.GPUs > d.Count):
+		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %d %ss the scheduler may give every %s to smaller pods first: allow machines with one %s",
+			d.what(), d.Count, d.what(), d.what(), d.what())
 	}
 	for _, expression := range a.Selectors {
-		if why := evaluated.of(expression, gpu.Name); why != "" {
+		if why := evaluated.of(expression, d.Kind); why != "" {
 			return why
 		}
 	}
@@ -77,27 +111,30 @@ type evaluations struct {
 	compiled, results *lru.Cache
 }
 
-// evaluated is shared by all: a result depends on nothing but the expression and the model.
+// evaluated is shared by all: a result depends on nothing but the expression and the kind.
 var evaluated = &evaluations{compiled: lru.New(mostKept), results: lru.New(mostKept)}
 
-type evaluation struct{ expression, model string }
+type evaluation struct {
+	expression string
+	kind       Kind
+}
 
-// of returns why an expression does not select the GPUs of a model, and "" if it does.
-func (e *evaluations) of(expression, model string) string {
+// of returns why an expression does not select the devices of a kind, and "" if it does.
+func (e *evaluations) of(expression string, kind Kind) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := evaluation{expression, model}
+	key := evaluation{expression, kind}
 	if known, ok := e.results.Get(key); ok {
 		if why, ok := known.(string); ok {
 			return why
 		}
 	}
-	why := e.evaluate(expression, model)
+	why := e.evaluate(expression, kind)
 	e.results.Add(key, why)
 	return why
 }
 
-func (e *evaluations) evaluate(expression, model string) string {
+func (e *evaluations) evaluate(expression string, kind Kind) string {
 	program, ok := cel.CompilationResult{}, false
 	if known, has := e.compiled.Get(expression); has {
 		program, ok = known.(cel.CompilationResult)
@@ -110,16 +147,16 @@ func (e *evaluations) evaluate(expression, model string) string {
 	if program.Error != nil {
 		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", short(expression), program.Error.Detail)
 	}
-	certain, err := matches(program, known(model))
+	certain, err := matches(program, known(kind))
 	if err != nil {
-		return fmt.Sprintf("selector %s cannot be evaluated for GPUs of model %s before there is a node: %v", short(expression), model, err)
+		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", short(expression), kind.what(), kind.model(), err)
 	}
 	// An expression may find attributes without naming them, such as by a macro.
-	if later, err := matches(program, invented(model)); err != nil || later != certain {
+	if later, err := matches(program, invented(kind)); err != nil || later != certain {
 		return fmt.Sprintf("selector %s depends on what is known only when there is a node", short(expression))
 	}
 	if !certain {
-		return fmt.Sprintf("selector %s does not select GPUs of model %s", short(expression), model)
+		return fmt.Sprintf("selector %s does not select %ss of model %s", short(expression), kind.what(), kind.model())
 	}
 	return ""
 }
@@ -137,23 +174,31 @@ func short(expression string) string {
 	return fmt.Sprintf("%q", expression)
 }
 
-// known returns a GPU of a model as agents publish it, with nothing but what is known before there is a node.
-func known(model string) cel.Device {
-	d := cel.Device{Driver: nodecontract.DRADriver, AllowMultipleAllocations: new(true), Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{}}
-	if c, ok := capabilities[model]; ok {
+// known returns a device of a kind as agents publish it, with nothing but what is known before there is a node.
+func known(kind Kind) cel.Device {
+	d := cel.Device{Driver: nodecontract.DRADriver, AllowMultipleAllocations: new(true), Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+		nodecontract.DRAResource: {StringValue: &kind.Resource},
+	}}
+	if kind.Profile != "" {
+		d.Attributes[nodecontract.DRAProfile] = resourcev1.DeviceAttribute{StringValue: &kind.Profile}
+	}
+	if c, ok := capabilities[kind.Model]; ok {
 		d.Attributes[nodecontract.DRAArchitecture] = resourcev1.DeviceAttribute{StringValue: new(nodecontract.Architecture(c[0], c[1]))}
 		d.Attributes[nodecontract.DRAComputeCapability] = resourcev1.DeviceAttribute{VersionValue: new(nodecontract.ComputeCapability(c[0], c[1]))}
 	}
 	return d
 }
 
-// invented returns a GPU of a model with invented values for what only a node knows.
-func invented(model string) cel.Device {
-	d := known(model)
+// invented returns a device of a kind with invented values for what only a node knows.
+func invented(kind Kind) cel.Device {
+	d := known(kind)
 	maps.Copy(d.Attributes, map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 		nodecontract.DRAUUID: {StringValue: new("GPU-invented")}, nodecontract.DRAProductName: {StringValue: new("invented")}, nodecontract.DRAIndex: {IntValue: new(int64(0))},
 		nodecontract.DRADriverVersion: {VersionValue: new("1.2.3")}, nodecontract.DRACUDADriverVersion: {VersionValue: new("1.2.3")}, nodecontract.DRAPCIeRoot: {StringValue: new("pci0000:00")},
 	})
+	if kind.Profile != "" {
+		d.Attributes[nodecontract.DRAParentUUID] = resourcev1.DeviceAttribute{StringValue: new("GPU-invented")}
+	}
 	d.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{
 		nodecontract.DRAReplicas: {Value: *resource.NewQuantity(1, resource.DecimalSI)}, nodecontract.DRAMemory: {Value: *resource.NewQuantity(bytesPerMiB, resource.BinarySI)},
 	}

@@ -45,9 +45,10 @@ func (a *Ask) Distinct() int64 {
 	return n
 }
 
-// Large reports whether the claims ask for more than half of a GPU with a number of replicas and an amount of device memory.
+// Large reports whether the claims ask for more than half of a device with a number of replicas and an amount of memory. With one replica a device is not shared, so
+// that no smaller pod can be in the way.
 func (a *Ask) Large(replicas, memoryMiB int64) bool {
-	return a.over(replicas/2, memoryMiB*bytesPerMiB/2)
+	return replicas > 1 && a.over(replicas/2, memoryMiB*bytesPerMiB/2)
 }
 
 // Alone reports whether the pod has a machine with several GPUs of a kind for itself: it takes so much of several GPUs that others would have hardly any left.
@@ -155,6 +156,12 @@ func setsOf(f *found, shares []Share) (sets []Set, same partition, refusal strin
 		}
 	}
 	return slices.DeleteFunc(sets, func(s Set) bool { return len(s) == 0 }), same, ""
+}
+
+// byIndex reports whether a constraint is about the index of GPUs.
+func byIndex(c resourcev1.DeviceConstraint) bool {
+	const index = nodecontract.DRADriver + "/" + nodecontract.DRAIndex
+	return c.MatchAttribute != nil && *c.MatchAttribute == index || c.DistinctAttribute != nil && *c.DistinctAttribute == index
 }
 
 // constrained returns the indices of the requests that a constraint is for.

@@ -11,11 +11,21 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. The DeviceClass of the chart exists unless the files have one of that name.
+// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. The DeviceClasses of the chart exist unless the files have some of their names.
 func (r *reader) readClaims() {
-	if !slices.ContainsFunc(r.deviceClasses, func(c resourcev1.DeviceClass) bool { return c.Name == nodecontract.DRADriver }) {
-		r.deviceClasses = append(r.deviceClasses, resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver}, Spec: resourcev1.DeviceClassSpec{
-			Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}},
+	resources := []string{nodecontract.ResourceGPUShared}
+	for i := range r.cluster.GPUNodeClasses {
+		if s := &r.cluster.GPUNodeClasses[i].Spec.Sharing; s.UsesDRA() {
+			resources = append(resources, s.Resources()...)
+		}
+	}
+	for _, resource := range resources {
+		name, selector := nodecontract.DeviceClass(resource)
+		if slices.ContainsFunc(r.deviceClasses, func(c resourcev1.DeviceClass) bool { return c.Name == name }) {
+			continue
+		}
+		r.deviceClasses = append(r.deviceClasses, resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
+			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
 		}})
 	}
 	pods := make([]*corev1.Pod, len(r.cluster.Pods))

@@ -127,7 +127,7 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	case !p.Class.Spec.Sharing.UsesDRA():
 		return fmt.Sprintf("%s %s has backend DevicePlugin", v1alpha1.Kind, p.Class.Name)
 	}
-	return claim.Fits(o.Type.GPU, o.ReplicasPerGPU)
+	return claim.Fits(o.devices())
 }
 
 // unfit returns why the GPU of the room cannot be what a claim asks, and "" if it can.
@@ -140,10 +140,11 @@ func (r *room) unfit(claim *claims.Ask) string {
 	}
 	kind, _ := r.gpuKind()
 	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
-		if why := claim.Fits(t.GPU, r.machine.Promise.ReplicasPerGPU); why != "" {
+		devices := r.machine.devices(t)
+		if why := claim.Fits(devices); why != "" {
 			return why
 		}
-		if t.GPU.Count > 1 && kind.count != t.GPU.Count {
+		if devices.Count > 1 && devices.Replicas > 1 && kind.count != devices.Count {
 			return "the node may get another number of GPUs"
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -16,26 +17,54 @@ import (
 // amount, the pods on a GPU that refuses weigh at least 1, and the same holds for device memory. A pod finds a GPU in any order if the other pods of a machine weigh
 // less than the machine has GPUs, and a pod that asks for n different GPUs if they weigh less than that by n-1. A pod whose GPUs need not differ finds them one after the
 // other, as several pods would. This is a sum over the pods of a machine, so it is a quota.
+//
+// MIG instances are GPUs here. Those that are not shared need no quota: each is free or taken, so that their number decides.
 
-// gpuKind is a kind of machine with several GPUs: their number, and what each of them has.
+// gpuKind is a kind of machine with several shared GPUs or MIG instances: their number, and what each of them has.
 type gpuKind struct{ count, replicas, memoryMiB int64 }
 
 func (k gpuKind) String() string {
 	return fmt.Sprintf("GPUs that pods get in any order (%d with %d replicas and %d MiB)", k.count, k.replicas, k.memoryMiB)
 }
 
-// gpuKind returns the kind of the machines of the offering. It returns false if they have one GPU or a device plugin.
-func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
-	if !p.Class.Spec.Sharing.UsesDRA() || o.Type.GPU.Count < 2 {
-		return gpuKind{}, false
-	}
-	return gpuKind{o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB()}, true
+// devices returns the GPUs or MIG instances of the machine.
+func (o *Offering) devices() claims.Devices {
+	return devicesOf(o.Type, o.Share.MIG, o.ReplicasPerGPU, o.Share.Resource)
 }
 
-// gpuKind returns the kind of the machine of the room. It returns false if the machine has one GPU or a device plugin, or if it is not known which machine it becomes.
+// devices returns the GPUs or MIG instances of the machine if it is of a type.
+func (m *Machine) devices(t *catalog.InstanceType) claims.Devices {
+	return devicesOf(t, m.Promise.MIG, m.Promise.ReplicasPerGPU, string(m.Promise.Resource))
+}
+
+func devicesOf(t *catalog.InstanceType, mig nodecontract.MIG, perGPU int64, resource string) claims.Devices {
+	memory := int64(0)
+	if t.GPU.UsableKnown() {
+		memory = t.GPU.UsableMiB()
+	}
+	d := claims.Devices{Kind: claims.Kind{Model: t.GPU.Name, Profile: mig.Profile, Resource: resource}}
+	d.Count, d.Replicas, d.MemoryMiB = divided(mig, t.GPU.Count, perGPU, memory)
+	return d
+}
+
+// gpuKind returns the kind of the machines of the offering. It returns false if they have one GPU, or devices that are not shared, or a device plugin.
+func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
+	count, replicas, memory := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	if !p.Class.Spec.Sharing.UsesDRA() || count < 2 || replicas < 2 {
+		return gpuKind{}, false
+	}
+	return gpuKind{count, replicas, memory}, true
+}
+
+// gpuKind returns the kind of the machine of the room. It returns false if the machine has one GPU, or devices that are not shared, or a device plugin, or if it is not
+// known which machine it becomes.
 func (r *room) gpuKind() (gpuKind, bool) {
 	m := r.machine
-	if m == nil || m.Type == nil || m.Promise.Backend != nodecontract.BackendDRA || m.Type.GPU.Count < 2 {
+	if m == nil || m.Type == nil || m.Promise.Backend != nodecontract.BackendDRA {
+		return gpuKind{}, false
+	}
+	count, replicas, memory := divided(m.Promise.MIG, m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type))
+	if count < 2 || replicas < 2 {
 		return gpuKind{}, false
 	}
 	for _, t := range m.Others {
@@ -43,7 +72,7 @@ func (r *room) gpuKind() (gpuKind, bool) {
 			return gpuKind{}, false
 		}
 	}
-	return gpuKind{m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type)}, true
+	return gpuKind{count, replicas, memory}, true
 }
 
 // gpuShare is what a pod takes of GPUs: times that it takes what ask says.

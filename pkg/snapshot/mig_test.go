@@ -1,15 +1,20 @@
 package snapshot_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	resourceapi "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
@@ -277,5 +282,78 @@ func TestLimitOfInstancesIsNotHonored(t *testing.T) {
 	problems := c.Pools()[0].Problems
 	if len(problems) != 1 || problems[0].Reason != "UnsupportedLimit" || !strings.Contains(problems[0].Message, "nvidia.com/gpu (physical GPUs)") {
 		t.Errorf("%+v", problems)
+	}
+}
+
+// So the plans of both backends are the same, and cost the same, also for pods that request several instances.
+func TestPlannerSeesNoBackendOfPodsWithInstances(t *testing.T) {
+	t.Parallel()
+	const small, large = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+	pods := slices.Concat(Pods("small", 40, asking(small)), Pods("large", 8, asking(large), GPUMemory("18Gi")), Pods("two", 3, Asking("cpu", "1", small, "2")))
+	build := func(backend v1alpha1.Backend) snapshot.View {
+		c := withMIG(t, layout("a100", "1g.5gb"), layout("a100", "3g.20gb"))
+		c.GPUNodeClasses[0].Spec.Sharing.Backend = backend
+		c.Pods = pods
+		return snapshot.Build(c)
+	}
+	plugin, dra := build(v1alpha1.BackendDevicePlugin), build(v1alpha1.BackendDRA)
+	if diff := cmp.Diff(plugin.Snapshot, dra.Snapshot); diff != "" {
+		t.Errorf("with backend DRA the planner sees something else:\n%s", diff)
+	}
+	if got := launched(t, &dra); len(got) != 2 || got["p4d.24xlarge 1g.5gb"] != 1 || got["p4d.24xlarge 3g.20gb"] != 1 {
+		t.Errorf("launched %v", got)
+	}
+}
+
+// withClaim gives a pod what Karve reads of a claim for GPUs or instances of a resource.
+func withClaim(resource string, gpus, replicas int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		name, expression := nodecontract.DeviceClass(resource)
+		class := resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
+			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: expression}}},
+		}}
+		template := resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "template"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{
+			Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+				DeviceClassName: name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: gpus,
+				Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resourceapi.Quantity{nodecontract.DRAReplicas: *resourceapi.NewQuantity(replicas, resourceapi.DecimalSI)}},
+			}}}},
+		}}}
+		delete(p.Spec.Containers[0].Resources.Requests, v1alpha1.ResourceGPUShared)
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("template")}}
+		*p = *claims.New(nil, []resourcev1.ResourceClaimTemplate{template}, []resourcev1.DeviceClass{class}, nil).On(p)
+	}
+}
+
+// Instances that are not shared are free or taken, so that claims fill all of them. Of shared ones, a claim may leave a part that is too small for the next.
+func TestClaimsFillInstances(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		shared         *int32
+		pods           int
+		gpus, replicas int64
+		machines       int
+	}{
+		"one each":                    {nil, 56, 1, 1, 1},
+		"one each, and one too many":  {nil, 57, 1, 1, 2},
+		"seven each":                  {nil, 8, 7, 1, 1},
+		"half of a shared one each":   {new(int32(4)), 112, 1, 2, 1},
+		"more halves than there are":  {new(int32(4)), 113, 1, 2, 2},
+		"more than half of one":       {new(int32(4)), 1, 1, 3, 0},
+		"more instances than it has":  {nil, 1, 57, 1, 0},
+		"more replicas than it has":   {nil, 1, 1, 2, 0},
+		"all instances of a machine":  {nil, 2, 56, 1, 2},
+		"a replica of each, by count": {new(int32(4)), 1, 56, 1, 1},
+	} {
+		cluster := withMIG(t, layout("a100", "1g.5gb"))
+		sharing := &cluster.GPUNodeClasses[0].Spec.Sharing
+		sharing.Backend, sharing.Replicas = v1alpha1.BackendDRA, c.shared
+		cluster.Pods = Pods("pod", c.pods, withClaim(sharing.Resource(), c.gpus, c.replicas), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = Amounts("cpu", "100m")
+		})
+		view := snapshot.Build(cluster)
+		plan := solve.Plan(view.Snapshot)
+		if err := check.Plan(view.Snapshot, plan); err != nil || len(plan.Launches) != c.machines || (len(plan.Unplaced) == 0) != (c.machines > 0) {
+			t.Errorf("%s: %d machines and %d pods without a place, want %d machines: %v", name, len(plan.Launches), len(plan.Unplaced), c.machines, err)
+		}
 	}
 }

@@ -32,13 +32,22 @@ func gpus(driver, node string, generation int64, replicas ...int64) resourcev1.R
 	return s
 }
 
+// of sets the resource that serves the devices of a slice.
+func of(name string, s resourcev1.ResourceSlice) resourcev1.ResourceSlice {
+	for i := range s.Spec.Devices {
+		s.Spec.Devices[i].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nodecontract.DRAResource: {StringValue: &name}}
+	}
+	return s
+}
+
 func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 	t.Parallel()
 	published := snapshot.PublishedOf([]resourcev1.ResourceSlice{
 		gpus("gpu.karve.sh", "four", 3, 10, 10, -10, 10), gpus("gpu.karve.sh", "four", 2, 10, 10, 10, 10), // The older slice has yet to go.
 		gpus("gpu.nvidia.com", "one", 1, 10), gpus("gpu.karve.sh", "one", 1, 10), gpus("gpu.karve.sh", "sick", 1, -10),
+		of("nvidia.com/mig-1g.5gb", gpus("gpu.karve.sh", "instances", 1, 1, 1)), of(v1alpha1.ResourceGPUShared, gpus("gpu.karve.sh", "named", 1, 10)),
 	})
-	for name, want := range map[string]int64{"four": 30, "one": 10, "sick": 0, "none": 0} {
+	for name, want := range map[string]int64{"four": 30, "one": 10, "sick": 0, "none": 0, "instances": 0, "named": 10} {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}},
 			Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}},
@@ -51,6 +60,11 @@ func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 		if _, changed := node.Status.Allocatable[v1alpha1.ResourceGPUShared]; changed {
 			t.Errorf("%s belongs to a cache, and was changed", name)
 		}
+	}
+	divided := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "instances", Annotations: map[string]string{nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: "nvidia.com/mig-1g.5gb"}}}
+	instances := published.On(divided).Status.Allocatable["nvidia.com/mig-1g.5gb"]
+	if instances.Value() != 2 {
+		t.Errorf("a node with two instances has %s", &instances)
 	}
 	plugin := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}}}
 	if now := published.On(plugin); now != plugin {
@@ -125,6 +139,22 @@ func TestGPUNodeClassWithDRANeedsOneDeviceClass(t *testing.T) {
 		reason, message := c.dra.Problem(class)
 		if reason != c.reason || !strings.Contains(message, c.says) {
 			t.Errorf("%s: %s %q, want %s with %q", name, reason, message, c.reason, c.says)
+		}
+	}
+	// Each resource of the layouts needs a class.
+	class.Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, Backend: v1alpha1.BackendDRA, MIG: &v1alpha1.MIGSharing{Layouts: []v1alpha1.MIGLayout{layout("a100", "1g.5gb"), layout("a100", "3g.20gb")}}}
+	small, large := device("mig-1g.5gb.gpu.karve.sh", "gpu.karve.sh", "nvidia.com/mig-1g.5gb"), device("mig-3g.20gb.gpu.karve.sh", "gpu.karve.sh", "nvidia.com/mig-3g.20gb")
+	for name, c := range map[string]struct {
+		classes      []resourcev1.DeviceClass
+		reason, says string
+	}{
+		"none":           {[]resourcev1.DeviceClass{ours}, "DeviceClassNotFound", "extendedResourceName nvidia.com/mig-1g.5gb, nvidia.com/mig-3g.20gb: set node.dra.enabled=true in the chart's values and name it in node.dra.resources"},
+		"one of two":     {[]resourcev1.DeviceClass{ours, small}, "DeviceClassNotFound", "extendedResourceName nvidia.com/mig-3g.20gb:"},
+		"both":           {[]resourcev1.DeviceClass{small, large}, "", ""},
+		"a second owner": {[]resourcev1.DeviceClass{small, large, device("theirs", "gpu.nvidia.com", "nvidia.com/mig-3g.20gb")}, "ExtendedResourceTaken", "DeviceClass theirs has the extendedResourceName nvidia.com/mig-3g.20gb too"},
+	} {
+		if reason, message := (snapshot.DRA{Known: true, Enabled: true, Classes: c.classes}).Problem(class); reason != c.reason || !strings.Contains(message, c.says) {
+			t.Errorf("layouts with %s: %s %q, want %s with %q", name, reason, message, c.reason, c.says)
 		}
 	}
 	class.Spec.Sharing.Backend = v1alpha1.BackendDevicePlugin

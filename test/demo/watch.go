@@ -20,6 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -172,7 +173,7 @@ func (w *watcher) all() seen {
 	}
 	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)))
 	for _, n := range w.nodes {
-		n.replicas += published[n.name]
+		n.replicas += published[snapshot.Offer{Node: n.name, Resource: nodecontract.ResourceGPUShared}]
 		s.nodes = append(s.nodes, n)
 	}
 	slices.SortFunc(s.pods, func(a, b pod) int { return strings.Compare(a.name, b.name) })

@@ -50,14 +50,14 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	}
 	now := snapshot.PublishedOf(s.slices.is.Items)
 	var changed []string
-	for name := range maps.Keys(now) {
-		if now[name] != g.published[name] {
-			changed = append(changed, name)
+	for offer := range maps.Keys(now) {
+		if now[offer] != g.published[offer] {
+			changed = append(changed, offer.Node)
 		}
 	}
-	for name := range maps.Keys(g.published) {
-		if _, still := now[name]; !still {
-			changed = append(changed, name)
+	for offer := range maps.Keys(g.published) {
+		if _, still := now[offer]; !still {
+			changed = append(changed, offer.Node)
 		}
 	}
 	g.published = now

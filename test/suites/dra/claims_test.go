@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
@@ -282,7 +281,7 @@ func (w *world) agrees(name string, c claimCase, waiting reading) {
 		return
 	}
 	places := 0
-	if why := waiting.ask.Fits(catalog.GPU{Name: "t4", Count: int64(c.gpus), MemoryMiB: 16384}, 10); why == "" {
+	if why := waiting.ask.Fits(claims.Devices{Kind: claims.Kind{Model: "t4", Resource: nodecontract.ResourceGPUShared}, Count: int64(c.gpus), Replicas: 10, MemoryMiB: 15360}); why == "" {
 		gpus := slices.Repeat([]claims.Share{{Replicas: 10, MemoryBytes: 15 << 30}}, c.gpus)
 		for ok := true; ok; places++ {
 			gpus, ok = with(gpus, waiting.ask.Sets, map[int]bool{})

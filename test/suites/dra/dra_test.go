@@ -43,13 +43,14 @@ type world struct {
 	config *rest.Config
 }
 
-// node is a Node with T4s, and its driver.
+// node is a Node with GPUs, and its driver.
 type node struct {
 	*world
-	name   string
-	driver *dra.Driver
-	dir    string
-	gpus   []gpu.Device
+	name    string
+	driver  *dra.Driver
+	dir     string
+	gpus    []gpu.Device
+	promise sharing.Promise
 }
 
 func newWorld(t *testing.T) *world {
@@ -60,14 +61,13 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, client: client, config: c.RESTConfig()}
-	shared := nodecontract.ResourceGPUShared
-	_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver},
-		Spec: resourcev1.DeviceClassSpec{
-			ExtendedResourceName: &shared, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}},
-		},
-	}, metav1.CreateOptions{})
-	w.must(err)
+	for _, resource := range []string{nodecontract.ResourceGPUShared, nodecontract.ResourceGPU, smallInstance} {
+		name, selector := nodecontract.DeviceClass(resource)
+		_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
+			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
+		}}, metav1.CreateOptions{})
+		w.must(err)
+	}
 	w.eventually(func() error {
 		_, err := client.CoreV1().ServiceAccounts(namespace).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
@@ -90,6 +90,16 @@ func (w *world) eventually(check func() error) {
 // node creates a Node with a number of T4s, each with ten replicas, and waits until they are published.
 func (w *world) node(name string, count int) *node {
 	w.t.Helper()
+	var gpus []gpu.Device
+	for i := range count {
+		gpus = append(gpus, gpu.Device{UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, Minor: i, Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5, NUMANode: -1, PCIeRoot: "pci0000:00"})
+	}
+	return w.nodeWith(name, gpus, sharing.Promise{Resource: nodecontract.ResourceGPUShared, Replicas: 10, Backend: nodecontract.BackendDRA})
+}
+
+// nodeWith creates a Node with GPUs, and waits until the promised replicas are published.
+func (w *world) nodeWith(name string, gpus []gpu.Device, promise sharing.Promise) *node {
+	w.t.Helper()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	_, err := w.client.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}, metav1.CreateOptions{})
 	w.must(err)
@@ -107,10 +117,7 @@ func (w *world) node(name string, count int) *node {
 	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	w.must(err)
 	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{world: w, name: name, dir: dir}
-	for i := range count {
-		n.gpus = append(n.gpus, gpu.Device{UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, Minor: i, Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5, NUMANode: -1, PCIeRoot: "pci0000:00"})
-	}
+	n := &node{world: w, name: name, dir: dir, gpus: gpus, promise: promise}
 	n.start()
 	return n
 }
@@ -134,7 +141,7 @@ func (n *node) start() {
 			n.t.Error(err)
 		}
 	})
-	c, err := sharing.FromPromise(sharing.Promise{Resource: nodecontract.ResourceGPUShared, Replicas: 10, Backend: nodecontract.BackendDRA})
+	c, err := sharing.FromPromise(n.promise)
 	n.must(err)
 	n.must(n.driver.Apply(c, gpu.Driver{Version: "580.65.06", CUDAMajor: 13}, n.gpus))
 	client := registration.NewRegistrationClient(n.dial())
@@ -142,7 +149,7 @@ func (n *node) start() {
 		_, err := client.NotifyRegistrationStatus(n.t.Context(), &registration.RegistrationStatus{PluginRegistered: true})
 		return err
 	})
-	n.publishes(10 * len(n.gpus))
+	n.publishes(n.promise.Replicas * len(n.gpus))
 }
 
 func (n *node) dial() *grpc.ClientConn {
@@ -161,7 +168,7 @@ func (n *node) publishes(replicas int) {
 		if err != nil {
 			return err
 		}
-		if got := snapshot.PublishedOf(all.Items)[n.name]; got != int64(replicas) {
+		if got := snapshot.PublishedOf(all.Items)[snapshot.Offer{Node: n.name, Resource: n.promise.Resource}]; got != int64(replicas) {
 			return fmt.Errorf("%s publishes %d replicas, want %d", n.name, got, replicas)
 		}
 		return nil
@@ -174,7 +181,7 @@ func (n *node) ask(name string, replicas ...int64) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: n.name}}}
 	for i, count := range replicas {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "none", Resources: corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{nodecontract.ResourceGPUShared: *resource.NewQuantity(count, resource.DecimalSI)},
+			Limits: corev1.ResourceList{corev1.ResourceName(n.promise.Resource): *resource.NewQuantity(count, resource.DecimalSI)},
 		}})
 	}
 	_, err := n.client.CoreV1().Pods(namespace).Create(n.t.Context(), pod, metav1.CreateOptions{})
