@@ -81,10 +81,10 @@ func (f *faults) dra(s *v1alpha1.Sharing) {
 	if !s.UsesDRA() {
 		return
 	}
-	f.add(s.Strategy != v1alpha1.StrategyTimeSlicing, "backend DRA shares GPUs by time-slicing: use strategy TimeSlicing, or backend DevicePlugin")
-	f.add(s.ResourceName == v1alpha1.ResourceGPU, "backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin")
+	f.add(s.Strategy != v1alpha1.StrategyTimeSlicing && s.Strategy != v1alpha1.StrategyMIG, "backend DRA shares GPUs by time-slicing or as MIG instances: use strategy TimeSlicing or MIG, or backend DevicePlugin")
+	f.add(s.ResourceName == v1alpha1.ResourceGPU && s.Strategy != v1alpha1.StrategyMIG, "backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin")
 	f.add(s.MaxReplicas != nil, "with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin")
-	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow, "with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse")
+	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow && (s.Strategy != v1alpha1.StrategyMIG || s.Replicas != nil), "with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse")
 	f.add(slices.ContainsFunc(s.Overrides, func(o v1alpha1.ReplicasOverride) bool { return o.Replicas < 2 }),
 		"backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin")
 }

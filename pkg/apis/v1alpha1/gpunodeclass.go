@@ -238,10 +238,10 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.replicas) && !has(self.maxReplicas) && (!has(self.overrides) || size(self.overrides) == 0)",message="strategy MemorySlots shares GPUs by device memory: remove replicas, maxReplicas and overrides, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.resourceName)",message="strategy MemorySlots names resources after the sizes of slots, for instance nvidia.com/gpu-2gb: remove resourceName"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MemorySlots' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with strategy MemorySlots a container has one slot, since two might be on two GPUs: remove requestsAboveOne, or set it to Refuse"
-// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'TimeSlicing'",message="backend DRA shares GPUs by time-slicing: use strategy TimeSlicing, or backend DevicePlugin"
-// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu.shared'",message="backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'TimeSlicing' || self.strategy == 'MIG'",message="backend DRA shares GPUs by time-slicing or as MIG instances: use strategy TimeSlicing or MIG, or backend DevicePlugin"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'MIG' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu.shared'",message="backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.maxReplicas)",message="with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin"
-// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'MIG' && !has(self.replicas) || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.overrides) || self.overrides.all(o, o.replicas >= 2)",message="backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin"
 type Sharing struct {
 	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
@@ -251,8 +251,8 @@ type Sharing struct {
 	// +required
 	Strategy Strategy `json:"strategy"`
 	// backend is DevicePlugin, with which replicas are an extended resource of the Node, or DRA, with which the node agent is a driver of Dynamic Resource
-	// Allocation. With both, pods request nvidia.com/gpu.shared. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and
-	// node.dra.enabled of the chart. Nodes that were launched with another backend are replaced. Default: DevicePlugin.
+	// Allocation. With both, pods request the same resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and
+	// node.dra.enabled of the chart, with the resources in node.dra.resources. Nodes that were launched with another backend are replaced. Default: DevicePlugin.
 	// +optional
 	Backend Backend `json:"backend,omitempty"`
 	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods that take

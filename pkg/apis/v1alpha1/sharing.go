@@ -58,7 +58,7 @@ func (s Sharing) PromisedBackend() string {
 }
 
 // RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs. With DRA, the replicas of a
-// container would have to be on as many GPUs.
+// container would have to be on as many GPUs. MIG instances that are not shared are devices of their own.
 func (s Sharing) RefusesAboveOne() bool {
-	return s.UsesDRA() || s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
+	return s.UsesDRA() && (s.Strategy != StrategyMIG || s.slices() > 1) || s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
 }

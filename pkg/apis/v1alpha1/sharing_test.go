@@ -72,6 +72,9 @@ func TestRefusesAboveOne(t *testing.T) {
 		"allowed by default":                   {Sharing{Strategy: StrategyTimeSlicing}, false},
 		"allowed explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneAllow}, false},
 		"refused explicitly":                   {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneRefuse}, true},
+		"always refused with DRA":              {Sharing{Strategy: StrategyTimeSlicing, Backend: BackendDRA}, true},
+		"several instances with DRA":           {Sharing{Strategy: StrategyMIG, Backend: BackendDRA}, false},
+		"refused of shared instances with DRA": {Sharing{Strategy: StrategyMIG, Backend: BackendDRA, Replicas: new(int32(2))}, true},
 		"always refused with MPS":              {Sharing{Strategy: StrategyMPS}, true},
 		"several whole GPUs are never refused": {Sharing{Strategy: StrategyNone, RequestsAboveOne: RequestsAboveOneRefuse}, false},
 	} {

@@ -271,9 +271,19 @@ var pairs = []struct {
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
 	{rule: "spec.sharing.backend enum", accept: edits{"spec.sharing.backend": "DevicePlugin"}, reject: edits{"spec.sharing.backend": "CDI"}, message: `supported values: "DevicePlugin", "DRA"`},
 	{
-		rule:   "spec.sharing rule: backend DRA shares GPUs by time-slicing: use strategy TimeSlicing, or backend DevicePlugin",
-		accept: edits{"spec.sharing.backend": "DRA"},
+		rule:   "spec.sharing rule: backend DRA shares GPUs by time-slicing or as MIG instances: use strategy TimeSlicing or MIG, or backend DevicePlugin",
+		accept: withMIG(edits{"spec.sharing.backend": "DRA"}),
 		reject: withMPS(edits{"spec.sharing.backend": "DRA"}),
+	},
+	{
+		rule:   "spec.sharing rule: backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin",
+		accept: withMIG(edits{"spec.sharing.backend": "DRA", "spec.sharing.resourceName": "nvidia.com/gpu", "spec.sharing.mig": map[string]any{"naming": "Single", "layouts": layouts(nil)}}),
+		reject: edits{"spec.sharing.backend": "DRA", "spec.sharing.resourceName": "nvidia.com/gpu"},
+	},
+	{
+		rule:   "spec.sharing rule: with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse",
+		accept: withMIG(edits{"spec.sharing.backend": "DRA", "spec.sharing.replicas": nil, "spec.sharing.requestsAboveOne": "Allow"}),
+		reject: withMIG(edits{"spec.sharing.backend": "DRA", "spec.sharing.requestsAboveOne": "Allow"}),
 	},
 	{
 		rule:   "spec.sharing rule: backend DRA serves nvidia.com/gpu.shared, the resource of its DeviceClass: remove resourceName, or use backend DevicePlugin",
