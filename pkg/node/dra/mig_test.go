@@ -72,7 +72,7 @@ func TestPodsTakeTurnsOnInstancesWithReplicas(t *testing.T) {
 	}
 	uuid := gpus[0].Instances[2].UUID
 	for i := range 2 {
-		if r := w.prepare(w.allocate(fmt.Sprint(i), true, "r="+deviceOf(uuid))); r.GetError() != "" {
+		if r := w.prepare(w.allocate(fmt.Sprint(i), "r="+deviceOf(uuid))); r.GetError() != "" {
 			t.Fatal(r.GetError())
 		}
 	}
@@ -116,7 +116,7 @@ func TestContainerGetsItsInstances(t *testing.T) {
 			c := divided(t, small, nodecontract.MIGMixed, 1)
 			c.Flags.Plugin = &sharing.PluginFlags{DeviceListStrategy: sharing.Strategies{lists}, PassDeviceSpecs: new(true)}
 			w.apply(c, gpus...)
-			r := w.prepare(w.allocate("a", true, "r="+deviceOf(first), "r="+deviceOf(second)))
+			r := w.prepare(w.allocate("a", "r="+deviceOf(first), "r="+deviceOf(second)))
 			if r.GetError() != "" || len(r.GetDevices()) != 2 {
 				t.Fatalf("got %v", r)
 			}
@@ -138,7 +138,7 @@ func TestUnsharedInstanceIsHeldByItsUUID(t *testing.T) {
 	gpus := a100s(1)
 	uuid := gpus[0].Instances[4].UUID
 	w.apply(divided(t, small, nodecontract.MIGMixed, 1), gpus...)
-	w.prepare(w.allocate("a", true, "r="+deviceOf(uuid)))
+	w.prepare(w.allocate("a", "r="+deviceOf(uuid)))
 	w.stop()
 	if got := dra.Recorded(w.config.State)("team", "a", deviceOf(uuid), "a-share-0"); len(got) != 1 || !strings.HasPrefix(got[0], uuid) {
 		t.Errorf("the record says that the pod holds %v", got)
@@ -164,7 +164,7 @@ func TestBrokenInstanceHasATaintAndSoHaveAllOfABrokenGPU(t *testing.T) {
 	if d := s.Spec.Devices[1]; len(d.Taints) != 1 || d.Taints[0].Key != nodecontract.DRAUnhealthyTaint {
 		t.Errorf("the device is %+v", d)
 	}
-	if r := w.prepare(w.allocate("a", true, "r="+deviceOf(gpus[0].Instances[1].UUID))); !strings.Contains(r.GetError(), "MIG instance 0:1 (") || !strings.Contains(r.GetError(), "out of service") {
+	if r := w.prepare(w.allocate("a", "r="+deviceOf(gpus[0].Instances[1].UUID))); !strings.Contains(r.GetError(), "MIG instance 0:1 (") || !strings.Contains(r.GetError(), "out of service") {
 		t.Errorf("preparing it says %q", r.GetError())
 	}
 	w.driver.SetCordoned(map[string]bool{gpus[1].UUID: true})
