@@ -19,7 +19,7 @@ func TestNodeContractKeysAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	const contract = "pkg/nodecontract"
 	all := parseAll(t, "../../..", "pkg", "cmd")
-	words := []string{"check", "MPS", "None", "memory", "replicas", "index", "uuid", "architecture"} // They also mean something else.
+	words := []string{"check", "MPS", "None", "memory", "replicas", "index", "uuid", "architecture", "resource", "profile"} // They also mean something else.
 	keys := map[string]string{}
 	for name := range all[contract].consts {
 		if value, ok := all.value(contract, ast.NewIdent(name)); ok && !strings.HasSuffix(value, "/") && !slices.Contains(words, value) && ast.IsExported(name) {
