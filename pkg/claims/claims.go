@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -189,6 +190,14 @@ func (o *Objects) ours(f *found) bool {
 		return r.Exactly != nil && is(r.Exactly.DeviceClassName) ||
 			slices.ContainsFunc(r.FirstAvailable, func(sub resourcev1.DeviceSubRequest) bool { return is(sub.DeviceClassName) })
 	})
+}
+
+// DeviceClass returns the DeviceClass of an extended resource as the chart makes it.
+func DeviceClass(extended string) resourcev1.DeviceClass {
+	name, selector := nodecontract.DeviceClass(extended)
+	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
+		ExtendedResourceName: &extended, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
+	}}
 }
 
 // SelectsAgents reports whether a DeviceClass selects the devices of agents by their driver.

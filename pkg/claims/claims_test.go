@@ -86,10 +86,8 @@ func seen(edit func(*world)) *corev1.Pod {
 	}
 	template := resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "template"}}
 	template.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", Selectors: selector("true")}}}
-	name, expression := nodecontract.DeviceClass("nvidia.com/mig-1g.5gb")
-	instances := resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: new("nvidia.com/mig-1g.5gb"), Selectors: selector(expression)}}
 	objects := New([]resourcev1.ResourceClaim{w.claim}, []resourcev1.ResourceClaimTemplate{template},
-		[]resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com"), instances}, append(w.others, &w.pod))
+		[]resourcev1.DeviceClass{deviceClass("gpu", nodecontract.DRADriver), deviceClass("other", "example.com"), DeviceClass("nvidia.com/mig-1g.5gb")}, append(w.others, &w.pod))
 	return objects.On(&w.pod)
 }
 

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
@@ -20,13 +19,10 @@ func (r *reader) readClaims() {
 		}
 	}
 	for _, resource := range resources {
-		name, selector := nodecontract.DeviceClass(resource)
-		if slices.ContainsFunc(r.deviceClasses, func(c resourcev1.DeviceClass) bool { return c.Name == name }) {
-			continue
+		class := claims.DeviceClass(resource)
+		if !slices.ContainsFunc(r.deviceClasses, func(c resourcev1.DeviceClass) bool { return c.Name == class.Name }) {
+			r.deviceClasses = append(r.deviceClasses, class)
 		}
-		r.deviceClasses = append(r.deviceClasses, resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
-			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
-		}})
 	}
 	pods := make([]*corev1.Pod, len(r.cluster.Pods))
 	for i := range r.cluster.Pods {

@@ -308,13 +308,10 @@ func TestPlannerSeesNoBackendOfPodsWithInstances(t *testing.T) {
 // withClaim gives a pod what Karve reads of a claim for GPUs or instances of a resource.
 func withClaim(resource string, gpus, replicas int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		name, expression := nodecontract.DeviceClass(resource)
-		class := resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
-			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: expression}}},
-		}}
+		class := claims.DeviceClass(resource)
 		template := resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "template"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{
 			Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
-				DeviceClassName: name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: gpus,
+				DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: gpus,
 				Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resourceapi.Quantity{nodecontract.DRAReplicas: *resourceapi.NewQuantity(replicas, resourceapi.DecimalSI)}},
 			}}}},
 		}}}

@@ -47,10 +47,7 @@ func cases(t *testing.T) uint64 {
 	return n
 }
 
-var class = resourcev1.DeviceClass{
-	ObjectMeta: metav1.ObjectMeta{Name: nodecontract.DRADriver},
-	Spec:       resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + nodecontract.DRADriver + "'"}}}},
-}
+var class = claims.DeviceClass(nodecontract.ResourceGPUShared)
 
 type classes struct{}
 

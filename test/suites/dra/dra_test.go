@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +23,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
@@ -62,10 +62,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, client: client, config: c.RESTConfig()}
 	for _, resource := range []string{nodecontract.ResourceGPUShared, nodecontract.ResourceGPU, smallInstance} {
-		name, selector := nodecontract.DeviceClass(resource)
-		_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
-			ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
-		}}, metav1.CreateOptions{})
+		class := claims.DeviceClass(resource)
+		_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &class, metav1.CreateOptions{})
 		w.must(err)
 	}
 	w.eventually(func() error {

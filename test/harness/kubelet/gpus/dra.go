@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"strconv"
 
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -28,13 +28,8 @@ func (m *Machine) PromiseOf(ctx context.Context, backend, resource string, repli
 	}
 	if backend == nodecontract.BackendDRA {
 		annotations[nodecontract.BackendAnnotation] = backend
-		name, selector := nodecontract.DeviceClass(resource)
-		_, err := m.Node.Client().ResourceV1().DeviceClasses().Create(ctx, &resourcev1.DeviceClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: resourcev1.DeviceClassSpec{
-				ExtendedResourceName: &resource, Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: selector}}},
-			},
-		}, metav1.CreateOptions{})
+		class := claims.DeviceClass(resource)
+		_, err := m.Node.Client().ResourceV1().DeviceClasses().Create(ctx, &class, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating the DeviceClass: %w", err)
 		}
