@@ -1,7 +1,6 @@
 package dra
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -25,22 +24,6 @@ type Device struct {
 	Resource string
 	// Unhealthy reports whether it or its GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
 	Unhealthy, Cordoned bool
-}
-
-func (d Device) String() string {
-	if d.Instance != nil {
-		return fmt.Sprintf("MIG instance %d:%d (%s)", d.Index, d.Instance.Index, d.ID())
-	}
-	return fmt.Sprintf("GPU %d (%s)", d.Index, d.ID())
-}
-
-// compare orders devices by the index of the GPU and then by that of the instance.
-func (d Device) compare(other Device) int {
-	instance := 0
-	if d.Instance != nil && other.Instance != nil {
-		instance = cmp.Compare(d.Instance.Index, other.Instance.Index)
-	}
-	return cmp.Or(cmp.Compare(d.Index, other.Index), instance, strings.Compare(d.ID(), other.ID()))
 }
 
 // Limits of the API server: the length of the name of a ResourceSlice and of an attribute, and the number of devices of a slice, with taints and without.
@@ -77,7 +60,7 @@ func SliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeap
 	if len(devices) > maxDevices {
 		return nodeapi.ResourceSlice{}, fmt.Errorf("there are %d devices, and a ResourceSlice can have %d: use backend DevicePlugin", len(devices), maxDevices)
 	}
-	for _, d := range slices.SortedStableFunc(slices.Values(devices), Device.compare) {
+	for _, d := range slices.SortedFunc(slices.Values(devices), func(a, b Device) int { return a.Compare(b.GPU) }) {
 		if !deviceName.MatchString(nameOf(d.ID())) {
 			return nodeapi.ResourceSlice{}, fmt.Errorf("GPU %d has the UUID %q, which cannot be the name of a device in a ResourceSlice", d.Index, d.ID())
 		}

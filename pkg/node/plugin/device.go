@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 
@@ -49,8 +48,5 @@ func (d device) index() string {
 }
 
 func (d device) compare(other device) int {
-	if order := cmp.Compare(d.Index, other.Index); order != 0 || d.instance == nil || other.instance == nil {
-		return order
-	}
-	return cmp.Compare(d.instance.Index, other.instance.Index)
+	return sharing.GPU{Device: d.Device, Instance: d.instance}.Compare(sharing.GPU{Device: other.Device, Instance: other.instance})
 }

@@ -48,12 +48,7 @@ func (u unit) named(ref string) bool {
 		ref == fmt.Sprintf("MIG-%s/%d/%d", u.UUID, u.instance.GPUInstance, u.instance.ComputeInstance)
 }
 
-func (u unit) String() string {
-	if u.instance == nil {
-		return fmt.Sprintf("GPU %d (%s)", u.Index, u.UUID)
-	}
-	return fmt.Sprintf("MIG instance %d:%d (%s)", u.Index, u.instance.Index, u.instance.UUID)
-}
+func (u unit) String() string { return GPU{Device: u.Device, Instance: u.instance}.String() }
 
 // units returns what pods can have of the GPUs, in their order. It returns an error if the GPUs are not divided as promised, or not alike where their instances have
 // the name of GPUs.

@@ -43,6 +43,22 @@ func (g GPU) ID() string {
 	return g.UUID
 }
 
+func (g GPU) String() string {
+	if g.Instance == nil {
+		return fmt.Sprintf("GPU %d (%s)", g.Index, g.UUID)
+	}
+	return fmt.Sprintf("MIG instance %d:%d (%s)", g.Index, g.Instance.Index, g.Instance.UUID)
+}
+
+// Compare orders by the index of the GPU, and then by that of the instance.
+func (g GPU) Compare(other GPU) int {
+	instance := 0
+	if g.Instance != nil && other.Instance != nil {
+		instance = cmp.Compare(g.Instance.Index, other.Instance.Index)
+	}
+	return cmp.Or(cmp.Compare(g.Index, other.Index), instance, cmp.Compare(g.ID(), other.ID()))
+}
+
 // Count returns the number of devices of the resource.
 func (r Resource) Count() int {
 	n := 0
