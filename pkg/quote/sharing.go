@@ -258,10 +258,11 @@ func withoutClaims(pods []corev1.Pod, whole bool) []corev1.Pod {
 	for i := range pods {
 		if ask := claims.Of(&pods[i]); ask != nil && ask.Refusal == "" {
 			total := ask.Total()
+			replicas := total.Replicas
 			if whole {
-				total.Replicas = total.GPUs
+				replicas = total.GPUs
 			}
-			pods[i] = *claims.Requesting(&pods[i], total.Replicas)
+			pods[i] = *claims.Requesting(&pods[i], replicas)
 		}
 	}
 	return pods

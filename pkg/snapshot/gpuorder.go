@@ -81,10 +81,13 @@ type gpuShare struct {
 	ask   *claims.Ask
 }
 
+// oneReplica is what the scheduler asks at a time for a pod without a claim.
+var oneReplica = &claims.Ask{Sets: []claims.Set{{{GPUs: 1, Replicas: 1}}}}
+
 // shareOf returns what a pod takes that requests a number of replicas. A pod without a claim takes one replica after the other.
 func shareOf(claim *claims.Ask, replicas int64) gpuShare {
 	if claim == nil {
-		return gpuShare{replicas, &claims.Ask{Sets: []claims.Set{{{GPUs: 1, Replicas: 1}}}}}
+		return gpuShare{replicas, oneReplica}
 	}
 	return gpuShare{1, claim}
 }

@@ -59,8 +59,8 @@ func fromAgent(spec *resourcev1.ResourceSliceSpec) bool {
 	return spec.Driver == nodecontract.DRADriver && spec.NodeName != nil && spec.Pool.Name == *spec.NodeName
 }
 
-// On returns a node with the replicas of the promised resource that its agent publishes among its allocatable resources, as if it were a device plugin. The node itself is not changed, and
-// it is returned if it was not promised for DRA.
+// On returns a node with the replicas of the promised resource that its agent publishes among its allocatable resources, as if it were a device plugin. The node itself
+// is not changed, and it is returned if it was not promised for DRA.
 func (p Published) On(node *corev1.Node) *corev1.Node {
 	if node == nil || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
 		return node
