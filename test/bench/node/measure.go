@@ -39,12 +39,7 @@ func machineOf(ctx context.Context, c *cluster.Cluster, name string) (machine *g
 	if err != nil {
 		return nil, nil, err
 	}
-	stop = func() error {
-		err := n.Stop()
-		// The scheduler must not place pods of the next plugin on this node.
-		_ = removeNode(context.WithoutCancel(ctx), n)
-		return err
-	}
+	stop = func() error { return errors.Join(n.Stop(), n.Leave(context.WithoutCancel(ctx))) }
 	if machine, err = gpus.New(ctx, n, nvmltest.T4(cards)); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}

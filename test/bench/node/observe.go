@@ -184,7 +184,3 @@ func (o *observer) stop() {
 	o.cancel()
 	o.group.Wait()
 }
-
-func removeNode(ctx context.Context, n *kubelet.Node) error {
-	return n.Client().CoreV1().Nodes().Delete(ctx, n.Name(), metav1.DeleteOptions{})
-}

@@ -71,16 +71,21 @@ func ForTest(t testing.TB, config Config) *Cluster {
 // It starts one API server per variable for all tests of the package. If the binaries are missing, *server stays nil and the tests, which must call
 // Require, skip.
 func RunWithAPIServer(m *testing.M, servers ...**Cluster) int {
+	return RunWith(m, Config{}, servers...)
+}
+
+// RunWith is for a package whose tests share clusters of a configuration. Otherwise it is as RunWithAPIServer.
+func RunWith(m *testing.M, config Config, clusters ...**Cluster) int {
 	if Missing() != nil {
 		return m.Run()
 	}
-	code, err := 1, startAll(servers)
+	code, err := 1, startAll(config, clusters)
 	if err == nil {
 		code = m.Run()
 	}
-	for _, server := range servers {
-		if *server != nil {
-			err = errors.Join(err, (*server).Stop())
+	for _, c := range clusters {
+		if *c != nil {
+			err = errors.Join(err, (*c).Stop())
 		}
 	}
 	if err != nil {
@@ -90,12 +95,12 @@ func RunWithAPIServer(m *testing.M, servers ...**Cluster) int {
 	return code
 }
 
-// startAll starts API servers in parallel. On an error, those that have started keep running.
-func startAll(servers []**Cluster) error {
-	errs := make([]error, len(servers))
+// startAll starts clusters in parallel. On an error, those that have started keep running.
+func startAll(config Config, clusters []**Cluster) error {
+	errs := make([]error, len(clusters))
 	var wg sync.WaitGroup
-	for i, server := range servers {
-		wg.Go(func() { *server, errs[i] = Start(context.Background(), Config{}) })
+	for i, c := range clusters {
+		wg.Go(func() { *c, errs[i] = Start(context.Background(), config) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

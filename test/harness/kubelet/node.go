@@ -293,6 +293,22 @@ func (n *Node) Stop() error {
 	return nil
 }
 
+// Leave removes the stopped node and its pods from the cluster.
+func (n *Node) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	err := errors.Join(
+		n.client.CoreV1().Nodes().Delete(ctx, n.Name(), now),
+		n.client.CoreV1().Pods(n.Namespace()).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		n.client.CoreV1().Namespaces().Delete(ctx, n.Namespace(), now),
+	)
+	if err != nil {
+		return fmt.Errorf("removing node %s from the cluster: %w", n.Name(), err)
+	}
+	return nil
+}
+
 // Name returns the name of the Node.
 func (n *Node) Name() string { return n.config.Name }
 

@@ -3,12 +3,8 @@ package kubelet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"testing"
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -50,25 +46,9 @@ func OnCluster(t testing.TB, c *cluster.Cluster, config Config) *Node {
 			n.keep = true
 			t.Logf("The logs of the node are in %s", n.dir)
 		}
-		if err := errors.Join(n.Stop(), n.leave()); err != nil {
+		if err := errors.Join(n.Stop(), n.Leave(context.WithoutCancel(t.Context()))); err != nil {
 			t.Error(err)
 		}
 	})
 	return n
-}
-
-// leave removes the stopped node and its pods from the cluster.
-func (n *Node) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-	err := errors.Join(
-		n.client.CoreV1().Nodes().Delete(ctx, n.Name(), now),
-		n.client.CoreV1().Pods(n.Namespace()).DeleteCollection(ctx, now, metav1.ListOptions{}),
-		n.client.CoreV1().Namespaces().Delete(ctx, n.Namespace(), now),
-	)
-	if err != nil {
-		return fmt.Errorf("removing node %s from the cluster: %w", n.Name(), err)
-	}
-	return nil
 }

@@ -28,13 +28,21 @@ type draWorld struct {
 	plugin gpus.Plugin
 }
 
+// newDRAWorld returns a node with T4s that have ten replicas each.
 func newDRAWorld(t *testing.T, count int) *draWorld {
 	t.Helper()
+	w := unpromised(t, nvmltest.T4(count))
+	w.must(w.Promise(t.Context(), nodecontract.BackendDRA, 10))
+	return w
+}
+
+// unpromised returns a node for which nothing has been promised yet.
+func unpromised(t *testing.T, state nvmltest.State) *draWorld {
+	t.Helper()
 	p := build(t, gpus.Karve)
-	w := &draWorld{newWorld(t, nvmltest.T4(count)), p}
+	w := &draWorld{newWorld(t, state), p}
 	w.must(w.InCluster(t.Context()))
 	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
-	w.must(w.Promise(t.Context(), nodecontract.BackendDRA, 10))
 	return w
 }
 
@@ -276,13 +284,10 @@ func TestContainersSeeTheGPUsOfTheClaimOrOfTheRequest(t *testing.T) {
 
 func TestPodsHaveTheirOwnMIGInstancesByDRA(t *testing.T) {
 	t.Parallel()
-	p := build(t, gpus.Karve)
-	w := &draWorld{newWorld(t, nvmltest.H100(1)), p}
+	w := unpromised(t, nvmltest.H100(1))
 	const small = "nvidia.com/mig-1g.10gb"
-	w.must(w.InCluster(t.Context()))
-	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
 	w.must(w.PromiseOf(t.Context(), nodecontract.BackendDRA, small, 7, nodecontract.MIG{Profile: "1g.10gb", Count: 7, Naming: nodecontract.MIGMixed}))
-	w.divide(p)
+	w.divide(w.plugin)
 	agent := w.run()
 	w.published(7)
 	seen := map[string]bool{}
@@ -302,7 +307,7 @@ func TestPodsHaveTheirOwnMIGInstancesByDRA(t *testing.T) {
 	// What divides GPUs knows the claims of pods, and changes nothing.
 	before := w.Instances(0)
 	w.promise("nvidia.com/mig-3g.40gb", 2, nodecontract.MIG{Profile: "3g.40gb", Count: 2, Naming: nodecontract.MIGMixed})
-	w.divide(p)
+	w.divide(w.plugin)
 	if after := w.Instances(0); after != before {
 		t.Errorf("the instances changed under pods: %s, and before %s", after, before)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -34,36 +33,24 @@ type world struct {
 	lister podresources.PodResourcesListerClient
 }
 
-// sharedCluster is the cluster of all tests, since one costs more than a test. The first test starts it.
-var sharedCluster struct {
-	sync.Once
-	cluster *cluster.Cluster
-	err     error
-	nodes   atomic.Int32
-}
+// common is the cluster of all tests, since a cluster costs more than a test. nodes counts the nodes that it has had.
+var (
+	common *cluster.Cluster
+	nodes  atomic.Int32
+)
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if sharedCluster.cluster != nil {
-		if err := sharedCluster.cluster.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+	if kubelet.Missing() != nil {
+		os.Exit(m.Run())
 	}
-	os.Exit(code)
+	os.Exit(cluster.RunWith(m, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}}, &common))
 }
 
 func newWorld(t *testing.T, state nvmltest.State) *world {
 	t.Helper()
 	kubelet.Require(t)
 	nvmltest.Build(t)
-	sharedCluster.Do(func() {
-		sharedCluster.cluster, sharedCluster.err = cluster.Start(context.WithoutCancel(t.Context()), cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
-	})
-	if sharedCluster.err != nil {
-		t.Fatal(sharedCluster.err)
-	}
-	n := kubelet.OnCluster(t, sharedCluster.cluster, kubelet.Config{Name: fmt.Sprintf("node-%d", sharedCluster.nodes.Add(1))})
+	n := kubelet.OnCluster(t, common, kubelet.Config{Name: fmt.Sprintf("node-%d", nodes.Add(1))})
 	m, err := gpus.New(t.Context(), n, state)
 	if err != nil {
 		t.Fatal(err)
