@@ -185,11 +185,19 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 
 // ours reports whether a claim asks for a GPU of Karve's agents.
 func (o *Objects) ours(f *found) bool {
-	is := func(class string) bool { return o.classes[class] != nil && SelectsAgents(o.classes[class]) }
+	is := func(class string) bool { return o.ofAgents(class) != nil }
 	return slices.ContainsFunc(f.spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && is(r.Exactly.DeviceClassName) ||
 			slices.ContainsFunc(r.FirstAvailable, func(sub resourcev1.DeviceSubRequest) bool { return is(sub.DeviceClassName) })
 	})
+}
+
+// ofAgents returns a DeviceClass if it is there and selects the devices of agents, and nil otherwise.
+func (o *Objects) ofAgents(class string) *resourcev1.DeviceClass {
+	if c := o.classes[class]; c != nil && SelectsAgents(c) {
+		return c
+	}
+	return nil
 }
 
 // DeviceClass returns the DeviceClass of an extended resource as the chart makes it.
@@ -237,14 +245,10 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 func (o *Objects) resource(all []*found) corev1.ResourceName {
 	for _, f := range all {
 		for _, r := range f.spec.Devices.Requests {
-			if r.Exactly == nil {
+			if r.Exactly == nil || o.ofAgents(r.Exactly.DeviceClassName) == nil {
 				continue
 			}
-			class := o.classes[r.Exactly.DeviceClassName]
-			if class == nil || !SelectsAgents(class) {
-				continue
-			}
-			if name := class.Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
+			if name := o.classes[r.Exactly.DeviceClassName].Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
 				return corev1.ResourceName(*name)
 			}
 			return v1alpha1.ResourceGPUShared
@@ -303,14 +307,13 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, ask *Ask) string {
 		}
 		ask.Sets = append(ask.Sets, sets...)
 		ask.ByIndex = ask.ByIndex || slices.ContainsFunc(f.spec.Devices.Constraints, byIndex)
-		whole := f.ref
 		for i, r := range f.spec.Devices.Requests {
 			on[corev1.ResourceClaim{Name: f.ref, Request: r.Name}] = fmt.Sprint(f.ref, "/", same[i])
-			if slices.Max(same) == slices.Min(same) {
-				whole = fmt.Sprint(f.ref, "/", same[i])
-			}
 		}
-		on[corev1.ResourceClaim{Name: f.ref}] = whole
+		on[corev1.ResourceClaim{Name: f.ref}] = f.ref
+		if slices.Max(same) == slices.Min(same) {
+			on[corev1.ResourceClaim{Name: f.ref}] = fmt.Sprint(f.ref, "/", same[0])
+		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		refers := map[string]bool{}
@@ -330,7 +333,7 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, ask *Ask) (s Shar
 	switch {
 	case request == nil:
 		return s, f.name + " has firstAvailable, and Karve does not know which of the requests the scheduler takes: use exactly"
-	case o.classes[request.DeviceClassName] == nil || !SelectsAgents(o.classes[request.DeviceClassName]):
+	case o.ofAgents(request.DeviceClassName) == nil:
 		return s, fmt.Sprintf("%s has a request for the DeviceClass %s too, and Karve plans for no other devices: remove the request", f.name, request.DeviceClassName)
 	case request.AdminAccess != nil && *request.AdminAccess:
 		return s, f.name + " has adminAccess, for which no node is launched: start the pod on a node that there is"
