@@ -66,9 +66,9 @@ test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with re
 hostile: ## Generate 100,000 objects that the API server accepts, and see that none stops or slows another workload (minutes)
 	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go -C test test -v -count=1 -timeout 1h -run Unrelated $(TESTFLAGS) ./suites/hostile
 
-test-gpu: ## Run the tests on the NVIDIA GPUs of this machine, as root; KARVE_DIVIDE=1g.10gb divides them too
+test-gpu: ## Run the tests on the NVIDIA GPUs of this machine, as root; KARVE_DIVIDE=1g.10gb divides them too, KARVE_KEEP_COMPUTE_MODE=1 leaves their compute mode alone
 	go -C test test -tags gpu -count=1 -v ./suites/gpu
-	go test -tags gpu -count=1 -v -run TestRealGPUs ./pkg/node/nvml
+	go test -tags gpu -count=1 -v -run TestReal ./pkg/node/nvml ./pkg/node/mps
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go -C test test -v -count=1 -timeout 24h $(TESTFLAGS) -run ClusterSettles ./suites/chaos

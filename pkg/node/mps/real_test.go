@@ -31,8 +31,13 @@ while mib < 65536 and cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(
 print(mib)
 `
 
+// keptMode leaves the compute mode of GPUs as it is.
+type keptMode struct{ *nvml.Library }
+
+func (keptMode) SetComputeMode(string, gpu.ComputeMode) error { return nil }
+
 // TestRealDaemon needs a machine with a GPU of compute capability 7.0 or newer that nobody uses, the driver's nvidia-cuda-mps-control, and root:
-// go test -tags gpu -run TestRealDaemon ./pkg/node/mps. It changes the compute mode of the first GPU and restores it.
+// go test -tags gpu -run TestRealDaemon ./pkg/node/mps. It changes the compute mode of the first GPU and restores it, unless KARVE_KEEP_COMPUTE_MODE is set.
 func TestRealDaemon(t *testing.T) {
 	program, err := exec.LookPath(mps.Program)
 	if err != nil {
@@ -67,7 +72,11 @@ func TestRealDaemon(t *testing.T) {
 		}
 		return devices[0].ComputeMode
 	}
-	before := mode()
+	before, exclusive := mode(), gpu.ComputeExclusiveProcess
+	var modes mps.Library = library
+	if os.Getenv("KARVE_KEEP_COMPUTE_MODE") != "" {
+		modes, exclusive = keptMode{library}, before
+	}
 
 	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
@@ -78,7 +87,7 @@ func TestRealDaemon(t *testing.T) {
 	limits := mps.Limits{UUID: devices[0].UUID, MemoryMiB: 2048, ThreadPercent: 25, MultiUser: true}
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- (&mps.Supervisor{Dir: dir, Program: program, Library: library}).Run(ctx) }()
+	go func() { ended <- (&mps.Supervisor{Dir: dir, Program: program, Library: modes}).Run(ctx) }()
 	stop := func() {
 		end()
 		if err := <-ended; err != nil {
@@ -89,7 +98,7 @@ func TestRealDaemon(t *testing.T) {
 	defer stop()
 	w.want(limits)
 	w.ready(limits)
-	if got := mode(); got != gpu.ComputeExclusiveProcess {
+	if got := mode(); got != exclusive {
 		t.Errorf("the compute mode is %d", got)
 	}
 	if got := w.ask(limits.UUID, "get_default_active_thread_percentage"); !strings.HasPrefix(got, "25") {

@@ -3,50 +3,18 @@
 package gpu_test
 
 import (
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// promise serves a Node to the agent, whose annotation promises slots, and returns the environment in which the agent finds it. Everything else is refused.
+// promise serves a Node to the agent, whose annotation promises slots, and returns the environment in which the agent finds it.
 func (w *world) promise(s nodecontract.Slots) []string {
-	w.t.Helper()
-	node, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Node",
-		"metadata": map[string]any{"name": "machine", "uid": "machine", "resourceVersion": "1", "annotations": map[string]string{nodecontract.SlotsAnnotation: s.String()}},
-	})
-	w.must(err)
-	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Query().Has("watch"):
-			<-r.Context().Done()
-		case r.URL.Path == "/api/v1/nodes/machine":
-			_, _ = rw.Write(node)
-		default:
-			http.Error(rw, "not here", http.StatusForbidden)
-		}
-	}))
-	w.t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-	account := filepath.Join(w.dir, "service-account")
-	w.must(os.MkdirAll(account, 0o700))
-	w.must(os.WriteFile(filepath.Join(account, "token"), []byte("token"), 0o600))
-	w.must(os.WriteFile(filepath.Join(account, "ca.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
-	address, err := url.Parse(server.URL)
-	w.must(err)
-	return []string{"NODE_NAME=machine", "CONFIG_FILE=", "SERVICE_ACCOUNT_DIR=" + account, "KUBERNETES_SERVICE_HOST=" + address.Hostname(), "KUBERNETES_SERVICE_PORT=" + address.Port()}
+	return w.serve(map[string]string{nodecontract.SlotsAnnotation: s.String()}, http.NotFoundHandler())
 }
 
 // slots returns three slots of a quarter of a GPU's memory and one of an eighth, on each GPU.

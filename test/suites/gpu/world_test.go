@@ -5,10 +5,14 @@ package gpu_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,11 +112,14 @@ func (w *world) whole(major int) {
 	}
 }
 
-// privileged skips the test unless it runs as root.
+// privileged skips the test unless it may change the compute mode of the GPUs.
 func (w *world) privileged() {
 	w.t.Helper()
 	if os.Geteuid() != 0 {
 		w.t.Skip("only root may change how GPUs are shared")
+	}
+	if os.Getenv("KARVE_KEEP_COMPUTE_MODE") != "" {
+		w.t.Skip("KARVE_KEEP_COMPUTE_MODE is set")
 	}
 }
 
@@ -178,6 +185,40 @@ func (w *world) stop(cmd *exec.Cmd) {
 	}
 }
 
+// serve serves a Node with annotations to the agent, and returns the environment in which the agent finds it. Resources answers what the agent asks of
+// resource.k8s.io, and everything else is refused.
+func (w *world) serve(annotations map[string]string, resources http.Handler) []string {
+	w.t.Helper()
+	node, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{"name": "machine", "uid": "machine", "resourceVersion": "1", "annotations": annotations},
+	})
+	w.must(err)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Has("watch"):
+			<-r.Context().Done()
+		case r.URL.Path == "/api/v1/nodes/machine":
+			_, _ = rw.Write(node)
+		case strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/"):
+			resources.ServeHTTP(rw, r)
+		default:
+			http.Error(rw, "not here", http.StatusForbidden)
+		}
+	}))
+	w.t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	account := filepath.Join(w.dir, "service-account")
+	w.must(os.MkdirAll(account, 0o700))
+	w.must(os.WriteFile(filepath.Join(account, "token"), []byte("token"), 0o600))
+	w.must(os.WriteFile(filepath.Join(account, "ca.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	address, err := url.Parse(server.URL)
+	w.must(err)
+	return []string{"NODE_NAME=machine", "CONFIG_FILE=", "SERVICE_ACCOUNT_DIR=" + account, "KUBERNETES_SERVICE_HOST=" + address.Hostname(), "KUBERNETES_SERVICE_PORT=" + address.Port()}
+}
+
 // process is a program that uses a GPU.
 type process struct {
 	cmd *exec.Cmd
@@ -187,10 +228,10 @@ type process struct {
 	problem string
 }
 
-// use starts a program on a GPU that allocates device memory, in MiB, or "all". It has the environment that the agent answered to the kubelet.
-func (w *world) use(uuid, memory string, environment ...string) *process {
+// use starts testdata/client.c on a GPU, which does what the argument says. It has the environment that the agent answered to the kubelet.
+func (w *world) use(uuid, argument string, environment ...string) *process {
 	w.t.Helper()
-	p := &process{cmd: exec.CommandContext(w.t.Context(), w.client, memory)}
+	p := &process{cmd: exec.CommandContext(w.t.Context(), w.client, argument)}
 	p.cmd.Env = append(os.Environ(), append([]string{"CUDA_VISIBLE_DEVICES=" + uuid}, environment...)...)
 	in, err := p.cmd.StdinPipe()
 	w.must(err)

@@ -1,5 +1,11 @@
-// A program that uses the GPU which CUDA_VISIBLE_DEVICES names. It allocates the device memory that its argument states, in MiB, or as much as it gets in steps of
-// 64 MiB with "all", and prints how many MiB it has, or the error. Then it holds the memory until its input ends. It needs the driver's library only.
+// A program that uses the GPU which CUDA_VISIBLE_DEVICES names. It needs the driver's library only. Its argument says what it does:
+//
+//	a number   allocate so much device memory in MiB, print how much it has, and hold it until the input ends
+//	all        the same with as much as it gets in steps of 64 MiB
+//	total      print how much device memory programs can use in MiB
+//	fault      write to an address that it does not own
+//
+// It prints an error as "error", what failed, and CUDA's number.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,26 +15,51 @@
 
 #define MIB (1ULL << 20)
 
+static const char wild[] = ".version 6.0\n.target sm_70\n.address_size 64\n"
+	".visible .entry wild() { .reg .b64 %p; .reg .b32 %v; mov.u64 %p, 16; mov.u32 %v, 1; st.global.u32 [%p], %v; ret; }\n";
+
 static int fail(const char *what, int code) {
 	printf("error %s %d\n", what, code);
 	return 1;
+}
+
+static int fault(void *cuda) {
+	void *module = NULL, *kernel = NULL;
+	int (*load)(void **, const void *) = dlsym(cuda, "cuModuleLoadData");
+	int (*find)(void **, void *, const char *) = dlsym(cuda, "cuModuleGetFunction");
+	int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) = dlsym(cuda, "cuLaunchKernel");
+	int (*synchronize)(void) = dlsym(cuda, "cuCtxSynchronize");
+	int code;
+	if (!load || !find || !launch || !synchronize) return fail("libcuda.so.1", 2);
+	if ((code = load(&module, wild))) return fail("cuModuleLoadData", code);
+	if ((code = find(&kernel, module, "wild"))) return fail("cuModuleGetFunction", code);
+	if ((code = launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))) return fail("cuLaunchKernel", code);
+	return fail("cuCtxSynchronize", synchronize());
 }
 
 int main(int argc, char **argv) {
 	void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
 	int device = 0, code;
 	unsigned long long pointer, got = 0;
+	size_t total = 0;
 	if (argc != 2) return 2;
 	if (!cuda) return fail("libcuda.so.1", 0);
 	int (*init)(unsigned) = dlsym(cuda, "cuInit");
 	int (*get)(int *, int) = dlsym(cuda, "cuDeviceGet");
 	int (*create)(void **, unsigned, int) = dlsym(cuda, "cuCtxCreate_v2");
+	int (*size)(size_t *, int) = dlsym(cuda, "cuDeviceTotalMem_v2");
 	int (*allocate)(unsigned long long *, size_t) = dlsym(cuda, "cuMemAlloc_v2");
 	int (*set)(unsigned long long, unsigned char, size_t) = dlsym(cuda, "cuMemsetD8_v2");
-	if (!init || !get || !create || !allocate || !set) return fail("libcuda.so.1", 1);
+	if (!init || !get || !create || !size || !allocate || !set) return fail("libcuda.so.1", 1);
 	if ((code = init(0))) return fail("cuInit", code);
 	if ((code = get(&device, 0))) return fail("cuDeviceGet", code);
 	if ((code = create(&context, 0, device))) return fail("cuCtxCreate", code);
+	if (!strcmp(argv[1], "fault")) return fault(cuda);
+	if (!strcmp(argv[1], "total")) {
+		if ((code = size(&total, device))) return fail("cuDeviceTotalMem", code);
+		printf("%llu\n", total / MIB);
+		return 0;
+	}
 	if (!strcmp(argv[1], "all"))
 		while (allocate(&pointer, 64 * MIB) == 0) got += 64;
 	else {
