@@ -68,27 +68,41 @@ func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, s
 
 // explain returns the refusals for a NodeClaim that Karpenter deleted. It uses Karpenter's event, the reason that the NodeClaim had, or the state of the node
 // class: if that is not ready, Karpenter launches nothing and gives no reason. It returns none if nothing is known.
+//
+// A late event about the earlier NodeClaim of that name comes first: Karpenter remembers what the cloud refused, and of the next NodeClaim it says only that
+// nothing is available.
 func (c *Controller) explain(ctx context.Context, claim string, e entry, reason, message string) ([]Refusal, error) {
 	cloud, notReady, err := c.readCloud(ctx, e.shape)
 	if err != nil {
 		return nil, err
 	}
-	event, err := c.eventOf(ctx, claim, e.uid, refuses)
-	switch {
-	case err != nil:
-		return nil, err
-	case event != nil:
-		_, said, found := strings.Cut(event.Message, " event: ")
-		if !found {
-			said = event.Message
+	var said []Refusal
+	for _, uid := range []types.UID{e.earlier, e.uid} {
+		event, err := c.eventOf(ctx, claim, uid, refuses)
+		if err != nil {
+			return nil, err
 		}
-		return attribute(e.shape, wording.Shorten(said, maxEvent), cloud), nil
+		if event != nil {
+			said = append(said, attribute(e.shape, wording.Shorten(messageOf(event), maxEvent), cloud)...)
+		}
+	}
+	switch {
+	case len(said) > 0:
+		return said, nil
 	case reason != "":
 		return []Refusal{refusalFor(e.shape, reason, message, cloud)}, nil
 	case notReady != "":
 		return []Refusal{refusalFor(e.shape, v1alpha1.RefusalNodeClassNotReady, notReady, cloud)}, nil
 	}
 	return nil, nil
+}
+
+// messageOf returns what Karpenter's provider said in an event.
+func messageOf(e *corev1.Event) string {
+	if _, said, found := strings.Cut(e.Message, " event: "); found {
+		return said
+	}
+	return e.Message
 }
 
 // cloud returns the state of the node class of a shape.

@@ -71,6 +71,8 @@ type Ledger struct {
 type entry struct {
 	shape Shape
 	uid   types.UID
+	// earlier is the UID of the NodeClaim of that name before, and "" if there was none or its end was explained. A plan that is made again has the same names.
+	earlier types.UID
 	// missing is when the NodeClaim was first seen to be gone.
 	missing time.Time
 }
@@ -108,8 +110,15 @@ func (l *Ledger) put(class string, r v1alpha1.RefusedOffering) {
 func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, known := l.awaited[claim]
-	l.awaited[claim] = entry{shape: s, uid: uid}
+	before, known := l.awaited[claim]
+	if !known {
+		before = l.lost[claim]
+	}
+	e := entry{shape: s, uid: uid, earlier: before.earlier}
+	if before.uid != "" && before.uid != uid {
+		e.earlier = before.uid
+	}
+	l.awaited[claim] = e
 	delete(l.lost, claim)
 	return !known
 }

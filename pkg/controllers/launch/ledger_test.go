@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"pgregory.net/rapid"
 
@@ -342,6 +343,34 @@ func TestClaimIsAwaitedUntilGoneOrLaunched(t *testing.T) {
 	if awaited() {
 		t.Error("a claim that was launched is awaited")
 	}
+}
+
+func TestLedgerKnowsEarlierClaimOfThatName(t *testing.T) {
+	t.Parallel()
+	l, now := NewLedger(), time.Now()
+	want := func(uid, earlier types.UID) {
+		t.Helper()
+		if e, _, ok := l.unlaunched("claim"); !ok || e.uid != uid || e.earlier != earlier {
+			t.Errorf("awaited is %+v, %v, want %s after %s", e, ok, uid, earlier)
+		}
+	}
+	l.Await("claim", "", Shape{})
+	l.Name("claim", "first")
+	l.Await("claim", "first", Shape{})
+	want("first", "")
+	l.lose("claim", now)
+	l.Await("claim", "", Shape{})
+	want("", "first")
+	l.Name("claim", "second")
+	l.Await("claim", "second", Shape{})
+	want("second", "first")
+	l.lose("claim", now)
+	want("second", "first")
+	l.Await("claim", "third", Shape{})
+	want("third", "second")
+	l.Gone("claim")
+	l.Await("claim", "fourth", Shape{})
+	want("fourth", "")
 }
 
 func TestStatusHoldsLatestRefusals(t *testing.T) {

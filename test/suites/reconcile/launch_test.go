@@ -419,6 +419,35 @@ func TestEventExplainsRefusedClaim(t *testing.T) {
 	}
 }
 
+// TestLateEventExplainsNextClaimOfThatName has an event that comes after the plan was made again. Of the next claim Karpenter says only that it has nothing
+// available, because it remembers the refusal.
+func TestLateEventExplainsNextClaimOfThatName(t *testing.T) {
+	w := newWorld(t)
+	pool, controller := w.shared("late"), w.launch()
+	refused := func() *karpv1.NodeClaim {
+		claim := w.claim("late-1", pool)
+		w.reconciles(controller, claim.Name)
+		w.delete(claim)
+		w.release(claim)
+		return claim
+	}
+	earlier := refused()
+	w.reconciles(controller, earlier.Name)
+	if r := w.wantPause("late"); r.Reason != v1alpha1.RefusalVanished {
+		t.Errorf("until it is explained: %+v", r)
+	}
+	next := refused()
+	w.event(earlier, "InsufficientCapacityError", "NodeClaim late-1 event: "+overLimit)
+	w.event(next, "InsufficientCapacityError", "NodeClaim late-1 event: all requested instance types were unavailable during launch")
+	w.reconciles(controller, next.Name)
+	all := w.refusals("late")
+	if !slices.ContainsFunc(all, func(r v1alpha1.RefusedOffering) bool {
+		return r.Reason == v1alpha1.RefusalVCPULimit && r.InstanceType == "g4dn.xlarge" && r.Zone == "*"
+	}) {
+		t.Errorf("refused: %+v", all)
+	}
+}
+
 // forgeries are events that Karpenter did not write, although each says that there is no capacity and names the claim.
 var forgeries = map[string]func(*corev1.Event){
 	"in another namespace":   func(e *corev1.Event) { e.Namespace, e.InvolvedObject.Namespace = "tenant", "tenant" },
