@@ -129,15 +129,15 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	return &with
 }
 
-// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of any GPUs that have the memory that the pod states. It
-// requests nvidia.com/gpu.shared.
-func Requesting(pod *corev1.Pod, replicas int64) *corev1.Pod {
+// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of a resource on any GPUs that have the memory that the
+// pod states.
+func Requesting(pod *corev1.Pod, name corev1.ResourceName, replicas int64) *corev1.Pod {
 	with := *pod
 	with.Annotations = maps.Clone(pod.Annotations)
 	delete(with.Annotations, annotation)
 	with.Spec.ResourceClaims = nil
 	with.Spec.Containers = slices.Clone(pod.Spec.Containers)
-	with.Spec.Containers[len(with.Spec.Containers)-1].Resources.Requests = corev1.ResourceList{v1alpha1.ResourceGPUShared: *resource.NewQuantity(replicas, resource.DecimalSI)}
+	with.Spec.Containers[len(with.Spec.Containers)-1].Resources.Requests = corev1.ResourceList{name: *resource.NewQuantity(replicas, resource.DecimalSI)}
 	return &with
 }
 
