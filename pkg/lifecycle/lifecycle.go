@@ -108,7 +108,7 @@ var Table = []Rule{
 	},
 	{
 		State: Registered, Means: "the Node has fewer replicas than planned", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
-		Owner: "the device plugin", Next: "the replicas appear, and Karve removes its startup taint: Initializing", Late: "Broken",
+		Owner: "the device plugin or DRA driver", Next: "the replicas appear, and Karve removes its startup taint: Initializing", Late: "Broken",
 	},
 	{
 		State: Initializing, Means: "the Node has its replicas, but also another startup taint, or it is not ready", Room: Promised, Breaks: true,

@@ -87,8 +87,8 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		health.Allowed = allowed(health.Machines)
 		if health.Unhealthy > health.Allowed {
 			health.Closed = TooManyUnhealthy
-			health.Message = fmt.Sprintf("%d of %d nodes are unhealthy, and none is replaced while more than %d are: %s. Look for what they share, as a zone, an image, a driver or a "+
-				"device plugin, and delete the NodeClaims of those that will not come back", health.Unhealthy, health.Machines, health.Allowed, some(unhealthy[pool]))
+			health.Message = fmt.Sprintf("%d of %d nodes are unhealthy, and none is replaced while more than %d are: %s. Look for what they share, as a zone, an image, a driver, a "+
+				"device plugin or a DRA driver, and delete the NodeClaims of those that will not come back", health.Unhealthy, health.Machines, health.Allowed, some(unhealthy[pool]))
 		}
 		d.Pools[pool] = health
 	}

@@ -226,7 +226,7 @@ func (d *decision) rollBackFailing() {
 	good := d.lastGood()
 	switch {
 	case in(d.status.Good, current):
-		failing.Message += "; it ran well before, so look at the device plugin on such nodes"
+		failing.Message += "; it ran well before, so look at the device plugin or DRA driver on such nodes"
 	case good == nil && slices.ContainsFunc(d.status.Good, func(g v1alpha1.GPUImage) bool { return d.missing(&g) != "" }):
 		failing.Message += "; the images that ran well before do not exist any more: name another in spec.image"
 	case good == nil:

@@ -157,7 +157,7 @@ func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
 	delete(c.reported, m.Claim.UID)
-	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin on such nodes"
+	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin or DRA driver on such nodes"
 	switch m.State() {
 	case lifecycle.NodeMissing:
 		reason, help = metrics.DeletionNodeMissing, ""

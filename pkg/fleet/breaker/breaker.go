@@ -40,7 +40,7 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 		return status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: reason, Message: message}
 	}
 	open := healthy(metav1.ConditionFalse, ReasonReplicasMissing, fmt.Sprintf(
-		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin runs on them and that their startup taints go. One node is tried again after %s",
+		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin or DRA driver runs on them and that their startup taints go. One node is tried again after %s",
 		timeout, named(found.broken), now.Add(retry).UTC().Format(time.RFC3339)))
 	closed := healthy(metav1.ConditionTrue, ReasonReplicasHealthy, "")
 	switch before.Status {
