@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -73,6 +74,8 @@ func (w *World) act(ctx context.Context, item work) (time.Duration, error) {
 		return 0, client.IgnoreNotFound(err)
 	}
 	switch {
+	case w.stale(c):
+		return 0, nil // The watch will show the next state.
 	case !c.DeletionTimestamp.IsZero():
 		return 0, w.end(ctx, c.DeepCopy())
 	case !isTrue(c, karpv1.ConditionTypeLaunched):
@@ -89,6 +92,31 @@ func (w *World) act(ctx context.Context, item work) (time.Duration, error) {
 		return 0, w.initialize(ctx, c.DeepCopy())
 	}
 	return 0, nil
+}
+
+// stale reports whether a NodeClaim is older than the last write of the machines, as it may be in a cache. Repeating a step would cost the API server as much as the step.
+func (w *World) stale(c *karpv1.NodeClaim) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	written := w.claims[c.UID].version
+	if written == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(c.ResourceVersion, written)
+	return err == nil && order < 0
+}
+
+// report writes the status of a NodeClaim.
+func (w *World) report(ctx context.Context, c *karpv1.NodeClaim) error {
+	if err := w.api.Status().Update(ctx, c); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	record := w.claims[c.UID]
+	record.version = c.ResourceVersion
+	w.claims[c.UID] = record
+	return nil
 }
 
 func (w *World) seenAt(c *karpv1.NodeClaim) time.Time {
@@ -122,8 +150,8 @@ func (w *World) launch(ctx context.Context, c *karpv1.NodeClaim) error {
 		return client.IgnoreNotFound(err)
 	}
 	launched(c, c.Name, t)
-	if err := w.api.Status().Update(ctx, c); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := w.report(ctx, c); err != nil {
+		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +171,7 @@ func (w *World) register(ctx context.Context, c *karpv1.NodeClaim) error {
 	}
 	c.Status.NodeName = n.Name
 	c.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
-	return client.IgnoreNotFound(w.api.Status().Update(ctx, c))
+	return w.report(ctx, c)
 }
 
 // initialize marks the node and the NodeClaim as initialized, as Karpenter does once the node is ready and has no startup taints.
@@ -160,7 +188,7 @@ func (w *World) initialize(ctx context.Context, c *karpv1.NodeClaim) error {
 		return client.IgnoreNotFound(err)
 	}
 	c.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
-	return client.IgnoreNotFound(w.api.Status().Update(ctx, c))
+	return w.report(ctx, c)
 }
 
 // boot makes a node ready that Karpenter's kwok provider has created. It creates the Lease, the CSINode and the pod of the DaemonSet, starts the heartbeats and removes the not-ready taint of the

@@ -76,6 +76,8 @@ type claimRecord struct {
 	gone bool
 	// launch is how long the cloud took to launch its machine.
 	launch time.Duration
+	// version is the resource version of the last write of the machines.
+	version string
 }
 
 // room holds the free resources of a GPU node.
