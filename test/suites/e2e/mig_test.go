@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -25,6 +27,7 @@ const (
 
 // nodesWith counts the nodes of the scene's pool by the profile that was promised and the number of replicas of the resource that they expose.
 func (s *scene) nodesWith() map[string]int {
+	s.t.Helper()
 	count := map[string]int{}
 	for _, node := range s.nodes(s.name) {
 		mig, err := nodecontract.ParseMIG(node.Annotations[nodecontract.MIGAnnotation])
@@ -32,39 +35,74 @@ func (s *scene) nodesWith() map[string]int {
 			s.t.Error(err)
 		}
 		name := node.Annotations[nodecontract.ResourceAnnotation]
-		for resource, q := range node.Status.Allocatable {
-			if string(resource) == name {
-				count[fmt.Sprintf("%d × %s of %d × %s a GPU", q.Value(), name, mig.Count, mig.Profile)]++
-			}
+		if n := s.exposed(&node, name); n > 0 {
+			count[fmt.Sprintf("%d × %s of %d × %s a GPU", n, name, mig.Count, mig.Profile)]++
 		}
 	}
 	return count
 }
 
+// exposed returns how many replicas of a resource a node has, in its allocatable or in its ResourceSlice.
+func (s *scene) exposed(node *corev1.Node, name string) int64 {
+	s.t.Helper()
+	n := node.Status.Allocatable[corev1.ResourceName(name)]
+	if node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
+		return n.Value()
+	}
+	if !n.IsZero() {
+		s.t.Errorf("node %s with backend DRA has %s allocatable %s", node.Name, &n, name)
+	}
+	var list resourcev1.ResourceSliceList
+	if err := s.api.List(s.t.Context(), &list); err != nil {
+		s.t.Fatal(err)
+	}
+	published := int64(0)
+	for i := range list.Items {
+		for _, d := range list.Items[i].Spec.Devices {
+			if of := d.Attributes[nodecontract.DRAResource].StringValue; *list.Items[i].Spec.NodeName == node.Name && of != nil && *of == name {
+				replicas := d.Capacity[nodecontract.DRAReplicas].Value
+				published += replicas.Value()
+			}
+		}
+	}
+	return published
+}
+
 func TestPodsOnMIGInstancesShareTheCheapestMachines(t *testing.T) {
 	w := sharedWorld(t)
 	t.Parallel()
-	s := w.scene(t, "mig")
-	s.class("5s", divides("", v1alpha1.MIGLayout{GPUName: "a100", Profile: "1g.5gb"}, v1alpha1.MIGLayout{GPUName: "a100", Profile: "3g.20gb"},
-		v1alpha1.MIGLayout{GPUName: "h100", Profile: "1g.10gb"}, v1alpha1.MIGLayout{GPUName: "h100", Profile: "3g.40gb"}))
-	s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p4d,p4de,p5"}, limits: map[string]string{"nvidia.com/gpu": "16"}})
-	small, large := s.deploy("small", 40, asks("nvidia.com/mig-1g.5gb", "1")), s.deploy("large", 8, asks("nvidia.com/mig-3g.20gb", "1"))
-	s.untilRunning(48)
-	claims := s.claims()
-	if len(claims) != 2 || total(claims) != 2*p4dPrice || claims[0].instanceType != p4d || claims[1].instanceType != p4d {
-		t.Errorf("claims cost %d micro-USD an hour, want 2 × %s:\n%s", total(claims), p4d, lines(claims))
+	for name, backend := range map[string]v1alpha1.Backend{"mig": v1alpha1.BackendDevicePlugin, "mig-dra": v1alpha1.BackendDRA} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			s := w.scene(t, name)
+			s.class("5s", divides("", v1alpha1.MIGLayout{GPUName: "a100", Profile: "1g.5gb"}, v1alpha1.MIGLayout{GPUName: "a100", Profile: "3g.20gb"},
+				v1alpha1.MIGLayout{GPUName: "h100", Profile: "1g.10gb"}, v1alpha1.MIGLayout{GPUName: "h100", Profile: "3g.40gb"}),
+				func(spec *v1alpha1.GPUNodeClassSpec) { spec.Sharing.Backend = backend })
+			s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p4d,p4de,p5"}, limits: map[string]string{"nvidia.com/gpu": "16"}})
+			// The pool of the other backend serves the same resources.
+			small := s.deploy("small", 40, asks("nvidia.com/mig-1g.5gb", "1"), selects(karpv1.NodePoolLabelKey, s.name))
+			large := s.deploy("large", 8, asks("nvidia.com/mig-3g.20gb", "1"), selects(karpv1.NodePoolLabelKey, s.name))
+			s.untilRunning(48)
+			claims := s.claims()
+			if len(claims) != 2 || total(claims) != 2*p4dPrice || claims[0].instanceType != p4d || claims[1].instanceType != p4d {
+				t.Errorf("claims cost %d micro-USD an hour, want 2 × %s:\n%s", total(claims), p4d, lines(claims))
+			}
+			got := s.nodesWith()
+			if len(got) != 2 || got["56 × nvidia.com/mig-1g.5gb of 7 × 1g.5gb a GPU"] != 1 || got["16 × nvidia.com/mig-3g.20gb of 2 × 3g.20gb a GPU"] != 1 {
+				t.Errorf("the nodes have %v", got)
+			}
+			if early := s.history.openedEarly(s.name); len(early) > 0 {
+				t.Errorf("nodes were open to pods before they exposed their instances: %v", early)
+			}
+			if n := s.allocated(); backend == v1alpha1.BackendDRA && n != 48 {
+				t.Errorf("%d of 48 pods have an instance of their node by a ResourceClaim", n)
+			}
+			s.scale(small, 0)
+			s.scale(large, 0)
+			s.untilGone(s.name)
+			s.wantMetric("karve_nodeclaims_created_total", 2)
+		})
 	}
-	got := s.nodesWith()
-	if len(got) != 2 || got["56 × nvidia.com/mig-1g.5gb of 7 × 1g.5gb a GPU"] != 1 || got["16 × nvidia.com/mig-3g.20gb of 2 × 3g.20gb a GPU"] != 1 {
-		t.Errorf("the nodes have %v", got)
-	}
-	if early := s.history.openedEarly(s.name); len(early) > 0 {
-		t.Errorf("nodes were open to pods before they exposed their instances: %v", early)
-	}
-	s.scale(small, 0)
-	s.scale(large, 0)
-	s.untilGone(s.name)
-	s.wantMetric("karve_nodeclaims_created_total", 2)
 }
 
 // TestChangedLayoutReplacesMachines divides GPUs otherwise while pods run. Their resource has the same name before and after.
