@@ -77,8 +77,15 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 }
 
 func (f *faults) dra(s *v1alpha1.Sharing) {
-	f.add(s.Backend != "" && s.Backend != v1alpha1.BackendDevicePlugin && s.Backend != v1alpha1.BackendDRA, "spec.sharing.backend is DevicePlugin or DRA, not %q", s.Backend)
-	if !s.UsesDRA() {
+	switch s.Backend {
+	case "", v1alpha1.BackendDevicePlugin:
+		return
+	case v1alpha1.BackendDRA:
+	case v1alpha1.BackendNVIDIADRA:
+		f.nvidiaDRA(s)
+		return
+	default:
+		f.add(true, "spec.sharing.backend is DevicePlugin, DRA or NVIDIADRA, not %q", s.Backend)
 		return
 	}
 	f.add(s.Strategy != v1alpha1.StrategyTimeSlicing && s.Strategy != v1alpha1.StrategyMIG, "backend DRA shares GPUs by time-slicing or as MIG instances: use strategy TimeSlicing or MIG, or backend DevicePlugin")
@@ -87,6 +94,15 @@ func (f *faults) dra(s *v1alpha1.Sharing) {
 	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow && (s.Strategy != v1alpha1.StrategyMIG || s.Replicas != nil), "with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse")
 	f.add(slices.ContainsFunc(s.Overrides, func(o v1alpha1.ReplicasOverride) bool { return o.Replicas < 2 }),
 		"backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin")
+}
+
+func (f *faults) nvidiaDRA(s *v1alpha1.Sharing) {
+	f.add(s.Strategy != v1alpha1.StrategyNone && s.Strategy != v1alpha1.StrategyTimeSlicing,
+		"with backend NVIDIADRA, NVIDIA's driver gives pods whole GPUs or shares of them: use strategy None, or strategy TimeSlicing with the number of its consumableShares as replicas")
+	f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "backend NVIDIADRA serves nvidia.com/gpu, the resource of NVIDIA's DeviceClass: remove resourceName")
+	f.add(s.MaxReplicas != nil, "NVIDIA's driver has one number of shares for all GPUs: remove maxReplicas, or use backend DevicePlugin")
+	f.add(len(s.Overrides) > 0, "NVIDIA's driver has one number of shares for all GPUs: remove overrides, or use another GPUNodeClass for the other GPUs")
+	f.add(s.RequestsAboveOne == v1alpha1.RequestsAboveOneAllow, "with backend NVIDIADRA each share of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse")
 }
 
 func (f *faults) mps(s *v1alpha1.Sharing) {

@@ -44,6 +44,10 @@ const (
 	ReasonMPSDaemonDown = "MPSDaemonDown"
 	// ReasonSliceNotPublished means that the ResourceSlice of the DRA driver is not as it should be.
 	ReasonSliceNotPublished = "ResourceSliceNotPublished"
+	// ReasonServedByNVIDIA means that NVIDIA's DRA driver serves the GPUs, as was promised, and ReasonNVIDIADriverMissing that it was promised and has no ResourceSlice
+	// for the Node.
+	ReasonServedByNVIDIA      = "ServedByNVIDIADRADriver"
+	ReasonNVIDIADriverMissing = "NVIDIADRADriverNotFound"
 	// ReasonClaimsUnreadable is that of an event: the DRA driver could not read which ResourceClaims were prepared, and made the record anew.
 	ReasonClaimsUnreadable = "ResourceClaimsUnreadable"
 	// ReasonMemoryExceeded is that of an event: a pod uses more device memory than its slots have.

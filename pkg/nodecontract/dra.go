@@ -5,15 +5,37 @@ import (
 	"strings"
 )
 
-// BackendAnnotation is a part of the promise of a machine: BackendDRA if its agent hands out replicas as a DRA driver. Without it, the agent is a device plugin.
-// The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and the agent read it.
+// BackendAnnotation is a part of the promise of a machine: BackendDRA if its agent hands out replicas as a DRA driver, and BackendNVIDIADRA if NVIDIA's driver does.
+// Without it, the agent is a device plugin. The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and the agent read it.
 const BackendAnnotation = domain + "/backend"
 
-// BackendDRA is the value of BackendAnnotation for Dynamic Resource Allocation.
-const BackendDRA = "DRA"
+// Values of BackendAnnotation for Dynamic Resource Allocation.
+const (
+	// BackendDRA means that the agent is a DRA driver.
+	BackendDRA = "DRA"
+	// BackendNVIDIADRA means that NVIDIA's DRA driver serves the GPUs, and that the agent does not.
+	BackendNVIDIADRA = "NVIDIADRA"
+)
 
-// DRADriver is the name of the agent's DRA driver, which is in ResourceSlices, ResourceClaims and DeviceClasses.
-const DRADriver = "gpu." + domain
+// Names of DRA drivers, which are in ResourceSlices, ResourceClaims and DeviceClasses.
+const (
+	// DRADriver is the agent's.
+	DRADriver = "gpu." + domain
+	// NVIDIADRADriver is that of https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
+	NVIDIADRADriver = "gpu.nvidia.com"
+)
+
+// DriverOf returns the DRA driver that serves the GPUs of machines with a backend. It is "" if they have a device plugin, or a backend that is not known.
+func DriverOf(backend string) string {
+	switch backend {
+	case BackendDRA:
+		return DRADriver
+	case BackendNVIDIADRA:
+		return NVIDIADRADriver
+	default:
+		return ""
+	}
+}
 
 // Capacities of a device in the agent's ResourceSlices, of which claims consume parts.
 const (

@@ -13,7 +13,7 @@ import (
 // Without the annotation, agents of all versions are device plugins.
 func TestBackendIsPromised(t *testing.T) {
 	t.Parallel()
-	for backend, want := range map[v1alpha1.Backend]string{"": "", v1alpha1.BackendDevicePlugin: "", v1alpha1.BackendDRA: "DRA"} {
+	for backend, want := range map[v1alpha1.Backend]string{"": "", v1alpha1.BackendDevicePlugin: "", v1alpha1.BackendDRA: "DRA", v1alpha1.BackendNVIDIADRA: "NVIDIADRA"} {
 		c := cluster()
 		c.GPUNodeClasses[0].Spec.Sharing.Backend = backend
 		view := snapshot.Build(c)

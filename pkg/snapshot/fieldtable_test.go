@@ -92,6 +92,7 @@ var classFields = []decision{
 	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
 	{path: "spec.sharing.backend=DRA", by: "pkg/render.TestBackendIsPromised"},
+	{path: "spec.sharing.backend=NVIDIADRA", by: "pkg/render.TestBackendIsPromised"},
 	{path: "spec.sharing.backend=DevicePlugin", by: "pkg/render.TestBackendIsPromised"},
 	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
 	{path: "spec.sharing.memory.enforcement=MPS", by: "pkg/snapshot.TestSlotsWithMPSHaveAtMostItsClients"},

@@ -50,8 +50,8 @@ const (
 	StrategyNone Strategy = "None"
 )
 
-// Backend says how the node agent hands out replicas.
-// +kubebuilder:validation:Enum=DevicePlugin;DRA
+// Backend says who hands out replicas, and how.
+// +kubebuilder:validation:Enum=DevicePlugin;DRA;NVIDIADRA
 type Backend string
 
 const (
@@ -59,6 +59,8 @@ const (
 	BackendDevicePlugin Backend = "DevicePlugin"
 	// BackendDRA makes replicas devices of Dynamic Resource Allocation. The scheduler makes a ResourceClaim for a pod that requests the resource.
 	BackendDRA Backend = nodecontract.BackendDRA
+	// BackendNVIDIADRA leaves the GPUs to NVIDIA's driver of Dynamic Resource Allocation, gpu.nvidia.com. Karve plans and launches the nodes.
+	BackendNVIDIADRA Backend = nodecontract.BackendNVIDIADRA
 )
 
 // RequestsAboveOne says what happens to a pod that asks for more than one replica.
@@ -243,6 +245,11 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.maxReplicas)",message="with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'MIG' && !has(self.replicas) || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.overrides) || self.overrides.all(o, o.replicas >= 2)",message="backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || self.strategy == 'None' || self.strategy == 'TimeSlicing'",message="with backend NVIDIADRA, NVIDIA's driver gives pods whole GPUs or shares of them: use strategy None, or strategy TimeSlicing with the number of its consumableShares as replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu'",message="backend NVIDIADRA serves nvidia.com/gpu, the resource of NVIDIA's DeviceClass: remove resourceName"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.maxReplicas)",message="NVIDIA's driver has one number of shares for all GPUs: remove maxReplicas, or use backend DevicePlugin"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.overrides) || size(self.overrides) == 0",message="NVIDIA's driver has one number of shares for all GPUs: remove overrides, or use another GPUNodeClass for the other GPUs"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend NVIDIADRA each share of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
 type Sharing struct {
 	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
 	// have limits of memory and threads, MIG, which divides each GPU into instances that have memory and compute of their own, MemorySlots, which gives pods
@@ -250,9 +257,12 @@ type Sharing struct {
 	// GPUs of a node (node.mig.enabled). Nodes that were launched with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// backend is DevicePlugin, with which replicas are an extended resource of the Node, or DRA, with which the node agent is a driver of Dynamic Resource
-	// Allocation. With both, pods request the same resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and
-	// node.dra.enabled of the chart, with the resources in node.dra.resources. Nodes that were launched with another backend are replaced. Default: DevicePlugin.
+	// backend is DevicePlugin, with which replicas are an extended resource of the Node, DRA, with which the node agent is a driver of Dynamic Resource Allocation, or
+	// NVIDIADRA, with which NVIDIA's driver (gpu.nvidia.com) serves the GPUs and the node agent does not. With DevicePlugin and DRA, pods request the same
+	// resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and node.dra.enabled of the chart, with the resources in
+	// node.dra.resources. NVIDIADRA needs Kubernetes 1.36, node.dra.enabled, and NVIDIA's driver on the nodes: pods request nvidia.com/gpu or have claims for
+	// NVIDIA's DeviceClass, and replicas is the number of the driver's consumableShares. Nodes that were launched with another backend are replaced. Default:
+	// DevicePlugin.
 	// +optional
 	Backend Backend `json:"backend,omitempty"`
 	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods that take
@@ -275,7 +285,7 @@ type Sharing struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
 	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
-	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None. With MIG it is for the naming Single only.
+	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG it is for the naming Single only.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`

@@ -46,13 +46,16 @@ func (s Sharing) ReplicasRange(gpuName string) (least, most int64) {
 // Shared says whether several pods may be on one GPU.
 func (s Sharing) Shared() bool { return s.strategy().shared() }
 
-// UsesDRA says whether the node agent hands out replicas as a driver of Dynamic Resource Allocation.
-func (s Sharing) UsesDRA() bool { return s.Backend == BackendDRA }
+// UsesDRA says whether replicas are devices of Dynamic Resource Allocation, so that pods may have claims for them.
+func (s Sharing) UsesDRA() bool { return s.DRADriver() != "" }
+
+// DRADriver is the driver of Dynamic Resource Allocation that serves the GPUs. It is "" for the device plugin.
+func (s Sharing) DRADriver() string { return nodecontract.DriverOf(string(s.Backend)) }
 
 // PromisedBackend is the backend as the node agent reads it. It is "" for the device plugin.
 func (s Sharing) PromisedBackend() string {
 	if s.UsesDRA() {
-		return nodecontract.BackendDRA
+		return string(s.Backend)
 	}
 	return ""
 }
@@ -60,5 +63,14 @@ func (s Sharing) PromisedBackend() string {
 // RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs. With DRA, the replicas of a
 // container would have to be on as many GPUs. MIG instances that are not shared are devices of their own.
 func (s Sharing) RefusesAboveOne() bool {
-	return s.UsesDRA() && (s.Strategy != StrategyMIG || s.slices() > 1) || s.Strategy == StrategyMPS || s.Strategy == StrategyMemorySlots || s.Shared() && s.RequestsAboveOne == RequestsAboveOneRefuse
+	switch s.Strategy {
+	case StrategyNone:
+		return false
+	case StrategyMPS, StrategyMemorySlots:
+		return true
+	case StrategyMIG:
+		return s.UsesDRA() && s.slices() > 1 || s.RequestsAboveOne == RequestsAboveOneRefuse
+	default:
+		return s.UsesDRA() || s.RequestsAboveOne == RequestsAboveOneRefuse
+	}
 }

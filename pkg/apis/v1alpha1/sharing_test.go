@@ -75,6 +75,8 @@ func TestRefusesAboveOne(t *testing.T) {
 		"always refused with DRA":              {Sharing{Strategy: StrategyTimeSlicing, Backend: BackendDRA}, true},
 		"several instances with DRA":           {Sharing{Strategy: StrategyMIG, Backend: BackendDRA}, false},
 		"refused of shared instances with DRA": {Sharing{Strategy: StrategyMIG, Backend: BackendDRA, Replicas: new(int32(2))}, true},
+		"refused of shares of NVIDIA's driver": {Sharing{Strategy: StrategyTimeSlicing, Backend: BackendNVIDIADRA}, true},
+		"several GPUs of NVIDIA's driver":      {Sharing{Strategy: StrategyNone, Backend: BackendNVIDIADRA}, false},
 		"always refused with MPS":              {Sharing{Strategy: StrategyMPS}, true},
 		"several whole GPUs are never refused": {Sharing{Strategy: StrategyNone, RequestsAboveOne: RequestsAboveOneRefuse}, false},
 	} {
@@ -182,6 +184,23 @@ func TestOldGPUsCannotBeSharedWithMPS(t *testing.T) {
 	} {
 		if can, err := c.sharing.CanShare(c.gpu), c.sharing.OverridesError(); can != c.can || (err != nil) != c.wrong {
 			t.Errorf("%s: %t, %v", name, can, err)
+		}
+	}
+}
+
+func TestBackendsAreServedByDrivers(t *testing.T) {
+	t.Parallel()
+	for backend, want := range map[Backend]struct {
+		driver, promised, resource string
+	}{
+		"":                  {"", "", ResourceGPUShared},
+		BackendDevicePlugin: {"", "", ResourceGPUShared},
+		BackendDRA:          {"gpu.karve.sh", "DRA", ResourceGPUShared},
+		BackendNVIDIADRA:    {"gpu.nvidia.com", "NVIDIADRA", ResourceGPU},
+	} {
+		s := Sharing{Strategy: StrategyTimeSlicing, Replicas: new(int32(4)), Backend: backend}
+		if s.DRADriver() != want.driver || s.UsesDRA() != (want.driver != "") || s.PromisedBackend() != want.promised || s.Resource() != want.resource {
+			t.Errorf("%q: driver %q, promised %q, resource %q, want %v", backend, s.DRADriver(), s.PromisedBackend(), s.Resource(), want)
 		}
 	}
 }

@@ -6,8 +6,11 @@ type timeSlicing struct{}
 func (timeSlicing) shared() bool { return true }
 
 func (timeSlicing) resource(s Sharing) string {
-	if s.ResourceName != "" {
+	switch {
+	case s.ResourceName != "":
 		return s.ResourceName
+	case s.Backend == BackendNVIDIADRA: // Its DeviceClass has this extendedResourceName.
+		return ResourceGPU
 	}
 	return ResourceGPUShared
 }

@@ -269,7 +269,32 @@ var pairs = []struct {
 		message: `supported values: "None", "Watch", "MPS"`,
 	},
 	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
-	{rule: "spec.sharing.backend enum", accept: edits{"spec.sharing.backend": "DevicePlugin"}, reject: edits{"spec.sharing.backend": "CDI"}, message: `supported values: "DevicePlugin", "DRA"`},
+	{rule: "spec.sharing.backend enum", accept: edits{"spec.sharing.backend": "DevicePlugin"}, reject: edits{"spec.sharing.backend": "CDI"}, message: `supported values: "DevicePlugin", "DRA", "NVIDIADRA"`},
+	{
+		rule:   "spec.sharing rule: with backend NVIDIADRA, NVIDIA's driver gives pods whole GPUs or shares of them: use strategy None, or strategy TimeSlicing with the number of its consumableShares as replicas",
+		accept: whole(edits{"spec.sharing.backend": "NVIDIADRA"}),
+		reject: withMIG(edits{"spec.sharing.backend": "NVIDIADRA"}),
+	},
+	{
+		rule:   "spec.sharing rule: backend NVIDIADRA serves nvidia.com/gpu, the resource of NVIDIA's DeviceClass: remove resourceName",
+		accept: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.resourceName": "nvidia.com/gpu"},
+		reject: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.resourceName": "nvidia.com/gpu.shared"},
+	},
+	{
+		rule:   "spec.sharing rule: NVIDIA's driver has one number of shares for all GPUs: remove maxReplicas, or use backend DevicePlugin",
+		accept: edits{"spec.sharing.backend": "NVIDIADRA"},
+		reject: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.maxReplicas": int64(20)},
+	},
+	{
+		rule:   "spec.sharing rule: NVIDIA's driver has one number of shares for all GPUs: remove overrides, or use another GPUNodeClass for the other GPUs",
+		accept: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.overrides": []any{}},
+		reject: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.overrides": []any{map[string]any{"gpuName": "t4", "replicas": int64(2)}}},
+	},
+	{
+		rule:   "spec.sharing rule: with backend NVIDIADRA each share of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse",
+		accept: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.requestsAboveOne": "Refuse"},
+		reject: edits{"spec.sharing.backend": "NVIDIADRA", "spec.sharing.requestsAboveOne": "Allow"},
+	},
 	{
 		rule:   "spec.sharing rule: backend DRA shares GPUs by time-slicing or as MIG instances: use strategy TimeSlicing or MIG, or backend DevicePlugin",
 		accept: withMIG(edits{"spec.sharing.backend": "DRA"}),
