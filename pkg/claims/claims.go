@@ -1,15 +1,16 @@
 // Package claims translates the ResourceClaims of pods into what the pods ask of a GPU. It has no client, no clock and no log.
 //
-// A pod that has claims for GPUs of Karve's agents is read as a pod that requests replicas and states device memory, so that all that decides about pods treats
-// both alike: see [Objects.On]. What claims ask of the GPU itself is evaluated against what the agents will publish: see [Ask.Fits].
+// A pod that has claims for GPUs is read as a pod that requests replicas and states device memory, so that all that decides about pods treats both alike: see
+// [Objects.On]. What claims ask of the GPU itself is evaluated against what the driver of a machine will publish: see [Ask.Fits]. A driver that Karve plans for is an
+// entry of a table: see driver.
 package claims
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -26,6 +27,8 @@ const annotation = "claims.karve.sh/ask"
 
 // Ask is what the claims of a pod ask of GPUs.
 type Ask struct {
+	// Driver is the DRA driver of the GPUs, and "" for that of Karve's agents.
+	Driver string `json:"driver,omitempty"`
 	// Sets are the sets of GPUs or MIG instances of one machine that the claims ask for, sorted. Those of two sets may be the same.
 	Sets []Set `json:"sets"`
 	// Selectors are the CEL expressions of DeviceClasses and requests, sorted and unique. Every GPU has to meet all of them.
@@ -34,9 +37,16 @@ type Ask struct {
 	Mixes string `json:"mixes,omitempty"`
 	// ByIndex reports whether a constraint is about the index of GPUs. MIG instances have the index of their GPU.
 	ByIndex bool `json:"byIndex,omitempty"`
+	// NamesReplicas reports whether a request names the capacity of replicas, which not all devices of the driver have.
+	NamesReplicas bool `json:"namesReplicas,omitempty"`
+	// MPS reports whether the driver is to share the GPUs by MPS among the containers that have the claim.
+	MPS bool `json:"mps,omitempty"`
 	// Refusal is why nothing is launched for the pod, and "" if something can be.
 	Refusal string `json:"refusal,omitempty"`
 }
+
+// DriverName returns the name of the DRA driver of the GPUs.
+func (a *Ask) DriverName() string { return cmp.Or(a.Driver, nodecontract.DRADriver) }
 
 // Of returns what the claims of a pod ask, and nil if the pod is not one that On has rewritten.
 func Of(pod *corev1.Pod) *Ask {
@@ -129,15 +139,15 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	return &with
 }
 
-// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of a resource on any GPUs that have the memory that the
+// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of a resource, on any GPUs that have the memory that the
 // pod states.
-func Requesting(pod *corev1.Pod, name corev1.ResourceName, replicas int64) *corev1.Pod {
+func Requesting(pod *corev1.Pod, gpu corev1.ResourceName, replicas int64) *corev1.Pod {
 	with := *pod
 	with.Annotations = maps.Clone(pod.Annotations)
 	delete(with.Annotations, annotation)
 	with.Spec.ResourceClaims = nil
 	with.Spec.Containers = slices.Clone(pod.Spec.Containers)
-	with.Spec.Containers[len(with.Spec.Containers)-1].Resources.Requests = corev1.ResourceList{name: *resource.NewQuantity(replicas, resource.DecimalSI)}
+	with.Spec.Containers[len(with.Spec.Containers)-1].Resources.Requests = corev1.ResourceList{gpu: *resource.NewQuantity(replicas, resource.DecimalSI)}
 	return &with
 }
 
@@ -183,19 +193,29 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	return nil
 }
 
-// ours reports whether a claim asks for a GPU of Karve's agents.
-func (o *Objects) ours(f *found) bool {
-	is := func(class string) bool { return o.ofAgents(class) != nil }
-	return slices.ContainsFunc(f.spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
-		return r.Exactly != nil && is(r.Exactly.DeviceClassName) ||
-			slices.ContainsFunc(r.FirstAvailable, func(sub resourcev1.DeviceSubRequest) bool { return is(sub.DeviceClassName) })
-	})
+// driver returns the driver of the first request of a claim for a GPU, with its DeviceClass, and nil if there is none.
+func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
+	for _, r := range f.spec.Devices.Requests {
+		var names []string
+		if r.Exactly != nil {
+			names = append(names, r.Exactly.DeviceClassName)
+		}
+		for i := range r.FirstAvailable {
+			names = append(names, r.FirstAvailable[i].DeviceClassName)
+		}
+		for _, name := range names {
+			if d := o.driverOf(name); d != nil {
+				return d, o.classes[name]
+			}
+		}
+	}
+	return nil, nil
 }
 
-// ofAgents returns a DeviceClass if it is there and selects the devices of agents, and nil otherwise.
-func (o *Objects) ofAgents(class string) *resourcev1.DeviceClass {
-	if c := o.classes[class]; c != nil && SelectsAgents(c) {
-		return c
+// driverOf returns the driver of a DeviceClass, and nil if the class does not exist or Karve does not plan for its driver.
+func (o *Objects) driverOf(class string) *driver {
+	if c := o.classes[class]; c != nil {
+		return driverOf(c)
 	}
 	return nil
 }
@@ -208,53 +228,52 @@ func DeviceClass(extended string) resourcev1.DeviceClass {
 	}}
 }
 
-// SelectsAgents reports whether a DeviceClass selects the devices of agents by their driver.
-func SelectsAgents(c *resourcev1.DeviceClass) bool {
-	return slices.ContainsFunc(c.Spec.Selectors, func(s resourcev1.DeviceSelector) bool {
-		return s.CEL != nil && (strings.Contains(s.CEL.Expression, "'"+nodecontract.DRADriver+"'") || strings.Contains(s.CEL.Expression, `"`+nodecontract.DRADriver+`"`))
-	})
+// NVIDIADeviceClass returns the DeviceClass of whole GPUs as the chart of NVIDIA's driver makes it.
+func NVIDIADeviceClass() resourcev1.DeviceClass {
+	const name = nodecontract.NVIDIADRADriver
+	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
+		ExtendedResourceName: new(nodecontract.ResourceGPU),
+		Selectors:            []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.driver == '" + name + "' && device.attributes['" + name + "'].type == 'gpu'"}}},
+	}}
 }
 
-// ask returns what the claims of a pod ask and the resource that serves them, and nil if none is for a GPU of Karve's agents.
+// ask returns what the claims of a pod ask and the resource that serves them, and nil if none is for a GPU.
 func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	var all []*found
+	var of *driver
+	var class *resourcev1.DeviceClass
 	other := ""
 	for _, ref := range pod.Spec.ResourceClaims {
-		if f := o.find(pod, ref); f != nil && o.ours(f) {
-			all = append(all, f)
-		} else {
+		f := o.find(pod, ref)
+		if f == nil {
 			other = ref.Name
+			continue
+		}
+		d, c := o.driver(f)
+		if d == nil {
+			other = ref.Name
+			continue
+		}
+		all = append(all, f)
+		if of == nil {
+			of, class = d, c
 		}
 	}
-	if len(all) == 0 {
+	if of == nil {
 		return nil, ""
 	}
 	ask = &Ask{}
+	if of.name != nodecontract.DRADriver {
+		ask.Driver = of.name
+	}
 	if ask.Refusal = o.use(pod, all, other); ask.Refusal == "" {
-		ask.Refusal = o.read(pod, all, ask)
+		ask.Refusal = o.read(pod, all, of, ask)
 	}
 	if ask.Refusal != "" {
 		ask.Sets = []Set{held(all)}
 	}
 	ask.sort()
-	return ask, o.resource(all)
-}
-
-// resource returns the extended resource that serves claims: that of the first of their DeviceClasses of Karve's agents, and nvidia.com/gpu.shared if the class has
-// none. No device meets the selectors of classes of two resources.
-func (o *Objects) resource(all []*found) corev1.ResourceName {
-	for _, f := range all {
-		for _, r := range f.spec.Devices.Requests {
-			if r.Exactly == nil || o.ofAgents(r.Exactly.DeviceClassName) == nil {
-				continue
-			}
-			if name := o.classes[r.Exactly.DeviceClassName].Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
-				return corev1.ResourceName(*name)
-			}
-			return v1alpha1.ResourceGPUShared
-		}
-	}
-	return v1alpha1.ResourceGPUShared
+	return ask, of.resource(class)
 }
 
 // use returns why the way in which a pod uses its claims cannot be planned for, and "" if it can. other is the name of one that is not for a GPU.
@@ -279,7 +298,7 @@ func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 		}
 		if allocation := f.claim.Status.Allocation; allocation != nil && pod.Spec.NodeName == "" {
 			for _, r := range allocation.Devices.Results {
-				if r.Driver == nodecontract.DRADriver {
+				if driverNamed(r.Driver) != nil {
 					return fmt.Sprintf("%s is allocated on node %s, and the pod can start only there: wait, or delete the pod if the node cannot take it", f.name, r.Pool)
 				}
 			}
@@ -289,21 +308,26 @@ func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 }
 
 // read sets what claims ask. It returns why nothing is launched for the pod, and "" if something can be.
-func (o *Objects) read(pod *corev1.Pod, all []*found, ask *Ask) string {
+func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) string {
 	// on has the claims and requests to which containers refer, with equal texts for those that are on one GPU for certain.
 	on := map[corev1.ResourceClaim]string{}
 	for _, f := range all {
 		var shares []Share
 		for i := range f.spec.Devices.Requests {
-			s, refusal := o.share(f, &f.spec.Devices.Requests[i], ask)
+			s, refusal := o.share(f, &f.spec.Devices.Requests[i], of, ask)
 			if refusal != "" {
 				return refusal
 			}
 			shares = append(shares, s)
 		}
-		sets, same, refusal := setsOf(f, shares)
+		sets, same, refusal := setsOf(f, of, shares)
 		if refusal != "" {
 			return refusal
+		}
+		for _, c := range f.spec.Devices.Config {
+			if why := of.configured(c.DeviceConfiguration, len(c.Requests) > 0, ask); why != "" {
+				return fmt.Sprintf("%s has a config of the driver %s with %s", f.name, of.name, why)
+			}
 		}
 		ask.Sets = append(ask.Sets, sets...)
 		ask.ByIndex = ask.ByIndex || slices.ContainsFunc(f.spec.Devices.Constraints, byIndex)
@@ -320,7 +344,7 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, ask *Ask) string {
 		for _, ref := range c.Resources.Claims {
 			refers[on[ref]] = true
 		}
-		if len(refers) > 1 {
+		if len(refers) > 1 && of.mixes {
 			ask.Mixes = c.Name
 		}
 	}
@@ -328,13 +352,15 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, ask *Ask) string {
 }
 
 // share returns what a request asks of each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, and "" if something can be.
-func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, ask *Ask) (s Share, refusal string) {
+func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, ask *Ask) (s Share, refusal string) {
 	request := r.Exactly
 	switch {
 	case request == nil:
 		return s, f.name + " has firstAvailable, and Karve does not know which of the requests the scheduler takes: use exactly"
-	case o.ofAgents(request.DeviceClassName) == nil:
+	case o.driverOf(request.DeviceClassName) == nil:
 		return s, fmt.Sprintf("%s has a request for the DeviceClass %s too, and Karve plans for no other devices: remove the request", f.name, request.DeviceClassName)
+	case o.driverOf(request.DeviceClassName) != of:
+		return s, fmt.Sprintf("%s has a request for the DeviceClass %s, and the pod has one for GPUs of the driver %s, which are on other nodes: use one driver", f.name, request.DeviceClassName, of.name)
 	case request.AdminAccess != nil && *request.AdminAccess:
 		return s, f.name + " has adminAccess, for which no node is launched: start the pod on a node that there is"
 	case request.AllocationMode == resourcev1.DeviceAllocationModeAll:
@@ -345,20 +371,26 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, ask *Ask) (s Shar
 		for _, name := range slices.Sorted(maps.Keys(request.Capacity.Requests)) {
 			q := request.Capacity.Requests[name]
 			switch name {
-			case nodecontract.DRAReplicas:
-				s.Replicas = max(1, amount.Value(q))
-			case nodecontract.DRAMemory:
+			case of.replicas:
+				s.Replicas, ask.NamesReplicas = max(1, amount.Value(q)), of.whole
+			case of.memory:
 				s.MemoryBytes = wholeMiB(amount.Value(q))
 			default:
-				return s, fmt.Sprintf("%s requests the capacity %s, which the GPUs do not have: use %s or %s", f.name, name, nodecontract.DRAReplicas, nodecontract.DRAMemory)
+				return s, fmt.Sprintf("%s requests the capacity %s, which the GPUs do not have: use %s or %s", f.name, name, of.replicas, of.memory)
 			}
 		}
 	}
-	for _, selector := range slices.Concat(o.classes[request.DeviceClassName].Spec.Selectors, request.Selectors) {
+	class := o.classes[request.DeviceClassName]
+	for _, c := range class.Spec.Config {
+		if why := of.configured(c.DeviceConfiguration, true, ask); why != "" {
+			return s, fmt.Sprintf("%s has the DeviceClass %s with a config of the driver %s with %s", f.name, class.Name, of.name, why)
+		}
+	}
+	for _, selector := range slices.Concat(class.Spec.Selectors, request.Selectors) {
 		if selector.CEL == nil {
 			return s, f.name + " has a selector of a kind that this version of Karve does not know: use CEL, or upgrade Karve"
 		}
-		if why := unknowable(selector.CEL.Expression); why != "" {
+		if why := of.unknowable(selector.CEL.Expression); why != "" {
 			return s, fmt.Sprintf("a selector of %s or its DeviceClass %s %s", f.name, request.DeviceClassName, why)
 		}
 		ask.Selectors = append(ask.Selectors, selector.CEL.Expression)

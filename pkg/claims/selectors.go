@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
-	"strings"
 	"sync"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -30,23 +28,6 @@ const (
 	mostKept = 1 << 10
 )
 
-// onNode finds names in an expression of what only the node knows. Agents publish NVML's amount of memory, which the catalog does not have exactly.
-var onNode = regexp.MustCompile(`\b(` + strings.Join([]string{
-	nodecontract.DRAUUID, nodecontract.DRAParentUUID, nodecontract.DRAProductName, nodecontract.DRAIndex, nodecontract.DRADriverVersion, nodecontract.DRACUDADriverVersion, "pcieRoot", "capacity",
-}, "|") + `)\b`)
-
-// unknowable returns why a selector cannot be evaluated before there is a node, and "" if its text names nothing that only a node knows.
-func unknowable(expression string) string {
-	switch name := onNode.FindString(expression); name {
-	case "":
-		return ""
-	case "capacity":
-		return fmt.Sprintf("reads the capacity of the GPU, which is known exactly only when there is a node: use capacity.requests.%s and capacity.requests.%s of the request", nodecontract.DRAMemory, nodecontract.DRAReplicas)
-	default:
-		return fmt.Sprintf("reads %s, which is known only when there is a node: use %s or %s, or node selectors of the pod", name, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
-	}
-}
-
 // Devices are the GPUs of a machine, or their MIG instances, which are all alike.
 type Devices struct {
 	Kind
@@ -56,6 +37,10 @@ type Devices struct {
 
 // Kind is what is known of a device before there is a node.
 type Kind struct {
+	// Driver is the DRA driver, and "" for that of Karve's agents.
+	Driver string
+	// Exclusive reports whether a device is for one claim at a time and has no capacity of replicas, as NVIDIA's driver publishes GPUs that are not shared.
+	Exclusive bool
 	// Model is the cloud's name of the GPU, and Profile that of the MIG instance, which is "" for a whole GPU.
 	Model, Profile string
 	// Resource is the extended resource that serves the device.
@@ -80,8 +65,14 @@ func (k Kind) model() string {
 
 // Fits returns why the devices of machines of a kind cannot be what the claims ask, and "" if they can.
 func (a *Ask) Fits(d Devices) string {
-	total := a.Total()
+	total, driver := a.Total(), driverNamed(d.Driver)
 	switch {
+	case a.DriverName() != driver.name:
+		return fmt.Sprintf("the claim is for GPUs of the driver %s, and those of machines with %s are of the driver %s", a.DriverName(), d.model(), driver.name)
+	case a.NamesReplicas && d.Exclusive:
+		return fmt.Sprintf("the claim requests the capacity %s, which GPUs do not have that are not shared: remove it, or use a NodePool with strategy TimeSlicing", driver.replicas)
+	case a.MPS && !d.Exclusive:
+		return "the claim has a config with MPS, which the driver refuses for GPUs with shares: remove it, or use a NodePool with strategy None"
 	case a.Distinct() > d.Count:
 		return fmt.Sprintf("the claim asks for %d %ss of a machine, and machines with %s have %d", a.Distinct(), d.what(), d.model(), d.Count)
 	case a.ByIndex && d.Profile != "":
@@ -174,33 +165,22 @@ func short(expression string) string {
 	return fmt.Sprintf("%q", expression)
 }
 
-// known returns a device of a kind as agents publish it, with nothing but what is known before there is a node.
+// known returns a device of a kind as its driver publishes it, with nothing but what is known before there is a node.
 func known(kind Kind) cel.Device {
-	d := cel.Device{Driver: nodecontract.DRADriver, AllowMultipleAllocations: new(true), Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-		nodecontract.DRAResource: {StringValue: &kind.Resource},
-	}}
-	if kind.Profile != "" {
-		d.Attributes[nodecontract.DRAProfile] = resourcev1.DeviceAttribute{StringValue: &kind.Profile}
-	}
-	if c, ok := capabilities[kind.Model]; ok {
-		d.Attributes[nodecontract.DRAArchitecture] = resourcev1.DeviceAttribute{StringValue: new(nodecontract.Architecture(c[0], c[1]))}
-		d.Attributes[nodecontract.DRAComputeCapability] = resourcev1.DeviceAttribute{VersionValue: new(nodecontract.ComputeCapability(c[0], c[1]))}
-	}
-	return d
+	driver := driverNamed(kind.Driver)
+	return cel.Device{Driver: driver.name, AllowMultipleAllocations: new(!kind.Exclusive), Attributes: driver.known(kind)}
 }
 
 // invented returns a device of a kind with invented values for what only a node knows.
 func invented(kind Kind) cel.Device {
-	d := known(kind)
-	maps.Copy(d.Attributes, map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-		nodecontract.DRAUUID: {StringValue: new("GPU-invented")}, nodecontract.DRAProductName: {StringValue: new("invented")}, nodecontract.DRAIndex: {IntValue: new(int64(0))},
-		nodecontract.DRADriverVersion: {VersionValue: new("1.2.3")}, nodecontract.DRACUDADriverVersion: {VersionValue: new("1.2.3")}, nodecontract.DRAPCIeRoot: {StringValue: new("pci0000:00")},
-	})
-	if kind.Profile != "" {
-		d.Attributes[nodecontract.DRAParentUUID] = resourcev1.DeviceAttribute{StringValue: new("GPU-invented")}
+	d, driver := known(kind), driverNamed(kind.Driver)
+	maps.Copy(d.Attributes, driver.onNode)
+	if kind.Profile == "" {
+		delete(d.Attributes, nodecontract.DRAParentUUID)
 	}
-	d.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{
-		nodecontract.DRAReplicas: {Value: *resource.NewQuantity(1, resource.DecimalSI)}, nodecontract.DRAMemory: {Value: *resource.NewQuantity(bytesPerMiB, resource.BinarySI)},
+	d.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{driver.memory: {Value: *resource.NewQuantity(bytesPerMiB, resource.BinarySI)}}
+	if !kind.Exclusive {
+		d.Capacity[driver.replicas] = resourcev1.DeviceCapacity{Value: *resource.NewQuantity(1, resource.DecimalSI)}
 	}
 	return d
 }

@@ -74,21 +74,6 @@ func (a *Ask) sort() {
 	a.Selectors = slices.Compact(a.Selectors)
 }
 
-// alike are attributes that all GPUs of a machine have, with one value, because Karve launches machines whose GPUs are of one model. unique are those that all GPUs
-// have, with different values.
-var (
-	alike  = qualified(nodecontract.DRAProductName, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
-	unique = qualified(nodecontract.DRAUUID, nodecontract.DRAIndex)
-)
-
-// qualified returns attributes with their domain.
-func qualified(names ...string) []string {
-	for i, name := range names {
-		names[i] = nodecontract.DRADriver + "/" + name
-	}
-	return names
-}
-
 // partition puts requests of a claim together. Those that belong together have the same number, which is the index of one of them.
 type partition []int
 
@@ -113,7 +98,7 @@ func (p partition) join(members []int) {
 
 // setsOf returns the sets of GPUs that a claim asks for, by what its requests ask, and which requests are on the same GPU. Requests without a constraint are sets of
 // their own. Where constraints on different GPUs overlap, all of those GPUs are in one set, which is more than the claim asks.
-func setsOf(f *found, shares []Share) (sets []Set, same partition, refusal string) {
+func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, refusal string) {
 	same, apart := newPartition(len(shares)), newPartition(len(shares))
 	for _, c := range f.spec.Devices.Constraints {
 		has := func(name *resourcev1.FullyQualifiedName, all []string) bool {
@@ -121,18 +106,18 @@ func setsOf(f *found, shares []Share) (sets []Set, same partition, refusal strin
 		}
 		of := constrained(f, c)
 		switch {
-		case has(c.MatchAttribute, alike):
-		case has(c.MatchAttribute, unique):
+		case has(c.MatchAttribute, d.alike):
+		case has(c.MatchAttribute, d.unique):
 			if slices.ContainsFunc(of, func(i int) bool { return shares[i].GPUs > 1 }) {
 				return nil, nil, fmt.Sprintf("%s has matchAttribute %s for a request with a count above 1, whose GPUs differ: remove the constraint or the count", f.name, *c.MatchAttribute)
 			}
 			same.join(of)
 			apart.join(of)
-		case has(c.DistinctAttribute, unique):
+		case has(c.DistinctAttribute, d.unique):
 			apart.join(of)
 		default:
 			return nil, nil, fmt.Sprintf("%s has a constraint that Karve does not plan for: use matchAttribute with %s, or distinctAttribute with %s", f.name,
-				strings.Join(slices.Concat(alike, unique), ", "), strings.Join(unique, " or "))
+				strings.Join(slices.Concat(d.alike, d.unique), ", "), strings.Join(d.unique, " or "))
 		}
 	}
 	for _, c := range f.spec.Devices.Constraints {
@@ -183,11 +168,12 @@ func held(all []*found) Set {
 			continue
 		}
 		for _, r := range f.claim.Status.Allocation.Devices.Results {
-			if r.Driver != nodecontract.DRADriver || r.AdminAccess != nil && *r.AdminAccess {
+			d := driverNamed(r.Driver)
+			if d == nil || r.AdminAccess != nil && *r.AdminAccess {
 				continue
 			}
 			s, capacity := shares[r.Device], r.ConsumedCapacity
-			shares[r.Device] = Share{1, amount.Add(s.Replicas, max(1, amount.Value(capacity[nodecontract.DRAReplicas]))), amount.Add(s.MemoryBytes, amount.Value(capacity[nodecontract.DRAMemory]))}
+			shares[r.Device] = Share{1, amount.Add(s.Replicas, max(1, amount.Value(capacity[d.replicas]))), amount.Add(s.MemoryBytes, amount.Value(capacity[d.memory]))}
 		}
 	}
 	if len(shares) == 0 {

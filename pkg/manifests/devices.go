@@ -6,20 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. The DeviceClasses of the chart exist unless the files have some of their names.
+// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. The DeviceClasses of the charts exist unless the files have some of their names.
 func (r *reader) readClaims() {
-	resources := []string{nodecontract.ResourceGPUShared}
+	installed := []resourcev1.DeviceClass{claims.DeviceClass(nodecontract.ResourceGPUShared), claims.NVIDIADeviceClass()}
 	for i := range r.cluster.GPUNodeClasses {
-		if s := &r.cluster.GPUNodeClasses[i].Spec.Sharing; s.UsesDRA() {
-			resources = append(resources, s.Resources()...)
+		if s := &r.cluster.GPUNodeClasses[i].Spec.Sharing; s.Backend == v1alpha1.BackendDRA {
+			for _, resource := range s.Resources() {
+				installed = append(installed, claims.DeviceClass(resource))
+			}
 		}
 	}
-	for _, resource := range resources {
-		class := claims.DeviceClass(resource)
+	for _, class := range installed {
 		if !slices.ContainsFunc(r.deviceClasses, func(c resourcev1.DeviceClass) bool { return c.Name == class.Name }) {
 			r.deviceClasses = append(r.deviceClasses, class)
 		}

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -91,7 +90,6 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		Cache: cache.Options{
 			DefaultTransform: gather.Trim(),
 			ByObject: map[client.Object]cache.ByObject{
-				&resourcev1.ResourceSlice{}: {Field: fields.SelectorFromSet(fields.Set(gather.SlicesOfAgents()))},
 				// Events about objects without a namespace are in the namespace default.
 				&corev1.Event{}: {Namespaces: map[string]cache.Config{metav1.NamespaceDefault: {FieldSelector: launch.AboutNodeClaims()}}},
 			},

@@ -243,7 +243,7 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 		case was.Strategy == v1alpha1.StrategyMemorySlots:
 			changed.Pods = inReplicas(changed.Pods, s.Resource())
 		case was.UsesDRA() && !s.UsesDRA():
-			changed.Pods = withoutClaims(changed.Pods, corev1.ResourceName(s.Resource()), strategy == v1alpha1.StrategyNone)
+			changed.Pods = withoutClaims(changed.Pods, was.DRADriver(), corev1.ResourceName(s.Resource()), strategy == v1alpha1.StrategyNone)
 		default:
 			continue
 		}
@@ -252,18 +252,18 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 	return &changed, current, nil
 }
 
-// withoutClaims returns the pods with requests for replicas of a resource in place of ResourceClaims. If replicas are whole GPUs, a pod requests as many as its claims ask
-// for.
-func withoutClaims(pods []corev1.Pod, name corev1.ResourceName, whole bool) []corev1.Pod {
+// withoutClaims returns the pods with requests for replicas of a resource in place of ResourceClaims for a driver. If replicas are whole GPUs, a pod requests as many as
+// its claims ask for.
+func withoutClaims(pods []corev1.Pod, driver string, gpu corev1.ResourceName, whole bool) []corev1.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
-		if ask := claims.Of(&pods[i]); ask != nil && ask.Refusal == "" {
+		if ask := claims.Of(&pods[i]); ask != nil && ask.Refusal == "" && ask.DriverName() == driver {
 			total := ask.Total()
 			replicas := total.Replicas
 			if whole {
 				replicas = total.GPUs
 			}
-			pods[i] = *claims.Requesting(&pods[i], name, replicas)
+			pods[i] = *claims.Requesting(&pods[i], gpu, replicas)
 		}
 	}
 	return pods

@@ -70,10 +70,7 @@ func (a *admissions) of(w *waitingClass) *admission {
 
 // admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
 func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64, claim *claims.Ask) *admission {
-	found := &admission{unfit: map[string]bool{}}
-	if claim == nil { // Karpenter's machines have no devices of Karve's agents.
-		found.stock = stockServing(a.stock(), demand.pod, gpu)
-	}
+	found := &admission{unfit: map[string]bool{}, stock: stockServing(a.stock, demand.pod, gpu, claim)}
 	for i := range a.rooms {
 		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
 			found.nodes = append(found.nodes, i)
@@ -127,7 +124,7 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	case !p.Class.Spec.Sharing.UsesDRA():
 		return fmt.Sprintf("%s %s has backend DevicePlugin", v1alpha1.Kind, p.Class.Name)
 	}
-	return claim.Fits(o.devices())
+	return claim.Fits(o.devices(p))
 }
 
 // unfit returns why the GPU of the room cannot be what a claim asks, and "" if it can.
@@ -135,8 +132,8 @@ func (r *room) unfit(claim *claims.Ask) string {
 	switch {
 	case claim == nil:
 		return ""
-	case r.machine == nil || r.machine.Type == nil || r.machine.Promise.Backend != nodecontract.BackendDRA:
-		return "nodes without backend DRA have no devices for ResourceClaims"
+	case r.machine == nil || r.machine.Type == nil || nodecontract.DriverOf(r.machine.Promise.Backend) == "":
+		return "nodes with device plugins have no devices for ResourceClaims"
 	}
 	kind, _ := r.gpuKind()
 	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
@@ -263,8 +260,8 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	}
 	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.UsesDRA() {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas, and %s %s has backend DRA, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
-			replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
+			"asks for %d replicas, and %s %s has backend %s, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
+			replicas, v1alpha1.Kind, a.pools[0].Class.Name, a.pools[0].Class.Spec.Sharing.Backend)}
 	}
 	if replicas > 1 && len(a.offerings) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(

@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -305,7 +306,7 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 // StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, and "" if there is none.
 func (v *View) StockPool(pod *corev1.Pod) string {
 	gpu, _ := gpuResource(pod)
-	return stockServing(v.cluster.stockPools(), pod, gpu)
+	return stockServing(v.cluster.stockPools, pod, gpu, claims.Of(pod))
 }
 
 // admitting returns the indices of the pool's offerings that admit the pod, or an error that says why there is none.

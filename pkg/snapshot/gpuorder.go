@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
@@ -27,23 +29,24 @@ func (k gpuKind) String() string {
 	return fmt.Sprintf("GPUs that pods get in any order (%d with %d replicas and %d MiB)", k.count, k.replicas, k.memoryMiB)
 }
 
-// devices returns the GPUs or MIG instances of the machine.
-func (o *Offering) devices() claims.Devices {
-	return devicesOf(o.Type, o.Share.MIG, o.ReplicasPerGPU, o.Share.Resource)
+// devices returns the GPUs or MIG instances of the machine in a pool.
+func (o *Offering) devices(p *Pool) claims.Devices {
+	return devicesOf(o.Type, Promise{Backend: p.Class.Spec.Sharing.PromisedBackend(), MIG: o.Share.MIG, ReplicasPerGPU: o.ReplicasPerGPU, Resource: corev1.ResourceName(o.Share.Resource)})
 }
 
 // devices returns the GPUs or MIG instances of the machine if it is of a type.
 func (m *Machine) devices(t *catalog.InstanceType) claims.Devices {
-	return devicesOf(t, m.Promise.MIG, m.Promise.ReplicasPerGPU, string(m.Promise.Resource))
+	return devicesOf(t, m.Promise)
 }
 
-func devicesOf(t *catalog.InstanceType, mig nodecontract.MIG, perGPU int64, resource string) claims.Devices {
+// devicesOf returns the GPUs or MIG instances of a machine of a type with a promise.
+func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
 	memory := int64(0)
 	if t.GPU.UsableKnown() {
 		memory = t.GPU.UsableMiB()
 	}
-	d := claims.Devices{Kind: claims.Kind{Model: t.GPU.Name, Profile: mig.Profile, Resource: resource}}
-	d.Count, d.Replicas, d.MemoryMiB = divided(mig, t.GPU.Count, perGPU, memory)
+	d := claims.Devices{Kind: claims.Kind{Driver: nodecontract.DriverOf(p.Backend), Exclusive: p.whole(), Model: t.GPU.Name, Profile: p.MIG.Profile, Resource: string(p.Resource)}}
+	d.Count, d.Replicas, d.MemoryMiB = divided(p.MIG, t.GPU.Count, p.ReplicasPerGPU, memory)
 	return d
 }
 
@@ -60,7 +63,7 @@ func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
 // known which machine it becomes.
 func (r *room) gpuKind() (gpuKind, bool) {
 	m := r.machine
-	if m == nil || m.Type == nil || m.Promise.Backend != nodecontract.BackendDRA {
+	if m == nil || m.Type == nil || nodecontract.DriverOf(m.Promise.Backend) == "" {
 		return gpuKind{}, false
 	}
 	count, replicas, memory := divided(m.Promise.MIG, m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type))

@@ -53,7 +53,7 @@ type Promise struct {
 	// Slots says into which slots of memory each GPU is divided. It is zero if it is not, or if the annotation is invalid. If it is not zero, Resource is that of the
 	// smallest slots.
 	Slots nodecontract.Slots
-	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, and "" if it is a device plugin.
+	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA if a DRA driver serves the GPUs, and "" if it is a device plugin.
 	Backend string
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
@@ -65,6 +65,11 @@ func (p Promise) Replicas() int64 {
 		return p.Slots.Count()
 	}
 	return p.GPUs * p.ReplicasPerGPU
+}
+
+// whole reports whether the GPUs are for one claim at a time, as NVIDIA's DRA driver publishes them.
+func (p Promise) whole() bool {
+	return p.Backend == nodecontract.BackendNVIDIADRA && p.ReplicasPerGPU == 1
 }
 
 // ResourceNames returns the resources of the machine for messages.

@@ -16,64 +16,83 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Published has the replicas that the agents of nodes publish as DRA drivers.
+// Published has the replicas that DRA drivers publish for nodes.
 type Published map[Offer]int64
 
-// Offer is an extended resource of a node.
-type Offer struct{ Node, Resource string }
+// Offer is what a DRA driver has for pods on a node: an extended resource. Whole reports whether it is of GPUs for one claim at a time, as NVIDIA's driver publishes GPUs
+// that are not shared.
+type Offer struct {
+	Node, Driver, Resource string
+	Whole                  bool
+}
 
-// PublishedOf returns the replicas of ResourceSlices. As for the scheduler, only the newest generation of a pool counts, and only devices without taints.
+// pool is a pool of ResourceSlices: those of a driver for a node.
+type pool struct{ node, driver string }
+
+// PublishedOf returns the replicas of ResourceSlices. As for the scheduler, only the newest generation of a pool counts if all of its slices are there, and only
+// devices without taints that keep pods away.
 func PublishedOf(all []resourcev1.ResourceSlice) Published {
-	newest := map[string]int64{}
+	newest, count := map[pool]int64{}, map[pool]int64{}
 	for i := range all {
-		if spec := &all[i].Spec; fromAgent(spec) {
-			newest[*spec.NodeName] = max(newest[*spec.NodeName], spec.Pool.Generation)
+		spec := &all[i].Spec
+		of, ok := poolOf(spec)
+		if !ok {
+			continue
+		}
+		switch at := spec.Pool.Generation; {
+		case count[of] == 0 || at > newest[of]:
+			newest[of], count[of] = at, 1
+		case at == newest[of]:
+			count[of]++
 		}
 	}
 	p := Published{}
 	for i := range all {
 		spec := &all[i].Spec
-		if !fromAgent(spec) || spec.Pool.Generation < newest[*spec.NodeName] {
+		of, ok := poolOf(spec)
+		if !ok || spec.Pool.Generation < newest[of] || count[of] < spec.Pool.ResourceSliceCount {
 			continue
 		}
 		for j := range spec.Devices {
-			if d := &spec.Devices[j]; len(d.Taints) == 0 {
-				offer := Offer{*spec.NodeName, servedBy(d)}
-				p[offer] = amount.Add(p[offer], amount.Value(d.Capacity[nodecontract.DRAReplicas].Value))
+			d := &spec.Devices[j]
+			if name, whole, replicas := claims.Publishes(spec.Driver, d); replicas > 0 && !slices.ContainsFunc(d.Taints, refusesPods) {
+				offer := Offer{*spec.NodeName, spec.Driver, name, whole}
+				p[offer] = amount.Add(p[offer], replicas)
 			}
 		}
 	}
 	return p
 }
 
-// servedBy returns the extended resource that serves a device.
-func servedBy(d *resourcev1.Device) string {
-	if name := d.Attributes[nodecontract.DRAResource].StringValue; name != nil {
-		return *name
+func refusesPods(t resourcev1.DeviceTaint) bool { return t.Effect != resourcev1.DeviceTaintEffectNone }
+
+// poolOf returns the pool of a slice, and false if it is not one of a driver that Karve plans for.
+func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
+	if _, ours := claims.Reads(spec.Driver); !ours || spec.NodeName == nil || spec.Pool.Name != *spec.NodeName {
+		return pool{}, false
 	}
-	return nodecontract.ResourceGPUShared // Older agents publish no other.
+	return pool{*spec.NodeName, spec.Driver}, true
 }
 
-// fromAgent reports whether a slice is that of a node's agent.
-func fromAgent(spec *resourcev1.ResourceSliceSpec) bool {
-	return spec.Driver == nodecontract.DRADriver && spec.NodeName != nil && spec.Pool.Name == *spec.NodeName
-}
-
-// On returns a node with the replicas of the promised resource that its agent publishes among its allocatable resources, as if it were a device plugin. The node itself
-// is not changed, and it is returned if it was not promised for DRA.
+// On returns a node with the replicas of the promised resource that its DRA driver publishes among its allocatable resources, as if it were a device plugin. The node
+// itself is not changed, and it is returned if it was not promised for DRA.
 func (p Published) On(node *corev1.Node) *corev1.Node {
-	if node == nil || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
+	if node == nil {
 		return node
 	}
-	name := corev1.ResourceName(node.Annotations[nodecontract.ResourceAnnotation])
+	promise := PromiseOf(node.Annotations)
+	driver := nodecontract.DriverOf(promise.Backend)
+	if driver == "" {
+		return node
+	}
 	with := *node
 	with.Status.Allocatable = maps.Clone(node.Status.Allocatable)
 	if with.Status.Allocatable == nil {
 		with.Status.Allocatable = corev1.ResourceList{}
 	}
-	delete(with.Status.Allocatable, name)
-	if n := p[Offer{node.Name, string(name)}]; n > 0 && nodecontract.IsGPUResource(string(name)) {
-		with.Status.Allocatable[name] = *resource.NewQuantity(n, resource.DecimalSI)
+	delete(with.Status.Allocatable, promise.Resource)
+	if n := p[Offer{node.Name, driver, string(promise.Resource), promise.whole()}]; n > 0 && nodecontract.IsGPUResource(string(promise.Resource)) {
+		with.Status.Allocatable[promise.Resource] = *resource.NewQuantity(n, resource.DecimalSI)
 	}
 	return &with
 }
@@ -91,11 +110,16 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 		return "", ""
 	}
 	if !d.Enabled {
-		return "DRANotEnabled", "spec.sharing.backend is DRA, which needs Kubernetes 1.36 and node.dra.enabled=true in the chart's values: set it, or use backend DevicePlugin"
+		return "DRANotEnabled", fmt.Sprintf("spec.sharing.backend is %s, which needs Kubernetes 1.36 and node.dra.enabled=true in the chart's values: set it, or use backend DevicePlugin", class.Spec.Sharing.Backend)
+	}
+	driver := class.Spec.Sharing.DRADriver()
+	create := "set node.dra.enabled=true in the chart's values and name it in node.dra.resources, which creates the DeviceClass"
+	if driver == nodecontract.NVIDIADRADriver {
+		create = "install NVIDIA's DRA driver with resources.gpus.enabled=true, whose chart creates the DeviceClass, or give a DeviceClass of yours the name"
 	}
 	var taken, missing []string
 	for _, name := range class.Spec.Sharing.Resources() {
-		ours, others := d.classesOf(name)
+		ours, others := d.classesOf(name, driver)
 		switch {
 		case len(others) > 0:
 			taken = append(taken, fmt.Sprintf("DeviceClass %s has the extendedResourceName %s too", strings.Join(others, ", "), name))
@@ -107,19 +131,18 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 	case len(taken) > 0:
 		return "ExtendedResourceTaken", strings.Join(taken, "; ") + ", and the scheduler knows one class of a name: take the name from it, or use backend DevicePlugin"
 	case len(missing) > 0:
-		return "DeviceClassNotFound", fmt.Sprintf("no DeviceClass of driver %s has the extendedResourceName %s: set node.dra.enabled=true in the chart's values and name it in node.dra.resources, which creates the DeviceClass",
-			nodecontract.DRADriver, strings.Join(missing, ", "))
+		return "DeviceClassNotFound", fmt.Sprintf("no DeviceClass of driver %s has the extendedResourceName %s: %s", driver, strings.Join(missing, ", "), create)
 	}
 	return "", ""
 }
 
-// classesOf reports whether a DeviceClass of the agents' driver has an extendedResourceName, and returns the other classes that have it, sorted.
-func (d DRA) classesOf(resource string) (ours bool, others []string) {
+// classesOf reports whether a DeviceClass of a driver has an extendedResourceName, and returns the other classes that have it, sorted.
+func (d DRA) classesOf(resource, driver string) (ours bool, others []string) {
 	for i := range d.Classes {
 		c := &d.Classes[i]
 		switch {
 		case c.Spec.ExtendedResourceName == nil || *c.Spec.ExtendedResourceName != resource:
-		case claims.SelectsAgents(c):
+		case claims.DriverOf(c) == driver:
 			ours = true
 		default:
 			others = append(others, c.Name)

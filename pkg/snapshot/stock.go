@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
@@ -111,23 +112,30 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 	return gpus
 }
 
-// stockServing returns the name of the first pool that could serve the pod, and "" if there is none.
-func stockServing(pools []stockPool, pod *corev1.Pod, gpu corev1.ResourceName) string {
+// stockServing returns the name of the first pool that could serve the pod with what its claims ask, which is nil if it has none. It returns "" if there is none. Karpenter's
+// machines have no devices of Karve's agents, but may have those of other drivers.
+func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.ResourceName, claim *claims.Ask) string {
+	need := requests(pod, gpu)
+	if claim != nil {
+		if claim.DriverName() == nodecontract.DRADriver {
+			return ""
+		}
+		need.Replicas = claim.Distinct()
+	}
 	wanted := nodeRequirements(pod)
-	for i := range pools {
-		if pools[i].serves(pod, gpu, wanted) {
-			return pools[i].nodePool.Name
+	for _, p := range pools() {
+		if p.serves(pod, gpu, need, wanted) {
+			return p.nodePool.Name
 		}
 	}
 	return ""
 }
 
-func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, wanted []scheduling.Requirements) bool {
+func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) bool {
 	lasting := slices.DeleteFunc(slices.Clone(p.nodePool.Spec.Template.Spec.Taints), func(t corev1.Taint) bool { return !keepsPodsAway(t) })
 	if launchesNothing(p.nodePool, gpu) || scheduling.Taints(lasting).Tolerates(pod.Spec.Tolerations) != nil {
 		return false
 	}
-	need := requests(pod, gpu)
 	return slices.ContainsFunc(p.machines, func(m stockMachine) bool {
 		free := m.allocatable
 		free.Replicas = m.gpus[gpu]

@@ -173,7 +173,7 @@ func (w *watcher) all() seen {
 	}
 	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)))
 	for _, n := range w.nodes {
-		n.replicas += published[snapshot.Offer{Node: n.name, Resource: nodecontract.ResourceGPUShared}]
+		n.replicas += published[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: nodecontract.ResourceGPUShared}]
 		s.nodes = append(s.nodes, n)
 	}
 	slices.SortFunc(s.pods, func(a, b pod) int { return strings.Compare(a.name, b.name) })

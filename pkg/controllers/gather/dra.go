@@ -16,12 +16,7 @@ import (
 
 // +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates,verbs=list;watch
 
-// SlicesOfAgents selects the ResourceSlices of the node agents, for caches.
-func SlicesOfAgents() client.MatchingFields {
-	return client.MatchingFields{resourcev1.ResourceSliceSelectorDriver: nodecontract.DRADriver}
-}
-
-// readDRA reads what the cluster has for Dynamic Resource Allocation. It returns the names of the nodes whose agents publish other replicas than before.
+// readDRA reads what the cluster has for Dynamic Resource Allocation. It returns the names of the nodes for which drivers publish other replicas than before.
 func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	if !g.DRA {
 		return nil, nil
@@ -64,7 +59,7 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	return changed, nil
 }
 
-// Node reads a Node from the API server, with the replicas that its agent publishes.
+// Node reads a Node from the API server, with the replicas that its DRA driver publishes.
 func (g *Gatherer) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := g.Live.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -73,9 +68,9 @@ func (g *Gatherer) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	return g.Published(ctx, node)
 }
 
-// Published returns a node with the replicas that its agent publishes as a DRA driver, or the node itself if it is not for DRA.
+// Published returns a node with the replicas that its DRA driver publishes, or the node itself if it is not for DRA.
 func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
-	if !g.DRA || node.Annotations[nodecontract.BackendAnnotation] != nodecontract.BackendDRA {
+	if !g.DRA || nodecontract.DriverOf(node.Annotations[nodecontract.BackendAnnotation]) == "" {
 		return node, nil
 	}
 	var list resourcev1.ResourceSliceList
@@ -93,7 +88,7 @@ func (g *Gatherer) unlessOptional(err error) error {
 	return err
 }
 
-// withPublished sets the replicas that agents publish on nodes that have changed, or of which the replicas have. An object that belongs to a cache is not changed.
+// withPublished sets the replicas that DRA drivers publish on nodes that have changed, or of which the replicas have. An object that belongs to a cache is not changed.
 func (g *Gatherer) withPublished(changes snapshot.Changes, published []string) {
 	for _, name := range published {
 		if _, read := changes.Nodes[name]; !read {

@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -63,10 +64,7 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.meta(&o.ObjectMeta)
 	case *resourcev1.ResourceSlice:
 		t.meta(&o.ObjectMeta)
-		for i := range o.Spec.Devices {
-			d := &o.Spec.Devices[i]
-			o.Spec.Devices[i] = resourcev1.Device{Name: d.Name, Capacity: d.Capacity, Taints: d.Taints}
-		}
+		trimDevices(&o.Spec)
 	case *resourcev1.ResourceClaim:
 		t.meta(&o.ObjectMeta)
 		o.Status.Devices = nil
@@ -273,4 +271,20 @@ func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 		key.WriteByte(0)
 	}
 	return t.amounts.of(key.String(), l)
+}
+
+// trimDevices leaves of a slice what [snapshot.PublishedOf] reads. Slices of drivers that Karve does not plan for have no devices then.
+func trimDevices(spec *resourcev1.ResourceSliceSpec) {
+	reads, ours := claims.Reads(spec.Driver)
+	if !ours {
+		spec.Devices = nil
+	}
+	for i := range spec.Devices {
+		d := &spec.Devices[i]
+		kept := resourcev1.Device{Name: d.Name, Capacity: d.Capacity, Taints: d.Taints, AllowMultipleAllocations: d.AllowMultipleAllocations}
+		if value, has := d.Attributes[reads]; has {
+			kept.Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{reads: value}
+		}
+		spec.Devices[i] = kept
+	}
 }

@@ -6,7 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -137,5 +139,39 @@ func TestTrimKeepsFieldsOfForeignNodeClaimsThatDecisionsRead(t *testing.T) {
 	}
 	if got.Spec.Requirements != nil || got.ManagedFields != nil {
 		t.Errorf("kept what no decision reads: %+v", got)
+	}
+}
+
+func TestTrimKeepsWhatSlicesPublish(t *testing.T) {
+	t.Parallel()
+	node, kind, resource := "n", "gpu", "nvidia.com/mig-1g.5gb"
+	slice := func(driver string) *resourcev1.ResourceSlice {
+		return &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{
+			Driver: driver, NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
+			Devices: []resourcev1.Device{{
+				Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+					"type": {StringValue: &kind}, nodecontract.DRAResource: {StringValue: &resource}, nodecontract.DRAUUID: {StringValue: &node},
+				},
+				Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{
+					nodecontract.DRAReplicas: {Value: *quantity.NewQuantity(7, quantity.DecimalSI)}, "shares": {Value: *quantity.NewQuantity(4, quantity.DecimalSI)},
+				},
+				AllowMultipleAllocations: new(true),
+			}},
+		}}
+	}
+	for _, driver := range []string{nodecontract.DRADriver, nodecontract.NVIDIADRADriver, "example.com"} {
+		whole, trimmed := slice(driver), slice(driver)
+		if _, err := Trim()(trimmed); err != nil {
+			t.Fatal(err)
+		}
+		want, got := snapshot.PublishedOf([]resourcev1.ResourceSlice{*whole}), snapshot.PublishedOf([]resourcev1.ResourceSlice{*trimmed})
+		if diff := cmp.Diff(want, got); diff != "" || (len(want) == 0) != (driver == "example.com") {
+			t.Errorf("the trimmed slice of %s publishes something else: %s", driver, diff)
+		}
+		for _, d := range trimmed.Spec.Devices {
+			if _, kept := d.Attributes[nodecontract.DRAUUID]; kept || driver == "example.com" {
+				t.Errorf("the slice of %s keeps %+v", driver, d)
+			}
+		}
 	}
 }

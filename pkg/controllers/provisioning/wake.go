@@ -84,10 +84,10 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 	return on, next
 }
 
-// openDRA returns the Node of one of Karve's started machines whose agent is a DRA driver, and nil for other nodes and for those that Karve keeps pods off.
+// openDRA returns the Node of one of Karve's started machines whose GPUs are served by a DRA driver, and nil for other nodes and for those that Karve keeps pods off.
 func openDRA(view *snapshot.View, node int) *corev1.Node {
 	m := view.MachineOn(node)
-	if m == nil || m.Node == nil || view.Starting(node) || m.Promise.Backend != nodecontract.BackendDRA || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
+	if m == nil || m.Node == nil || view.Starting(node) || nodecontract.DriverOf(m.Promise.Backend) == "" || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
 		return nil
 	}
 	return m.Node

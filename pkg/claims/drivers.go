@@ -1,0 +1,265 @@
+package claims
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// What the devices of NVIDIA's driver have besides attributes of the same names as those of the agents, as of version 0.5 (cmd/gpu-kubelet-plugin/deviceinfo.go and
+// consumable_shares.go there).
+const (
+	// nvidiaShares is the capacity that replicas are. Devices have it if the driver runs with consumable shares.
+	nvidiaShares = "shares"
+	// nvidiaType is the attribute that tells whole GPUs, of nvidiaGPU, from MIG instances and GPUs for virtual machines.
+	nvidiaType, nvidiaGPU = "type", "gpu"
+	// These are known only to the node.
+	nvidiaBrand, nvidiaAddressingMode = "brand", "addressingMode"
+	pciBusID, numaNode                = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
+)
+
+// driver is what is known of a DRA driver before there is a node: the names that it uses, and what the devices of a kind will have.
+type driver struct {
+	name string
+	// replicas and memory are the capacities of which claims consume parts.
+	replicas, memory resourcev1.QualifiedName
+	// alike are attributes that all GPUs of a machine have, with one value, because Karve launches machines whose GPUs are of one model. unique are those that all GPUs
+	// have, with different values. Both have their domain.
+	alike, unique []string
+	// known returns the attributes of devices of a kind that are known before there is a node.
+	known func(Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
+	// onNode are the attributes that only the node knows, with invented values. onNodeNames finds their names in an expression.
+	onNode      map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
+	onNodeNames *regexp.Regexp
+	// resource returns the extended resource of pods that have claims for a DeviceClass.
+	resource func(*resourcev1.DeviceClass) corev1.ResourceName
+	// config adds the parameters for the driver in a claim or DeviceClass to what is asked. named reports whether they are for certain requests. It returns what is
+	// wrong with them, and "" if nothing is.
+	config func(parameters []byte, named bool, ask *Ask) string
+	// reads is the attribute that publishes reads.
+	reads resourcev1.QualifiedName
+	// publishes returns the extended resource that serves a device, and its replicas. whole reports whether the device is for one claim at a time.
+	publishes func(*resourcev1.Device) (resource string, whole bool, replicas int64)
+	// mixes reports whether a container that refers to claims on several GPUs may see only some of them.
+	mixes bool
+	// whole reports whether the driver publishes GPUs that are not shared without the capacity of replicas.
+	whole bool
+}
+
+// drivers are those that Karve plans for.
+var drivers = []*driver{agents(), nvidias()}
+
+// driverNamed returns a driver, and nil if Karve does not plan for it. The name of the agents' may be "".
+func driverNamed(name string) *driver {
+	for _, d := range drivers {
+		if d.name == name || name == "" {
+			return d
+		}
+	}
+	return nil
+}
+
+// agents is the driver of Karve's agents (pkg/node/dra).
+func agents() *driver {
+	d := &driver{
+		name: nodecontract.DRADriver, replicas: nodecontract.DRAReplicas, memory: nodecontract.DRAMemory, reads: nodecontract.DRAResource, mixes: true,
+		onNode: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			nodecontract.DRAUUID: text("GPU-invented"), nodecontract.DRAParentUUID: text("GPU-invented"), nodecontract.DRAProductName: text("invented"), nodecontract.DRAIndex: {IntValue: new(int64(0))},
+			nodecontract.DRADriverVersion: version("1.2.3"), nodecontract.DRACUDADriverVersion: version("1.2.3"), nodecontract.DRAPCIeRoot: text("pci0000:00"),
+		},
+		known: func(kind Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
+			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nodecontract.DRAResource: text(kind.Resource)}
+			if kind.Profile != "" {
+				known[nodecontract.DRAProfile] = text(kind.Profile)
+			}
+			if c, ok := capabilities[kind.Model]; ok {
+				known[nodecontract.DRAArchitecture] = text(nodecontract.Architecture(c[0], c[1]))
+				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(c[0], c[1]))
+			}
+			return known
+		},
+		resource: func(c *resourcev1.DeviceClass) corev1.ResourceName {
+			if name := c.Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
+				return corev1.ResourceName(*name)
+			}
+			return v1alpha1.ResourceGPUShared
+		},
+		config: func([]byte, bool, *Ask) string { return "" }, // The agents read none.
+		publishes: func(d *resourcev1.Device) (resource string, whole bool, replicas int64) {
+			resource = nodecontract.ResourceGPUShared // Older agents publish no other.
+			if name := d.Attributes[nodecontract.DRAResource].StringValue; name != nil {
+				resource = *name
+			}
+			return resource, false, amount.Value(d.Capacity[nodecontract.DRAReplicas].Value)
+		},
+	}
+	d.alike = d.qualified(nodecontract.DRAProductName, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
+	d.unique = d.qualified(nodecontract.DRAUUID, nodecontract.DRAIndex)
+	d.onNodeNames = namesOf(d.onNode)
+	return d
+}
+
+// nvidias is NVIDIA's driver, version 0.5. Its GPUs are whole, or have shares if it runs with consumableShares.
+func nvidias() *driver {
+	d := &driver{
+		name: nodecontract.NVIDIADRADriver, replicas: nvidiaShares, memory: nodecontract.DRAMemory, reads: nvidiaType, whole: true,
+		onNode: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			nodecontract.DRAUUID: text("GPU-invented"), nodecontract.DRAProductName: text("invented"), nvidiaBrand: text("invented"), nvidiaAddressingMode: text("invented"),
+			nodecontract.DRADriverVersion: version("1.2.3"), nodecontract.DRACUDADriverVersion: version("1.2.3"), nodecontract.DRAPCIeRoot: text("pci0000:00"),
+			pciBusID: text("0000:00:00.0"), numaNode: {IntValue: new(int64(0))},
+		},
+		known: func(kind Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
+			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nvidiaType: text(nvidiaGPU)}
+			if c, ok := capabilities[kind.Model]; ok {
+				known[nodecontract.DRAArchitecture] = text(nvidiaArchitecture(nodecontract.Architecture(c[0], c[1])))
+				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(c[0], c[1]))
+			}
+			return known
+		},
+		resource: func(*resourcev1.DeviceClass) corev1.ResourceName { return v1alpha1.ResourceGPU },
+		config:   nvidiaConfig,
+		publishes: func(d *resourcev1.Device) (resource string, whole bool, replicas int64) {
+			kind := d.Attributes[nvidiaType].StringValue
+			switch shares := d.Capacity[nvidiaShares].Value; {
+			case kind == nil || *kind != nvidiaGPU:
+				return nodecontract.ResourceGPU, false, 0
+			case d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations: // With consumableShares memory or unlimited, there are no shares to count.
+				return nodecontract.ResourceGPU, false, amount.Value(shares)
+			default:
+				return nodecontract.ResourceGPU, true, 1
+			}
+		},
+	}
+	d.alike = d.qualified(nvidiaType, nodecontract.DRAProductName, nvidiaBrand, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
+	d.unique = d.qualified(nodecontract.DRAUUID)
+	d.onNodeNames = namesOf(d.onNode)
+	return d
+}
+
+// nvidiaArchitecture returns the name that NVIDIA's driver has for an architecture: "Ada Lovelace" for "ada-lovelace".
+func nvidiaArchitecture(name string) string {
+	words := strings.Split(name, "-")
+	for i, w := range words {
+		words[i] = strings.ToUpper(w[:1]) + w[1:]
+	}
+	return strings.Join(words, " ")
+}
+
+// nvidiaConfig reads the parameters of a claim for NVIDIA's driver. The driver prepares no claim with parameters that it does not know: the pod would wait on its node.
+func nvidiaConfig(parameters []byte, named bool, ask *Ask) string {
+	var c struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Sharing    struct {
+			Strategy string `json:"strategy"`
+		} `json:"sharing"`
+	}
+	if err := json.Unmarshal(parameters, &c); err != nil {
+		return "which cannot be read: " + err.Error()
+	}
+	switch {
+	case c.APIVersion != "resource.nvidia.com/v1beta1" || !slices.Contains([]string{"GpuConfig", "MigDeviceConfig", "VfioDeviceConfig"}, c.Kind):
+		return fmt.Sprintf("%s %s, which Karve does not know: use resource.nvidia.com/v1beta1 GpuConfig", c.APIVersion, c.Kind)
+	case c.Kind != "GpuConfig" && named:
+		return c.Kind + ", which the driver refuses for whole GPUs: use GpuConfig"
+	case c.Kind != "GpuConfig": // It is not for devices of this type.
+	case c.Sharing.Strategy == "MPS":
+		ask.MPS = true
+	case c.Sharing.Strategy != "" && c.Sharing.Strategy != "TimeSlicing":
+		return fmt.Sprintf("the sharing strategy %q, which Karve does not know: use TimeSlicing or MPS", c.Sharing.Strategy)
+	}
+	return ""
+}
+
+func text(value string) resourcev1.DeviceAttribute {
+	return resourcev1.DeviceAttribute{StringValue: &value}
+}
+
+func version(value string) resourcev1.DeviceAttribute {
+	return resourcev1.DeviceAttribute{VersionValue: &value}
+}
+
+// qualified returns attributes of the driver with their domain.
+func (d *driver) qualified(names ...string) []string {
+	for i, name := range names {
+		names[i] = d.name + "/" + name
+	}
+	return names
+}
+
+// namesOf returns an expression that finds the names of attributes without their domain, and capacity.
+func namesOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute) *regexp.Regexp {
+	names := []string{"capacity"}
+	for name := range maps.Keys(attributes) {
+		names = append(names, string(name[strings.LastIndex(string(name), "/")+1:]))
+	}
+	slices.Sort(names)
+	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
+}
+
+// unknowable returns why a selector cannot be evaluated before there is a node, and "" if its text names nothing that only a node knows.
+func (d *driver) unknowable(expression string) string {
+	switch name := d.onNodeNames.FindString(expression); name {
+	case "":
+		return ""
+	case "capacity": // The drivers publish NVML's amount of memory, which the catalog does not have exactly.
+		return fmt.Sprintf("reads the capacity of the GPU, which is known exactly only when there is a node: use capacity.requests.%s and capacity.requests.%s of the request", d.memory, d.replicas)
+	default:
+		return fmt.Sprintf("reads %s, which is known only when there is a node: use %s or %s, or node selectors of the pod", name, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
+	}
+}
+
+// configured adds the parameters for the driver to what is asked, if there are any. It returns what is wrong with them, and "" if nothing is.
+func (d *driver) configured(c resourcev1.DeviceConfiguration, named bool, ask *Ask) string {
+	if c.Opaque == nil || c.Opaque.Driver != d.name {
+		return ""
+	}
+	return d.config(c.Opaque.Parameters.Raw, named, ask)
+}
+
+// driverOf returns the driver whose devices a DeviceClass selects, and nil if Karve does not plan for it.
+func driverOf(c *resourcev1.DeviceClass) *driver {
+	for _, d := range drivers {
+		if slices.ContainsFunc(c.Spec.Selectors, func(s resourcev1.DeviceSelector) bool {
+			return s.CEL != nil && (strings.Contains(s.CEL.Expression, "'"+d.name+"'") || strings.Contains(s.CEL.Expression, `"`+d.name+`"`))
+		}) {
+			return d
+		}
+	}
+	return nil
+}
+
+// DriverOf returns the name of the driver whose devices a DeviceClass selects, and "" if Karve does not plan for it.
+func DriverOf(c *resourcev1.DeviceClass) string {
+	if d := driverOf(c); d != nil {
+		return d.name
+	}
+	return ""
+}
+
+// Reads returns the attribute of a driver's devices that Publishes reads, and false if Karve does not plan for the driver.
+func Reads(driver string) (resourcev1.QualifiedName, bool) {
+	if d := driverNamed(driver); d != nil && driver != "" {
+		return d.reads, true
+	}
+	return "", false
+}
+
+// Publishes returns what a device of a driver's ResourceSlice is for pods: the extended resource that serves it, and its replicas. whole reports whether it is a GPU for
+// one claim at a time. A device that pods do not get has no replicas.
+func Publishes(driver string, device *resourcev1.Device) (resource string, whole bool, replicas int64) {
+	if d := driverNamed(driver); d != nil && driver != "" {
+		return d.publishes(device)
+	}
+	return "", false, 0
+}
