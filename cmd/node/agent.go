@@ -156,7 +156,7 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 				_ = a.library.Shutdown() // This also ends a wait for events.
 			}
 		}}
-		group.Go(func() { a.watchDRA(ctx) })
+		group.Go(func() { a.watchNVIDIA(ctx) })
 		if a.options.writeNode {
 			if a.options.podResourcesSocket != none {
 				group.Go(func() { a.watchUse(ctx) })
@@ -196,19 +196,6 @@ func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
 	w.node.Watch(ctx, func(n nodeapi.Node) {
 		w.seen(n)
 		f(n.Metadata)
-	})
-}
-
-// draDriver is the name of NVIDIA's DRA driver for GPUs. It allocates the same GPUs through resource claims.
-const draDriver = "gpu.nvidia.com"
-
-func (a *agent) watchDRA(ctx context.Context) {
-	a.node.WatchSlices(ctx, draDriver, func(names []string) {
-		why := ""
-		if len(names) > 0 {
-			why = fmt.Sprintf("the DRA driver %s gives the node's GPUs away (ResourceSlice %s); take it off the node, or keep this agent off it", draDriver, names[0])
-		}
-		a.manager.Claim(ctx, why)
 	})
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,9 +31,22 @@ type draBackend struct {
 	begun sync.Once
 
 	mu sync.Mutex
-	// resources are those of the configuration in force, and nil unless it is for the driver. away is who else serves the GPUs.
+	// resources are those of the configuration in force, and nil unless it is for a DRA driver. away is who else serves the GPUs.
 	resources []string
 	away      string
+	// nvidiaGPUs has the UUIDs of GPUs by the names that NVIDIA's driver gives to its devices.
+	nvidiaGPUs map[string]string
+
+	// nvidiaMu is locked while the agent stands back from NVIDIA's driver or takes the GPUs back. nvidia is what is known of the driver.
+	nvidiaMu sync.Mutex
+	nvidia   nvidiaDriver
+}
+
+// nvidiaDriver is NVIDIA's DRA driver, on the node of the agent.
+type nvidiaDriver struct {
+	// promised reports whether it serves the GPUs by the configuration in force. slice is the name of one of its ResourceSlices, and "" if it has none.
+	promised bool
+	slice    string
 }
 
 // newDRA returns the backend for the options of the agent.
@@ -73,60 +88,117 @@ func (b *draBackend) run(ctx context.Context) error {
 
 // apply puts a configuration in force with the backend that it is for.
 func (a *agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Device) error {
-	b := a.dra
-	if c.Sharing.Backend != nodecontract.BackendDRA {
-		if err := b.leave(); err != nil {
-			return err
-		}
-		return a.manager.Apply(ctx, c, devices)
-	}
-	if b.driver == nil {
-		return errors.New("backend DRA needs --node-name, a service account and --state-dir")
-	}
-	if !b.driver.Active() {
-		if err := a.noDeviceHeld(ctx, devices); err != nil {
-			return err
-		}
+	b, ours, nvidias := a.dra, c.Sharing.Backend == nodecontract.BackendDRA, c.Sharing.Backend == nodecontract.BackendNVIDIADRA
+	if err := a.enter(ctx, c.Sharing.Backend, devices); err != nil {
+		return err
 	}
 	resources, err := c.Resources(devices)
 	if err != nil {
 		return err
 	}
-	if err := a.manager.Apply(ctx, c, devices); err != nil { // It withdraws what it has registered, and looks for others.
+	if !nvidias { // Before the GPUs are served again.
+		a.leaveToNVIDIA(ctx, false, devices)
+	}
+	if err := a.manager.Apply(ctx, c, devices); err != nil { // For a DRA driver, it withdraws what it has registered, and looks for others.
 		return err
 	}
-	var driver gpu.Driver
-	a.report.with(func() { driver = a.report.driver })
-	if err := b.driver.Apply(c, driver, devices); err != nil {
-		return err
+	if ours {
+		var driver gpu.Driver
+		a.report.with(func() { driver = a.report.driver })
+		if err := b.driver.Apply(c, driver, devices); err != nil {
+			return err
+		}
 	}
 	b.mu.Lock()
 	b.resources = nil
-	for _, r := range resources {
-		b.resources = append(b.resources, r.Name)
+	if ours || nvidias {
+		for _, r := range resources {
+			b.resources = append(b.resources, r.Name)
+		}
 	}
+	b.mu.Unlock()
+	if ours {
+		b.start()
+	}
+	if nvidias {
+		a.leaveToNVIDIA(ctx, true, devices)
+	}
+	b.mu.Lock()
 	away := b.away
 	b.mu.Unlock()
-	b.start()
-	if away != "" {
+	if away != "" && (ours || nvidias) {
 		a.othersServe(ctx, away)
 	}
 	return nil
 }
 
-// leave makes the driver hand out nothing. A node is not converted while pods hold claims.
-func (b *draBackend) leave() error {
+// enter returns an error while the node cannot have a backend, because pods hold GPUs by another one of this agent.
+func (a *agent) enter(ctx context.Context, backend string, devices []gpu.Device) error {
+	switch b := a.dra; {
+	case backend != nodecontract.BackendDRA:
+		return b.leave(backend)
+	case b.driver == nil:
+		return errors.New("backend DRA needs --node-name, a service account and --state-dir")
+	case !b.driver.Active():
+		return a.noDeviceHeld(ctx, devices)
+	}
+	return nil
+}
+
+// leave makes the driver hand out nothing, for another backend. A node is not converted while pods hold claims.
+func (b *draBackend) leave(backend string) error {
 	if b.driver == nil {
 		return nil
 	}
 	if claims := b.driver.Claims(); len(claims) > 0 {
-		return fmt.Errorf("backend DevicePlugin was promised, and pods of this node hold GPUs by %d ResourceClaims, such as %s: delete the pods, or replace the node", len(claims), claims[0])
+		return fmt.Errorf("backend %s was promised, and pods of this node hold GPUs by %d ResourceClaims of this agent, such as %s: delete the pods, or replace the node",
+			cmp.Or(backend, "DevicePlugin"), len(claims), claims[0])
 	}
 	b.driver.Retire()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.resources = nil
 	return nil
+}
+
+// watchNVIDIA follows the ResourceSlices of NVIDIA's DRA driver for the node.
+func (a *agent) watchNVIDIA(ctx context.Context) {
+	a.node.WatchSlices(ctx, nodecontract.NVIDIADRADriver, func(names []string) {
+		a.besideNVIDIA(ctx, func(d *nvidiaDriver) {
+			d.slice = ""
+			if len(names) > 0 {
+				d.slice = names[0]
+			}
+		})
+	})
+}
+
+// leaveToNVIDIA leaves the GPUs to NVIDIA's DRA driver, or takes them back.
+func (a *agent) leaveToNVIDIA(ctx context.Context, promised bool, devices []gpu.Device) {
+	gpus := map[string]string{}
+	for _, d := range devices {
+		gpus["gpu-"+strconv.Itoa(d.Minor)] = d.UUID
+	}
+	a.dra.mu.Lock()
+	a.dra.nvidiaGPUs = gpus
+	a.dra.mu.Unlock()
+	a.besideNVIDIA(ctx, func(d *nvidiaDriver) { d.promised = promised })
+}
+
+// besideNVIDIA changes what is known of NVIDIA's DRA driver, and stands back while it gives away GPUs that are this agent's.
+func (a *agent) besideNVIDIA(ctx context.Context, change func(*nvidiaDriver)) {
+	b := a.dra
+	b.nvidiaMu.Lock()
+	defer b.nvidiaMu.Unlock()
+	change(&b.nvidia)
+	why := ""
+	if b.nvidia.slice != "" && !b.nvidia.promised {
+		why = fmt.Sprintf("the DRA driver %s gives the node's GPUs away (ResourceSlice %s); take it off the node, keep this agent off it, or use backend %s in the GPUNodeClass",
+			nodecontract.NVIDIADRADriver, b.nvidia.slice, nodecontract.BackendNVIDIADRA)
+	}
+	a.report.with(func() { a.report.nvidia = b.nvidia })
+	a.manager.Claim(ctx, why)
+	a.report.sharingCondition()
 }
 
 // noDeviceHeld returns an error if a pod holds a device of the device plugin.
@@ -149,10 +221,12 @@ func (a *agent) noDeviceHeld(ctx context.Context, devices []gpu.Device) error {
 // othersServe makes the driver stand back while someone else serves the GPUs, and serve again when why is "". It must not call the manager.
 func (a *agent) othersServe(ctx context.Context, why string) {
 	b := a.dra
-	if b == nil || b.driver == nil {
+	if b == nil {
 		return
 	}
-	b.driver.StandBack(why)
+	if b.driver != nil {
+		b.driver.StandBack(why)
+	}
 	b.mu.Lock()
 	b.away = why
 	resources := slices.Clone(b.resources)
@@ -178,12 +252,19 @@ func (a *agent) shares() map[string]plugin.Share {
 	return a.manager.Shares()
 }
 
-// claimed returns the replicas that a share of a ResourceClaim holds.
-func (a *agent) claimed(namespace, name, device, shareID string) []string {
-	if a.dra.driver == nil {
-		return nil
+// claimed returns the replicas that a share of a ResourceClaim holds, or the GPU if NVIDIA's driver has given it.
+func (a *agent) claimed(driver, namespace, name, device, shareID string) []string {
+	switch {
+	case driver == nodecontract.NVIDIADRADriver:
+		a.dra.mu.Lock()
+		defer a.dra.mu.Unlock()
+		if uuid, ok := a.dra.nvidiaGPUs[device]; ok {
+			return []string{uuid}
+		}
+	case driver == nodecontract.DRADriver && a.dra.driver != nil:
+		return a.dra.driver.IDs(namespace, name, device, shareID)
 	}
-	return a.dra.driver.IDs(namespace, name, device, shareID)
+	return nil
 }
 
 // published records what the ResourceSlice offers, and why it is not as it should be.

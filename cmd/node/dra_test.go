@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,5 +124,49 @@ func TestUnknownBackendIsRefused(t *testing.T) {
 	t.Parallel()
 	var api *apiServer
 	m := start(t, func(m *machine) { api = m.forDRA("CDI") })
-	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", `"CDI"`, "this agent knows DRA")
+	m.untilCondition(api, nodecontract.SharingCondition, "False ConfigurationRefused", `"CDI"`, "this agent knows DRA and NVIDIADRA")
+}
+
+// TestNodePromisedForNVIDIAsDriverIsLeftToIt checks that the agent gives nothing away, and does not complain of the driver that was wanted.
+func TestNodePromisedForNVIDIAsDriverIsLeftToIt(t *testing.T) {
+	t.Parallel()
+	registry := registryFor(t)
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		api = m.forDRA(nodecontract.BackendNVIDIADRA)
+		api.annotations[nodecontract.ResourceAnnotation], api.annotations[nodecontract.ReplicasPerGPUAnnotation] = nodecontract.ResourceGPU, "4"
+	}, draArgs(registry)...)
+	m.untilCondition(api, nodecontract.SharingCondition, "False NVIDIADRADriverNotFound", "has no ResourceSlice for this node")
+	api.change(func() { api.slices = []string{"n-gpu.nvidia.com-x7k2p"} })
+	m.untilCondition(api, nodecontract.SharingCondition, "True ServedByNVIDIADRADriver", "n-gpu.nvidia.com-x7k2p")
+	m.untilCondition(api, hardware, "True GPUsHealthy")
+	m.eventually("the labels", func() bool { return api.label(nodecontract.GPUReplicasLabel) == "4" })
+	m.eventually("the agent is ready", func() bool { code, _ := m.get("/readyz"); return code == http.StatusOK })
+	if got := m.kubelet.Requests(); len(got) > 0 || len(api.free()) > 0 || api.count(nodecontract.ReasonStandingBack, "") > 0 {
+		t.Errorf("it has registered %v, publishes %v, and has %d events of standing back", got, api.free(), api.count(nodecontract.ReasonStandingBack, ""))
+	}
+	if _, err := os.Stat(draSocket(registry)); err == nil {
+		t.Error("it has the socket of a DRA driver")
+	}
+	api.change(func() { api.slices = nil })
+	m.untilCondition(api, nodecontract.SharingCondition, "False NVIDIADRADriverNotFound")
+}
+
+// TestNVIDIAsDriverPromisedLateIsNoReasonToStandBack checks an agent that has stood back from the driver before Karpenter has synced the annotations to the Node.
+func TestNVIDIAsDriverPromisedLateIsNoReasonToStandBack(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		api = m.forDRA("")
+		api.annotations[nodecontract.ResourceAnnotation] = nodecontract.ResourceGPU
+		api.slices = []string{"n-gpu.nvidia.com-x7k2p"}
+	})
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "use backend NVIDIADRA")
+	api.annotate(nodecontract.BackendAnnotation, nodecontract.BackendNVIDIADRA)
+	m.untilCondition(api, nodecontract.SharingCondition, "True ServedByNVIDIADRADriver")
+	api.annotate(nodecontract.BackendAnnotation, "")
+	m.untilCondition(api, nodecontract.SharingCondition, "False StandingBack", "use backend NVIDIADRA")
+	if n := m.kubelet.Allocatable(nodecontract.ResourceGPU); n != 0 || api.count("InCharge", "") > 0 {
+		t.Errorf("%d replicas, and %d events of being in charge", n, api.count("InCharge", ""))
+	}
 }

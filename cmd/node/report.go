@@ -56,7 +56,9 @@ type report struct {
 	inForce                    bool
 	// unpublished is why the ResourceSlice of the DRA driver is not as it should be.
 	unpublished string
-	exceeded    []usage.PodMemory
+	// nvidia is NVIDIA's DRA driver, if that serves the GPUs.
+	nvidia   nvidiaDriver
+	exceeded []usage.PodMemory
 }
 
 func newReport(a *agent) *report {
@@ -151,13 +153,16 @@ func (r *report) hooks(ctx context.Context) plugin.Hooks {
 
 // stoodBack records that someone else serves a resource, or that this has ended if why is "".
 func (r *report) stoodBack(ctx context.Context, resource, why string) {
+	nvidias := false
 	r.with(func() {
 		r.aside[resource] = why
 		delete(r.registered, resource)
+		nvidias = r.nvidia.promised
 	})
-	if why != "" {
+	switch {
+	case why != "":
 		r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonStandingBack, Message: resource + " is not served: " + why})
-	} else {
+	case !nvidias:
 		r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
 	}
 	r.sharingCondition()
@@ -180,7 +185,7 @@ func (r *report) handler() http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.registered) == 0 {
+		if len(r.registered) == 0 && !r.nvidia.promised {
 			http.Error(w, "nothing is registered with the kubelet", http.StatusServiceUnavailable)
 		}
 	})
@@ -347,6 +352,12 @@ func (r *report) sharingCondition() {
 			c.Reason, c.Message = nodecontract.ReasonMPSDaemonDown, r.daemonsDown
 		case r.inForce && r.unpublished != "":
 			c.Reason, c.Message = nodecontract.ReasonSliceNotPublished, r.unpublished
+		case r.inForce && r.nvidia.promised && r.nvidia.slice == "":
+			c.Reason = nodecontract.ReasonNVIDIADriverMissing
+			c.Message = "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver + ") is to serve the GPUs and has no ResourceSlice for this node: install it, or look at its kubelet plugin on the node"
+		case r.inForce && r.nvidia.promised:
+			c.Status, c.Reason = "True", nodecontract.ReasonServedByNVIDIA
+			c.Message = "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver + ") serves the GPUs (ResourceSlice " + r.nvidia.slice + "), and this agent reports on them"
 		case r.inForce:
 			c.Status, c.Reason, c.Message = "True", nodecontract.ReasonApplied, "The GPUs are shared as configured"
 		default:

@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/atomicfile"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Claim is a ResourceClaim that is prepared on this node.
@@ -89,12 +90,15 @@ func readCheckpoint(dir string) (map[string]Claim, error) {
 
 // Recorded returns a function that returns the replicas that a share of a claim holds according to the checkpoint in a directory. A checkpoint that cannot be read has no
 // claims: the agent will make it anew.
-func Recorded(dir string) func(namespace, name, device, shareID string) []string {
+func Recorded(dir string) func(driver, namespace, name, device, shareID string) []string {
 	claims, err := readCheckpoint(dir)
 	if err != nil {
 		claims = nil
 	}
-	return func(namespace, name, device, shareID string) []string {
+	return func(driver, namespace, name, device, shareID string) []string {
+		if driver != nodecontract.DRADriver {
+			return nil
+		}
 		return idsIn(claims, namespace, name, device, shareID, func(string) bool { return true })
 	}
 }

@@ -7,8 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-
-	"karve.sh/karve/pkg/nodecontract"
 )
 
 // PodResources reads the kubelet's pod resources API, which lists the devices that pods hold.
@@ -17,8 +15,8 @@ type PodResources struct {
 	Socket string
 	// Network defaults to Unix.
 	Network Network
-	// Claimed returns the IDs of the devices that a share of a ResourceClaim holds. It may be nil.
-	Claimed func(namespace, claim, device, shareID string) []string
+	// Claimed returns the IDs of the devices that a share of a ResourceClaim holds, of a device of a DRA driver. It may be nil.
+	Claimed func(driver, namespace, claim, device, shareID string) []string
 }
 
 // maxPodResources is the kubelet's own limit for the size of an answer, in bytes.
@@ -119,9 +117,7 @@ func (p PodResources) claimed(claims []*podresources.DynamicResource) []string {
 	}
 	for _, c := range claims {
 		for _, r := range c.GetClaimResources() {
-			if r.GetDriverName() == nodecontract.DRADriver {
-				ids = append(ids, p.Claimed(c.GetClaimNamespace(), c.GetClaimName(), r.GetDeviceName(), r.GetShareId())...)
-			}
+			ids = append(ids, p.Claimed(r.GetDriverName(), c.GetClaimNamespace(), c.GetClaimName(), r.GetDeviceName(), r.GetShareId())...)
 		}
 	}
 	return ids

@@ -204,8 +204,8 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	for _, t := range targets {
 		gpus = append(gpus, known[t.uuid])
 	}
-	if c.Sharing.Backend == nodecontract.BackendDRA {
-		targets = nil // The DRA driver serves the GPUs. Who else does is of interest to it.
+	if c.Sharing.Backend != "" {
+		targets = nil // A DRA driver serves the GPUs. Who else does is of interest to it.
 	}
 	channels, err := channels(settings, m.config.Exists)
 	if err != nil {

@@ -99,7 +99,8 @@ type Sharing struct {
 	MIG nodecontract.MIG `json:"-"`
 	// Slots are slots of device memory, which NVIDIA's configuration does not have either. Unless they are zero, the other fields do not apply.
 	Slots nodecontract.Slots `json:"-"`
-	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, and "" if it is a device plugin. NVIDIA's configuration does not have it.
+	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, BackendNVIDIADRA if NVIDIA's driver serves the GPUs, and "" if the agent is a device plugin.
+	// NVIDIA's configuration does not have it.
 	Backend string `json:"-"`
 }
 

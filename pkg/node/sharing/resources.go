@@ -186,7 +186,7 @@ type Promise struct {
 	MIG nodecontract.MIG
 	// Slots are the slots of memory of the GPUs. If they are not zero, Resource and Replicas do not apply.
 	Slots nodecontract.Slots
-	// Backend is nodecontract.BackendDRA, or "" for the device plugin.
+	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA, or "" for the device plugin.
 	Backend string
 }
 
@@ -271,15 +271,24 @@ func FromPromise(p Promise) (Config, error) {
 
 // checkBackend returns an error if the backend cannot keep the promise.
 func (p Promise) checkBackend() error {
-	switch {
-	case p.Backend == "":
+	divided, other := p.MIG != nodecontract.MIG{}, p.MPS != nodecontract.MPS{} || !p.Slots.IsZero()
+	switch p.Backend {
+	case "":
 		return nil
-	case p.Backend != nodecontract.BackendDRA:
-		return fmt.Errorf("the backend %.64q was promised in %s, and this agent knows %s; without the annotation it is a device plugin", p.Backend, nodecontract.BackendAnnotation, nodecontract.BackendDRA)
-	case p.MPS != nodecontract.MPS{} || !p.Slots.IsZero() || p.Replicas < 2 && p.MIG == nodecontract.MIG{}:
-		return fmt.Errorf("%s was promised, and the DRA driver shares GPUs and MIG instances by time-slicing only", p)
+	case nodecontract.BackendDRA:
+		if other || p.Replicas < 2 && !divided {
+			return fmt.Errorf("%s was promised, and the DRA driver shares GPUs and MIG instances by time-slicing only", p)
+		}
+		return nil
+	case nodecontract.BackendNVIDIADRA:
+		if other || divided {
+			return fmt.Errorf("%s was promised, and NVIDIA's DRA driver gives away whole GPUs and shares of them", p)
+		}
+		return nil
+	default:
+		return fmt.Errorf("the backend %.64q was promised in %s, and this agent knows %s and %s; without the annotation it is a device plugin",
+			p.Backend, nodecontract.BackendAnnotation, nodecontract.BackendDRA, nodecontract.BackendNVIDIADRA)
 	}
-	return nil
 }
 
 // Promise returns the resource and replicas of all GPUs. ok is false if the configuration treats GPUs differently.
