@@ -31,6 +31,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/nvidiadra"
 )
 
 // cases returns the number of random clusters: KARVE_CLAIMS, or 1000.
@@ -47,24 +48,74 @@ func cases(t *testing.T) uint64 {
 	return n
 }
 
-var class = claims.DeviceClass(nodecontract.ResourceGPUShared)
-
-type classes struct{}
-
-func (classes) List() ([]*resourcev1.DeviceClass, error) {
-	return []*resourcev1.DeviceClass{&class}, nil
+// driver is a DRA driver, by what claims say of its GPUs.
+type driver struct {
+	class    resourcev1.DeviceClass
+	replicas resourcev1.QualifiedName
+	// resource is what pods request that have no claim, and backend that of the GPUNodeClass.
+	resource, backend string
+	// selectors and constraints are those of random claims, which not all GPUs meet.
+	selectors, constraints []string
+	// unique are constraints that tell GPUs apart.
+	unique []string
+	// publish returns the slice of a machine.
+	publish func(t *testing.T, w *world, o *snapshot.Offering) *resourcev1.ResourceSlice
 }
-func (classes) Get(string) (*resourcev1.DeviceClass, error) { return &class, nil }
+
+var agents = &driver{
+	class: claims.DeviceClass(nodecontract.ResourceGPUShared), replicas: nodecontract.DRAReplicas, resource: nodecontract.ResourceGPUShared, backend: nodecontract.BackendDRA,
+	selectors: []string{
+		`GPU.architecture == "turing"`, `GPU.architecture == "hopper"`, `GPU.cudaComputeCapability.isGreaterThan(semver("7.0.0"))`, `GPU.cudaComputeCapability.isGreaterThan(semver("8.0.0"))`, `GPU.index == 0`,
+		`GPU.missing == "x"`, `!("uuid" in GPU)`, `GPU.exists(k, k.startsWith("driver"))`, `!GPU.exists(k, k.startsWith("driver"))`, `device.allowMultipleAllocations`,
+		`device.capacity["gpu.karve.sh"].memory.compareTo(quantity("20Gi")) > 0`,
+	},
+	constraints: []string{"gpu.karve.sh/productName", "gpu.karve.sh/architecture", "gpu.karve.sh/uuid", "gpu.karve.sh/index", "resource.kubernetes.io/pcieRoot"},
+	unique:      []string{"gpu.karve.sh/uuid", "gpu.karve.sh/index"},
+	publish: func(t *testing.T, _ *world, o *snapshot.Offering) *resourcev1.ResourceSlice {
+		t.Helper()
+		return publishedBy(t, int(o.Type.GPU.Count), int(o.ReplicasPerGPU), o.Share.MIG)
+	},
+}
+
+var nvidias = &driver{
+	class: *nvidiadra.DeviceClass("gpu"), replicas: "shares", resource: nodecontract.ResourceGPU, backend: nodecontract.BackendNVIDIADRA,
+	selectors: []string{
+		`GPU.architecture == "Turing"`, `GPU.architecture == "turing"`, `GPU.cudaComputeCapability.isGreaterThan(semver("7.0.0"))`, `GPU.cudaComputeCapability.isGreaterThan(semver("8.0.0"))`, `GPU.type == "gpu"`,
+		`GPU.type == "mig"`, `GPU.productName == "Tesla T4"`, `"brand" in GPU`, `GPU.exists(k, k.startsWith("addressing"))`, `!("profile" in GPU)`, `device.allowMultipleAllocations`, `!device.allowMultipleAllocations`,
+		`device.attributes["resource.kubernetes.io"].exists(k, k.startsWith("numa"))`, `device.capacity["gpu.nvidia.com"].exists(k, k.startsWith("share"))`,
+	},
+	constraints: []string{"gpu.nvidia.com/productName", "gpu.nvidia.com/type", "gpu.nvidia.com/uuid", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"},
+	unique:      []string{"gpu.nvidia.com/uuid"},
+	publish: func(_ *testing.T, w *world, o *snapshot.Offering) *resourcev1.ResourceSlice {
+		var gpus []gpu.Device
+		for i := range int(o.Type.GPU.Count) {
+			gpus = append(gpus, gpu.Device{UUID: fmt.Sprintf("GPU-%d", i), Minor: i, Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5, PCIeRoot: "pci0000:00"})
+		}
+		w.r.Shuffle(len(gpus), func(i, j int) { gpus[i], gpus[j] = gpus[j], gpus[i] })
+		shares := "disabled"
+		if o.ReplicasPerGPU > 1 {
+			shares = strconv.FormatInt(o.ReplicasPerGPU, 10)
+		}
+		return nvidiadra.Slice("node", shares, gpus...)
+	},
+}
+
+// List and Get make the driver's class that of a cluster.
+func (d *driver) List() ([]*resourcev1.DeviceClass, error) {
+	return []*resourcev1.DeviceClass{&d.class}, nil
+}
+func (d *driver) Get(string) (*resourcev1.DeviceClass, error) { return &d.class, nil }
 
 func of[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
 // claimOf returns a random claim of which many cannot be planned for.
-func claimOf(r *rand.Rand) resourcev1.ResourceClaimSpec {
-	return claimWith(r, func() resourcev1.ExactDeviceRequest {
+func (w *world) claimOf() resourcev1.ResourceClaimSpec {
+	r := w.r
+	return w.claimWith(func() resourcev1.ExactDeviceRequest {
 		request := resourcev1.ExactDeviceRequest{Count: of(r, int64(1), 1, 1, 1, 1, 1, 1, 2, 3, 4, 5)}
 		requests := map[resourcev1.QualifiedName]resource.Quantity{}
 		if r.IntN(3) > 0 {
-			requests[nodecontract.DRAReplicas] = resource.MustParse(of(r, "1", "2", "3", "500m", "1500m", "7", "10", "11"))
+			requests[w.driver.replicas] = resource.MustParse(of(r, "1", "2", "3", "500m", "1500m", "7", "10", "11"))
 		}
 		if r.IntN(3) > 0 {
 			requests[nodecontract.DRAMemory] = resource.MustParse(of(r, "0", "1", "1Gi", "1500Mi", "3G", "5000M", "7680Mi", "14Gi", "15079Mi", "15080Mi", "16Gi"))
@@ -72,33 +123,34 @@ func claimOf(r *rand.Rand) resourcev1.ResourceClaimSpec {
 		if len(requests) > 0 {
 			request.Capacity = &resourcev1.CapacityRequirements{Requests: requests}
 		}
-		const domain = `device.attributes["gpu.karve.sh"].`
 		if r.IntN(3) == 0 {
-			request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: of(r, domain+`architecture == "turing"`, domain+`architecture == "hopper"`,
-				domain+`cudaComputeCapability.isGreaterThan(semver("7.0.0"))`, domain+`cudaComputeCapability.isGreaterThan(semver("8.0.0"))`, domain+`index == 0`, domain+`missing == "x"`,
-				`!("uuid" in device.attributes["gpu.karve.sh"])`, `device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`, `!device.attributes["gpu.karve.sh"].exists(k, k.startsWith("driver"))`,
-				`device.allowMultipleAllocations`, `device.capacity["gpu.karve.sh"].memory.compareTo(quantity("20Gi")) > 0`)}}}
+			expression := strings.ReplaceAll(of(r, w.driver.selectors...), "GPU", `device.attributes["`+claims.DriverOf(&w.driver.class)+`"]`)
+			request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: expression}}}
 		}
 		return request
-	}, "gpu.karve.sh/productName", "gpu.karve.sh/architecture", "gpu.karve.sh/uuid", "gpu.karve.sh/index", "resource.kubernetes.io/pcieRoot")
+	}, w.driver.constraints...)
 }
 
 // smallClaim returns a random claim that parts of GPUs are enough for.
-func smallClaim(r *rand.Rand) resourcev1.ResourceClaimSpec {
-	return claimWith(r, func() resourcev1.ExactDeviceRequest {
-		return resourcev1.ExactDeviceRequest{Count: of(r, int64(1), 1, 1, 2, 3), Capacity: &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
-			nodecontract.DRAReplicas: resource.MustParse(of(r, "1", "2", "3", "4", "5")), nodecontract.DRAMemory: resource.MustParse(of(r, "0", "1Gi", "2Gi", "2500Mi", "3Gi", "5Gi", "7000Mi")),
-		}}}
-	}, "gpu.karve.sh/uuid", "gpu.karve.sh/index")
+func (w *world) smallClaim() resourcev1.ResourceClaimSpec {
+	r := w.r
+	return w.claimWith(func() resourcev1.ExactDeviceRequest {
+		requests := map[resourcev1.QualifiedName]resource.Quantity{nodecontract.DRAMemory: resource.MustParse(of(r, "0", "1Gi", "2Gi", "2500Mi", "3Gi", "5Gi", "7000Mi"))}
+		if w.GPUNodeClasses[0].Spec.Sharing.Shared() {
+			requests[w.driver.replicas] = resource.MustParse(of(r, "1", "2", "3", "4", "5"))
+		}
+		return resourcev1.ExactDeviceRequest{Count: of(r, int64(1), 1, 1, 2, 3), Capacity: &resourcev1.CapacityRequirements{Requests: requests}}
+	}, w.driver.unique...)
 }
 
 // claimWith returns a claim with random requests, and with constraints on attributes for some of them.
-func claimWith(r *rand.Rand, request func() resourcev1.ExactDeviceRequest, attributes ...string) resourcev1.ResourceClaimSpec {
+func (w *world) claimWith(request func() resourcev1.ExactDeviceRequest, attributes ...string) resourcev1.ResourceClaimSpec {
+	r := w.r
 	var devices resourcev1.DeviceClaim
 	var names []string
 	for i := range of(r, 1, 1, 1, 2, 2, 3, 4) {
 		exactly := request()
-		exactly.DeviceClassName, exactly.AllocationMode = class.Name, resourcev1.DeviceAllocationModeExactCount
+		exactly.DeviceClassName, exactly.AllocationMode = w.driver.class.Name, resourcev1.DeviceAllocationModeExactCount
 		names = append(names, fmt.Sprintf("r%d", i))
 		devices.Requests = append(devices.Requests, resourcev1.DeviceRequest{Name: names[i], Exactly: &exactly})
 	}
@@ -117,10 +169,10 @@ func claimWith(r *rand.Rand, request func() resourcev1.ExactDeviceRequest, attri
 }
 
 // claimsOf returns the random claims of a pod.
-func claimsOf(r *rand.Rand, claim func(*rand.Rand) resourcev1.ResourceClaimSpec) []resourcev1.ResourceClaimSpec {
+func (w *world) claimsOf(claim func() resourcev1.ResourceClaimSpec) []resourcev1.ResourceClaimSpec {
 	var all []resourcev1.ResourceClaimSpec
-	for range of(r, 1, 1, 1, 2, 3) {
-		all = append(all, claim(r))
+	for range of(w.r, 1, 1, 1, 2, 3) {
+		all = append(all, claim())
 	}
 	return all
 }
@@ -148,6 +200,23 @@ func TestPlansWithClaimsForInstancesFitInAnyOrder(t *testing.T) {
 	})
 }
 
+// TestPlansWithClaimsForNVIDIAsDriverFitInAnyOrder does so on machines with NVIDIA's driver, with and without shares.
+func TestPlansWithClaimsForNVIDIAsDriverFitInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for name, strategy := range map[string]v1alpha1.Strategy{"whole GPUs": v1alpha1.StrategyNone, "shares": v1alpha1.StrategyTimeSlicing} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manyFit(t, func(w *world) {
+				w.driver = nvidias
+				w.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: strategy, Backend: v1alpha1.BackendNVIDIADRA}
+				if strategy == v1alpha1.StrategyTimeSlicing {
+					w.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(2 + w.r.IntN(9)))
+				}
+			})
+		})
+	}
+}
+
 // manyFit lets the scheduler's allocator carry out the plans for random clusters.
 func manyFit(t *testing.T, change func(*world)) {
 	t.Helper()
@@ -168,17 +237,18 @@ func manyFit(t *testing.T, change func(*world)) {
 
 // machine is a machine with the GPUs that the agent publishes, and what the allocator has given of them.
 type machine struct {
-	t     *testing.T
-	slice *resourcev1.ResourceSlice
-	state structured.AllocatedState
-	cache *cel.Cache
-	kind  string
+	t      *testing.T
+	driver *driver
+	slice  *resourcev1.ResourceSlice
+	state  structured.AllocatedState
+	cache  *cel.Cache
+	kind   string
 }
 
 // give lets the allocator give GPUs to a pod, and returns the claims that it has then. It reports whether there were enough.
 func (m *machine) give(name string, specs []resourcev1.ResourceClaimSpec) (given []*resourcev1.ResourceClaim, ok bool) {
 	m.t.Helper()
-	allocator, err := structured.NewAllocator(m.t.Context(), structured.Features{ConsumableCapacity: true}, m.state, classes{}, []*resourcev1.ResourceSlice{m.slice}, m.cache)
+	allocator, err := structured.NewAllocator(m.t.Context(), structured.Features{ConsumableCapacity: true}, m.state, m.driver, []*resourcev1.ResourceSlice{m.slice}, m.cache)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -194,7 +264,12 @@ func (m *machine) give(name string, specs []resourcev1.ResourceClaimSpec) (given
 	}
 	for i := range results {
 		for _, d := range results[i].Devices.Results {
-			m.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(structured.MakeDeviceID(d.Driver, d.Pool, d.Device), d.ConsumedCapacity))
+			id := structured.MakeDeviceID(d.Driver, d.Pool, d.Device)
+			if d.ShareID == nil {
+				m.state.AllocatedDevices.Insert(id)
+				continue
+			}
+			m.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, d.ConsumedCapacity))
 		}
 		given[i].Status.Allocation = &results[i]
 	}
@@ -205,6 +280,7 @@ func (m *machine) give(name string, specs []resourcev1.ResourceClaimSpec) (given
 type world struct {
 	*snapshot.Cluster
 	r         *rand.Rand
+	driver    *driver
 	templates []resourcev1.ResourceClaimTemplate
 	specs     map[string][]resourcev1.ResourceClaimSpec
 	pods      []*corev1.Pod
@@ -219,20 +295,20 @@ func (w *world) arrive(prefix string) {
 	if w.r.IntN(2) == 0 {
 		n = 10 + w.r.IntN(40)
 		for range 1 + w.r.IntN(3) {
-			few = append(few, claimsOf(w.r, smallClaim))
+			few = append(few, w.claimsOf(w.smallClaim))
 		}
 	}
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", prefix, i)
 		if w.r.IntN(4) == 0 {
-			pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1"))
+			pod := snapshottest.Pod(name, snapshottest.Asking("cpu", "100m", w.driver.resource, "1"))
 			w.pods = append(w.pods, &pod)
 			w.specs["default/"+name] = []resourcev1.ResourceClaimSpec{{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
-				DeviceClassName: class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+				DeviceClassName: w.driver.class.Name, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
 			}}}}}}
 			continue
 		}
-		specs := claimsOf(w.r, claimOf)
+		specs := w.claimsOf(w.claimOf)
 		if few != nil {
 			specs = of(w.r, few...)
 		}
@@ -250,7 +326,7 @@ func (w *world) arrive(prefix string) {
 // run plans for the pending pods, and lets the allocator give them the GPUs of their machines in random order. It reports whether all got theirs.
 func (w *world) run(t *testing.T, cache *cel.Cache) (placed, refused int, ok bool) {
 	t.Helper()
-	objects := claims.New(w.allocated, w.templates, []resourcev1.DeviceClass{class}, w.pods)
+	objects := claims.New(w.allocated, w.templates, []resourcev1.DeviceClass{w.driver.class}, w.pods)
 	w.Pods = nil
 	for _, pod := range w.pods {
 		w.Pods = append(w.Pods, *objects.On(pod))
@@ -284,7 +360,8 @@ func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) str
 	t.Helper()
 	name := fmt.Sprintf("node-%d", len(w.machines))
 	claim := snapshottest.Claim(name, &w.NodePools[0], o.Type, snapshottest.Launched(w.Now), snapshottest.Registered(w.Now), snapshottest.Initialized(w.Now))
-	claim.Annotations[nodecontract.ReplicasPerGPUAnnotation], claim.Annotations[nodecontract.BackendAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10), nodecontract.BackendDRA
+	claim.Annotations[nodecontract.ReplicasPerGPUAnnotation], claim.Annotations[nodecontract.BackendAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10), w.driver.backend
+	claim.Annotations[nodecontract.ResourceAnnotation] = o.Share.Resource
 	if mig := o.Share.MIG.String(); mig != "" {
 		claim.Annotations[nodecontract.MIGAnnotation] = mig
 	}
@@ -292,7 +369,7 @@ func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) str
 	claim.Status.NodeName = node.Name
 	w.NodeClaims, w.Nodes = append(w.NodeClaims, claim), append(w.Nodes, node)
 	w.machines[node.Name] = &machine{
-		t: t, slice: publishedBy(t, int(o.Type.GPU.Count), int(o.ReplicasPerGPU), o.Share.MIG), cache: cache, kind: fmt.Sprintf("%s with %d replicas", o.Type.Name, o.ReplicasPerGPU),
+		t: t, driver: w.driver, slice: w.driver.publish(t, w, o), cache: cache, kind: fmt.Sprintf("%s with %d replicas", o.Type.Name, o.ReplicasPerGPU),
 		state: structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection()},
 	}
 	return node.Name
@@ -314,7 +391,7 @@ func (w *world) bind(name, node string, given []*resourcev1.ResourceClaim) {
 
 func check(t *testing.T, cache *cel.Cache, r *rand.Rand, change func(*world)) (placed, refused int) {
 	t.Helper()
-	w := &world{Cluster: snapshottest.Shared(), r: r, specs: map[string][]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
+	w := &world{Cluster: snapshottest.Shared(), r: r, driver: agents, specs: map[string][]resourcev1.ResourceClaimSpec{}, machines: map[string]*machine{}}
 	w.GPUNodeClasses[0].Spec.Sharing.Replicas, w.GPUNodeClasses[0].Spec.Sharing.Backend = new(int32(1+r.IntN(10))), v1alpha1.BackendDRA
 	w.GPUNodeClasses[0].Generation = 1
 	if r.IntN(2) == 0 {
