@@ -237,8 +237,14 @@ type reading struct {
 	ask      claims.Ask
 }
 
-// read returns what pkg/claims reads of a pod, from the objects as they are.
+// read returns what pkg/claims reads of a pod that has claims for GPUs of the agents, from the objects as they are.
 func (w *world) read(name string) reading {
+	w.t.Helper()
+	return w.readOf(name, nodecontract.ResourceGPUShared)
+}
+
+// readOf returns what pkg/claims reads of a pod that has claims for GPUs of a resource.
+func (w *world) readOf(name string, gpu corev1.ResourceName) reading {
 	w.t.Helper()
 	ctx := w.t.Context()
 	list, err := w.client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
@@ -263,7 +269,7 @@ func (w *world) read(name string) reading {
 		w.t.Fatalf("%s is read as a pod without a claim", name)
 		return reading{}
 	}
-	replicas := seen.Spec.Containers[len(seen.Spec.Containers)-1].Resources.Requests[nodecontract.ResourceGPUShared]
+	replicas := seen.Spec.Containers[len(seen.Spec.Containers)-1].Resources.Requests[gpu]
 	return reading{refusal: ask.Refusal, replicas: replicas.Value(), ask: *ask}
 }
 

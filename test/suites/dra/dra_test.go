@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +54,18 @@ type node struct {
 	promise sharing.Promise
 }
 
+// newWorld starts a cluster with DeviceClasses of the chart.
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	var classes []resourcev1.DeviceClass
+	for _, name := range []string{nodecontract.ResourceGPUShared, nodecontract.ResourceGPU, smallInstance} {
+		classes = append(classes, claims.DeviceClass(name))
+	}
+	return newWorldWith(t, classes...)
+}
+
+// newWorldWith starts a cluster with DeviceClasses.
+func newWorldWith(t *testing.T, classes ...resourcev1.DeviceClass) *world {
 	t.Helper()
 	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
 	client, err := kubernetes.NewForConfig(c.RESTConfig())
@@ -61,9 +73,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, client: client, config: c.RESTConfig()}
-	for _, resource := range []string{nodecontract.ResourceGPUShared, nodecontract.ResourceGPU, smallInstance} {
-		class := claims.DeviceClass(resource)
-		_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &class, metav1.CreateOptions{})
+	for i := range classes {
+		_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &classes[i], metav1.CreateOptions{})
 		w.must(err)
 	}
 	w.eventually(func() error {
@@ -98,6 +109,18 @@ func (w *world) node(name string, count int) *node {
 // nodeWith creates a Node with GPUs, and waits until the promised replicas are published.
 func (w *world) nodeWith(name string, gpus []gpu.Device, promise sharing.Promise) *node {
 	w.t.Helper()
+	w.bareNode(name)
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // t.TempDir is too long for a socket's name.
+	w.must(err)
+	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{world: w, name: name, dir: dir, gpus: gpus, promise: promise}
+	n.start()
+	return n
+}
+
+// bareNode creates a Node that is ready and has no driver.
+func (w *world) bareNode(name string) {
+	w.t.Helper()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	_, err := w.client.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}, metav1.CreateOptions{})
 	w.must(err)
@@ -112,12 +135,6 @@ func (w *world) nodeWith(name string, gpus []gpu.Device, promise sharing.Promise
 		_, err = w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{})
 		return err //nolint:wrapcheck // It is looked at.
 	}))
-	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // t.TempDir is too long for a socket's name.
-	w.must(err)
-	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{world: w, name: name, dir: dir, gpus: gpus, promise: promise}
-	n.start()
-	return n
 }
 
 // start starts the driver and registers it, as an agent and a kubelet do.
@@ -166,7 +183,7 @@ func (n *node) publishes(replicas int) {
 		if err != nil {
 			return err
 		}
-		if got := snapshot.PublishedOf(all.Items)[snapshot.Offer{Node: n.name, Resource: n.promise.Resource}]; got != int64(replicas) {
+		if got := snapshot.PublishedOf(all.Items)[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: n.promise.Resource}]; got != int64(replicas) {
 			return fmt.Errorf("%s publishes %d replicas, want %d", n.name, got, replicas)
 		}
 		return nil

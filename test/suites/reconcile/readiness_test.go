@@ -16,9 +16,11 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/nvidiadra"
 )
 
 func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controller {
@@ -119,6 +121,36 @@ func TestStartupTaintIsRemovedOncePromisedReplicasArePublished(t *testing.T) {
 		t.Errorf("the Node has %s of the resource, which the scheduler would take for a device plugin's", q.String())
 	}
 	w.wantEvents(1, "Normal ReplicasReady exposes 10 nvidia.com/gpu.shared")
+}
+
+// With backend NVIDIADRA, what NVIDIA's driver publishes counts, and nothing that it publishes otherwise than promised.
+func TestStartupTaintIsRemovedOnceNVIDIAsDriverPublishes(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("nvidia")
+	claim, node := w.registered("nvidia-1", pool, 0)
+	node.Annotations = claim.Annotations
+	node.Annotations[nodecontract.BackendAnnotation], node.Annotations[nodecontract.ResourceAnnotation] = nodecontract.BackendNVIDIADRA, v1alpha1.ResourceGPU
+	w.update(node)
+	claim.Annotations[nodecontract.BackendAnnotation], claim.Annotations[nodecontract.ResourceAnnotation] = nodecontract.BackendNVIDIADRA, v1alpha1.ResourceGPU
+	w.update(claim)
+	w.gatherer.DRA = true
+	controller := w.readiness()
+	t4 := gpu.Device{UUID: "GPU-a", Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5}
+	for _, c := range []struct {
+		shares string
+		ready  bool
+	}{{"disabled", false}, {"memory", false}, {"10", true}} {
+		slice := nvidiadra.Slice(node.Name, c.shares, t4)
+		w.create(slice)
+		w.reconciles(controller, "nvidia-1")
+		if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) == c.ready {
+			t.Errorf("with consumableShares %s, taints are %v", c.shares, node.Spec.Taints)
+		}
+		if err := w.Delete(t.Context(), slice); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wantEvents(1, "Normal ReplicasReady exposes 10 nvidia.com/gpu")
 }
 
 func TestForeignNodesAreLeftAlone(t *testing.T) {
