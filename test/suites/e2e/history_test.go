@@ -152,7 +152,7 @@ func (h *history) node(o any, gone bool) {
 	if open && h.opened[node.Name].IsZero() {
 		h.opened[node.Name] = time.Now()
 	}
-	if promise.Backend == nodecontract.BackendDRA {
+	if nodecontract.DriverOf(promise.Backend) != "" {
 		return // Its replicas are in a ResourceSlice, without which the scheduler gives it no pods.
 	}
 	exposes := node.Status.Allocatable[promise.Resource]

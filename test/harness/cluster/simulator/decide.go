@@ -41,8 +41,8 @@ type decision struct {
 	capacity, allocatable resources
 	offers                bool          // it offers replicas now
 	again                 time.Duration // when to decide again; zero means not before something changes
-	// byDRA reports whether the node's agent is a DRA driver, and published are the replicas of each GPU in its ResourceSlice. Without any there is no slice.
-	byDRA     bool
+	// driver is the DRA driver of the node, and "" if it has a device plugin. published are the replicas of each GPU in its ResourceSlice. Without any there is no slice.
+	driver    string
 	published []int64
 }
 
@@ -55,7 +55,7 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 	if !ok {
 		return decision{}, false
 	}
-	d := decision{capacity: resources{}, allocatable: resources{}, byDRA: plugin.byDRA}
+	d := decision{capacity: resources{}, allocatable: resources{}, driver: plugin.driver}
 	// The status of a simulated machine already contains its whole GPUs. On a real machine only the plugin adds them, under the resource name of the
 	// replicas.
 	d.hide(v1alpha1.ResourceGPU)
@@ -82,7 +82,7 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 			replicas = 0
 		}
 		switch {
-		case plugin.byDRA: // The kubelet removes the slice of a driver that goes away.
+		case plugin.driver != "": // The kubelet removes the slice of a driver that goes away.
 			d.published, d.offers = spread(replicas, plugin.gpus), replicas > 0
 		case replicas > 0:
 			d.capacity[name] = &replicas
@@ -117,9 +117,9 @@ type plugin struct {
 	rule Rule
 	// replicas is the number of replicas of the node, by resource. A node with slots of memory has several.
 	replicas map[corev1.ResourceName]int64
-	// gpus is the number of GPUs, and byDRA reports whether the agent is a DRA driver.
-	gpus  int64
-	byDRA bool
+	// gpus is the number of GPUs, and driver the DRA driver that serves them, which is "" for a device plugin.
+	gpus   int64
+	driver string
 }
 
 // ruleOf returns the rule that applies to a node.
@@ -169,7 +169,7 @@ func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	g, _ := strconv.ParseInt(gpus, 10, 32)
 	r, _ := strconv.ParseInt(perGPU, 10, 32)
 	p.replicas, p.gpus = map[corev1.ResourceName]int64{resource: g * r}, g
-	p.byDRA = node.Annotations[nodecontract.BackendAnnotation] == nodecontract.BackendDRA
+	p.driver = nodecontract.DriverOf(node.Annotations[nodecontract.BackendAnnotation])
 	return p, g > 0
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/harness/cluster/machines"
 )
 
@@ -161,24 +162,24 @@ func TestDecide(t *testing.T) {
 		"a DRA driver publishes its replicas and no resource": {
 			node: draNode("4", "10"), past: longAgo,
 			want: decision{
-				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, byDRA: true, published: []int64{10, 10, 10, 10},
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, driver: nodecontract.DRADriver, published: []int64{10, 10, 10, 10},
 			},
 		},
 		"a DRA driver that is late publishes nothing yet": {
 			node: draNode("1", "10"), past: history{registered: noon.Add(-500 * time.Millisecond)},
 			want: decision{
-				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, again: 1500 * time.Millisecond, byDRA: true,
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, again: 1500 * time.Millisecond, driver: nodecontract.DRADriver,
 			},
 		},
 		"a DRA driver may publish less than promised": {
 			node: draNode("4", "10"), past: had, rules: map[string]string{"gpu-shared": "{offer: 6}"},
 			want: decision{
-				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, byDRA: true, published: []int64{2, 2, 1, 1},
+				capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, offers: true, driver: nodecontract.DRADriver, published: []int64{2, 2, 1, 1},
 			},
 		},
 		"the slice of a DRA driver that crashes is removed": {
 			node: draNode("1", "10"), past: had, rules: map[string]string{"gpu-shared": "{offer: none}"},
-			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, byDRA: true},
+			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}, driver: nodecontract.DRADriver},
 		},
 		"NVIDIA's plugin on a stock pool": {
 			node: stockNode("gpu", "4"), past: longAgo, rules: map[string]string{"gpu": "replicasPerGPU: 10"},

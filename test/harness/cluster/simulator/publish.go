@@ -6,12 +6,15 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/nvidiadra"
 )
 
 // The labels of GPU nodes with what their GPUs are.
@@ -67,6 +70,31 @@ func (s *Simulator) publish(ctx context.Context, node *corev1.Node, replicas []i
 		if err := api.DeleteSlice(ctx, name); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// publishNVIDIA makes NVIDIA's driver publish the GPUs of a node with a number of shares of each, or without shares if it is 1. Without any GPU, there is no slice.
+func (s *Simulator) publishNVIDIA(ctx context.Context, node *corev1.Node, shares []int64) error {
+	if len(shares) == 0 {
+		err := s.client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + nvidiadra.Driver + ",spec.nodeName=" + node.Name})
+		if err != nil {
+			return fmt.Errorf("removing the ResourceSlice of node %s: %w", node.Name, err)
+		}
+		return nil
+	}
+	var gpus []gpu.Device
+	for _, d := range devicesOf(node, shares) {
+		gpus = append(gpus, d.Device)
+	}
+	of := "disabled"
+	if shares[0] > 1 {
+		of = strconv.FormatInt(shares[0], 10)
+	}
+	slice := nvidiadra.Slice(node.Name, of, gpus...)
+	slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	if _, err := s.client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("publishing the GPUs of node %s: %w", node.Name, err)
 	}
 	return nil
 }

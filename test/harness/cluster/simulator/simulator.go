@@ -1,5 +1,5 @@
 // Package simulator simulates the GPU device plugin on simulated nodes. It sets replicas in their status, as the kubelet does for a device plugin. On nodes
-// with backend DRA, it publishes ResourceSlices with the code of Karve's agent instead. It can be late, offer fewer replicas or none, and crash. It also
+// with backend DRA, it publishes ResourceSlices with the code of Karve's agent instead, and on those with backend NVIDIADRA in the form of NVIDIA's driver. It can be late, offer fewer replicas or none, and crash. It also
 // simulates the agent of another vendor, which removes its startup taint, StartupTaintKey, from registered nodes.
 //
 // It manages Karve's nodes, by their annotations, and the nodes of stock NodePools that a rule names. The rules are in the ConfigMap
@@ -32,6 +32,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Simulator simulates the plugin on all nodes of a cluster.
@@ -227,10 +229,14 @@ func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error)
 			return 0, err
 		}
 	}
-	if d.byDRA {
-		if err := s.publish(ctx, node, d.published); err != nil {
-			return 0, err
-		}
+	switch d.driver {
+	case nodecontract.DRADriver:
+		err = s.publish(ctx, node, d.published)
+	case nodecontract.NVIDIADRADriver:
+		err = s.publishNVIDIA(ctx, node, d.published)
+	}
+	if err != nil {
+		return 0, err
 	}
 	if d.offers && !past.offered {
 		s.mu.Lock()
