@@ -44,9 +44,10 @@ type draBackend struct {
 
 // nvidiaDriver is NVIDIA's DRA driver, on the node of the agent.
 type nvidiaDriver struct {
-	// promised reports whether it serves the GPUs by the configuration in force. slice is the name of one of its ResourceSlices, and "" if it has none.
-	promised bool
-	slice    string
+	// configured reports whether a configuration is in force, and promised whether the driver serves the GPUs by it. slice is the name of one of its ResourceSlices, and ""
+	// if it has none.
+	configured, promised bool
+	slice                string
 }
 
 // newDRA returns the backend for the options of the agent.
@@ -182,7 +183,7 @@ func (a *agent) leaveToNVIDIA(ctx context.Context, promised bool, devices []gpu.
 	a.dra.mu.Lock()
 	a.dra.nvidiaGPUs = gpus
 	a.dra.mu.Unlock()
-	a.besideNVIDIA(ctx, func(d *nvidiaDriver) { d.promised = promised })
+	a.besideNVIDIA(ctx, func(d *nvidiaDriver) { d.configured, d.promised = true, promised })
 }
 
 // besideNVIDIA changes what is known of NVIDIA's DRA driver, and stands back while it gives away GPUs that are this agent's.
@@ -192,7 +193,7 @@ func (a *agent) besideNVIDIA(ctx context.Context, change func(*nvidiaDriver)) {
 	defer b.nvidiaMu.Unlock()
 	change(&b.nvidia)
 	why := ""
-	if b.nvidia.slice != "" && !b.nvidia.promised {
+	if b.nvidia.slice != "" && b.nvidia.configured && !b.nvidia.promised {
 		why = fmt.Sprintf("the DRA driver %s gives the node's GPUs away (ResourceSlice %s); take it off the node, keep this agent off it, or use backend %s in the GPUNodeClass",
 			nodecontract.NVIDIADRADriver, b.nvidia.slice, nodecontract.BackendNVIDIADRA)
 	}
