@@ -213,9 +213,6 @@ func asking(cpu string) func(*corev1.PodSpec) {
 // TestTightPlanIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
 // would look at the small pods first, because they are older, spread them, and so take the room that the plan has for the large ones.
 func TestTightPlanIsKept(t *testing.T) {
-	if draMode {
-		t.Skip("kube-scheduler 1.36.3 counts shares twice for a moment, and then puts small pods into the room of large ones")
-	}
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "filled")
