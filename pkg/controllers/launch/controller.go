@@ -53,6 +53,9 @@ func (c *Controller) Register(m ctrl.Manager) error {
 
 // Reconcile handles one NodeClaim.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if err := c.departed(ctx, req.Name); err != nil {
+		return reconcile.Result{}, err
+	}
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, req.NamespacedName, claim); err != nil {
 		if !apierrors.IsNotFound(err) {
@@ -199,17 +202,32 @@ func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) e
 	if capacityType != karpv1.CapacityTypeSpot {
 		return nil
 	}
-	event, err := c.eventOf(ctx, claim.Name, claim.UID, clouds.Interrupts)
+	c.Ledger.depart(claim.Name, departure{
+		uid: claim.UID, shape: ShapeOf(claim), deleted: claim.DeletionTimestamp.Time, seen: c.Clock.Now(), refusal: Refusal{
+			InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
+			Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
+		},
+	})
+	return c.departed(ctx, claim.Name)
+}
+
+// departed records that the cloud interrupted a spot machine if Karpenter's event says so. Under load the event comes after the NodeClaim is gone, or even after there is
+// another one of that name.
+func (c *Controller) departed(ctx context.Context, claim string) error {
+	d, ok := c.Ledger.departure(claim, c.Clock.Now())
+	if !ok {
+		return nil
+	}
+	event, err := c.eventOf(ctx, claim, d.uid, clouds.Interrupts)
 	if err != nil || event == nil {
 		return err
 	}
-	shape := ShapeOf(claim)
-	r := Refusal{
-		InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
-		Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
-	}
 	// The time is that of the deletion, which does not change: a restarted controller sees old events again, and the sender of the event cannot choose the time.
-	return c.refuse(ctx, shape, claim.DeletionTimestamp.Time, r)
+	if err := c.refuse(ctx, d.shape, d.deleted, d.refusal); err != nil {
+		return err
+	}
+	c.Ledger.interrupted(claim)
+	return nil
 }
 
 func (c *Controller) count(s Shape, reason string) {

@@ -64,6 +64,7 @@ type Ledger struct {
 	lost       map[string]entry
 	refused    map[string]map[string]v1alpha1.RefusedOffering
 	records    map[string]map[string]*record
+	departed   map[string]departure
 	quietUntil time.Time
 }
 
@@ -77,10 +78,21 @@ type entry struct {
 	missing time.Time
 }
 
+// departure is a spot machine that is deleted, perhaps because the cloud interrupted it.
+type departure struct {
+	uid   types.UID
+	shape Shape
+	// refusal is that of its offering if the cloud has interrupted it.
+	refusal Refusal
+	// deleted is when the deletion began, and seen when the NodeClaim was last seen.
+	deleted, seen time.Time
+}
+
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
 	return &Ledger{
 		awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}, records: map[string]map[string]*record{},
+		departed: map[string]departure{},
 	}
 }
 
@@ -133,6 +145,29 @@ func (l *Ledger) Name(claim string, uid types.UID) {
 			entries[claim] = e
 		}
 	}
+}
+
+// depart records a spot machine that is being deleted.
+func (l *Ledger) depart(claim string, d departure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.departed, func(_ string, was departure) bool { return d.seen.Sub(was.seen) > explained })
+	l.departed[claim] = d
+}
+
+// departure returns a spot machine that is being deleted, or is gone while Karpenter may still say that the cloud interrupted it.
+func (l *Ledger) departure(claim string, now time.Time) (departure, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.departed[claim]
+	return d, ok && now.Sub(d.seen) <= explained
+}
+
+// interrupted removes a spot machine whose interruption is recorded.
+func (l *Ledger) interrupted(claim string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.departed, claim)
 }
 
 // Launched records that the cloud launched a NodeClaim's machine at a time. Refusals of its offering end, and so does a pause of the class's launches.

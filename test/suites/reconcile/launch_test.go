@@ -663,6 +663,35 @@ func TestClaimOfUnreadyNodeClassBlamesNodeClass(t *testing.T) {
 	}
 }
 
+// TestLateEventOfInterruptedSpotMachineCounts has Karpenter's event come when the NodeClaim is gone, and another one has its name.
+func TestLateEventOfInterruptedSpotMachineCounts(t *testing.T) {
+	w := newWorld(t)
+	pool, controller := w.shared("gone", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), w.launch()
+	spot := func() *karpv1.NodeClaim {
+		claim := w.claim("gone-1", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })
+		claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone] = "g4dn.2xlarge", "us-east-1b"
+		claim.Labels[karpv1.CapacityTypeLabelKey] = "spot"
+		w.update(claim)
+		w.launched(claim)
+		return claim
+	}
+	interrupted := spot()
+	w.delete(interrupted)
+	w.reconciles(controller, interrupted.Name)
+	w.release(interrupted)
+	next := spot()
+	w.reconciles(controller, next.Name)
+	if all := w.refusals("gone"); len(all) != 0 {
+		t.Fatalf("a machine that is given back is refused: %+v", all)
+	}
+	w.event(interrupted, "SpotInterrupted", "Spot interruption warning was triggered")
+	w.reconciles(controller, next.Name)
+	all := w.refusals("gone")
+	if len(all) != 1 || all[0].InstanceType != "g4dn.2xlarge" || all[0].Reason != v1alpha1.RefusalSpotInterrupted || all[0].Failures != 1 {
+		t.Errorf("refused: %+v, want what was interrupted", all)
+	}
+}
+
 func TestInterruptedSpotOfferingIsRefused(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("spot", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
