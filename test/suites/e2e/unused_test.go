@@ -27,9 +27,13 @@ func (s *scene) hasRun(name string, d time.Duration) {
 	}
 }
 
-// reportUnused makes the node's agent report that pods have not used their GPUs for d.
+// reportUnused makes the node's agent report that pods have not used their GPUs for d, and the pods look as if they had run for longer. kwok may have written their
+// status again since the last report, from a watch that was late.
 func (s *scene) reportUnused(node corev1.Node, d time.Duration, pods ...string) {
 	s.t.Helper()
+	for _, pod := range pods {
+		s.hasRun(pod, d+time.Hour)
+	}
 	r := nodecontract.UnusedReport{AsOf: time.Now().UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for _, pod := range pods {
 		r.Since[s.name+"/"+pod] = r.AsOf.Add(-d)
@@ -54,9 +58,6 @@ func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
 		MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "two"}},
 	}}
 	s.create(budget)
-	for _, name := range notebooks {
-		s.hasRun(name, 5*time.Hour)
-	}
 	node := s.nodes(s.name)[0]
 	there := func() []string {
 		var names []string
