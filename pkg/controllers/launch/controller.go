@@ -51,11 +51,17 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// Reconcile handles one NodeClaim.
+// Reconcile handles one NodeClaim, and what is said of an earlier one of that name.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if err := c.departed(ctx, req.Name); err != nil {
+	result, err := c.handle(ctx, req)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
+	return result, c.interrupted(ctx, req.Name)
+}
+
+// handle handles a NodeClaim, and what is left of one that is gone.
+func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, req.NamespacedName, claim); err != nil {
 		if !apierrors.IsNotFound(err) {
@@ -79,7 +85,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return c.giveUp(ctx, claim, d)
 	case leaving:
 		c.launched(claim)
-		return reconcile.Result{}, c.interrupted(ctx, claim)
+		c.depart(claim)
 	}
 	return reconcile.Result{}, nil
 }
@@ -196,11 +202,11 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	return reconcile.Result{}, nil
 }
 
-// interrupted records that the cloud interrupted a spot machine, so it has no spare capacity there for now.
-func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) error {
+// depart records a spot machine that is being deleted.
+func (c *Controller) depart(claim *karpv1.NodeClaim) {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	if capacityType != karpv1.CapacityTypeSpot {
-		return nil
+		return
 	}
 	c.Ledger.depart(claim.Name, departure{
 		uid: claim.UID, shape: ShapeOf(claim), deleted: claim.DeletionTimestamp.Time, seen: c.Clock.Now(), refusal: Refusal{
@@ -208,12 +214,11 @@ func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) e
 			Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
 		},
 	})
-	return c.departed(ctx, claim.Name)
 }
 
-// departed records that the cloud interrupted a spot machine if Karpenter's event says so. Under load the event comes after the NodeClaim is gone, or even after there is
-// another one of that name.
-func (c *Controller) departed(ctx context.Context, claim string) error {
+// interrupted records that the cloud interrupted a spot machine if Karpenter's event says so: the cloud has no spare capacity there for now. Under load the event comes
+// after the NodeClaim is gone, or even after there is another one of that name.
+func (c *Controller) interrupted(ctx context.Context, claim string) error {
 	d, ok := c.Ledger.departure(claim, c.Clock.Now())
 	if !ok {
 		return nil

@@ -53,13 +53,16 @@ func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 
 // eventOf returns Karpenter's event with such a reason about the NodeClaim with this name and UID, and nil if there is none.
 func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, such func(reason string) bool) (*corev1.Event, error) {
+	if uid == "" {
+		return nil, nil
+	}
 	var list corev1.EventList
 	if err := c.Client.List(ctx, &list, client.InNamespace(corev1.NamespaceDefault)); err != nil {
 		return nil, fmt.Errorf("reading the events of NodeClaim %s: %w", claim, err)
 	}
 	for i := range list.Items {
 		e := &list.Items[i]
-		if such(e.Reason) && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid && uid != "" && fromKarpenter(e) {
+		if such(e.Reason) && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid && fromKarpenter(e) {
 			return e, nil
 		}
 	}
