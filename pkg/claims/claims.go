@@ -372,7 +372,7 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, ask *
 			q := request.Capacity.Requests[name]
 			switch name {
 			case of.replicas:
-				s.Replicas, ask.NamesReplicas = max(1, amount.Value(q)), of.whole
+				s.Replicas, ask.NamesReplicas = max(1, amount.Value(q)), of.optional
 			case of.memory:
 				s.MemoryBytes = wholeMiB(amount.Value(q))
 			default:

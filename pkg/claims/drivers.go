@@ -52,8 +52,8 @@ type driver struct {
 	publishes func(*resourcev1.Device) (resource string, whole bool, replicas int64)
 	// mixes reports whether a container that refers to claims on several GPUs may see only some of them.
 	mixes bool
-	// whole reports whether the driver publishes GPUs that are not shared without the capacity of replicas.
-	whole bool
+	// optional reports whether GPUs that are not shared do not have the capacity of replicas.
+	optional bool
 }
 
 // drivers are those that Karve plans for.
@@ -112,7 +112,7 @@ func agents() *driver {
 // nvidias is NVIDIA's driver, version 0.5. Its GPUs are whole, or have shares if it runs with consumableShares.
 func nvidias() *driver {
 	d := &driver{
-		name: nodecontract.NVIDIADRADriver, replicas: nvidiaShares, memory: nodecontract.DRAMemory, reads: nvidiaType, whole: true,
+		name: nodecontract.NVIDIADRADriver, replicas: nvidiaShares, memory: nodecontract.DRAMemory, reads: nvidiaType, optional: true,
 		onNode: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 			nodecontract.DRAUUID: text("GPU-invented"), nodecontract.DRAProductName: text("invented"), nvidiaBrand: text("invented"), nvidiaAddressingMode: text("invented"),
 			nodecontract.DRADriverVersion: version("1.2.3"), nodecontract.DRACUDADriverVersion: version("1.2.3"), nodecontract.DRAPCIeRoot: text("pci0000:00"),

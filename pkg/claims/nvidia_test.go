@@ -17,7 +17,7 @@ import (
 
 // nvidiaT4 is a machine with T4s that NVIDIA's driver publishes with a number of shares, or whole if it is 1.
 func nvidiaT4(count, shares int64) Devices {
-	return Devices{Kind: Kind{Driver: nodecontract.NVIDIADRADriver, Exclusive: shares == 1, Model: "t4", Resource: v1alpha1.ResourceGPU}, Count: count, Replicas: shares, MemoryMiB: 15360}
+	return Devices{Kind: Kind{Driver: nodecontract.NVIDIADRADriver, Whole: shares == 1, Model: "t4", Resource: v1alpha1.ResourceGPU}, Count: count, Replicas: shares, MemoryMiB: 15360}
 }
 
 // nvidiaSeen returns a pod with a claim for a GPU of NVIDIA's driver as decisions see it.

@@ -39,8 +39,8 @@ type Devices struct {
 type Kind struct {
 	// Driver is the DRA driver, and "" for that of Karve's agents.
 	Driver string
-	// Exclusive reports whether a device is for one claim at a time and has no capacity of replicas, as NVIDIA's driver publishes GPUs that are not shared.
-	Exclusive bool
+	// Whole reports whether a device is for one claim at a time and has no capacity of replicas, as NVIDIA's driver publishes GPUs that are not shared.
+	Whole bool
 	// Model is the cloud's name of the GPU, and Profile that of the MIG instance, which is "" for a whole GPU.
 	Model, Profile string
 	// Resource is the extended resource that serves the device.
@@ -69,9 +69,9 @@ func (a *Ask) Fits(d Devices) string {
 	switch {
 	case a.DriverName() != driver.name:
 		return fmt.Sprintf("the claim is for GPUs of the driver %s, and those of machines with %s are of the driver %s", a.DriverName(), d.model(), driver.name)
-	case a.NamesReplicas && d.Exclusive:
+	case a.NamesReplicas && d.Whole:
 		return fmt.Sprintf("the claim requests the capacity %s, which GPUs do not have that are not shared: remove it, or use a NodePool with strategy TimeSlicing", driver.replicas)
-	case a.MPS && !d.Exclusive:
+	case a.MPS && !d.Whole:
 		return "the claim has a config with MPS, which the driver refuses for GPUs with shares: remove it, or use a NodePool with strategy None"
 	case a.Distinct() > d.Count:
 		return fmt.Sprintf("the claim asks for %d %ss of a machine, and machines with %s have %d", a.Distinct(), d.what(), d.model(), d.Count)
@@ -168,7 +168,7 @@ func short(expression string) string {
 // known returns a device of a kind as its driver publishes it, with nothing but what is known before there is a node.
 func known(kind Kind) cel.Device {
 	driver := driverNamed(kind.Driver)
-	return cel.Device{Driver: driver.name, AllowMultipleAllocations: new(!kind.Exclusive), Attributes: driver.known(kind)}
+	return cel.Device{Driver: driver.name, AllowMultipleAllocations: new(!kind.Whole), Attributes: driver.known(kind)}
 }
 
 // invented returns a device of a kind with invented values for what only a node knows.
@@ -179,7 +179,7 @@ func invented(kind Kind) cel.Device {
 		delete(d.Attributes, nodecontract.DRAParentUUID)
 	}
 	d.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{driver.memory: {Value: *resource.NewQuantity(bytesPerMiB, resource.BinarySI)}}
-	if !kind.Exclusive {
+	if !kind.Whole {
 		d.Capacity[driver.replicas] = resourcev1.DeviceCapacity{Value: *resource.NewQuantity(1, resource.DecimalSI)}
 	}
 	return d

@@ -45,7 +45,7 @@ func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
 	if t.GPU.UsableKnown() {
 		memory = t.GPU.UsableMiB()
 	}
-	d := claims.Devices{Kind: claims.Kind{Driver: nodecontract.DriverOf(p.Backend), Exclusive: p.whole(), Model: t.GPU.Name, Profile: p.MIG.Profile, Resource: string(p.Resource)}}
+	d := claims.Devices{Kind: claims.Kind{Driver: nodecontract.DriverOf(p.Backend), Whole: p.whole(), Model: t.GPU.Name, Profile: p.MIG.Profile, Resource: string(p.Resource)}}
 	d.Count, d.Replicas, d.MemoryMiB = divided(p.MIG, t.GPU.Count, p.ReplicasPerGPU, memory)
 	return d
 }

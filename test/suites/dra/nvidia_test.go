@@ -115,7 +115,7 @@ func TestSchedulerPlacesAsManyPodsOnNVIDIAsDriverAsKarveReads(t *testing.T) {
 			if _, err := fmt.Sscan(c.shares, &replicas); err != nil {
 				replicas = 1
 			}
-			devices := claims.Devices{Kind: claims.Kind{Driver: nvidiadra.Driver, Exclusive: replicas == 1, Model: "t4", Resource: nodecontract.ResourceGPU}, Count: int64(c.gpus), Replicas: replicas, MemoryMiB: 15360}
+			devices := claims.Devices{Kind: claims.Kind{Driver: nvidiadra.Driver, Whole: replicas == 1, Model: "t4", Resource: nodecontract.ResourceGPU}, Count: int64(c.gpus), Replicas: replicas, MemoryMiB: 15360}
 			if why := read.ask.Fits(devices); (why == "") != (c.unfit == "") || !strings.Contains(why, c.unfit) {
 				t.Errorf("Karve says of such nodes: %q, want %q", why, c.unfit)
 			}
