@@ -48,7 +48,11 @@ func TestNVIDIAsDriverServesPodsBesideTheAgents(t *testing.T) {
 	if got := s.backends(); got[string(v1alpha1.BackendNVIDIADRA)] != 3 {
 		t.Errorf("the nodes have the backends %v", got)
 	}
-	for gpu, n := range s.sharesOf(nvidiadra.Driver) {
+	shares := s.sharesOf(nvidiadra.Driver)
+	if len(shares) != 3 {
+		t.Errorf("claims have the GPUs %v, want three", shares)
+	}
+	for gpu, n := range shares {
 		if n != 4 {
 			t.Errorf("%d claims have the GPU %s, want 4", n, gpu)
 		}
