@@ -35,7 +35,8 @@ type writes struct {
 
 // write is what is known of the writes of a NodeClaim.
 type write struct {
-	// uid is that of the NodeClaim after the last write that succeeded, and "" if none has. version is its resource version after the last one that did not delete it.
+	// uid is that of the NodeClaim after the last write that succeeded, and "" if none has. The NodeClaim had version as its resource version after that write, or before it if
+	// the write deleted it.
 	uid     types.UID
 	version string
 	// deleted reports whether the last write deleted it, and gone whether it did not exist afterwards.
@@ -94,19 +95,15 @@ func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map
 	return unseen
 }
 
-// shownBy reports whether a NodeClaim is at least as new as the last write that succeeded.
+// shownBy reports whether a NodeClaim, or the lack of one, is at least as new as the last write that succeeded. A NodeClaim with another UID may be an earlier one of that name.
 func (w write) shownBy(claim *karpv1.NodeClaim) bool {
 	switch {
 	case w.uid == "":
 		return true
-	case w.gone:
-		return claim == nil || claim.UID != w.uid
 	case claim == nil:
+		return w.gone
+	case claim.UID == w.uid && (w.gone || w.deleted && claim.DeletionTimestamp.IsZero()):
 		return false
-	case w.deleted && claim.UID == w.uid && claim.DeletionTimestamp.IsZero():
-		return false
-	case w.version == "":
-		return true
 	}
 	order, err := resourceversion.CompareResourceVersion(claim.ResourceVersion, w.version)
 	return err == nil && order >= 0
@@ -148,7 +145,7 @@ func (w writer) Delete(ctx context.Context, o client.Object, options ...client.D
 	}
 	w.gatherer.written.begin(claim.Name)
 	err := w.Client.Delete(ctx, o, options...)
-	w.gatherer.written.end(claim.Name, write{uid: claim.UID, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
+	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
 	return err //nolint:wrapcheck // It stands for the client.
 }
 

@@ -214,6 +214,41 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 	})
 }
 
+// A NodeClaim is created, deleted and gone, then a second one with its name, and the informer shows the first as it was created.
+func TestClusterDoesNotShowEarlierNodeClaim(t *testing.T) {
+	t.Parallel()
+	for name, delete := range map[string]bool{"second deleted by Karve": true, "second deleted by others": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed()
+			s := &server{b: b}
+			c := b.Writing(s)
+			b.follow(t)
+			pool := snapshottest.Pool("gpu-shared", "gpu-shared")
+			for range 2 {
+				claim := snapshottest.Claim("a", &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+				if err := c.Create(t.Context(), &claim); err != nil {
+					t.Fatal(err)
+				}
+				if first := len(s.events) == 1; first || delete {
+					if err := c.Delete(t.Context(), &claim); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.forget(s.claim("a"))
+			}
+			for i, event := range s.events {
+				for range 2 { // The second look knows that the NodeClaim is gone.
+					if shown := b.look(t).Indexed().NodeClaim("a"); shown != nil && shown.DeletionTimestamp.IsZero() {
+						t.Errorf("NodeClaim a of version %s is shown after %d events", shown.ResourceVersion, i)
+					}
+				}
+				event()
+			}
+		})
+	}
+}
+
 // The API server answers none of the reads before all of them have come.
 func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
 	t.Parallel()
