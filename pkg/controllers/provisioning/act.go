@@ -21,11 +21,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// perWorker is how many NodeClaims one worker creates, and maxWorkers how many of them work at the same time.
-const (
-	perWorker  = 10
-	maxWorkers = 16
-)
+// claimsAtOnce is how many NodeClaims are written concurrently. On an API server that is busy, a write takes half a second.
+const claimsAtOnce = 16
 
 // act creates the NodeClaims of a plan, as many as may be unlaunched at the same time. The rest follows with the next plan. The argument entries has the entry
 // of each launch in the remembered plan, and is nil if nothing is remembered. It returns when to reconcile again.
@@ -51,7 +48,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 	}
 	if len(chosen) > 0 {
 		create(0) // It records the launches that are held back, so the others follow it.
-		workqueue.ParallelizeUntil(ctx, min(maxWorkers, 1+len(chosen)/perWorker), len(chosen)-1, func(i int) { create(i + 1) })
+		workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(chosen)-1, func(i int) { create(i + 1) })
 	}
 	if err := errors.Join(errors.Join(errs...), ctx.Err()); err != nil {
 		return 0, err
@@ -129,16 +126,25 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 
 // replan writes to the NodeClaims of starting machines which pods they are for now.
 func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
-	var errs []error
+	type change struct {
+		claim *karpv1.NodeClaim
+		pods  string
+	}
+	var changes []change
 	for claim, pods := range view.Replanned(plan) {
+		changes = append(changes, change{claim, pods})
+	}
+	errs := make([]error, len(changes))
+	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(changes), func(i int) {
+		claim := changes[i].claim
 		changed := claim.DeepCopy()
 		if changed.Annotations == nil {
 			changed.Annotations = map[string]string{}
 		}
-		changed.Annotations[v1alpha1.PlannedPodsAnnotation] = pods
+		changed.Annotations[v1alpha1.PlannedPodsAnnotation] = changes[i].pods
 		if err := c.Client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err))
+			errs[i] = fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err)
 		}
-	}
-	return errors.Join(errs...)
+	})
+	return errors.Join(append(errs, ctx.Err())...)
 }

@@ -89,11 +89,14 @@ func (b *batch) holdBack() {
 	b.heldBack = true
 }
 
-// gathering returns the pods for which the batch is still open, and whether there are launches to make without them.
+// gathering returns the pods for which the batch is still open, if there are launches to make without them.
 func (b *batch) gathering() (pods sets.Set[types.UID], others bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return sets.KeySet(b.came), b.heldBack
+	if !b.heldBack {
+		return nil, false
+	}
+	return sets.KeySet(b.came), true
 }
 
 func (b *batch) planned() {

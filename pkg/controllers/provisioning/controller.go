@@ -252,13 +252,13 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
+	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan)) // The pods wait for it longest.
 	var errs []error
 	for _, change := range share.Changes(view, plan.Placements) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
 	errs = append(errs, c.replan(ctx, view, plan))
-	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan))
 	more := c.withdraw(ctx, view, plan)
 	again, failed := c.wake(ctx, view, plan)
 	errs = append(errs, failed)
