@@ -68,7 +68,7 @@ func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 			return fmt.Errorf("counting the changes of %T: %w", object, err)
 		}
 	}
-	followed, err := follow(ctx, caches)
+	followed, err := follow(ctx, caches, g.written.saw)
 	if err != nil {
 		return err
 	}

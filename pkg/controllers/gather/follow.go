@@ -51,9 +51,10 @@ func (f *followed) kinds() []kind {
 	return []kind{&f.pods, &f.nodes, &f.nodeClaims, &f.volumeClaims, &f.volumes, &f.csiNodes}
 }
 
-// follow records from now on which objects change.
-func follow(ctx context.Context, caches Caches) (*followed, error) {
+// follow records from now on which objects change. It calls saw for each NodeClaim that changes.
+func follow(ctx context.Context, caches Caches, saw func(*karpv1.NodeClaim)) (*followed, error) {
 	f := &followed{}
+	f.nodeClaims.saw = saw
 	for _, k := range f.kinds() {
 		if err := k.track(ctx, caches); err != nil {
 			return nil, err
@@ -82,7 +83,9 @@ type tracked[T any, P interface {
 	client.Object
 }] struct {
 	store toolscache.Store
-	mu    sync.Mutex
+	// saw is called for each object that changes, with the object before and after. It may be nil.
+	saw func(P)
+	mu  sync.Mutex
 	// names are those of the objects that have changed since they were last taken. It is nil if they are not known.
 	names map[string]struct{}
 }
@@ -102,6 +105,9 @@ func (t *tracked[T, P]) track(ctx context.Context, caches Caches) error {
 	t.store = stored.GetStore()
 	if err := caches.IndexField(ctx, object, indexName, func(o client.Object) []string {
 		t.note(client.ObjectKeyFromObject(o))
+		if object, ok := o.(P); ok && t.saw != nil {
+			t.saw(object)
+		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("following the changes of %T: %w", object, err)

@@ -39,6 +39,11 @@ type write struct {
 	// the write deleted it.
 	uid     types.UID
 	version string
+	// claim is the NodeClaim after the last write, as the API server returned it at the time answered. It is nil if the write deleted it, or if it is not known.
+	claim    *karpv1.NodeClaim
+	answered time.Time
+	// seen is the latest resource version that the informer has had since a write began.
+	seen string
 	// deleted reports whether the last write deleted it, and gone whether it did not exist afterwards.
 	deleted, gone bool
 	// open is the number of writes without an answer.
@@ -52,14 +57,14 @@ func (w *writes) begin(name string) {
 	w.edit(name, func(is *write) { is.open++ })
 }
 
-// end records the answer to a write. The result has the UID and the resource version of the NodeClaim, or says that it was deleted.
+// end records the answer to a write. The result has the NodeClaim with its UID and its resource version, or says that it was deleted.
 func (w *writes) end(name string, result write, err error, now time.Time) {
 	w.edit(name, func(is *write) {
 		if is.open--; err != nil {
 			is.doubted = now.Add(uncertain)
 			return
 		}
-		result.open, result.doubted = is.open, is.doubted
+		result.open, result.doubted, result.answered, result.seen = is.open, is.doubted, now, is.seen
 		if result.deleted && result.uid == is.uid {
 			result.version = is.version
 		}
@@ -82,10 +87,20 @@ func (w *writes) edit(name string, edit func(*write)) {
 // informer has.
 func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map[string]write {
 	w.mu.Lock()
+	claims := make(map[string]*karpv1.NodeClaim, len(w.named))
+	for name := range w.named {
+		claims[name] = nil
+	}
+	w.mu.Unlock() // The informer is locked when it calls saw.
+	for name := range claims {
+		claims[name] = shown(name)
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
 	unseen := map[string]write{}
 	for name, is := range w.named {
-		switch seen := is.shownBy(shown(name)); {
+		claim, asked := claims[name]
+		switch seen := !is.deleted && !is.gone && atLeast(is.seen, is.version) || asked && is.shownBy(claim); {
 		case is.open > 0, now.Before(is.doubted), !seen:
 			unseen[name] = is
 		case !now.Before(is.remembered):
@@ -105,8 +120,31 @@ func (w write) shownBy(claim *karpv1.NodeClaim) bool {
 	case claim.UID == w.uid && (w.gone || w.deleted && claim.DeletionTimestamp.IsZero()):
 		return false
 	}
-	order, err := resourceversion.CompareResourceVersion(claim.ResourceVersion, w.version)
+	return atLeast(claim.ResourceVersion, w.version)
+}
+
+// atLeast reports whether both resource versions are known and the first is not the older one.
+func atLeast(version, other string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, other)
 	return err == nil && order >= 0
+}
+
+// saw records that the informer has had a NodeClaim, which may be gone when a look comes.
+func (w *writes) saw(claim *karpv1.NodeClaim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if is, ok := w.named[claim.Name]; ok {
+		is.seen = claim.ResourceVersion
+		w.named[claim.Name] = is
+	}
+}
+
+// settled returns the NodeClaim after the last write if that was a moment ago and no other write may have followed it. Else it returns nil.
+func (w write) settled(now time.Time) *karpv1.NodeClaim {
+	if w.open > 0 || now.Before(w.doubted) || now.Sub(w.answered) >= recent {
+		return nil
+	}
+	return w.claim
 }
 
 // gone records that a NodeClaim did not exist after a write.
@@ -157,7 +195,7 @@ func (w writer) write(o client.Object, do func() error) error {
 	}
 	w.gatherer.written.begin(claim.Name)
 	err := do()
-	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion}, err, w.gatherer.Clock.Now())
+	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, claim: claim.DeepCopy()}, err, w.gatherer.Clock.Now())
 	return err
 }
 
@@ -177,9 +215,17 @@ func (g *Gatherer) former(ctx context.Context) error {
 // claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many at a time.
 const claimsAtOnce = 16
 
-// unseen reads the NodeClaims from the API server that the informer may not show as they were written. Nil stands for one that does not exist.
+// unseen returns the NodeClaims that the informer may not show as they were written. It reads them from the API server, except those that it has just returned. Nil
+// stands for one that does not exist.
 func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
-	writes := g.written.unseen(g.followed.nodeClaims.now, g.Clock.Now())
+	claims, now := map[string]*karpv1.NodeClaim{}, g.Clock.Now()
+	writes := g.written.unseen(g.followed.nodeClaims.now, now)
+	for name, is := range writes {
+		if claim := is.settled(now); claim != nil {
+			claims[name] = claim
+			delete(writes, name)
+		}
+	}
 	names := slices.Sorted(maps.Keys(writes))
 	read, errs := make([]*karpv1.NodeClaim, len(names)), make([]error, len(names))
 	workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(names), func(i int) {
@@ -197,7 +243,6 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil { // With the context ended, not all were read.
 		return nil, err
 	}
-	claims := map[string]*karpv1.NodeClaim{}
 	for i, name := range names {
 		claims[name] = read[i]
 	}

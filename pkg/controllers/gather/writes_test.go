@@ -141,7 +141,7 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 			name := fmt.Sprint("n", rapid.IntRange(0, 2).Draw(rt, "name"))
 			s.fault = rapid.SampledFrom([]string{"", "", "before", "after"}).Draw(rt, "fault")
 			before, now := s.version, s.claim(name)
-			switch rapid.SampledFrom([]string{"create", "create", "patch", "delete", "karpenter", "ends", "event", "event", "event", "time"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"create", "create", "patch", "delete", "karpenter", "ends", "event", "event", "event", "moment", "time"}).Draw(rt, "step") {
 			case "create":
 				_ = c.Create(t.Context(), claim(name))
 			case "patch":
@@ -167,6 +167,8 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 					s.events[0]()
 					s.events = s.events[1:]
 				}
+			case "moment": // The answer to a write does not stand for a read any more.
+				b.clock.Step(recent)
 			case "time": // For up to a minute, the result of a failed write may be unknown. After that, the events have arrived.
 				for _, event := range s.events {
 					event()
@@ -191,6 +193,11 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 					}
 				}
 			}
+			for i := 0; i < 3 && len(s.events) == 0; i++ { // The informer is up to date, so the look is.
+				if name := fmt.Sprint("n", i); (s.claim(name) == nil) != (look.NodeClaim(name) == nil) {
+					rt.Fatalf("NodeClaim %s is shown: %t", name, look.NodeClaim(name) != nil)
+				}
+			}
 			for name, uid := range deleted {
 				if shown := look.NodeClaim(name); shown != nil && shown.UID == uid && shown.DeletionTimestamp.IsZero() {
 					rt.Fatalf("NodeClaim %s is shown as if it were not deleted", name)
@@ -208,7 +215,7 @@ func TestClusterShowsEveryWrittenNodeClaim(t *testing.T) {
 		look := b.look(t).Indexed()
 		for _, name := range []string{"n0", "n1", "n2"} {
 			if live := s.claim(name); (live == nil) != (look.NodeClaim(name) == nil) {
-				rt.Errorf("NodeClaim %s is shown: %t", name, live == nil)
+				rt.Errorf("NodeClaim %s is shown: %t", name, look.NodeClaim(name) != nil)
 			}
 		}
 	})
@@ -237,6 +244,7 @@ func TestClusterDoesNotShowEarlierNodeClaim(t *testing.T) {
 				}
 				s.forget(s.claim("a"))
 			}
+			b.clock.Step(recent)
 			for i, event := range s.events {
 				for range 2 { // The second look knows that the NodeClaim is gone.
 					if shown := b.look(t).Indexed().NodeClaim("a"); shown != nil && shown.DeletionTimestamp.IsZero() {
@@ -269,6 +277,32 @@ func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
 	for i := range claimsAtOnce {
 		if look.NodeClaim(fmt.Sprint("n", i)) == nil {
 			t.Errorf("NodeClaim n%d is missed", i)
+		}
+	}
+}
+
+// The informer is locked while it says what it has seen, and a look reads what the informer has.
+func TestLookAndInformerDoNotBlockEachOther(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	b.follow(t)
+	pool := snapshottest.Pool("gpu-shared", "gpu-shared")
+	claim := snapshottest.Claim("a", &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+	b.live.set(&claim)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 5000 {
+			b.cached.set(&claim)
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+			b.written.edit("a", func(is *write) { *is = write{uid: claim.UID, version: "later"} })
+			b.written.unseen(b.followed.nodeClaims.now, b.clock.Now())
 		}
 	}
 }
