@@ -15,10 +15,11 @@ TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 ON_CLUSTER = KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST)
 E2E_FLAGS := -vet=off -count=1 -timeout 30m
+RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests passed only when they were run again. That is a bug."; fi
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-dra test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,22 +39,27 @@ cluster-bin: ## Build the local cluster's binaries into _output/bin (minutes the
 kubelet-bin: ## Build what a node with real containers runs into _output/bin, as root; nothing without root
 	go -C test run ./harness/kubelet/cmd/karve-kubelet build
 
-test: lint test-unit test-e2e ## Lint, and run all tests
-	@if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests passed only when they were run again. That is a bug."; fi
+# Long tests skip with -short.
+test: SHORT := -short
+test: lint test-unit test-e2e ## Lint, and run the tests, except long ones
+	@$(RERUNS)
+
+test-all: lint test-unit test-e2e ## Lint, and run all tests (three quarters of an hour)
+	@$(RERUNS)
 
 test-unit: ## Run the tests that need no cluster
 	@$(REFRESH)
-	$(GO_TEST) --rerun-fails-report=_output/reruns-$@.txt --packages ./... -- -vet=off $(TESTFLAGS)
-	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(TESTFLAGS)
+	$(GO_TEST) --rerun-fails-report=_output/reruns-$@.txt --packages ./... -- -vet=off $(SHORT) $(TESTFLAGS)
+	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(SHORT) $(TESTFLAGS)
 	go -C tools test -vet=off $(TESTFLAGS) ./krew ./oci
 
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster
 	@$(REFRESH)
 	rm -rf _output/calls
 	@tools/chromium
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS)
-	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v '/suites/e2e$$')" -- -p 2 $(E2E_FLAGS) $(TESTFLAGS)
-	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(SHORT) $(TESTFLAGS)
+	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v '/suites/e2e$$')" -- -p 2 $(E2E_FLAGS) $(SHORT) $(TESTFLAGS)
+	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 $(SHORT) ./suites/rights
 	@tools/chromium check
 	@go -C test run ./harness/kubelet/cmd/karve-kubelet check
 

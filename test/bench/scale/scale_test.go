@@ -28,6 +28,7 @@ var small = sized(30)
 var brief = Times{Settle: 3 * time.Second, Idle: 5 * time.Second, Churn: 5 * time.Second, Ended: 5 * time.Second, Place: 2 * time.Minute}
 
 func TestEveryPhaseFillsItsColumns(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	row := Row{Size: small}
 	for _, p := range []Program{Karve(karve.Options{}), Karpenter()} {
@@ -72,6 +73,7 @@ func TestEveryPhaseFillsItsColumns(t *testing.T) {
 // TestBurstLaunchesEachMachineOnceDespiteFailures disturbs the controller, the API server or the watches in the middle of a burst. Every pod must get a node,
 // and no node may stay empty.
 func TestBurstLaunchesEachMachineOnceDespiteFailures(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	const pods = 80
 	ctx := t.Context()

@@ -109,6 +109,7 @@ spec:
 
 // TestFullCluster is a single test, because a whole cluster takes a while to start. The subtests are its steps.
 func TestFullCluster(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	began := time.Now()
 	c := cluster.ForTest(t, cluster.Config{Components: cluster.Everything(), FeatureGates: "NodeOverlay=true"})

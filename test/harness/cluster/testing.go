@@ -26,6 +26,14 @@ func Require(t testing.TB) {
 	}
 }
 
+// Long skips a test with -short, which make test sets and make test-all does not. It is for tests that take long and are about what few changes can break.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make test-all runs it")
+	}
+}
+
 // Missing returns an error that names the missing and stale binaries and the command that builds them. It is for TestMain, which cannot skip.
 func Missing() error {
 	root, err := Root()

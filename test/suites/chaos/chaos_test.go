@@ -42,6 +42,7 @@ const start = 4 * time.Minute
 
 // TestClusterSettlesAfterFaults plays a script and checks the final state. KARVE_CHAOS_SEED sets the seed and KARVE_CHAOS_DURATION the length of the script.
 func TestClusterSettlesAfterFaults(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	seed, during := settings(t)
 	t.Logf("KARVE_CHAOS_SEED=%d KARVE_CHAOS_DURATION=%s", seed, during)

@@ -24,6 +24,7 @@ import (
 
 // TestSecureMetricsRequireAuthorization runs the controller on its own API server, which authenticates and authorizes the scraper.
 func TestSecureMetricsRequireAuthorization(t *testing.T) {
+	cluster.Long(t)
 	c := cluster.ForTest(t, cluster.Config{})
 	k, err := karve.Start(t.Context(), c, karve.Options{Alone: true, Values: []string{"controller.metrics.secure=true"}})
 	if err != nil {

@@ -75,6 +75,7 @@ func TestPageNetworkPolicySelectsItsPods(t *testing.T) {
 
 // TestPageRequiresAuthorization runs the page with the rights of its service account on an API server, which authenticates and authorizes those who look at it.
 func TestPageRequiresAuthorization(t *testing.T) {
+	cluster.Long(t)
 	c := cluster.ForTest(t, cluster.Config{})
 	api, err := kubernetes.NewForConfig(c.RESTConfig())
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // backoff is longer than the scheduler waits after the second attempt for a pod.
@@ -23,6 +24,7 @@ const backoff = 5 * time.Second
 // The scheduler counts a share twice between the write of a claim and that of its name to the pod. A pod that finds no replica then stays pending, and the
 // controller changes a label of a Node to make the scheduler try it again. An annotation is not enough.
 func TestPodsThatTheSchedulerHasForgottenAreTriedAgainWhenALabelOfANodeChanges(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.slowly(time.Second)

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
@@ -86,6 +87,7 @@ func TestSlowPluginDoesNotOpenBreaker(t *testing.T) {
 }
 
 func TestNodeWithTooFewReplicasStaysClosed(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "fewer")

@@ -31,6 +31,7 @@ var sample = []string{"g4dn.xlarge", "g4dn.12xlarge", "g5.2xlarge", "g6.4xlarge"
 // TestCatalogAllocatableMatchesLaunchedMachines compares the allocatable resources that Karpenter's AWS provider reports for the machines that it launches with those
 // of Karve's catalog for the same types and node class.
 func TestCatalogAllocatableMatchesLaunchedMachines(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	t.Parallel()
 	// Pools with every instance type make each plan slow for all tests that share the cluster.
@@ -122,6 +123,7 @@ func amountsOf(list corev1.ResourceList) catalog.Resources {
 // TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain creates a pod that fits the catalog's g6e.xlarge but not the g6e.xlarge that is launched. If Karve did not
 // learn from this machine, each plan would launch another one, forever. The local AWS refuses no g6e.xlarge to other tests.
 func TestMachineWithLessMemoryThanPromisedIsNotLaunchedAgain(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := sharedWorld(t)
 	w.Machines().SetLack("g6e.xlarge", resource.MustParse("4Gi"))

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // restartsCost sets consolidation.restartCost: pods move once so much was wasted for each of them.
@@ -92,6 +93,7 @@ func (s *scene) readyAgain() {
 // TestFleetShrinksAsPodsLeave removes half of the pods of every machine. The machines are removed in steps within the disruption budget, and the price
 // only falls. There are never fewer running pods than their PodDisruptionBudget requires.
 func TestFleetShrinksAsPodsLeave(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	const pods, kept = 200, 92
@@ -159,6 +161,7 @@ func TestFleetShrinksAsPodsLeave(t *testing.T) {
 // TestOversizedMachineIsReplacedBySmallerOne checks that a smaller machine comes once what the large one has cost too much pays for the restarts, and that it is ready
 // before a pod is evicted.
 func TestOversizedMachineIsReplacedBySmallerOne(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "smaller")
@@ -213,6 +216,7 @@ func asking(cpu string) func(*corev1.PodSpec) {
 // TestTightPlanIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
 // would look at the small pods first, because they are older, spread them, and so take the room that the plan has for the large ones.
 func TestTightPlanIsKept(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "filled")
@@ -234,6 +238,7 @@ func TestTightPlanIsKept(t *testing.T) {
 // TestTightLayoutIsReached moves two pods that each need most of a machine and ten small ones from one machine to two, which they fill. The
 // default scheduler spreads pods, and would put the small ones where the plan has the large ones.
 func TestTightLayoutIsReached(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "tight")

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // draMode reports whether GPUNodeClasses of the tests have backend DRA unless they say otherwise. Tests of what only device plugins can do are skipped then.
@@ -122,6 +123,7 @@ func (s *scene) allNodes() []corev1.Node {
 
 // TestPoolMovesFromDevicePluginToDRAWithinBudget changes the backend of a GPUNodeClass whose nodes are full.
 func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "to-dra")

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // untilHeadroom waits until all headroom of the scene's pool is free and the pool has the given number of machines.
@@ -32,6 +33,7 @@ func (s *scene) untilHeadroom(machines int) {
 
 // TestBurstWithinHeadroomStartsAtOnce keeps replicas free before there are any pods.
 func TestBurstWithinHeadroomStartsAtOnce(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "warm")

@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/harness/aws"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
 )
 
@@ -133,6 +134,7 @@ func (s *scene) gpuImage(release string) string {
 
 // The images are Bottlerocket's because the node classes of the other tests use AL2023.
 func TestGPUImageReachesNodesOnlyThroughCanary(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "images")

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // divides sets strategy MIG.
@@ -107,6 +108,7 @@ func TestPodsOnMIGInstancesShareTheCheapestMachines(t *testing.T) {
 
 // TestChangedLayoutReplacesMachines divides GPUs otherwise while pods run. Their resource has the same name before and after.
 func TestChangedLayoutReplacesMachines(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "layout")

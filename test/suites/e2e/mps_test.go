@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 func withMPS(replicas int32) func(*v1alpha1.GPUNodeClassSpec) {
@@ -53,6 +54,7 @@ func TestMPSPodsShareGPUsAtSixteen(t *testing.T) {
 
 // TestAnotherStrategyReplacesNodesWithinBudget changes the strategy of a pool with full nodes. A node keeps the strategy that it was launched with.
 func TestAnotherStrategyReplacesNodesWithinBudget(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	const nodes = 3

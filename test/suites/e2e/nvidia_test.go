@@ -17,6 +17,7 @@ import (
 // TestNVIDIAsDriverServesPodsBesideTheAgents has a pool for each backend in one cluster: pods with claims for NVIDIA's DeviceClass and pods that request nvidia.com/gpu share
 // GPUs of NVIDIA's driver, and others have replicas of the agents' driver and of the device plugin.
 func TestNVIDIAsDriverServesPodsBesideTheAgents(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})

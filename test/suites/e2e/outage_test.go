@@ -29,6 +29,7 @@ func (s *scene) failing() bool {
 // TestOutageDoesNotChangeWhatIsLaunched has its own cluster, because nothing can be launched while EC2 is unreachable. Pods come while EC2 closes
 // connections; later, Karpenter's calls hang. After that, the machines launched must be the same as without the outage.
 func TestOutageDoesNotChangeWhatIsLaunched(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{}, karve.Options{})

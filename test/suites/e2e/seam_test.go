@@ -29,6 +29,7 @@ var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCap
 // The names clash on purpose. The GPUNodeClass, the EC2NodeClass and the NodePool have the same name, because Karpenter's AWS provider finds the node class of
 // any NodePool by its name alone. A NodeOverlay tells Karpenter how many replicas our machines have.
 func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	t.Parallel()
 	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})

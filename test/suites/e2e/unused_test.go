@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // hasRun makes a pod look as if it had run for d.
@@ -42,6 +43,7 @@ func (s *scene) reportUnused(node corev1.Node, d time.Duration, pods ...string) 
 }
 
 func TestUnusedMachineIsReportedAndItsWillingPodsAreEvicted(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "unused")

@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 const fromOldRelease = "From a release"
 
 func TestInstallationWorksWithPodIdentity(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	w.forgetCRDs(t)
 	all := without(installation(t, w.root), "IRSA")
@@ -63,6 +64,7 @@ func TestInstallationWorksWithPodIdentity(t *testing.T) {
 }
 
 func TestInstallationWorksWithIRSA(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	w.forgetCRDs(t)
 	all := without(installation(t, w.root), "Pod Identity")

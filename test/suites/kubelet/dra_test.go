@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/node/dra"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -159,6 +160,7 @@ func (w *draWorld) evict(name string) {
 }
 
 func TestTenPodsShareGPUByDRAAcrossRestarts(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newDRAWorld(t, 1)
 	uuid := nvmltest.T4(1).Devices[0].UUID

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -51,6 +52,7 @@ func (w *world) within(bound time.Duration, want int) {
 }
 
 func TestKubeletLearnsOfLostDriverWithinThirtySeconds(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 2, 10)
@@ -104,6 +106,7 @@ func (w *world) waitForLog(agent *kubelet.Process, words string, often int) {
 
 // The driver is unavailable for some seconds while it is reloaded. Its GPUs stay allocatable, so that no starting pod fails.
 func TestNoPodFailsWhileDriverReloads(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 1, 10)

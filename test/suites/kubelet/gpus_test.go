@@ -311,6 +311,7 @@ func TestReloadKeepsRunningPods(t *testing.T) {
 
 // Held replicas are found again after restarts: a new kubelet reports no pods at first, and a new agent has no memory.
 func TestHeldReplicasStayListedAcrossRestarts(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, agent := serving(t, p, 1, 10)
@@ -347,6 +348,7 @@ func TestHeldReplicasStayListedAcrossRestarts(t *testing.T) {
 }
 
 func TestNoPodFailsWhileKubeletRestarts(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w, _ := serving(t, p, 1, 10)

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
 
@@ -48,6 +49,7 @@ func (w *world) preferences(choices []choice) [][]string {
 
 // TestGPUsAreConnectedAtLeastAsWellAsNVIDIAs compares the agent with NVIDIA's own plugin on the same machines.
 func TestGPUsAreConnectedAtLeastAsWellAsNVIDIAs(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	nvidia, karve := build(t, gpus.NVIDIA), build(t, gpus.Karve)
 	for name, machine := range map[string]nvmltest.State{"V100": nvmltest.V100(8), "A100": nvmltest.A100(8)} {

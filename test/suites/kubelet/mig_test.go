@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -71,6 +72,7 @@ func (w *world) ends(process *kubelet.Process) {
 }
 
 func TestPodsHaveTheirOwnMIGInstances(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.H100(2))
@@ -142,6 +144,7 @@ func TestPodsHaveTheirOwnMIGInstances(t *testing.T) {
 }
 
 func TestPodsTakeTurnsOnMIGInstances(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.H100(1))

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -65,6 +66,7 @@ func (w *world) startMPS(p gpus.Plugin) *kubelet.Process {
 }
 
 func TestSixteenPodsShareGPUWithMPS(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))
@@ -145,6 +147,7 @@ func TestSixteenPodsShareGPUWithMPS(t *testing.T) {
 }
 
 func TestGPUGoesFromMPSToTimeSlicingWhenItsPodsAreGone(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -47,6 +48,7 @@ func (w *world) has(resource string, want int) {
 }
 
 func TestAgentYieldsToNVIDIAPluginWithOtherResource(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	nvidia, karve := build(t, gpus.NVIDIA), build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(2))

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -134,6 +135,7 @@ func (w *world) reported(want ...[]int64) {
 }
 
 func TestSlotsOfFourGPUsFollowTheNode(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(4))

@@ -55,6 +55,7 @@ var recipes = []recipe{
 }
 
 func TestMigrationGuidesWork(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	for _, r := range recipes {
 		t.Run(r.folder, func(t *testing.T) { w.migrate(t, r) })

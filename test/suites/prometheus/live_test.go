@@ -106,6 +106,7 @@ func (w *world) create(file string, changes ...func(*unstructured.Unstructured) 
 // TestKarveWorksWithOtherTools scrapes the controller on a cluster, and plays what other tools do there. It also checks the names of metrics that are not Karve's own, which
 // TestPanelsAndAlertsHaveAnswers makes up.
 func TestKarveWorksWithOtherTools(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	for _, expr := range []string{
 		"karve_pool_karpenter_usd_per_hour", `leader_election_master_status{name="karve"} == 1`, `controller_runtime_reconcile_errors_total{controller="pool"}`, "process_cpu_seconds_total",

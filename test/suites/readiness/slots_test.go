@@ -67,6 +67,7 @@ func slotted() []client.Object {
 // node for them, and is killed at any time. The kubelet and the agent are killed while all pods run: a kubelet whose device plugin is away rejects the pods that are bound
 // meanwhile, of any plugin. KARVE_SLOT_PODS is the number of pods.
 func TestNoPodFailsAdmissionForASlot(t *testing.T) {
+	cluster.Long(t)
 	kubelet.Require(t)
 	n := fewPods
 	if text := os.Getenv("KARVE_SLOT_PODS"); text != "" {

@@ -15,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/hostile"
 )
 
@@ -25,6 +26,7 @@ const hostileObjects = 250
 var tolerant = snapshottest.Tolerating("nvidia.com/gpu.shared", "sane")
 
 func TestHostileObjectsDoNotBlockPodsOnRealAPIServer(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	all, err := client.New(w.server.RESTConfig(), client.Options{Scheme: scheme.Scheme})
 	if err != nil {

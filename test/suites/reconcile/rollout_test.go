@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/controllers/rollout"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/harness/aws"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // checks is the namespace where GPUs are checked. It admits only restricted pods.
@@ -413,6 +414,7 @@ func (w *rollouts) happened() []string {
 }
 
 func TestBadImageNeverReachesClass(t *testing.T) {
+	cluster.Long(t)
 	w := newRelease(t)
 	claim := w.canary()
 	w.boots(claim, 9)

@@ -50,7 +50,14 @@ func TestRightsMatchRecordedCalls(t *testing.T) {
 		}
 		all.Allowed, all.Denied = append(all.Allowed, calls.Allowed...), append(all.Denied, calls.Denied...)
 	}
-	for _, wrong := range rights.Wrong(ofTheChart(t), all, unseen) {
+	granted, reasons := ofTheChart(t), unseen
+	if testing.Short() {
+		reasons = map[string]string{}
+		for _, r := range granted {
+			reasons[r.String()] = "a test that needs it may not have run"
+		}
+	}
+	for _, wrong := range rights.Wrong(granted, all, reasons) {
 		t.Error(wrong)
 	}
 }

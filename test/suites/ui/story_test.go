@@ -22,6 +22,7 @@ import (
 // TestPageFollowsExamples applies examples/ to a cluster while the page of kubectl karve ui is open, sees the nodes come and fill, and deletes what it
 // has applied.
 func TestPageFollowsExamples(t *testing.T) {
+	cluster.Long(t)
 	browser := browse(t)
 	c := cluster.ForTest(t, cluster.Config{Components: cluster.Everything(), NodeDelay: time.Second})
 	if _, err := karve.Start(t.Context(), c, karve.Options{}); err != nil {
