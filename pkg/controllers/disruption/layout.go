@@ -77,8 +77,8 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 		p := proposal{found: step.Saving, restarts: map[string]planner.MicroUSD{}}
 		for _, i := range step.Leave {
 			m := l.Machines[i]
-			if m.NoReplicasHeld() {
-				continue // Unused machines are deleted anyway when they have been idle long enough.
+			if len(l.Layout.Machines[i].Pods) == 0 {
+				continue // It has no pods, or they are ending. Unused machines are deleted when they have been idle long enough, if at all.
 			}
 			p.claims = append(p.claims, m.Claim.Name)
 			class := l.View.Pools[l.Layout.Machines[i].Pool].Class.Name

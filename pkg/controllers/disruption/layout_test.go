@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -277,6 +278,26 @@ func TestFullMachinesAreNotSurplus(t *testing.T) {
 	layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
+	}
+}
+
+// A pod that is ending needs no place, so the machine would go at no cost. But its GPUNodeClass says how long it may be unused.
+func TestMachineWhosePodsEndIsInNoStep(t *testing.T) {
+	t.Parallel()
+	for _, idleAfter := range []string{"1h", v1alpha1.IdleNever} {
+		s := newSimulation(t, 0, 1, true, true)
+		s.cluster.GPUNodeClasses[0].Spec.Consolidation.IdleAfter = idleAfter
+		s.on("g4dn.xlarge", 10)
+		s.on("g4dn.xlarge", 10)
+		s.cluster.Now = s.cluster.Now.Add(13 * time.Hour)
+		for i := range s.cluster.Pods[:10] {
+			s.cluster.Pods[i].DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
+		}
+		view := snapshot.Build(s.cluster)
+		layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
+		if out := propose(&layout, solve.Solver{}); len(out.proposals) > 0 {
+			t.Errorf("with idleAfter %s, steps are %v", idleAfter, out.proposals)
+		}
 	}
 }
 
