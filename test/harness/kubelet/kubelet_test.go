@@ -86,6 +86,7 @@ func TestPodRunsOnRealKubelet(t *testing.T) {
 }
 
 func TestNodeStopCleansUp(t *testing.T) {
+	cluster.Long(t)
 	kubelet.Require(t)
 	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
 	before := traces(t, "", "")

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // request returns a request for GPUs with capacities, such as "memory=6Gi", and selectors.
@@ -145,6 +146,7 @@ func TestSchedulerPlacesAsManyPodsWithAClaimAsKarveReads(t *testing.T) {
 
 // Pods that share a claim share its allocation, and the scheduler places all of them on its node.
 func TestSchedulerPlacesPodsThatShareAClaim(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node("named", 1)

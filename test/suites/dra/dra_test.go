@@ -312,6 +312,7 @@ func TestSchedulerGivesUnchangedPodsTheReplicasOfAGPU(t *testing.T) {
 
 // This is what the planner has to know of the scheduler: the table in docs/dra.md.
 func TestReplicasOfAContainerAreOnDifferentGPUs(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	four, one := w.node("four", 4), w.node("single", 1)

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 const smallInstance = "nvidia.com/mig-1g.5gb"
@@ -39,6 +40,7 @@ func (n *node) instances() []string {
 }
 
 func TestSchedulerGivesUnchangedPodsInstancesOfTheirProfile(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	// Neither whole GPUs nor instances of another profile are for these pods, and the other way round.
@@ -82,6 +84,7 @@ func TestSchedulerGivesUnchangedPodsInstancesOfTheirProfile(t *testing.T) {
 }
 
 func TestSchedulerGivesPodsInstancesAsGPUs(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	alone, shared := w.divided("alone", nodecontract.ResourceGPU, nodecontract.MIGSingle, 2, "3g.20gb", 1), w.divided("shared", nodecontract.ResourceGPUShared, nodecontract.MIGSingle, 2, "3g.20gb", 2)

@@ -165,6 +165,7 @@ func TestPoolMovesFromDevicePluginToDRAWithinBudget(t *testing.T) {
 
 // TestKarpenterThatPlansForClaimsLeavesThemToKarve runs beside a Karpenter that does not ignore ResourceClaims.
 func TestKarpenterThatPlansForClaimsLeavesThemToKarve(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	w.scene(t, "once").karveAloneServesDRAPods()

@@ -94,6 +94,7 @@ func (s *scene) wantRefused(instanceType string) {
 
 // TestPlanAvoidsRefusedType has forty pods whose cheapest type is refused in every zone for a while. No other test uses that type.
 func TestPlanAvoidsRefusedType(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	const scarce, next = "g5.xlarge", "g5.2xlarge"

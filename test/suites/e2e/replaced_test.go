@@ -31,6 +31,7 @@ func fleet(t *testing.T) int {
 // TestFleetRollsToNewImageWithinBudget has only full nodes, so that each needs a new one. The scheduler must never report an evicted pod's
 // replacement unschedulable.
 func TestFleetRollsToNewImageWithinBudget(t *testing.T) {
+	cluster.Long(t)
 	w := sharedWorld(t)
 	t.Parallel()
 	nodes := fleet(t)

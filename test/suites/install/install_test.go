@@ -109,6 +109,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 }
 
 func TestAgentReadmeCommandsWork(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	document := blocks(t, w.root, "docs/install.md")
 	w.run(t, slices.Concat(document[:1], only(document, "1. The images"), blocks(t, w.root, "charts/karve/charts/karve-node/README.md")))

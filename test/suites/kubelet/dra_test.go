@@ -229,6 +229,7 @@ func TestTenPodsShareGPUByDRAAcrossRestarts(t *testing.T) {
 }
 
 func TestCordonedGPUTakesNoPodsByDRA(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := newDRAWorld(t, 2)
 	w.run()
@@ -285,6 +286,7 @@ func TestContainersSeeTheGPUsOfTheClaimOrOfTheRequest(t *testing.T) {
 }
 
 func TestPodsHaveTheirOwnMIGInstancesByDRA(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	w := unpromised(t, nvmltest.H100(1))
 	const small = "nvidia.com/mig-1g.10gb"

@@ -174,6 +174,7 @@ func serving(t *testing.T, p gpus.Plugin, count, replicas int) (*world, *kubelet
 }
 
 func TestNVIDIAPluginSharesGPU(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.NVIDIA)
 	w, _ := serving(t, p, 1, 2)

@@ -82,6 +82,7 @@ func TestAgentYieldsToNVIDIAPluginWithOtherResource(t *testing.T) {
 }
 
 func TestContainerdResolvesCDIDeviceNames(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))

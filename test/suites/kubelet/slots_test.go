@@ -241,6 +241,7 @@ func (w *world) unschedulable(name string) {
 }
 
 func TestContainerWithTwoSlotsIsRefused(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))
@@ -263,6 +264,7 @@ func TestContainerWithTwoSlotsIsRefused(t *testing.T) {
 }
 
 func TestSlotsWithMPSLimitEachContainer(t *testing.T) {
+	cluster.Long(t)
 	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvmltest.T4(1))

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // underutilized returns the names of the claims that are marked because the remaining fleet is cheaper without them.
@@ -104,6 +105,7 @@ func TestConsolidationRemovesOneOfTwoHalfEmptyMachines(t *testing.T) {
 
 // Four half-empty machines become two. The result is the same if the controller dies between any two writes.
 func TestCrashBetweenMarksDoesNotChangeResult(t *testing.T) {
+	cluster.Long(t)
 	w := newWorld(t)
 	for after := range 4 {
 		w.reset()

@@ -26,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/cluster"
 )
 
 // errDead is the error of every write after the process has died.
@@ -335,6 +336,9 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "launching" {
+				cluster.Long(t)
+			}
 			w := newWorld(t)
 			c.begin(w)
 			l := w.live(math.MaxInt)

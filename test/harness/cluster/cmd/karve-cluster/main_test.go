@@ -77,6 +77,7 @@ func TestClusterStaysUntilDownAndDiesWithItsSupervisor(t *testing.T) {
 }
 
 func TestFailedUpReportsReason(t *testing.T) {
+	cluster.Long(t)
 	cluster.Require(t)
 	root, err := cluster.Root()
 	if err != nil {
