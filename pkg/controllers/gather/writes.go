@@ -84,30 +84,30 @@ func (w *writes) edit(name string, edit func(*write)) {
 }
 
 // unseen returns the writes that the informer may not show, by the names of their NodeClaims. It forgets those that it shows. The function shown returns what the
-// informer has.
+// informer has. It is called without the lock, because the informer is locked when it calls saw.
 func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map[string]write {
 	w.mu.Lock()
-	claims := make(map[string]*karpv1.NodeClaim, len(w.named))
-	for name := range w.named {
-		claims[name] = nil
-	}
-	w.mu.Unlock() // The informer is locked when it calls saw.
-	for name := range claims {
-		claims[name] = shown(name)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	all := maps.Clone(w.named)
+	w.mu.Unlock()
 	unseen := map[string]write{}
-	for name, is := range w.named {
-		claim, asked := claims[name]
-		switch seen := !is.deleted && !is.gone && atLeast(is.seen, is.version) || asked && is.shownBy(claim); {
+	for name, is := range all {
+		switch seen := !is.deleted && !is.gone && atLeast(is.seen, is.version) || is.shownBy(shown(name)); {
 		case is.open > 0, now.Before(is.doubted), !seen:
 			unseen[name] = is
 		case !now.Before(is.remembered):
-			delete(w.named, name)
+			w.forget(name, is)
 		}
 	}
 	return unseen
+}
+
+// forget removes what is known of the writes of a NodeClaim, unless that has changed.
+func (w *writes) forget(name string, known write) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.named[name] == known {
+		delete(w.named, name)
+	}
 }
 
 // shownBy reports whether a NodeClaim, or the lack of one, is at least as new as the last write that succeeded. A NodeClaim with another UID may be an earlier one of that name.

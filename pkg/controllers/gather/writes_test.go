@@ -281,6 +281,30 @@ func TestClusterReadsWrittenNodeClaimsAtOnce(t *testing.T) {
 	}
 }
 
+// The answer to a write is as good as a read for a moment. After that, others may have changed the NodeClaim.
+func TestClusterTakesAnswerToWriteForRead(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	c := b.Writing(&server{b: b})
+	b.follow(t)
+	b.look(t)
+	pool := snapshottest.Pool("gpu-shared", "gpu-shared")
+	claim := snapshottest.Claim("a", &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+	if err := c.Create(t.Context(), &claim); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{0, 1} {
+		b.live.counts()
+		if shown := b.look(t).Indexed().NodeClaim("a"); shown == nil || shown.ResourceVersion != claim.ResourceVersion {
+			t.Errorf("the NodeClaim that was created is shown as %v", shown)
+		}
+		if got := b.live.counts()["get NodeClaim"]; got != want {
+			t.Errorf("asked %d times, want %d", got, want)
+		}
+		b.clock.Step(recent)
+	}
+}
+
 // The informer is locked while it says what it has seen, and a look reads what the informer has.
 func TestLookAndInformerDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
