@@ -75,6 +75,7 @@ type fakeCluster struct {
 	scheduler     *kubeScheduler  // nil means a scheduler that never fails and never forgets
 	busy          time.Time       // the controller is planning until then
 	writes        []func()        // what it writes then
+	patched       bool            // it has changed a NodeClaim since its plan began
 }
 
 // later delays a write of the controller until its plan is complete.
@@ -197,6 +198,9 @@ func (w *fakeCluster) Create(_ context.Context, o client.Object, _ ...client.Cre
 	w.mu.Lock()
 	known := w.named[claim.Name]
 	w.named[claim.Name] = true
+	if w.patched {
+		w.t.Errorf("NodeClaim %s was created after other NodeClaims were changed: launches come first", claim.Name)
+	}
 	w.mu.Unlock()
 	if known {
 		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, claim.Name)
@@ -213,6 +217,9 @@ func (w *fakeCluster) Create(_ context.Context, o client.Object, _ ...client.Cre
 
 // Patch updates a NodeClaim's annotations.
 func (w *fakeCluster) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	w.mu.Lock()
+	w.patched = true
+	w.mu.Unlock()
 	w.later(func() {
 		for _, claim := range w.claims {
 			if claim.Name == o.GetName() {
@@ -275,7 +282,7 @@ func (w *fakeCluster) step() {
 	if now.Before(w.due) || now.Before(w.busy) {
 		return
 	}
-	w.due = now.Add(time.Hour)
+	w.due, w.patched = now.Add(time.Hour), false
 	result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{})
 	if err != nil {
 		w.t.Fatal(err)
