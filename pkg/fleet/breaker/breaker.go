@@ -1,5 +1,5 @@
-// Package breaker decides whether a pool may launch machines. A pool may not while its machines fail to start or to expose their replicas. The package has no
-// clock and no client.
+// Package breaker decides whether a pool may launch machines. It stops launches while the pool's machines fail to start or to expose their replicas.
+// The package has no clock and no client.
 package breaker
 
 import (
@@ -33,7 +33,7 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 	}
 	changed := before.LastTransitionTime.Time
 	found := survey(machines, changed, now, timeout)
-	// A transition time more than retry in the future was set by a clock that was ahead. Nothing would be later than it.
+	// A transition time more than retry in the future comes from a clock that was ahead. No event would be later than it.
 	ahead := changed.After(now.Add(retry))
 	fresh := found.fresh || ahead && len(found.broken) > 0
 	healthy := func(s metav1.ConditionStatus, reason, message string) status.Condition {
@@ -69,8 +69,8 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 	return *before
 }
 
-// shown is the largest number of broken machines that a message names. The API server rejects a condition with a message of more than 32,768 characters, and then
-// the pool would go on launching.
+// shown is the largest number of broken machines that a message names. The API server rejects a condition with a message of more than 32,768
+// characters, and then the pool would continue to launch.
 const shown = 10
 
 func named(broken []string) string {
@@ -114,7 +114,7 @@ func startedSince(m *snapshot.Machine, at time.Time) bool {
 	return started.IsTrue() && !started.LastTransitionTime.Time.Before(at.Truncate(time.Second))
 }
 
-// missing returns the name of a broken machine and what it lacks.
+// missing returns the name of a broken machine and a description of what it lacks.
 func missing(m *snapshot.Machine) string {
 	switch m.State() {
 	case lifecycle.Registered:

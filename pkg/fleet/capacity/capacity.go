@@ -15,7 +15,7 @@ import (
 
 // Observed is the least capacity that machines of one kind were found to have.
 type Observed struct {
-	// MemoryBytes is the memory that the operating system reports.
+	// MemoryBytes is the memory , in bytes, that the operating system reports.
 	MemoryBytes int64
 	// Allocatable is what the kubelet leaves for pods.
 	Allocatable catalog.Resources
@@ -30,12 +30,12 @@ type Kind struct {
 	InstanceType string
 }
 
-// Learned is the observed capacity of each kind of machine. Kinds with less capacity than the catalog says are remembered after their machines are gone.
+// Learned is the observed capacity of each kind of machine. Learned keeps kinds with less capacity than in the catalog after their machines are gone.
 // Otherwise Karve would launch the next machine for pods that do not fit on it.
 type Learned map[Kind]Observed
 
-// Learn returns the capacities that were known before, updated with those of the cluster's machines. It forgets the kinds whose image or node class spec is no
-// longer in use.
+// Learn returns the previous capacities, updated with those of the cluster's machines. It forgets the kinds whose image or node class spec is no longer
+// in use.
 func Learn(c *snapshot.Cluster, before Learned) Learned {
 	now := Learned{}
 	for kind, known := range before {
@@ -65,8 +65,8 @@ func Learn(c *snapshot.Cluster, before Learned) Learned {
 	return now
 }
 
-// observe returns the capacity of one machine. It returns false if the machine says nothing about others of its kind. A machine counts as soon as it has a
-// Node, because its capacity is what the Node reports from then on, and pods that do not fit are planned again.
+// observe returns the capacity of one machine. It returns false if the machine is not representative of its kind. A machine counts as soon as it has a
+// Node: from then on the planner uses the capacity that the Node reports, and replans pods that do not fit.
 func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Observed, bool) {
 	ref := claim.Spec.NodeClassRef
 	kind := Kind{
@@ -84,7 +84,7 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 		MemoryBytes: snapshot.ResourcesOf(node.Status.Capacity, "").MemoryBytes, Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
 		Allocatable: catalog.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods},
 	}
-	// A node with less than half of the expected capacity is broken, and says nothing about others.
+	// A node with less than half of the expected capacity is broken and not representative.
 	half := catalog.Resources{
 		MilliCPU: promised.Allocatable.MilliCPU / 2, MemoryBytes: promised.Allocatable.MemoryBytes / 2,
 		EphemeralBytes: promised.Allocatable.EphemeralBytes / 2, Pods: promised.Allocatable.Pods / 2,
@@ -110,12 +110,12 @@ func least(a, b catalog.Resources) catalog.Resources {
 	}
 }
 
-// and returns the smaller value of each field. Seen is true if it is true in either.
+// and returns the smaller value of each field. Seen is true if it is true in either of them.
 func (o Observed) and(other Observed) Observed {
 	return Observed{min(o.MemoryBytes, other.MemoryBytes), least(o.Allocatable, other.Allocatable), o.Seen || other.Seen}
 }
 
-// Correct changes the instance types of the cluster's node classes to the capacities that were learned.
+// Correct sets the instance types of the cluster's node classes to the learned capacities.
 func (l Learned) Correct(c *snapshot.Cluster) {
 	for ref, state := range c.NodeClasses {
 		found := map[string]Observed{}
@@ -141,8 +141,9 @@ func (l Learned) Correct(c *snapshot.Cluster) {
 	}
 }
 
-// correct changes an instance type to the observed capacity. Karpenter's AWS provider also takes the memory of one machine for that of its kind, whether it is
-// less or more. More memory counts only while such a machine exists: Karpenter forgets it on restart, and would then find no instance type for the NodeClaim.
+// correct sets an instance type to the observed capacity. Like Karpenter's AWS provider, it takes the memory of one machine for that of its kind,
+// whether it is less or more. More memory counts only while such a machine exists: Karpenter forgets it on restart, and would then find no instance
+// type for the NodeClaim.
 func (o Observed) correct(t *catalog.InstanceType) {
 	if o.Seen || o.MemoryBytes < t.Capacity.MemoryBytes {
 		t.Allocatable.MemoryBytes = max(0, t.Allocatable.MemoryBytes+o.MemoryBytes-t.Capacity.MemoryBytes)

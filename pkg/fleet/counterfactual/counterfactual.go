@@ -1,4 +1,4 @@
-// Package counterfactual computes what the running pods would cost with Karpenter's packing. It is a model for comparison, and no decision depends on it.
+// Package counterfactual computes what the running pods would cost with Karpenter's packing. It is a model for comparison. No decision depends on it.
 package counterfactual
 
 import (
@@ -13,10 +13,10 @@ import (
 // limits bound the work of the model to about half a second of one core.
 var limits = firstfit.Limits{Sorted: firstfit.Steps, RuledPods: 3000}
 
-// Karpenter returns the prices, by NodePool, of the nodes that Karpenter would launch for the pods that run on Karve's nodes, if there were no nodes and all pods
-// came at once. It knows about replicas, as with a NodeOverlay. Limits of NodePools and refusals of the cloud are ignored.
+// Karpenter returns the prices, by NodePool, of the nodes that Karpenter would launch for the pods on Karve's nodes if there were no nodes and all pods
+// arrived at once. It models replicas like a NodeOverlay. It ignores limits of NodePools and refusals of the cloud.
 //
-// It returns false if the model is not what Karpenter would do: if it has no place for a pod, breaks a rule, or has too many pods with rules.
+// It returns false if the model deviates from Karpenter: if it has no place for a pod, breaks a rule, or has too many pods with rules.
 func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
 	var all []string
 	for i := range view.Machines {

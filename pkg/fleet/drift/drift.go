@@ -1,4 +1,4 @@
-// Package drift decides how a machine differs from the one that Karve would launch today. The package has no clock and no client.
+// Package drift detects how a machine differs from the one that Karve would launch today. The package has no clock and no client.
 package drift
 
 import (
@@ -22,7 +22,7 @@ import (
 
 // Drift is a difference between a machine and the one that Karve would launch today.
 type Drift struct {
-	// Reason is one word. It is Karpenter's if Karpenter has one for the difference.
+	// Reason is one word. It is Karpenter's word if Karpenter has one for the difference.
 	Reason string
 	// Message describes the difference.
 	Message string
@@ -39,13 +39,13 @@ const (
 	Zone         = "ZoneNotFound"
 )
 
-// catalogGrace is the age from which a machine drifts if the catalog lacks its type or zone, as in Karpenter. A machine that was just launched shows that
-// they exist.
+// catalogGrace is the age from which a machine drifts if the catalog lacks its type or zone, as in Karpenter. A machine that has just been launched
+// proves that they exist.
 const catalogGrace = time.Hour
 
-// Of returns how a machine of the pool has drifted. It is nil if the machine has not drifted, or if that is not known. A node class that is not Ready is not
-// compared, since its images may be missing for a moment. Karpenter's condition Drifted of the NodeClaim is not used, because Karpenter looks for a node class
-// with the name of the GPUNodeClass.
+// Of returns how a machine of the pool has drifted. It is nil if the machine has not drifted, or if that is unknown. It does not compare with a node
+// class that is not Ready, whose images may be missing briefly. It ignores Karpenter's condition Drifted of the NodeClaim, because Karpenter looks for
+// a node class with the name of the GPUNodeClass.
 //
 // A changed number of replicas is not drift: the node agent can change it while pods run.
 func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
@@ -152,7 +152,7 @@ func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	return &Drift{Sharing, fmt.Sprintf("each of its GPUs has %d MIG instances %s (naming %s), and GPUNodeClass %s has %s now", was.Count, was.Profile, was.Naming, p.Class.Name, now)}
 }
 
-// ofSlots compares the kind of slots of a machine with that of the GPUNodeClass. How many there are of each size is not drift.
+// ofSlots compares the kind of slots of a machine with that of the GPUNodeClass. A different number of slots of a size is not drift.
 func ofSlots(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	was, now := m.Promise.Slots, p.Class.Spec.Sharing.MemorySlots()
 	switch {
@@ -196,8 +196,8 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 	return ofCatalog(&class, m)
 }
 
-// ofImage returns drift if the node class has images for such machines, and the image of this machine is not one of them. If there are no images, there is no
-// drift: Karpenter drops the images of GPU machines from its list when it fails to look them up.
+// ofImage returns drift if the node class has images for such machines, but not the image of this machine. If there are no images, there is no drift:
+// Karpenter drops the images of GPU machines from its list when it fails to look them up.
 func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]string) *Drift {
 	var ids []string
 	for _, i := range s.Images {
@@ -222,8 +222,8 @@ func isFor(i *snapshot.Image, labels map[string]string) bool {
 	return true
 }
 
-// ofCatalog returns drift if the machine's instance type or zone does not exist any more. A missing offering is not drift, because prices and spot capacity
-// come and go. A type without offerings, such as one that has no image now, says nothing about its zones.
+// ofCatalog returns drift if the machine's instance type or zone no longer exists. A missing offering is not drift, because prices and spot capacity
+// come and go. A type without offerings, such as one that has no image now, proves nothing about its zones.
 func ofCatalog(s *snapshot.NodeClassState, m *snapshot.Machine) *Drift {
 	name, zone, _ := snapshot.ShapeOf(m.Claim)
 	kind := catalog.Named(s.InstanceTypes, name)

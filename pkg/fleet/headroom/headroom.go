@@ -1,5 +1,5 @@
-// Package headroom plans the capacity that is kept free for future pods, on existing and on new machines. It decides which idle machines stay for it. The
-// package has no clock and no client.
+// Package headroom plans the capacity that is kept free for future pods, on existing and on new machines. It decides which idle machines to keep for
+// it. The package has no clock and no client.
 package headroom
 
 import (
@@ -14,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Headroom is a plan for the capacity that is kept free for future pods. It is made after the plan for pending pods, from the capacity that is left. So it
-// takes nothing from pending pods and moves no pods.
+// Headroom is a plan for the capacity that is kept free for future pods. It is made after the plan for pending pods, from the capacity that is left, so
+// it takes nothing from pending pods and moves no pods.
 type Headroom struct {
 	// View has no pods. Plan was made for its snapshot. Its nodes are those of the cluster, followed by the launches for pending pods.
 	snapshot.View
@@ -26,23 +26,22 @@ type Headroom struct {
 
 // Pool is the headroom of one pool, in replicas.
 type Pool struct {
-	// Wanted is the number of replicas to keep free, and Free how many of them are free. Coming is how many will be free when the machines that are starting
-	// have started.
+	// Wanted is the number of replicas to keep free, Free how many are free, and Coming how many will be free on machines that are starting.
 	Wanted, Free, Coming int64
-	// Refused is why the rest cannot be provided. It is nil if there is no rest.
+	// Refused is why the rest cannot be provided. It is nil if nothing is missing.
 	Refused *planner.Refusal
 }
 
-// Demand is what a plan for headroom depends on. It has only plain values, so equal demands have equal plans.
+// Demand is the input of a plan for headroom. It has only plain values, so equal demands have equal plans.
 type Demand struct {
 	// Snapshot has the pending pods, and Served is the plan for them.
 	Snapshot planner.Snapshot
 	Served   planner.Plan
-	// Classes are the headroom.
+	// Classes are the classes of headroom pods.
 	Classes []planner.Class
-	// Turns has the nodes in the order in which the planner tries them.
+	// Turns lists the nodes in the order in which the planner tries them.
 	Turns [][]int
-	// Unused has, for each node, the price of its machine if no pod uses it, and 0 otherwise.
+	// Unused has, for each node, the price of its machine if no pod uses it, or 0 otherwise.
 	Unused []planner.MicroUSD
 }
 
@@ -68,8 +67,8 @@ func DemandOf(v *snapshot.View, served planner.Plan) Demand {
 	return d
 }
 
-// Plan returns a plan for the headroom, and the snapshot of what the plan for pending pods leaves, which it is for. It leaves out an expensive idle machine if
-// the headroom is as large without it and costs less by at least half of the machine's price.
+// Plan returns a plan for the headroom and its snapshot, which has the capacity that the plan for pending pods leaves. It leaves out an expensive idle
+// machine if the headroom is as large without it and costs less by at least half of the machine's price.
 func (d Demand) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
 	if len(d.Classes) == 0 {
 		d.Snapshot.Classes = nil
@@ -91,7 +90,7 @@ func (d Demand) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
 	return left, plan
 }
 
-// cost returns the price of the headroom: of its launches, and of the idle machines that stay for it.
+// cost returns the price of the headroom: its launches, and the idle machines that stay for it.
 func (d Demand) cost(plan planner.Plan) planner.MicroUSD {
 	price := plan.Price
 	for _, p := range plan.Placements {
@@ -126,8 +125,8 @@ func Of(v *snapshot.View, left planner.Snapshot, plan planner.Plan) Headroom {
 	return h
 }
 
-// givingWay returns the classes of the reserves. It blocks those of pools whose limits leave no capacity for pending pods, since the headroom would take it
-// from them.
+// givingWay returns the classes of the reserves. It blocks those of pools whose limits leave pending pods without capacity, since the headroom would
+// take it from them.
 func givingWay(v *snapshot.View, served planner.Plan) []planner.Class {
 	classes := v.HeadroomClasses()
 	class := map[string]*planner.Class{}
@@ -152,9 +151,9 @@ func givingWay(v *snapshot.View, served planner.Plan) []planner.Class {
 	return classes
 }
 
-// turnsOf returns the nodes in the order in which the planner tries them for headroom. The first turn has all machines that stay for their pods. Then each
-// idle machine, which may be deleted if headroom does not need it, has its own turn: machines that have started and are not about to be deleted first, and
-// then the cheapest first.
+// turnsOf returns the nodes in the order in which the planner tries them for headroom. The first turn has all machines that stay for their pods. Each
+// idle machine, which may be deleted if headroom does not need it, has its own turn: first machines that have started and are not about to be deleted,
+// in ascending order of price.
 func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 	serves := map[int]bool{}
 	for _, p := range served.Placements {

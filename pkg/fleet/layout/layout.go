@@ -23,11 +23,11 @@ type Layout struct {
 	Layout consolidate.Layout
 	// View has the snapshot of the layout and its objects.
 	View snapshot.View
-	// Machines has the machines of Layout.Machines, at the same indices.
+	// Machines lists the machines of Layout.Machines, at the same indices.
 	Machines []*snapshot.Machine
-	// Restarts has what the restarts of the pods of Layout.Machines cost, at the same indices.
+	// Restarts lists the restart costs of the pods of Layout.Machines, at the same indices.
 	Restarts [][]planner.MicroUSD
-	// Kept is why other machines stay, by the names of their NodeClaims.
+	// Kept maps the names of the other NodeClaims to why they stay.
 	Kept map[string]string
 }
 
@@ -35,12 +35,12 @@ type Layout struct {
 type Part struct {
 	// Machines has the names of the NodeClaims.
 	Machines map[string]bool
-	// Placed has the names of the Nodes on which pending pods and headroom are planned, by the names of the pods. Those on nodes of other parts are not considered.
+	// Placed maps pending pods and headroom to the names of the Nodes on which they are planned. Those on nodes of other parts are ignored.
 	Placed map[string]string
 }
 
-// Build returns the layout of a part of a view, or of all of it if part is nil. It has the machines whose pods the pool allows to move, except machines that have
-// just started, that are leaving, or that keeps returns a reason for. The function keeps returns "" if nothing on the machine keeps it.
+// Build returns the layout of a part of a view, or of the whole view if part is nil. It has the machines whose pods the pool allows to move. It leaves
+// out machines that have just started, that are leaving, or for which keeps returns a reason. keeps returns "" if nothing keeps the machine.
 func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) Layout {
 	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
@@ -81,7 +81,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) L
 		}
 		counts := m.Physical()
 		if pool.Probing() {
-			counts.Nodes = 0 // The pool may launch one machine only. Removing another does not allow two.
+			counts.Nodes = 0 // The pool may launch only one machine, whether or not others are removed.
 		}
 		l.Machines, l.Restarts = append(l.Machines, m), append(l.Restarts, costs)
 		l.Layout.Machines = append(l.Layout.Machines, consolidate.Machine{
@@ -111,8 +111,8 @@ func (p *Part) limit(l *Layout) {
 	}
 }
 
-// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes. It
-// returns "" if they may.
+// Unmovable returns why the pods of a machine must not move to a cheaper layout, according to its pool, its GPUNodeClass and the time since its last
+// changes. It returns "" if they may.
 func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	if !pool.NodePool.DeletionTimestamp.IsZero() {
 		return fmt.Sprintf("NodePool %s is being deleted", pool.NodePool.Name)
@@ -147,7 +147,7 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	return ""
 }
 
-// running returns the pods that move when the machine is removed, with what their restarts cost, or why they cannot move.
+// running returns the pods that move when the machine is removed, with their restart costs, or why they cannot move.
 func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
 	restart, err := pool.Class.Spec.Consolidation.RestartMicroUSD()
 	if err != nil {
@@ -173,7 +173,7 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 	return pods, restarts, ""
 }
 
-// restartCost returns what the restart of a pod costs, in micro-dollars: the cost that the GPUNodeClass sets, weighted like evictions in Karpenter.
+// restartCost returns the cost of restarting a pod, in micro-dollars: the cost in the GPUNodeClass, weighted like evictions in Karpenter.
 func restartCost(cost int64, pod *corev1.Pod) planner.MicroUSD {
 	const parts = 1000
 	return planner.MicroUSD(cost * int64(math.Round(max(0, karpenter.EvictionCost(pod))*parts)) / parts)

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// firstBackoff is how long Karve waits before it tries to replace a machine again, after its pods found no room. The time doubles with each failure, up to
+	// firstBackoff is how long Karve waits before it tries again to replace a machine whose pods found no room. The time doubles with each failure, up to
 	// longestBackoff.
 	firstBackoff   = 10 * time.Minute
 	longestBackoff = lifecycle.LongestBackoff
 )
 
-// Failures returns how many times in a row Karve found no room for the pods of a machine.
+// Failures returns how many times in a row the pods of a machine found no room.
 func Failures(m *snapshot.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.ReplacementFailuresAnnotation])
 	if err != nil || n < 0 {
@@ -25,13 +25,13 @@ func Failures(m *snapshot.Machine) int {
 	return n
 }
 
-// Backoff returns how long Karve does not try to replace a machine after this number of failures in a row.
+// Backoff returns how long Karve waits before it tries again to replace a machine, after this number of failures in a row.
 func Backoff(failures int) time.Duration {
 	return lifecycle.Backoff(firstBackoff, longestBackoff, failures)
 }
 
-// BackoffUntil returns the time until which Karve does not try to replace a machine. It is zero if there is no back-off. A time more than twice the back-off
-// in the future was written by a clock that was ahead, and is ignored.
+// BackoffUntil returns the time before which Karve does not try again to replace a machine. It is zero if there is no back-off. A time more than twice
+// the back-off in the future comes from a clock that was ahead, and is ignored.
 func BackoffUntil(m *snapshot.Machine, now time.Time) time.Time {
 	until := snapshot.TimeOf(m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation])
 	if !now.Before(until) || until.After(now.Add(2*Backoff(Failures(m)))) {

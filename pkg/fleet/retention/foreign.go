@@ -19,14 +19,14 @@ import (
 type OtherNodes struct {
 	cluster *snapshot.Cluster
 	read    sync.Once
-	// nodes are the nodes that take pods and stay, sorted by name.
+	// nodes lists the nodes that accept pods and stay, sorted by name.
 	nodes  []freeNode
 	filter *snapshot.NodeFilter
-	// draining returns the Nodes of Karve's machines that are being deleted and have foreign pods. promised has those of their pods that have found room, by the
-	// name of the Node that has it.
+	// draining returns the names of the Nodes of Karve's machines that are being deleted and have foreign pods. promised has those of their pods that have
+	// found room, by the name of the Node with the room.
 	draining func() map[string]bool
 	promised map[string][]*corev1.Pod
-	// admitting has the indices of the nodes whose taints and labels allow a pod, by the key of the pod's demand.
+	// admitting maps the key of a pod's demand to the indices of the nodes whose taints and labels allow it.
 	admitting map[string][]int
 }
 
@@ -54,10 +54,10 @@ type freeNode struct {
 	free corev1.ResourceList
 }
 
-// Hold returns which foreign pod of the machines that are removed would find no room on another existing node, and why. It is "" if all of them would. The
-// other node may belong to Karve or not. Foreign pods of machines that are being deleted are included if their room is on one of the removed machines. The
-// argument taken has the resources of nodes, by name, that others will use. Karve launches no machines for foreign pods. A pod with constraints about other
-// pods, or without a controller that would recreate it, is taken to find no room.
+// Hold returns which foreign pod of the machines to be removed would find no room on another existing node, and why. It returns "" if all would find
+// room. The other node need not belong to Karve. Foreign pods of machines that are being deleted are included if their room is on one of the removed
+// machines. taken has the resources of nodes, by name, that others will use. Karve launches no machines for foreign pods. A pod with constraints on
+// other pods, or without a controller that would recreate it, counts as one without room.
 func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
 	var pods []*corev1.Pod
 	leaves := map[string]bool{}
@@ -108,7 +108,7 @@ func (o *OtherNodes) look() {
 	}
 }
 
-// freeNodes returns the nodes that take pods and stay, sorted by name.
+// freeNodes returns the nodes that accept pods and stay, sorted by name.
 func freeNodes(c *snapshot.Cluster) []freeNode {
 	leaves := map[string]bool{}
 	for _, m := range c.Machines() {
@@ -138,7 +138,7 @@ type remainder struct {
 	changed map[int]corev1.ResourceList
 }
 
-// settle places the pod on a node and returns the name of the node, or why there is none.
+// settle places the pod on a node and returns the name of the node, or why no node fits.
 func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
 		return "", "it has no owner that would make it again"
@@ -181,7 +181,7 @@ func (r *remainder) free(i int) corev1.ResourceList {
 	return free
 }
 
-// admit returns the indices of the nodes that allow a pod. It matches pods with the same demand only once.
+// admit returns the indices of the nodes that allow a pod. It caches the result for pods with the same demand.
 func (o *OtherNodes) admit(demand snapshot.NodeDemand) []int {
 	if known, ok := o.admitting[demand.Key]; ok {
 		return known

@@ -1,5 +1,5 @@
-// Package retention decides which machines stay although a layout without them would cost less. Pods may keep a machine, foreign pods may have no other room,
-// or a replacement may have failed recently. The package has no clock and no client.
+// Package retention decides which machines stay although a layout without them would cost less. Pods may keep a machine, foreign pods may have no room
+// elsewhere, or a replacement may have failed recently. The package has no clock and no client.
 package retention
 
 import (
@@ -14,9 +14,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Pods returns a function that returns which pod keeps a machine from being removed to save cost, although Karpenter would drain it. It returns "" if no pod
-// does. A pod keeps the machine if nothing would recreate it, if it belongs to a Job and is more than half done, or if it is foreign and has no room on
-// another existing node.
+// Pods returns a function that names the pod that keeps a machine from being removed to save cost, although Karpenter would drain it. The function
+// returns "" if no pod does. A pod keeps the machine if nothing would recreate it, if it belongs to a Job and is more than half done, or if it is
+// foreign and has no room on another existing node.
 func Pods(c *snapshot.Cluster) func(*snapshot.Machine) string {
 	jobs, others := jobsOf(c), NewOtherNodes(c)
 	known := map[string]string{}
@@ -55,7 +55,7 @@ func jobsOf(c *snapshot.Cluster) jobs {
 	})}
 }
 
-// jobOf returns a key of the Job that controls the pod, and "" for other pods.
+// jobOf returns a key of the Job that controls the pod, or "" for other pods.
 func jobOf(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1" {
 		return pod.Namespace + "/" + owner.Name + "/" + string(owner.UID)
@@ -73,8 +73,8 @@ func endOf(pod *corev1.Pod) time.Time {
 	return end
 }
 
-// keeps returns which pod keeps the machine, and "" if none does. A pod keeps it if nothing would recreate it, or if it belongs to a Job and is more than half
-// done, so that it ends sooner than it could run again. The pod's deadline and the median duration of the Job's completed pods tell whether it is.
+// keeps returns the pod that keeps the machine, or "". A pod keeps it if nothing would recreate it, or if it belongs to a Job and is more than half
+// done, so that it ends sooner than it could run again. The pod's deadline or the median duration of the Job's completed pods determines the half.
 func (j jobs) keeps(m *snapshot.Machine) string {
 	for _, pod := range m.Pods {
 		if !snapshot.IsWorkload(pod) || !pod.DeletionTimestamp.IsZero() {

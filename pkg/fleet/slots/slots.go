@@ -12,14 +12,14 @@ import (
 // Change is a machine whose GPUs should have other slots.
 type Change struct {
 	Machine *snapshot.Machine
-	// Slots are those that they should have.
+	// Slots are the new slots.
 	Slots nodecontract.Slots
-	// Withdraws reports whether a free slot is withdrawn. The scheduler must not give it to a pod meanwhile.
+	// Withdraws reports whether the change withdraws a free slot. Meanwhile the scheduler must not give it to a pod.
 	Withdraws bool
 }
 
-// Changes returns the machines that lack free slots for the pods that a plan places there, and those whose slots do not fit, because the cloud launched another type than
-// planned or because a GPU has less memory than expected.
+// Changes returns the machines that lack free slots for the pods that a plan places there, and those whose slots do not fit because the cloud launched
+// another type than planned or because a GPU has less memory than expected.
 func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	placed := map[string]*planner.Placement{}
 	for i := range placements {
@@ -39,7 +39,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 		want.GPUs, withdraws = layout(want, gpus, seated, needed(view, placed[m.PlannerName()], want, len(gpus)))
 		said := m.Node == nil || !m.Registered() || snapshot.PromiseOf(m.Node.Annotations).Slots.Equal(want)
 		if !want.Equal(m.Promise.Slots) || !said {
-			all = append(all, Change{m, want, withdraws && !m.AwaitsReplicas()}) // The scheduler gives nothing to a machine that starts.
+			all = append(all, Change{m, want, withdraws && !m.AwaitsReplicas()}) // The scheduler binds no pods to a machine that is starting.
 		}
 	}
 	return all
@@ -68,11 +68,12 @@ func needed(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots,
 	return need
 }
 
-// layout returns how many slots of each size each GPU should have, and whether free ones are withdrawn for it. seated is how many slots of each size pods will hold
-// which are not known to hold one yet, and need is what more pods need, on GPUs where that fits.
+// layout returns how many slots of each size each GPU should have, and whether it withdraws free ones. seated is how many slots of each size pods will
+// hold without being known to hold one yet. need is how many slots more pods need, on GPUs where they fit.
 //
-// It changes as little as it can: nothing if there are enough free slots of each size on any GPU, since all slots of a size are equal to the scheduler. Otherwise it adds
-// slots where there is memory without one. If that is not possible, it makes the slots that are needed where they are needed, and keeps as many of the others as fit.
+// It changes as little as possible. It changes nothing if enough slots of each size are free on any GPU, since all slots of a size are equal to the
+// scheduler. Otherwise it adds slots in unused memory. If that is not possible, it creates the needed slots where they are needed, and keeps as many of
+// the others as fit.
 func layout(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (counts [][]int64, withdraws bool) {
 	if free, ok := added(slots, gpus, seated, need); ok {
 		return sums(gpus, free), false
@@ -86,7 +87,7 @@ func layout(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, 
 	return sums(gpus, free), withdraws
 }
 
-// added returns the free slots with those that are missing in addition, and false if they do not fit.
+// added returns the free slots together with the missing ones. It returns false if they do not fit.
 func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
 	left := make([]int64, len(gpus))
 	for i, g := range gpus {
@@ -96,7 +97,7 @@ func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, n
 			return nil, false
 		}
 	}
-	for s, mib := range slices.Backward(slots.SizesMiB) { // Large slots first, which fit in fewer places.
+	for s, mib := range slices.Backward(slots.SizesMiB) { // Large slots first: they fit in fewer places.
 		lack := seated[s]
 		for i, g := range gpus {
 			lack += need[i][s] - g.Free[s]
@@ -106,7 +107,7 @@ func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, n
 			left[i] -= mib
 			lack--
 		}
-		for i, g := range gpus { // Where the plan has the pods.
+		for i, g := range gpus { // First on the GPUs for which the plan has the pods.
 			for lack > 0 && free[i][s] < max(g.Free[s], need[i][s]) && left[i] >= mib {
 				add(i)
 			}
@@ -127,7 +128,7 @@ func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, n
 	return free, true
 }
 
-// rebuilt returns the free slots that are needed, on the GPUs where they are needed, with as many of the present ones as fit beside them.
+// rebuilt returns the needed free slots, on the GPUs where they are needed, and as many of the present ones as fit beside them.
 func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
 	for i, g := range gpus {
 		left := g.CapacityMiB - slots.UsedMiB(g.Held)
@@ -140,7 +141,7 @@ func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64,
 				}
 			}
 		}
-		fill(func(s int) int64 { return min(seated[s], g.Free[s]) }) // It is not known which of them the pods will hold.
+		fill(func(s int) int64 { return min(seated[s], g.Free[s]) }) // Which of them the pods will hold is unknown.
 		fill(func(s int) int64 { return min(seated[s], g.Free[s]) + need[i][s] })
 		fill(func(s int) int64 { return g.Free[s] })
 		free = append(free, own)
@@ -148,7 +149,7 @@ func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64,
 	return free
 }
 
-// sums returns the slots that pods hold together with free ones.
+// sums returns the slots that pods hold plus the free ones.
 func sums(gpus []snapshot.GPUSlots, free [][]int64) [][]int64 {
 	counts := make([][]int64, len(gpus))
 	for i, g := range gpus {

@@ -1,4 +1,5 @@
-// Package usage reads from the reports of node agents how long the GPUs of a machine, or of a pod, have been unused. The package has no clock and no client.
+// Package usage reads, from the reports of node agents, how long the GPUs of a machine or of a pod have been unused. The package has no clock and no
+// client.
 package usage
 
 import (

@@ -1,4 +1,4 @@
-// Package waste says how far the waste of a GPUNodeClass covers the steps to a cheaper layout, for people who ask.
+// Package waste reports how far the waste of a GPUNodeClass covers the steps to a cheaper layout.
 package waste
 
 import (
@@ -9,16 +9,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Step is a set of nodes that are removed together, after their pods have other places.
+// Step is a set of nodes that are removed together, after their pods have room elsewhere.
 type Step struct {
 	GPUNodeClass string `json:"gpuNodeClass"`
-	// NodeClaims are at most as many as the status of the GPUNodeClass lists.
+	// NodeClaims lists the names of the NodeClaims, truncated like in the status of the GPUNodeClass.
 	NodeClaims []string `json:"nodeClaims"`
 	// Pods is the number of pods that the step restarts.
 	Pods int `json:"pods"`
-	// Saving is what the nodes cost less per hour afterwards.
+	// Saving is how much less the nodes cost per hour afterwards.
 	Saving planner.MicroUSD `json:"savingMicroUSDPerHour"`
-	// Wasted is what the nodes have cost too much. Needed is what the restarts cost, with those of the steps that come before. Before is the number of these steps.
+	// Wasted is the excess cost of the nodes. Needed is the cost of the restarts, including those of earlier steps. Before is the number of earlier steps.
 	Wasted planner.MicroUSD `json:"wastedMicroUSD"`
 	Needed planner.MicroUSD `json:"neededMicroUSD"`
 	Before int              `json:"stepsBefore"`
@@ -26,7 +26,8 @@ type Step struct {
 	Covered *time.Time `json:"covered,omitempty"`
 }
 
-// Steps returns the steps in the status of a GPUNodeClass, in the order in which they are paid for. It returns none if the status is not valid, which the API server refuses.
+// Steps returns the steps in the status of a GPUNodeClass, in the order in which they are paid for. It returns none if the status is invalid, which the
+// API server refuses.
 func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
 	stored := class.Status.Waste
 	if stored == nil {
@@ -40,7 +41,7 @@ func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
 	if err != nil {
 		return nil
 	}
-	// What has come since the status was written is not in it yet.
+	// The stored status lacks the waste since it was written.
 	since := max(0, now.Sub(stored.AsOf.Time)).Hours() * float64(perHour)
 	var steps []Step
 	needed := planner.MicroUSD(0)
