@@ -12,19 +12,19 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// The scheduler places the pods of a step, and not the plan. If its placement leaves no room for the last of them, another machine is launched, the cost is
-// the same as before, and the same step would save again. So Karve does not repeat a step among the same pods for a while, which doubles each time, unless the
-// last step reduced the cost.
+// The scheduler places the pods of a step; the plan does not. If its placement leaves no room for the last pod, another machine is launched, the cost
+// is the same as before, and the same step would seem to save again. So unless the last step reduced the cost, Karve does not repeat a step among the
+// same pods for a while. This time doubles with each step.
 
-// attempt is the last step to a cheaper layout that was begun for a NodePool. It is zero if there was none, or if the last one reduced the cost.
+// attempt is the last step to a cheaper layout that Karve began for a NodePool. It is zero if there was none, or if the last one reduced the cost.
 type attempt struct {
 	fleet fleet
 	began time.Time
-	// times is how many steps in a row were begun among the same pods without reducing the cost.
+	// times counts consecutive steps among the same pods that did not reduce the cost.
 	times int
 }
 
-// fleet has the pods on the machines of a NodePool, and the price of those machines that are not leaving.
+// fleet has the pods on the machines of a NodePool, and the total price of those machines that are not leaving.
 type fleet struct {
 	// pods is the number of pods by the UID of their controller.
 	pods  map[types.UID]int

@@ -13,8 +13,8 @@ import (
 
 // budget counts the machines of a pool that use its disruption budgets.
 type budget struct {
-	// draining is the number of machines that are being deleted, disrupting or not ready. leaving also includes those that are marked and wait for room for
-	// their pods.
+	// draining is the number of machines that are being deleted, disrupting or not ready. leaving also includes machines that are marked and wait for room
+	// for their pods.
 	draining, leaving int
 }
 
@@ -24,7 +24,7 @@ func counts(m *snapshot.Machine) bool {
 	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
 }
 
-// budgeted returns the number of a pool's machines that is the total for its budgets.
+// budgeted returns the total number of the pool's machines for its budgets.
 func budgeted(machines []snapshot.Machine, pool string) int {
 	n := 0
 	for i := range machines {
@@ -116,8 +116,8 @@ func (s *pass) drain(m *reason.Machine) {
 	}
 }
 
-// removal returns the command that deletes a machine. If another machine is being drained with pods of the same PodDisruptionBudget, the machine waits: each
-// was checked as if it could use the budget alone, and pods that the budget still blocks at the end of the drain would be deleted.
+// removal returns the command that deletes a machine. If another machine is being drained with pods of the same PodDisruptionBudget, the machine waits:
+// each machine was checked as if it alone used the budget, and pods that the budget still blocks at the end of the drain would be deleted.
 func (s *pass) removal(m *reason.Machine, word string) *command {
 	for _, pdb := range s.pods.Budgets(m.Pods) {
 		other := s.drains[pdb]

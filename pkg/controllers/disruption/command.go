@@ -10,7 +10,7 @@ import (
 type command struct {
 	step    step
 	machine *reason.Machine
-	// reason is what keeps a machine that stays, or the reason for which one is replaced.
+	// reason is what keeps a machine that stays, or the reason for replacing it.
 	reason string
 	// pods are the pods to evict now.
 	pods []*corev1.Pod
@@ -21,7 +21,7 @@ type step string
 
 // Steps of an idle machine.
 const (
-	// markIdle writes to the Node since when it has been idle.
+	// markIdle writes to the Node the time at which it became idle.
 	markIdle step = "MarkIdle"
 	// keep removes from the Node the marks of an idle or disrupted machine.
 	keep step = "Keep"
@@ -33,11 +33,11 @@ const (
 const (
 	// replace marks the NodeClaim as being replaced.
 	replace step = "Replace"
-	// hold removes the taint from the Node, because its pods have no room elsewhere any more.
+	// hold removes the taint from the Node, because its pods no longer have room elsewhere.
 	hold step = "Hold"
-	// stop removes the mark, because there is no reason to replace the machine any more.
+	// stop removes the mark, because there is no longer a reason to replace the machine.
 	stop step = "Stop"
-	// giveUp removes the mark because no room for the pods came in time. The machine is not marked again for a while.
+	// giveUp removes the mark because the pods found no room in time. The machine is not marked again for a while.
 	giveUp step = "GiveUp"
 	// stay reports why a candidate is not replaced now.
 	stay step = "Stay"

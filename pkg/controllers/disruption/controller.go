@@ -30,7 +30,7 @@ import (
 	"karve.sh/karve/pkg/repair"
 )
 
-// soon is the delay after a conflict, or if the next step is about to be due.
+// soon is the delay after a conflict, or before a step that is almost due.
 const soon = time.Second
 
 // longestRest is the longest time that events wait for the next pass.
@@ -44,7 +44,7 @@ type Config struct {
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
-	// Settle is how long a tainted node is watched before it is deleted, so that a pod that was bound at the last moment is noticed.
+	// Settle is how long a tainted node is watched before it is deleted, so that Karve notices a pod that was bound at the last moment.
 	Settle time.Duration
 	// Tolerations are how long unhealthy machines are tolerated.
 	Tolerations repair.Tolerations
@@ -86,14 +86,14 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// on returns a handler that triggers a pass after an event. A search for a cheaper layout gives way to it if a machine leaves or becomes unhealthy.
+// on returns a handler that triggers a pass after an event. A machine that leaves or becomes unhealthy interrupts a search for a cheaper layout.
 func (c *Controller) on(e metrics.Event) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return c.came(e)
 	})
 }
 
-// came records an event, and returns the request for a pass.
+// came records an event and returns the request for a pass.
 func (c *Controller) came(e metrics.Event) []reconcile.Request {
 	c.arrived.Came(e, c.Clock.Now())
 	if e == metrics.Leaving || e == metrics.Unhealthy {
@@ -102,7 +102,7 @@ func (c *Controller) came(e metrics.Event) []reconcile.Request {
 	return []reconcile.Request{{}}
 }
 
-// onPod triggers a pass after an event of a bound pod, unless its node is somebody else's.
+// onPod triggers a pass after an event of a bound pod, unless its node is not Karve's.
 func (c *Controller) onPod(ctx context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -115,7 +115,7 @@ func (c *Controller) onPod(ctx context.Context, o client.Object) []reconcile.Req
 	return c.came(metrics.Changed)
 }
 
-// rest returns how long to wait for the next pass. What is urgent does not wait.
+// rest returns how long to wait for the next pass. Urgent events do not wait.
 func (c *Controller) rest() time.Duration {
 	if c.urgent.Load() {
 		return 0
@@ -188,7 +188,7 @@ func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command
 		retry, err := writes(ctx, workers, len(commands), func(i int) error { return c.execute(ctx, s, commands[i]) })
 		again, errs = min(again, retry), append(errs, err)
 	}
-	// A plan must see all marks of a step or none. For the pods of only some of its machines it would launch other machines.
+	// A plan must see all marks of a step or none. If it saw only some, it would launch other machines.
 	if len(marks) > 0 {
 		c.Gatherer.Together(func() { execute(1, marks) })
 	}
@@ -197,7 +197,7 @@ func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command
 	return again, errors.Join(errs...)
 }
 
-// writes calls a function for each of n objects that it changes, several at a time. It returns when the next pass is due: soon after a conflict, because the object has
+// writes calls write for each of n objects, several concurrently. It returns when the next pass is due: soon after a conflict, because the object has
 // changed since it was read.
 func writes(ctx context.Context, workers, n int, write func(i int) error) (again time.Duration, err error) {
 	errs := make([]error, n)

@@ -15,10 +15,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// longestWait is the longest time between two passes. Schedules of budgets begin and end.
+// longestWait is the longest time between two passes. Schedules of budgets open and close meanwhile.
 const longestWait = time.Minute
 
-// decide returns the next steps of the machines, at most one for each and sorted by name, and when the next pass is due at the latest. It begins no step to a
+// decide returns the next steps of the machines, at most one for each and sorted by name, and the latest time of the next pass. It begins no step to a
 // cheaper layout: see consolidate.
 func decide(s *pass) (commands []command, again time.Duration) {
 	s.acted = map[string]bool{}
@@ -80,7 +80,7 @@ func sortByName(commands []command) {
 	slices.SortStableFunc(commands, func(a, b command) int { return strings.Compare(a.machine.Claim.Name, b.machine.Claim.Name) })
 }
 
-// next returns the next step of a machine, and nil if there is none now. It also returns when another step may be due, and 0 if that is not known.
+// next returns the next step of a machine, or nil if there is none now. It also returns when another step may be due, or 0 if that is unknown.
 func (s *pass) next(m *reason.Machine) (*command, time.Duration) {
 	if m.Replacing() != "" {
 		return s.nextReplaced(m)
@@ -88,8 +88,8 @@ func (s *pass) next(m *reason.Machine) (*command, time.Duration) {
 	return s.nextIdle(m)
 }
 
-// forced returns the commands for machines that are deleted at once. If alone is true, nothing else is done in this pass, because the NodeClaim of one of them
-// is not being deleted yet. Whether other machines can be removed is decided once its pods count as demand.
+// forced returns the commands for machines that are deleted immediately. If alone is true, this pass does nothing else, because the NodeClaim of one of
+// them is not being deleted yet. Karve decides about other machines once the pods of that machine count as demand.
 func (s *pass) forced() (commands []command, alone bool) {
 	for _, m := range s.ordered() {
 		if reason.Forced(m) && !drainOver(m.Machine, s.now) {
@@ -106,8 +106,8 @@ func drainOver(m *snapshot.Machine, now time.Time) bool {
 	return m.Deleting() && until != nil && !until.After(now)
 }
 
-// ordered returns the machines in the order of decisions. Marked machines that are disrupting come first, because their pods take room first. Empty machines
-// come before idle ones with pods, because an empty machine that is deleted is no room for those pods.
+// ordered returns the machines in the order of decisions. Marked machines that are disrupting come first, because their pods take room first. Empty
+// machines come before idle ones with pods, because an empty machine that is deleted offers no room for those pods.
 func (s *pass) ordered() []*reason.Machine {
 	machines := slices.Clone(s.machines)
 	slices.SortStableFunc(machines, func(a, b *reason.Machine) int { return cmp.Compare(rank(a), rank(b)) })
@@ -137,7 +137,7 @@ func (s *pass) untilUnhealthy() time.Duration {
 	return soonest
 }
 
-// untilSteady returns the settle time if some candidates have not lasted that long yet.
+// untilSteady returns the settle time if a candidate has not lasted that long yet.
 func (s *pass) untilSteady() time.Duration {
 	for _, m := range s.machines {
 		if m.Candidate != nil && !m.Steady {
@@ -147,7 +147,7 @@ func (s *pass) untilSteady() time.Duration {
 	return longestWait
 }
 
-// untilProposed returns the settle time if some proposals have not lasted that long yet.
+// untilProposed returns the settle time if a proposal has not lasted that long yet.
 func (s *pass) untilProposed() time.Duration {
 	for _, p := range s.proposals {
 		for _, name := range p.claims {
@@ -159,12 +159,13 @@ func (s *pass) untilProposed() time.Duration {
 	return longestWait
 }
 
-// disrupting reports whether the Node has the taint of a disrupted machine, or the annotation for its time. One of them is enough.
+// disrupting reports whether the Node has the taint of a disrupted machine, or the annotation with its time. Either is enough.
 func disrupting(m *snapshot.Machine) bool {
 	return m.Node != nil && (tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }
 
-// since returns the time in an annotation of the Node. It returns nil also if a clock that was ahead wrote the time, so that the period begins again.
+// since returns the time in an annotation of the Node. It also returns nil if the time comes from a clock that was ahead, so that the period begins
+// again.
 func (s *pass) since(m *reason.Machine, annotation string) *time.Time {
 	t := since(m.Machine, annotation)
 	if t != nil && t.After(s.now.Add(s.settle)) {
@@ -173,7 +174,7 @@ func (s *pass) since(m *reason.Machine, annotation string) *time.Time {
 	return t
 }
 
-// since returns the time in an annotation of the Node, and nil if it is missing or invalid.
+// since returns the time in an annotation of the Node, or nil if it is missing or invalid.
 func since(m *snapshot.Machine, annotation string) *time.Time {
 	if m.Node == nil {
 		return nil

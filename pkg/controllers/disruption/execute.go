@@ -36,7 +36,7 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	case keep, hold:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", cmd.reason)
 		if cmd.step == keep && cmd.reason != "" {
-			return c.patch(ctx, node, untaint) // The machine is still idle, and is deleted when nothing blocks it any more.
+			return c.patch(ctx, node, untaint) // The machine is still idle, and is deleted once nothing blocks it.
 		}
 		return c.patch(ctx, node, clearNode)
 	case taint:
@@ -57,7 +57,7 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	return nil
 }
 
-// taint taints a node, so that no new pods are scheduled to it, and writes the time.
+// taint taints a node, so that no new pods are scheduled to it, and records the time.
 func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason string) error {
 	err := c.patch(ctx, node, func(n *corev1.Node) {
 		annotate(n, v1alpha1.DisruptingSinceAnnotation, now)

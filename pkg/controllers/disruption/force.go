@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// force deletes the NodeClaim first and ends its drain then. An earlier termination timestamp would also end the drain of a deletion by anyone else later. If
-// the second step fails, the next pass repeats it.
+// force deletes the NodeClaim first and then ends its drain. With the reverse order, the termination timestamp would also end the drain of a later
+// deletion by anyone else. If the second step fails, the next pass repeats it.
 func (c *Controller) force(ctx context.Context, cmd command) error {
 	m := cmd.machine
 	live, err := c.Gatherer.Node(ctx, m.Node.Name)
@@ -62,7 +62,7 @@ func ignoreGone(err error, doing string, m *reason.Machine) error {
 	return fmt.Errorf("%s NodeClaim %s: %w", doing, m.Claim.Name, err)
 }
 
-// noteShortages writes to Nodes since when they have exposed fewer replicas than promised, because no condition of the Node says it.
+// noteShortages records on Nodes when they began to expose fewer replicas than promised, because no condition of the Node has this time.
 func (c *Controller) noteShortages(ctx context.Context, s *pass) error {
 	var errs []error
 	for _, m := range s.machines {

@@ -13,10 +13,10 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// A drain evicts all pods of a machine at once, and the scheduler spreads them over all nodes with room. A layout with little spare room is then not reached:
-// the last pods, which are often the largest, find no room, and another machine is launched for them. So Karve evicts the pods in groups, one for each node
-// that the plan puts pods on, and steers other pods of the pool away meanwhile. The next group follows when the pods are bound. The drain evicts the last
-// group.
+// A drain evicts all pods of a machine at once, and the scheduler spreads them over all nodes with room. That defeats a layout with little spare room:
+// the last pods, which are often the largest, find no room, and another machine is launched for them. So Karve evicts the pods in groups, one for each
+// node on which the plan places pods, and meanwhile steers other pods of the pool away. The next group follows when the pods are bound. The drain
+// evicts the last group.
 
 const (
 	// rebindWithin is how long evicted pods may take to be bound before the next group is evicted.
@@ -26,13 +26,13 @@ const (
 	evictionPatience = 2 * time.Minute
 )
 
-// placement is the node that a plan puts a pod on, and the pod's requests.
+// placement is the node on which a plan places a pod, and the pod's requests.
 type placement struct {
 	node string
 	asks planner.Resources
 }
 
-// group has the pods that a plan puts on one Node.
+// group has the pods that a plan places on one Node.
 type group struct {
 	node string
 	pods []*corev1.Pod
@@ -40,10 +40,10 @@ type group struct {
 	largest planner.Resources
 }
 
-// handed describes when pods of a NodePool's machines were last evicted in groups.
+// handed records when pods of a NodePool's machines were last evicted in groups.
 type handed struct {
 	at time.Time
-	// claims has the NodeClaims that they were on, and owners the controllers that recreate them.
+	// claims has the NodeClaims of the machines that they were on, and owners the controllers that recreate them.
 	claims map[string]bool
 	owners map[types.UID]bool
 }
@@ -94,7 +94,7 @@ func (s *pass) nextHandOvers(p *pool) []command {
 	return commands
 }
 
-// groups returns the pods of the machines, grouped by the Node that they should move to, the group with the largest pod first.
+// groups returns the pods of the machines, grouped by the Node to which they should move, the group with the largest pod first.
 func (s *pass) groups(machines []*reason.Machine) []group {
 	placements := s.whatIf.placements(s.going)
 	var groups []group
@@ -116,7 +116,7 @@ func (s *pass) groups(machines []*reason.Machine) []group {
 	return groups
 }
 
-// bySize compares requests so that larger ones are first.
+// bySize orders requests from largest to smallest.
 func bySize(a, b planner.Resources) int {
 	return cmp.Or(cmp.Compare(b.Replicas, a.Replicas), cmp.Compare(b.MilliCPU, a.MilliCPU), cmp.Compare(b.MemoryBytes, a.MemoryBytes))
 }

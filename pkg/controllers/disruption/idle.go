@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nextIdle returns the next step of a machine that is not being replaced, and nil if there is none now. It also returns when another step may be due, and 0 if
-// that is not known.
+// nextIdle returns the next step of a machine that is not being replaced, or nil if there is none now. It also returns when another step may be due, or
+// 0 if that is not known.
 func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
 	if empty == nil {
@@ -44,7 +44,7 @@ func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, ""), 0
 }
 
-// refusesIdle returns why an idle machine is not deleted now, and "" if it is.
+// refusesIdle returns why an idle machine is not deleted now, or "" if it is.
 func (s *pass) refusesIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if why := s.blockedIdle(m, empty); why != "" {
 		return why
@@ -53,7 +53,7 @@ func (s *pass) refusesIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if !disrupting(m.Machine) && !notReady(m.Node) {
 		draining++
 	}
-	// This is also checked for a tainted machine, because a schedule may have changed the budget meanwhile.
+	// A tainted machine is checked again, because a schedule may have changed the budget meanwhile.
 	if allowed := s.allowed(m, empty); draining > allowed {
 		return overBudget(m, allowed)
 	}

@@ -21,18 +21,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Judge says what the controller decides about single machines, for people who ask. It is one pass without the controller's memory of earlier passes: a candidate
-// counts as one for long enough, and nothing was tried before. It is not safe for concurrent use.
+// Judge explains what the controller decides about single machines. It runs one pass without the controller's memory of earlier passes: every candidate
+// counts as one that has lasted long enough, and no step has failed before. It is not safe for concurrent use.
 type Judge struct{ pass *pass }
 
 // Verdict is what the controller decides about a machine.
 type Verdict struct {
 	// Causes are the reasons to disrupt machines, in the order in which the controller considers them.
 	Causes []Cause
-	// Saving is what the machines would cost less per hour without this one. It is nil if pods do not move for cost. Restarts is what the restart of each pod costs.
+	// Saving is how much less the machines would cost per hour without this one. It is nil if pods do not move to reduce cost. Restarts is the restart
+	// cost of each pod.
 	Saving   *planner.MicroUSD
 	Restarts map[string]planner.MicroUSD
-	// Waste is how far the account of the GPUNodeClass covers the step that removes the machine. It is nil if no such step is known.
+	// Waste is how far the account of the GPUNodeClass covers the step that removes the machine. It is nil if there is no known step.
 	Waste *waste.Step
 }
 
@@ -42,9 +43,9 @@ type Cause struct {
 	// Applies reports whether the machine has the reason. If it does not, Message says why, or is "".
 	Applies bool
 	Message string
-	// Since is since when the machine has the reason, and Due when the controller acts on it. They are zero if they are not known.
+	// Since is when the machine began to have the reason, and Due when the controller acts on it. They are zero if unknown.
 	Since, Due time.Time
-	// Kept is what keeps the machine although it has the reason, and "" if nothing does. RetryAt is when the controller tries again, if that is known.
+	// Kept is what keeps the machine although it has the reason, or "" if nothing does. RetryAt is when the controller tries again, if known.
 	Kept    string
 	RetryAt time.Time
 }
@@ -90,7 +91,7 @@ func (j *Judge) Of(claim string) (Verdict, bool) {
 	return v, true
 }
 
-// causeMarked is for a machine that the controller replaces already.
+// causeMarked returns the cause of a machine that the controller is already replacing.
 func (s *pass) causeMarked(m *reason.Machine) Cause {
 	word := m.Replacing()
 	c := Cause{Reason: reason.Of(word).Name(), Applies: true, Message: "Karve replaces it: " + word}
@@ -98,7 +99,7 @@ func (s *pass) causeMarked(m *reason.Machine) Cause {
 		c.Since = *since
 	}
 	if reason.MarkedUnderutilized(m.Machine) && m.NodePool.MovesPods {
-		// Only this mark is checked: the others count as right.
+		// Only this mark is checked. The others are assumed to be right.
 		before := verdicts{pending: []string{m.Claim.Name}}
 		m.Saving = s.standing(before, func() bool { return true }).stand[m.Claim.Name]
 		m.Candidate = reason.First(m, s.now)
@@ -179,13 +180,13 @@ func (s *pass) causeIdle(m *reason.Machine) Cause {
 	return c
 }
 
-// causeUnderutilized says how far the step that removes the machine is paid for. If the controller has not found one, it asks whether the remaining machines would
-// cost less without this one alone.
+// causeUnderutilized returns how far the step that removes the machine is paid for. If the controller has found no such step, it returns whether the
+// remaining machines would cost less without this machine.
 func (s *pass) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 	c := Cause{Reason: karpv1.DisruptionReasonUnderutilized}
 	pool := s.view.PoolNamed(m.Pool())
 	if m.NoReplicasHeld() || pool == nil {
-		return c // It goes when it has been idle for long enough.
+		return c // The machine is deleted when it has been idle for long enough.
 	}
 	if c.Message = layout.Unmovable(pool, m.Machine, s.now); c.Message != "" {
 		return c
@@ -246,7 +247,7 @@ func (s *pass) causeExpiring(m *reason.Machine) Cause {
 	return c
 }
 
-// keeps returns what keeps a candidate that is not marked yet, and when the controller tries again if that is known.
+// keeps returns what keeps a candidate that is not marked yet, and when the controller tries again if known.
 func (s *pass) keeps(m *reason.Machine, c *reason.Candidate) (why string, retry time.Time) {
 	if why = s.refuses(m, c); why != "" {
 		return why, retention.BackoffUntil(m.Machine, s.now)
@@ -260,5 +261,5 @@ func (s *pass) keeps(m *reason.Machine, c *reason.Candidate) (why string, retry 
 	return "", time.Time{}
 }
 
-// Blocker returns what keeps the pods from being evicted, and "" if nothing does.
+// Blocker returns what keeps the pods from being evicted, or "" if nothing does.
 func (j *Judge) Blocker(pods ...*corev1.Pod) string { return j.pass.pods.Blocker(pods) }

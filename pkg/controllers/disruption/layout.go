@@ -15,19 +15,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// A cheaper layout is reached in steps. A step is a set of machines. Without them the other machines, with those that are launched for their pods, cost less per
-// hour. A step is taken once what was wasted without it pays for the restarts of its pods (waste.go). To take a step, Karve only marks the machines together.
-// The rest is the same as for all machines that are replaced, and each machine keeps its mark as long as removing it still saves.
+// A cheaper layout is reached in steps. A step is a set of machines: without them, the other machines cost less per hour, including those that are
+// launched for their pods. A step begins once the waste without it pays for the restarts of its pods (waste.go). To begin a step, Karve only marks the
+// machines together. The rest is the same as for all machines that are replaced, and each machine keeps its mark as long as removing it still saves.
 
 // proposal is a step to a cheaper layout.
 type proposal struct {
 	// claims has the NodeClaims of the machines, sorted.
 	claims []string
-	// pods has the names of their pods, sorted, and restarts what the restarts of these cost, by GPUNodeClass.
+	// pods has the sorted names of their pods, and restarts their restart costs by GPUNodeClass.
 	pods     []string
 	restarts map[string]planner.MicroUSD
-	// found is the saving per hour beside the other proposals of the search, without most constraints of the pods. saving is the saving that counts: found, or less if
-	// a plan with all constraints says so. It is 0 if that is not known.
+	// found is the hourly saving on top of the search's other proposals, without most constraints of the pods. saving is the saving that counts: found, or
+	// less if a plan with all constraints finds less. It is 0 if unknown.
 	found, saving planner.MicroUSD
 }
 
@@ -35,15 +35,15 @@ func (p proposal) String() string { return strings.Join(p.claims, " ") }
 
 // searchResult is the result of a search for a cheaper layout.
 type searchResult struct {
-	// proposals are steps, the best first as far as the planner knows. Constraints between pods are checked before a step is taken.
+	// proposals are steps, the most promising first. Constraints between pods are checked before a step begins.
 	proposals []proposal
-	// surplus has the NodeClaims of the machines that the cheapest layout does not need.
+	// surplus has the NodeClaims of the surplus machines, which the cheapest layout does not need.
 	surplus []string
-	// price is the price of the layout's machines per hour, and bound the least price of any machines for the same pods.
+	// price is the hourly price of the layout's machines, and bound a lower bound on the price of any machines for the same pods.
 	price, bound planner.MicroUSD
 }
 
-// with returns the steps and surplus machines together with those of a search among the machines. What was found before about any of them is dropped.
+// with merges the result of a search among the machines in claims. It drops earlier results about any of them.
 func (r searchResult) with(claims []string, found searchResult) searchResult {
 	again := map[string]bool{}
 	for _, claim := range claims {
@@ -78,7 +78,7 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 		for _, i := range step.Leave {
 			m := l.Machines[i]
 			if len(l.Layout.Machines[i].Pods) == 0 {
-				continue // It has no pods, or they are ending. Unused machines are deleted when they have been idle long enough, if at all.
+				continue // It has no pods, or they are ending. Unused machines are deleted, if at all, when they have been idle long enough.
 			}
 			p.claims = append(p.claims, m.Claim.Name)
 			class := l.View.Pools[l.Layout.Machines[i].Pool].Class.Name
@@ -101,18 +101,18 @@ func usd(amount planner.MicroUSD) string {
 	return "$" + wording.USD(int64(amount))
 }
 
-// verdicts say which machines that are marked as underutilized should keep their marks.
+// verdicts records which machines that are marked as underutilized should keep their marks.
 type verdicts struct {
-	// stand has the reason for each mark that stays, by NodeClaim, and judged has all machines that were checked.
+	// stand has the reason for each mark that stays, by NodeClaim. judged has all machines that were checked.
 	stand  map[string]*reason.Candidate
 	judged []string
-	// pending are those that there was no time for. The next check begins with them.
+	// pending are the machines for which there was no time. The next check begins with them.
 	pending []string
 }
 
-// standing checks whether removing the machines that are marked as underutilized still saves, because prices change and pods come. A machine whose removal
-// does not save stays, and the others are checked with it, one by one. Each check makes a plan for the whole cluster, so it ends after the first one for which
-// stop returns true. Marks that were not checked keep their earlier verdict, and new ones stay.
+// standing checks whether removing the machines that are marked as underutilized still saves, because prices change and pods arrive. A machine whose
+// removal does not save stays, and the others are checked together with it, one by one. Each check makes a plan for the whole cluster, so standing ends
+// after the first check for which stop returns true. Marks that were not checked keep their earlier verdict, and new ones stay.
 func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	marked := slices.DeleteFunc(markedForCost(s.machines), func(name string) bool { return !s.named(name).NodePool.MovesPods })
 	now := verdicts{stand: map[string]*reason.Candidate{}, judged: slices.Clone(marked)}
@@ -145,7 +145,7 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 			now.stand[name] = reason.Cheaper(saving, 1)
 			now.pending = now.pending[1:]
 		} else {
-			// The verdicts before it assumed that it leaves, so they are checked again.
+			// The verdicts before it assumed that it leaves, so they must be checked again.
 			delete(now.stand, name)
 			order = slices.DeleteFunc(order, func(other string) bool { return other == name })
 			marked, now.pending = others, order
@@ -157,8 +157,8 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	return now
 }
 
-// cover judges the marks that one plan for all of them answers for, and returns those of the pending marks that are left. A machine that costs more than all
-// that is launched or stays for the pods of the marked machines saves in any case.
+// cover judges the marks that a single plan for all of them can answer, and returns the remaining pending marks. A machine that costs more than
+// everything that is launched or stays for the pods of the marked machines saves in any case.
 func (s *pass) cover(marked []string, v verdicts) []string {
 	price, why := s.whatIf.together(marked)
 	if why != "" {
@@ -173,13 +173,14 @@ func (s *pass) cover(marked []string, v verdicts) []string {
 	})
 }
 
-// consolidate returns the commands for the steps to a cheaper layout that are taken now, and for machines that should leave but are kept. They are sorted by name.
+// consolidate returns the commands for the steps to a cheaper layout that begin now, and for machines that should leave but are kept. They are sorted
+// by name.
 func (s *pass) consolidate() []command {
 	marked := markedForCost(s.machines)
 	possible, commands := s.possible(marked)
 	s.look(possible)
 	s.offered = possible
-	saves := map[string]bool{} // A class that saves up for a step pays for no other.
+	saves := map[string]bool{} // A class that saves up for one step pays for no other.
 	for _, p := range possible {
 		var machines []*reason.Machine
 		for _, name := range p.claims {
@@ -227,7 +228,7 @@ func (s *pass) consolidate() []command {
 	return commands
 }
 
-// stays returns the commands that say why the machines of a step stay.
+// stays returns the commands that report why the machines of a step stay.
 func stays(machines []*reason.Machine, saving planner.MicroUSD, why string) []command {
 	var commands []command
 	for _, m := range machines {
@@ -248,8 +249,8 @@ func markedForCost(machines []*reason.Machine) []string {
 	return names
 }
 
-// ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, has taken another step in this pass, is wanted for pending pods, or
-// has not been proposed for the settle time, or if their pods are others than those that the proposal counts. It also returns nil while machines of their pools
+// ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, has a command in this pass, is wanted for pending pods,
+// has not been proposed for the settle time, or has other pods than those that the proposal counts. It also returns nil while machines of their pools
 // are starting, because their pods may change the layout.
 func (s *pass) ready(p proposal) []*reason.Machine {
 	var machines []*reason.Machine
@@ -275,7 +276,7 @@ func undecided(m *reason.Machine) bool {
 	return m.Candidate == nil && !m.Leaving() && m.Started() && !disrupting(m.Machine)
 }
 
-// refusesTogether returns why the machines of a step are not marked now, and "" if they are.
+// refusesTogether returns why the machines of a step are not marked now, or "" if they are.
 func (s *pass) refusesTogether(machines []*reason.Machine) string {
 	more := map[string]int{}
 	for _, m := range machines {

@@ -12,15 +12,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// memory is what the controller remembers about machines and pools between passes. It is empty after a restart. Then durations count from the restart, pods
-// may be handed over slightly early, and what was refused or failed is tried once more. Accounts are read from the GPUNodeClasses.
+// memory is what the controller remembers about machines and pools between passes. It is empty after a restart: durations then count from the restart,
+// pods may be handed over slightly early, and refused or failed steps are tried once more. Accounts are read from the GPUNodeClasses.
 type memory struct {
 	machines map[types.UID]*machineMemory
 	pools    map[string]*poolMemory
-	// accounts has the account of each GPUNodeClass, and saved the known savings of proposals, by their names.
+	// accounts has the account of each GPUNodeClass, and saved the known savings of proposals, both by name.
 	accounts map[string]keptAccount
 	saved    map[string]saved
-	// late reports whether the last pass did not have time for all questions. The next passes first ask those that were not answered.
+	// late reports whether the last pass ran out of time for questions. The next passes first ask those that were not answered.
 	late bool
 }
 
@@ -28,33 +28,33 @@ type memory struct {
 type machineMemory struct {
 	// reported is why the machine was last reported to stay, so that each reason causes one event. It is "" after another step.
 	reported string
-	// candidate, proposed and surplus are since when the machine has been a candidate, part of a proposal and surplus. used is since when it has not been
-	// surplus although it still has the surplus taint.
+	// candidate, proposed and surplus record when the machine became a candidate, part of a proposal and surplus. used records when it ceased to be
+	// surplus while it still has the surplus taint.
 	candidate, proposed, surplus, used lasting
-	// noPlace is why its pods would have no room, and unprofitable why removing it does not save enough. Both come from plans, which take time, so they are
+	// noPlace is why its pods would have no room, and unprofitable why removing it does not save enough. Both come from expensive plans, so they are
 	// reused for a while.
 	noPlace, unprofitable refusal
 	// noRoom is why its pods had no room on machines that have started. It is kept only while passes are late.
 	noRoom string
-	// keptInLayout is what keeps the machine although a cheaper layout would remove it, at the last time that this was checked. It is "" for other machines.
+	// keptInLayout is what kept the machine although a cheaper layout would remove it, when this was last checked. It is "" for other machines.
 	keptInLayout string
 }
 
 // poolMemory is what is remembered about a pool while it exists or has machines.
 type poolMemory struct {
-	// handed describes when pods of its machines were last handed over.
+	// handed records when pods of its machines were last handed over.
 	handed handed
 	// attempt is the last step to a cheaper layout.
 	attempt attempt
 }
 
-// refusal is an answer that is valid for a time.
+// refusal is an answer that is valid for a limited time.
 type refusal struct {
 	why   string
 	until time.Time
 }
 
-// at returns the answer, and "" if it is no longer valid.
+// at returns the answer, or "" if it is no longer valid.
 func (r refusal) at(now time.Time) string {
 	if !now.Before(r.until) {
 		return ""
@@ -62,10 +62,10 @@ func (r refusal) at(now time.Time) string {
 	return r.why
 }
 
-// lasting is since when something holds. It is zero while it does not.
+// lasting is the time since which a condition has held. It is zero while the condition does not hold.
 type lasting struct{ since time.Time }
 
-// note records whether it holds now, and returns whether it has held for the settle time.
+// note records whether the condition holds now, and reports whether it has held for the settle time.
 func (l *lasting) note(is bool, s *pass) bool {
 	switch {
 	case !is:
@@ -104,7 +104,7 @@ func (m *memory) keep(s *pass) {
 	m.openAccounts(s)
 }
 
-// of returns what is remembered about a machine.
+// of returns the memory of a machine.
 func (m *memory) of(machine *reason.Machine) *machineMemory { return m.machines[machine.Claim.UID] }
 
 // settled reports whether there is no memory of steps that were refused or taken.
@@ -223,7 +223,7 @@ func (c *Controller) begin(s *pass, p proposal) {
 	c.Metrics.LayoutSteps.WithLabelValues(pools[0], string(metrics.StepBegun)).Inc()
 }
 
-// poolsOf returns the pools of a proposal's machines, beginning with that of the first machine.
+// poolsOf returns the pools of a proposal's machines, starting with that of the first machine.
 func (s *pass) poolsOf(p proposal) []string {
 	var pools []string
 	for _, name := range p.claims {

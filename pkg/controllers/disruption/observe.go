@@ -119,7 +119,7 @@ func (p *pool) observe(np *snapshot.Pool, machines int, clk clock.Clock) {
 	}
 }
 
-// poolNamed returns the record of a pool, and creates it if there is none.
+// poolNamed returns the record of a pool, and creates it if necessary.
 func (s *pass) poolNamed(name string) *pool {
 	if s.pools[name] == nil {
 		s.pools[name] = &pool{Pool: reason.Pool{Name: name}}
@@ -149,7 +149,7 @@ func (s *pass) unhealthy() []string {
 	return names
 }
 
-// choose sets the candidates.
+// choose sets the candidate of each machine.
 func (s *pass) choose() {
 	for _, m := range s.machines {
 		m.Candidate = reason.First(m, s.now)

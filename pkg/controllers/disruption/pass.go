@@ -15,16 +15,16 @@ import (
 // pass is the input of the decisions in one pass of the controller, together with the decisions so far.
 type pass struct {
 	now time.Time
-	// view is what the machines were read from. Questions about other states are edits of it.
+	// view is the view from which the machines were read. What-if questions edit it.
 	view *snapshot.View
-	// settle is how long a tainted Node is watched before its NodeClaim is deleted, and how long a candidate must have been one before it is marked.
+	// settle is how long a tainted Node is watched before its NodeClaim is deleted, and how long a candidate must last before it is marked.
 	settle time.Duration
 	// machines has all machines, sorted by name. pools has each pool that exists or has machines, by name.
 	machines []*reason.Machine
 	pools    map[string]*pool
 	// byName has the machines by the names of their NodeClaims.
 	byName map[string]*reason.Machine
-	// waiting are the pending pods. placed has the names of the Nodes that the plans put pending pods and headroom on, by the names of the pods.
+	// waiting are the pending pods. placed maps the names of pending pods and headroom to the names of the Nodes on which the plans place them.
 	waiting []*corev1.Pod
 	placed  map[string]string
 	// proposals are steps to a cheaper layout, the best first.
@@ -34,7 +34,7 @@ type pass struct {
 	// saved has the known savings of proposals, by their names. accounts has the accounts of the GPUNodeClasses.
 	saved    map[string]saved
 	accounts map[string]account
-	// offered are the proposals that could begin in this pass, in the order in which they are paid for, and begun those that begin.
+	// offered are the proposals that could begin in this pass, in the order in which they are paid for. begun are those that begin.
 	offered, begun []proposal
 	pods           pods
 	whatIf         simulator
@@ -42,9 +42,10 @@ type pass struct {
 	// going has the NodeClaims that are marked and whose pods have room elsewhere, and idle the idle machines that are about to be deleted.
 	going []string
 	idle  []*reason.Machine
-	// drains has the NodeClaim that is being drained with pods of a PodDisruptionBudget, by the name of the latter.
+	// drains maps the name of a PodDisruptionBudget to the NodeClaim that is being drained with its pods.
 	drains map[string]string
-	// acted has the NodeClaims of machines with a command in this pass, and whether it changes them. If so, they take part in no step to a cheaper layout.
+	// acted has the NodeClaims of machines with a command in this pass, and whether the command changes them. If it does, they take part in no step to a
+	// cheaper layout.
 	acted map[string]bool
 }
 
@@ -54,23 +55,23 @@ type pool struct {
 	budget
 	// leavers are its machines that are due to be deleted and have pods.
 	leavers []*reason.Machine
-	// target is the name of the Node that its pods are handed over to now, and "" if it does not exist yet. It is nil if no pods are handed over.
+	// target is the name of the Node to which its pods are being handed over, or "" if the Node does not exist yet. It is nil if no pods are handed over.
 	target *string
-	// handed describes when pods of its machines were last handed over, from the controller's memory.
+	// handed records when pods of its machines were last handed over, from the controller's memory.
 	handed handed
 }
 
-// pods tells what keeps pods on their nodes.
+// pods answers what keeps pods on their nodes.
 type pods interface {
 	reason.Pods
 	// Budgets returns the PodDisruptionBudgets of the pods that a drain would evict.
 	Budgets(pods []*corev1.Pod) []string
-	// Hold returns which foreign pod would have no room if all of the machines were removed and others took these resources of nodes. It returns "" if all would
-	// have room.
+	// Hold returns which foreign pod would have no room if all of the machines were removed and others took these resources of nodes. It returns "" if all
+	// foreign pods would have room.
 	Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string
 }
 
-// clusterPods implements pods for a cluster as it was read.
+// clusterPods implements pods for a snapshot of a cluster.
 type clusterPods struct {
 	karpenter.Evictions
 	*retention.OtherNodes
@@ -79,40 +80,40 @@ type clusterPods struct {
 
 func (p clusterPods) Keeps(m *snapshot.Machine) string { return p.keeps(m) }
 
-// questionsFor is how long a pass asks questions about other states of the cluster. Each kind of question is asked once at least.
+// questionsFor is how long a pass asks what-if questions. It asks at least one question of each kind.
 const questionsFor = time.Second
 
-// later is the answer to a question that there is no time for in this pass. The next passes ask it again.
+// later is the answer to a question for which this pass has no time. The next passes ask it again.
 const later = "whether its pods have another place is not known yet"
 
-// simulator tells what would happen to pods and to the price if machines were removed. Machines are named by their NodeClaims. Each answer takes a plan of the
-// cluster, so one pass has time for some answers only, and gets the answer later to the other questions.
+// simulator answers what would happen to pods and to the price if machines were removed. Machines are named by their NodeClaims. Each answer requires a
+// plan for the cluster, so one pass has time for only some answers. It gets the answer later to the other questions.
 type simulator interface {
-	// expect says which machines are about to be asked about, in this order, so that one plan can answer for many of them.
+	// expect announces the machines of the next questions, in order, so that one plan can answer for many of them.
 	expect(q question, claims []string)
-	// planned returns why the last of the machines, after the others, should not be marked: its pods would have no room, even on machines that are launched for
-	// them. It returns "" if all pods would have room.
+	// planned returns why the last of the machines, after the others, should not be marked: its pods would have no room, even on machines that are
+	// launched for them. It returns "" if all pods would have room.
 	planned(claims []string) string
-	// place returns the same, but only for room on machines that have started and are healthy.
+	// place is like planned, but considers only room on machines that have started and are healthy.
 	place(claims []string) string
 	// placements returns where the pods of the machines would be placed now, by the names of the pods.
 	placements(claims []string) map[string]placement
-	// together returns the highest price per hour of what is launched or stays for the pods of the machines if all of them are removed. It also returns why they
-	// cannot all be removed, and "" if they can.
+	// together returns the highest hourly price of what is launched or stays for the pods of the machines if all of them are removed. It also returns why
+	// they cannot all be removed, or "" if they can.
 	together(claims []string) (planner.MicroUSD, string)
-	// saving returns the saving per hour if claims are removed after those that are marked. It also returns why they should not be removed, and "" if they may.
+	// saving returns the hourly saving of removing claims after the marked machines. It also returns why they should not be removed, or "" if they may.
 	saving(marked, claims []string) (planner.MicroUSD, string)
-	// saves returns the saving of a proposal after those that are marked. It also returns why the proposal must not be taken, and "" if it may.
+	// saves returns the saving of a proposal after the marked machines. It also returns why the proposal must not begin, or "" if it may.
 	saves(marked []string, p proposal) (planner.MicroUSD, string)
 }
 
 // pool returns the record of a machine's pool.
 func (s *pass) pool(m *reason.Machine) *pool { return s.pools[m.Pool()] }
 
-// named returns the machine of a NodeClaim, and nil if there is none.
+// named returns the machine of a NodeClaim, or nil if there is none.
 func (s *pass) named(claim string) *reason.Machine { return s.byName[claim] }
 
-// blocked returns what keeps a candidate now, and "" if nothing does. Only the pods in asked are checked.
+// blocked returns what keeps a candidate now, or "" if nothing does. It only checks the pods in asked.
 func (s *pass) blocked(m *reason.Machine, c *reason.Candidate, asked []*corev1.Pod) string {
 	return reason.Of(c.Reason).Blocked(m, c, asked, s.pods)
 }

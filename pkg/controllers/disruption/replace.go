@@ -29,8 +29,8 @@ func claimsOf(machines []*reason.Machine) []string {
 // patience is how long the pods of a marked machine may have no room elsewhere.
 const patience = lifecycle.ReplacingPatience
 
-// nextReplaced returns the next step of a marked machine, and nil if there is none now. It also returns when another step may be due, and 0 if that is not
-// known.
+// nextReplaced returns the next step of a marked machine, or nil if there is none now. It also returns when another step may be due, or 0 if that is
+// not known.
 func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	c := m.Candidate
 	if m.Node == nil {
@@ -58,7 +58,7 @@ func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, c.Word), 0
 }
 
-// awaits reports whether a marked machine cannot be deleted now. If so, it returns its step, and nil if there is none.
+// awaits reports whether a marked machine cannot be deleted now. If so, it also returns the machine's step, or nil if there is none.
 func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	switch o := s.obstacle(m, c); {
 	case o.why == "":
@@ -75,7 +75,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 // obstacle is why a marked machine cannot be deleted now. The text is "" if it can be.
 type obstacle struct {
 	why string
-	// noPlace says that its pods have no room elsewhere yet, and noHeadroom that headroom has none.
+	// noPlace reports that its pods have no room elsewhere yet, and noHeadroom that headroom has none.
 	noPlace, noHeadroom bool
 }
 
@@ -101,7 +101,7 @@ func (s *pass) obstacle(m *reason.Machine, c *reason.Candidate) obstacle {
 	return obstacle{}
 }
 
-// ended returns the next step of a marked machine that is no longer a candidate, and nil if there is none.
+// ended returns the next step of a marked machine that is no longer a candidate, or nil if there is none.
 func (s *pass) ended(m *reason.Machine) *command {
 	why, known := reason.Of(m.Replacing()).Ended(m)
 	switch {
@@ -116,7 +116,7 @@ func (s *pass) ended(m *reason.Machine) *command {
 	return &command{step: stop, machine: m, reason: why}
 }
 
-// wait returns the step of a marked machine that cannot be deleted now, and nil if there is none. A mark with a time too far in the future was written by a
+// wait returns the step of a marked machine that cannot be deleted now, or nil if there is none. A mark with a time too far in the future comes from a
 // clock that was ahead.
 func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	marking := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation])
@@ -131,8 +131,8 @@ func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	return nil
 }
 
-// marks returns the commands for machines that are marked now, and for candidates that stay. Machines that expire soon come first, whatever the budgets say,
-// because Karpenter does not check budgets for them either. Of the other candidates, the urgent ones come first, then the empty ones, and then the oldest.
+// marks returns the commands for machines that are marked now, and for candidates that stay. Machines that expire soon come first, regardless of
+// budgets, because Karpenter does not check budgets for them either. Then come the urgent candidates, then the empty ones, and then the oldest.
 func (s *pass) marks() []command {
 	var commands []command
 	var due []*reason.Machine
@@ -190,7 +190,7 @@ func occupied(m *reason.Machine) int {
 	return 1
 }
 
-// refuses returns why a candidate is not marked now, and "" if it is.
+// refuses returns why a candidate is not marked now, or "" if it is.
 func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	if why := s.blocked(m, c, m.Pods); why != "" {
 		return why
@@ -208,8 +208,8 @@ func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	return ""
 }
 
-// blockedLive returns what keeps a machine that is about to be deleted, according to its Node and pods in the API server. It returns "" if nothing does. A pod
-// that came after the decision has no room elsewhere.
+// blockedLive returns what keeps a machine that is about to be deleted, according to its Node and pods in the API server. It returns "" if nothing
+// does. A pod that arrived after the decision has no room elsewhere.
 func (s *pass) blockedLive(m *reason.Machine, live *snapshot.Machine) string {
 	if !tainted(live.Node) {
 		return "its taint is gone"

@@ -24,7 +24,7 @@ func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
 	}
 }
 
-// removed records that the NodeClaim of a machine was deleted. The argument m is the machine as the API server had it.
+// removed records that the NodeClaim of a machine was deleted. m is the machine as read from the API server.
 func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *snapshot.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if word := m.Replacing(); word != "" {

@@ -22,29 +22,29 @@ import (
 const (
 	// layoutEvery is the shortest interval between two searches for a cheaper layout, and between two checks of the marks from earlier searches.
 	layoutEvery = lifecycle.LayoutLook
-	// layoutFor is the longest time for a search. The best result until then counts.
+	// layoutFor is the time limit of a search. A search that runs out of time returns its best result.
 	layoutFor = time.Second
-	// unprofitableFor is how long machines are left out of layouts after a plan with all constraints of their pods refused the step.
+	// unprofitableFor is how long machines are left out of layouts after a plan with all constraints of their pods has refused the step.
 	unprofitableFor = 5 * time.Minute
 )
 
-// layoutSearch is the controller's memory of the search for cheaper layouts. All of it can be found again after a restart.
+// layoutSearch is the controller's memory of the search for cheaper layouts. After a restart, a new search finds all of it again.
 type layoutSearch struct {
-	// searched is when the last search began, and found what the searches have found. layout is the input of the last one if that considered all machines and was
-	// not cut off.
+	// searched is when the last search began, and found what the searches have found. layout is the input of the last search if it considered all machines
+	// and was not cut off.
 	searched time.Time
 	layout   consolidate.Layout
 	found    searchResult
-	// rounds says which machines the next search considers. price and bound are the sums of this round so far. finds reports whether it has found a step, and before
-	// whether the round before it did.
+	// rounds selects the machines of the next search. price and bound are the sums of this round so far. finds reports whether this round has found a
+	// step, and before whether the previous round did.
 	rounds        rounds
 	price, bound  planner.MicroUSD
 	finds, before bool
-	// complete reports whether a round has ended.
+	// complete reports whether any round has ended.
 	complete bool
 	// offered has the offerings that could be launched at the last search.
 	offered offers
-	// asked is when the last round began in which searchKept searched, and asking reports whether it does in this one.
+	// asked is when the last round with a searchKept search began, and asking reports whether this round has one.
 	asked  time.Time
 	asking bool
 	// judged is when the marks were last checked, marked the NodeClaims that had them, and verdicts the result.
@@ -64,7 +64,7 @@ func (c *Controller) consider(s *pass) {
 	c.applyFound(s)
 }
 
-// applyFound adds to the pass what the searches have found.
+// applyFound adds the results of the searches to the pass.
 func (c *Controller) applyFound(s *pass) {
 	proposed, surplus := map[string]bool{}, map[string]bool{}
 	s.searched = c.search.complete
@@ -86,7 +86,7 @@ func (c *Controller) applyFound(s *pass) {
 		// Pods are not steered away from machines that are wanted for pending pods, or that are full.
 		surplus := surplus[m.Claim.Name] && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
 		m.Surplus = r.surplus.note(surplus, s)
-		// A surplus machine stays one until it has not been surplus for the settle time, unless its pool does not allow moving pods.
+		// A machine with the surplus taint stays surplus until it has been needed for the settle time, unless its pool does not allow moving pods.
 		if used := r.used.note(hasSurplusTaint(m.Machine) && !surplus, s); hasSurplusTaint(m.Machine) && m.NodePool.MovesPods && !used {
 			m.Surplus = true
 		}
@@ -104,7 +104,7 @@ func (c *Controller) judgeMarks(s *pass) {
 	}
 }
 
-// searching is a search that ends when its time is over or when the controller has more urgent work.
+// searching is a search that ends when its time is up or when the controller has more urgent work.
 type searching struct {
 	c          *Controller
 	began      time.Time
@@ -130,9 +130,9 @@ func (x *searching) over(limit time.Duration) func() bool {
 // moreUrgent reports whether there is more urgent work than a search.
 func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Busy() }
 
-// cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last search was just
-// now, other steps are due before a search would end, or there is more urgent work: to prepare the search of a large fleet takes a good part of its time. The argument
-// again is when the other steps are due.
+// cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last
+// search was very recent, other steps are due before a search would end, or there is more urgent work. Even preparing the search of a large fleet takes
+// a good part of the search time. again is when the other steps are due.
 func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) ([]command, time.Duration, error) {
 	switch wait := c.search.searched.Add(layoutEvery).Sub(s.now); {
 	case wait > 0:
@@ -153,8 +153,8 @@ func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) 
 	return commands, min(again, s.untilProposed(), s.untilCovered()), nil
 }
 
-// searchLayout searches for a cheaper layout of the next slice of the machines, unless the input is the same as in the last search. It returns when the next
-// search is due at the latest. If it is interrupted by more urgent work, it forgets what it found, and the next search considers the same machines.
+// searchLayout searches for a cheaper layout of the next slice of the machines, unless the input is the same as in the last search. It returns the
+// latest time of the next search. If more urgent work interrupts it, it discards its results, and the next search considers the same machines.
 func (c *Controller) searchLayout(s *pass) time.Duration {
 	c.search.searched = s.now
 	rounds := c.search.rounds
@@ -195,12 +195,12 @@ func (c *Controller) searchLayout(s *pass) time.Duration {
 	}
 	c.search.rounds, c.search.layout = rounds, consolidate.Layout{}
 	if part == nil && !cut {
-		c.search.layout = input.Layout // A search that was cut off runs again: the processor may have been busy.
+		c.search.layout = input.Layout // A search that was cut off runs again, because the processor may have been busy.
 	}
 	c.search.found = c.search.found.with(names, found)
 	c.search.price, c.search.bound, c.search.finds = c.search.price+found.price, c.search.bound+found.bound, c.search.finds || len(found.proposals) > 0
 	if !ends && (c.search.finds || c.search.before) {
-		return layoutEvery // Where there were steps, the rest of the fleet probably has some too. Otherwise the round goes on as nodes and pods change.
+		return layoutEvery // If some slices had steps, the rest of the fleet probably has some too. Otherwise the round continues as nodes and pods change.
 	}
 	if ends {
 		c.search.before, c.search.complete = c.search.finds, true
@@ -213,7 +213,7 @@ func (c *Controller) searchLayout(s *pass) time.Duration {
 	return longestWait
 }
 
-// part returns the part of the fleet with these machines, and nil if they are all.
+// part returns the part of the fleet with these machines, or nil if they are all.
 func (s *pass) part(claims []string) *layout.Part {
 	if len(claims) == len(s.machines) {
 		return nil
@@ -225,7 +225,7 @@ func (s *pass) part(claims []string) *layout.Part {
 	return part
 }
 
-// keepsInLayout returns what keeps a machine that a layout might remove, and "" if nothing does. The most expensive check comes last.
+// keepsInLayout returns what keeps a machine that a layout might remove, or "" if nothing does. The most expensive check comes last.
 func (s *pass) keepsInLayout(m *reason.Machine, unprofitable refusal) string {
 	if m.Health != nil {
 		return "it is unhealthy: " + m.Health.Message
@@ -242,7 +242,7 @@ func (s *pass) keepsInLayout(m *reason.Machine, unprofitable refusal) string {
 // offers has the prices of the offerings that may be launched.
 type offers map[offer]planner.MicroUSD
 
-// offer identifies an offering of a pool.
+// offer identifies an offering in a pool.
 type offer struct {
 	pool, instanceType, zone, capacityType string
 }
@@ -267,7 +267,8 @@ func (o offers) improves(before offers) bool {
 	return false
 }
 
-// searchKept searches from time to time for a layout as if nothing kept machines. It records what keeps the machines that would then leave, for events.
+// searchKept searches, from time to time, for a layout as if nothing kept machines. It records what keeps the machines that such a layout would remove,
+// for events.
 func (c *Controller) searchKept(s *pass, names []string, part *layout.Part, kept map[string]string, stop func() bool) {
 	if len(kept) > 0 && !c.search.asking {
 		return
@@ -288,7 +289,7 @@ func (c *Controller) searchKept(s *pass, names []string, part *layout.Part, kept
 	}
 }
 
-// lay returns the layout of a part of the fleet, or of all if part is nil, from which machines may be removed, except those that keeps returns a reason for.
+// lay returns the layout of a part of the fleet, or of the whole fleet if part is nil. Machines may be removed from it unless keeps returns a reason.
 func (s *pass) lay(part *layout.Part, keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
 	layout := layout.Build(s.view, part, keeps)

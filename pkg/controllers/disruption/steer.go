@@ -35,7 +35,7 @@ func (s *pass) toSteer() []*reason.Machine {
 	return machines
 }
 
-// away reports whether pods should be steered away from a machine. The argument moving reports whether pods of its pool move.
+// away reports whether pods should be steered away from a machine. moving reports whether pods of its pool move.
 func (s *pass) away(m *reason.Machine, moving bool) bool {
 	target := s.pool(m).target
 	handing := target != nil

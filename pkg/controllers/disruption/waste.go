@@ -20,30 +20,30 @@ import (
 	"karve.sh/karve/pkg/planner/consolidate"
 )
 
-// Each GPUNodeClass has an account of what its nodes have cost too much. A step to a cheaper layout is taken once the account covers the restarts of its pods
-// (consolidate.Account). If pods of several classes move in a step, each class has its share of the saving, in proportion to what its restarts cost.
+// Each GPUNodeClass has an account of the excess cost of its nodes. A step to a cheaper layout begins once the account covers the restarts of its pods
+// (consolidate.Account). If pods of several classes move in a step, each class has a share of the saving in proportion to its restart costs.
 
-// account is an account at a time.
+// account is the state of an account at a given time.
 type account struct {
 	consolidate.Account
 	at time.Time
 }
 
-// saved is the saving of a proposal per hour, according to a plan with all constraints of its pods, and until when it is believed.
+// saved is the hourly saving of a proposal, according to a plan with all constraints of its pods, and until when it is valid.
 type saved struct {
 	perHour planner.MicroUSD
 	until   time.Time
 }
 
 const (
-	// savedFor is how long the saving of a proposal is believed. Before the step begins, it is asked for again.
+	// savedFor is how long the saving of a proposal is valid. It is computed again before the step begins.
 	savedFor = time.Minute
 	// wasteEvery is the shortest time between two writes of an account, except those that pay for a step.
 	wasteEvery = time.Minute
 )
 
-// possible returns the proposals that could begin now, with their savings, and commands for the machines of those that do not save. It asks for the savings that are
-// not known.
+// possible returns the proposals that could begin now, with their savings, and commands for the machines of those that do not save. It computes unknown
+// savings.
 func (s *pass) possible(marked []string) (possible []proposal, commands []command) {
 	kept := slices.Clone(s.proposals)
 	s.proposals = nil
@@ -83,8 +83,8 @@ func (s *pass) possible(marked []string) (possible []proposal, commands []comman
 	return ranked, commands
 }
 
-// look adds to the accounts what has been wasted since the last look, given the proposals that are possible now. Until all machines have been searched once, it
-// is not known whether there are others.
+// look adds the waste since the last look to the accounts, given the proposals that are possible now. Until all machines have been searched once, there
+// may be other proposals.
 func (s *pass) look(possible []proposal) {
 	saving, restarts := map[string]planner.MicroUSD{}, map[string]planner.MicroUSD{}
 	for _, p := range possible {
@@ -104,7 +104,7 @@ func (s *pass) look(possible []proposal) {
 	}
 }
 
-// untilCovered returns the time until the accounts cover another of the proposals that could begin.
+// untilCovered returns the time until the accounts cover another of the possible proposals.
 func (s *pass) untilCovered() time.Duration {
 	soonest := longestWait
 	for _, p := range s.offered {
@@ -122,7 +122,7 @@ func (s *pass) untilCovered() time.Duration {
 	return soonest
 }
 
-// covers reports whether the accounts cover a proposal. Those of the classes that save up for other proposals do not.
+// covers reports whether the accounts cover a proposal. Accounts of classes that save up for other proposals do not count.
 func (s *pass) covers(p proposal, saves map[string]bool) bool {
 	for class, cost := range p.restarts {
 		if saves[class] || cost > s.accounts[class].Wasted {
@@ -132,7 +132,7 @@ func (s *pass) covers(p proposal, saves map[string]bool) bool {
 	return true
 }
 
-// pay takes from the accounts what a proposal costs.
+// pay deducts the cost of a proposal from the accounts.
 func (s *pass) pay(p proposal) {
 	shares := p.shares()
 	for class, cost := range p.restarts {
@@ -143,7 +143,7 @@ func (s *pass) pay(p proposal) {
 	s.begun = append(s.begun, p)
 }
 
-// cost returns what the restarts of a proposal cost.
+// cost returns the restart costs of a proposal.
 func (p proposal) cost() (sum planner.MicroUSD) {
 	for _, cost := range p.restarts {
 		sum += cost
@@ -151,7 +151,8 @@ func (p proposal) cost() (sum planner.MicroUSD) {
 	return sum
 }
 
-// shares returns the saving of a proposal by GPUNodeClass, in proportion to what the restarts cost. Of restarts that cost nothing, one class has it all.
+// shares returns the saving of a proposal by GPUNodeClass, in proportion to the restart costs. If restarts cost nothing, one class has the whole
+// saving.
 func (p proposal) shares() map[string]planner.MicroUSD {
 	shares, all, left := map[string]planner.MicroUSD{}, p.cost(), p.saving
 	classes := slices.Sorted(maps.Keys(p.restarts))
@@ -167,12 +168,12 @@ func (p proposal) shares() map[string]planner.MicroUSD {
 }
 
 const (
-	// listedSteps and listedNodes are how many steps the status of a GPUNodeClass lists, and how many NodeClaims of a step.
+	// listedSteps and listedNodes limit the number of steps in the status of a GPUNodeClass, and the number of NodeClaims of a step.
 	listedSteps = 20
 	listedNodes = 100
 )
 
-// waste returns the account of a GPUNodeClass as its status has it, and nil if it is empty and no step is possible.
+// waste returns the account of a GPUNodeClass for its status, or nil if it is empty and no step is possible.
 func (s *pass) waste(class string, possible []proposal) *v1alpha1.Waste {
 	a := s.accounts[class]
 	w := v1alpha1.Waste{USD: usdOf(a.Wasted), USDPerHour: usdOf(a.Saving), AsOf: metav1.NewTime(a.at)}
@@ -193,8 +194,8 @@ func (s *pass) waste(class string, possible []proposal) *v1alpha1.Waste {
 
 func usdOf(amount planner.MicroUSD) string { return wording.USD(int64(amount)) }
 
-// openAccounts gives the pass the accounts of the GPUNodeClasses of its pools. What an earlier controller has written counts, and no time since then: nobody has
-// looked.
+// openAccounts gives the pass the accounts of the GPUNodeClasses of its pools. An account starts with the amount that an earlier controller has
+// written, without the time since then, in which nobody measured.
 func (m *memory) openAccounts(s *pass) {
 	for i := range s.view.Pools {
 		class := s.view.Pools[i].Class
@@ -219,15 +220,15 @@ func (m *memory) openAccounts(s *pass) {
 	s.saved = m.saved
 }
 
-// keptAccount is an account, with what the status of its GPUNodeClass has, and when that was written.
+// keptAccount is an account, the amount in the status of its GPUNodeClass, and when that was written.
 type keptAccount struct {
 	account
 	stored  *v1alpha1.Waste
 	written time.Time
 }
 
-// keepAccounts remembers the accounts of a pass, and writes them to the GPUNodeClasses: at once if they have paid for steps, so that a controller that begins here
-// does not pay with the same waste again, and otherwise once a minute at most. If it returns an error, no step may begin.
+// keepAccounts stores the accounts of a pass, and writes them to the GPUNodeClasses. It writes immediately if they have paid for steps, so that a
+// restarted controller does not spend the same waste again, and otherwise at most once a minute. If it returns an error, no step may begin.
 func (c *Controller) keepAccounts(ctx context.Context, s *pass) error {
 	paying := map[string]bool{}
 	for _, p := range s.begun {
@@ -265,7 +266,7 @@ func sameWaste(a, b *v1alpha1.Waste) bool {
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
 
-// writeWaste writes an account to a GPUNodeClass. The patch has all of it, whatever the cache shows.
+// writeWaste writes an account to a GPUNodeClass. The patch contains the whole account, whatever the cache shows.
 func (c *Controller) writeWaste(ctx context.Context, class string, waste *v1alpha1.Waste) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"waste": waste}})
 	if err != nil {

@@ -41,7 +41,7 @@ func ours() predicate.Predicate {
 	)
 }
 
-// claimsOfOurs selects Karve's NodeClaims.
+// claimsOfOurs selects NodeClaims of Karve.
 func claimsOfOurs() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		claim, ok := o.(*karpv1.NodeClaim)

@@ -16,19 +16,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// whatIf is a simulator that makes a plan for a view in which machines have left, once for each question.
+// whatIf is a simulator that answers each question with a plan for a view without some machines.
 //
-// A plan for several machines answers for each of them: if the pods of all have room when all of them leave, the pods of some have room when only those leave. So
-// it first asks about as many of the expected machines as possible, and about fewer after each plan that does not have room for all.
+// A plan for several machines answers for each of them: if the pods of all have room when all of them leave, the pods of some have room when only those
+// leave. So whatIf first asks about as many of the expected machines as possible, and about fewer after each plan that does not have room for all.
 type whatIf struct {
 	view *snapshot.View
 	// machines has the machines of the view by the names of their NodeClaims.
 	machines map[string]*snapshot.Machine
 	// more reports whether there is time for another plan.
 	more func() bool
-	// surveys has what is known of several machines at once.
+	// surveys has what is known about several machines at once.
 	surveys map[question]*survey
-	// cordoned has the names of Nodes that take no moved pods. Their own pods may stay.
+	// cordoned has the names of Nodes that accept no moved pods. Their own pods may stay.
 	cordoned []string
 	// others finds room for foreign pods.
 	others *retention.OtherNodes
@@ -36,9 +36,9 @@ type whatIf struct {
 	known map[string]outcome
 }
 
-// outcome is the result of a plan. Pods and nodes are named.
+// outcome is the result of a plan. It refers to pods and nodes by name.
 type outcome struct {
-	// unplaced has the pods without room, and why.
+	// unplaced maps pods without room to the reason.
 	unplaced map[string]string
 	// price is the highest price of the launches, including those for headroom, plus that of the machines that stay only because the plan uses them.
 	price planner.MicroUSD
@@ -47,27 +47,27 @@ type outcome struct {
 	placements map[string]placement
 }
 
-// question is a kind of question. Its plans are comparable with each other.
+// question is a kind of question. Plans for the same kind are comparable.
 type question string
 
 const (
-	// asPlanned: is there room on machines that are there or are launched?
+	// asPlanned asks whether there is room on machines that exist or are launched.
 	asPlanned question = "planned"
-	// asIs: is there room on machines that have started?
+	// asIs asks whether there is room on machines that have started.
 	asIs question = "now"
-	// atCost: what does room cost?
+	// atCost asks what room costs.
 	atCost question = "cost"
 )
 
-// survey is what is known of several machines at once, for one kind of question.
+// survey is what is known about several machines at once, for one kind of question.
 type survey struct {
-	// coming has the NodeClaims that are about to be asked about, in this order.
+	// coming has the NodeClaims of the next questions, in order.
 	coming []string
-	// size is how many of them the next plan considers in addition.
+	// size is how many of them the next plan adds.
 	size int
 	// room has NodeClaims whose pods have room if all of them leave.
 	room map[string]bool
-	// answers is how many questions were answered.
+	// answers is the number of answered questions.
 	answers int
 }
 
@@ -81,7 +81,7 @@ func (g *survey) covers(claims []string) bool {
 	return true
 }
 
-// next returns the machines that are about to be asked about after one, as many as the next plan considers.
+// next returns the machines whose questions follow that about claim, as many as the next plan considers.
 func (g *survey) next(claim string) []string {
 	rest := g.coming[slices.Index(g.coming, claim)+1:]
 	return rest[:min(g.size, len(rest))]
@@ -128,7 +128,7 @@ func (w *whatIf) placements(claims []string) map[string]placement {
 	return w.ask(asIs, claims).placements
 }
 
-// displacedBy answers whether the last of the machines can be removed after the others.
+// displacedBy returns why the last of the machines cannot be removed after the others, or "" if it can.
 func (w *whatIf) displacedBy(q question, claims []string) string {
 	last, g := len(claims)-1, w.surveys[q]
 	if len(w.moving(claims[last])) == 0 || g.covers(claims) {
@@ -174,7 +174,8 @@ func (w *whatIf) viewOf(q question, claims []string) snapshot.View {
 	return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
 }
 
-// displaced returns which pod of the removed machines has no room afterwards, and why, or that other pods lose theirs. It returns "" if neither is so.
+// displaced returns which pod of the removed machines has no room afterwards, and why, or that other pods lose their room. It returns "" if neither is
+// the case.
 func (w *whatIf) displaced(before, after outcome, claims []string) string {
 	var unplaced []string
 	for _, claim := range claims {
@@ -194,14 +195,14 @@ func (w *whatIf) displaced(before, after outcome, claims []string) string {
 }
 
 const (
-	// placeEffort is enough to find room if there is any, whatever it costs.
+	// placeEffort is enough to find room if there is any, at any price.
 	placeEffort = 1
 	// costEffort is enough to find cheap room.
 	costEffort = solve.DefaultEffort / 10
 )
 
-// saving is for machines that are marked as underutilized. It compares the cluster without the marked machines to the cluster without the marked ones and
-// claims.
+// saving is for machines that are marked as underutilized. It compares the cluster without the marked machines to the cluster without the marked
+// machines and claims.
 func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
 	before, after := w.ask(atCost, marked), w.ask(atCost, slices.Concat(marked, claims))
 	if why := w.displaced(before, after, claims); why != "" {
@@ -243,13 +244,13 @@ func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 	return saving, why
 }
 
-// ask makes a plan for the view without the machines and returns its outcome. It reuses the outcome of an earlier plan for the same.
+// ask makes a plan for the view without the machines and returns its outcome. It reuses the outcome of an earlier plan for the same machines.
 func (w *whatIf) ask(q question, claims []string) outcome {
 	effort := int64(placeEffort)
 	if q == atCost {
 		effort = costEffort
 	}
-	claims = slices.Sorted(slices.Values(claims)) // The order in which they leave makes no difference.
+	claims = slices.Sorted(slices.Values(claims)) // The order of removal makes no difference.
 	key := string(q) + " " + strings.Join(claims, " ")
 	if known, ok := w.known[key]; ok {
 		return known
@@ -291,8 +292,8 @@ func (w *whatIf) ask(q question, claims []string) outcome {
 	return o
 }
 
-// highestPrice returns the highest price of a plan's launches. The cloud picks one of the alternatives of each launch, and may not have the cheapest. A step
-// that saves only with the cheapest would be repeated again and again.
+// highestPrice returns the highest price of a plan's launches. The cloud chooses among the alternatives of each launch, and may not have the cheapest.
+// A step that saves only with the cheapest would be repeated again and again.
 func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	var total planner.MicroUSD
 	for _, l := range plan.Launches {

@@ -7,7 +7,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// drifted is for machines that differ from those that Karve would launch today. The word of the mark is the kind of difference, as in Karpenter.
+// drifted is for machines that differ from those that Karve would launch today. The word of the mark is the kind of drift, as in Karpenter.
 type drifted struct{}
 
 func (drifted) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonDrifted }

@@ -8,8 +8,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// empty is for machines that have been idle for the idleAfter of their pool. They need no replacement, and their NodeClaim has no mark. An annotation of the
-// Node says since when it has been idle.
+// empty is for machines that have been idle for the idleAfter of their pool. They need no replacement, and their NodeClaim has no mark. An annotation
+// of the Node has the time at which it became idle.
 type empty struct{}
 
 func (empty) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonEmpty }

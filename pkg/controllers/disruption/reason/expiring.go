@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// ExpiryLead is how long before a machine expires Karve prepares other room for its pods, which is long enough to start a machine. For machines that live
-	// less than an hour, it is their life divided by shortLife.
+	// ExpiryLead is how long before a machine expires Karve prepares room for its pods elsewhere. It is long enough to start a machine. For machines that
+	// live less than an hour, it is their lifetime divided by shortLife.
 	ExpiryLead = 15 * time.Minute
 	shortLife  = 4
 )
 
-// expiring is for machines that Karpenter will delete soon because they expire, and that hold pods or headroom which need room elsewhere. Karpenter checks no
-// budgets for them, and Karve does not either. Such a machine is only marked, and Karpenter drains it.
+// expiring is for machines that Karpenter will delete soon because they expire, and that hold pods or headroom which need room elsewhere. Like
+// Karpenter, Karve checks no budgets for them. Such a machine is only marked, and Karpenter drains it.
 type expiring struct{}
 
 func (expiring) Name() karpv1.DisruptionReason { return Expiring }

@@ -10,25 +10,25 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Machine is a machine in one pass of the controller. It includes what the controller remembers about the machine, and is not kept after the pass.
+// Machine is a machine in one pass of the controller. It includes what the controller remembers about the machine. It is not kept after the pass.
 type Machine struct {
 	*snapshot.Machine
 	// NodePool is never nil.
 	NodePool *Pool
 
-	// The next fields are observed in the cluster, and do not change.
+	// The next fields are observed in the cluster and do not change.
 
-	// Wanted reports whether the plan puts pending pods on its Node. Headroom reports whether its free replicas are headroom, which keeps the machine if it is
-	// idle.
+	// Wanted reports whether the plan places pending pods on its Node. Headroom reports whether its free replicas are headroom, which keeps the machine if
+	// it is idle.
 	Wanted, Headroom bool
-	// Drift is how the machine has drifted, and nil if it has not.
+	// Drift is how the machine has drifted, or nil if it has not.
 	Drift *drift.Drift
-	// Health is the diagnosis of an unhealthy machine, and nil for others.
+	// Health is the diagnosis of an unhealthy machine, or nil for others.
 	Health *repair.Case
 
-	// The next fields depend on the controller's memory, and are set before decisions are made.
+	// The next fields depend on the controller's memory. They are set before decisions are made.
 
-	// Saving is why the mark of an underutilized machine stays. It is nil if the mark should be removed, and if there is none.
+	// Saving is why the mark of an underutilized machine stays. It is nil if the mark should be removed, or if there is no mark.
 	Saving *Candidate
 	// Steady reports whether the machine has been a candidate for the settle time, so that Karve does not react while several objects are being changed.
 	Steady bool
@@ -39,11 +39,11 @@ type Machine struct {
 	// Surplus reports whether new pods are steered away from the machine, because the cheapest layout does not need it.
 	Surplus bool
 
-	// Candidate is why the machine should be replaced, and nil if it should not. The decision to take a step to a cheaper layout also sets it.
+	// Candidate is why the machine should be replaced, or nil if it should not. A decision to begin a step to a cheaper layout also sets it.
 	Candidate *Candidate
 }
 
-// Pool is what the reasons know about a NodePool in one pass. Only the name is set if the NodePool no longer exists.
+// Pool is what reasons know about a NodePool in one pass. Only the name is set if the NodePool no longer exists.
 type Pool struct {
 	Name string
 	// IdleAfter is how long its machines may be idle. It is nil if there is no limit.
@@ -56,13 +56,14 @@ type Pool struct {
 	Budgets map[karpv1.DisruptionReason]int
 	// DrainBounded reports whether a drain has a time limit.
 	DrainBounded bool
-	// Unready reports whether it is not known now whether its machines have drifted.
+	// Unready reports whether drift of its machines is unknown for now.
 	Unready bool
 	// Closed is why nothing is launched for it now. It is "" if machines may be launched.
 	Closed string
-	// Launching reports whether machines of it are starting or about to be launched.
+	// Launching reports whether machines of the pool are starting or about to be launched.
 	Launching bool
-	// HeadroomComing reports whether part of its headroom is still starting. Until then idle machines stay, because they may be that part now.
+	// HeadroomComing reports whether part of its headroom is still starting. Until it has started, idle machines stay, because they may serve as that
+	// part.
 	HeadroomComing bool
 }
 

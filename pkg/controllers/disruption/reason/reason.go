@@ -1,6 +1,6 @@
-// Package reason has a file for each reason to disrupt machines. A reason decides which machines are candidates, what keeps one now, and how many of a pool
-// may be disrupted at the same time. The controller does what is the same for all reasons: it marks a candidate, waits until its pods have room elsewhere,
-// taints the Node and deletes the NodeClaim. The package has no clock and no client.
+// Package reason has a file for each reason to disrupt machines. A reason decides which machines are candidates, what keeps a candidate now, and how
+// many machines of a pool may be disrupted at the same time. The controller does what all reasons have in common: it marks a candidate, waits until its
+// pods have room elsewhere, taints the Node and deletes the NodeClaim. The package has no clock and no client.
 package reason
 
 import (
@@ -25,15 +25,15 @@ const (
 
 // Reason is a reason to disrupt machines.
 type Reason interface {
-	// Name returns the name in budgets, events and metrics.
+	// Name returns the name of the reason in budgets, events and metrics.
 	Name() karpv1.DisruptionReason
-	// Candidate returns why the machine should be disrupted, and nil if it should not.
+	// Candidate returns why the machine should be disrupted, or nil if it should not.
 	Candidate(m *Machine, now time.Time) *Candidate
-	// Blocked returns what keeps the machine, which is a candidate c of this reason, now. It returns "" if nothing does. Only the pods in asked are checked.
+	// Blocked returns what keeps machine m, which is a candidate c of this reason, now. It returns "" if nothing does. It only checks the pods in asked.
 	Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string
 	// Allowed returns how many machines of the pool may be disrupted at the same time.
 	Allowed(p *Pool) int
-	// Ended returns why a marked machine that is no longer a candidate stays. It returns false if it is not known now whether it is a candidate.
+	// Ended returns why a marked machine that is no longer a candidate stays. It returns false if it is unknown whether the machine is a candidate.
 	Ended(m *Machine) (why string, known bool)
 }
 
@@ -43,19 +43,20 @@ type Candidate struct {
 	Reason karpv1.DisruptionReason
 	// Word is the value of the mark on the NodeClaim: the name of the reason, or the kind if the reason has several. Message is a sentence.
 	Word, Message string
-	// Kept is what keeps the machine other than its pods. It is "" if nothing does.
+	// Kept is what, other than its pods, keeps the machine. It is "" if nothing does.
 	Kept string
-	// Eventual reports whether, as in Karpenter, pods cannot keep the machine if its pool limits the drain.
+	// Eventual reports whether, as in Karpenter, pods do not keep the machine if its pool limits the drain.
 	Eventual bool
-	// Urgent reports whether the machine is replaced before others, even if the plan puts pending pods on its Node. Its pods are not handed over in groups.
+	// Urgent reports whether the machine is replaced before others, even if the plan places pending pods on its Node. Its pods are not handed over in
+	// groups.
 	Urgent bool
 }
 
-// Pods tells what keeps pods on their machines.
+// Pods answers what keeps pods on their machines.
 type Pods interface {
 	// Blocker returns which of the pods cannot be evicted, and why. It returns "" if all can.
 	Blocker(pods []*corev1.Pod) string
-	// Keeps returns which pod keeps a machine that would only be removed to save cost, and "" if none does.
+	// Keeps returns which pod keeps a machine that would only be removed to save cost, or "" if none does.
 	Keeps(m *snapshot.Machine) string
 }
 
@@ -65,7 +66,7 @@ var replacing = []Reason{unhealthy{}, drifted{}, underutilized{}}
 // others has the reasons that have their own steps.
 var others = []Reason{empty{}, expiring{}}
 
-// First returns the candidate of the first reason to replace a machine, and nil if there is none. A candidate without Kept is preferred.
+// First returns the candidate of the first reason to replace a machine, or nil if there is none. It prefers a candidate without Kept.
 func First(m *Machine, now time.Time) *Candidate {
 	var kept *Candidate
 	for _, r := range replacing {
@@ -90,7 +91,7 @@ func Of[T ~string](word T) Reason {
 	return drifted{}
 }
 
-// protectedNode returns what on the Node keeps the machine, and "" if nothing does.
+// protectedNode returns what on the Node keeps the machine, or "" if nothing does.
 func protectedNode(m *Machine) string {
 	if m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
 		return "the node carries " + karpv1.DoNotDisruptAnnotationKey
@@ -98,7 +99,7 @@ func protectedNode(m *Machine) string {
 	return ""
 }
 
-// Protected returns what on the Node or which of the pods keeps the machine, and "" if nothing does.
+// Protected returns what on the Node or which of the pods keeps the machine, or "" if nothing does.
 func Protected(m *Machine, asked []*corev1.Pod, pods Pods) string {
 	if why := protectedNode(m); why != "" {
 		return why

@@ -18,7 +18,7 @@ type underutilized struct{}
 
 func (underutilized) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonUnderutilized }
 
-// Candidate returns nil for machines that should be replaced because they are unhealthy.
+// Candidate returns nil for machines that will be replaced because they are unhealthy.
 func (underutilized) Candidate(m *Machine, now time.Time) *Candidate {
 	if (unhealthy{}).Candidate(m, now) != nil {
 		return nil
@@ -26,7 +26,7 @@ func (underutilized) Candidate(m *Machine, now time.Time) *Candidate {
 	return m.Saving
 }
 
-// Blocked also returns pods that Karpenter would evict, because cost is the only reason to remove the machine.
+// Blocked also returns pods that Karpenter would evict, because the only reason to remove the machine is cost.
 func (underutilized) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
 	if why := blocked(m, c, asked, pods); why != "" {
 		return why
@@ -43,8 +43,8 @@ func MarkedUnderutilized(m *snapshot.Machine) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
 }
 
-// Cheaper returns the candidate for each of this number of machines whose removal together brings the saving per hour. The message has no amount if the saving
-// is 0 or less.
+// Cheaper returns the candidate for each of several machines whose removal together gives the hourly saving. The message has no amount if the saving is
+// 0 or less.
 func Cheaper(saving planner.MicroUSD, machines int) *Candidate {
 	c := Candidate{Reason: karpv1.DisruptionReasonUnderutilized, Word: string(karpv1.DisruptionReasonUnderutilized)}
 	switch {

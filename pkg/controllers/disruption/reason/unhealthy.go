@@ -25,12 +25,12 @@ func (unhealthy) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pod
 	return blocked(m, c, asked, pods)
 }
 
-// Allowed is unlimited. Karpenter has no budgets for unhealthy machines, and package repair keeps all machines of a pool if too many are unhealthy.
+// Allowed returns no limit. Karpenter has no budgets for unhealthy machines, and package repair keeps all machines of a pool if too many are unhealthy.
 func (unhealthy) Allowed(*Pool) int { return math.MaxInt }
 
 func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
 
-// Forced reports whether the machine is deleted at once, without room for its pods elsewhere, because its kubelet does not respond.
+// Forced reports whether the machine is deleted immediately, without room for its pods elsewhere, because its kubelet does not respond.
 func Forced(m *Machine) bool {
 	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == ""
 }
