@@ -19,14 +19,14 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// indexName is the name of an index that finds nothing. Its function is called when an object changes.
+// indexName is the name of an index whose only purpose is that its function is called when an object changes. It finds nothing.
 const indexName = "karve.sh/changes"
 
-// changes counts the changes of the objects in the informers' caches, by kind. A change may be counted more than once. See tracked for why an index function counts
-// them.
+// changes counts the changes of the objects in the informers' caches, by kind. A change may be counted more than once. See tracked for why an index
+// function counts them.
 type changes map[any]*atomic.Uint64
 
-// kinds returns the objects of which there are few, by the keys of their counters.
+// kinds returns the kinds with few objects, by the keys of their counters.
 func (g *Gatherer) kinds() map[any]client.Object {
 	kinds := map[any]client.Object{
 		typeOf[corev1.NamespaceList](): &corev1.Namespace{}, typeOf[appsv1.DaemonSetList](): &appsv1.DaemonSet{}, typeOf[storagev1.StorageClassList](): &storagev1.StorageClass{},
@@ -54,8 +54,8 @@ func (g *Gatherer) kinds() map[any]client.Object {
 
 func typeOf[L any]() any { return reflect.TypeFor[L]() }
 
-// Follow makes the informers record the changes of what the Gatherer reads, so that it reads only what has changed. It must be called once, before the informers start.
-// Without it, the Gatherer reads everything each time.
+// Follow makes the informers record the changes of what the Gatherer reads, so that it reads only what has changed. It must be called once, before the
+// informers start. Without it, each read lists everything.
 func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	counted := changes{}
 	for key, object := range g.kinds() {
@@ -76,7 +76,7 @@ func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	return nil
 }
 
-// of returns the number of changes of a kind, and false if they are not counted.
+// of returns the number of changes of a kind. It returns false if they are not counted.
 func (c changes) of(key any) (uint64, bool) {
 	if counter := c[key]; counter != nil {
 		return counter.Load(), true

@@ -17,13 +17,14 @@ import (
 // claiming has the pods that have ResourceClaims, by namespace/name. Pods of an index are as [claims.Objects.On] returns them.
 type claiming struct {
 	pods map[string]*corev1.Pod
-	// texts has what the claim of each pod asks, as the index has it.
+	// texts has the requests in the claims of each pod, as in the index.
 	texts map[string]string
-	// stale reports whether claims, templates or DeviceClasses have changed since.
+	// stale reports whether claims, templates or DeviceClasses have changed since the last update.
 	stale bool
 }
 
-// withClaims replaces changed pods that have claims for a GPU, and adds pods whose claims have changed. An object that belongs to a cache is not changed.
+// withClaims replaces changed pods that have claims for a GPU, and adds pods whose claims have changed. It does not change objects that belong to a
+// cache.
 func (g *Gatherer) withClaims(changes snapshot.Changes, full bool) {
 	if !g.DRA {
 		return
@@ -76,7 +77,7 @@ func (g *Gatherer) claimObjects(pods []*corev1.Pod) *claims.Objects {
 	return claims.New(s.claims.is.Items, s.templates.is.Items, s.deviceClasses.is.Items, pods)
 }
 
-// PodsOn reads the pods of a node from the API server, with what their ResourceClaims ask.
+// PodsOn reads the pods of a node from the API server, with the requests in their ResourceClaims.
 func (g *Gatherer) PodsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	if err := g.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {

@@ -16,7 +16,8 @@ import (
 
 // +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates,verbs=list;watch
 
-// readDRA reads what the cluster has for Dynamic Resource Allocation. It returns the names of the nodes for which drivers publish other replicas than before.
+// readDRA reads the cluster's objects for Dynamic Resource Allocation. It returns the names of the nodes whose drivers publish other replicas than
+// before.
 func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	if !g.DRA {
 		return nil, nil
@@ -68,7 +69,7 @@ func (g *Gatherer) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	return g.Published(ctx, node)
 }
 
-// Published returns a node with the replicas that its DRA driver publishes, or the node itself if it is not for DRA.
+// Published returns a node with the replicas that its DRA driver publishes. It returns the node itself if it does not use DRA.
 func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	if !g.DRA || nodecontract.DriverOf(node.Annotations[nodecontract.BackendAnnotation]) == "" {
 		return node, nil
@@ -80,7 +81,7 @@ func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.No
 	return snapshot.PublishedOf(list.Items).On(node), nil
 }
 
-// unlessOptional returns an error, and nil if it is that of a user who may not read what few need. The controller needs its rights.
+// unlessOptional returns the error unless it means that a user lacks the right to read optional objects. The controller needs its rights.
 func (g *Gatherer) unlessOptional(err error) error {
 	if g.followed == nil && apierrors.IsForbidden(err) {
 		return nil
@@ -88,7 +89,8 @@ func (g *Gatherer) unlessOptional(err error) error {
 	return err
 }
 
-// withPublished sets the replicas that DRA drivers publish on nodes that have changed, or of which the replicas have. An object that belongs to a cache is not changed.
+// withPublished sets the replicas that DRA drivers publish, on nodes that have changed or whose replicas have changed. It does not change objects that
+// belong to a cache.
 func (g *Gatherer) withPublished(changes snapshot.Changes, published []string) {
 	for _, name := range published {
 		if _, read := changes.Nodes[name]; !read {

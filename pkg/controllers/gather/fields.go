@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// The kinds whose specs are also read without types.
+// The kinds whose specs are also read as unstructured objects.
 var (
 	nodePool     = schema.GroupVersionKind{Group: apis.Group, Version: "v1", Kind: "NodePool"}
 	gpuNodeClass = v1alpha1.GroupVersion.WithKind(v1alpha1.Kind)

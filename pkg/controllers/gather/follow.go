@@ -22,7 +22,7 @@ type Caches interface {
 	GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error)
 }
 
-// followed are the kinds that there are many objects of. An object of them is read again only after it has changed.
+// followed tracks the kinds with many objects. An object of these kinds is read again only after it has changed.
 type followed struct {
 	pods         tracked[corev1.Pod, *corev1.Pod]
 	nodes        tracked[corev1.Node, *corev1.Node]
@@ -32,7 +32,7 @@ type followed struct {
 	csiNodes     tracked[storagev1.CSINode, *storagev1.CSINode]
 }
 
-// Held returns how many objects the caches have of the kinds that there are many of.
+// Held returns the number of cached objects of the kinds with many objects.
 func (g *Gatherer) Held() sizing.Objects {
 	f := g.followed
 	if f == nil {
@@ -51,7 +51,7 @@ func (f *followed) kinds() []kind {
 	return []kind{&f.pods, &f.nodes, &f.nodeClaims, &f.volumeClaims, &f.volumes, &f.csiNodes}
 }
 
-// follow records from now on which objects change. It calls saw for each NodeClaim that changes.
+// follow starts to record which objects change. It calls saw for each NodeClaim that changes.
 func follow(ctx context.Context, caches Caches, saw func(*karpv1.NodeClaim)) (*followed, error) {
 	f := &followed{}
 	f.nodeClaims.saw = saw
@@ -63,7 +63,7 @@ func follow(ctx context.Context, caches Caches, saw func(*karpv1.NodeClaim)) (*f
 	return f, nil
 }
 
-// take returns what has changed since the last call. If anew is true, that is not known, and these are all objects.
+// take returns the changes since the last call. If full is true, the changes are unknown, and take returns all objects.
 func (f *followed) take() (changes snapshot.Changes, full bool) {
 	for _, k := range f.kinds() {
 		full = k.missed() || full
@@ -74,7 +74,7 @@ func (f *followed) take() (changes snapshot.Changes, full bool) {
 	}, full
 }
 
-// mostNames is the largest number of changed objects that are recorded. A replica that is not the leader takes none.
+// mostNames is the largest number of changed objects that are recorded. A replica that is not the leader never takes them.
 const mostNames = 1 << 17
 
 // tracked records which objects of a kind have changed.
@@ -86,12 +86,13 @@ type tracked[T any, P interface {
 	// saw is called for each object that changes, with the object before and after. It may be nil.
 	saw func(P)
 	mu  sync.Mutex
-	// names are those of the objects that have changed since they were last taken. It is nil if they are not known.
+	// names are those of the objects that have changed since they were last taken. It is nil if they are unknown.
 	names map[string]struct{}
 }
 
-// track records from now on which objects of the kind change. An informer calls its index functions while it changes its store, before it notifies any handler. So who
-// is woken by a change finds it recorded. Event handlers could not guarantee this, because they are called one by one after the change.
+// track starts to record which objects of the kind change. An informer calls its index functions while it updates its store, before it notifies any
+// handler. So a caller that a change wakes up finds the change recorded. Event handlers could not guarantee this, because they are called one by one
+// after the change.
 func (t *tracked[T, P]) track(ctx context.Context, caches Caches) error {
 	object := P(new(T))
 	informer, err := caches.GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -133,14 +134,14 @@ func nameOfKey(key client.ObjectKey) string {
 	return key.Namespace + "/" + key.Name
 }
 
-// missed reports whether it is not known which objects have changed.
+// missed reports whether the changed objects are unknown.
 func (t *tracked[T, P]) missed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.names == nil
 }
 
-// take returns the objects that have changed, and all of them if anew is true. Nil stands for an object that is gone. An object that changes meanwhile is recorded for
+// take returns the objects that have changed, or all objects if full is true. A deleted object is nil. An object that changes meanwhile is recorded for
 // the next call.
 func (t *tracked[T, P]) take(full bool) map[string]*T {
 	t.mu.Lock()
@@ -162,7 +163,7 @@ func (t *tracked[T, P]) take(full bool) map[string]*T {
 	return changes
 }
 
-// now returns an object as the store has it, and nil if it does not.
+// now returns an object from the store, or nil if the store does not have it.
 func (t *tracked[T, P]) now(name string) *T {
 	o, _, err := t.store.GetByKey(name) // Stores in memory return no error.
 	if object, ok := o.(P); ok && err == nil {

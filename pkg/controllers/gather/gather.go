@@ -1,8 +1,8 @@
 // Package gather reads the cluster for the controllers. It writes nothing.
 //
-// The kinds that there are many objects of are in an index, which follows the informers object by object (follow.go). The others are listed again after one of
-// their objects has changed (state.go, changes.go). NodeClaims that were just written are read from the API server until the informer shows them (writes.go), and
-// so are the cloud's node classes (look.go).
+// An index holds the kinds with many objects. It follows the informers object by object (follow.go). The other kinds are listed again after one of
+// their objects has changed (state.go, changes.go). NodeClaims that were just written are read from the API server until the informer shows them
+// (writes.go), and so are the cloud's node classes (look.go).
 package gather
 
 import (
@@ -44,7 +44,7 @@ type Gatherer struct {
 	Cached client.Reader
 	// Live reads from the API server.
 	Live client.Reader
-	// Mapper tells which kinds the API server serves.
+	// Mapper knows which kinds the API server serves.
 	Mapper  meta.RESTMapper
 	Catalog cloud.Catalog
 	Ledger  *launch.Ledger
@@ -57,14 +57,15 @@ type Gatherer struct {
 	NodeOverlays bool
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
-	// DRA reports whether the API server serves ResourceSlices, and they may be read.
+	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
 	DRA bool
-	// NoDRA reports whether it is known that there is no backend DRA. If both are false, it is not known.
+	// NoDRA reports whether there is certainly no backend DRA. If both are false, it is unknown.
 	NoDRA bool
 	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
 	ImageRollouts bool
 
-	// claims is locked while NodeClaims are read, and while several are written together. written has those that the informer may not show yet.
+	// claims is held for reading while NodeClaims are read, and exclusively while several are written together. written has those that the informer may
+	// not show yet.
 	claims  sync.RWMutex
 	written writes
 
@@ -74,19 +75,19 @@ type Gatherer struct {
 	// changes counts the changes in the caches, and followed has the objects that have changed. They are nil if the caches are not followed.
 	changes  changes
 	followed *followed
-	// index has what was followed so far.
+	// index has the objects that were followed so far.
 	index *snapshot.Index
-	// published has the replicas that agents publish as DRA drivers, as they were read last.
+	// published has the replicas that agents publish as DRA drivers, as last read.
 	published snapshot.Published
-	// unpublished are nodes of which the index does not have the published replicas yet.
+	// unpublished are nodes whose published replicas are not in the index yet.
 	unpublished []string
 	// claiming has the pods with ResourceClaims.
 	claiming claiming
-	// nodeClasses has the cloud's node classes as they were read last.
+	// nodeClasses has the cloud's node classes as last read.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
 	learned capacity.Learned
-	// generation counts the reads that differ from the one before, and since is when the last of them began. fresh has what differs from it.
+	// generation counts the reads that differ from the previous one, and since is when the last of them began. fresh has the differences.
 	generation uint64
 	since      time.Time
 	fresh      fresh
@@ -102,7 +103,7 @@ type Gatherer struct {
 // +kubebuilder:rbac:feature=capacity-buffers,groups=apps,resources=deployments;replicasets;statefulsets,verbs=list;watch
 // +kubebuilder:rbac:feature=capacity-buffers,groups="",resources=podtemplates,verbs=list;watch
 
-// read returns the cluster without the time and the refusals. It adds to g.fresh what differs from the last successful read.
+// read returns the cluster without the time and the refusals. It records in g.fresh what differs from the last successful read.
 func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.update(ctx); err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		}
 	}
 	if g.CapacityBuffers {
-		g.fresh.kinds = true // Their changes are not followed.
+		g.fresh.kinds = true // Their changes are not tracked.
 		var err error
 		if c.Buffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
 			return nil, err
@@ -136,16 +137,16 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	return c, g.classes(ctx, c)
 }
 
-// fresh is what decisions can tell from the last successful read.
+// fresh records the differences to the last successful read that can affect decisions.
 type fresh struct {
-	// kinds are the kinds that there are few objects of, and classes the cloud's node classes.
+	// kinds reports whether kinds with few objects differ, and classes whether the cloud's node classes do.
 	kinds, classes bool
 	objects        snapshot.Difference
 }
 
 func (f fresh) any() bool { return f.kinds || f.classes || f.objects.Any() }
 
-// objects sets the objects of the kinds that there are many of.
+// objects sets the objects of the kinds with many objects.
 func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	g.claims.RLock()
 	defer g.claims.RUnlock()
@@ -178,14 +179,14 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 		index, more = index.With(snapshot.Changes{NodeClaims: unseen})
 		d.Machines = d.Machines || more.Machines
 		for name := range unseen {
-			g.followed.nodeClaims.note(client.ObjectKey{Name: name}) // The next look reads it from the informer again.
+			g.followed.nodeClaims.note(client.ObjectKey{Name: name}) // The next read takes it from the informer again.
 		}
 	}
 	g.index, c.Index, g.fresh.objects = index, index, d
 	return nil
 }
 
-// list reads the objects of the kinds that there are many of, all at once.
+// list lists all objects of the kinds with many objects.
 func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	var (
 		pods         corev1.PodList
@@ -224,10 +225,10 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	return nil
 }
 
-// nodeClasses are the cloud's node classes that GPUNodeClasses refer to.
+// nodeClasses has the cloud's node classes to which GPUNodeClasses refer.
 type nodeClasses struct {
-	// at is when the last read of all of them ended, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that
-	// machines have shown.
+	// at is when the last read of all of them ended, and read is its result. accepted also has the images of paused rollouts, and used also the capacities
+	// that machines have shown.
 	at                   time.Time
 	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
 }
@@ -235,8 +236,8 @@ type nodeClasses struct {
 // classesAtOnce is how many node classes are read concurrently.
 const classesAtOnce = 16
 
-// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it uses what it has read for two seconds. The time starts when the
-// read has ended, so that a slow API server does not make every look read again.
+// classes sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
+// starts when the read has ended, so that a slow API server does not cause a read for every caller.
 func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	now, n := g.Clock.Now(), &g.nodeClasses
 	kept := g.followed != nil && now.Sub(n.at) <= recent
@@ -285,7 +286,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	return nil
 }
 
-// sameState reports whether two states that were read are equal. Catalogs return the same list while nothing changes.
+// sameState reports whether two states of a node class are equal. Catalogs return the same list while nothing changes.
 func sameState(a, b snapshot.NodeClassState) bool {
 	same := len(a.InstanceTypes) == len(b.InstanceTypes) && (len(a.InstanceTypes) == 0 || &a.InstanceTypes[0] == &b.InstanceTypes[0])
 	a.InstanceTypes, b.InstanceTypes = nil, nil
@@ -300,7 +301,7 @@ func (g *Gatherer) Together(write func()) {
 	write()
 }
 
-// learn returns the known capacities with those that the existing machines show.
+// learn returns the known capacities, updated with those of the existing machines.
 func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
 	now := capacity.Learn(c, g.learned)
 	for kind, seen := range now {
@@ -312,7 +313,7 @@ func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Lear
 	return now
 }
 
-// NodeClass reads the state of one of the cloud's node classes from the API server, because a cached one may be wrong: a class that was just changed is not
+// NodeClass reads the state of one of the cloud's node classes from the API server. A cached state may be wrong: a class that was just changed is not
 // Ready until Karpenter has reconciled it, and Karpenter deletes NodeClaims that refer to such a class.
 func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
 	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
@@ -336,7 +337,7 @@ func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 	case ctx.Err() != nil:
 		return snapshot.NodeClassState{}, ctx.Err()
 	case err != nil:
-		// One class that cannot be read, for instance because its conversion webhook is down, must not stop the pools of the others.
+		// A class that cannot be read, for example because its conversion webhook is down, must not stop the pools of other classes.
 		return snapshot.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
 	}
 	state := snapshot.NodeClassStateOf(class)

@@ -7,11 +7,11 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// recent is for how long what was read of the cloud's node classes is used again, and for how long reads of the same objects are of one generation.
+// recent is how long the cloud's node classes are reused after a read, and how long reads of the same objects belong to one generation.
 const recent = 2 * time.Second
 
-// Cluster reads everything that decisions depend on. It begins after the caller has asked, so it shows whatever the caller has seen in the caches, and all NodeClaims that
-// were written. Callers share the objects and must not change them.
+// Cluster reads everything on which decisions depend. The read begins after the call, so it includes everything that the caller has seen in the caches,
+// and all NodeClaims that were written. Callers share the objects and must not change them.
 func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	g.looking.Lock()
 	defer g.looking.Unlock()

@@ -21,8 +21,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Open returns a function that reads a cluster, for those who look at it for long without a manager. Informers follow the cluster until the context ends. Open returns
-// an error if the cluster cannot be read now, because informers would try forever. The function returns an error while the API server does not answer.
+// Open returns a function that reads a cluster, for long-running commands without a manager. Informers follow the cluster until the context ends. Open
+// returns an error if the cluster cannot be read now, because informers would retry forever. The function returns an error while the API server does
+// not answer.
 func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (func(context.Context) (*snapshot.Cluster, error), error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -40,17 +41,17 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, repli
 	}, nil
 }
 
-// answers returns an error if the API server does not answer. Informers keep what they know then.
+// answers returns an error if the API server does not answer. Without this check, informers would continue to serve old data.
 func answers(ctx context.Context, api rest.Interface) error {
 	err := api.Get().AbsPath("/version").Do(ctx).Error()
 	var refused apierrors.APIStatus
 	if err == nil || errors.As(err, &refused) {
-		return nil // Who may not ask for the version has an answer, too.
+		return nil // A user who may not read the version still gets an answer.
 	}
 	return fmt.Errorf("the API server does not answer: %w", err)
 }
 
-// follower returns a Gatherer with informers of its own.
+// follower returns a Gatherer with its own informers.
 func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -64,7 +65,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	g := &Gatherer{
 		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: err == nil,
-		// An informer of what may not be read would wait forever.
+		// An informer for objects that the user may not read would wait forever.
 		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&
 			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
 	}

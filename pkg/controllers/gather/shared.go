@@ -2,11 +2,11 @@ package gather
 
 import "sync"
 
-// mostShared is the number of values in a generation of shared values.
+// mostShared is the number of values in one generation of shared values.
 const mostShared = 1 << 13
 
-// shared keeps one of each of the values that were asked for lately. It has two generations: a value that nobody asks for while a generation fills up is dropped with
-// the one before. It is safe for concurrent use.
+// shared deduplicates recently used values. It has two generations: a value that nobody uses while one generation fills up is dropped with the previous
+// one. It is safe for concurrent use.
 type shared[T any] struct {
 	mu         sync.Mutex
 	young, old map[string]T
@@ -14,7 +14,7 @@ type shared[T any] struct {
 
 func newShared[T any]() *shared[T] { return &shared[T]{young: map[string]T{}} }
 
-// of returns the value that was first asked for with the key, which must be equal only for equal values.
+// of returns the value that was first passed with the key. Keys must be equal only for equal values.
 func (s *shared[T]) of(key string, value T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// state is what was read of the kinds that there are few objects of, kept from one look to the next. A look lists only the kinds of which an object has changed. The
-// objects must not be changed, because several controllers share them.
+// state caches the objects of the kinds with few objects between reads. A read lists only the kinds of which an object has changed. Several controllers
+// share the objects, so they must not be changed.
 type state struct {
 	nodePools  kept[karpv1.NodePoolList]
 	classes    kept[v1alpha1.GPUNodeClassList]
@@ -39,7 +39,7 @@ type state struct {
 	templates     kept[resourcev1.ResourceClaimTemplateList]
 }
 
-// kept is a value with the number of changes at the time when it was read.
+// kept is a value and the number of changes when it was read.
 type kept[T any] struct {
 	is T
 	// counted reports whether the value was read and its changes are counted.
@@ -77,7 +77,8 @@ func (g *Gatherer) update(ctx context.Context) error {
 	return nil
 }
 
-// relist lists a kind if one of its objects has changed. It reads the counter before it lists, so an object that changes meanwhile is listed again next time.
+// relist lists a kind if one of its objects has changed. It reads the counter before it lists, so an object that changes meanwhile is listed again next
+// time.
 func relist[L any, P interface {
 	*L
 	client.ObjectList
@@ -106,7 +107,7 @@ func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), 
 	return differs, nil
 }
 
-// sameItems reports whether decisions cannot tell two lists of objects apart. Caches list objects in any order.
+// sameItems reports whether two lists are equal as far as decisions are concerned. Caches list objects in any order.
 func sameItems(a, b client.ObjectList) bool {
 	return maps.EqualFunc(itemsOf(a), itemsOf(b), func(before, after client.Object) bool { return snapshot.Same(before, after) })
 }

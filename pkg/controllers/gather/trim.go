@@ -20,15 +20,15 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Trim returns a function for the caches that removes from objects what no decision needs: most of a pod is environment, mounts, probes and the status of its
-// containers. Equal parts of objects share memory, since the pods of a Deployment differ in little but their names. The objects can be patched, but an update
-// would remove what the function removed.
+// Trim returns a transform function for the caches that removes what no decision needs: most of a pod is environment, mounts, probes and the status of
+// its containers. Equal parts of objects share memory, since the pods of a Deployment differ in little but their names. The objects can be patched, but
+// an update would remove what the function removed.
 func Trim() toolscache.TransformFunc {
 	t := trimmer{specs: newShared[corev1.PodSpec](), labels: newShared[map[string]string](), amounts: newShared[corev1.ResourceList](), owners: newShared[[]metav1.OwnerReference](), strings: newShared[string]()}
 	return t.trim
 }
 
-// trimmer trims objects, and has the parts that they share.
+// trimmer trims objects and holds the parts that they share.
 type trimmer struct {
 	specs   *shared[corev1.PodSpec]
 	labels  *shared[map[string]string]
@@ -93,7 +93,7 @@ func (t *trimmer) trim(object any) (any, error) {
 	return object, nil
 }
 
-// meta trims metadata of a kind that there are many of.
+// meta trims the metadata of a kind with many objects.
 func (t *trimmer) meta(m *metav1.ObjectMeta) {
 	*m = metav1.ObjectMeta{
 		Namespace: t.strings.of(m.Namespace, m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
@@ -109,8 +109,8 @@ func (t *trimmer) meta(m *metav1.ObjectMeta) {
 	}
 }
 
-// annotations returns those that the controller or Karpenter read, and nil if there are none. The agent's report of holders is not among them: it changes with every
-// pod, which would make each change of it one that decisions could tell.
+// annotations returns the annotations that the controller or Karpenter reads, or nil if there are none. It drops the agent's report of holders, which
+// changes with every pod: each change of it would count as a change that affects decisions.
 func (t *trimmer) annotations(all map[string]string) map[string]string {
 	var kept map[string]string
 	for key, value := range all {
@@ -136,14 +136,15 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	spec.Volumes = volumesOf(p.Spec.Volumes)
 	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime, ResourceClaimStatuses: p.Status.ResourceClaimStatuses}
 	for i := range p.Status.Conditions {
-		// Why a pod was not scheduled, and that it is not ready: some PodDisruptionBudgets allow the eviction of pods that are not.
+		// These conditions say why a pod was not scheduled, and that it is not ready: some PodDisruptionBudgets allow the eviction of pods that are not
+		// ready.
 		c := &p.Status.Conditions[i]
 		if c.Type == corev1.PodScheduled && p.Spec.NodeName == "" || c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
 			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.of(c.Reason, c.Reason)})
 		}
 	}
 	if p.Status.Phase == corev1.PodSucceeded {
-		for _, s := range p.Status.ContainerStatuses { // The durations of a Job's pods tell how long the others will take.
+		for _, s := range p.Status.ContainerStatuses { // The durations of a Job's pods predict how long the others will take.
 			if ended := s.State.Terminated; ended != nil {
 				status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
 					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended.FinishedAt}},
@@ -154,8 +155,8 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	p.Spec, p.Status = spec, status
 }
 
-// spec returns what matters for the place of a pod, without what differs between the pods of one template. It shares memory with equal specs. Limits matter in
-// templates, where the API server has not used them as requests yet.
+// spec returns the parts of a spec that affect a pod's placement, without those that differ between the pods of one template. It shares memory with
+// equal specs. Limits matter in templates, where the API server has not defaulted requests to them yet.
 func (t *trimmer) spec(s *corev1.PodSpec, limits bool) corev1.PodSpec {
 	bare := corev1.PodSpec{
 		Containers: containers(s.Containers, limits), InitContainers: containers(s.InitContainers, limits), Resources: s.Resources, Overhead: s.Overhead,
@@ -226,7 +227,8 @@ func (t *trimmer) node(n *corev1.Node) {
 	n.Status = corev1.NodeStatus{Capacity: t.resourceList(n.Status.Capacity), Allocatable: t.resourceList(n.Status.Allocatable), Conditions: n.Status.Conditions}
 }
 
-// claim trims the NodeClaims of others, which tell which nodes Karpenter launched, and with which image. Each of them may name a hundred instance types.
+// claim trims NodeClaims that are not Karve's. They only show which nodes Karpenter launched, and with which image. Each of them may name a hundred
+// instance types.
 func (t *trimmer) claim(c *karpv1.NodeClaim) {
 	if snapshot.IsOurClaim(c) || snapshot.IsCanary(c) {
 		return
@@ -245,7 +247,7 @@ func (t *trimmer) volume(v *corev1.PersistentVolume) {
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
 }
 
-// labelMap returns an equal map that others share.
+// labelMap returns an equal map that is shared.
 func (t *trimmer) labelMap(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
@@ -260,7 +262,7 @@ func (t *trimmer) labelMap(m map[string]string) map[string]string {
 	return t.labels.of(key.String(), m)
 }
 
-// resourceList returns an equal list that others share.
+// resourceList returns an equal list that is shared.
 func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -273,7 +275,7 @@ func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 	return t.amounts.of(key.String(), l)
 }
 
-// trimDevices leaves of a slice what [snapshot.PublishedOf] reads. Slices of drivers that Karve does not plan for have no devices then.
+// trimDevices keeps only the parts of a slice that [snapshot.PublishedOf] reads. Slices of drivers for which Karve does not plan keep no devices.
 func trimDevices(spec *resourcev1.ResourceSliceSpec) {
 	reads, ours := claims.Reads(spec.Driver)
 	if !ours {

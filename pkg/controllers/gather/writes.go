@@ -19,36 +19,39 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// A plan that missed a NodeClaim which was just created would launch a second machine for its pods, and an informer shows an object only some time after it was written. So
-// the Gatherer remembers the NodeClaims that were written until the informer shows the write, and reads these few from the API server meanwhile. Nobody else creates
-// NodeClaims for Karve's pools, except the replica of the controller that was the leader before. What it wrote is listed once.
+// A plan that misses a NodeClaim which was just created would launch a second machine for its pods, and an informer shows an object only some time
+// after it was written. So the Gatherer remembers written NodeClaims until the informer shows the write, and meanwhile reads these few from the API
+// server. Nobody else creates NodeClaims for Karve's pools, except the replica of the controller that was the leader before. Its NodeClaims are listed
+// once.
 
-// uncertain is how long a NodeClaim is read from the API server after a write of it failed, which may have been carried out nevertheless. It is also how late an informer may
-// show a NodeClaim that does not exist any more.
+// uncertain is how long a NodeClaim is read from the API server after a failed write that may have been carried out nevertheless. It is also how late
+// an informer may show a NodeClaim that no longer exists.
 const uncertain = time.Minute
 
-// writes are the NodeClaims that were written and that the informer may not show yet. It is safe for concurrent use.
+// writes has the written NodeClaims that the informer may not show yet. It is safe for concurrent use.
 type writes struct {
 	mu    sync.Mutex
 	named map[string]write
 }
 
-// write is what is known of the writes of a NodeClaim.
+// write is what is known about the writes of a NodeClaim.
 type write struct {
-	// uid is that of the NodeClaim after the last write that succeeded, and "" if none has. The NodeClaim had version as its resource version after that write, or before it if
-	// the write deleted it.
+	// uid is the UID of the NodeClaim after the last successful write, or "" if there was none. version is its resource version after that write, or
+	// before it if the write deleted the NodeClaim.
 	uid     types.UID
 	version string
-	// claim is the NodeClaim after the last write, as the API server returned it at the time answered. It is nil if the write deleted it, or if it is not known.
+	// claim is the NodeClaim after the last write, as the API server returned it at the time answered. It is nil if the write deleted it, or if it is
+	// unknown.
 	claim    *karpv1.NodeClaim
 	answered time.Time
 	// seen is the latest resource version that the informer has had since a write began.
 	seen string
 	// deleted reports whether the last write deleted it, and gone whether it did not exist afterwards.
 	deleted, gone bool
-	// open is the number of writes without an answer.
+	// open is the number of writes without a response.
 	open int
-	// doubted is until when a write that failed may have been carried out, and remembered until when a NodeClaim that is gone is remembered.
+	// doubted is the time until which a failed write may still have been carried out. remembered is the time until which a deleted NodeClaim is
+	// remembered.
 	doubted, remembered time.Time
 }
 
@@ -57,7 +60,7 @@ func (w *writes) begin(name string) {
 	w.edit(name, func(is *write) { is.open++ })
 }
 
-// end records the answer to a write. The result has the NodeClaim with its UID and its resource version, or says that it was deleted.
+// end records the response to a write. result has the UID and resource version of the NodeClaim, or reports that it was deleted.
 func (w *writes) end(name string, result write, err error, now time.Time) {
 	w.edit(name, func(is *write) {
 		if is.open--; err != nil {
@@ -83,8 +86,8 @@ func (w *writes) edit(name string, edit func(*write)) {
 	w.named[name] = is
 }
 
-// unseen returns the writes that the informer may not show, by the names of their NodeClaims. It forgets those that it shows. The function shown returns what the
-// informer has. It is called without the lock, because the informer is locked when it calls saw.
+// unseen returns the writes that the informer may not show, by the names of their NodeClaims. It forgets those that the informer shows. shown returns
+// the informer's NodeClaim. It is called without the lock, because the informer holds its own lock when it calls saw.
 func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map[string]write {
 	w.mu.Lock()
 	all := maps.Clone(w.named)
@@ -101,7 +104,7 @@ func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map
 	return unseen
 }
 
-// forget removes what is known of the writes of a NodeClaim, unless that has changed.
+// forget removes what is known about the writes of a NodeClaim, unless it has changed.
 func (w *writes) forget(name string, known write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +113,8 @@ func (w *writes) forget(name string, known write) {
 	}
 }
 
-// shownBy reports whether a NodeClaim, or the lack of one, is at least as new as the last write that succeeded. A NodeClaim with another UID may be an earlier one of that name.
+// shownBy reports whether a NodeClaim, or its absence, is at least as new as the last successful write. A NodeClaim with another UID may be an earlier
+// one with that name.
 func (w write) shownBy(claim *karpv1.NodeClaim) bool {
 	switch {
 	case w.uid == "":
@@ -123,13 +127,13 @@ func (w write) shownBy(claim *karpv1.NodeClaim) bool {
 	return atLeast(claim.ResourceVersion, w.version)
 }
 
-// atLeast reports whether both resource versions are known and the first is not the older one.
+// atLeast reports whether both resource versions are known and the first is not older than the second.
 func atLeast(version, other string) bool {
 	order, err := resourceversion.CompareResourceVersion(version, other)
 	return err == nil && order >= 0
 }
 
-// saw records that the informer has had a NodeClaim, which may be gone when a look comes.
+// saw records that the informer has had a NodeClaim, which may be gone by the next read.
 func (w *writes) saw(claim *karpv1.NodeClaim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +143,7 @@ func (w *writes) saw(claim *karpv1.NodeClaim) {
 	}
 }
 
-// settled returns the NodeClaim after the last write if that was a moment ago and no other write may have followed it. Else it returns nil.
+// settled returns the NodeClaim after the last write if that was a moment ago and no other write may have followed it. Otherwise it returns nil.
 func (w write) settled(now time.Time) *karpv1.NodeClaim {
 	if w.open > 0 || now.Before(w.doubted) || now.Sub(w.answered) >= recent {
 		return nil
@@ -156,7 +160,7 @@ func (w *writes) gone(name string, after write, now time.Time) {
 	})
 }
 
-// Writing returns a client whose writes of NodeClaims the Gatherer takes into account at once.
+// Writing returns a client whose writes of NodeClaims the Gatherer takes into account immediately.
 func (g *Gatherer) Writing(c client.Client) client.Client { return writer{c, g} }
 
 type writer struct {
@@ -212,11 +216,11 @@ func (g *Gatherer) former(ctx context.Context) error {
 	return nil
 }
 
-// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many at a time.
+// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many concurrently.
 const claimsAtOnce = 16
 
-// unseen returns the NodeClaims that the informer may not show as they were written. It reads them from the API server, except those that it has just returned. Nil
-// stands for one that does not exist.
+// unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned.
+// A NodeClaim that does not exist is nil.
 func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
 	claims, now := map[string]*karpv1.NodeClaim{}, g.Clock.Now()
 	writes := g.written.unseen(g.followed.nodeClaims.now, now)
@@ -240,7 +244,7 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 			read[i] = claim
 		}
 	})
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil { // With the context ended, not all were read.
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil { // If the context ended, not all were read.
 		return nil, err
 	}
 	for i, name := range names {
