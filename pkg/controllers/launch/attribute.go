@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 )
 
-// Refusal is what Karve should avoid after a launch failed, and why: each of the instance types in each of the zones.
+// Refusal is what Karve should avoid after a failed launch, and why: each of the instance types in each of the zones.
 type Refusal struct {
 	InstanceTypes, Zones []string
 	CapacityType         string
@@ -27,7 +27,7 @@ type Cloud struct {
 	Subnets map[string]string
 }
 
-// refusals has the texts that identify refusals in messages of Karpenter and of the clouds.
+// refusals lists the texts that identify refusals in messages of Karpenter and of the clouds.
 var refusals = func() []cloud.Error {
 	all := []cloud.Error{
 		{Text: "all requested instance types were unavailable", Reason: v1alpha1.RefusalInsufficientCapacity},
@@ -75,8 +75,9 @@ func faults(message string) []fault {
 	return out
 }
 
-// attribute returns the refusals in a message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter cuts the message off after 300
-// characters. Offerings of the NodeClaim that the message does not explain count as refused for lack of capacity too, because the cloud launched none of them.
+// attribute returns the refusals in the message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter truncates the message to
+// 300 characters. Offerings of the NodeClaim that the message does not explain also count as refused for lack of capacity, because the cloud launched
+// none of them.
 func attribute(s Shape, message string, class Cloud) []Refusal {
 	var out []Refusal
 	for _, f := range faults(message) {
@@ -97,10 +98,10 @@ func (s Shape) named(text string) bool {
 		slices.ContainsFunc(s.Zones, func(z string) bool { return inParentheses(text, z) })
 }
 
-// inParentheses reports whether a text has the zone as the one that an error is about. Other zones follow as advice.
+// inParentheses reports whether a text has the zone in parentheses, which marks the zone that an error is about. Other zones follow as advice.
 func inParentheses(text, zone string) bool { return strings.Contains(text, "("+zone+")") }
 
-// within returns the part of the shape that a refusal of the scope is about: what the text names, or all of it.
+// within returns the part of the shape that a refusal with the scope is about: what the text names, or all of it.
 func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	everything := []string{v1alpha1.Any}
 	r := Refusal{InstanceTypes: everything, Zones: everything, CapacityType: v1alpha1.Any}
@@ -123,7 +124,7 @@ func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	return r
 }
 
-// those returns the values that pass, or all of them if none does.
+// those returns the values that pass, or all values if none passes.
 func those(values []string, pass func(string) bool) []string {
 	some := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return !pass(v) })
 	if len(some) == 0 {
@@ -132,7 +133,7 @@ func those(values []string, pass func(string) bool) []string {
 	return some
 }
 
-// mentions reports whether a text contains the name of an instance type, and not only as a part of another name.
+// mentions reports whether a text contains the name of an instance type, other than as part of another name.
 func mentions(text, name string) bool {
 	part := func(c byte) bool { return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
 	for from := 0; name != ""; {
@@ -185,7 +186,7 @@ func (s Shape) rest(listed []Refusal, message string) []Refusal {
 	return out
 }
 
-// covers reports whether the refusal is about an offering.
+// covers reports whether the refusal covers an offering.
 func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 	has := func(list []string, value string) bool {
 		return slices.Contains(list, v1alpha1.Any) || slices.Contains(list, value)

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// blameAfter is how many launches of an instance type must fail for no known reason, with a successful launch of another type between each two, before Karve
-	// avoids the type. With fewer, an outage that recurs once could look like a fault of the type.
+	// blameAfter is how many launches of an instance type must fail for an unknown reason, with a successful launch of another type between each two,
+	// before Karve avoids the type. With fewer, an outage that recurs once could look like a fault of the type.
 	blameAfter = 3
 	// blameWithin is how long a failure counts. It is longer than the longest pause and a launch that hangs.
 	blameWithin = 15 * time.Minute
@@ -19,16 +19,16 @@ const (
 type record struct {
 	// launched is when a machine of the type was last launched.
 	launched time.Time
-	// failed is when a launch last failed for no known reason.
+	// failed is when a launch last failed for an unknown reason.
 	failed time.Time
 	// failures counts such failures: the first since the last success of the type, and each one that follows a success of another type.
 	failures int
 }
 
-// judge returns the refusal for a failed launch. A launch that hangs, or an error that names no offering, is no evidence against an instance type: closed
-// connections and errors of the service look the same. The next type would fail as well, or be launched at a higher price once the cloud recovers. So it
-// pauses the launches of the GPUNodeClass instead. Karve avoids a type only after several of its launches failed while those of another type succeeded in
-// between. The argument created is when the NodeClaim was created: NodeClaims of one plan that fail together count as one failure.
+// judge returns the refusal for a failed launch. A launch that hangs, or an error that names no offering, is no evidence against an instance type:
+// closed connections and service errors look the same. The next type would fail as well, or be launched at a higher price once the cloud recovers. So
+// such a failure pauses the launches of the GPUNodeClass instead. Karve avoids a type only after several of its launches failed while those of another
+// type succeeded in between. created is when the NodeClaim was created: NodeClaims of one plan that fail together count as one failure.
 func (l *Ledger) judge(s Shape, reason, message string, cloud Cloud, created, now time.Time) Refusal {
 	reason = known(reason)
 	if (reason == v1alpha1.RefusalLaunchFailed || reason == v1alpha1.RefusalSilent) && l.blames(s, created, now) {
@@ -57,7 +57,7 @@ func (l *Ledger) blames(s Shape, created, now time.Time) bool {
 	}
 	if enough {
 		for _, t := range s.InstanceTypes {
-			l.record(s.Class, t).failures = 0 // It takes as many failures again before Karve avoids them once more.
+			l.record(s.Class, t).failures = 0 // Karve avoids them again only after as many new failures.
 		}
 	}
 	return enough

@@ -51,7 +51,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// Reconcile handles one NodeClaim, and what is said of an earlier one of that name.
+// Reconcile handles one NodeClaim, and late events about an earlier one with that name.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := c.handle(ctx, req)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, c.interrupted(ctx, req.Name)
 }
 
-// handle handles a NodeClaim, and what is left of one that is gone.
+// handle handles a NodeClaim, or the ledger entry of one that is gone.
 func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, req.NamespacedName, claim); err != nil {
@@ -121,9 +121,9 @@ func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
 	return !np.DeletionTimestamp.IsZero() || s.PoolUID != "" && s.PoolUID != np.UID, nil
 }
 
-// refused records that Karpenter deleted a NodeClaim before it was launched, unless that was recorded before or Karve deleted it. The NodeClaim stays in the
-// ledger until the refusal is recorded, so that an error does not lose it. If the reason is not known yet, the launches of its GPUNodeClass pause until
-// Karpenter's event gives one, or until it can no longer be expected.
+// refused records that Karpenter deleted a NodeClaim before it was launched, unless that is already recorded or Karve deleted it. The NodeClaim stays
+// in the ledger until the refusal is recorded, so that an error does not lose it. If the reason is unknown, the launches of its GPUNodeClass pause
+// until Karpenter's event gives one, or until the event can no longer be expected.
 func (c *Controller) refused(ctx context.Context, claim, reason, message string) (reconcile.Result, error) {
 	e, lost, ok := c.Ledger.unlaunched(claim)
 	if !ok {
@@ -146,8 +146,8 @@ func (c *Controller) refused(ctx context.Context, claim, reason, message string)
 	return reconcile.Result{}, nil
 }
 
-// vanished records that a NodeClaim is gone without a reason. The argument lost reports whether that was recorded before. A NodeClaim without a NodePool was
-// deleted with it, so nothing failed.
+// vanished records that a NodeClaim is gone without a reason. lost reports whether that was recorded before. A NodeClaim without a NodePool was deleted
+// with it, so nothing failed.
 func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost bool, message string) (reconcile.Result, error) {
 	gone, err := PoolGone(ctx, c.Client, e.shape)
 	now := c.Clock.Now()
@@ -184,7 +184,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	if err := c.refuse(ctx, shape, now, r); err != nil {
 		return reconcile.Result{}, err
 	}
-	// The NodeClaim comes from a cache, and one that was just launched must not be deleted.
+	// The NodeClaim comes from a cache. A NodeClaim that was just launched must not be deleted.
 	err = c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
@@ -216,8 +216,8 @@ func (c *Controller) depart(claim *karpv1.NodeClaim) {
 	})
 }
 
-// interrupted records that the cloud interrupted a spot machine if Karpenter's event says so: the cloud has no spare capacity there for now. Under load the event comes
-// after the NodeClaim is gone, or even after there is another one of that name.
+// interrupted records that the cloud interrupted a spot machine if Karpenter's event says so: the cloud has no spare capacity there for now. Under load
+// the event arrives after the NodeClaim is gone, or even after there is another one with that name.
 func (c *Controller) interrupted(ctx context.Context, claim string) error {
 	d, ok := c.Ledger.departure(claim, c.Clock.Now())
 	if !ok {
@@ -227,7 +227,8 @@ func (c *Controller) interrupted(ctx context.Context, claim string) error {
 	if err != nil || event == nil {
 		return err
 	}
-	// The time is that of the deletion, which does not change: a restarted controller sees old events again, and the sender of the event cannot choose the time.
+	// The time is that of the deletion, which does not change: a restarted controller sees old events again, and the sender of the event cannot choose the
+	// time.
 	if err := c.refuse(ctx, d.shape, d.deleted, d.refusal); err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ type decision struct {
 	again time.Duration
 	// reason and message explain hung and refused. The reason is "" if it is not known yet.
 	reason, message string
-	// held reports whether the NodeClaim blocked Karpenter for long.
+	// held reports whether the NodeClaim blocked Karpenter for a long time.
 	held bool
 }
 

@@ -30,12 +30,12 @@ func AboutNodeClaims() fields.Selector {
 // karpenter is the component in Karpenter's events, whatever the provider.
 const karpenter = "karpenter"
 
-// maxEvent is how much of an event's message is used, in bytes. Karpenter cuts errors off after 300.
+// maxEvent is how much of an event's message is used, in bytes. Karpenter truncates errors to 300.
 const maxEvent = 1024
 
-// fromKarpenter reports whether an event looks like those that Karpenter writes about NodeClaims. Events about cluster-scoped objects are in the namespace
-// default. Any client that may create events there can imitate them. So an event only counts for one of Karve's NodeClaims that is gone or being deleted, only
-// once for each NodeClaim, and only to choose among the offerings that it requested.
+// fromKarpenter reports whether an event looks like those that Karpenter writes about NodeClaims. Events about cluster-scoped objects are in the
+// namespace default. Any client that may create events there can imitate them. So an event counts only for one of Karve's NodeClaims that is gone or
+// being deleted, only once for each NodeClaim, and only to choose among the offerings that it requested.
 func fromKarpenter(e *corev1.Event) bool {
 	o := &e.InvolvedObject
 	return e.Namespace == corev1.NamespaceDefault && o.Kind == "NodeClaim" && o.Namespace == "" && strings.HasPrefix(o.APIVersion, "karpenter.sh/") &&
@@ -51,7 +51,7 @@ func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: event.InvolvedObject.Name}}}
 }
 
-// eventOf returns Karpenter's event with such a reason about the NodeClaim with this name and UID, and nil if there is none.
+// eventOf returns Karpenter's event about the NodeClaim with this name and UID whose reason satisfies such, or nil if there is none.
 func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, such func(reason string) bool) (*corev1.Event, error) {
 	if uid == "" {
 		return nil, nil
@@ -69,11 +69,11 @@ func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, s
 	return nil, nil
 }
 
-// explain returns the refusals for a NodeClaim that Karpenter deleted. It uses Karpenter's event, the reason that the NodeClaim had, or the state of the node
-// class: if that is not ready, Karpenter launches nothing and gives no reason. It returns none if nothing is known.
+// explain returns the refusals for a NodeClaim that Karpenter deleted. It uses Karpenter's event, the reason that the NodeClaim had, or the state of
+// the node class: if that is not ready, Karpenter launches nothing and gives no reason. It returns none if nothing is known.
 //
-// A late event about the earlier NodeClaim of that name comes first: Karpenter remembers what the cloud refused, and of the next NodeClaim it says only that
-// nothing is available.
+// A late event about the earlier NodeClaim with that name comes first: Karpenter remembers what the cloud refused, and about the next NodeClaim it says
+// only that nothing is available.
 func (c *Controller) explain(ctx context.Context, claim string, e entry, reason, message string) ([]Refusal, error) {
 	cloud, notReady, err := c.readCloud(ctx, e.shape)
 	if err != nil {

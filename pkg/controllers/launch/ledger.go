@@ -1,6 +1,6 @@
-// Package launch watches Karve's NodeClaims until the cloud has launched their machines, deletes those that it does not launch, and remembers which offerings
-// were refused. A NodeClaim that cannot launch blocks all provisioning of Karpenter, so nothing waits long here, and refused offerings are not tried again at
-// once.
+// Package launch watches Karve's NodeClaims until the cloud has launched their machines, deletes those that it does not launch, and remembers which
+// offerings were refused. A NodeClaim that cannot launch blocks all provisioning of Karpenter, so no NodeClaim waits long, and refused offerings are
+// not retried immediately.
 package launch
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// memory is how long after its back-off a refusal still counts for the next one.
+	// memory is how long after its back-off a refusal still counts towards the next one.
 	memory = time.Hour
 	// quiet is how long Karve launches nothing after a NodeClaim that hung, so that Karpenter can catch up.
 	quiet = time.Minute
@@ -36,7 +36,7 @@ const (
 	maxMessage    = 512
 	// maxName is the largest length of the names in the status.
 	maxName = 63
-	// maxOfferings is the largest number of offerings that one refusal is recorded for. Karve's own NodeClaims request fewer.
+	// maxOfferings is the largest number of offerings for which one refusal is recorded. Karve's own NodeClaims request fewer.
 	maxOfferings = 1000
 )
 
@@ -44,7 +44,7 @@ const (
 type Shape struct {
 	// Class is the name of the GPUNodeClass.
 	Class string
-	// Pool is the name of the NodePool. PoolUID is its UID, and "" if the NodeClaim has no owner reference to it.
+	// Pool is the name of the NodePool. PoolUID is its UID, or "" if the NodeClaim has no owner reference to it.
 	Pool    string
 	PoolUID types.UID
 	// InstanceTypes and Zones begin with the planned ones.
@@ -68,21 +68,22 @@ type Ledger struct {
 	quietUntil time.Time
 }
 
-// entry is a NodeClaim that is not launched.
+// entry is a NodeClaim that is not launched yet.
 type entry struct {
 	shape Shape
 	uid   types.UID
-	// earlier is the UID of the NodeClaim of that name before, and "" if there was none or its end was explained. A plan that is made again has the same names.
+	// earlier is the UID of the previous NodeClaim with that name, or "" if there was none or its end was explained. A plan that is made again uses the
+	// same names.
 	earlier types.UID
 	// missing is when the NodeClaim was first seen to be gone.
 	missing time.Time
 }
 
-// departure is a spot machine that is deleted, perhaps because the cloud interrupted it.
+// departure is a spot machine that is being deleted, perhaps because the cloud interrupted it.
 type departure struct {
 	uid   types.UID
 	shape Shape
-	// refusal is that of its offering if the cloud has interrupted it.
+	// refusal is the refusal of its offering if the cloud interrupted it.
 	refusal Refusal
 	// deleted is when the deletion began, and seen when the NodeClaim was last seen.
 	deleted, seen time.Time
@@ -96,8 +97,8 @@ func NewLedger() *Ledger {
 	}
 }
 
-// Learn adds the refusals in the status of a GPUNodeClass that the ledger does not have, as after a restart. A refusal that ends later than its back-off
-// allows was written by a clock that was ahead, and begins again now.
+// Learn adds the refusals in the status of a GPUNodeClass that the ledger lacks, such as after a restart. A refusal that ends later than its back-off
+// allows comes from a clock that was ahead, and begins again now.
 func (l *Ledger) Learn(class string, refused []v1alpha1.RefusedOffering, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,7 @@ func (l *Ledger) put(class string, r v1alpha1.RefusedOffering) {
 	l.refused[class][keyOf(r)] = r
 }
 
-// Await records a NodeClaim that the cloud has not launched yet. The UID is "" before it is created. It reports whether the NodeClaim is new.
+// Await records a NodeClaim that the cloud has not launched yet. The UID is "" before it is created. Await reports whether the NodeClaim is new.
 func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +136,7 @@ func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	return !known
 }
 
-// Name records the UID of a NodeClaim that was created. It distinguishes its events from those of an earlier NodeClaim with the same name.
+// Name records the UID of a NodeClaim that was created. The UID distinguishes its events from those of an earlier NodeClaim with the same name.
 func (l *Ledger) Name(claim string, uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +156,7 @@ func (l *Ledger) depart(claim string, d departure) {
 	l.departed[claim] = d
 }
 
-// departure returns a spot machine that is being deleted, or is gone while Karpenter may still say that the cloud interrupted it.
+// departure returns a spot machine that is being deleted, or that is gone while Karpenter may still report that the cloud interrupted it.
 func (l *Ledger) departure(claim string, now time.Time) (departure, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +171,7 @@ func (l *Ledger) interrupted(claim string) {
 	delete(l.departed, claim)
 }
 
-// Launched records that the cloud launched a NodeClaim's machine at a time. Refusals of its offering end, and so does a pause of the class's launches.
+// Launched records that the cloud launched a NodeClaim's machine at a time. This ends refusals of its offering and a pause of the class's launches.
 func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +197,7 @@ func (l *Ledger) Gone(claim string) {
 	delete(l.lost, claim)
 }
 
-// unlaunched returns a NodeClaim that is awaited, or that is gone without an explanation, in which case lost is true.
+// unlaunched returns a NodeClaim that is awaited, or that is gone without an explanation. In the latter case, lost is true.
 func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +208,7 @@ func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	return e, ok, ok
 }
 
-// lose records that a NodeClaim is gone and that the reason is not known.
+// lose records that a NodeClaim is gone for an unknown reason.
 func (l *Ledger) lose(claim string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,8 +218,8 @@ func (l *Ledger) lose(claim string, now time.Time) {
 	delete(l.awaited, claim)
 }
 
-// Vanished reports whether an awaited NodeClaim does not exist. The reason is about to be recorded, and a plan before that would try the same again. It
-// returns true for at most two seconds for each NodeClaim.
+// Vanished reports whether an awaited NodeClaim does not exist. The reason is about to be recorded, and a plan before that would make the same launch
+// again. Vanished returns true for at most two seconds for each NodeClaim.
 func (l *Ledger) Vanished(exists func(claim string) bool, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,8 +237,8 @@ func (l *Ledger) Vanished(exists func(claim string) bool, now time.Time) bool {
 	return vanished
 }
 
-// Refuse records that the cloud refused offerings of a class. It returns those that are new. A NodeClaim of another author can name offerings that do not exist,
-// and any number of them. Those that the status of a GPUNodeClass cannot hold are left out: the API server would reject all of it.
+// Refuse records that the cloud refused offerings of a class. It returns the new refusals. A NodeClaim of another author can name any number of
+// offerings that do not exist. Refuse leaves out those that the status of a GPUNodeClass cannot hold: the API server would reject the whole status.
 func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.RefusedOffering {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,13 +273,13 @@ func nameable(r *v1alpha1.RefusedOffering) bool {
 	return false
 }
 
-// refuse records one refusal, and reports whether it is new. Refusals of several NodeClaims of one plan count as one failure. So does a NodeClaim that was
-// gone and whose refusal is explained later, even after the pause has ended.
+// refuse records one refusal, and reports whether it is new. Refusals of several NodeClaims of one plan count as one failure. So does a NodeClaim that
+// was gone and whose refusal is explained later, even after the pause has ended.
 func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time) bool {
 	before := l.refused[class][keyOf(*r)]
 	explains := before.Reason == v1alpha1.RefusalVanished && r.Reason != before.Reason
 	pending := now.Before(before.NotBefore.Time)
-	// A refusal for another reason than the node class stays, whatever is said about the node class meanwhile.
+	// A refusal that is not about the node class stays, whatever is reported about the node class meanwhile.
 	if same := before.NodeClassGeneration == r.NodeClassGeneration || before.NodeClassGeneration == 0; pending && same && !explains {
 		return false
 	}
@@ -324,8 +325,8 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 	return !now.Before(r.NotBefore.Add(memory))
 }
 
-// backoff returns how long Karve avoids what was refused. It doubles with each failure, up to the limit of the reason. Up to a tenth is added, depending on
-// what was refused, so that not everything is tried again at the same moment.
+// backoff returns how long Karve avoids what was refused. It doubles with each failure, up to the limit of the reason. It adds up to a tenth, depending
+// on what was refused, so that retries are spread out.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c := causes[known(r.Reason)]
 	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))

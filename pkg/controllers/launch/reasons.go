@@ -9,14 +9,14 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 )
 
-// providersMemory is slightly longer than the AWS provider remembers refusals (UnavailableOfferingsTTL, 3 minutes, cleaned up every 10 seconds). Before that
-// it would refuse again without a call to EC2.
+// providersMemory is slightly longer than the AWS provider remembers refusals (UnavailableOfferingsTTL, 3 minutes, cleaned up every 10 seconds). Before
+// that it would refuse again without a call to EC2.
 const providersMemory = 3*time.Minute + 15*time.Second
 
-// causes has what to do for each reason of v1alpha1 and of the clouds.
+// causes defines what to do for each reason of v1alpha1 and of the clouds.
 //
-// It is an allow-list. A refusal is about offerings only if its reason is their capacity, a quota for them, or that they are not supported. All other failures
-// may be outages, which say nothing about the offering. They pause the launches of the GPUNodeClass, and the same is tried again.
+// It is an allow-list. A refusal is about offerings only if its reason is their capacity, a quota for them, or that they are not supported. All other
+// failures may be outages, which say nothing about the offering. They pause the launches of the GPUNodeClass, and the same launch is tried again.
 var causes = withClouds(map[string]cloud.Cause{
 	v1alpha1.RefusalInsufficientCapacity: {Scope: cloud.AboutOfferings, First: providersMemory, Most: time.Hour},
 	v1alpha1.RefusalSpotInterrupted:      {Scope: cloud.AboutOfferings, First: providersMemory, Most: time.Hour},
@@ -28,7 +28,7 @@ var causes = withClouds(map[string]cloud.Cause{
 	// The ledger itself sets this reason: see Ledger.judge.
 	v1alpha1.RefusalTypeFailing: {Scope: cloud.AboutTypes, First: providersMemory, Most: time.Hour},
 
-	// The next three are for connections that are refused or closed, hangs, timeouts, invalid responses and errors of the service. The provider does not
+	// The next three are for connections that are refused or closed, hangs, timeouts, invalid responses and service errors. The provider does not
 	// distinguish them.
 	v1alpha1.RefusalLaunchFailed: {Scope: cloud.AboutClass, First: cloud.Pause, Most: cloud.LongestPause, Patience: cloud.FailingGrace},
 	v1alpha1.RefusalSilent:       {Scope: cloud.AboutAccount, First: cloud.Pause, Most: cloud.LongestPause},
@@ -46,7 +46,7 @@ func withClouds(causes map[string]cloud.Cause) map[string]cloud.Cause {
 	return causes
 }
 
-// known returns the reason if it has a cause, and LaunchFailed otherwise, so that metrics have few labels.
+// known returns the reason if it has a cause, and LaunchFailed otherwise. This bounds the number of metric labels.
 func known(reason string) string {
 	if _, ok := causes[reason]; ok {
 		return reason

@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/controllers/wording"
 )
 
-// refuse writes refusals to the status of the GPUNodeClass. It may be called again for the same refusal.
+// refuse writes refusals to the status of the GPUNodeClass. It is idempotent.
 func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refusals ...Refusal) error {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: shape.Class}, class); err != nil {

@@ -13,23 +13,23 @@ const (
 	// firstWindow is how many NodeClaims may be unlaunched at the same time before the cloud has shown that it answers. TCP begins with as many segments
 	// (RFC 6928).
 	firstWindow = 10
-	// perLaunch is how many more may be unlaunched for each launch. On a cloud that answers within two seconds, a third round of 90 launches then follows the 10 and 30
-	// before, instead of one of 40.
+	// perLaunch is how much each launch enlarges the window. With a cloud that answers within two seconds, a third round of 90 launches then follows
+	// rounds of 10 and 30, instead of one of 40.
 	perLaunch = 2
-	// shownFor is how long a launch counts for the window. Launches from before an idle time say little about the cloud (RFC 7661 says the same of TCP). It
-	// is longer than a launch that is not a sign of trouble takes, so that a burst finds its own launches.
+	// shownFor is how long a launch counts for the window. Launches from before an idle period say little about the cloud (RFC 7661 says the same of TCP).
+	// It is longer than a normal launch, so that a burst counts its own launches.
 	shownFor = time.Minute
 )
 
-// Window returns how many NodeClaims may be unlaunched at the same time: ten, and two more for each that was launched in the last minute, but at most the given
-// number. So the window triples with each answer of a cloud that works, like TCP's slow start, which doubles it. No more launches are at stake than twice those that have
-// just succeeded.
+// Window returns how many NodeClaims may be unlaunched at the same time: ten, plus two for each that was launched in the last minute, but at most most.
+// So while the cloud works, the window triples with each round of answers, like TCP's slow start, which doubles it. At most twice as many launches are
+// at risk as have just succeeded.
 //
-// A launch that reports an error makes it ten again. If launches take longer than [cloud.FailingGrace], only those of that time count: the window follows a cloud,
-// or a Karpenter, that is slow, and is ten again as soon as neither has launched anything for that time.
+// A launch that reports an error resets the window to ten. If launches take longer than [cloud.FailingGrace], only those within that time count: the
+// window adapts to a slow cloud or Karpenter, and returns to ten as soon as nothing has been launched for that time.
 //
-// It depends only on the NodeClaims, so a restarted controller has the same window. It is one window for all pools, because a NodeClaim that does not launch
-// stops Karpenter for all of them.
+// It depends only on the NodeClaims, so a restarted controller has the same window. All pools share one window, because a NodeClaim that does not
+// launch stops Karpenter for all of them.
 func Window(machines []snapshot.Machine, now time.Time, most int) int {
 	since := now.Add(-shownFor)
 	for i := range machines {
@@ -56,7 +56,7 @@ func Window(machines []snapshot.Machine, now time.Time, most int) int {
 	return min(window, most)
 }
 
-// launchedAt returns when the cloud launched the machine of a NodeClaim, and the zero time if it has not.
+// launchedAt returns when the cloud launched the machine of a NodeClaim, or the zero time if it has not.
 func launchedAt(claim *karpv1.NodeClaim) time.Time {
 	c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	if !c.IsTrue() {
