@@ -21,16 +21,17 @@ const (
 	within = time.Second
 	// most is the largest number of concurrent requests.
 	most = 16
-	// answer is the timeout of one request, which includes the time that it waits for the client's rate limiter.
+	// answer is the timeout of one request, including the wait for the client's rate limiter.
 	answer = 5 * time.Second
 )
 
-// Write writes nominations, and starts no request after a second. It returns which ones the API server answered, and whether requests failed without an
-// answer. Failures are logged and not returned, because a nomination is only a hint.
+// Write writes nominations. It starts no request after a second. It reports which ones the API server answered, and whether requests failed without an
+// answer. It logs failures instead of returning them, because a nomination is only a hint.
 func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
-	// The timeout only stops new requests. Requests with this deadline would fail at once in the client's rate limiter if too little time was left.
+	// This timeout only stops new requests. As a deadline of the requests, it would make them fail immediately in the client's rate limiter when too
+	// little time is left.
 	handOut, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	workqueue.ParallelizeUntil(handOut, most, len(all), func(i int) {
@@ -52,7 +53,7 @@ func write(ctx context.Context, c client.Client, m *metrics.Metrics, n snapshot.
 	defer cancel()
 	pod := n.Pod.DeepCopy()
 	pod.Status.NominatedNodeName = n.Node
-	// The patch has no lock, because it would fail whenever the scheduler updates the pod's condition. For a pod that is bound by now, the patch is invalid.
+	// The patch has no lock, because it would fail whenever the scheduler updates the pod's condition. If the pod is bound by now, the patch is invalid.
 	err := c.Status().Patch(ctx, pod, client.MergeFrom(n.Pod))
 	if err == nil {
 		m.Nominated.Inc()

@@ -37,14 +37,14 @@ type outcome struct {
 	rejected bool
 }
 
-// Suppose plans for a view as in a what-if question. It returns the plan for the pending pods and the headroom after it.
+// Suppose makes a plan for a what-if view. It returns the plan for the pending pods and the headroom after it.
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
 	with := search{solver: func() solve.Solver { return solve.Solver{Effort: effort} }, more: func() bool { return false }}
 	plan := planFor(view, planner.Plan{}, nil, with)
 	return plan, headroomFor(&plan, planHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
 }
 
-// search says how to make plans.
+// search defines how plans are made.
 type search struct {
 	// solver returns the solver of the next plan.
 	solver func() solve.Solver
@@ -52,8 +52,8 @@ type search struct {
 	more func() bool
 }
 
-// contain returns a plan that passes its check, and its snapshot. It leaves out classes with which no plan does. first is a plan that was already made, and may
-// be nil.
+// contain returns a plan that passes its check, and its snapshot. It leaves out the classes that no valid plan includes. first is a plan that was
+// already made, and may be nil.
 func (with search) contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, solve.Solver) planner.Plan) (planner.Snapshot, planner.Plan, outcome) {
 	plans := 0
 	if first != nil {
@@ -82,7 +82,7 @@ func planFor(view snapshot.View, earlier planner.Plan, known *planner.Plan, with
 	return Plan{view, plan, outcome}
 }
 
-// nothing returns the plan that leaves out all pods. With it, no machine with pods that would move is removed.
+// nothing returns the plan that leaves out all pods. With it, no machine whose pods would have to move is removed.
 func nothing(s planner.Snapshot, err error) planner.Plan {
 	var plan planner.Plan
 	for i := range s.Classes {
@@ -104,7 +104,7 @@ func planHeadroom(demand headroom.Demand, with search) headroomPlan {
 	return headroomPlan{left, alternatives.Add(left, plan)}
 }
 
-// headroomFor checks a plan for the headroom after a plan for pending pods. Where it breaks a rule, a simple plan is enough.
+// headroomFor checks a plan for the headroom after a plan for pending pods. If it breaks a rule, headroomFor falls back to a simple plan.
 func headroomFor(after *Plan, made headroomPlan, with search) Headroom {
 	kept, plan, outcome := with.contain(made.left, &made.plan, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
 		return alternatives.Add(s, solver.Plan(s))
@@ -115,7 +115,7 @@ func headroomFor(after *Plan, made headroomPlan, with search) Headroom {
 	return Headroom{headroom.Of(&after.View, kept, plan), outcome}
 }
 
-// question is what a plan for pending pods depends on.
+// question is the input of a plan for pending pods.
 type question struct {
 	snapshot planner.Snapshot
 	earlier  planner.Plan
@@ -162,8 +162,8 @@ func (p *Planner) headroom(ctx context.Context, after *Plan) Headroom {
 	return kept
 }
 
-// search returns a search that ends when the time budget is used up, and whether that happened. Only the first plan has the whole budget, because the others
-// are rare and follow a bug.
+// search returns a search that ends when the time budget is used up, and whether that happened. Only the first plan gets the whole budget: further
+// plans are rare and follow a bug.
 func (p *Planner) search(started time.Time) (with search, cut *atomic.Bool) {
 	plans := 0
 	cut = &atomic.Bool{}
@@ -184,7 +184,8 @@ func (p *Planner) search(started time.Time) (with search, cut *atomic.Bool) {
 	return with, cut
 }
 
-// note counts plans that were rejected and classes that were left out. It logs those classes that the plan before for the same purpose had.
+// note counts plans that were rejected and classes that were left out. It logs the left-out classes that the previous plan for the same purpose
+// included.
 func (p *Planner) note(ctx context.Context, purpose string, s planner.Snapshot, o outcome) {
 	if o.rejected {
 		p.Metrics.PlansRejected.Inc()

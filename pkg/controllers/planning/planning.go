@@ -1,10 +1,10 @@
 // Package planning makes one view and one plan of the cluster for all controllers.
 //
-// Controllers that read the same cluster get the same [Generation]. It has the view, the plan for the pending pods and the headroom after it, and makes each
-// of them when a controller first asks for it. A later generation takes over a plan only if it would be made from equal values (answers.go). So a controller
-// never acts on a plan for another cluster than the one that it has just read. A what-if question is an edit of the view with a plan of its own.
+// Controllers that read the same cluster get the same [Generation]. It has the view, the plan for the pending pods and the headroom after it, and makes
+// each of them when a controller first asks for it. A later generation reuses a plan only if its input would be equal (answers.go). So a controller
+// never acts on a plan for another cluster than the one that it has just read. A what-if question is an edit of the view with a separate plan.
 //
-// The plan continues the plan before it, whose NodeClaims may still have to be created (progress.go).
+// A plan continues the previous plan, whose NodeClaims may still have to be created (progress.go).
 package planning
 
 import (
@@ -30,18 +30,18 @@ type Planner struct {
 	Metrics *metrics.Metrics
 	// Budget is how long it searches for a better plan.
 	Budget time.Duration
-	// Progress has the launches of the plan that are still to be made.
+	// Progress has the remaining launches of the plan.
 	Progress Progress
 
-	// making is how many plans are being made or waited for.
+	// making is the number of callers that make a plan or wait for one.
 	making atomic.Int32
 
-	// mu guards latest and queue. The latter has the pending classes if one plan cannot include all of them.
+	// mu guards latest and queue. queue orders the pending classes if one plan cannot include all of them.
 	mu     sync.Mutex
 	latest *Generation
 	queue  snapshot.ClassQueue
 
-	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards what follows.
+	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards the fields below.
 	planning      sync.Mutex
 	podPlans      answers[question, planner.Plan]
 	headroomPlans answers[headroom.Demand, headroomPlan]
@@ -49,7 +49,7 @@ type Planner struct {
 	aside map[string]sets.Set[string]
 }
 
-// Generation is the cluster as it was read once, with what the controllers make of it. They must not change the view.
+// Generation is one read of the cluster, with the view and plans that are made from it. Controllers must not change the view.
 type Generation struct {
 	View *snapshot.View
 
@@ -95,10 +95,10 @@ func (g *Generation) Headroom(ctx context.Context) *Headroom {
 	return g.headroom.get(func() Headroom { return g.planner.headroom(ctx, g.Plan(ctx)) })
 }
 
-// Busy reports whether a plan is being made or waited for. Searches that can be repeated give way to it.
+// Busy reports whether a plan is being made or waited for. Repeatable searches give way to it.
 func (p *Planner) Busy() bool { return p.making.Load() > 0 }
 
-// Adopt records that the plan for a view is carried out, which the next plans continue. It returns the entry of each launch in [Progress].
+// Adopt records that the plan for a view is being carried out, so that the next plans continue it. It returns the entry of each launch in [Progress].
 func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {
 	p.Requeue(view, plan)
 	return p.Progress.keep(view, plan, p.Clock.Now())

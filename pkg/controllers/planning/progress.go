@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Progress is the part of the current plan whose machines do not exist yet. The NodeClaims of the others say what they are for. After a restart it is read from
-// the NodeClaims before the first plan. It is safe for concurrent use.
+// Progress is the part of the current plan whose machines do not exist yet. The other machines' NodeClaims record what they are for. After a restart it
+// is read from the NodeClaims before the first plan. It is safe for concurrent use.
 type Progress struct {
 	mu sync.Mutex
 	progress
@@ -32,16 +32,16 @@ type progress struct {
 	// id orders plans by time.
 	id       string
 	launches []snapshot.PlannedLaunch
-	// on is the name of the NodeClaim that stores the launches for a restarted controller.
+	// on is the name of the NodeClaim that stores the remaining launches for a restarted controller.
 	on string
 }
 
 const (
-	// planLife is how long after its last NodeClaim was created a plan is read after a restart. A running controller makes launches that were held back within
-	// seconds.
+	// planLife is how long after its last NodeClaim was created a plan is still read after a restart. A running controller makes launches that were held
+	// back within seconds.
 	planLife = 10 * time.Minute
-	// maxPlanBytes is the largest size of the annotation with the launches of a plan, which Karpenter copies to the Node. After a restart, launches that did not
-	// fit are planned again.
+	// maxPlanBytes is the largest size of the annotation with the launches of a plan, which Karpenter copies to the Node. Launches that do not fit are
+	// planned again after a restart.
 	maxPlanBytes = 64 << 10
 	// maxPlanText is the largest uncompressed size of the annotation.
 	maxPlanText = 4 << 20
@@ -86,7 +86,7 @@ func (m *progress) recall(machines []snapshot.Machine, now time.Time) {
 	}
 }
 
-// still returns the launches of the plan that none of the machines comes from.
+// still returns the launches of the plan that no machine comes from yet.
 func (m *progress) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 	made := make([]int, len(m.launches))
 	for i := range machines {
@@ -103,7 +103,7 @@ func (m *progress) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 	return still
 }
 
-// keep remembers a plan. It returns the entry of each launch. A plan with just the launches that were still to be made keeps their entries.
+// keep remembers a plan and returns the entry of each launch. If the plan consists of just the remaining launches, they keep their entries.
 func (m *Progress) keep(view *snapshot.View, plan planner.Plan, now time.Time) []int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *Progress) keep(view *snapshot.View, plan planner.Plan, now time.Time) [
 	return at
 }
 
-// continues reports whether the launches are just those that are still to be made, and sets their entries.
+// continues reports whether the launches are just the remaining ones, and sets their entries.
 func (m *progress) continues(view *snapshot.View, launches []snapshot.PlannedLaunch, entries []int) bool {
 	counts, entry := map[string]int{}, map[string]int{}
 	for i, l := range m.launches {
@@ -185,7 +185,7 @@ const idBase = 36
 
 func idOf(at int64) string { return strconv.FormatInt(at, idBase) }
 
-// entryOf returns the plan that a NodeClaim was created by, and its entry. It returns false if there is none.
+// entryOf returns the plan that created a NodeClaim, and its entry. It returns false if there is none.
 func entryOf(claim *karpv1.NodeClaim) (at int64, entry int, ok bool) {
 	id, text, found := strings.Cut(claim.Annotations[v1alpha1.PlanAnnotation], "/")
 	if !found {
@@ -196,7 +196,7 @@ func entryOf(claim *karpv1.NodeClaim) (at int64, entry int, ok bool) {
 	return at, entry, errors.Join(err, err2) == nil && at > 0 && entry >= 0
 }
 
-// packed encodes launches, as many as the annotation may hold.
+// packed encodes as many launches as the annotation may hold.
 func packed(launches []snapshot.PlannedLaunch) (string, error) {
 	for ; ; launches = launches[:len(launches)/2] {
 		var b bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// bills returns the nodes of the machines, with what they cost and who holds their replicas. Machines that have not registered have no node yet.
+// bills returns the nodes of the machines, with their prices and the holders of their replicas. Machines that have not registered have no node yet.
 func bills(machines []snapshot.Machine) []bill.Node {
 	var nodes []bill.Node
 	for i := range machines {
@@ -40,7 +40,7 @@ func limits(np *karpv1.NodePool) map[string]metrics.Limit {
 	return all
 }
 
-// number returns a quantity in cores, bytes or pieces.
+// number converts a quantity to cores, bytes or pieces.
 func number(name corev1.ResourceName, q resource.Quantity) float64 {
 	if name == corev1.ResourceCPU {
 		return float64(amount.Milli(q)) / 1000

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// compareEvery is the interval between two computations of what Karpenter's packing would cost. Each takes up to a second of one core.
+	// compareEvery is the interval at which Karve computes the cost of Karpenter's packing. Each computation takes up to a second of one core.
 	compareEvery = 5 * time.Minute
-	// compareFirst is the delay of the first one, and of one that gave way to a plan.
+	// compareFirst is the delay of the first computation, and of one that gave way to a plan.
 	compareFirst = 30 * time.Second
 )
 
-// Comparison measures from time to time what the running pods would cost with Karpenter's packing. It is not a controller, because no controller should wait for
-// it. The manager runs it on the leader.
+// Comparison periodically measures what the running pods would cost with Karpenter's packing. It is not a controller, because no controller should wait
+// for it. The manager runs it on the leader.
 type Comparison struct {
 	Gatherer *gather.Gatherer
 	Planner  *planning.Planner

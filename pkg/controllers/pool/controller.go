@@ -1,5 +1,5 @@
-// Package pool updates the status of Karve's NodePools and of the GPUNodeClasses. Karpenter does not write the status of NodePools that refer to a node class
-// which it does not know, so Karve writes all of it.
+// Package pool updates the status of Karve's NodePools and of the GPUNodeClasses. Karpenter does not write the status of NodePools that refer to a node
+// class which it does not know, so Karve writes the whole status.
 package pool
 
 import (
@@ -44,7 +44,7 @@ import (
 )
 
 const (
-	// shortestRest and longestRest bound the time from one reconciliation to the next while pods and nodes change.
+	// shortestRest and longestRest bound the interval between reconciliations while pods and nodes change.
 	shortestRest, longestRest = 500 * time.Millisecond, 2 * time.Second
 	// seldom is the longest interval if nothing changes. The cloud's node classes are not watched, and back-offs end.
 	seldom = 10 * time.Second
@@ -111,7 +111,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, err := range c.report(ctx, cluster) {
 		switch {
 		case apierrors.IsConflict(err):
-			again = shortestRest // Karpenter also writes the status of NodePools, so try again.
+			again = shortestRest // Karpenter also writes the status of NodePools, so retry.
 		case !apierrors.IsNotFound(err): // The object was deleted meanwhile.
 			errs = append(errs, err)
 		}
@@ -122,7 +122,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// report updates the status of all pools and classes. It returns the errors of those that failed, and continues with the others.
+// report updates the status of all pools and classes. After an error it continues with the others. It returns all errors.
 func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
 	var errs []error
 	machines, measured := cluster.Machines(), sets.New[string]()

@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// updateHashes writes the hash of the pool's template to NodeClaims that have a hash of another version. Hashes of two versions cannot be compared, so a
-// machine of an older release would otherwise never drift. Like Karpenter for its own pools, Karve takes such a machine to be up to date.
+// updateHashes writes the hash of the pool's template to NodeClaims that have a hash of another version. Hashes of two versions cannot be compared, so
+// a machine of an older release would otherwise never drift. Like Karpenter for its own pools, Karve assumes that such a machine is up to date.
 func (c *Controller) updateHashes(ctx context.Context, pool *karpv1.NodePool, machines []snapshot.Machine) error {
 	var errs []error
 	for i := range machines {

@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// holding sums what a set of machines has.
+// holding has the totals of a set of machines.
 type holding struct {
 	planner.Physical
 	inUse           int64
@@ -35,10 +35,10 @@ type holding struct {
 	unusedNodes, unusedMicroUSDPerHour int64
 }
 
-// hold sums machines. The class is nil if it is not known.
+// hold returns the totals of machines. The class is nil if it is unknown.
 func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
 	h := holding{Physical: snapshot.Hardware(machines)}
-	h.Replicas = 0 // Replicas are summed from the promises, whatever the catalog says now.
+	h.Replicas = 0 // Replicas are summed from the promises, regardless of the current catalog.
 	for i := range machines {
 		m := &machines[i]
 		h.Replicas += m.Promise.Replicas()
@@ -123,8 +123,8 @@ func honored(reports []snapshot.FieldReport) status.Condition {
 	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, strings.Join(messages, "; "))
 }
 
-// maxMessage is the longest message of a condition, in bytes, so that it stays readable. The API server rejects one of more than 32,768 characters, and with it the
-// rest of the status.
+// maxMessage is the longest message of a condition, in bytes, so that it stays readable. The API server rejects a message of more than 32,768
+// characters, together with the rest of the status.
 const maxMessage = 2000
 
 // reportClass sets the status of a GPUNodeClass.

@@ -21,11 +21,11 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// claimsAtOnce is how many NodeClaims are written concurrently. On an API server that is busy, a write takes half a second.
+// claimsAtOnce is how many NodeClaims are written concurrently. With a busy API server, a write takes half a second.
 const claimsAtOnce = 16
 
-// act creates the NodeClaims of a plan, as many as may be unlaunched at the same time. The rest follows with the next plan. The argument entries has the entry
-// of each launch in the remembered plan, and is nil if nothing is remembered. It returns when to reconcile again.
+// act creates as many NodeClaims of a plan as may be unlaunched at the same time. The rest follows with the next plan. entries has the entry of each
+// launch in the remembered plan. It is nil if there is no such plan. act returns when to reconcile again.
 func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan, entries []int) (time.Duration, error) {
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
@@ -54,14 +54,14 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return 0, err
 	}
 	if held {
-		// A NodeClaim that launches triggers the controller. This is for a late watch.
+		// A NodeClaim that launches triggers the controller. This delay covers a late watch.
 		return time.Second, nil
 	}
 	return retry, nil
 }
 
-// inTurn returns the indices of the launches to make now, so that as many NodeClaims are unlaunched as the window allows. They are taken from the pools in
-// turn. A pool without unlaunched NodeClaims may always create one, so that pools whose machines do not launch delay no others.
+// inTurn returns the indices of the launches to make now, so that as many NodeClaims are unlaunched as the window allows. It takes them from the pools
+// in turn. A pool without unlaunched NodeClaims may always create one, so that pools whose machines do not launch do not delay others.
 func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 	allowed := window
 	unlaunched := map[int]int{} // The number of NodeClaims by pool.
@@ -97,18 +97,19 @@ func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {
 	offering, shape := view.Offerings[l.Offering], launch.ShapeOf(claim)
-	// The pool may have been deleted since the plan began. Kubernetes would delete the NodeClaim at once.
+	// The pool may have been deleted since the plan began. Kubernetes would then delete the NodeClaim immediately.
 	if gone, err := launch.PoolGone(ctx, c.Client, shape); gone || err != nil {
 		return err
 	}
-	// The NodeClaim is recorded before it is created. Karpenter may reject and delete it before the watch shows it, and then nothing would know that it existed.
+	// The NodeClaim is recorded before it is created. Karpenter may reject and delete it before the watch shows it, and then nothing would know that it
+	// existed.
 	fresh := c.Ledger.Await(claim.Name, "", shape)
 	err := c.Client.Create(ctx, claim)
 	if err != nil && fresh {
 		c.Ledger.Gone(claim.Name)
 	}
 	if apierrors.IsAlreadyExists(err) {
-		// The launch was made before, with the same pods, pool and offering, by another run or replica of the controller.
+		// Another run or replica of the controller already made the launch, with the same pods, pool and offering.
 		log.FromContext(ctx).V(1).Info("NodeClaim exists already", "nodeClaim", klog.KObj(claim))
 		return nil
 	}
@@ -124,7 +125,7 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 	return nil
 }
 
-// replan writes to the NodeClaims of starting machines which pods they are for now.
+// replan updates the NodeClaims of starting machines with the pods that they are now for.
 func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
 	type change struct {
 		claim *karpv1.NodeClaim

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// batch gathers pending pods, so that pods which are created together are planned together. It is due when no new pod has come for the idle duration, or when
-// the first one has waited for the longest duration. Pods that are bound meanwhile do not count. It is due at once for pods whose machine is lost or was
-// refused, and a plan with launches that are held back continues without the gathered pods. It is safe for concurrent use.
+// batch gathers pending pods, so that pods which are created together are planned together. It is due when no new pod has arrived for the idle
+// duration, or when the first one has waited for the maximum duration. Pods that are bound meanwhile do not count. It is due immediately for pods whose
+// machine is lost or was refused. A plan with launches that are held back continues without the gathered pods. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
@@ -21,7 +21,7 @@ type batch struct {
 	heldBack bool
 	// seen has the pending pods, and whether a plan included them.
 	seen map[types.UID]bool
-	// came is when each gathered pod came, and since when each pod came that no plan included yet.
+	// came is when each gathered pod arrived. since is when each pod arrived that no plan has included yet.
 	came, since map[types.UID]time.Time
 }
 
@@ -75,14 +75,14 @@ func (b *batch) due(now time.Time) time.Duration {
 	return 0
 }
 
-// hurry makes the batch due at once until planned is called.
+// hurry makes the batch due immediately, until planned is called.
 func (b *batch) hurry() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hurried = true
 }
 
-// holdBack records that a plan has launches that are still to be made, until planned is called.
+// holdBack records that a plan has remaining launches, until planned is called.
 func (b *batch) holdBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,8 +113,8 @@ func (b *batch) keep(waiting sets.Set[types.UID]) {
 	maps.DeleteFunc(b.since, func(pod types.UID, _ time.Time) bool { return !waiting.Has(pod) })
 }
 
-// take records that a plan includes the pods, which no longer keep the batch open. It returns the names of those that no earlier plan included, and when they
-// came.
+// take records that a plan includes the pods, which no longer keep the batch open. It returns the names of those that no earlier plan included, and
+// when they arrived.
 func (b *batch) take(pods []*corev1.Pod) (fresh []string, came []time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -73,12 +73,12 @@ type Controller struct {
 	arrived metrics.Arrivals
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
-	// reported has the latest events about pending pods, and events limits them.
+	// reported has the latest events about pending pods, and events limits their rate.
 	reported map[types.UID]report
 	events   *rate.Limiter
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
-	// woken has the pods that plans place on nodes with backend DRA and that the scheduler does not bind.
+	// woken has the pods that plans place on nodes with backend DRA but the scheduler does not bind.
 	woken wakes
 }
 
@@ -92,7 +92,7 @@ const nextRound = time.Second
 func New(config Config) *Controller {
 	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
-	c.batch.hurry()       // The pods that wait at the start came long ago.
+	c.batch.hurry()       // The pods that wait at the start arrived long ago.
 	return c
 }
 
@@ -153,14 +153,15 @@ func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcil
 	return []reconcile.Request{{}}
 }
 
-// leaving reports whether the machine of one of Karve's NodeClaims is leaving or was refused. Its pods need other capacity before they are pending, and at
-// once, because the cloud gives two minutes of notice before it interrupts a machine.
+// leaving reports whether the machine of one of Karve's NodeClaims is leaving or was refused. Its pods need other capacity before they become pending,
+// and immediately, because the cloud gives two minutes of notice before it interrupts a machine.
 func leaving(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
 }
 
-// patient reports whether the pods of a leaving machine can wait for the batch. They can if it is only replaced to save cost, because they keep running.
+// patient reports whether the pods of a leaving machine can wait for the batch. They can if it is replaced only to save cost, because they keep
+// running.
 func patient(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok {
@@ -176,7 +177,7 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	if !ok {
 		return nil
 	}
-	// Whether a ResourceClaim is for a GPU is known only when the cluster is read.
+	// Whether a ResourceClaim is for a GPU is known only after the cluster is read.
 	claims := c.Gatherer.DRA && len(pod.Spec.ResourceClaims) > 0 && karpenter.IsProvisionable(pod)
 	if !snapshot.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
 		c.batch.drop(pod.UID)
@@ -186,7 +187,7 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{}}
 }
 
-// measureWait measures how long a pod has waited that a change binds to one of Karve's nodes.
+// measureWait records how long a pod has waited when a change binds it to one of Karve's nodes.
 func (c *Controller) measureWait(ctx context.Context, before, after client.Object) {
 	was, ok := before.(*corev1.Pod)
 	pod, is := after.(*corev1.Pod)
@@ -195,12 +196,12 @@ func (c *Controller) measureWait(ctx context.Context, before, after client.Objec
 	}
 	var node corev1.Node
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil || node.Labels[v1alpha1.GPUNodeClassLabel] == "" {
-		return // Nothing is measured of a node that is gone or that is not Karve's.
+		return // The node is gone or not Karve's.
 	}
 	c.Metrics.PodsWait.WithLabelValues(node.Labels[karpv1.NodePoolLabelKey]).Observe(c.Clock.Since(pod.CreationTimestamp.Time).Seconds())
 }
 
-// Reconcile plans once the batch is due. Before that, it only continues a plan with launches that were held back.
+// Reconcile makes a plan once the batch is due. Before that, it only continues a plan with launches that were held back.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	wait := c.batch.due(c.Clock.Now())
 	if wait <= 0 {
@@ -217,7 +218,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return result, err
 }
 
-// plan makes a plan for the pending pods, except those that are still gathered. It creates the NodeClaims, and records events on the pods without room.
+// plan makes a plan for the pending pods, except those that are still being gathered. It creates the NodeClaims, and records events on the pods without
+// room.
 func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (reconcile.Result, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
@@ -234,7 +236,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	g = g.Without(gathering)
 	fresh, came := c.batch.take(g.View.Waiting())
 	if len(g.View.Pods) == 0 && len(g.View.Postponed) > 0 {
-		c.Planner.Requeue(g.View, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
+		c.Planner.Requeue(g.View, planner.Plan{}) // All pods in this turn belong to others or are still being gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
 	}
 	if len(g.View.Pods) == 0 && !warm {
@@ -252,7 +254,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
-	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan)) // The pods wait for it longest.
+	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan)) // This is what the pods wait for longest.
 	var errs []error
 	for _, change := range share.Changes(view, plan.Placements) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// sameReason is the shortest time between two events about a pod that have the same reason and other messages.
+	// sameReason is the shortest time between two events about a pod with the same reason and different messages.
 	sameReason = time.Minute
-	// eventsPerSecond limits the events about all pods. Each event is a request, as a nomination and a new NodeClaim are, and the API server makes requests of one
-	// user wait for each other. After a burst of pods, some are told about their node a few plans later, or not at all because they are bound by then.
+	// eventsPerSecond limits the events about all pods. Each event is a request, like a nomination and a new NodeClaim, and the API server queues requests
+	// of one user. After a burst, some pods get the event about their node a few plans later, or never because they are bound by then.
 	eventsPerSecond = 10
-	// eventsAtOnce is how many events are recorded after a quiet time.
+	// eventsAtOnce is how many events are recorded after a quiet period.
 	eventsAtOnce = 100
 )
 
@@ -30,10 +30,10 @@ type report struct {
 
 func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventsPerSecond, eventsAtOnce) }
 
-// recordEvents records an event on each pending pod that has no room or has a node to wait for, if that is new and the limit allows it. Pods without room come first.
-// It records none on running pods: the events about their machine are recorded elsewhere.
+// recordEvents records an event on each pending pod that has no room or has a node to wait for, if the event is new and the limit allows it. Pods
+// without room come first. It records none on running pods: their machine's events are recorded elsewhere.
 func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
-	// Pods that were told something before leave the limit to those that were not.
+	// Pods that already have an event leave the limit to those that have none.
 	apart := max(sameReason, time.Duration(len(view.Pods)+len(view.Postponed))*time.Second/eventsPerSecond)
 	for _, u := range plan.Unplaced {
 		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, wording.Shorten(u.Message, wording.MaxNote), apart)
@@ -52,8 +52,8 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 // nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
 
-// tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it records none, and
-// the next plan tries again.
+// tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it
+// records nothing, and the next plan tries again.
 func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string, apart time.Duration) {
 	if pod == nil || pod.Spec.NodeName != "" {
 		return

@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client may send about as many requests in the time that a plan can
-	// wait.
+	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client can send about as many requests in the time for which
+	// a plan can wait.
 	withdrawMost = 200
-	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to longestPause, each time that the same nomination is set
-	// again.
+	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to longestPause, each time that the same nomination is
+	// set again.
 	firstPause, longestPause = 5 * time.Second, 10 * time.Minute
 )
 
-// withdraw removes the nominations that a plan does not use. Failures are not returned. It returns when the remaining ones are due, and 0 if there are none.
+// withdraw removes the nominations that a plan does not use. It does not return failures. It returns when the remaining ones are due, or 0 if there are
+// none.
 func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan planner.Plan) time.Duration {
 	if !c.Nominations {
 		return 0
@@ -47,7 +48,7 @@ func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan pla
 	}
 	switch {
 	case lost:
-		return time.Second // Requests failed without an answer, so they are tried again in the next round.
+		return time.Second // Requests failed without an answer, so the next round retries them.
 	case left > 0:
 		return soon
 	}
@@ -63,8 +64,8 @@ type withdrawal struct {
 	pause time.Duration
 }
 
-// left returns how long a nomination that a plan does not use is kept. A plan may be older than a nomination, and the scheduler is about to bind most
-// nominated pods. If their nominations were removed at once, the scheduler would try them, and then all others, again.
+// left returns how long to keep a nomination that a plan does not use. A plan may be older than a nomination, and the scheduler is about to bind most
+// nominated pods. If their nominations were removed immediately, the scheduler would retry them, and then all others.
 func (w withdrawals) left(n snapshot.Nomination, now time.Time) time.Duration {
 	last, ok := w[n.Pod.UID]
 	if node := n.Pod.Status.NominatedNodeName; !ok || last.node != node {

@@ -18,31 +18,32 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// kube-scheduler 1.36 counts the share of a device twice while it writes the claim. A pod that needs the last share then is unschedulable, and the scheduler does
-// not try it again when the claim is written, but when a ResourceSlice, a DeviceClass or the labels of a Node change, or after five minutes.
+// kube-scheduler 1.36 counts the share of a device twice while it writes the claim. A pod that needs the last share is then unschedulable. The
+// scheduler does not retry it when the claim is written, but only when a ResourceSlice, a DeviceClass or the labels of a Node change, or after five
+// minutes.
 
 const (
-	// wakeAfter is how long plans must place an unschedulable pod on a node with backend DRA before the scheduler is made to try it again. It is also the shortest
-	// interval between two such changes.
+	// wakeAfter is how long plans must place an unschedulable pod on a node with backend DRA before Karve makes the scheduler retry it. It is also the
+	// shortest interval between two such retries.
 	wakeAfter = 10 * time.Second
-	// longestWake is the longest interval for one pod. Then the scheduler tries unschedulable pods again by itself.
+	// longestWake is the longest interval for one pod. After it, the scheduler retries unschedulable pods by itself.
 	longestWake = 5 * time.Minute
 )
 
-// wakes has the unschedulable pods that plans place on nodes with backend DRA, by UID, and when the scheduler was last made to try pods again.
+// wakes has the unschedulable pods that plans place on nodes with backend DRA, by UID, and when Karve last made the scheduler retry pods.
 type wakes struct {
 	pods map[types.UID]overdue
 	last time.Time
 }
 
-// overdue is a pod that the scheduler should have bound. Its pause doubles each time that the scheduler has tried it again in vain.
+// overdue is a pod that the scheduler should have bound. Its pause doubles each time that the scheduler has retried it without success.
 type overdue struct {
 	since time.Time
 	pause time.Duration
 }
 
-// due returns a Node to change so that the scheduler tries pods again, and nil if there is no reason to. It also returns when to ask again, and 0 if no pod waits
-// for the scheduler. One Node is enough: a change of its labels makes the scheduler try all pods that had no devices.
+// due returns a Node whose labels to change so that the scheduler retries pods, or nil if there is no reason to. It also returns when to ask again, or
+// 0 if no pod waits for the scheduler. One Node is enough: a change of its labels makes the scheduler retry all pods that had no devices.
 func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now time.Time) (*corev1.Node, time.Duration) {
 	var on *corev1.Node
 	var next time.Duration
@@ -84,7 +85,8 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 	return on, next
 }
 
-// openDRA returns the Node of one of Karve's started machines whose GPUs are served by a DRA driver, and nil for other nodes and for those that Karve keeps pods off.
+// openDRA returns the Node of a started machine of Karve whose GPUs a DRA driver serves. It returns nil for other nodes and for those to which Karve
+// admits no pods.
 func openDRA(view *snapshot.View, node int) *corev1.Node {
 	m := view.MachineOn(node)
 	if m == nil || m.Node == nil || view.Starting(node) || nodecontract.DriverOf(m.Promise.Backend) == "" || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
@@ -93,7 +95,7 @@ func openDRA(view *snapshot.View, node int) *corev1.Node {
 	return m.Node
 }
 
-// wake makes the scheduler try pods again that have had a place for a while. It returns when to ask again, and 0 if no pod waits for the scheduler.
+// wake makes the scheduler retry pods that have had a place for a while. It returns when to ask again, or 0 if no pod waits for the scheduler.
 func (c *Controller) wake(ctx context.Context, view *snapshot.View, plan planner.Plan) (time.Duration, error) {
 	node, next := c.woken.due(view, plan.Placements, c.Clock.Now())
 	if node == nil {

@@ -1,5 +1,5 @@
-// Package publish writes the catalog to a ConfigMap, so that kubectl karve plans with the zones, the prices and the capacities of the controller, and the quotas of the
-// cloud's account, so that kubectl karve doctor can compare them with what the cluster uses.
+// Package publish writes the catalog and the quotas of the cloud's account to a ConfigMap. With them, kubectl karve plans with the controller's zones,
+// prices and capacities, and kubectl karve doctor compares the quotas with what the cluster uses.
 package publish
 
 import (
@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// every is how often the catalog is compared with what was published.
+	// every is how often the catalog is compared with the published one.
 	every = time.Minute
 	// rest is the shortest time between two writes. Spot prices change all the time.
 	rest = 5 * time.Minute
-	// quotasEvery is how often the quotas of the account are read, and quotasRetry how soon again if that fails.
+	// quotasEvery is how often the quotas of the account are read, and quotasRetry how soon after a failure.
 	quotasEvery, quotasRetry = time.Hour, 5 * time.Minute
 )
 
 // Config configures a Publisher.
 type Config struct {
-	// Client writes the ConfigMap, and Live reads it from the API server: an informer would hold all ConfigMaps.
+	// Client writes the ConfigMap, and Live reads it from the API server: an informer would cache all ConfigMaps.
 	Client client.Writer
 	Live   client.Reader
 	// Cluster reads the cluster.
@@ -40,18 +40,18 @@ type Config struct {
 	Namespace string
 	// Version is the version of the controller.
 	Version string
-	// Quotas reads the quotas of the cloud's account. It is called only if a node class is of a cloud that has some.
+	// Quotas reads the quotas of the cloud's account. It is called only if a node class belongs to a cloud with quotas.
 	Quotas func(context.Context) ([]catalog.Quota, error)
 }
 
-// Publisher publishes the catalog. It is a Runnable of the manager, and only the leader runs it.
+// Publisher publishes the catalog. It is a Runnable of the manager. Only the leader runs it.
 type Publisher struct {
 	config Config
 	// generation is that of the cluster whose catalog was published. last is what was published, at the time written.
 	generation uint64
 	last       *corev1.ConfigMap
 	written    time.Time
-	// quotas are as they were read last, at the time asked.
+	// quotas are the quotas as last read, at the time asked.
 	quotas published.Quotas
 	asked  time.Time
 }
@@ -59,10 +59,10 @@ type Publisher struct {
 // New returns a Publisher.
 func New(config Config) *Publisher { return &Publisher{config: config} }
 
-// NeedLeaderElection returns true, because there is one ConfigMap.
+// NeedLeaderElection returns true, because all replicas would write the same ConfigMap.
 func (p *Publisher) NeedLeaderElection() bool { return true }
 
-// Start publishes the catalog whenever it has changed, until the context ends. It logs what fails and tries again.
+// Start publishes the catalog whenever it has changed, until the context ends. It logs failures and retries.
 func (p *Publisher) Start(ctx context.Context) error {
 	ticker := p.config.Clock.NewTicker(every)
 	defer ticker.Stop()
@@ -111,7 +111,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	return nil
 }
 
-// ask reads the quotas from time to time. What was published is compared again then.
+// ask reads the quotas periodically. It then makes Publish compare again.
 func (p *Publisher) ask(ctx context.Context, c *snapshot.Cluster, now time.Time) {
 	every := quotasEvery
 	if p.quotas.Problem != "" {
@@ -133,7 +133,8 @@ func (p *Publisher) ask(ctx context.Context, c *snapshot.Cluster, now time.Time)
 	}
 }
 
-// encode returns the catalog of the cluster. It is nil as long as no instance types are known, because what was published before is better than nothing.
+// encode returns the catalog of the cluster. It is nil as long as no instance types are known, because an older published catalog is better than an
+// empty one.
 func encode(c *snapshot.Cluster) ([]byte, error) {
 	all := published.Catalog{}
 	for ref, state := range c.NodeClasses {
@@ -147,7 +148,7 @@ func encode(c *snapshot.Cluster) ([]byte, error) {
 	return published.Encode(all)
 }
 
-// write writes the ConfigMap unless it says the same.
+// write writes the ConfigMap unless it is already equal.
 func (p *Publisher) write(ctx context.Context, wanted *corev1.ConfigMap, now time.Time) error {
 	var is corev1.ConfigMap
 	err := p.config.Live.Get(ctx, client.ObjectKeyFromObject(wanted), &is)

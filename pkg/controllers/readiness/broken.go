@@ -23,9 +23,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// giveBack deletes the NodeClaim of a machine that did not start in time, once the condition of its pool shows the failure. The condition keeps the pool from
-// launching the next broken machine. Pods of workloads and an outage of its zone keep the machine for the timeout once more. After that, its pods are evicted
-// with it.
+// giveBack deletes the NodeClaim of a machine that did not start in time, once the condition of its pool shows the failure. The condition keeps the
+// pool from launching the next broken machine. Pods of workloads, or an outage of its zone, keep the machine for one more timeout. After that, its pods
+// are evicted with it.
 func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	c.giving.Lock()
 	defer c.giving.Unlock()
@@ -41,7 +41,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	now := c.Clock.Now()
 	since, ok := m.BrokenSince(c.Timeout)
 	if !ok || now.Before(since) {
-		return reconcile.Result{RequeueAfter: soon}, nil // The machine has taken its step, and the cache will show it.
+		return reconcile.Result{RequeueAfter: soon}, nil // The machine has made progress, and the cache will show it.
 	}
 	nodes := &corev1.NodeList{}
 	if err := c.Client.List(ctx, nodes); err != nil {
@@ -59,7 +59,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	return c.delete(ctx, m)
 }
 
-// accounted reports whether the condition of the pool takes a broken machine into account. A pool that no longer exists launches nothing, so it returns true.
+// accounted reports whether the condition of the pool accounts for a broken machine. A pool that no longer exists launches nothing, so it returns true.
 func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, error) {
 	pool := &karpv1.NodePool{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: m.Pool()}, pool); err != nil {
@@ -75,7 +75,7 @@ func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, 
 	return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil
 }
 
-// look reads the Node and its pods from the API server. It returns false if the Node's existence differs from what the cache showed.
+// look reads the Node and its pods from the API server. It returns false if the Node has appeared or vanished since the cache was read.
 func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error) {
 	seen := m.Node != nil
 	live, err := c.Gatherer.Node(ctx, m.Claim.Status.NodeName)
@@ -100,8 +100,9 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	return true, nil
 }
 
-// keeps returns why a machine that has been broken since a time stays, and until when. The zero time means that there is no end. An outage of its zone keeps
-// the machine no longer than pods do: it has never started, so no work is lost, and the machines that are launched during the outage would add up.
+// keeps returns why a machine that has been broken since a given time stays, and until when. The zero time means that there is no end. An outage of its
+// zone keeps the machine no longer than pods do: it has never started, so no work is lost, and the machines that are launched during the outage would
+// add up.
 func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout time.Duration) (why string, until time.Time) {
 	if m.Node == nil {
 		return "", time.Time{}
@@ -146,7 +147,7 @@ func (c *Controller) fault(m *snapshot.Machine) string {
 }
 
 func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
-	// The NodeClaim comes from a cache. If it has changed meanwhile, for instance because it is being deleted, it is checked again.
+	// The NodeClaim comes from a cache. If it has changed meanwhile, for example because it is being deleted, it is checked again.
 	err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
 	switch {
 	case apierrors.IsNotFound(err):

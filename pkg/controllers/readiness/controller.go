@@ -51,21 +51,21 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Controller reconciles several NodeClaims at a time, so that one whose requests take long does not keep the others waiting.
+// Controller reconciles several NodeClaims concurrently, so that slow requests for one do not delay the others.
 type Controller struct {
 	Config
 
-	// giving is locked while a machine is given back. It guards reported, which is why broken machines are kept, by the UIDs of their NodeClaims. An event is
-	// recorded when the reason changes.
+	// giving is locked while a machine is deleted. It guards reported, which has the reasons why broken machines are kept, by the UIDs of their
+	// NodeClaims. An event is recorded when the reason changes.
 	giving   sync.Mutex
 	reported map[types.UID]string
 
-	// seats is locked while pods are chosen for a machine. It guards the rest.
+	// seats is locked while pods are chosen for a machine. It guards the fields below.
 	seats sync.Mutex
-	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the same
-	// pods.
+	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the
+	// same pods.
 	nominated map[types.UID]nominated
-	// index and seating are of the last reading of the pods, which was at that time.
+	// index and seating belong to the last reading of the pods, which was at that time.
 	index   *snapshot.Index
 	seating *snapshot.Seating
 	read    time.Time
@@ -76,13 +76,14 @@ type nominated struct {
 	at   time.Time
 }
 
-// cacheLag is how long the cache of a busy controller may not show what was written.
+// cacheLag is how long the cache of a busy controller may not show a write.
 const cacheLag = 5 * time.Second
 
-// readingAge is how old a reading of the pods may be that machines are filled from. Hundreds of machines may start within a minute, while thousands of pods wait.
+// readingAge is the maximum age of a reading of the pods from which machines are filled. Hundreds of machines may start within a minute, while
+// thousands of pods wait.
 const readingAge = time.Second
 
-// atOnce is how many machines are handled concurrently. Each of them may have sixteen nominations under way.
+// atOnce is how many machines are handled concurrently. Each of them may have sixteen nominations in flight.
 const atOnce = 4
 
 // New returns a new controller.
@@ -115,7 +116,7 @@ func (c *Controller) claimOfSlice(ctx context.Context, o client.Object) []reconc
 	}
 	node := &corev1.Node{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: *slice.Spec.NodeName}, node); err != nil {
-		return nil // It is seen when the Node changes.
+		return nil // A change of the Node will show it.
 	}
 	return claimOf(ctx, node)
 }
@@ -196,7 +197,7 @@ const (
 	broken
 )
 
-// decide returns what to do about a machine. For wait it also returns when to check again, and 0 if there is nothing to wait for.
+// decide returns what to do about a machine. For wait it also returns when to check again, or 0 if there is nothing to wait for.
 func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict, time.Duration) {
 	switch m.State() {
 	case lifecycle.Draining, lifecycle.Requested:
@@ -220,8 +221,8 @@ func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict,
 // tries is how often the controller tries to remove the startup taint from a Node that others change at the same time, before it requeues.
 const tries = 5
 
-// admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler clears the
-// nomination of a pod that it finds no node for, and then other pods could take the capacity.
+// admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
+// clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
 func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	if err := c.nominate(ctx, m); err != nil {
 		return reconcile.Result{}, err
@@ -298,7 +299,7 @@ func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 	if i < 0 {
 		return nil
 	}
-	// The answer of the API server does not have the replicas that the agent publishes, so the node itself is not changed.
+	// The API server's response lacks the replicas that the agent publishes, so the node itself is not changed.
 	changed := node.DeepCopy()
 	changed.Spec.Taints = append(changed.Spec.Taints[:i:i], changed.Spec.Taints[i+1:]...)
 	if changed.Annotations == nil {

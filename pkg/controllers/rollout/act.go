@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/rollout"
 )
 
-// act executes a decision. Each part of it can be repeated.
+// act executes a decision. It is idempotent.
 func (c *Controller) act(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world, result *rollout.Result) error {
 	if err := c.clean(ctx, r, w); err != nil {
 		return err

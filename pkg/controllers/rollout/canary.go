@@ -24,7 +24,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// healthyConditions has the conditions of healthy nodes. A canary with another status of one of them is unhealthy.
+// healthyConditions has the conditions of healthy nodes. A canary with a different status in one of them is unhealthy.
 var healthyConditions = map[corev1.NodeConditionType]corev1.ConditionStatus{
 	corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,
 	corev1.NodePIDPressure: corev1.ConditionFalse, corev1.NodeNetworkUnavailable: corev1.ConditionFalse,
@@ -37,8 +37,8 @@ type place struct {
 	offering *snapshot.Offering
 }
 
-// places returns the offerings for a canary node: on-demand before spot, which may be interrupted during the test, and then the cheapest first. If there are
-// none, it returns why.
+// places returns the offerings for a canary node: on-demand before spot, which may be interrupted during the test, and then the cheapest first. If
+// there are none, it returns why.
 func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture string) ([]place, string) {
 	var all []place
 	why := map[string]bool{}
@@ -83,7 +83,7 @@ func sorted(set map[string]bool) []string {
 	return list
 }
 
-// closed returns why an offering cannot be launched now, and "" if it can.
+// closed returns why an offering cannot be launched now, or "" if it can.
 func closed(view *snapshot.View, o *planner.Offering) string {
 	pool, np := &view.Snapshot.Pools[o.Pool], view.Pools[o.Pool].NodePool
 	left, takes := pool.Remaining, o.Physical
@@ -100,7 +100,7 @@ func closed(view *snapshot.View, o *planner.Offering) string {
 	return ""
 }
 
-// unhealthy returns a message if a pool's machines do not expose their replicas, whatever their image, and "" otherwise.
+// unhealthy returns a message if a pool's machines do not expose their replicas, whatever their image. Otherwise it returns "".
 func unhealthy(np *karpv1.NodePool) string {
 	if c := snapshot.Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
 		return fmt.Sprintf("machines of NodePool %s do not expose their replicas with the current image either", np.Name)
@@ -192,7 +192,7 @@ func seeMachine(seen *rollout.Canary, m *snapshot.Machine, cluster *snapshot.Clu
 	}
 }
 
-// unstartable has the waiting reasons that are caused by the container and not by the machine.
+// unstartable lists the waiting reasons that the container causes, and not the machine.
 var unstartable = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 
 func checkOf(pod *corev1.Pod) (rollout.Check, string) {
@@ -230,7 +230,7 @@ func (c *Controller) claim(r *v1alpha1.GPUImageRollout, w *world) (*karpv1.NodeC
 	return claim, nil
 }
 
-// lifetime returns how long a canary can be needed, with a margin.
+// lifetime returns how long a canary may be needed, with a margin.
 func lifetime(r *v1alpha1.GPUImageRollout) time.Duration {
 	const margin = time.Hour
 	soak, _ := time.ParseDuration(r.Spec.Soak)

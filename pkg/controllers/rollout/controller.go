@@ -1,5 +1,5 @@
-// Package rollout updates the machine images of node classes for GPU nodes as GPUImageRollouts specify. It reads the state, calls karve.sh/karve/pkg/rollout
-// to decide, writes the status, and executes the decision.
+// Package rollout updates the machine images of node classes for GPU nodes as GPUImageRollouts specify. It reads the state, calls
+// karve.sh/karve/pkg/rollout to decide, writes the status, and executes the decision.
 package rollout
 
 import (
@@ -48,7 +48,7 @@ type Config struct {
 	Metrics           *metrics.Metrics
 	Recorder          events.EventRecorder
 	Clock             clock.PassiveClock
-	// Enabled reports whether the controller executes rollouts. Otherwise their conditions say that it does not.
+	// Enabled reports whether the controller executes rollouts. If not, their conditions say so.
 	Enabled bool
 	// Namespace is the namespace of the pods that check GPUs.
 	Namespace string
@@ -62,7 +62,7 @@ type Config struct {
 type Controller struct {
 	Config
 	lookups lookups
-	// existence has what the cloud answered about the images of each rollout's status, by the name of the rollout.
+	// existence has the cloud's answers about the images in each rollout's status, by the name of the rollout.
 	existence map[string]existence
 }
 
@@ -89,7 +89,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&corev1.Pod{}, owner, labeled).
 		Watches(&corev1.Node{}, owner, labeled).
 		Watches(&karpv1.NodeClaim{}, owner, labeled).
-		// A machine that is deleted while it starts may have failed because of its image, which can only be seen until it is gone.
+		// A machine that is deleted while it starts may have failed because of its image. This is visible only until it is gone.
 		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 			return o.GetDeletionTimestamp() != nil
 		}))).
@@ -137,8 +137,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	result := rollout.Next(r, &w.seen)
-	// The status is written before the decision is executed. After a crash the controller then continues, and no canary is left over that the status does not
-	// name.
+	// The status is written before the decision is executed. After a crash the controller then continues, and leaves no canary behind that the status does
+	// not name.
 	if err := c.remember(ctx, r, result.Status); err != nil {
 		return after(err)
 	}
@@ -149,7 +149,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: max(result.Again, soon)}, nil
 }
 
-// after requeues after a conflict or a deletion, without an error.
+// after turns a conflict or a deletion into a requeue without an error.
 func after(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return reconcile.Result{RequeueAfter: soon}, nil

@@ -17,10 +17,10 @@ import (
 // firstRetry is the delay before the cloud is asked again after a failure. It doubles with each failure, up to the refresh interval.
 const firstRetry = 30 * time.Second
 
-// lookups has what the cloud answered about the wanted image of each rollout, by the name of the rollout.
+// lookups has the cloud's answers about the wanted image of each rollout, by the name of the rollout.
 type lookups map[string]lookup
 
-// existence is what the cloud answered about the images of a rollout's status.
+// existence is the cloud's answer about the images in a rollout's status.
 type existence struct {
 	question string
 	missing  []string
@@ -36,8 +36,8 @@ type lookup struct {
 	until    time.Time
 }
 
-// missing returns the IDs of images of the status that no longer exist. It returns the last answer if the cloud does not answer. It asks at each
-// refresh, and at once if something changes that a missing image can cause, or if the status names other images.
+// missing returns the IDs of images in the status that no longer exist. It returns the last answer if the cloud does not answer. It asks at each
+// refresh, and immediately after changes that a missing image can cause, or if the status names other images.
 func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, ready bool, nodes *rollout.Nodes) []string {
 	known := slices.Clone(r.Status.Good)
 	if r.Status.Current != nil {
@@ -67,7 +67,7 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	case err != nil: // The last answer is the best that is known.
 		next.missing = slices.DeleteFunc(slices.Clone(last.missing), func(id string) bool { return !slices.Contains(ids, id) })
 		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
-	case len(next.missing) > 0: // The image may come back, for instance after a change of its permissions.
+	case len(next.missing) > 0: // The image may come back, for example after a change of its permissions.
 		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
 	default:
 		next.failures = 0
@@ -76,11 +76,11 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	return next.missing
 }
 
-// wanted returns the image that spec.image means.
+// wanted returns the image to which spec.image refers.
 func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family string, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
 	name := r.Spec.Image
 	if name != v1alpha1.ImageNewest {
-		// A known image needs no answer of the cloud, so a rollback to it always works.
+		// A known image needs no answer from the cloud, so a rollback to it always works.
 		if known := knownImage(r, name, architectures); known != nil {
 			return known, nil
 		}

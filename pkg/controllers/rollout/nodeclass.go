@@ -19,11 +19,11 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nodeClass is a node class of a cloud, as it was read, and how it chooses its images.
+// nodeClass is a node class of a cloud as it was read, and how it selects its images.
 type nodeClass struct {
 	object *unstructured.Unstructured
 	choice cloud.ImageChoice
-	// cloud is that of the class, and images how its node classes are read and changed.
+	// cloud is the provider of the class, and images defines how its node classes are read and changed.
 	cloud  *cloud.Provider
 	images *cloud.ImageRollouts
 }
@@ -33,7 +33,7 @@ func (c *nodeClass) String() string { return c.object.GetKind() + " " + c.object
 // named formats a reference to a node class for messages.
 func named(ref v1alpha1.NodeClassReference) string { return ref.Kind + " " + ref.Name }
 
-// resolves returns the image that Karpenter launches GPU machines of each architecture with.
+// resolves returns the image with which Karpenter launches GPU machines of each architecture.
 func (c *nodeClass) resolves(architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
 	if state := snapshot.NodeClassStateOf(c.object); !state.Ready {
 		return nil, &rollout.Problem{Reason: state.Reason, Message: state.Message}
@@ -75,7 +75,7 @@ func (c *nodeClass) with(image *v1alpha1.GPUImage) (*unstructured.Unstructured, 
 	return class, c.images.Resolve(class, image)
 }
 
-// pinTo pins the class to the image for the rollout. When the class is taken over, it saves the former choice in an annotation.
+// pinTo pins the class to the image for the rollout. On takeover, it saves the former selector terms in an annotation.
 func (c *nodeClass) pinTo(r *v1alpha1.GPUImageRollout, image *v1alpha1.GPUImage) error {
 	annotations := c.object.GetAnnotations()
 	if annotations == nil {

@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// world is what was read of the cluster, and the input of the decision.
+// world is what was read from the cluster, and the input of the decision.
 type world struct {
 	cluster *snapshot.Cluster
 	// class is nil if the rollout is blocked before it is read.
@@ -39,7 +39,7 @@ type objects struct {
 	classes, claims, pods []string
 }
 
-// disabled is why nothing is done for any rollout if the feature is off.
+// disabled blocks all rollouts if the feature is off.
 var disabled = rollout.Blocked{Problem: rollout.Problem{
 	Reason: "ImageRolloutsDisabled", Message: "the controller runs without --image-rollouts: set imageRollouts.enabled=true in the chart's values, or delete this GPUImageRollout",
 }}
@@ -84,7 +84,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Field: w.class.cloud.ImageField, Pin: w.class.choice.IDs}
 	if r.Status.Current == nil || w.seen.Class.Rollout != r.Name {
 		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
-		return w, nil // Nothing else matters before the class is taken over.
+		return w, nil // Nothing else matters before the takeover of the class.
 	}
 	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
 	ready := snapshot.NodeClassStateOf(w.class.object).Ready
@@ -106,8 +106,8 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	return w, nil
 }
 
-// imagine changes the node class in the cluster to one with the candidate's images if the pinned images no longer exist. The real one is not ready then, so
-// Karve knows no machines for it. A canary can be launched nevertheless, because its own class has the candidate's image.
+// imagine replaces the node class in the cluster by one with the candidate's images if the pinned images no longer exist. The real class is not ready
+// then, so Karve finds no machines for it. A canary can still be launched, because its own class has the candidate's image.
 func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	lost := r.Status.Current != nil && slices.ContainsFunc(r.Status.Current.IDs(), func(id string) bool { return slices.Contains(w.seen.Missing, id) })
 	if !lost || r.Status.Candidate == nil {
@@ -146,7 +146,7 @@ func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollo
 	return nil, nil
 }
 
-// unfit returns why the images of a node class cannot be managed, and nil if they can.
+// unfit returns why the images of a node class cannot be managed, or nil if they can.
 func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Cluster) *rollout.Blocked {
 	if why := class.images.Unfollowed(class.object, r.Spec.Image); why != "" {
 		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: why}}
@@ -175,13 +175,13 @@ func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bo
 	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
 }
 
-// poolsOf returns Karve's pools with the node class.
+// poolsOf returns Karve's pools that use the node class.
 func poolsOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster) []snapshot.Pool {
 	return slices.DeleteFunc(cluster.Pools(), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
 }
 
-// architectures returns the architectures that the pools can launch, sorted. If no instance type is known, as after a start, it returns those of the current
-// image.
+// architectures returns the architectures that the pools can launch, sorted. If no instance type is known, such as after a start, it returns those of
+// the current image.
 func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string {
 	var all []string
 	for i := range pools {
@@ -245,7 +245,7 @@ func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Ti
 	return n
 }
 
-// failed reports whether a machine did not expose its replicas in time. Such a machine may already be deleted for that when it is seen.
+// failed reports whether a machine did not expose its replicas in time. Such a machine may already be in deletion for that reason when it is seen.
 func failed(m *snapshot.Machine, cluster *snapshot.Cluster, now time.Time) bool {
 	if !m.Deleting() {
 		return m.Broken(now, cluster.ReplicasTimeout)
@@ -287,7 +287,7 @@ func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, 
 	return all, nil
 }
 
-// besides reports whether there are objects of another canary than this one, which may be nil.
+// besides reports whether there are objects of a canary other than this one, which may be nil.
 func (o *objects) besides(canary *v1alpha1.CanaryNode) bool {
 	return slices.ContainsFunc(slices.Concat(o.classes, o.claims, o.pods), func(name string) bool { return canary == nil || name != canary.Name })
 }

@@ -1,5 +1,5 @@
-// Package share writes to machines how many replicas each GPU should have, unless they have slots of memory, which are for package slots. A change is not drift: the node agent follows the annotation of the Node while pods
-// run, and removes replicas that are in use when their pods end.
+// Package share sets how many replicas each GPU of a machine should have, unless it has slots of memory, which package slots sets. A change is not
+// drift: the node agent follows the annotation of the Node while pods run, and removes replicas that are in use when their pods end.
 package share
 
 import (
@@ -32,7 +32,7 @@ type Change struct {
 }
 
 // Changes returns the machines whose number of replicas differs from what their GPUNodeClass sets. If it sets a range, the number depends on the plan's
-// placements and on the pods that may come.
+// placements and on the pods that may arrive.
 func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	placed := map[string]int64{}
 	for _, p := range placements {
@@ -66,8 +66,8 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	return all
 }
 
-// within returns how many replicas each GPU of a machine should have within its range, and why. It is at least least. It keeps the current number, unless the
-// placed pods need more or the number is not safe any more. The agent keeps a replica that is in use until its pod ends.
+// within returns how many replicas each GPU of a machine should have within its range, and why. It is at least least. It keeps the current number,
+// unless the placed pods need more or the number is no longer safe. The agent keeps a replica that is in use until its pod ends.
 func within(m *snapshot.Machine, least, placed int64) (replicas int64, why string) {
 	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MostPerGPU)
 	switch need := min(safe, each(m.ReplicasInUse()+placed, m.Promise.GPUs)); {

@@ -1,8 +1,8 @@
-// Package slots writes to machines which slots of device memory their GPUs are to have. The node agent lays them out.
+// Package slots sets the slots of device memory on the GPUs of machines. The node agent lays them out.
 //
-// A slot that is added takes memory that no slot has, so it is written at once. A free slot that is withdrawn may be given to a pod at the same moment, and the kubelet
-// would reject that pod. So the Node is tainted first, and the slots are written when the scheduler has had time to bind what it had decided before, and only if none of the
-// pods that are bound by then needs what is withdrawn. The taint goes when the Node shows the new slots.
+// An additional slot takes memory that no slot has, so it is written immediately. A free slot that is withdrawn may be given to a pod at the same
+// moment, and the kubelet would reject that pod. So the Node is tainted first. The slots are written once the scheduler has had time to bind what it
+// had already decided, and only if none of the pods bound by then needs what is withdrawn. The taint is removed when the Node shows the new slots.
 package slots
 
 import (
@@ -51,8 +51,8 @@ func Update(ctx context.Context, c client.Client, recorder events.EventRecorder,
 	return nil
 }
 
-// promise writes slots to the NodeClaim, which plans use, and then to the Node, which the agent reads. If the NodeClaim has changed since it was read, it does nothing, and a
-// later plan repeats it.
+// promise writes slots to the NodeClaim, which plans use, and then to the Node, which the agent reads. If the NodeClaim has changed since it was read,
+// it does nothing, and a later plan repeats it.
 func promise(ctx context.Context, c client.Client, recorder events.EventRecorder, was *karpv1.NodeClaim, on *corev1.Node, slots nodecontract.Slots, now time.Time) error {
 	claim := was.DeepCopy()
 	claim.Annotations[nodecontract.SlotsAnnotation] = slots.String()
@@ -97,7 +97,7 @@ func described(slots nodecontract.Slots) string {
 	return strings.Join(parts, ", ")
 }
 
-// begin taints a Node on which free slots are to be withdrawn, and notes what comes in their place.
+// begin taints a Node on which free slots are to be withdrawn, and records what replaces them.
 func begin(ctx context.Context, c client.Client, on *corev1.Node, next nodecontract.Slots, now time.Time) error {
 	node := on.DeepCopy()
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: nodecontract.SlotsChangingTaintKey, Effect: corev1.TaintEffectNoSchedule})
@@ -144,17 +144,17 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// changing selects Karve's Nodes of which free slots are withdrawn.
+// changing selects Karve's Nodes whose free slots are being withdrawn.
 func changing(o client.Object) bool {
 	node, ok := o.(*corev1.Node)
 	return ok && node.Labels[v1alpha1.GPUNodeClassLabel] != "" && snapshot.HasTaint(node, nodecontract.SlotsChangingTaintKey)
 }
 
-// step is what is to be done next about a Node of which free slots are withdrawn.
+// step is the next step for a Node whose free slots are being withdrawn.
 type step int
 
 const (
-	// wait does nothing yet.
+	// wait means that nothing is to be done yet.
 	wait step = iota
 	// promises writes the next slots.
 	promises
@@ -166,7 +166,7 @@ const (
 	givesUp
 )
 
-// decide returns the next step for the machine, and for wait when to look again.
+// decide returns the next step for the machine, and for wait when to check again.
 func decide(m *snapshot.Machine, now time.Time) (step, time.Duration) {
 	since := snapshot.TimeOf(m.Node.Annotations[v1alpha1.SlotsChangingSinceAnnotation])
 	next, err := nodecontract.ParseSlots(m.Node.Annotations[v1alpha1.SlotsNextAnnotation])
@@ -188,7 +188,7 @@ func decide(m *snapshot.Machine, now time.Time) (step, time.Duration) {
 	}
 }
 
-// suffices reports whether all pods on the machine have slots among the next ones.
+// suffices reports whether all pods on the machine have room in the next slots.
 func suffices(m *snapshot.Machine, next nodecontract.Slots) bool {
 	gpus, unreported := m.SlotGPUs()
 	for i, g := range gpus {
@@ -269,7 +269,7 @@ func (c *Controller) look(ctx context.Context, name string) (*snapshot.Machine, 
 	return m, nil
 }
 
-// open removes the taint and what was noted with it.
+// open removes the taint and the annotations that were written with it.
 func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 	stored := node.DeepCopy()
 	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == nodecontract.SlotsChangingTaintKey })

@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// act executes an action, and records in told what was reported.
+// act executes an action, and adds its report to reported.
 func (c *Controller) act(ctx context.Context, a action, reported map[subject]string) error {
 	switch a.step {
 	case report:

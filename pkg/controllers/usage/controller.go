@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// often is the shortest interval between two reconciliations. Each machine with such pods updates its report every five minutes.
+	// often is the shortest interval between two reconciliations. Each machine with unused replicas updates its report every five minutes.
 	often = 10 * time.Second
 	// seldom is the longest interval. PodDisruptionBudgets may allow evictions later.
 	seldom = time.Minute
@@ -106,7 +106,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, a := range decide(s) {
 		errs = append(errs, c.act(ctx, a, reported))
 	}
-	c.reported = reported // What no longer holds is reported again if it returns.
+	c.reported = reported // A finding that no longer holds is reported again if it returns.
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -44,11 +44,11 @@ type state struct {
 	machines []snapshot.Machine
 	// classes has the GPUNodeClasses by name.
 	classes map[string]*v1alpha1.GPUNodeClass
-	// blocker returns what prevents the eviction of pods, and "" if nothing does.
+	// blocker returns what prevents the eviction of pods, or "" if nothing does.
 	blocker func([]*corev1.Pod) string
 }
 
-// decide returns the actions for machines and their pods, in the order of their names.
+// decide returns the actions for machines and their pods, sorted by name.
 func decide(s state) []action {
 	var actions []action
 	for i := range s.machines {
@@ -73,7 +73,7 @@ func decide(s state) []action {
 	return actions
 }
 
-// about returns the action for a pod that holds replicas, and nil if there is none.
+// about returns the action for a pod that holds replicas, or nil if there is none.
 func (s *state) about(pod *corev1.Pod, report nodecontract.UnusedReport) *action {
 	overdue, d, err := overdue(pod, report, s.now)
 	switch {
@@ -88,7 +88,7 @@ func (s *state) about(pod *corev1.Pod, report nodecontract.UnusedReport) *action
 	return &action{step: evict, pod: pod, unused: d}
 }
 
-// overdue reports whether a pod has not used its GPU for as long as it allows, and returns for how long it has not.
+// overdue reports whether a pod has not used its GPU for as long as it allows, and returns how long it has not used it.
 func overdue(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) (bool, time.Duration, error) {
 	after, asks, err := v1alpha1.EvictWhenUnused(pod.Annotations)
 	if err != nil || !asks || !pod.DeletionTimestamp.IsZero() {

@@ -11,8 +11,8 @@ const MaxNote = 1024
 
 const cut = "..."
 
-// Shorten returns s in at most the given number of bytes, with an ellipsis if something was cut. It cuts between characters: a partial character would be
-// stored as a different one, and the stored string would never equal the intended one.
+// Shorten returns s in at most the given number of bytes, with an ellipsis if something was cut. It cuts between characters: the API server would
+// replace a partial character, and the stored string would never equal the intended one.
 func Shorten(s string, most int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= most {
