@@ -22,7 +22,7 @@ type demand struct {
 	affinity nodeaffinity.RequiredNodeAffinity
 	// selectors are the keys of the pod's node selector, sorted.
 	selectors []string
-	// places are the nodes on which the pod's volumes are available.
+	// places has, for each of the pod's volumes, the nodes on which it is available.
 	places []*place
 }
 
@@ -32,9 +32,9 @@ func demandOf(pod *corev1.Pod) demand {
 	}
 }
 
-// refusal returns why the scheduler would not bind the pod to a node with the taints and labels, and nil if it would. The name is "" for a node that does
-// not exist yet. It matches as the scheduler does, and not with Karpenter's requirements: they combine two contradictory demands for a label into the demand
-// that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
+// refusal returns why the scheduler would not bind the pod to a node with the taints and labels, or nil if it would. The name is "" for a node that
+// does not exist yet. It matches like the scheduler and does not use Karpenter's requirements, which combine two contradictory demands for a label into
+// the demand that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
 func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]string) error {
 	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
 		return UntoleratedTaintError{*taint}
@@ -60,19 +60,19 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 	return nil
 }
 
-// UntoleratedTaintError says that a pod does not tolerate a taint.
+// UntoleratedTaintError reports that a pod does not tolerate a taint.
 type UntoleratedTaintError struct{ Taint corev1.Taint }
 
 func (e UntoleratedTaintError) Error() string {
 	return fmt.Sprintf("taint %s is not tolerated", e.Taint.ToString())
 }
 
-// OtherLabelError says that a pod's node selector wants another value of a label. Has is "" if there is no such label.
+// OtherLabelError reports that a pod's node selector wants another value of a label. Has is "" if there is no such label.
 type OtherLabelError struct{ Key, Want, Has string }
 
 func (e OtherLabelError) Error() string { return fmt.Sprintf("label %s is not %s", e.Key, e.Want) }
 
-// ErrNodeAffinity says that a pod's required node affinity is not met.
+// ErrNodeAffinity reports that a pod's required node affinity is not met.
 var ErrNodeAffinity = errors.New("the required node affinity is not met")
 
 // nodeOf returns a node for selectors to match. It always has a name, because terms with a field selector for the name are skipped for nodes without one.
@@ -80,7 +80,7 @@ func nodeOf(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(name, "(new)"), Labels: labels}}
 }
 
-// untolerated returns the first taint that counts and that the pod does not tolerate, and nil if there is none.
+// untolerated returns the first taint that counts and that the pod does not tolerate, or nil if there is none.
 func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bool) *corev1.Taint {
 	for i := range taints {
 		if counts(taints[i]) && (scheduling.Taints{taints[i]}).Tolerates(d.pod.Spec.Tolerations) != nil {

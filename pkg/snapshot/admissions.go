@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// admissions find the offerings and nodes that admit each class. Classes with the same demands on nodes, taints and volumes share one result.
+// admissions finds the offerings and nodes that admit each class. Classes with the same demands on nodes, taints and volumes share one result.
 type admissions struct {
 	view  *View
 	rooms []room
@@ -33,20 +33,20 @@ type admission struct {
 	offerings, nodes []int
 	// pools are those with offerings that admit the pods. They include pools that refuse the pods' number of replicas.
 	pools []*Pool
-	// whyNot says why each of the other pools does not admit the pods. Pools whose taints are tolerated come first: the user probably means one of them, and
-	// the message may be truncated.
+	// whyNot has the reason why each of the other pools does not admit the pods. Pools whose taints are tolerated come first: the user probably means one
+	// of them, and the message may be truncated.
 	whyNot []string
 	// unready has the messages of pools that would probably admit the pods, but whose machines are unknown at the moment, for example during an outage.
 	unready []string
-	// stock is the NodePool from which Karpenter could serve the pods, and "" if there is none.
+	// stock is the NodePool from which Karpenter could serve the pods, or "" if there is none.
 	stock string
 	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
 	largest int64
-	// unfit says why GPUs of the pools and nodes that admit the pods cannot be what the pods' claim asks.
+	// unfit has the reasons why GPUs of the pools and nodes that admit the pods cannot satisfy the pods' claim.
 	unfit map[string]bool
 }
 
-// ours reports whether Karve serves the pods. It does not if only Karpenter can.
+// ours reports whether Karve serves the pods. It is false if only Karpenter can serve them.
 func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
 
 func (a *admissions) of(w *waitingClass) *admission {
@@ -94,7 +94,7 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if replicas > 1 && claim == nil && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots of a container.
+		if replicas > 1 && claim == nil && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots in one container.
 			continue
 		}
 		for _, j := range offerings {
@@ -108,7 +108,7 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 	return found
 }
 
-// fits reports whether there is no reason why a GPU cannot be what a claim asks.
+// fits reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.
 func (a *admission) fits(why string) bool {
 	if why != "" {
 		a.unfit[why] = true
@@ -116,7 +116,7 @@ func (a *admission) fits(why string) bool {
 	return why == ""
 }
 
-// unfit returns why the GPU of a machine of the pool cannot be what a claim asks, and "" if it can.
+// unfit returns why the GPU of a machine of the pool cannot satisfy a claim, or "" if it can.
 func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	switch {
 	case claim == nil:
@@ -127,7 +127,7 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	return claim.Fits(o.devices(p))
 }
 
-// unfit returns why the GPU of the room cannot be what a claim asks, and "" if it can.
+// unfit returns why the GPU of the room cannot satisfy a claim, or "" if it can.
 func (r *room) unfit(claim *claims.Ask) string {
 	switch {
 	case claim == nil:
@@ -148,7 +148,7 @@ func (r *room) unfit(claim *claims.Ask) string {
 	return ""
 }
 
-// enough reports whether a pod that states an amount of memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
+// enough reports whether a pod that requests an amount of device memory fits into a replica with a limit. Both are in bytes, and 0 if there is none.
 func (a *admission) enough(limit, memory int64) bool {
 	if limit == 0 || memory <= limit {
 		return true
@@ -157,7 +157,7 @@ func (a *admission) enough(limit, memory int64) bool {
 	return false
 }
 
-// replicaMemory returns the device memory in bytes that a process in a replica of the room may allocate, and 0 if there is no limit.
+// replicaMemory returns the device memory in bytes that a process in a replica of the room may allocate, or 0 if there is no limit.
 func (r *room) replicaMemory() int64 {
 	if r.machine == nil {
 		return 0
@@ -165,7 +165,7 @@ func (r *room) replicaMemory() int64 {
 	return replicaMemory(r.machine.Promise.MPS, memoryMiB(r.labels, r.machine.Type), r.machine.Promise.ReplicasPerGPU)
 }
 
-// blocked returns why nothing may be planned for the class at all, and nil if it may.
+// blocked returns why nothing may be planned for the class at all, or nil if it may.
 func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	if w.claim != nil && w.claim.Refusal != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.claim.Refusal}
@@ -201,7 +201,7 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	return a.tooMuch(w)
 }
 
-// unserved returns a refusal if no offering admits the pods but pools that probably would are not ready, and nil otherwise.
+// unserved returns a refusal if no offering admits the pods but pools that probably would are not ready, or nil otherwise.
 func (a *admission) unserved() *planner.Refusal {
 	if len(a.pools) > 0 || len(a.unready) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, why)}
 }
 
-// impossible returns a refusal if the pods request more of a resource than any machine has, and nil otherwise.
+// impossible returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.
 func (s *shape) impossible() *planner.Refusal {
 	for _, name := range sortedKeys(s.demand.requests) {
 		if amountOf(s.demand.requests, name) >= amount.Most {
@@ -234,7 +234,7 @@ func (s *shape) impossible() *planner.Refusal {
 	return nil
 }
 
-// tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, and nil otherwise.
+// tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	for _, name := range sortedKeys(w.demand.requests) {
 		has := func(o Offering) bool { return o.Type.Extended[string(name)] > 0 }

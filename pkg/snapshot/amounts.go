@@ -20,7 +20,8 @@ func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 	return r
 }
 
-// ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu, and of slots of all sizes if it is one of slots. Amounts are at most [amount.Most], which no machine has.
+// ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu. If gpu is a resource of slots, it is the number of slots of
+// all sizes. Amounts are at most [amount.Most], which no machine has.
 func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
@@ -64,7 +65,7 @@ func atLeastZero(a planner.Resources) planner.Resources {
 	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }
 
-// orElse returns a, with the amounts of b for the resources of which a has none. Replicas are those of a.
+// orElse returns a, with the amounts of b for resources that a lacks. Replicas are those of a.
 func orElse(a, b planner.Resources) planner.Resources {
 	return planner.Resources{
 		MilliCPU: cmp.Or(a.MilliCPU, b.MilliCPU), MemoryBytes: cmp.Or(a.MemoryBytes, b.MemoryBytes),

@@ -11,8 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// buffered returns the headroom for CapacityBuffers. It covers those whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles
-// the others.
+// buffered returns the headroom for CapacityBuffers whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles the others.
 func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Reserve {
 	var reserves []Reserve
 	for i := range c.Buffers {
@@ -60,7 +59,7 @@ func podOf(b *karpenter.Buffer) *corev1.Pod {
 	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
-			// The API server does so for pods, but not for pod templates.
+			// The API server defaults requests to limits for pods, but not for pod templates.
 			r := &containers[i].Resources
 			r.Requests = merge(r.Limits, r.Requests)
 		}

@@ -32,9 +32,9 @@ type View struct {
 	canaries []Machine
 	// Pods has the pods that the planner places, by their names in the snapshot: pending pods, and pods on machines that are leaving.
 	Pods map[string]*corev1.Pod
-	// Postponed has the pending pods that a later round plans for, by name.
+	// Postponed has the pending pods that are left to a later round, by name.
 	Postponed []*corev1.Pod
-	// strange are pending pods of this round that no pool of Karve's can serve.
+	// strange are pending pods of this round that no pool of Karve can serve.
 	strange []*corev1.Pod
 	shapeOf func(*corev1.Pod) *shape
 	// rooms has the same indices as Snapshot.Nodes.
@@ -58,7 +58,7 @@ func (v *View) Decided(m *Machine) bool {
 	return m.Started() || m.Leaving() || v.broken != nil && v.broken(m)
 }
 
-// Build translates a cluster.
+// Build returns the view of a cluster.
 func Build(c *Cluster) View {
 	v := c.look()
 	v.fill(nil, nil)
@@ -67,7 +67,7 @@ func Build(c *Cluster) View {
 
 // look returns a view without a snapshot.
 func (c *Cluster) look() View {
-	if c.Index == nil { // It is made once for all that reads it.
+	if c.Index == nil { // All readers share one index.
 		indexed := *c
 		indexed.Index = c.Indexed()
 		c = &indexed
@@ -80,8 +80,8 @@ func (c *Cluster) look() View {
 	return v
 }
 
-// fill sets the snapshot of a view. If going is not nil, the snapshot is what remains without those machines, and it includes no machines to come. fill returns
-// the classes of the settled pods: those that stay unless they are moved. Pods that Karve does not serve have none.
+// fill sets the snapshot of a view. If going is not nil, the snapshot is what remains without those machines, and it includes no machines that are
+// still to start. settled pods stay unless they are moved; fill returns their classes. Pods that Karve does not serve have none.
 func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	c, asIs := v.cluster, going != nil
 	v.Pods = map[string]*corev1.Pod{}
@@ -97,10 +97,10 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	}
 	v.rooms = rooms
 	shapes, storage := c.shapes(), c.storage()
-	others := c.shapes() // The selections of the shapes are settled once pods have been looked for with them.
+	others := c.shapes() // The selections of the shapes are fixed once pods have been looked up with them.
 	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
 	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || slices.Contains(going, m.Claim.Name) })
-	running := c.running(shapes, moving) // Before the classes, which differ by whom the terms of running pods find.
+	running := c.running(shapes, moving) // Before the classes, because they depend on which terms of running pods match.
 	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
 	var waiting []*waitingClass
 	classes := map[*corev1.Pod]int{}
@@ -142,7 +142,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	return classes
 }
 
-// MachineOn returns the machine of a node of the snapshot, and nil if the node is not Karve's.
+// MachineOn returns the machine of a node of the snapshot, or nil if the node is not Karve's.
 func (v *View) MachineOn(node int) *Machine {
 	if node >= len(v.rooms) {
 		return nil
@@ -153,7 +153,7 @@ func (v *View) MachineOn(node int) *Machine {
 // Starting reports whether a node of the snapshot has not started yet.
 func (v *View) Starting(node int) bool { return v.rooms[node].starting }
 
-// PoolNamed returns the pool with a name, and nil if there is none.
+// PoolNamed returns the pool with a name, or nil if there is none.
 func (v *View) PoolNamed(name string) *Pool {
 	for i := range v.Pools {
 		if v.Pools[i].NodePool.Name == name {
@@ -163,7 +163,7 @@ func (v *View) PoolNamed(name string) *Pool {
 	return nil
 }
 
-// ClassOf returns the GPUNodeClass of the pool with a name, and nil if there is no such pool or class.
+// ClassOf returns the GPUNodeClass of the pool with a name, or nil if there is no such pool or class.
 func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
 	if p := v.PoolNamed(pool); p != nil {
 		return p.Class
@@ -171,7 +171,7 @@ func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
 	return nil
 }
 
-// closeAll lets no pool launch anything.
+// closeAll makes all pools launch nothing.
 func (v *View) closeAll() {
 	for i := range v.Snapshot.Pools {
 		v.Snapshot.Pools[i].Closed = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "there is no room on the machines that have started"}
@@ -205,7 +205,7 @@ func (v *View) offer(c *Cluster) []int {
 	return first
 }
 
-// weight returns the spec.weight of the pool, and 0 by default.
+// weight returns the spec.weight of the pool. The default is 0.
 func weight(pool *Pool) int32 {
 	if w := pool.NodePool.Spec.Weight; w != nil {
 		return *w
@@ -213,7 +213,7 @@ func weight(pool *Pool) int32 {
 	return 0
 }
 
-// maxPremium returns the maxPremium of the GPUNodeClass.
+// maxPremium returns the maxPremiumPercent of the GPUNodeClass, in percent.
 func maxPremium(pool *Pool) int64 {
 	if pool.Class == nil {
 		return 0
@@ -261,7 +261,7 @@ func normalized(key string) string {
 	return key
 }
 
-// OtherResourceError says that a pool offers another GPU resource than a pod requests.
+// OtherResourceError reports that a pool offers another GPU resource than a pod requests.
 type OtherResourceError struct {
 	Offers []corev1.ResourceName
 	Wants  corev1.ResourceName
@@ -277,9 +277,9 @@ func joined(names []corev1.ResourceName, separator string) string {
 	return strings.Join(text, separator)
 }
 
-// NotAdmittedError says why none of a pool's offerings admits a pod.
+// NotAdmittedError reports why none of a pool's offerings admits a pod.
 type NotAdmittedError struct {
-	// Causes has one error for each different cause, such as an [UntoleratedTaintError], sorted by their text.
+	// Causes has one error for each distinct cause, such as an [UntoleratedTaintError], sorted by text.
 	Causes []error
 }
 
@@ -291,8 +291,8 @@ func (e *NotAdmittedError) Error() string {
 	return strings.Join(texts, ", ")
 }
 
-// Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or not it is large
-// enough. What the pod could change is an [OtherResourceError] or a [NotAdmittedError].
+// Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or
+// not it is large enough. If a change of the pod could help, the error is an [OtherResourceError] or a [NotAdmittedError].
 func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 	demand := demandOf(pod)
 	gpu, _ := gpuResource(pod)
@@ -303,13 +303,13 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 	return err
 }
 
-// StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, and "" if there is none.
+// StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
 func (v *View) StockPool(pod *corev1.Pod) string {
 	gpu, _ := gpuResource(pod)
 	return stockServing(v.cluster.stockPools, pod, gpu, claims.Of(pod))
 }
 
-// admitting returns the indices of the pool's offerings that admit the pod, or an error that says why there is none.
+// admitting returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.
 func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
@@ -333,7 +333,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	case len(admitting) > 0:
 		return admitting, nil
 	case len(p.Offerings) == 0 && len(p.Problems) > 0:
-		return nil, errors.New(p.Problems[0].Message) // which is why nothing is known of its machines
+		return nil, errors.New(p.Problems[0].Message) // The problem is also why its machines are unknown.
 	case len(why) == 0:
 		return nil, errors.New("no instance type meets its requirements")
 	default:
@@ -369,7 +369,7 @@ func (v *View) remaining(pool *Pool, machines []*Machine) planner.Physical {
 	return remaining
 }
 
-// closed returns why a pool with the machines launches nothing now, and nil if it may launch.
+// closed returns why a pool with the machines launches nothing now, or nil if it may launch.
 func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
@@ -387,8 +387,8 @@ func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duratio
 		if m.Deleting() {
 			continue
 		}
-		// A broken machine closes the pool at once, even before the condition says so. A machine that the condition has already counted does not keep the
-		// pool closed.
+		// A broken machine closes the pool immediately, even before the condition shows it. A machine that the condition has already counted does not keep
+		// the pool closed.
 		if m.Fresh(changed(healthy), now, timeout) || pool.Probing() && !m.Started() && !m.Broken(now, timeout) {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
 				"NodePool %s launches nothing more until it is seen whether %s starts and exposes its replicas", np.Name, m.Claim.Name)}
@@ -397,7 +397,7 @@ func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duratio
 	return nil
 }
 
-// changed returns the transition time of a condition, and the zero time if there is no condition.
+// changed returns the transition time of a condition, or the zero time if there is no condition.
 func changed(c *status.Condition) time.Time {
 	if c == nil {
 		return time.Time{}

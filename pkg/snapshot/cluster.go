@@ -26,7 +26,7 @@ import (
 // Cluster holds the objects that were read from the API server and from the cloud. They are read-only.
 type Cluster struct {
 	Now time.Time
-	// Generation is equal for clusters that were read together: they have the same objects. It is 0 if that is not known, such as after an edit.
+	// Generation is equal for clusters that were read together: they have the same objects. It is 0 if unknown, such as after an edit.
 	Generation uint64
 	// NodePools are all NodePools, including those that Karpenter provisions for.
 	NodePools      []karpv1.NodePool
@@ -36,11 +36,12 @@ type Cluster struct {
 	NodeClaims  []karpv1.NodeClaim
 	Nodes       []corev1.Node
 	Pods        []corev1.Pod
-	// Index has the NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes, and then the fields of these names are not read. If it is
-	// nil, Indexed makes an index of these fields each time.
+	// Index has the NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes. If it is set, the fields with these names are
+	// ignored. If it is nil, Indexed makes an index of these fields each time.
 	Index      *Index
 	DaemonSets []appsv1.DaemonSet
-	// DRA says what there is for GPUNodeClasses with backend DRA. Nodes have the replicas that their agents publish among their allocatable resources: see [Published.On].
+	// DRA describes the cluster's support for GPUNodeClasses with backend DRA. Nodes have the replicas that their agents publish among their allocatable
+	// resources: see [Published.On].
 	DRA DRA
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
@@ -57,7 +58,7 @@ type Cluster struct {
 	UnknownFields map[types.UID][]string
 	// Refused has the offerings that the cloud refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
-	// Queue says which classes of pods are next if there are too many for one plan. It may be nil.
+	// Queue orders classes of pods if there are too many for one plan. It may be nil.
 	Queue ClassQueue
 	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
@@ -65,18 +66,18 @@ type Cluster struct {
 
 // NodeClassState describes a node class of the cloud.
 type NodeClassState struct {
-	// Ready says that the node class exists, and that its condition Ready is True for its current generation.
+	// Ready reports whether the node class exists and its condition Ready is True for its current generation.
 	Ready bool
-	// Reason and Message say why it is not Ready.
+	// Reason and Message explain why it is not Ready.
 	Reason, Message string
-	// Generation is the object's metadata.generation, and 0 if the object does not exist.
+	// Generation is the object's metadata.generation, or 0 if the object does not exist.
 	Generation int64
 	// Subnets has the zone of each subnet in its status, by ID. It is nil for kinds other than EC2NodeClass.
 	Subnets map[string]string
 	// InstanceTypes are the instance types that it can launch, with their allocatable resources and the zones of its subnets. They are also set for
 	// node classes that are not Ready, because their machines may still run.
 	InstanceTypes []catalog.InstanceType
-	// CatalogReason and CatalogMessage say which part of InstanceTypes is out of date, and why. They are empty if it is up to date.
+	// CatalogReason and CatalogMessage name the part of InstanceTypes that is out of date, and why. They are empty if it is up to date.
 	CatalogReason, CatalogMessage string
 	// Hash and HashVersion are Karpenter's hash of the spec of an EC2NodeClass, which it compares to detect drift. They are "" for other kinds.
 	Hash, HashVersion string
@@ -95,7 +96,7 @@ func (s *NodeClassState) Learn(listing catalog.Listing) {
 // Image is a machine image in the status of a node class.
 type Image = cloud.Image
 
-// Problem says why a pool launches nothing, as a condition.
+// Problem is the reason why a pool launches nothing, as a condition.
 type Problem struct {
 	// Condition is the type of the NodePool's condition that is False.
 	Condition       string
@@ -142,7 +143,7 @@ func compareRefs(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// typesOf returns the instance types of a node class, and all of them if it is unknown.
+// typesOf returns the instance types of a node class, or all of them if it is unknown.
 func (c *Cluster) typesOf(ref *karpv1.NodeClassReference, all func() []catalog.InstanceType) []catalog.InstanceType {
 	if ref != nil {
 		if state := c.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}]; len(state.InstanceTypes) > 0 {
@@ -166,7 +167,7 @@ func IsOurClaim(claim *karpv1.NodeClaim) bool {
 // IsCanary reports whether Karve created the NodeClaim to test a machine image. Karve plans no pods for it.
 func IsCanary(claim *karpv1.NodeClaim) bool { return claim.Labels[v1alpha1.CanaryLabel] != "" }
 
-// Condition returns the condition with a type, and nil if there is none. Karpenter's StatusConditions is no replacement: it adds missing conditions to the
+// Condition returns the condition with a type, or nil if there is none. Karpenter's StatusConditions cannot be used: it adds missing conditions to the
 // object, and these objects are read-only.
 func Condition(conditions []status.Condition, conditionType string) *status.Condition {
 	for i := range conditions {

@@ -19,10 +19,10 @@ func (p *Pool) MovesPods() bool {
 		return p.Class != nil && p.Class.Spec.Consolidation.MovesPods() && p.KeepsIdle() == ""
 	case karpv1.ConsolidationPolicyWhenEmpty:
 	}
-	return false // Policies of later Karpenter versions too. The condition FieldsHonored names them.
+	return false // This includes policies of later Karpenter versions. The condition FieldsHonored names them.
 }
 
-// KeepsIdle returns why the NodePool keeps idle nodes, and "" if it does not.
+// KeepsIdle returns why the NodePool keeps idle nodes, or "" if it does not.
 func (p *Pool) KeepsIdle() string {
 	if p.NodePool.Spec.Disruption.ConsolidateAfter.Duration != nil {
 		return ""

@@ -20,8 +20,8 @@ func (c *Cluster) daemonDemands() []demand {
 	return demands
 }
 
-// daemonsOn returns the DaemonSet pods that run on a node with the taints and labels. Pods that request more than an empty node has never run there, and do
-// not count.
+// daemonsOn returns the DaemonSet pods that run on a node with the taints and labels. Pods that request more than empty, the capacity of an empty node,
+// never run there and do not count.
 func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, empty planner.Resources, gpu corev1.ResourceName) []*demand {
 	var on []*demand
 	for i := range daemons {
@@ -47,7 +47,7 @@ func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
 	return sum
 }
 
-// daemonPod returns a pod as the DaemonSet would create it. For missing requests the API server uses limits in pods, but not in templates.
+// daemonPod returns a pod as the DaemonSet would create it. The API server defaults requests to limits for pods, but not for templates.
 func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec := ds.Spec.Template.Spec
 	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)

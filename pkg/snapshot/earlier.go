@@ -15,8 +15,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// An annotation of the NodeClaim records what a machine was launched for, as the number of pods of each shape, and another one what is still to be launched. Pods
-// of a shape are equal, and names would be long and out of date when a pod is recreated. The record is a plan to resume. It does not say what exists.
+// An annotation of the NodeClaim records the pods for which a machine was launched, as the number of pods of each shape. Another one records the
+// remaining launches. Pods of a shape are interchangeable, and names would be long and would become stale when a pod is recreated. The record is a plan
+// to resume. It does not say what exists.
 
 // settleTime is how long a started machine keeps room for the pods that it was launched for.
 const settleTime = 2 * time.Minute
@@ -55,31 +56,31 @@ func countsOf(text string) counts {
 	return c
 }
 
-// maxPlannedPods bounds the number of pods of one shape in an annotation.
+// maxPlannedPods limits the number of pods of one shape in an annotation.
 const maxPlannedPods = 100_000
 
-// PlannedLaunch stands for Count equal launches.
+// PlannedLaunch is a group of Count equal launches.
 type PlannedLaunch struct {
-	// Offering is the pool, instance type, zone, capacity type and chosen labels; Alternatives are those that the pool's minValues demand.
+	// Offering is the pool, instance type, zone, capacity type and chosen labels. Alternatives are those that the pool's minValues require.
 	Offering     string   `json:"offering"`
 	Alternatives []string `json:"alternatives,omitempty"`
-	// Pods are the pods of each machine, as on the claim of one that was launched.
+	// Pods are the pods of each machine, formatted like the annotation of a launched NodeClaim.
 	Pods  string `json:"pods"`
 	Count int    `json:"count"`
 }
 
-// Key is the same for equal launches.
+// Key returns a key that is the same for equal launches.
 func (l PlannedLaunch) Key() string {
 	return strings.Join(append([]string{l.Offering, l.Pods}, l.Alternatives...), "\x00")
 }
 
-// offeringKey identifies an offering in later snapshots.
+// offeringKey returns a key that identifies an offering in later snapshots.
 func (v *View) offeringKey(i int) string {
 	o := &v.Snapshot.Offerings[i]
 	return strings.Join([]string{v.Snapshot.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, o.Choice}, "/")
 }
 
-// PlannedLaunches groups the launches of a plan into equal ones, in the order of the plan. at has the index of the group of each launch.
+// PlannedLaunches groups equal launches of a plan, in the order of the plan. at has the index of the group of each launch.
 func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at []int) {
 	classes, known := v.classes(), map[string]int{}
 	for _, l := range plan.Launches {
@@ -113,7 +114,7 @@ func (v *View) countsIn(pods []string, classes map[string]int) counts {
 	return c
 }
 
-// PlannedPods returns the annotation value that says what a machine is launched for.
+// PlannedPods returns the annotation value with the pods for which a machine is launched.
 func (v *View) PlannedPods(launch planner.Launch) string {
 	if len(v.Pods) == 0 {
 		return ""
@@ -121,8 +122,8 @@ func (v *View) PlannedPods(launch planner.Launch) string {
 	return v.countsIn(launch.Pods, v.classes()).String()
 }
 
-// Earlier returns the plan in progress in terms of the view: on each machine that is starting, the pending pods that it was launched for, and the launches still to
-// come.
+// Earlier returns the plan in progress in terms of the view: for each machine that is starting, the pending pods for which it was launched, and the
+// remaining launches.
 func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 	var earlier planner.Plan
 	waiting := v.waitingByKey()
@@ -164,7 +165,7 @@ func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 	return earlier
 }
 
-// launchOf returns a launch without pods. It returns false if the offering does not exist any more.
+// launchOf returns a launch without pods. It returns false if the offering no longer exists.
 func launchOf(p PlannedLaunch, offerings map[string]int) (planner.Launch, bool) {
 	var l planner.Launch
 	var ok bool
@@ -201,7 +202,7 @@ func (v *View) countsOn(r *room) counts {
 	return c
 }
 
-// Replanned returns the NodeClaims of starting machines for which the plan has other pods than their annotation says, with the new annotation.
+// Replanned returns the NodeClaims of starting machines whose planned pods differ from their annotation, with the new annotation.
 func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 	changed := map[*karpv1.NodeClaim]string{}
 	classes := v.classes()
@@ -237,7 +238,7 @@ func (v *View) waitingByKey() waitingPods {
 	return w
 }
 
-// take removes and returns pods for the planned counts, as far as there are any, of classes that are admitted.
+// take removes and returns as many pods as available for the planned counts, from classes that are admitted.
 func (w waitingPods) take(planned counts, admitted func(*planner.Class) bool) []string {
 	var taken []string
 	for _, key := range slices.Sorted(maps.Keys(planned)) {

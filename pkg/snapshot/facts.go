@@ -9,18 +9,18 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 )
 
-// facts are what the NodeClaim and the Node of a machine say of its state. Decisions ask for them again and again.
+// facts are facts about a machine's state from its NodeClaim and Node. They are cached because decisions read them often.
 type facts struct {
 	pool, replacing                           string
 	deleting, lost                            bool
 	launched, registered, initialized, awaits bool
 	// state is the state of the machine if it is not replaced.
 	state lifecycle.State
-	// closed reports whether the Node takes no pods.
+	// closed reports whether the Node accepts no pods.
 	closed bool
 	// raised is when the promise was last raised.
 	raised time.Time
-	// breaks reports whether the machine becomes broken if it takes its next step too late, and waits is since when it could take that step.
+	// breaks reports whether the machine becomes broken if its next step is late. waits is the time from which it could take that step.
 	breaks bool
 	waits  time.Time
 }
@@ -52,7 +52,7 @@ func (m *Machine) learnFacts() *facts {
 	f.state = m.stateWith(f)
 	f.breaks = lifecycle.Of(f.state).Breaks
 	if f.waits = m.reached(); f.state == lifecycle.Initializing {
-		f.breaks = f.breaks && !f.awaits // Otherwise the startup taint is about to be taken off.
+		f.breaks = f.breaks && !f.awaits // Otherwise the startup taint is about to be removed.
 		if ready := TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(f.waits) {
 			f.waits = ready
 		}

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or not the effect that it has in Karpenter. Nodes are still launched.
+// FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or a different effect than in Karpenter. Nodes are still launched.
 // Settings that must prevent launches are a [Problem].
 type FieldReport struct {
 	// Path is the path of the field, such as spec.disruption.consolidationPolicy.
@@ -165,7 +165,7 @@ func (t *template) unhonored() []FieldReport {
 	return reports
 }
 
-// problem returns the reason and message if the requirements prevent the pool from launching, and "" otherwise.
+// problem returns the reason and message if the requirements prevent the pool from launching, or "" otherwise.
 func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 	for _, req := range np.Spec.Template.Spec.Requirements {
 		if !karpv1.SupportedNodeSelectorOps.Has(string(req.Operator)) {
@@ -180,7 +180,7 @@ func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 	return "", ""
 }
 
-// capacityTypes returns the capacity types that the requirements name, and nil if they name none.
+// capacityTypes returns the capacity types that the requirements name, or nil if they name none.
 func (t *template) capacityTypes() []string {
 	if req, ok := t.requirements[karpv1.CapacityTypeLabelKey]; ok && req.Operator() == corev1.NodeSelectorOpIn {
 		return req.Values()

@@ -12,17 +12,18 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for what its claims ask, and it takes the pods in any order. On a machine
-// with several GPUs, a set of pods can fit in one order and not in another. A plan must fit in any.
+// With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for its claims' requests, and it takes the pods in any order.
+// On a machine with several GPUs, a set of pods can fit in one order and not in another. A plan must fit in every order.
 //
-// A GPU with R replicas refuses a pod that asks for at most r of them only after others have taken at least R-r+1. So if each pod weighs what it takes of that
-// amount, the pods on a GPU that refuses weigh at least 1, and the same holds for device memory. A pod finds a GPU in any order if the other pods of a machine weigh
-// less than the machine has GPUs, and a pod that asks for n different GPUs if they weigh less than that by n-1. A pod whose GPUs need not differ finds them one after the
-// other, as several pods would. This is a sum over the pods of a machine, so it is a quota.
+// A GPU with R replicas refuses a pod that requests at most r of them only after others have taken at least R-r+1. So if each pod weighs the fraction
+// that it takes of that amount, the pods on a GPU that refuses weigh at least 1. The same holds for device memory. A pod finds a GPU in any order if
+// the other pods of a machine weigh less than the number of GPUs of the machine. A pod that requests n different GPUs finds them if the others weigh
+// less than that number minus n-1. A pod whose GPUs need not differ finds them one after the other, as several pods would. This is a sum over the pods
+// of a machine, so it is a quota.
 //
-// MIG instances are GPUs here. Those that are not shared need no quota: each is free or taken, so that their number decides.
+// MIG instances count as GPUs here. Instances that are not shared need no quota: each is free or taken, so their number decides.
 
-// gpuKind is a kind of machine with several shared GPUs or MIG instances: their number, and what each of them has.
+// gpuKind is a kind of machine with several shared GPUs or MIG instances: their number, and the replicas and memory of each.
 type gpuKind struct{ count, replicas, memoryMiB int64 }
 
 func (k gpuKind) String() string {
@@ -34,12 +35,12 @@ func (o *Offering) devices(p *Pool) claims.Devices {
 	return devicesOf(o.Type, Promise{Backend: p.Class.Spec.Sharing.PromisedBackend(), MIG: o.Share.MIG, ReplicasPerGPU: o.ReplicasPerGPU, Resource: corev1.ResourceName(o.Share.Resource)})
 }
 
-// devices returns the GPUs or MIG instances of the machine if it is of a type.
+// devices returns the GPUs or MIG instances of the machine if it has the given type.
 func (m *Machine) devices(t *catalog.InstanceType) claims.Devices {
 	return devicesOf(t, m.Promise)
 }
 
-// devicesOf returns the GPUs or MIG instances of a machine of a type with a promise.
+// devicesOf returns the GPUs or MIG instances of a machine with the type and the promise.
 func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
 	memory := int64(0)
 	if t.GPU.UsableKnown() {
@@ -50,7 +51,7 @@ func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
 	return d
 }
 
-// gpuKind returns the kind of the machines of the offering. It returns false if they have one GPU, or devices that are not shared, or a device plugin.
+// gpuKind returns the kind of the offering's machines. It returns false if they have one GPU, devices that are not shared, or a device plugin.
 func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
 	count, replicas, memory := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	if !p.Class.Spec.Sharing.UsesDRA() || count < 2 || replicas < 2 {
@@ -59,8 +60,8 @@ func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
 	return gpuKind{count, replicas, memory}, true
 }
 
-// gpuKind returns the kind of the machine of the room. It returns false if the machine has one GPU, or devices that are not shared, or a device plugin, or if it is not
-// known which machine it becomes.
+// gpuKind returns the kind of the room's machine. It returns false if the machine has one GPU, devices that are not shared, or a device plugin, or if
+// its type is not known yet.
 func (r *room) gpuKind() (gpuKind, bool) {
 	m := r.machine
 	if m == nil || m.Type == nil || nodecontract.DriverOf(m.Promise.Backend) == "" {
@@ -78,16 +79,16 @@ func (r *room) gpuKind() (gpuKind, bool) {
 	return gpuKind{count, replicas, memory}, true
 }
 
-// gpuShare is what a pod takes of GPUs: times that it takes what ask says.
+// gpuShare is what a pod takes of GPUs: the request in ask, times times.
 type gpuShare struct {
 	times int64
 	ask   *claims.Ask
 }
 
-// oneReplica is what the scheduler asks at a time for a pod without a claim.
+// oneReplica is what the scheduler requests at a time for a pod without a claim.
 var oneReplica = &claims.Ask{Sets: []claims.Set{{{GPUs: 1, Replicas: 1}}}}
 
-// shareOf returns what a pod takes that requests a number of replicas. A pod without a claim takes one replica after the other.
+// shareOf returns the share of a pod that requests a number of replicas. A pod without a claim takes one replica after the other.
 func shareOf(claim *claims.Ask, replicas int64) gpuShare {
 	if claim == nil {
 		return gpuShare{replicas, oneReplica}
@@ -95,19 +96,19 @@ func shareOf(claim *claims.Ask, replicas int64) gpuShare {
 	return gpuShare{1, claim}
 }
 
-// alone reports whether a pod has a machine for itself.
+// alone reports whether a pod has a machine to itself.
 func (k gpuKind) alone(s gpuShare) bool { return s.ask.Alone(k.replicas, k.memoryMiB) }
 
 // gpuOrder has the weights of pods on machines of a kind.
 type gpuOrder struct {
 	kind gpuKind
-	// one is the weight of what fills a GPU. perReplica and perUnit are those of a replica and of a unit of device memory, which has unitBytes.
+	// one is the weight that fills a GPU. perReplica is the weight of a replica, and perUnit that of a unit of device memory of unitBytes bytes.
 	one, perReplica, perUnit, unitBytes int64
-	// least is the smallest weight of a set of GPUs that one of the pods to come asks for.
+	// least is the smallest weight of a set of GPUs that one of the coming pods requests.
 	least int64
 }
 
-// newGPUOrder returns the weights for pods to come. Pods that are there, or may come at other times, are among all.
+// newGPUOrder returns the weights for the pods in coming. all also has pods that exist or may come at other times.
 func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
 	var sets []claims.Set
 	for _, s := range coming {
@@ -137,11 +138,11 @@ func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
 			o.least = weight
 		}
 	}
-	o.least = max(1, o.least) // It is 0 if all pods have machines for themselves.
+	o.least = max(1, o.least) // It is 0 if all pods have machines to themselves.
 	return o
 }
 
-// divisor returns the greatest common divisor, of which 0 is a multiple.
+// divisor returns the greatest common divisor. 0 is a multiple of every number.
 func divisor(a, b int64) int64 {
 	for b > 0 {
 		a, b = b, a%b
@@ -149,10 +150,10 @@ func divisor(a, b int64) int64 {
 	return a
 }
 
-// multiple returns the smallest multiple of a step that is not less.
+// multiple returns the smallest multiple of step that is at least n.
 func multiple(n, step int64) int64 { return (n + step - 1) / step * step }
 
-// weight returns the weight of what a set takes, and the number of its GPUs.
+// weight returns the weight of a set, and the number of its GPUs.
 func (o *gpuOrder) weight(set claims.Set) (weight, gpus int64) {
 	for _, s := range set {
 		one := amount.Times(s.Replicas, o.perReplica)
@@ -164,10 +165,10 @@ func (o *gpuOrder) weight(set claims.Set) (weight, gpus int64) {
 	return weight, gpus
 }
 
-// has returns the quota of a machine with a number of GPUs that are in service.
+// has returns the quota of a machine with this number of GPUs in service.
 func (o *gpuOrder) has(gpus int64) int64 { return gpus*o.one + o.least - 1 }
 
-// takes returns what a pod takes of the quota. That is not more than an empty machine has, if it has as many GPUs.
+// takes returns what a pod takes of the quota. It is at most the quota of an empty machine with enough GPUs.
 func (o *gpuOrder) takes(s gpuShare) int64 {
 	empty := o.has(o.kind.count)
 	if o.kind.alone(s) {
@@ -184,7 +185,8 @@ func (o *gpuOrder) takes(s gpuShare) int64 {
 	return amount.Times(s.times, total)
 }
 
-// gpuOrders returns the weights for each kind of machine on which pods with claims are planned. Without such pods, replicas alone decide.
+// gpuOrders returns the weights for each kind of machine on which pods with claims are planned. Without such pods, the number of replicas decides
+// alone.
 func (v *View) gpuOrders(rooms []room, waiting []*waitingClass) map[gpuKind]*gpuOrder {
 	coming, all := map[gpuKind][]gpuShare{}, map[gpuKind][]gpuShare{}
 	claimed := map[gpuKind]bool{}
@@ -235,7 +237,7 @@ func anyClaim(waiting []*waitingClass) bool {
 	return false
 }
 
-// gpuShares returns what the pods on the node take, and those of DaemonSets that will start there.
+// gpuShares returns the shares of the pods on the node, and of DaemonSet pods that will start there.
 func (r *room) gpuShares() []gpuShare {
 	var all []gpuShare
 	for _, pod := range r.pods {
@@ -251,7 +253,7 @@ func (r *room) gpuShares() []gpuShare {
 	return all
 }
 
-// left returns what is left of the quota on the machine of a room.
+// left returns the remaining quota of the machine of a room.
 func (o *gpuOrder) left(r *room) int64 {
 	gpus := o.kind.count
 	if r.machine.Node != nil && !r.starting {

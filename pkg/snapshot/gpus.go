@@ -91,7 +91,7 @@ func takeEvenly(gpus []planner.GPU, replicas int64) {
 	}
 }
 
-// roomiest returns the GPU from which the next replica is taken, and -1 if no GPU has a free replica.
+// roomiest returns the GPU from which the next replica is taken, or -1 if no GPU has a free replica.
 func roomiest(gpus []planner.GPU) int {
 	best := -1
 	for i, g := range gpus {
@@ -132,9 +132,9 @@ func unmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64, po
 	return left
 }
 
-// usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node may report
-// more than it promised; the planner expects that the GPUs add up to all replicas of the node. If GPUs are cordoned, as many have no room as the node lacks
-// the replicas of. Which ones these are makes no difference to a plan. It returns nil if count is 0.
+// usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node
+// may report more than it promised; the planner expects the GPUs to add up to all replicas of the node. If GPUs are cordoned, as many GPUs as
+// correspond to the missing replicas have no room. Which ones these are makes no difference to a plan. It returns nil if count is 0.
 func usable(count, perGPU, memoryMiB, exposed int64, cordoned bool) []planner.GPU {
 	if count <= 0 {
 		return nil
@@ -165,7 +165,7 @@ func gpusHeld(gpus []planner.GPU, pods []*corev1.Pod, gpu corev1.ResourceName) (
 	return gpus, on
 }
 
-// memoryMiB returns the device memory of each GPU of a node in MiB. It uses the node's label, and else the catalog. It is 0 if neither has it.
+// memoryMiB returns the device memory of each GPU of a node in MiB, from the node's label or else from the catalog. It is 0 if neither has it.
 func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	if mib := numberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
 		return mib
@@ -176,8 +176,8 @@ func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	return 0
 }
 
-// gpuCount returns the number of GPUs of a node that Karve did not launch, and 0 if it is unknown. Anyone may have set the label, so the result is at most
-// the number of replicas that the kubelet reports: each GPU has at least one.
+// gpuCount returns the number of GPUs of a node that Karve did not launch, or 0 if it is unknown. Anyone may have set the label, so the result is at
+// most the number of replicas that the kubelet reports: each GPU has at least one.
 func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) int64 {
 	n := numberIn(labels, nodecontract.GPUCountLabel, catalog.MaxGPUs)
 	if n == 0 && t != nil {
@@ -186,7 +186,7 @@ func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) 
 	return min(n, exposed)
 }
 
-// numberIn returns the number in a label or annotation, and 0 if it is missing, invalid or greater than most.
+// numberIn returns the number in a label or annotation, or 0 if it is missing, invalid or greater than most.
 func numberIn(values map[string]string, key string, most int64) int64 {
 	n, err := strconv.ParseInt(values[key], 10, 64)
 	if err != nil || n < 0 || n > most {
@@ -195,7 +195,7 @@ func numberIn(values map[string]string, key string, most int64) int64 {
 	return n
 }
 
-// GPUsHeld returns the GPU, or MIG instance, of the machine that each of its pods is assumed to use, and -1 for pods that request no device memory.
+// GPUsHeld returns the GPU, or MIG instance, of the machine that each of its pods is assumed to use. It is -1 for pods that request no device memory.
 func (m *Machine) GPUsHeld() map[*corev1.Pod]int {
 	_, on := m.gpusHeld(m.Promise.ReplicasPerGPU, m.Exposed(), m.Node.Labels)
 	return on

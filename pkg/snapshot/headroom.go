@@ -13,12 +13,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Reserve is headroom of one kind. Its class has placeholder pods, whose names say where the headroom comes from.
+// Reserve is headroom of one kind. Its class has placeholder pods, whose names show where the headroom comes from.
 type Reserve struct {
-	// Pool is the index of the pool that the headroom counts for. If several pools could serve it, it is the one with the highest weight.
+	// Pool is the index of the pool to which the headroom is assigned. If several pools could serve it, it is the one with the highest weight.
 	Pool  int
 	Class planner.Class
-	// waiting is the class that the headroom was made from. It is nil for headroom that is a number of replicas.
+	// waiting is the class from which the headroom was made. It is nil for headroom that is a number of replicas.
 	waiting *waitingClass
 }
 
@@ -37,7 +37,7 @@ func (v *View) HeadroomClasses() []planner.Class {
 	return classes
 }
 
-// WantsHeadroom reports whether any CapacityBuffer or GPUNodeClass asks for headroom, now or at other times.
+// WantsHeadroom reports whether any CapacityBuffer or GPUNodeClass requests headroom, now or at other times.
 func (c *Cluster) WantsHeadroom() bool {
 	return len(c.Buffers) > 0 || slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return len(class.Spec.Headroom) > 0 })
 }
@@ -136,7 +136,7 @@ func headroomAt(class *v1alpha1.GPUNodeClass, now time.Time) int32 {
 	return most
 }
 
-// HeadroomError returns the first error in the headroom of a class, and nil if all entries are valid. Invalid entries reserve nothing.
+// HeadroomError returns the first error in the headroom of a class, or nil if all entries are valid. Invalid entries reserve nothing.
 func HeadroomError(class *v1alpha1.GPUNodeClass) error {
 	for i := range class.Spec.Headroom {
 		if _, err := holds(&class.Spec.Headroom[i], time.Time{}); err != nil {

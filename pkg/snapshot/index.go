@@ -17,9 +17,9 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Index has the objects of which a cluster may have thousands, by what decisions look for. It never changes: With makes another one, which shares what is the same. So
-// the cost of a change does not depend on the size of the cluster, and a decision reads an Index without copying or locking it. What is computed of a node or a
-// machine is kept with it, and is computed again for the next one.
+// Index holds the objects of which a cluster may have thousands, keyed for lookups. It is immutable: With returns a new one, which shares the unchanged
+// parts. So the cost of a change does not depend on the size of the cluster, and a decision reads an Index without copying or locking it. Results that
+// are computed for a node or a machine are cached with it.
 type Index struct {
 	pods  table[*corev1.Pod]
 	nodes table[*site]
@@ -27,12 +27,12 @@ type Index struct {
 	providers table[[]string]
 	// gpus has the nodes that have a GPU resource.
 	gpus table[*site]
-	// pending has the pods that are not bound, and ended the Jobs' pods that have succeeded.
+	// pending has the pods that are not bound. ended has the Jobs' pods that have succeeded.
 	pending, ended table[*corev1.Pod]
-	// kin has the pods that rules of other pods count, by namespace, and repelling those of them that have anti-affinity.
+	// kin has the pods that rules of other pods count, by namespace. repelling has those of them with anti-affinity.
 	kin       table[[]*kin]
 	repelling table[*kin]
-	// holders has the bound pods that request a GPU resource, by their text.
+	// holders has the bound pods that request a GPU resource, by their text (textOf).
 	holders table[*holders]
 	claims  table[*karpv1.NodeClaim]
 	// ours and canaries are Karve's NodeClaims, sorted by name.
@@ -42,7 +42,7 @@ type Index struct {
 	csiNodes       table[*storagev1.CSINode]
 }
 
-// Changes are objects as they are now, by name, and by namespace/name where they have one. Nil stands for an object that is gone.
+// Changes has the changed objects in their current state, by name or namespace/name. A deleted object is nil.
 type Changes struct {
 	Pods                   map[string]*corev1.Pod
 	Nodes                  map[string]*corev1.Node
@@ -67,25 +67,25 @@ type site struct {
 // kin are running pods of one namespace with the same labels and required anti-affinity.
 type kin struct {
 	key string
-	// pod is one of them, or was.
+	// pod is any of these pods, which may be gone by now.
 	pod *corev1.Pod
-	// on has their number by node.
+	// on has the number of pods by node.
 	on tally
 	// terms has the required anti-affinity of the pods.
 	terms *kinTerms
 }
 
-// holders are bound pods with the same text.
+// holders are bound pods with the same text (textOf).
 type holders struct {
 	pod *corev1.Pod
 	on  tally
 }
 
-// tally has numbers of pods by node.
+// tally has the number of pods by node.
 type tally struct {
 	// numbers are sorted by node.
 	numbers []number
-	// by is the edit that made it. Only that edit may change it.
+	// by is the edit that created the tally. Only that edit may change it.
 	by *editID
 }
 
@@ -103,7 +103,7 @@ type claimed struct {
 	claimMemo
 }
 
-// Indexed returns the index of a cluster. If the cluster has none, it is made from the objects.
+// Indexed returns the index of a cluster. If the cluster has none, it makes one from the objects.
 func (c *Cluster) Indexed() *Index {
 	if c.Index != nil {
 		return c.Index
@@ -124,16 +124,16 @@ func byName[T any](all []T, name func(*T) string) map[string]*T {
 	return named
 }
 
-// Difference reports of which objects decisions can tell an index from the one before.
+// Difference reports which objects differ between two indexes, as far as decisions are concerned.
 type Difference struct {
-	// Machines are Nodes and NodeClaims, and Others all other objects.
+	// Machines covers Nodes and NodeClaims, and Others all other objects.
 	Machines, Others bool
 }
 
-// Any reports whether there is a difference.
+// Any reports whether there is any difference.
 func (d Difference) Any() bool { return d.Machines || d.Others }
 
-// With returns the index after changes.
+// With returns the index after changes, and how it differs.
 func (x *Index) With(c Changes) (after *Index, d Difference) {
 	after = &Index{}
 	if x != nil {
@@ -169,8 +169,8 @@ type keyed struct {
 	pod       *corev1.Pod
 }
 
-// byNode returns pods in the order of their nodes and keys, in which they are added at the end of lists that are sorted by node. With 50,000 nodes, insertion
-// anywhere in such lists took most of the time of a first index.
+// byNode returns pods sorted by node and key, so that they are appended to lists that are sorted by node. With 50,000 nodes, inserting anywhere in such
+// lists took most of the time of a first index.
 func byNode(pods map[string]*corev1.Pod) []keyed {
 	all := make([]keyed, 0, len(pods))
 	for key, pod := range pods {
@@ -184,7 +184,7 @@ func byNode(pods map[string]*corev1.Pod) []keyed {
 	return all
 }
 
-// with changes a table, and reports whether decisions can tell it from the one before.
+// with changes a table, and reports whether the change can affect decisions.
 func with[T any, P interface {
 	*T
 	metav1.Object
@@ -218,7 +218,7 @@ func withClaims(before []*claimed, changes map[string]*karpv1.NodeClaim, wanted 
 	return after
 }
 
-// indexEdit is an index in the making.
+// indexEdit is an index under construction.
 type indexEdit struct {
 	pods      *edit[*corev1.Pod]
 	nodes     *edit[*site]
@@ -276,7 +276,7 @@ func (e *indexEdit) setPod(key string, pod *corev1.Pod) {
 	e.addPod(key, pod)
 }
 
-// A pod is in each part of the index to which it belongs. What removePod removes is what addPod adds.
+// A pod is in each part of the index to which it belongs. removePod removes exactly what addPod adds.
 
 func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 	switch {
@@ -333,19 +333,19 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 	}
 }
 
-// isCounted reports whether rules of other pods count a pod if its node exists. As in Karpenter, a pod that is being deleted does not count, because its place will be
-// free.
+// isCounted reports whether rules of other pods count a pod if its node exists. As in Karpenter, a pod that is being deleted does not count, because
+// its place will become free.
 func isCounted(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !karpenter.IsTerminal(pod)
 }
 
-// completes reports whether a pod tells how long the pods of its Job take.
+// completes reports whether a pod shows how long the pods of its Job take.
 func completes(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return pod.Status.Phase == corev1.PodSucceeded && owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1"
 }
 
-// countKin adds to the number of a pod's kin on its node.
+// countKin adds more to the number of a pod's kin on its node.
 func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
 	key, repels := kinKey(pod), len(requiredAntiAffinity(pod)) > 0
 	all := e.kin.get(pod.Namespace)
@@ -401,7 +401,7 @@ func requiredAntiAffinity(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// added returns the tally with so many more pods on a node.
+// added returns the tally with more additional pods on a node.
 func (e *indexEdit) added(t tally, node string, more int) tally {
 	if t.by != e.id {
 		t = tally{slices.Clone(t.numbers), e.id}
@@ -450,7 +450,7 @@ func heartbeat(node *corev1.Node) time.Time {
 	return last
 }
 
-// site returns a node with its pods, and nil if there is no such Node.
+// site returns a node with its pods, or nil if there is no such Node.
 func (x *Index) site(name string) *site {
 	if s := x.nodes.get(name); s != nil && s.node != nil {
 		return s
@@ -458,7 +458,7 @@ func (x *Index) site(name string) *site {
 	return nil
 }
 
-// siteOf returns the node of a NodeClaim with its pods, and nil if it has none.
+// siteOf returns the node of a NodeClaim with its pods, or nil if it has none.
 func (x *Index) siteOf(claim *karpv1.NodeClaim) *site {
 	if s := x.site(claim.Status.NodeName); s != nil || claim.Status.ProviderID == "" {
 		return s
@@ -477,7 +477,7 @@ func (x *Index) Node(name string) (*corev1.Node, []*corev1.Pod) {
 	return nil, nil
 }
 
-// NodeOf returns the Node with a provider ID, and nil if there is none.
+// NodeOf returns the Node with a provider ID, or nil if there is none.
 func (x *Index) NodeOf(providerID string) *corev1.Node {
 	for _, name := range x.providers.get(providerID) {
 		return x.site(name).node
@@ -496,7 +496,7 @@ func (x *Index) AllNodes() iter.Seq[*corev1.Node] {
 	}
 }
 
-// Used returns all Nodes with what their pods request together, including one of the resource pods each. They are in no order.
+// Used returns all Nodes with the total requests of their pods, where each pod counts as one of the resource pods. They are in no order.
 func (x *Index) Used() iter.Seq2[*corev1.Node, corev1.ResourceList] {
 	return func(yield func(*corev1.Node, corev1.ResourceList) bool) {
 		for s := range x.sites() {
@@ -528,7 +528,7 @@ func (x *Index) LastHeartbeat() time.Time {
 	return last
 }
 
-// NodeClaim returns the NodeClaim with a name, and nil if there is none.
+// NodeClaim returns the NodeClaim with a name, or nil if there is none.
 func (x *Index) NodeClaim(name string) *karpv1.NodeClaim { return x.claims.get(name) }
 
 // HasNodeClaim reports whether there is a NodeClaim with a name.
@@ -537,7 +537,7 @@ func (x *Index) HasNodeClaim(name string) bool { return x.claims.get(name) != ni
 // NodeClaims returns all NodeClaims, in no order.
 func (x *Index) NodeClaims() iter.Seq2[string, *karpv1.NodeClaim] { return x.claims.all() }
 
-// Pod returns the pod with a name, which is namespace/name, and nil if there is none.
+// Pod returns the pod with a name, which is namespace/name, or nil if there is none.
 func (x *Index) Pod(name string) *corev1.Pod { return x.pods.get(name) }
 
 // Pending returns the pods that are not bound to a node and have not ended, sorted by name.
@@ -555,7 +555,8 @@ func sortedPods(t table[*corev1.Pod]) []*corev1.Pod {
 	return pods
 }
 
-// gpuOf returns the GPU resource that a Node has, and "" if it has none. If it has several, it is the whole GPU, or else the renamed one, or else the first.
+// gpuOf returns the GPU resource that a Node has, or "" if it has none. If it has several, it is the whole GPU, or else the renamed one, or else the
+// first.
 func gpuOf(node *corev1.Node) corev1.ResourceName {
 	for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
 		if valueOf(node.Status.Allocatable, gpu) > 0 {

@@ -25,41 +25,41 @@ type Machine struct {
 	Claim *karpv1.NodeClaim
 	// Node is nil until the machine has registered.
 	Node *corev1.Node
-	// Type is the instance type, and nil if the catalog does not know it. Before the launch it is the planned type, and Others are the other types that
-	// the NodeClaim allows.
+	// Type is the instance type, or nil if the catalog does not know it. Before the launch it is the planned type, and Others are the other types that the
+	// NodeClaim allows.
 	Type   *catalog.InstanceType
 	Others []*catalog.InstanceType
 	// Pods are the pods that are bound to the Node and have not ended, including those of DaemonSets.
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to provide.
 	Promise Promise
-	// MostPerGPU is the maxReplicas of its GPUs, and 0 if its GPUNodeClass sets no range.
+	// MostPerGPU is the maxReplicas of its GPUs, or 0 if its GPUNodeClass sets no range.
 	MostPerGPU int64
-	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine as it was read.
+	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine without assumptions.
 	Assumed Assumed
-	// memo has what was computed of the machine as it was read. It is nil for machines that are not of a view.
+	// memo caches results for the machine. It is nil for machines that do not belong to a view.
 	memo *machineMemo
 }
 
-// Promise is what a machine was launched to provide, as the annotations of its NodeClaim and Node say.
+// Promise is what a machine was launched to provide, according to the annotations of its NodeClaim and Node.
 type Promise struct {
 	Resource       corev1.ResourceName
 	GPUs           int64
 	ReplicasPerGPU int64
-	// MPS says how the GPUs are shared with MPS. It is zero if they are not, or if the annotation is invalid.
+	// MPS describes how the GPUs are shared with MPS. It is zero if they are not, or if the annotation is invalid.
 	MPS nodecontract.MPS
-	// MIG says into which instances each GPU is divided. It is zero if it is not, or if the annotation is invalid.
+	// MIG describes the instances into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid.
 	MIG nodecontract.MIG
-	// Slots says into which slots of memory each GPU is divided. It is zero if it is not, or if the annotation is invalid. If it is not zero, Resource is that of the
-	// smallest slots.
+	// Slots describes the slots of memory into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid. If it is not
+	// zero, Resource is that of the smallest slots.
 	Slots nodecontract.Slots
-	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA if a DRA driver serves the GPUs, and "" if it is a device plugin.
+	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA if a DRA driver serves the GPUs, and "" if a device plugin does.
 	Backend string
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
 
-// Replicas returns the number of replicas of the machine. If it has slots, it is their number, which changes with the pods.
+// Replicas returns the number of replicas of the machine. For slots, it is their number, which changes with the pods.
 func (p Promise) Replicas() int64 {
 	if !p.Slots.IsZero() {
 		return p.Slots.Count()
@@ -67,12 +67,12 @@ func (p Promise) Replicas() int64 {
 	return p.GPUs * p.ReplicasPerGPU
 }
 
-// whole reports whether the GPUs are for one claim at a time, as NVIDIA's DRA driver publishes them.
+// whole reports whether each GPU serves one claim at a time, as NVIDIA's DRA driver publishes GPUs that are not shared.
 func (p Promise) whole() bool {
 	return p.Backend == nodecontract.BackendNVIDIADRA && p.ReplicasPerGPU == 1
 }
 
-// ResourceNames returns the resources of the machine for messages.
+// ResourceNames returns the names of the machine's resources for messages.
 func (p Promise) ResourceNames() string {
 	if !p.Slots.IsZero() {
 		return strings.Join(p.Slots.Resources(), ", ")
@@ -114,7 +114,7 @@ func (m *Machine) Pool() string { return m.facts().pool }
 // Deleting reports whether the NodeClaim or the Node is being deleted.
 func (m *Machine) Deleting() bool { return m.facts().deleting }
 
-// Replacing returns why the machine is being replaced, and "" if it stays.
+// Replacing returns why the machine is being replaced, or "" if it stays.
 func (m *Machine) Replacing() string {
 	switch why := m.facts().replacing; {
 	case m.Assumed.Staying:
@@ -126,7 +126,7 @@ func (m *Machine) Replacing() string {
 	}
 }
 
-// Leaving reports whether the machine is being deleted, drained by Karpenter, or replaced. It takes no more pods, and its pods need room elsewhere.
+// Leaving reports whether the machine is being deleted, drained by Karpenter, or replaced. It accepts no more pods, and its pods need room elsewhere.
 func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
 
 // lost reports whether the machine is leaving and nothing can keep it.
@@ -142,14 +142,14 @@ func moves(pod *corev1.Pod) bool { return mentionsGPU(pod) && karpenter.IsResche
 // Launched reports whether the cloud has launched the machine.
 func (m *Machine) Launched() bool { return m.facts().launched }
 
-// Registered reports whether Karpenter has found the Node and has added the NodeClaim's labels and taints. The Node must say so too: it is read from a
-// cache, which may still have a version without the startup taint.
+// Registered reports whether Karpenter has found the Node and has added the NodeClaim's labels and taints. The Node must agree: it comes from a cache,
+// which may still have a version without the startup taint.
 func (m *Machine) Registered() bool { return m.facts().registered }
 
 // Initialized reports whether Karpenter has initialized the machine: it is ready and has no startup taints. As for Registered, NodeClaim and Node must agree.
 func (m *Machine) Initialized() bool { return m.facts().initialized }
 
-// AwaitsReplicas reports whether the replicas of the machine have not appeared yet. The startup taint says so, once the Node is registered.
+// AwaitsReplicas reports whether the replicas of the machine have not appeared yet. Once the Node is registered, the startup taint shows it.
 func (m *Machine) AwaitsReplicas() bool { return m.facts().awaits }
 
 // Started reports whether the machine has started: it is initialized and has its replicas.
@@ -166,7 +166,7 @@ func (m *Machine) Exposed() int64 {
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
-// State returns the state of the machine as its objects say it. Broken and Unhealthy also depend on the time: see [Machine.Broken].
+// State returns the state of the machine according to its objects. Broken and Unhealthy also depend on the time: see [Machine.Broken].
 func (m *Machine) State() lifecycle.State {
 	if state := m.facts().state; state != lifecycle.Started || m.Replacing() == "" {
 		return state
@@ -179,8 +179,8 @@ func (m *Machine) exposesAll() bool {
 	return promised > 0 && (exposed >= promised || exposed > 0 && m.GPUsCordoned())
 }
 
-// GPUsCordoned reports whether the agent keeps pods off GPUs of the machine because somebody has asked for it. The machine then exposes fewer replicas than
-// promised.
+// GPUsCordoned reports whether the agent keeps pods off GPUs of the machine because somebody has requested it. The machine then exposes fewer replicas
+// than promised.
 func (m *Machine) GPUsCordoned() bool { return m.Node != nil && gpusCordoned(m.Node) }
 
 func gpusCordoned(node *corev1.Node) bool {
@@ -195,8 +195,8 @@ func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 	return ok && !now.Before(since)
 }
 
-// BrokenSince returns when the machine becomes or became broken, unless it takes its next step before. It returns false for a machine that cannot become
-// broken now: one that has started, was not launched yet, is leaving, or waits for Karve.
+// BrokenSince returns when the machine became or will become broken, unless it takes its next step before. It returns false for a machine that cannot
+// become broken now: one that has started, was not launched yet, is leaving, or waits for Karve.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 	f := m.facts()
 	if !f.breaks {
@@ -228,7 +228,7 @@ func (m *Machine) reached() time.Time {
 	return m.since(karpv1.ConditionTypeLaunched)
 }
 
-// since returns when a condition of the NodeClaim became True, and the zero time if it is not True.
+// since returns when a condition of the NodeClaim became True, or the zero time if it is not True.
 func (m *Machine) since(conditionType string) time.Time {
 	if c := Condition(m.Claim.Status.Conditions, conditionType); c.IsTrue() {
 		return c.LastTransitionTime.Time
@@ -236,19 +236,19 @@ func (m *Machine) since(conditionType string) time.Time {
 	return time.Time{}
 }
 
-// Fresh reports whether the machine is broken and was created or broke after the pool's condition ReplicasHealthy changed. Machines that broke before are
-// already counted and do not close the pool again. A machine that lost its Node says nothing about new machines.
+// Fresh reports whether the machine is broken and was created or broke after the pool's condition ReplicasHealthy changed. Machines that broke before
+// are already counted and do not close the pool again. A machine that lost its Node is no evidence about new machines.
 func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 	since, ok := m.BrokenSince(timeout)
 	if !ok || now.Before(since) || m.State() == lifecycle.NodeMissing {
 		return false
 	}
-	// Times in the API are whole seconds, and the NodeClaim that a change permits is created at once. The time it broke identifies a new machine even if the
-	// clocks of the API server and the controller differ.
+	// Times in the API are whole seconds, and the NodeClaim that a change permits is created immediately. The time at which it broke identifies a new
+	// machine even if the clocks of the API server and the controller differ.
 	return !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second)) || since.After(changed)
 }
 
-// ReplicasInUse returns the number of replicas that running pods hold. It is computed once for a machine of a view.
+// ReplicasInUse returns the number of replicas that running pods hold. It is computed once for each machine of a view.
 func (m *Machine) ReplicasInUse() int64 {
 	known := m.memo
 	if known == nil || known.machine.Claim != m.Claim || identityOf(known.machine.Pods) != identityOf(m.Pods) {
@@ -269,7 +269,7 @@ func (m *Machine) sumReplicas() int64 {
 // Empty reports whether only DaemonSets have pods on the Node.
 func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload) }
 
-// IsWorkload reports whether a pod is not bound to its node by nature, as pods of DaemonSets and static pods are.
+// IsWorkload reports whether a pod is not tied to its node, unlike pods of DaemonSets and static pods.
 func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
 
 // ReplicasOf returns the number of replicas that a pod of the machine holds.
@@ -321,7 +321,7 @@ func larger(a, b planner.Physical) planner.Physical {
 	}
 }
 
-// Hardware returns what the machines count against limits together, including machines that start or leave.
+// Hardware returns the total that the machines count against limits, including machines that are starting or leaving.
 func Hardware(machines []Machine) planner.Physical {
 	return hardware(func(yield func(*Machine) bool) {
 		for i := range machines {
@@ -366,7 +366,7 @@ func (c *Cluster) machines(x *Index, claims []*claimed) []Machine {
 	return machines
 }
 
-// know sets the instance type, or those that the NodeClaim allows, and the price if the cloud launched another offering than planned.
+// know sets the instance type, or those that the NodeClaim allows. If the cloud launched another offering than planned, it also sets the price.
 func (m *Machine) know(types []catalog.InstanceType) {
 	made := m.Claim.Labels[corev1.LabelInstanceTypeStable]
 	named := claimValues(m.Claim, corev1.LabelInstanceTypeStable)
@@ -422,7 +422,7 @@ func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string,
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// MicroUSDPerHour returns the current price of the machine, and the price at the time of planning if the catalog has none.
+// MicroUSDPerHour returns the current price of the machine, or the price at the time of planning if the catalog has none.
 func (m *Machine) MicroUSDPerHour() int64 {
 	_, zone, capacityType := ShapeOf(m.Claim)
 	if m.Type != nil {

@@ -13,25 +13,25 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// What is computed of a node or machine is kept with its objects in the index. It is valid for as long as what it was computed from is the same. The objects of an
-// index never change, so it is enough to compare their addresses.
+// Results for a node or machine are cached with its objects in the index. A result is valid as long as its inputs are the same. The objects of an index
+// are immutable, so comparing their addresses suffices.
 
-// claimMemo has the machine of a NodeClaim as it was made last.
+// claimMemo caches the machine of a NodeClaim.
 type claimMemo struct{ last atomic.Pointer[machineMemo] }
 
-// machineMemo is a machine with what it was made from, and its room as it was made last.
+// machineMemo is a machine with its inputs and its cached room.
 type machineMemo struct {
 	machine Machine
 	facts   facts
 	site    *site
 	types   identity
 	room    atomic.Pointer[roomMemo]
-	// inUse is the number of replicas that the pods hold, once it was summed.
+	// inUse is the number of replicas that the pods hold, once summed.
 	summed sync.Once
 	inUse  int64
 }
 
-// identity tells whether two slices are the same memory.
+// identity identifies a slice by its memory, so that two slices can be compared cheaply.
 type identity struct {
 	first unsafe.Pointer
 	size  int
@@ -57,7 +57,7 @@ func (c *claimed) machine(s *site, types []catalog.InstanceType) Machine {
 	return m.machine
 }
 
-// kinTerms are the terms of kin, which depend on the labels of namespaces, as they were made last.
+// kinTerms caches the terms of kin, which depend on the labels of namespaces.
 type kinTerms struct{ last atomic.Pointer[kinTermsMemo] }
 
 type kinTermsMemo struct {
@@ -66,7 +66,7 @@ type kinTermsMemo struct {
 	selections map[string][]selector
 }
 
-// apart returns the terms of the kin's required anti-affinity, and adds their selections.
+// apart returns the terms of the kin's required anti-affinity, and registers their selections.
 func (k *kin) apart(c *Cluster, known *selections) []term {
 	m := k.terms.last.Load()
 	if m == nil || m.namespaces != identityOf(c.Namespaces) {
@@ -80,18 +80,18 @@ func (k *kin) apart(c *Cluster, known *selections) []term {
 	return m.terms
 }
 
-// siteMemo is what was computed of a node and its pods.
+// siteMemo caches results for a node and its pods.
 type siteMemo struct {
 	once  sync.Once
 	inUse use
 	room  atomic.Pointer[roomMemo]
 }
 
-// use is what pods use of a node.
+// use is the resource use of the pods on a node.
 type use struct {
 	// all and daemons are the requests of the pods, and of those that DaemonSets created, in the planner's units.
 	all, daemons total
-	// requests are the requests of the pods, with one of the resource pods each.
+	// requests are the requests of the pods. Each pod counts as one of the resource pods.
 	requests corev1.ResourceList
 	ports    map[hostPort]bool
 }
@@ -147,7 +147,7 @@ func (s *site) use() *use {
 	return &s.inUse
 }
 
-// roomMemo is a room with what it was made from besides its objects.
+// roomMemo is a room with its inputs other than its objects.
 type roomMemo struct {
 	room    room
 	given   roomInput
@@ -155,7 +155,7 @@ type roomMemo struct {
 	refuses map[string]bool
 }
 
-// roomInput is what a room depends on besides its NodeClaim, its node, its pods and its instance type.
+// roomInput is the input of a room other than its NodeClaim, its node, its pods and its instance type.
 type roomInput struct {
 	mostPerGPU int64
 	raised     bool
@@ -163,10 +163,10 @@ type roomInput struct {
 	types      identity
 }
 
-// mostRefuses bounds how many answers are kept for each room.
+// mostRefuses limits the number of cached answers for each room.
 const mostRefuses = 256
 
-// refusing reports whether a room refuses pods with a demand, which the key identifies.
+// refusing reports whether a room refuses pods with a demand. The key identifies the demand.
 func (m *roomMemo) refusing(key string, d *demand) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

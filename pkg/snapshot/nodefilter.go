@@ -19,7 +19,7 @@ type NodeDemand struct {
 	volumes *volumes
 }
 
-// Demand returns what a pod requires of a node. If Karve does not plan for that, why is the reason. Otherwise why is "".
+// Demand returns what a pod requires of a node. If Karve does not plan for such demands, why is the reason. Otherwise why is "".
 func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
 	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
 		return NodeDemand{}, "it asks for places by other pods, ports or devices, which is not planned for"

@@ -14,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// The scheduler tries the node in status.nominatedNodeName first, and reserves room there against pods of the same or a lower priority. So pods get the machine
-// that was launched for them. Otherwise the scheduler would spread them over all machines that start together.
+// The scheduler tries the node in status.nominatedNodeName first, and reserves room there against pods of the same or a lower priority. So pods get the
+// machine that was launched for them. Without nominations, the scheduler would spread them over all machines that start together.
 
 // Nomination is the node for a pending pod. If Node is "", the nomination is to be removed.
 type Nomination struct {
@@ -46,13 +46,13 @@ func (v *View) Without(pods sets.Set[types.UID]) View {
 	return w
 }
 
-// seat is a place that a plan has for a pod of a class. The node is "" if it is to be launched, or if the plan leaves the pod out.
+// seat is a place that a plan has for a pod of a class. The node is "" if it is still to be launched, or if the plan leaves the pod out.
 type seat struct {
 	pod  *string
 	node string
 }
 
-// Keeping exchanges equal pods in a plan so that nominated pods stay on their nodes, as far as the plan has room for their class there.
+// Keeping swaps equal pods in a plan so that nominated pods stay on their nodes, as far as the plan has room for their class there.
 func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	if !slices.ContainsFunc(v.Waiting(), func(pod *corev1.Pod) bool { return pod.Status.NominatedNodeName != "" }) {
 		return plan
@@ -141,7 +141,7 @@ func sortPods(pods []string, gpus []int) {
 	}
 }
 
-// nominatedFor returns the node that a pending pod is nominated for, and "" for a running pod.
+// nominatedFor returns the node for which a pending pod is nominated, or "" for a running pod.
 func (v *View) nominatedFor(pod string) string {
 	if p := v.Pods[pod]; p.Spec.NodeName == "" {
 		return p.Status.NominatedNodeName
@@ -166,8 +166,8 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 	return nominations
 }
 
-// nominating says whether pods that are nominated for a node still need a plan. If other pods have to end first, the nomination is the scheduler's, for
-// preemption, and the pod needs no other machine.
+// nominating decides whether pods that are nominated for a node still need a plan. If other pods have to end first, the nomination is the scheduler's,
+// for preemption, and the pod needs no other machine.
 type nominating struct {
 	cluster *Cluster
 	index   *Index
@@ -193,7 +193,7 @@ func (n *nominating) waits(pod *corev1.Pod) bool {
 	if node == "" || !n.free(node) {
 		return karpenter.IsProvisionable(pod)
 	}
-	free := *pod // What it is nominated for is ours, or is gone.
+	free := *pod // The nominated node is Karve's or gone.
 	free.Status.NominatedNodeName = ""
 	return karpenter.IsProvisionable(&free)
 }

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
-// ofOfferings are the labels that differ between the offerings of an instance type.
+// ofOfferings lists the labels that differ between the offerings of an instance type.
 var ofOfferings = append(clouds.PlaceLabels(), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
 // nothingOffered returns why a pool has no offerings. It returns nil if it has some, or if the problems of its classes already explain it.
@@ -60,7 +60,7 @@ func (p *Pool) divides(it *catalog.InstanceType) bool {
 	return len(p.Class.Spec.Sharing.Shares(it.GPU.Name, it.GPU.MemoryMiB)) > 0
 }
 
-// noLayout says that no layout of the GPUNodeClass is for the GPUs of the instance types.
+// noLayout returns the message that no layout of the GPUNodeClass fits the GPUs of the instance types.
 func (p *Pool) noLayout(offered []*catalog.InstanceType) string {
 	divisible := slices.DeleteFunc(slices.Clone(offered), func(it *catalog.InstanceType) bool { return len(mig.Models(it.GPU.Name, it.GPU.MemoryMiB)) == 0 })
 	if len(divisible) == 0 {

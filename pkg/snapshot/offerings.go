@@ -27,7 +27,7 @@ type Offering struct {
 	Labels map[string]string
 	// CustomLabels are those Labels whose values Karve chose from a requirement of the pool.
 	CustomLabels map[string]string
-	// Share is what each GPU becomes.
+	// Share is what each GPU is divided into.
 	Share v1alpha1.Share
 	// ReplicasPerGPU is the number of replicas of each GPU. It is 1 if GPUs are not shared.
 	ReplicasPerGPU int64
@@ -122,8 +122,8 @@ func (t *template) chosenKeys() []string {
 	})
 }
 
-// offerings returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows only
-// on-demand capacity, because Karpenter prefers spot if it is not told.
+// offerings returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows
+// only on-demand capacity, because Karpenter prefers spot without one.
 func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
 	choices := t.choices()
@@ -202,8 +202,8 @@ func merged(labels ...map[string]string) map[string]string {
 	return all
 }
 
-// admits reports whether a machine with the labels meets the pool's requirements. Labels that the cloud sets must be on the machine or fixed by the pool.
-// Other keys become labels (choices) or remain requirements of the NodeClaim.
+// admits reports whether a machine with the labels meets the pool's requirements. Labels that the cloud sets must be on the machine or fixed by the
+// pool. Other keys become labels (choices) or remain requirements of the NodeClaim.
 func admits(machine, fixed map[string]string, requirements scheduling.Requirements, described map[string]bool) bool {
 	for key, req := range requirements {
 		value, ok := machine[key]
@@ -220,7 +220,7 @@ func admits(machine, fixed map[string]string, requirements scheduling.Requiremen
 	return true
 }
 
-// describes reports whether the cloud, and not the user, sets a label.
+// describes reports whether a label is set by the cloud instead of the user.
 func describes(described map[string]bool, key string) bool {
 	return karpv1.WellKnownLabels.Has(key) || clouds.Describes(key) || described[key]
 }

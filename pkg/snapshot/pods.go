@@ -22,7 +22,7 @@ type waitingClass struct {
 	pods []*corev1.Pod
 	// volumes are what the pods' volumes require of a node. It is nil if they have none.
 	volumes *volumes
-	// found has the selections that match the pods.
+	// found has the indices of the selections that match the pods.
 	found []int
 }
 
@@ -30,7 +30,7 @@ type waitingClass struct {
 // twice, a pod that is being deleted is not moving, unless its owner replaces it only after it is gone.
 type moving map[*corev1.Pod]bool
 
-// movingOf returns the moving pods of machines that are leaving and that goes selects.
+// movingOf returns the moving pods of machines that are leaving and for which goes returns true.
 func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 	m := moving{}
 	for i := range machines {
@@ -44,8 +44,8 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 	return m
 }
 
-// waiting returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later are the pods that must wait for their
-// turn.
+// waiting returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later has the pods that must wait for
+// their turn.
 func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
 	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !mentionsGPU(pod) || !nominating.waits(pod) })
 	asking = slices.AppendSeq(asking, maps.Keys(moving))
@@ -100,8 +100,8 @@ func mentionsGPU(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks)
 }
 
-// gpuResource returns the GPU resource that a pod requests, and false if it requests none. If it requests several, it is that of renamed replicas, or else that of
-// whole GPUs, or else the first.
+// gpuResource returns the GPU resource that a pod requests. It returns false if the pod requests none. If it requests several, it is that of renamed
+// replicas, or else that of whole GPUs, or else the first.
 func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	if !mentionsGPU(pod) {
 		return "", false
@@ -122,10 +122,11 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 
 // GPURequest is what a pod requests of GPUs.
 type GPURequest struct {
-	// Resource is the GPU resource, and "" if the pod requests none. Replicas is how many of it.
+	// Resource is the GPU resource, or "" if the pod requests none. Replicas is the requested amount.
 	Resource corev1.ResourceName
 	Replicas int64
-	// MemoryBytes is the device memory that the pod states, or that its slots have. It is 0 if it states none or if its annotation is invalid.
+	// MemoryBytes is the device memory that the pod requests by annotation, or that its slots have. It is 0 if there is none or if the annotation is
+	// invalid.
 	MemoryBytes int64
 }
 
@@ -154,7 +155,7 @@ func comparePods(a, b *corev1.Pod) int {
 	return strings.Compare(PodName(a), PodName(b))
 }
 
-// unsupported returns the scheduling rule of a pod that Karve does not plan for yet, and "" if there is none.
+// unsupported returns a scheduling rule of the pod that Karve does not support yet, or "" if there is none.
 func unsupported(pod *corev1.Pod) string {
 	if len(pod.Spec.ResourceClaims) > 0 && claims.Text(pod) == "" {
 		return "resource claims"

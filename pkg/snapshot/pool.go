@@ -18,11 +18,11 @@ import (
 // Pool is a NodePool that refers to a GPUNodeClass, with what it needs to launch machines.
 type Pool struct {
 	NodePool *karpv1.NodePool
-	// Class is the GPUNodeClass of the NodePool, and nil if it does not exist.
+	// Class is the GPUNodeClass of the NodePool, or nil if it does not exist.
 	Class *v1alpha1.GPUNodeClass
-	// Problems say why the pool launches nothing, at most one for each condition. A valid pool has none.
+	// Problems are the reasons why the pool launches nothing, at most one for each condition. A valid pool has none.
 	Problems []Problem
-	// Unhonored are fields of the NodePool that have no effect, or not the same effect as in Karpenter. The pool launches all the same.
+	// Unhonored are fields of the NodePool that have no effect, or a different effect than in Karpenter. The pool still launches nodes.
 	Unhonored []FieldReport
 	// Offerings are what the pool could launch, including offerings that the cloud refuses now. It is empty if Class is nil.
 	Offerings []Offering
@@ -31,7 +31,7 @@ type Pool struct {
 	footprint int64
 }
 
-// Resource returns the name of the resource that pods of the pool request. If pods of the pool may request several, it is the first.
+// Resource returns the name of the resource that pods of the pool request. If they may request several, it is the first.
 func (p *Pool) Resource() corev1.ResourceName {
 	return corev1.ResourceName(p.Class.Spec.Sharing.Resource())
 }
@@ -45,10 +45,10 @@ func (p *Pool) Resources() []corev1.ResourceName {
 	return names
 }
 
-// Serves reports whether pods that request the resource may be of the pool.
+// Serves reports whether pods that request the resource may belong to the pool.
 func (p *Pool) Serves(gpu corev1.ResourceName) bool { return slices.Contains(p.Resources(), gpu) }
 
-// countsReplicas reports whether a limit of the pool may count its replicas: they have a name of their own, and all have the same.
+// countsReplicas reports whether a limit of the pool may count its replicas: their resource has a name of its own, and is the same on all machines.
 func (p *Pool) countsReplicas() bool {
 	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1 && !isSlot(p.Resource())
 }
@@ -91,7 +91,7 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 	return p
 }
 
-// classProblem returns what is wrong with the GPUNodeClass or its node class, and nil if nothing is.
+// classProblem returns the problem of the GPUNodeClass or its node class, or nil if there is none.
 func (c *Cluster) classProblem(p *Pool) *Problem {
 	notReady := func(reason, message string) *Problem {
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reason, message}
@@ -117,7 +117,7 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	return nil
 }
 
-// specProblem returns what is wrong with the NodePool's spec, and "" if nothing is.
+// specProblem returns the problem of the NodePool's spec, or "" if there is none.
 func (p *Pool) specProblem() (reason, message string) {
 	np := p.NodePool
 	if np.Spec.Replicas != nil {
@@ -126,7 +126,7 @@ func (p *Pool) specProblem() (reason, message string) {
 	if p.Class.Spec.Sharing.Shared() && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
 		key := p.Resource()
 		if isSlot(key) {
-			key = v1alpha1.ResourceGPU // There is one taint for all sizes.
+			key = v1alpha1.ResourceGPU // One taint serves all sizes.
 		}
 		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", key)
 	}
@@ -188,7 +188,7 @@ type Limit struct {
 	Quantity func(int64) resource.Quantity
 }
 
-// Limits returns the limits that the pool may have. One of replicas counts for pools that rename their resource.
+// Limits returns the limits that the pool may have. A limit on replicas counts only for pools that rename their resource.
 func (p *Pool) Limits() []Limit {
 	whole := func(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }
 	milli := func(n int64) resource.Quantity { return *resource.NewMilliQuantity(n, resource.DecimalSI) }

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// preferences adds what the pods of a class prefer, in the order in which Karpenter relaxes it: pod affinity and pod anti-affinity by descending weight,
-// then node affinity, topology spread, and last the taints with the effect PreferNoSchedule.
+// preferences adds the preferences of a class's pods, in the order in which Karpenter relaxes them: pod affinity and pod anti-affinity by descending
+// weight, then node affinity, topology spread, and last the taints with the effect PreferNoSchedule.
 func (r *rules) preferences(class int) {
 	w := r.waiting[class]
 	for i := range w.terms.affinity {

@@ -21,9 +21,9 @@ const (
 	reasonNoSubnet = "NoSubnet"
 )
 
-// impossible returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet in
-// the zone. Karpenter's AWS provider would retry such a NodeClaim for five minutes and do nothing else meanwhile. It returns "" if no problem is known, also
-// for node classes without images and subnets in their status.
+// impossible returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet
+// in the zone. Karpenter's AWS provider would retry such a NodeClaim for five minutes and do nothing else meanwhile. It returns "" if no problem is
+// known, which includes node classes without images and subnets in their status.
 func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offering) (reason, message string) {
 	name := fmt.Sprintf("%s %q", ref.Kind, ref.Name)
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
@@ -42,7 +42,7 @@ func isFor(i Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }
 
-// unavailable returns why an offering must not be launched now, and nil if it may be.
+// unavailable returns why an offering must not be launched now, or nil if it may be.
 func (c *Cluster) unavailable(p *Pool, o *Offering) *planner.Refusal {
 	if _, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
@@ -50,7 +50,7 @@ func (c *Cluster) unavailable(p *Pool, o *Offering) *planner.Refusal {
 	return c.refused(p, o)
 }
 
-// launchProblem returns why no offering of the pool can be launched. It returns nil if one can, and if the pool has no offerings.
+// launchProblem returns why no offering of the pool can be launched. It returns nil if one can, or if the pool has no offerings.
 func (c *Cluster) launchProblem(p *Pool) *Problem {
 	var first *Problem
 	for i := range p.Offerings {

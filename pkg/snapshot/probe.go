@@ -45,8 +45,8 @@ func (v *View) limitProbes() {
 	}
 }
 
-// cheapestUseful returns the index of the pool's cheapest offering that can hold a pod of the classes, and -1 if there is none. With equal prices the first
-// one wins.
+// cheapestUseful returns the index of the pool's cheapest offering that can hold a pod of the classes, or -1 if there is none. With equal prices the
+// first one wins.
 func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 	best := -1
 	for j := range v.Snapshot.Offerings {

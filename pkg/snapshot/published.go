@@ -19,8 +19,8 @@ import (
 // Published has the replicas that DRA drivers publish for nodes.
 type Published map[Offer]int64
 
-// Offer is what a DRA driver has for pods on a node: an extended resource. Whole reports whether it is of GPUs for one claim at a time, as NVIDIA's driver publishes GPUs
-// that are not shared.
+// Offer is an extended resource that a DRA driver provides on a node. Whole reports whether its GPUs serve one claim at a time, as NVIDIA's driver
+// publishes GPUs that are not shared.
 type Offer struct {
 	Node, Driver, Resource string
 	Whole                  bool
@@ -29,8 +29,8 @@ type Offer struct {
 // pool is a pool of ResourceSlices: those of a driver for a node.
 type pool struct{ node, driver string }
 
-// PublishedOf returns the replicas of ResourceSlices. As for the scheduler, only the newest generation of a pool counts if all of its slices are there, and only
-// devices without taints that keep pods away.
+// PublishedOf returns the replicas of ResourceSlices. As in the scheduler, only the newest generation of a pool counts, only if all of its slices
+// exist, and only devices without taints that keep pods away.
 func PublishedOf(all []resourcev1.ResourceSlice) Published {
 	newest, count := map[pool]int64{}, map[pool]int64{}
 	for i := range all {
@@ -66,7 +66,7 @@ func PublishedOf(all []resourcev1.ResourceSlice) Published {
 
 func refusesPods(t resourcev1.DeviceTaint) bool { return t.Effect != resourcev1.DeviceTaintEffectNone }
 
-// poolOf returns the pool of a slice, and false if it is not one of a driver that Karve plans for.
+// poolOf returns the pool of a slice. It returns false if the slice is not from a driver for which Karve plans.
 func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
 	if _, ours := claims.Reads(spec.Driver); !ours || spec.NodeName == nil || spec.Pool.Name != *spec.NodeName {
 		return pool{}, false
@@ -74,8 +74,8 @@ func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
 	return pool{*spec.NodeName, spec.Driver}, true
 }
 
-// On returns a node with the replicas of the promised resource that its DRA driver publishes among its allocatable resources, as if it were a device plugin. The node
-// itself is not changed, and it is returned if it was not promised for DRA.
+// On returns a node with the replicas of the promised resource that its DRA driver publishes among its allocatable resources, like those of a device
+// plugin. It does not change the node. It returns the node itself if its promise is not for DRA.
 func (p Published) On(node *corev1.Node) *corev1.Node {
 	if node == nil {
 		return node
@@ -97,14 +97,14 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 	return &with
 }
 
-// DRA says what the cluster has for Dynamic Resource Allocation.
+// DRA describes the cluster's support for Dynamic Resource Allocation.
 type DRA struct {
-	// Known reports whether that was looked at. Enabled reports whether the controller may use it, and the API server serves it.
+	// Known reports whether the support is known. Enabled reports whether the controller may use it and the API server serves it.
 	Known, Enabled bool
 	Classes        []resourcev1.DeviceClass
 }
 
-// Problem returns why pods that request a resource of a GPUNodeClass get no replicas by DRA. The reason is "" if they do, or if that is not known.
+// Problem returns why pods that request a resource of a GPUNodeClass get no replicas from DRA. The reason is "" if they do, or if that is unknown.
 func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 	if !class.Spec.Sharing.UsesDRA() || !d.Known {
 		return "", ""

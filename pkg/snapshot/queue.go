@@ -16,7 +16,8 @@ import (
 // each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const mostTerms = 3_000
 
-// ClassQueue is the queue of classes with terms if there are too many for one plan. It has a number for each namespace and class, and the least is first.
+// ClassQueue is the queue of classes with terms if there are too many for one plan. It maps each namespace and class to a number. The smallest number
+// is first.
 type ClassQueue map[string]int64
 
 // waitingPod is a pod that needs a place, with its shape.
@@ -42,9 +43,10 @@ func (s *shape) count() int {
 	return len(s.terms.required) + len(s.terms.affinity) + len(s.terms.spread)
 }
 
-// fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New classes come after those
-// that wait already. Between equals, the higher priority comes first, then the class that has waited longest. Namespaces take turns too, so a namespace with thousands
-// of classes does not delay the others. Pods without terms, and pods that are moving, are always planned for.
+// fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New
+// classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces
+// also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, are always planned
+// for.
 func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
 	classes := map[string]*queuedClass{}
 	total := 0
@@ -128,8 +130,8 @@ func fairOrder(classes map[string]*queuedClass) []*queuedClass {
 	return all
 }
 
-// NextQueue returns the queue after a plan for the view was made: classes that have a place in it, or were not planned for yet, stay where they are in the queue, and those of which a pod has no
-// place go to its end. It is empty if all classes fit into one plan.
+// NextQueue returns the queue after a plan for the view. Classes whose pods all have places, and classes that were not planned for yet, keep their
+// position. Classes with a pod without a place move to the end. The queue is empty if all classes fit into one plan.
 func (v *View) NextQueue(before ClassQueue, plan planner.Plan) ClassQueue {
 	if len(v.Postponed) == 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, the volume attachments of a driver, or the weight of
-// what pods take of several GPUs. The fields for the others are empty.
+// quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, the volume attachments of a driver, or
+// the weight of what pods take of several GPUs. The fields of the other kinds are empty.
 type quota struct {
 	resource corev1.ResourceName
 	port     hostPort
@@ -104,7 +104,7 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
 		return false
 	}
-	return !isSlot(gpu) || !isSlot(name) // The slots of all sizes are the replicas of a machine.
+	return !isSlot(gpu) || !isSlot(name) // The slots of all sizes count as replicas of a machine.
 }
 
 // quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
@@ -187,7 +187,7 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	return amounts
 }
 
-// has returns the amount that a machine of the offering has of a quota, and false if it is the amount of each.
+// has returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
 func (o *Offering) has(q quota, limits *attachable) (int64, bool) {
 	switch {
 	case q.resource != "":
@@ -207,7 +207,7 @@ func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
 	return n
 }
 
-// has returns the amount of a quota that is left on the node, and false if it is the amount of each.
+// has returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
 func (r *room) has(q quota, limits *attachable, storage *storage) (int64, bool) {
 	switch {
 	case q.resource != "":
@@ -246,7 +246,7 @@ func (c *Cluster) attachable() *attachable {
 	})}
 }
 
-// of returns the number for a node, and false if it is not known.
+// of returns the number for a node. It returns false if it is unknown.
 func (a *attachable) of(node, driver string) (int64, bool) {
 	if csi := a.index.csiNodes.get(node); csi != nil {
 		for name, limit := range attachments(csi) {
@@ -274,7 +274,7 @@ func attachments(node *storagev1.CSINode) iter.Seq2[string, int64] {
 	}
 }
 
-// note keeps the lowest limit.
+// note records a limit if it is the lowest so far.
 func note(limits map[string]map[string]int64, of, driver string, limit int64) {
 	if limits[of] == nil {
 		limits[of] = map[string]int64{}

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// RefusalOf returns the current refusal of an offering of the pool, and nil if there is none. If there are several, it is the one that ends last.
+// RefusalOf returns the current refusal of an offering of the pool, or nil if there is none. If there are several, it is the one that ends last.
 func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	if p.Class == nil {
 		return nil
@@ -25,7 +25,7 @@ func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	return last
 }
 
-// refused returns why the offering must not be launched now because of an earlier refusal, and nil if it may be.
+// refused returns why the offering must not be launched now because of an earlier refusal, or nil if it may be.
 func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
 	switch r := c.RefusalOf(p, o); {
 	case r == nil:

@@ -119,7 +119,7 @@ func (v *View) shareGPUs() {
 				m.MostPerGPU = min(m.MostPerGPU, p.perGPU(share, m.leastMemoryMiB(t)))
 			}
 		}
-		if m.MostPerGPU == math.MaxInt64 { // Its GPUs cannot be shared as the class says now.
+		if m.MostPerGPU == math.MaxInt64 { // The class cannot share its GPUs now.
 			m.MostPerGPU = m.Promise.ReplicasPerGPU
 		}
 	}
@@ -140,8 +140,8 @@ func (m *Machine) raised(now time.Time) bool {
 	return !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising))
 }
 
-// hasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a moment
-// ago count as reported. more is how many more each GPU can get. It is 0 if the machine reports less than it promised.
+// hasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a
+// moment ago count as reported. more is how many additional replicas each GPU can get. It is 0 if the machine reports less than it promised.
 func (m *Machine) hasOrGets(exposed int64, raised bool) (replicas, more int64) {
 	if raised && !m.GPUsCordoned() {
 		exposed = max(exposed, m.Promise.Replicas())

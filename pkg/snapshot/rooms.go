@@ -23,7 +23,7 @@ type room struct {
 	node planner.Node
 	// machine is Karve's machine that is or will become the node. It is nil for other nodes.
 	machine *Machine
-	// nodeName is the name of the Node, and "" if there is none yet.
+	// nodeName is the name of the Node, or "" if there is none yet.
 	nodeName string
 	// starting is true if the machine is not initialized, so that its Node does not have all its labels and resources yet.
 	starting bool
@@ -50,8 +50,8 @@ func (r *room) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) b
 	return exposes(r.gpu, slots, gpu, requested)
 }
 
-// rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that take no
-// pods.
+// rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that
+// accept no pods.
 func (c *Cluster) rooms(machines []Machine) []room {
 	rooms := make([]room, 0, len(machines))
 	daemons, x := c.daemonDemands(), c.Indexed()
@@ -99,14 +99,14 @@ func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
 	}}).keptIn(&s.room)
 }
 
-// keptIn keeps the room for the next view, and returns it.
+// keptIn caches the room for the next view, and returns it.
 func (m *roomMemo) keptIn(last *atomic.Pointer[roomMemo]) room {
 	m.room.memo = m
 	last.Store(m)
 	return m.room
 }
 
-// TakesPods reports whether the scheduler may put pods on the node and the node is to stay.
+// TakesPods reports whether the scheduler may place pods on the node and the node is not about to be removed.
 func TakesPods(node *corev1.Node) bool {
 	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !HasTaint(node, karpv1.DisruptedTaintKey)
 }
@@ -234,8 +234,8 @@ func (m *Machine) expected() planner.Resources {
 	return e
 }
 
-// These amounts are assumed for machines of unknown type. They are enough for the pods that the machine was launched for, so that these do not get a second
-// one.
+// These amounts are assumed for machines of unknown type. They suffice for the pods for which the machine was launched, so that these do not get a
+// second one.
 const (
 	assumedPods           = 110
 	assumedEphemeralBytes = 1 << 40
@@ -267,7 +267,7 @@ func (m *Machine) ExpectedLabels() map[string]string {
 	return whenStarted(labels)
 }
 
-// lasting returns the taints that will remain when the node has started.
+// lasting returns the taints that will remain once the node has started.
 func lasting(taints, startup []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
 		return t.Key == v1alpha1.ReplicasNotReadyTaintKey || scheduling.IsKnownEphemeralTaint(&t) ||

@@ -71,8 +71,8 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	return r
 }
 
-// topology adds a label with all values that nodes have or could have. Nodes that admit no pending pods count too: pods may run there, and the scheduler
-// treats their domains as domains for spreading.
+// topology adds a label with all values that nodes have or could have. Nodes that admit no pending pods also count: pods may run there, and the
+// scheduler counts their domains for topology spread.
 func (r *rules) topology(key string, values map[string]bool) {
 	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
 	index := make(map[string]int, len(values))
@@ -124,8 +124,8 @@ func (r *rules) domainsOf(labels map[string]string) []int {
 	return domains
 }
 
-// place limits the class to the places that its terms and running pods allow whatever else is planned, and adds its rules and preferences. If no place is
-// left, it blocks the class.
+// place limits the class to the places that its terms and the running pods allow, independent of the rest of the plan, and adds its rules and
+// preferences. If no place is left, it blocks the class.
 func (r *rules) place(class int) {
 	c, w := &r.view.Classes[class], r.waiting[class]
 	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
@@ -188,8 +188,8 @@ func limit(c *planner.Class, offering, node func(i int) bool) {
 	}
 }
 
-// add adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference has
-// a rule of its own, even if other terms require the same.
+// add adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference
+// has its own rule, even if other terms require the same.
 func (r *rules) add(class int, t *term, preference bool) int {
 	rule := planner.Rule{
 		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.counted(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
@@ -210,7 +210,7 @@ func (r *rules) add(class int, t *term, preference bool) int {
 		rule.Eligible = r.eligible(class, t)
 	}
 	if preference && t.kind == planner.Together && len(rule.Counted) == 0 && rule.Present == nil {
-		return -1 // There is no pod that the preference could be about.
+		return -1 // No pod matches the preference.
 	}
 	id := fmt.Sprintf("%+v %t", rule, preference)
 	index, ok := r.made[id]
@@ -273,7 +273,7 @@ func (w *waitingClass) followsOn(node *corev1.Node) bool {
 	})
 }
 
-// domainOf returns the index of the domain of a node, and false if it has none.
+// domainOf returns the index of the domain of a node. It returns false if the node has none.
 func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	if t.perNode() {
 		i, ok := r.roomOf[node.Name]
@@ -295,7 +295,7 @@ func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, 
 	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 
-// eligible returns the domains that count for a spread term, and nil if all count. They are the domains of existing nodes that the scheduler counts, and
+// eligible returns the domains that count for a spread term, or nil if all count. They are the domains of existing nodes that the scheduler counts, and
 // those of all offerings, including the ones for other pods, because the scheduler will count them once they exist.
 func (r *rules) eligible(class int, t *term) []int {
 	if t.perNode() {

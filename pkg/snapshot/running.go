@@ -95,7 +95,7 @@ func (r *running) on(selection string) map[*site]int64 {
 	return counts
 }
 
-// kinOf returns the kin in the namespaces in which selectors can all match.
+// kinOf returns the kin in the namespaces in which all of the selectors can match.
 func (x *Index) kinOf(all []selector) iter.Seq[*kin] {
 	return func(yield func(*kin) bool) {
 		if len(all) > 0 && all[0].namespaces != nil {
@@ -118,7 +118,7 @@ func (x *Index) kinOf(all []selector) iter.Seq[*kin] {
 	}
 }
 
-// avoided returns the places from which running pods exclude pods that the selections in found match and that have the terms.
+// avoided returns the places that running pods forbid to pods that the selections in found match and that have the terms.
 func (r *running) avoided(found []int, terms []term) avoided {
 	a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
 	for _, i := range found {

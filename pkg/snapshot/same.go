@@ -9,12 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Same reports whether no decision can tell two versions of an object apart, such as those of a Node before and after a heartbeat. The objects are pointers of one type.
+// Same reports whether two versions of an object are equal as far as decisions are concerned, such as those of a Node before and after a heartbeat. The
+// objects are pointers of one type.
 func Same(a, b metav1.Object) bool {
 	return equality.Semantic.DeepEqual(versionless(a), versionless(b))
 }
 
-// versionless returns a copy of an object without what changes although nothing does.
+// versionless returns a copy of an object without the fields that change on every write.
 func versionless(o metav1.Object) metav1.Object {
 	value := reflect.New(reflect.TypeOf(o).Elem())
 	value.Elem().Set(reflect.ValueOf(o).Elem())
@@ -30,7 +31,7 @@ func versionless(o metav1.Object) metav1.Object {
 	return same
 }
 
-// differ reports whether decisions can tell an object from the one before. Nil stands for no object.
+// differ reports whether two versions of an object differ as far as decisions are concerned. Nil means that there is no object.
 func differ[T any, P interface {
 	*T
 	metav1.Object

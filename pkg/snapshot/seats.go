@@ -10,21 +10,21 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Seating has pods of one reading of the cluster, the pending ones ready to be nominated for the Nodes that start to take pods. Thousands of pods may wait for
-// hundreds of Nodes, so it looks at each pod once. It is not safe for concurrent use.
+// Seating assigns pending pods, from one read of the cluster, to Nodes that start to accept pods. Thousands of pods may wait for hundreds of Nodes, so
+// it examines each pod only once. It is not safe for concurrent use.
 type Seating struct {
 	shapes *shapes
-	// waiting has the pods that have no Node and no nomination, by their shape, the oldest first.
+	// waiting has the pods without a Node and a nomination, by shape, the oldest first.
 	waiting map[string][]*corev1.Pod
-	// on has the pods that are on a Node or nominated for it, by its name.
+	// on has the pods that are on a Node or nominated for it, by the name of the Node.
 	on map[string][]*corev1.Pod
-	// pending has the pods of waiting by their UID.
+	// pending has the pods of waiting by UID.
 	pending map[types.UID]*corev1.Pod
-	// alike says that all pending pods have the same shape.
+	// alike reports whether all pending pods have the same shape.
 	alike bool
 }
 
-// NewSeating returns the seating of pods, among them all pending ones.
+// NewSeating returns the seating of pods, which must include all pending ones.
 func NewSeating(pods []*corev1.Pod) *Seating {
 	s := &Seating{shapes: (&Cluster{}).shapes(), waiting: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
@@ -52,15 +52,16 @@ func NewSeating(pods []*corev1.Pod) *Seating {
 	return s
 }
 
-// older compares pods by their age, the oldest first.
+// older orders pods from oldest to newest.
 func older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), comparePods(a, b))
 }
 
-// Seats returns the pending pods to nominate for the Node of a machine when it starts to take pods: for each shape as many as the NodeClaim was launched
-// for, the oldest first. Pods on the Node and pods that are nominated for it count as part of that number. more are pods on the Node that the seating does not have.
-// written has the nodes of recent nominations that the pending pods may not show yet. If all pending pods have the same shape, Seats returns none, because any of them may go to any
-// node. It also returns none for pods with an affinity that selects namespaces by labels, because their shape is unknown without the namespaces.
+// Seats returns the pending pods to nominate for the Node of a machine when it starts to accept pods. For each shape it returns as many as the
+// NodeClaim was launched for, the oldest first. Pods on the Node and pods that are nominated for it count towards that number. more has pods on the
+// Node that the seating lacks. written has the nodes of recent nominations that the pending pods may not show yet. If all pending pods have the same
+// shape, Seats returns none, because any of them may go to any node. It also returns none for pods with an affinity that selects namespaces by labels,
+// because their shape is unknown without the namespaces.
 func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]string) []Nomination {
 	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
 	if m.Node == nil || len(planned) == 0 || s.alike {

@@ -43,8 +43,8 @@ type selections struct {
 	seen   []string
 	found  map[string][]int
 	number map[string]int
-	// byLabel has selections that require one of several values of a label, by label and value. byNamespace has those of the others that name namespaces.
-	// others has the rest. A pod is matched only with the selections that may match it.
+	// byLabel has selections that require one of several values of a label, by label and value. Of the remaining ones, byNamespace has those that name
+	// namespaces, and others has the rest. A pod is matched only with the selections that may match it.
 	byLabel     map[string]map[string][]int
 	byNamespace map[string][]int
 	others      []int
@@ -163,7 +163,7 @@ func (s *selections) finds(found []int, key string) bool {
 	return known && ok
 }
 
-// namespaces returns the sorted namespaces that a term applies to, for a pod in the namespace own. Nil means all.
+// namespaces returns the sorted namespaces to which a term applies, for a pod in the namespace own. Nil means all.
 func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector) []string {
 	if selects == nil {
 		if len(named) == 0 {

@@ -21,16 +21,16 @@ type shape struct {
 	key string
 	// short is a short form of the key for annotations.
 	short string
-	// gpu is the GPU resource that the pod requests, and "" if it requests none.
+	// gpu is the GPU resource that the pod requests, or "" if it requests none.
 	gpu    corev1.ResourceName
 	demand demand
 	terms  terms
 	// gpuMemory is the device memory that the pod requests by annotation, in bytes. wrong is the error if the annotation is invalid.
 	gpuMemory int64
 	wrong     error
-	// fault is why a pod that requests slots of memory, which are its device memory then, cannot be served. It is nil if it can.
+	// fault is why a pod that requests slots of memory cannot be served. It is nil if it can. The slots are then its device memory.
 	fault *planner.Refusal
-	// claim is what the pod's ResourceClaim asks of the GPU, and nil if it has none for one.
+	// claim is the GPU request in the pod's ResourceClaim, or nil if it has no claim for a GPU.
 	claim *claims.Ask
 	ports []hostPort
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
@@ -44,7 +44,7 @@ func (s *shape) pod() *corev1.Pod { return s.demand.pod }
 // shapes caches the shapes of pods. It is safe for concurrent use, because controllers share views.
 type shapes struct {
 	cluster *Cluster
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu         sync.Mutex
 	selections selections
 	// byText has shapes by textOf, which is fast, but may differ for pods with the same shape. The shape of a thousand pods of one Deployment is computed
@@ -112,7 +112,7 @@ func bare(containers []corev1.Container) []corev1.Container {
 	return all
 }
 
-// written returns the key, which is equal for pods with the same demands even if their specs differ, and sets onNodes and asks.
+// written returns the key, which is equal for pods with the same demands even if their specs differ. It sets onNodes and asks.
 func (s *shape) written() string {
 	pod := s.pod()
 	key := struct {
@@ -125,7 +125,7 @@ func (s *shape) written() string {
 		Ports        []hostPort
 		Priority     int32
 		Unsupported  string
-		Claim        string `json:",omitempty"` // Without one, the key is that of earlier releases, in the annotations of NodeClaims.
+		Claim        string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
 		Terms        []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,

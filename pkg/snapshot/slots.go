@@ -15,9 +15,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Machines with slots of device memory have several resources, one for each size, and pods of all sizes share the memory of a GPU. For the planner, each slot is a
-// replica that states its size as device memory, and a GPU has as many replicas as it has room for the smallest slots. So the planner's rule for device memory is
-// exact, and Promise.Resource, which is that of the smallest slots, stands for all of them.
+// Machines with slots of device memory have several resources, one for each size, and pods of all sizes share the memory of a GPU. For the planner,
+// each slot is a replica that requests its size as device memory, and a GPU has as many replicas as it has room for the smallest slots. So the
+// planner's rule for device memory is exact. Promise.Resource, which is that of the smallest slots, stands for all of them.
 
 // isSlot reports whether a resource is one of slots.
 func isSlot(name corev1.ResourceName) bool {
@@ -25,7 +25,7 @@ func isSlot(name corev1.ResourceName) bool {
 	return ok
 }
 
-// replicasIn returns the amount of a GPU resource in a list. If it is one of slots, it returns the number of slots of all sizes.
+// replicasIn returns the amount of a GPU resource in a list. For a resource of slots, it returns the number of slots of all sizes.
 func replicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
 	if !isSlot(gpu) {
 		return valueOf(list, gpu)
@@ -34,7 +34,7 @@ func replicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
 	return n
 }
 
-// slotsIn returns the number of slots in a list, and their memory in MiB together.
+// slotsIn returns the number of slots in a list, and their total memory in MiB.
 func slotsIn(list corev1.ResourceList) (n, mib int64) {
 	for name := range list {
 		if size, ok := nodecontract.ParseSlotResource(string(name)); ok {
@@ -45,7 +45,8 @@ func slotsIn(list corev1.ResourceList) (n, mib int64) {
 	return min(amount.Most, n), min(amount.Most, mib)
 }
 
-// SlotSizes returns the sizes in MiB of the slots that a pod requests, one for each slot, in ascending order. A request that no machine could serve has none.
+// SlotSizes returns the sizes in MiB of the slots that a pod requests, one for each slot, in ascending order. It returns none for a request that no
+// machine could serve.
 func SlotSizes(pod *corev1.Pod) []int64 {
 	if !mentionsGPU(pod) {
 		return nil
@@ -64,7 +65,8 @@ func SlotSizes(pod *corev1.Pod) []int64 {
 	return sizes
 }
 
-// slotFault returns why a pod that requests slots cannot be served, and nil if it can. stated is the device memory that it states by annotation, in bytes.
+// slotFault returns why a pod that requests slots cannot be served, or nil if it can. stated is the device memory that it requests by annotation, in
+// bytes.
 func slotFault(pod *corev1.Pod, stated int64) *planner.Refusal {
 	refuse := func(reason planner.Reason, format string, args ...any) *planner.Refusal {
 		return &planner.Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -88,8 +90,8 @@ func slotFault(pod *corev1.Pod, stated int64) *planner.Refusal {
 	return nil
 }
 
-// exposes reports whether a machine with GPUs of the resource, or with slots if they are not zero, has all GPU resources that a pod requests: one resource, or slots of
-// several sizes.
+// exposes reports whether a machine has all GPU resources that a pod requests: one resource, or slots of several sizes. own is the machine's resource.
+// slots is not zero if the machine has slots.
 func exposes(own corev1.ResourceName, slots nodecontract.Slots, gpu corev1.ResourceName, requested corev1.ResourceList) bool {
 	if slots.IsZero() || !isSlot(gpu) {
 		return own == gpu && slots.IsZero()
@@ -116,16 +118,17 @@ func slotGPUs(slots nodecontract.Slots, count, memoryMiB int64) []planner.GPU {
 	return fresh(count, slots.Most(memoryMiB), slots.CapacityMiB(memoryMiB))
 }
 
-// GPUSlots are the slots of a GPU of a machine.
+// GPUSlots has the slots of one GPU of a machine.
 type GPUSlots struct {
-	// CapacityMiB is the memory in MiB that the slots may have together. It is 0 for a GPU that is out of service.
+	// CapacityMiB is the memory in MiB that is available to slots. It is 0 for a GPU that is out of service.
 	CapacityMiB int64
-	// Held is how many slots of each size pods hold, and Free how many others there are or will be, as the promise says, in the order of the sizes.
+	// Held is how many slots of each size pods hold. Free is how many others there are or will be according to the promise. Both are in the order of the
+	// sizes.
 	Held, Free []int64
 }
 
-// SlotGPUs returns the GPUs of a machine with slots, in the order of their indices. unreported is how many slots of each size the pods of the machine hold or will hold of which the agent has
-// not said yet on which GPU. They are among the free slots.
+// SlotGPUs returns the GPUs of a machine with slots, in the order of their indices. unreported is how many slots of each size the pods of the machine
+// hold, or will hold, without a report by the agent of which GPU has them. They count among the free slots.
 func (m *Machine) SlotGPUs() (gpus []GPUSlots, unreported []int64) {
 	slots := m.Promise.Slots
 	unreported = make([]int64, len(slots.SizesMiB))
@@ -160,7 +163,8 @@ func (m *Machine) SlotGPUs() (gpus []GPUSlots, unreported []int64) {
 	return gpus, unreported
 }
 
-// slotGPUCount returns the number of GPUs: as the agent says, or as the type has. A NodeClaim that may become one of several types has the fewest.
+// slotGPUCount returns the number of GPUs, from the agent's report or from the type. For a NodeClaim that may become one of several types it is the
+// smallest number.
 func (m *Machine) slotGPUCount(inUse nodecontract.SlotsInUse) int {
 	if n := len(inUse.GPUs); n > 0 {
 		return n
@@ -175,7 +179,7 @@ func (m *Machine) slotGPUCount(inUse nodecontract.SlotsInUse) int {
 	return int(n)
 }
 
-// gpuMiB returns the memory of each GPU in MiB, the least of the types that the machine may become.
+// gpuMiB returns the memory of each GPU in MiB, the minimum over the types that the machine may become.
 func (m *Machine) gpuMiB() int64 {
 	var labels map[string]string
 	if m.Node != nil {
@@ -188,9 +192,9 @@ func (m *Machine) gpuMiB() int64 {
 	return mib
 }
 
-// slotsLeft returns what is left on the GPUs of a machine with slots. Free slots count as left, since other slots can replace them, but those that a pod will
-// hold do not: as it is not known on which GPU, they are subtracted from each that has such a slot. Nothing is left while the machine does not expose the slots that
-// it promised, unless it was given a moment to follow.
+// slotsLeft returns what is left on the GPUs of a machine with slots. Free slots count as left, since other slots can replace them. Slots that a pod
+// will hold do not: as the GPU is unknown, they are subtracted from each GPU that has such a slot. Nothing is left while the machine does not expose
+// the promised slots, unless follows reports that it still has time to.
 func (m *Machine) slotsLeft(follows bool) []planner.GPU {
 	slots := m.Promise.Slots
 	gpus, unreported := m.SlotGPUs()
@@ -215,7 +219,7 @@ func (m *Machine) slotsLeft(follows bool) []planner.GPU {
 	return left
 }
 
-// freeSlots returns the sum of the replicas of GPUs.
+// freeSlots returns the total number of replicas of GPUs.
 func freeSlots(gpus []planner.GPU) int64 {
 	var n int64
 	for _, g := range gpus {
@@ -251,7 +255,7 @@ func (m *Machine) exposedSlots() int64 {
 	return sum
 }
 
-// SlotsOf returns the sizes in MiB of the slots that a pod of the view needs, which may be a placeholder for headroom.
+// SlotsOf returns the sizes in MiB of the slots that a pod of the view needs. The pod may be a placeholder for headroom.
 func (v *View) SlotsOf(name string) []int64 {
 	if pod := v.Pods[name]; pod != nil {
 		return SlotSizes(pod)
@@ -271,7 +275,7 @@ func (v *View) SlotsOf(name string) []int64 {
 	return nil
 }
 
-// Shares returns the number of parts into which the price of the machine is divided: its replicas, or with slots the memory of its GPUs in MiB.
+// Shares returns the number of parts into which the price of the machine is divided: its replicas, or for slots the memory of its GPUs in MiB.
 func (m *Machine) Shares() int64 {
 	if m.Promise.Slots.IsZero() {
 		return m.Promise.Replicas()
@@ -284,7 +288,7 @@ func (m *Machine) Shares() int64 {
 	return mib
 }
 
-// SharesOf returns how many of the parts of the price go with a pod.
+// SharesOf returns how many of these parts a pod pays for.
 func (m *Machine) SharesOf(pod *corev1.Pod) int64 {
 	if m.Promise.Slots.IsZero() {
 		return m.ReplicasOf(pod)
@@ -293,7 +297,7 @@ func (m *Machine) SharesOf(pod *corev1.Pod) int64 {
 	return mib
 }
 
-// PromisedSlots returns the slots that the machine of a launch promises: those of its pods, on the GPUs where the plan has them.
+// PromisedSlots returns the slots that the machine of a launch promises: those of its pods, on the GPUs on which the plan places them.
 func (v *View) PromisedSlots(launch planner.Launch) nodecontract.Slots {
 	o := v.Offerings[launch.Offering]
 	slots := o.Share.Slots
@@ -318,7 +322,7 @@ func (v *View) PromisedSlots(launch planner.Launch) nodecontract.Slots {
 	return slots
 }
 
-// CanarySlots returns the slots that a machine of the offering promises which runs no workloads: one of the smallest on each GPU.
+// CanarySlots returns the slots that a canary of the offering promises, which runs no workloads: one of the smallest on each GPU.
 func (o *Offering) CanarySlots() nodecontract.Slots {
 	slots := o.Share.Slots
 	if slots.IsZero() {
@@ -330,7 +334,7 @@ func (o *Offering) CanarySlots() nodecontract.Slots {
 	return slots
 }
 
-// slotProblem returns why no machine of the pool could have one of the sizes, and "" if there is none.
+// slotProblem returns why no machine of the pool could have one of the sizes, or "" if there is no problem.
 func (p *Pool) slotProblem() string {
 	slots := p.Class.Spec.Sharing.MemorySlots()
 	if slots.IsZero() || len(p.Offerings) == 0 {

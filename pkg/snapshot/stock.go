@@ -17,8 +17,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// stockPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and the
-// capacity that NodeOverlays add. This file matches pods with Karpenter's scheduling requirements, as Karpenter does.
+// stockPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and
+// the capacity that NodeOverlays add. This file matches pods like Karpenter, with Karpenter's scheduling requirements.
 type stockPool struct {
 	nodePool *karpv1.NodePool
 	machines []stockMachine
@@ -112,8 +112,8 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 	return gpus
 }
 
-// stockServing returns the name of the first pool that could serve the pod with what its claims ask, which is nil if it has none. It returns "" if there is none. Karpenter's
-// machines have no devices of Karve's agents, but may have those of other drivers.
+// stockServing returns the name of the first pool that could serve the pod and the request of its claims. claim is nil if it has none. It returns "" if
+// there is no such pool. Karpenter's machines have no devices of Karve's agents, but may have those of other drivers.
 func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.ResourceName, claim *claims.Ask) string {
 	need := requests(pod, gpu)
 	if claim != nil {

@@ -6,12 +6,12 @@ import (
 	"maps"
 )
 
-// shards is the number of parts of a table. A change of a table of 50,000 values copies 200 of them.
+// shards is the number of parts of a table. Changing one of 50,000 values copies 200 of them.
 const shards = 256
 
 var seed = maphash.MakeSeed()
 
-// table maps strings to values, and never changes. An edit of it makes another one, which shares the parts that are the same.
+// table is an immutable map from strings to values. An edit creates a new table, which shares the unchanged parts.
 type table[V any] struct {
 	parts *[shards]map[string]V
 	size  int
@@ -44,7 +44,7 @@ func (t table[V]) all() iter.Seq2[string, V] {
 	}
 }
 
-// edit is a table in the making. It copies a part before its first change.
+// edit is a table under construction. It copies a part before its first change.
 type edit[V any] struct {
 	table[V]
 	own [shards]bool
@@ -52,7 +52,7 @@ type edit[V any] struct {
 
 func editOf[V any](t table[V]) *edit[V] { return &edit[V]{table: t} }
 
-// part returns the part of a key, which may be changed.
+// part returns the part of a key for changes.
 func (e *edit[V]) part(key string) map[string]V {
 	i := partOf(key)
 	if e.own[i] {

@@ -31,7 +31,7 @@ type volumes struct {
 	places []*place
 	// drivers has the number of volumes that a node must attach, by driver.
 	drivers map[string]int64
-	// problem says why no node can currently run the pod, and is "" if there is no problem.
+	// problem is why no node can currently run the pod, or "" if there is no problem.
 	problem string
 }
 
@@ -74,7 +74,7 @@ func (c *Cluster) storage() *storage {
 	return s
 }
 
-// of returns the volumes of a pod, and nil if it has none with a PersistentVolumeClaim.
+// of returns the volumes of a pod, or nil if it has none with a PersistentVolumeClaim.
 func (s *storage) of(pod *corev1.Pod) *volumes {
 	var v *volumes
 	seen := map[string]bool{}
@@ -98,8 +98,8 @@ func (s *storage) of(pod *corev1.Pod) *volumes {
 	return v
 }
 
-// claimName returns the name of the PersistentVolumeClaim of a pod's volume, and false if it has none. For an ephemeral volume it consists of the names of
-// the pod and the volume.
+// claimName returns the name of the PersistentVolumeClaim of a pod's volume. It returns false if the volume has none. For an ephemeral volume it
+// consists of the names of the pod and the volume.
 func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -110,7 +110,7 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 	return "", false
 }
 
-// claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, and "" otherwise.
+// claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, or "" otherwise.
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
@@ -166,7 +166,8 @@ func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
 	}}}}}
 }
 
-// unbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass says where the volume can be.
+// unbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass defines where the volume can
+// be.
 func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	name := volumehelper.GetPersistentVolumeClaimClass(claim)
 	class := s.classes[name]
@@ -217,7 +218,7 @@ func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) str
 // noProvisioner is the provisioner of StorageClasses whose volumes are not created on demand.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// drivers tells which CSI drivers have replaced the volume plugins of Kubernetes.
+// drivers maps the volume plugins of Kubernetes to the CSI drivers that have replaced them.
 var drivers = csitranslation.New()
 
 func csiName(provisioner string) string {
@@ -227,7 +228,7 @@ func csiName(provisioner string) string {
 	return provisioner
 }
 
-// DriverOf returns the driver that attaches a volume, and "" if no driver must.
+// DriverOf returns the driver that attaches a volume, or "" if no driver has to.
 func DriverOf(pv *corev1.PersistentVolume) string {
 	if pv.Spec.CSI != nil {
 		return pv.Spec.CSI.Driver

@@ -8,10 +8,10 @@ import (
 
 // WhatIf is a hypothetical change to machines. The zero value changes nothing.
 type WhatIf struct {
-	// Leaving has the names of NodeClaims that are to be replaced in addition to those that are marked. Staying has the names of those that are not
-	// replaced, even if they are marked.
+	// Leaving has the names of NodeClaims to replace in addition to those that are marked. Staying has the names of those that are not replaced, even if
+	// they are marked.
 	Leaving, Staying []string
-	// Cordoned has the names of Nodes of Karve's machines that take no more pods.
+	// Cordoned has the names of Nodes of Karve's machines that accept no more pods.
 	Cordoned []string
 }
 
@@ -23,8 +23,9 @@ type Assumed struct {
 // WhatIf returns the view of the same cluster after a change. It changes only the view: it does not copy or read objects.
 func (v *View) WhatIf(change WhatIf) View { return v.changed(change, nil) }
 
-// AsIs returns the view of what exists now, after a change. Nothing is launched, and machines that have not started have no room. Of the machines that are
-// being replaced, only those in going need places for their pods. The pods of the others stay. So it shows whether the machines in going can be removed now.
+// AsIs returns the view of what exists now, after a change. Nothing is launched, and machines that have not started have no room. Of the machines that
+// are being replaced, only those in going need places for their pods. The pods of the others stay. So the view shows whether the machines in going can
+// be removed now.
 func (v *View) AsIs(change WhatIf, going []string) View {
 	if going == nil {
 		going = []string{}

@@ -44,8 +44,8 @@ func Shared() *snapshot.Cluster {
 	return c
 }
 
-// Recipe returns a cluster with two NodePools whose pods both request nvidia.com/gpu. gpu-shared shares each GPU into ten, and gpu has whole GPUs. The label
-// jina.ai/node-type and a taint for each NodePool keep their pods apart.
+// Recipe returns a cluster with two NodePools whose pods both request nvidia.com/gpu. gpu-shared shares each GPU into ten replicas, and gpu has whole
+// GPUs. The label jina.ai/node-type and a taint for each NodePool keep their pods apart.
 func Recipe() *snapshot.Cluster {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{

@@ -28,8 +28,8 @@ func Large(nodes int) *snapshot.Cluster {
 	return c
 }
 
-// LargePart returns a part of a cluster like that of Large, without pods that wait: the given number of nodes from the first one on, with their pods. Parts of one
-// cluster fit in memory one after the other.
+// LargePart returns part of a cluster like that of Large, without pending pods: nodes nodes, beginning with the one at index first, and their pods. The
+// parts of a cluster fit in memory one after the other.
 func LargePart(first, nodes int) *snapshot.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])

@@ -217,7 +217,7 @@ func set(claim *karpv1.NodeClaim, condition string, at time.Time) {
 	})
 }
 
-// CordonedGPUs lets a Node report this many nvidia.com/gpu.shared, because its agent keeps pods off the other GPUs.
+// CordonedGPUs makes a Node report this many nvidia.com/gpu.shared, because its agent keeps pods off the other GPUs.
 func CordonedGPUs(replicas int64) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Status.Allocatable = maps.Clone(n.Status.Allocatable)
