@@ -15,7 +15,7 @@ func Same(a, b metav1.Object) bool {
 	return equality.Semantic.DeepEqual(versionless(a), versionless(b))
 }
 
-// versionless returns a copy of an object without the fields that change on every write.
+// versionless returns a copy of an object without its resource version, managed fields and heartbeat times.
 func versionless(o metav1.Object) metav1.Object {
 	value := reflect.New(reflect.TypeOf(o).Elem())
 	value.Elem().Set(reflect.ValueOf(o).Elem())
