@@ -1,6 +1,6 @@
 package planner
 
-// Take subtracts what machines count from what is left of their pool's limits. Amounts that are [Unlimited] stay unlimited.
+// Take subtracts the usage of machines from what is left of their pool's limits. Amounts that are [Unlimited] stay unlimited.
 func (left *Physical) Take(counts Physical) {
 	for _, d := range []struct {
 		left *int64

@@ -20,8 +20,8 @@ type MicroUSD int64
 // memory overflows an int64.
 const MaxPrice = 1 << 40
 
-// MaxAmount bounds every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it. Code that makes a snapshot
-// saturates larger amounts and blocks the pods that request them.
+// MaxAmount limits every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it. Code that makes a
+// snapshot saturates larger amounts and blocks the pods that request them.
 const MaxAmount int64 = 1 << 53
 
 // Resources are what a pod requests of one node, or what a node has left for pods. Every field is ≥ 0.
@@ -50,10 +50,10 @@ type GPU struct {
 	MemoryBytes int64
 }
 
-// Quota is a countable thing, other than [Resources], that each machine has a limited amount of: an extended resource, attachments of a volume driver, a host
-// port, or the pods of a workload that one node may have.
+// Quota is a countable thing, other than [Resources], of which each machine has a limited amount: an extended resource, attachments of a volume driver,
+// a host port, or the pods of a workload that one node may have.
 type Quota struct {
-	// Name describes what is counted, for people, for instance "example.com/fpga" or "host port 8080/TCP".
+	// Name describes what is counted, for people, for example "example.com/fpga" or "host port 8080/TCP".
 	Name string
 	// Each is what a machine has for pods if its offering or node does not state an amount. It is [Unlimited] if only some machines are limited.
 	Each int64
@@ -69,7 +69,7 @@ type Amount struct {
 
 // Topology is a node label whose values are the domains across which pods are spread, kept together or kept apart.
 type Topology struct {
-	// Key is the label, for instance topology.kubernetes.io/zone.
+	// Key is the label, for example topology.kubernetes.io/zone.
 	Key string
 	// Domains are the values that the label has on nodes or could have on launched machines. They are sorted and unique.
 	Domains []string
@@ -93,7 +93,7 @@ const (
 // Rule constrains where pods may be, given where other pods are. It applies to the final placement: that of running pods together with that of the plan.
 type Rule struct {
 	Kind RuleKind
-	// Name describes the rule in the pod's own terms, for people, for instance "podAntiAffinity on topology.kubernetes.io/zone".
+	// Name describes the rule in the pod's own terms, for people, for example "podAntiAffinity on topology.kubernetes.io/zone".
 	Name string
 	// Topology is an index into Snapshot.Topologies, or [PerNode].
 	Topology int
@@ -148,8 +148,8 @@ type Pool struct {
 	Name string
 	// Remaining is what the pool's limits still allow to be launched, and [Unlimited] if there is no limit. Values ≤ 0 allow nothing.
 	Remaining Physical
-	// Limited explains, to pods that find no capacity because of it, why less may be launched than the user's limits allow. It is nil if Remaining is what
-	// those limits allow.
+	// Limited explains why less may be launched than the user's limits allow. Pods that find no capacity because of it get this refusal. It is nil if
+	// Remaining is what those limits allow.
 	Limited *Refusal
 	// Closed is why the pool launches nothing now. It is nil if the pool may launch.
 	Closed *Refusal
@@ -174,9 +174,11 @@ type Offering struct {
 	Free Resources
 	// Physical is what one such machine counts against the pool's limits. Nodes is 1.
 	Physical Physical
-	// Unavailable is why the offering cannot be launched now, for instance because the cloud has just refused it. It is nil if the offering can be launched.
+	// Unavailable is why the offering cannot be launched now, for example because the cloud has just refused it. It is nil if the offering can be
+	// launched.
 	Unavailable *Refusal
-	// GPUs are the GPUs of the machine. Their replicas sum to Free.Replicas. It is empty if the GPUs are unknown; then no pod that states device memory fits.
+	// GPUs are the GPUs of the machine. Their replicas sum to Free.Replicas. It is empty if the GPUs are unknown; then no pod that requests device memory
+	// fits.
 	GPUs []GPU
 	// Quotas are what the machine has of quotas, after DaemonSets, if that differs from Quota.Each. They are sorted by quota.
 	Quotas []Amount
@@ -190,11 +192,11 @@ type Offering struct {
 type Node struct {
 	// Name is unique in a snapshot. It is the name of the Node, or of the NodeClaim if there is no Node yet.
 	Name string
-	// Free is what the node has left for pending pods.
+	// Free is the capacity that the node has left for pending pods.
 	Free Resources
-	// GPUs are what is left on each GPU, in the order of their indices. Their replicas sum to at least Free.Replicas.
+	// GPUs are the capacities left on each GPU, in the order of their indices. Their replicas sum to at least Free.Replicas.
 	GPUs []GPU
-	// Quotas are what is left of quotas, if that differs from Quota.Each. They are sorted by quota.
+	// Quotas are the amounts left of quotas, if they differ from Quota.Each. They are sorted by quota.
 	Quotas []Amount
 	// Domains is as in [Offering].
 	Domains []int
@@ -212,14 +214,14 @@ type Class struct {
 	Nodes []int
 	// Blocked is why nothing may be planned for the pods. It is nil if they can be planned for.
 	Blocked *Refusal
-	// Unserved is why no offering admits the pods although pools are meant for them. It is nil if that is unknown, or if some offering admits them.
+	// Unserved is why no offering admits the pods although there are pools for them. It is nil if that is unknown, or if some offering admits them.
 	Unserved *Refusal
-	// GPUMemoryBytes is the device memory that each pod states. All replicas of the pod and all of that memory must be on one GPU. It is 0 for pods that state
-	// none: their replicas may be on any GPUs.
+	// GPUMemoryBytes is the device memory that each pod requests. All replicas of the pod and all of that memory must be on one GPU. It is 0 for pods that
+	// request none: their replicas may be on any GPUs.
 	GPUMemoryBytes int64
 	// Quotas are what each pod takes of quotas, sorted by quota.
 	Quotas []Amount
-	// Priority decides which pods are placed if not all of them can be: those with higher priority.
+	// Priority decides which pods are placed if there is no room for all: those with higher priority.
 	Priority int32
 	// Preferences are the preferences of the pods, in the order in which they are given up for a pod that cannot be placed otherwise.
 	Preferences []Preference
@@ -242,7 +244,7 @@ type Reason string
 
 // Reasons why a pod is not placed.
 const (
-	// ReasonNoPool: no pool of Karve's admits the pod. Its selector, affinity, tolerations or resource name match none.
+	// ReasonNoPool: no pool of Karve admits the pod. Its selector, affinity, tolerations or resource name match none.
 	ReasonNoPool Reason = "NoMatchingPool"
 	// ReasonTooLarge: the pod requests more than any machine that would admit it has.
 	ReasonTooLarge Reason = "TooLarge"
@@ -252,19 +254,19 @@ const (
 	ReasonUnavailable Reason = "OfferingsUnavailable"
 	// ReasonPoolClosed: the pools that admit the pod launch nothing at present.
 	ReasonPoolClosed Reason = "PoolClosed"
-	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not plan for yet.
+	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not support yet.
 	ReasonUnsupported Reason = "UnsupportedConstraint"
 	// ReasonLeftToKarpenter: a NodePool that Karpenter manages could serve the pod as well.
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
-	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) allows for the pod are full or do not exist.
+	// ReasonRule: the places that a scheduling rule (spread, affinity, anti-affinity) allows for the pod are full or do not exist.
 	ReasonRule Reason = "RuleUnsatisfiable"
 	// ReasonVolumes: a volume of the pod does not exist or is not bound, and no machine would change that.
 	ReasonVolumes Reason = "VolumesNotReady"
-	// ReasonNextRound: there was no time to plan for the pod. It is planned in the next round.
+	// ReasonNextRound: there was no time to plan for the pod. The next round plans for it.
 	ReasonNextRound Reason = "PlannedNextRound"
 	// ReasonRequestsAboveOne: the pool refuses pods that request more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
-	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it. See solve.Contain.
+	// ReasonSetAside: no plan that includes the pod keeps the rules, so the plan leaves the pod out. See solve.Contain.
 	ReasonSetAside Reason = "SetAside"
 )
 
@@ -274,7 +276,7 @@ type Refusal struct {
 	Message string
 }
 
-// NextRound is the refusal of pods that there was no time to plan for.
+// NextRound is the refusal of pods for which there was no time.
 var NextRound = Refusal{ReasonNextRound, "planned in the next round: there are more pods with rules of their own (affinity, anti-affinity, topology spread) than one plan has time for"}
 
 // Launch is one machine to launch.
@@ -283,11 +285,11 @@ type Launch struct {
 	Offering int
 	// Pods are the names of the pods that the machine is for, sorted. There is at least one.
 	Pods []string
-	// GPUs are the GPUs of the pods, as indices into the offering's GPUs. An entry is -1 for a pod that states no device memory. GPUs is nil if no pod states
-	// any.
+	// GPUs are the GPUs of the pods, as indices into the offering's GPUs. An entry is -1 for a pod that requests no device memory. GPUs is nil if no pod
+	// requests any.
 	GPUs []int
-	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first. The NodeClaim names them in addition to Offering. They
-	// are those required by the pool's MinValues, or else those that alternatives.Add finds.
+	// Alternatives are other offerings of the same pool that also hold the pods, the cheapest first. The NodeClaim names them in addition to Offering.
+	// They are those required by the pool's MinValues, or else those that alternatives.Add finds.
 	Alternatives []int
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Validate returns what is invalid in a snapshot: indices out of range, impossible amounts, repeated names. It returns nil if the snapshot is valid.
+// Validate returns the violations of a snapshot: indices out of range, impossible amounts, repeated names. It returns nil if the snapshot is valid.
 func Validate(s Snapshot) error {
 	var errs []error
 	quotas := map[string]bool{}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// validateRules returns what is invalid in topologies, rules, preferences and minValues.
+// validateRules returns the violations of topologies, rules, preferences and minValues.
 func validateRules(s Snapshot) []error {
 	var errs []error
 	for t, x := range s.Topologies {

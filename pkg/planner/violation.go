@@ -2,8 +2,8 @@ package planner
 
 import "fmt"
 
-// Violation describes how a snapshot or a plan is invalid, and what it concerns, as indices into the lists of the snapshot. The lists are empty if the
-// violation concerns nothing in particular.
+// Violation describes how a snapshot or a plan is invalid, and which objects it concerns, as indices into the lists of the snapshot. The lists are
+// empty if the violation concerns no particular object.
 type Violation struct { //nolint:errname // It is listed as what it is, and seldom returned as an error.
 	Message string
 

@@ -10,10 +10,10 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Add returns a plan in which each launch has all the alternatives that it can allow. The alternatives are combinations of instance types and zones that hold
-// the pods, in the same domains as far as rules concern them, at the launch's capacity type, and for at most the pool's MaxPremium more. A NodeClaim admits
-// each of its types in each of its zones, so all of these must be suitable. Of the possible sets of zones, Add takes the one with the most pairs of type and
-// zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives.
+// Add returns a plan in which each launch has all alternatives that it may have. The alternatives are combinations of instance types and zones that
+// hold the pods, in the same domains as far as rules concern them, at the launch's capacity type, for at most MaxPremium percent more. A NodeClaim
+// admits each of its types in each of its zones, so all of these must be suitable. Of the possible sets of zones, Add takes the one with the most pairs
+// of type and zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives.
 func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
 	f := finder{snapshot: s, class: map[string]int{}, ruled: map[int][]int{}, left: make([]planner.Physical, len(s.Pools)), found: map[string][]int{}}
 	for _, r := range s.Rules {
@@ -143,20 +143,20 @@ func (f *finder) needs(l planner.Launch) needs {
 	return n
 }
 
-// serves reports whether an offering serves the pods of a launch as well, within the premium and the limits.
+// serves reports whether an offering can also serve the pods of a launch, within the premium and the limits.
 func (f *finder) serves(l planner.Launch, n needs, i int) bool {
 	s := f.snapshot
 	o, x := s.Offerings[l.Offering], s.Offerings[i]
 	return x.Unavailable == nil && affordable(s.Pools[o.Pool], o, x) && f.holds(n, o, x) && f.welcome(l, n, i) && f.allowed(o, x)
 }
 
-// affordable reports whether an alternative is within the premium of what was chosen.
+// affordable reports whether an alternative is within the premium of the chosen offering.
 func affordable(p planner.Pool, o, x planner.Offering) bool {
 	return x.Price <= o.Price || int64(x.Price-o.Price) <= amount.MulDiv(int64(o.Price), p.MaxPremium, 100)
 }
 
-// holds reports whether a machine has what the pods need if each of its GPUs is shared by as many replicas as those of the chosen offering. The NodeClaim
-// states that number before it is known which machine is launched.
+// holds reports whether a machine has what the pods need if each of its GPUs has as many replicas as those of the chosen offering. The NodeClaim states
+// that number before the launched machine is known.
 func (f *finder) holds(n needs, o, x planner.Offering) bool {
 	free, sum := amount.VectorOf(x.Free), amount.VectorOf(n.sum)
 	for d := range sum {
@@ -177,7 +177,7 @@ func (f *finder) holds(n needs, o, x planner.Offering) bool {
 	return sharesAsFinely(o, x) && n.sum.Replicas <= promised(o, x)
 }
 
-// shares returns the number of replicas of each GPU of a machine, and 0 if the GPUs are unknown.
+// shares returns the number of replicas of each GPU of a machine, or 0 if the GPUs are unknown.
 func shares(o planner.Offering) int64 {
 	var most int64
 	for _, g := range o.GPUs {
@@ -186,12 +186,12 @@ func shares(o planner.Offering) int64 {
 	return most
 }
 
-// sharesAsFinely reports whether each GPU of a machine has at least as many replicas as those of the chosen offering.
+// sharesAsFinely reports whether each GPU of a machine can have at least as many replicas as those of the chosen offering.
 func sharesAsFinely(o, x planner.Offering) bool {
 	return !slices.ContainsFunc(x.GPUs, func(g planner.GPU) bool { return g.Replicas < shares(o) }) || slices.Equal(o.GPUs, x.GPUs)
 }
 
-// promised returns the number of replicas that a machine has at least if its GPUs are shared as those of the chosen offering.
+// promised returns the minimum number of replicas of a machine whose GPUs are shared like those of the chosen offering.
 func promised(o, x planner.Offering) int64 {
 	if len(o.GPUs) == 0 || len(x.GPUs) == 0 || slices.Equal(o.GPUs, x.GPUs) {
 		return x.Free.Replicas
@@ -222,7 +222,7 @@ func (f *finder) welcome(l planner.Launch, n needs, i int) bool {
 	return true
 }
 
-// domainOf returns the domain of a machine in a topology, and -1 if it is in none.
+// domainOf returns the domain of a machine in a topology, or -1 if it is in none.
 func domainOf(domains []int, topology int) int {
 	if topology < 0 || topology >= len(domains) {
 		return -1

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// maxZones bounds the number of zones, because all sets of zones are tried. No region of EC2 has more than six.
+// maxZones limits the number of zones, because all sets of zones are tried. No region of EC2 has more than six.
 const maxZones = 8
 
 // pair is an instance type in a zone. A NodeClaim admits each of its instance types in each of its zones.

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Plan returns every violation of a plan, joined, and nil if the plan is correct. It shares no code with the packages that make plans. If [planner.Validate]
-// refuses the snapshot, Plan returns what is wrong with the snapshot. [planner.Violations] returns what the errors concern.
+// Plan returns every violation of a plan, joined, or nil if the plan is correct. It shares no code with the packages that make plans. If
+// [planner.Validate] refuses the snapshot, Plan returns the violations of the snapshot. [planner.Violations] returns what the errors concern.
 func Plan(s planner.Snapshot, p planner.Plan) error {
 	if err := planner.Validate(s); err != nil {
 		return fmt.Errorf("the snapshot is not valid: %w", err)

@@ -6,8 +6,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// freely checks the alternatives of a launch whose pool has no MinValues. Every combination of instance type and zone that the NodeClaim allows must serve the
-// pods as well, within the pool's premium.
+// freely checks the alternatives of a launch whose pool has no MinValues. Every combination of instance type and zone that the NodeClaim allows must
+// also be able to serve the pods, within the pool's premium.
 func (c *checker) freely(where string, l planner.Launch, all []int) {
 	s := c.snapshot
 	o := s.Offerings[l.Offering]
@@ -25,7 +25,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 		c.preferences(where, l, i)
 	}
 	if len(all) == 1 {
-		return // Other offerings of the same type in the same zone are up to the snapshot.
+		return // The snapshot decides about other offerings of the same type in the same zone.
 	}
 	for i, x := range s.Offerings {
 		if x.Pool == o.Pool && x.CapacityType == o.CapacityType && x.Choice == o.Choice && types[x.InstanceType] && zones[x.Zone] && !slices.Contains(all, i) {
@@ -34,7 +34,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 	}
 }
 
-// promise checks that an alternative has the replicas for the pods of a launch if its GPUs are shared as those of the launch's offering.
+// promise checks that an alternative has the replicas for the pods of a launch if its GPUs are shared like those of the launch's offering.
 func (c *checker) promise(where string, l planner.Launch, i int) {
 	s := c.snapshot
 	o, x := s.Offerings[l.Offering], s.Offerings[i]

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// gpus checks the GPUs of the pods of a machine. A pod that states device memory must be on one GPU that has the memory and all replicas of the pod. Other
-// pods must have no GPU assigned.
+// gpus checks the GPUs of the pods of a machine. A pod that requests device memory must be on one GPU that has the memory and all replicas of the pod.
+// Other pods must have no GPU assigned.
 func (c *checker) gpus(where string, pods []string, on []int, gpus []planner.GPU) {
 	left := append([]planner.GPU(nil), gpus...)
 	if on != nil && len(on) != len(pods) {

@@ -67,7 +67,7 @@ func (c *checker) bound(i int, r planner.Rule) map[int]bool {
 	return out
 }
 
-// domain returns the domain of a spot for a rule, and -1 if it has none.
+// domain returns the domain of a spot for a rule, or -1 if it has none.
 func (x *spot) domain(r planner.Rule) int {
 	switch {
 	case r.Topology == planner.PerNode:
@@ -162,7 +162,7 @@ func (c *checker) checkApart(i int, r planner.Rule, at [][]*spot) {
 	}
 }
 
-// alternatives checks that a launch allows the choice that its pool requires, and that each alternative serves the pods as well.
+// alternatives checks that a launch allows the choice that its pool requires, and that each alternative can serve the pods.
 func (c *checker) alternatives(where string, l planner.Launch) {
 	s := c.snapshot
 	pool := s.Pools[s.Offerings[l.Offering].Pool]

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// checkTogether checks that the pods can be placed in some order such that each pod goes to a domain that has a pod it must be together with, or may be the
-// first of its group.
+// checkTogether checks that the pods can be placed in some order such that each pod either goes to a domain that already has a pod it must be together
+// with, or may be the first of its group.
 func (c *checker) checkTogether(spots []*spot, at [][]*spot) {
 	a := newArrival(c, spots, at)
 	if len(a.rules) == 0 {
@@ -27,7 +27,7 @@ func (c *checker) checkTogether(spots []*spot, at [][]*spot) {
 	}
 }
 
-// arrival is an order of placement of the pods of a plan, as far as it is built.
+// arrival is a partial order of placement of the pods of a plan.
 type arrival struct {
 	at [][]*spot
 	// left are the pods that are not placed yet, in the order of their spots.
@@ -96,7 +96,7 @@ func (a *arrival) found(p arriving) {
 	}
 }
 
-// come places all pods that follow pods which are placed already, and pods without such a rule. It reports whether it placed any.
+// come places all pods whose counted pods are already placed, and pods without a Together rule. It reports whether it placed any.
 func (a *arrival) come() bool {
 	before := len(a.left)
 	a.left = slices.DeleteFunc(a.left, func(p arriving) bool {

@@ -9,9 +9,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Account is what machines have cost too much since steps to a cheaper layout became possible, less the restarts that it has paid for. A step is taken once the
-// account covers what the restarts of its pods cost. That is the rule for renting or buying skis: whatever comes, machines and restarts cost at most twice as
-// much as for somebody who knows the future (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy Caching, Algorithmica 1988).
+// Account is the excess cost of machines since steps to a cheaper layout became possible, less the restarts that it has paid for. A step begins once
+// the account covers the restart costs of its pods. This is the ski rental rule: whatever happens, machines and restarts cost at most twice as much as
+// with knowledge of the future (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy Caching, Algorithmica 1988).
 type Account struct {
 	// Wasted is the balance.
 	Wasted planner.MicroUSD
@@ -19,9 +19,9 @@ type Account struct {
 	Saving planner.MicroUSD
 }
 
-// Look returns the account at a look after the time that has passed since the last one. The steps that are possible now save so much per hour, and the restarts
-// of all steps that are known cost so much. The smaller of the savings at both looks counts for the time between. More than the restarts cost is never held, so
-// the account is empty once no step is known.
+// Look returns the account after the time that has passed since the last look. saving is the hourly saving of the steps that are possible now, and
+// restarts the restart costs of all known steps. The smaller of the savings at both looks counts for the time between. The balance never exceeds
+// restarts, so the account is empty once no step is known.
 func (a Account) Look(passed time.Duration, saving, restarts planner.MicroUSD) Account {
 	wasted := a.Wasted + wastedIn(passed, min(a.Saving, saving))
 	return Account{Wasted: min(wasted, restarts), Saving: saving}
@@ -30,7 +30,7 @@ func (a Account) Look(passed time.Duration, saving, restarts planner.MicroUSD) A
 // longestCounted is the longest time between two looks that counts as waste.
 const longestCounted = 24 * time.Hour
 
-// wastedIn returns what a saving per hour amounts to in a time.
+// wastedIn returns the amount of an hourly saving over a time.
 func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
 	ms := min(max(0, passed), longestCounted).Milliseconds()
 	hour := time.Hour.Milliseconds()
@@ -38,30 +38,30 @@ func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
 }
 
 const (
-	// foresight is how long a step is expected to save, in times that its pods have run: the longer they have run, the longer they will. If moves were free in the
-	// search, all would be made that save anything, and what is known to save only later would be done at the wrong time.
+	// foresight is how long a step is expected to save, as a multiple of the time that its pods have run: the longer they have run, the longer they will.
+	// If moves were free in the search, it would make all moves that save anything, and do at the wrong time what is known to save only later.
 	foresight = 2
-	// shortest and longest bound the time in which a step has to save what its restarts cost.
+	// shortest and longest bound the time in which a step has to save its restart costs.
 	shortest, longest = time.Minute, 24 * time.Hour
 )
 
-// Move returns the cost of a move in the search for a cheaper layout, for a pod whose restart costs so much and that has run for a time. It is per hour, and at
-// least 1, so that of two equal savings the one with fewer moves wins.
+// Move returns the cost of moving a pod in the search for a cheaper layout, given the pod's restart cost and how long it has run. It is per hour, and
+// at least 1, so that of two equal savings the one with fewer moves wins.
 func Move(restart planner.MicroUSD, ran time.Duration) planner.MicroUSD {
 	expected := min(max(shortest, foresight*min(ran, longest)), longest)
 	return max(1, planner.MicroUSD(float64(restart)/expected.Hours()))
 }
 
-// Settled reports whether a pod may move that has run for a time on a machine with a price per hour: once that has cost as much as the restart of the pod. No earlier
-// restart can have paid off before.
+// Settled reports whether a pod may move after it has run for a time on a machine with an hourly price: the machine must have cost as much as the
+// restart of the pod. No earlier restart can have paid off.
 func Settled(ran time.Duration, price, restart planner.MicroUSD) bool {
 	return ran.Hours()*float64(price) >= float64(restart)
 }
 
-// Worth is the saving of a step per hour, and what the restarts of its pods cost, once.
+// Worth is the hourly saving of a step, and the one-time restart costs of its pods.
 type Worth struct{ Saving, Restarts planner.MicroUSD }
 
-// Ranked returns the indices of steps in the order in which an account pays for them: those first that save most for what their restarts cost.
+// Ranked returns the indices of steps in the order in which an account pays for them: the highest saving per restart cost first.
 func Ranked(steps []Worth) []int {
 	order := make([]int, len(steps))
 	for i := range order {

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// bound returns a proven lower bound on the price of machines that hold all pods of the hosts that other nodes have no room for. Limits are ignored, because
+// bound returns a proven lower bound on the price of machines for all pods of the hosts for which other nodes have no room. Limits are ignored, because
 // running machines may exceed them. The running machines are included as offerings at their own prices, because one may be cheaper than every current
 // offering. Rules that running pods violate are dropped.
 func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
@@ -61,7 +61,7 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 // unlimited is the remaining capacity of a pool without limits.
 var unlimited = planner.Physical{MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited}
 
-// whole returns what a host has without its pods, or more.
+// whole returns an offering with at least the capacity of a host without its pods.
 func (f *fleet) whole(h *host) planner.Offering {
 	n := f.now.Nodes[h.node]
 	o := planner.Offering{Price: h.price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
@@ -76,7 +76,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 			o.GPUs = []planner.GPU{{Replicas: max(0, o.Free.Replicas-c.Requests.Replicas)}}
 		}
 		for g := range o.GPUs {
-			// A pod that is on no known GPU may be on any.
+			// A pod whose GPU is unknown may be on any GPU.
 			if c.GPUMemoryBytes > 0 && (pod.GPU == g || pod.GPU < 0 || pod.GPU >= len(o.GPUs)) {
 				o.GPUs[g].Replicas = amount.Saturating(o.GPUs[g].Replicas, c.Requests.Replicas)
 				o.GPUs[g].MemoryBytes = amount.Saturating(o.GPUs[g].MemoryBytes, c.GPUMemoryBytes)
@@ -88,7 +88,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 			o.Quotas = append(o.Quotas, planner.Amount{Quota: q.Quota, Count: amount.Saturating(has, q.Count)})
 		}
 	}
-	// The replicas of pods that state no device memory may be on any GPUs.
+	// The replicas of pods that request no device memory may be on any GPUs.
 	missing := o.Free.Replicas
 	for _, g := range o.GPUs {
 		missing = max(0, missing-g.Replicas)

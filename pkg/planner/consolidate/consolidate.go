@@ -12,16 +12,16 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Plan searches for machines to remove, so that the machines that stay and those launched for the moved pods cost less, by more than moving the pods counts.
-// It is deterministic for an effort. Its decisions depend on names and amounts, not on the order of the layout.
+// Plan searches for machines to remove, so that the machines that stay and those launched for the moved pods cost less, by more than the cost of moving
+// the pods. It is deterministic for an effort. Its decisions depend on names and amounts, not on the order of the layout.
 //
-// Pending pods come first: they take their places on nodes, and what must be launched for them is not counted. Of the rules, Plan keeps only those that keep
-// pods apart on machines. The caller that carries out a step plans for its pods with all rules and preferences. If [planner.Validate] refuses the snapshot of the
+// Pending pods take their places on nodes first, and launches for them are not counted. Of the rules, Plan keeps only those that keep pods apart on
+// machines. The caller that carries out a step plans for its pods with all rules and preferences. If [planner.Validate] refuses the snapshot of the
 // layout, there are no steps.
 //
 // A linear relaxation decides for nearly all machines whether they leave, and a dive decides for the others. Ruin and recreate improves the result. The
-// result is then divided into the smallest possible steps. If the layout limits the number of machines that a step may remove, larger parts are split as long
-// as that saves money.
+// result is then divided into the smallest possible steps. If the layout limits the number of machines that a step may remove, larger parts are split
+// as long as that saves money.
 func Plan(solver solve.Solver, l Layout) Outlook {
 	out, f, e := outlook(solver, l)
 	if f == nil {
@@ -54,7 +54,7 @@ func Bound(solver solve.Solver, l Layout) (price, bound planner.MicroUSD) {
 	return out.Price, out.Bound
 }
 
-// outlook returns an Outlook without steps, and the fleet and the effort that is left for a search. The fleet is nil if there is nothing to search for.
+// outlook returns an Outlook without steps, the fleet, and the effort that remains for a search. The fleet is nil if there is nothing to search for.
 func outlook(solver solve.Solver, l Layout) (Outlook, *fleet, *effort.Budget) {
 	var out Outlook
 	for _, m := range l.Machines {
@@ -87,7 +87,7 @@ const (
 	maxIdle = 4500
 )
 
-// search searches for the cheapest solution. It returns, by machine, whether it is too expensive.
+// search finds the cheapest solution. It reports, by machine, whether the machine is too expensive.
 func (v *improver) search() (expensive []bool) {
 	e := v.ctx.Effort
 	r := newRelaxed(v.ctx, v.existing)
@@ -102,7 +102,7 @@ func (v *improver) search() (expensive []bool) {
 	return expensive
 }
 
-// expensive returns, by machine, whether it costs more than its pods and free room are worth, by at least half of what moving its pods counts.
+// expensive reports, by machine, whether it costs more than the worth of its pods and free room, by at least half of the cost of moving its pods.
 func (r *relaxed) expensive() []bool {
 	out := make([]bool, len(r.existing))
 	for i, row := range r.rows {

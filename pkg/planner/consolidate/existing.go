@@ -9,13 +9,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// existing is a machine in terms of a problem. It either stays with its pods and takes others, or leaves.
+// existing is a machine in terms of a problem. It either stays with its pods and may take others, or leaves.
 type existing struct {
 	// host is an index into the hosts of the fleet, and -1 for a node that is not among them.
 	host int
-	// node is an index into the nodes of the problem, and -1 if the machine has no room for any pod.
+	// node is an index into the nodes of the problem, or -1 if the machine has no room for any pod.
 	node int
-	// load has its own pods, price is what it costs, and moves is what moving its pods counts.
+	// load has its own pods, price is its price, and moves is the cost of moving its pods.
 	load  pack.Load
 	price int64
 	moves int64
@@ -25,10 +25,10 @@ type existing struct {
 	fixed bool
 }
 
-// keeps returns how much more it costs that the machine stays than that it leaves, without the cost of other places for its pods.
+// keeps returns the cost of keeping the machine minus the cost of its leaving, without the cost of other places for its pods.
 func (x *existing) keeps() int64 { return x.price - x.moves }
 
-// allLeaving returns the snapshot to plan for if all machines leave, except that the nodes keep the room that they have now.
+// allLeaving returns the snapshot to plan for if all machines leave, except that the nodes keep their current free room.
 func (f *fleet) allLeaving() planner.Snapshot {
 	all := make([]int, len(f.hosts))
 	for i := range all {
@@ -91,7 +91,7 @@ func (s *solution) clone() *solution {
 	return &solution{slices.Clone(s.stays), slices.Clone(s.more), slices.Clone(s.machines), slices.Clone(s.left)}
 }
 
-// cost returns the cost of the machines that stay and are launched. What moving pods counts is a discount for machines that stay.
+// cost returns the cost of the machines that stay and are launched. The cost of moving pods is a discount for machines that stay.
 func (v *improver) cost(s *solution) pack.Cost {
 	c := pack.Cost{Left: s.left.Total(), Machines: int64(len(s.machines))}
 	for i, stays := range s.stays {

@@ -34,12 +34,12 @@ type host struct {
 	pool    int
 	price   planner.MicroUSD
 	counts  planner.Physical
-	// pods are the running pods and the pending pods that are planned there. Moving the latter counts nothing.
+	// pods are the running pods and the pending pods that are planned there. Moving the pending pods costs nothing.
 	pods []Running
-	// moves is what moving all pods counts.
+	// moves is the cost of moving all pods.
 	moves planner.MicroUSD
-	// settled reports whether the host is decided. It stays because moving its pods counts too much, because some of them may not be moved, or because a step
-	// moves pods there; or a step has removed it.
+	// settled reports whether the host is decided. It stays because moving its pods costs too much, because some of them may not be moved, or because a
+	// step moves pods there; or a step has removed it.
 	settled bool
 }
 
@@ -258,7 +258,8 @@ func giveBackPhysical(left *planner.Physical, counts planner.Physical) {
 	left.Take(planner.Physical{}.Minus(counts))
 }
 
-// step returns the step that removes some hosts with a plan for their pods. It reports whether the plan places all pods and saves more than the moves count.
+// step returns the step that removes some hosts with a plan for their pods. It reports whether the plan places all pods and saves more than the moves
+// cost.
 func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
 	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
 	for _, i := range leave {
@@ -270,7 +271,7 @@ func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
 	return s, len(plan.Unplaced) == 0 && s.Saving > s.Moves
 }
 
-// relaunch plans the launches of a plan again if more than prices matters: weights of pools, and choices that NodeClaims must allow.
+// relaunch plans the launches of a plan again if more than prices matters: weights of pools, or choices that NodeClaims must allow.
 func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
 	if len(plan.Launches) == 0 || constraints.OnlyPrice(f.now) {
 		return plan

@@ -17,8 +17,8 @@ type Layout struct {
 	Most []int
 }
 
-// Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the limits of their
-// pools regain what they count.
+// Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the
+// limits of their pools regain what the machines count.
 func (l Layout) Freed(leave []int) planner.Snapshot {
 	s := l.Snapshot
 	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
@@ -60,9 +60,9 @@ type Running struct {
 	Name string
 	// Class is an index into Snapshot.Classes. The requests, device memory and quotas of the pod are those of the class.
 	Class int
-	// GPU is the GPU of the node that the pod is planned on, and -1 for a pod that states no device memory.
+	// GPU is the GPU of the node on which the pod is planned, or -1 for a pod that requests no device memory.
 	GPU int
-	// Move is how much less per hour the machines must cost for the pod to be moved, ≥ 0.
+	// Move is the cost of moving the pod: how much less per hour the machines must cost for the move to be worthwhile, ≥ 0.
 	Move planner.MicroUSD
 }
 
@@ -70,9 +70,9 @@ type Running struct {
 type Outlook struct {
 	// Steps are independent changes, in the order in which they are best made. Each is valid whether or not the later ones are made.
 	Steps []Step
-	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does without, sorted. They include nodes that no step removes.
+	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does not need, sorted. They include nodes that no step removes.
 	Surplus []int
-	// Price is what the Machines cost per hour now. Bound is a proven lower bound on the price of machines for all their pods, if moves counted nothing.
+	// Price is the current hourly price of the Machines. Bound is a proven lower bound on the price of machines for all their pods if moves cost nothing.
 	Price, Bound planner.MicroUSD
 }
 
@@ -84,6 +84,6 @@ type Step struct {
 	Launches []planner.Launch
 	// Placements are the places of the other pods on nodes that stay. The scheduler may choose others.
 	Placements []planner.Placement
-	// Saving is how much less the machines cost per hour afterwards, > 0. Moves is what moving the pods counts, ≤ Saving.
+	// Saving is how much less the machines cost per hour afterwards, > 0. Moves is the cost of moving the pods, ≤ Saving.
 	Saving, Moves planner.MicroUSD
 }

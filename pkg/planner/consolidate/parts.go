@@ -27,7 +27,7 @@ type splitter struct {
 	names [][][]string
 	// of is, by machine, another machine of the same part, or the machine itself if it represents the part.
 	of []int
-	// net is, by machine that represents a part, what the part saves beyond its moves and launches.
+	// net is, by machine that represents a part, the saving of the part less its moves and launches.
 	net []int64
 }
 

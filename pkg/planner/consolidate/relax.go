@@ -8,12 +8,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// relaxed is the linear relaxation of the choice which machines stay. Each machine is divided into fractions that stay with their pods and additional ones,
-// and fractions that leave. Fractions of machines are launched, and all pods have a place. The duals are the worth of a place for a pod of each shape, and how
-// much more each machine costs than what it holds is worth.
+// relaxed is the linear relaxation of the choice of which machines stay. Each machine is divided into fractions that stay with their pods and
+// additional ones, and fractions that leave. Fractions of machines are launched, and all pods have a place. The duals are the worth of a place for a
+// pod of each shape, and how much more each machine costs than the worth of what it holds.
 //
-// In addition to the rows of shapes, there is one row for each machine, which requires that it stays or leaves. A basis has as many columns as rows, so at
-// most as many machines as there are shapes are fractional.
+// In addition to the rows of shapes, there is one row for each machine, which requires that it stays or leaves. A basis has as many columns as rows, so
+// at most as many machines as there are shapes are fractional.
 type relaxed struct {
 	master   *search.Master
 	ctx      *search.Context
@@ -51,7 +51,7 @@ func newRelaxed(m *search.Context, machines []existing) *relaxed {
 	return r
 }
 
-// staying returns the price of a column in which the machine stays. If the machine stays in any case, the price is so high that it never stays twice.
+// staying returns the price of a column in which the machine stays. If the machine is fixed, the price is so high that it never stays twice.
 func (x *existing) staying(p *pack.Problem) float64 {
 	if x.fixed {
 		return 4 * float64(max(1, p.Dearest()))
@@ -108,7 +108,7 @@ func (r *relaxed) run(rounds int, until int64) {
 	}
 }
 
-// rowCost is the number of machine rows that cost as much as one other row. Most of them are not affected by a pivot.
+// rowCost is the number of machine rows that cost as much as one other row. A pivot does not affect most of them.
 const rowCost = 8
 
 // pivotUntil solves the relaxation with its current columns, as far as the effort allows.
@@ -150,7 +150,8 @@ func (r *relaxed) decide(column int) {
 	}
 }
 
-// rounded returns, by machine, whether it stays because most of it stays in the relaxation. It also returns the additional load that has the largest fraction.
+// rounded reports, by machine, whether it stays because most of it stays in the relaxation. It also returns the additional load with the largest
+// fraction.
 func (r *relaxed) rounded() (stays []bool, more []pack.Load) {
 	stays, more = make([]bool, len(r.existing)), make([]pack.Load, len(r.existing))
 	part, most := make([]float64, len(r.existing)), make([]float64, len(r.existing))

@@ -23,7 +23,7 @@ func (v *improver) ruinAndRecreate(idle int) {
 	})
 }
 
-// destroyAndRepair makes one attempt. It returns the result, and nil if that costs more or is not found.
+// destroyAndRepair makes one attempt. It returns the result, or nil if it costs more or none is found.
 func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	v.seq.Perturb(v.noisy, v.values)
 	s := v.best.clone()
@@ -48,7 +48,7 @@ func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	so := v.cost(s)
 	allowed := pack.Cost{Left: before.Left, Price: before.Price - so.Price, Machines: 1 << 40}
 	if allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
-		// No machines for these pods cost less than the pods are worth.
+		// No machines for these pods cost less than the worth of the pods.
 		return nil
 	}
 	t := search.NewRepair(v.ctx, v.noisy, limits, search.RebuySteps, allowed)
@@ -81,7 +81,8 @@ func (v *improver) within(limits []amount.Usage, s *solution) bool {
 	return true
 }
 
-// remove lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one that costs most beyond what it holds is worth.
+// remove lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one whose price exceeds the worth of its load by
+// most.
 func (v *improver) remove(s *solution, limits []amount.Usage) {
 	best, waste := -1, int64(0)
 	for range 3 {

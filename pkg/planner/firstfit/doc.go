@@ -1,2 +1,2 @@
-// Package firstfit packs pods as Karpenter's scheduler does: first fit decreasing. The plans of the solver are compared with its plan.
+// Package firstfit packs pods like Karpenter's scheduler: first fit decreasing. The solver's plans are compared with its plan.
 package firstfit

@@ -12,16 +12,16 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Steps is the default limit on pods times machines, which takes some tenths of a second. Up to it, [Plan] makes exactly the decisions of Karpenter.
+// Steps is the default limit on pods times machines, which takes some tenths of a second. Up to it, [Plan] makes exactly Karpenter's decisions.
 const Steps = 20_000_000
 
-// Plan returns the plan that Karpenter's scheduler would make of a snapshot if it knew about replicas and GPU memory. The plans of the solver are compared
+// Plan returns the plan that Karpenter's scheduler would make of a snapshot if it knew about replicas and GPU memory. The solver's plans are compared
 // with it, and it is used if nothing better is found in time.
 //
-// As in Karpenter, pods are sorted by CPU and then by memory, the largest first. Each goes to the first node by name that has room, otherwise to the new
-// machine with the fewest pods that some offering can still serve, otherwise to another new machine. A new machine can at first be any suitable offering of
-// the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can be. At the end, each machine becomes the
-// cheapest offering that it can still be.
+// As in Karpenter, pods are sorted by CPU and then by memory, the largest first. Each goes to the first node by name that has room, otherwise to the
+// new machine with the fewest pods that some offering can still serve, otherwise to another new machine. A new machine can at first be any suitable
+// offering of the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can become. At the end, each
+// machine becomes the cheapest offering that it can still be.
 //
 // Rules are checked pod by pod. Preferences, priorities and minValues are ignored. The bound of the plan is 0.
 func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
@@ -31,11 +31,11 @@ type Limits struct {
 	// Sorted is the limit on pods times machines up to which the machines are sorted for every pod, as Karpenter does. Beyond it, pods are dealt class by
 	// class.
 	Sorted int64
-	// RuledPods is the maximum number of pods that rules apply to, which are placed one by one.
+	// RuledPods is the maximum number of pods subject to rules, which are placed one by one.
 	RuledPods int
 }
 
-// Within is [Plan] within limits. It returns false if rules apply to more pods than the limits allow.
+// Within is [Plan] within limits. It returns false if more pods are subject to rules than the limits allow.
 func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
 	f := newPacker(s)
 	if f.ruledPods() > limits.RuledPods {
@@ -45,7 +45,7 @@ func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
 	return f.pack(), true
 }
 
-// ruledPods returns the number of pods that a rule applies to.
+// ruledPods returns the number of pods that are subject to a rule.
 func (f *packer) ruledPods() int {
 	pods := 0
 	for _, b := range f.batches {
@@ -68,7 +68,7 @@ type packer struct {
 	apart []planner.Rule
 	// headcounts are the other rules.
 	headcounts []*headcount
-	// about are the headcounts that concern each class, and sidings are the rules of apart that do.
+	// about are the headcounts that concern each class, and sidings the rules of apart that do.
 	about   [][]relation
 	sidings [][]siding
 	pools   []poolOptions
@@ -76,7 +76,7 @@ type packer struct {
 	nodes   []*order
 	// orders are the new machines, in the order in which pods try them.
 	orders []*order
-	// steps is what is left of the limit up to which machines are sorted for every pod.
+	// steps is what remains of the limit up to which machines are sorted for every pod.
 	steps   int64
 	refused []planner.Unplaced
 }
@@ -98,10 +98,10 @@ type poolOptions struct {
 // order is a node, or a new machine that can still become one of several offerings.
 type order struct {
 	filling *filling
-	// machine is the index of a node. New machines have numbers after those.
+	// machine is the index of a node. New machines have the numbers after the nodes.
 	machine int
 	pods    int32
-	// room is the number of pods of the current batch that still fit, and take the number that the machine was given.
+	// room is the number of pods of the current batch that still fit, and take the number of pods that the machine was given.
 	room, take int32
 	// turn orders machines with equally many pods in dealByLevel.
 	turn int
@@ -138,7 +138,7 @@ func (f *packer) addBatches() {
 			}
 		}
 		switch {
-		case len(b.pods) == 0: // Machines need not be tried for it.
+		case len(b.pods) == 0: // No machines need to be tried for it.
 		case class.Blocked != nil:
 			f.refuse(b.pods, *class.Blocked)
 		case b.request.Negative() || class.GPUMemoryBytes < 0 || slices.ContainsFunc(class.Quotas, func(a planner.Amount) bool { return a.Count < 0 }):
@@ -291,7 +291,7 @@ func (f *packer) dealByLevel(p *placing, pods int32) int32 {
 				above = append(above, o)
 			}
 		}
-		// A machine that was given a pod comes before the others that have as many.
+		// A machine that was given a pod comes before others with equally many pods.
 		slices.Reverse(above)
 		level = above
 	}
@@ -348,7 +348,7 @@ func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *
 	return x
 }
 
-// uses returns what an offering counts against the limits of its pool.
+// uses returns the usage of an offering that counts against the limits of its pool.
 func (f *packer) uses(o int32) amount.Usage {
 	return amount.UsageOf(f.snapshot.Offerings[f.options[o].index].Physical)
 }
@@ -399,7 +399,7 @@ func (f *packer) plan() planner.Plan {
 	return plan
 }
 
-// pods takes the names of the pods of a filling. It returns them sorted, with the GPU of each; the GPUs are nil if no pod states device memory.
+// pods takes the names of the pods of a filling. It returns them sorted, with the GPU of each; the GPUs are nil if no pod requests device memory.
 func (f *packer) pods(x *filling, o option, next []int) ([]string, []int) {
 	type seat struct {
 		pod string

@@ -16,11 +16,11 @@ type option struct {
 	node   bool
 	free   amount.Vector
 	quotas []planner.Amount
-	// layout is an index into the layouts of GPUs, and -1 if the GPUs are unknown.
+	// layout is an index into the layouts of GPUs, or -1 if the GPUs are unknown.
 	layout int
 }
 
-// layout returns the index of the layout of some GPUs. Machines with the same GPUs share a layout, and what is packed onto it.
+// layout returns the index of the layout of some GPUs. Machines with the same GPUs share a layout, and the packing on it.
 func (f *packer) layout(gpus []planner.GPU) int {
 	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g planner.GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) {
 		return -1
@@ -34,15 +34,15 @@ func (f *packer) layout(gpus []planner.GPU) int {
 	return len(f.layouts) - 1
 }
 
-// filling is what is on a machine, and what the machine can still be. Its contents never change, so identical machines share one.
+// filling is the load of a machine and the options that remain for it. It is immutable, so identical machines share one.
 type filling struct {
 	options []int32
-	// used is what the pods use, and quotas what they use of each quota.
+	// used is the total request of the pods, and quotas is their use of each quota.
 	used   amount.Vector
 	quotas []int64
-	// most is the maximum of what the options have left. A pod that requests more fits none of them.
+	// most is the maximum that any option has left. A pod that requests more fits none of them.
 	most amount.Vector
-	// gpus is, by layout, what the pods that state device memory leave of each GPU. An entry is nil if they use nothing.
+	// gpus is, by layout, what the pods that request device memory leave of each GPU. An entry is nil if they use nothing.
 	gpus [][]planner.GPU
 	// sides is, by rule of apart, which sides of it have pods on the machine.
 	sides []side
@@ -68,7 +68,7 @@ func (p *part) inOrder() []part {
 	return out
 }
 
-// side is how the pods of a class relate to an Apart rule.
+// side is the relation of a class's pods to an Apart rule.
 type side uint8
 
 const (
@@ -76,13 +76,13 @@ const (
 	counted
 )
 
-// siding is how the pods of a class relate to one of the rules of apart.
+// siding is the relation of a class's pods to one of the rules of apart.
 type siding struct {
 	rule int
 	side side
 }
 
-// sidings returns, by class, how its pods relate to the rules that concern it.
+// sidings returns, by class, the relations of its pods to the rules that concern it.
 func sidings(apart []planner.Rule, classes int) [][]siding {
 	out := make([][]siding, classes)
 	note := func(class, rule int, is side) {
@@ -113,7 +113,7 @@ func (f *packer) empty(options []int32) *filling {
 	return x
 }
 
-// measure sets the maximum of what the options have left.
+// measure sets the maximum that any option has left.
 func (f *packer) measure(x *filling) {
 	for _, o := range x.options {
 		for d, free := range f.options[o].free {
@@ -131,9 +131,9 @@ type placing struct {
 	request amount.Vector
 	// admitted reports, by option, whether it admits the pods.
 	admitted []bool
-	// sides is how the pods relate to the rules of apart that concern them.
+	// sides has the relations of the pods to the rules of apart that concern them.
 	sides []siding
-	// freshly caches what a new machine can be, by pool without limits. done caches the fillings that result from each step.
+	// freshly caches the options of a new machine, by pool without limits. done caches the fillings that result from each step.
 	freshly map[int]*filling
 	done    map[step]*filling
 }
@@ -200,7 +200,7 @@ func (p *placing) lets(x *filling) int32 {
 	return most
 }
 
-// fit returns how many pods of the batch fit on a filling if it becomes the given option, at most most.
+// fit returns how many pods of the batch fit on a filling if it becomes the given option, but at most most.
 func (p *placing) fit(x *filling, o int32, most int32) int32 {
 	can := &p.firstFit.options[o]
 	var left amount.Vector
@@ -250,7 +250,7 @@ func (f *packer) gpusOf(x *filling, layout int) []planner.GPU {
 	return f.layouts[layout]
 }
 
-// fitsOn returns how many pods of a class that states device memory fit on one GPU.
+// fitsOn returns how many pods of a class that requests device memory fit on one GPU.
 func fitsOn(g planner.GPU, c planner.Class) int64 {
 	n := g.MemoryBytes / c.GPUMemoryBytes
 	if c.Requests.Replicas > 0 {
@@ -259,8 +259,8 @@ func fitsOn(g planner.GPU, c planner.Class) int64 {
 	return n
 }
 
-// fill puts pods of a class that states device memory onto GPUs, each onto the GPU with the least memory left that holds it. It calls each with the number of
-// pods for each GPU.
+// fill puts pods of a class that requests device memory onto GPUs, each onto the GPU with the least memory left that holds it. It calls each with the
+// number of pods for each GPU.
 func fill(gpus []planner.GPU, c planner.Class, pods int32, each func(gpu int, pods int32)) {
 	for pods > 0 {
 		best := -1
@@ -281,7 +281,7 @@ func fill(gpus []planner.GPU, c planner.Class, pods int32, each func(gpu int, po
 	}
 }
 
-// putAll puts the pods that machines were given onto them.
+// putAll puts pods onto the machines to which they were dealt.
 func (p *placing) putAll(takers []*order) {
 	for _, o := range takers {
 		if o.take > 0 {
@@ -334,7 +334,7 @@ func (p *placing) settle(x *order, options []int32, pods int32) {
 	x.filling = now
 }
 
-// putOnGPUs packs pods that state device memory onto the GPUs of each layout that the machine can still have.
+// putOnGPUs packs pods that request device memory onto the GPUs of each layout that the machine can still have.
 func (p *placing) putOnGPUs(was, now *filling, pods int32) {
 	packed := make([]bool, len(p.firstFit.layouts))
 	for _, o := range now.options {

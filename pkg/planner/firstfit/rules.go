@@ -61,7 +61,7 @@ func newHeadcounts(s planner.Snapshot) []*headcount {
 	return out
 }
 
-// demanding returns the classes that a rule binds, without those that only preference for it.
+// demanding returns the classes that a rule binds, without those that only prefer it.
 func demanding(s planner.Snapshot, rule int) []int {
 	return slices.DeleteFunc(slices.Clone(s.Rules[rule].Classes), func(c int) bool {
 		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == rule })
@@ -73,7 +73,7 @@ func (f *packer) ruled(class int) bool {
 	return len(f.about[class]) > 0
 }
 
-// domain returns the domain of an option for a rule, and -1 if it has none. For PerNode rules, each machine is its own domain.
+// domain returns the domain of an option for a rule, or -1 if it has none. For PerNode rules, each machine is its own domain.
 func (f *packer) domain(c *headcount, x *order, o int32) int {
 	if c.Topology == planner.PerNode {
 		return x.machine

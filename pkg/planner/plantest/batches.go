@@ -14,9 +14,9 @@ import (
 // Batch has the names of the pods that are planned together. Early has the pods that the scheduler bound before there was a plan for them, in order of arrival.
 type Batch struct{ Early, Planned []string }
 
-// PlannedOnce returns the price of the machines if the pending pods of a snapshot come in batches, and each batch is planned exactly once with what the
-// batches before it leave. If spread is true, early pods first go to machines of earlier batches that have room, as the scheduler would place them. The other
-// early pods are planned with their batch. No clock ends a plan.
+// PlannedOnce returns the price of the machines if the pending pods of a snapshot arrive in batches, and each batch is planned exactly once with the
+// capacity that the previous batches leave. If spread is true, early pods first go to machines of earlier batches that have room, as the scheduler
+// would place them. The other early pods are planned with their batch. No clock ends a plan.
 func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.MicroUSD, error) {
 	s = Clone(s)
 	class := map[string]int{}

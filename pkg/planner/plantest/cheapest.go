@@ -7,8 +7,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Cheapest returns how many pods any plan leaves out at least, and the lowest price of a plan that leaves out no more. It is a dynamic program over the numbers
-// of waiting pods of each class, so it is for a few thousand of them. Of the rules, it keeps those that keep pods apart on machines. It ignores limits of pools.
+// Cheapest returns the minimum number of pods that any plan leaves out, and the lowest price of such a plan. It is a dynamic program over the numbers
+// of waiting pods of each class, for at most a few thousand such numbers. Of the rules, it keeps those that keep pods apart on machines. It ignores
+// limits of pools.
 func Cheapest(s planner.Snapshot) (left int, price planner.MicroUSD) {
 	c := newCounting(s)
 	var bought []machineLoads
@@ -98,7 +99,7 @@ func newCounting(s planner.Snapshot) *counting {
 	return c
 }
 
-// without returns the state in which the pods of a load do not wait any more, as far as they did.
+// without returns the state in which the waiting pods of a load no longer wait.
 func (c *counting) without(at, load []int) int {
 	d := 0
 	for k, n := range at {
@@ -155,8 +156,9 @@ func (c *counting) with(spots []Spot, class int) []Spot {
 	return out
 }
 
-// CheaperUnderRules returns how many pods a plan can place under all rules of a snapshot, and the lowest price of that. It looks only for plans that place more
-// pods than a given plan, or as many at a lower price, and returns the figures of the given plan if there are none. That is for about eight pods.
+// CheaperUnderRules returns how many pods a plan can place under all rules of a snapshot, and the lowest price of such a plan. It considers only plans
+// that place more pods than a given plan, or as many at a lower price, and returns the figures of the given plan if there are none. It is for about
+// eight pods.
 func CheaperUnderRules(s planner.Snapshot, than planner.Plan) (placed int, price planner.MicroUSD) {
 	o := newRuled(s, func(planner.Class, string) bool { return true })
 	o.most, o.price = len(PlacedPods(than)), than.Price

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Limits bound what a generated snapshot may have.
+// Limits bound the contents of a generated snapshot.
 type Limits struct {
 	Pods    int // at most this many, at least one
 	Classes int

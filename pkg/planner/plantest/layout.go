@@ -169,7 +169,7 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
 }
 
-// Run lets a pod run on a node: it is no longer pending, and its requests are not free any more.
+// Run makes a pod run on a node: it is no longer pending, and its requests are no longer free.
 func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c := &s.Classes[pod.Class]
 	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
@@ -271,7 +271,7 @@ func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
 	}
 }
 
-// Joined combines steps of one outlook to one step.
+// Joined combines several steps of one outlook into one step.
 func Joined(steps []consolidate.Step) consolidate.Step {
 	var out consolidate.Step
 	for _, s := range steps {

@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Optimum returns the lowest price of any plan that places exactly the given pods, and whether there is one. It tries every way to divide the pods among nodes
-// and machines, so it is for about seven pods. It does not use that the pods of a class are identical.
+// Optimum returns the lowest price of any plan that places exactly the given pods, and whether there is one. It tries every way to divide the pods
+// among nodes and machines, so it is for about seven pods. It does not assume that the pods of a class are identical.
 func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	o := oracle{snapshot: s, best: math.MaxInt64}
 	class := map[string]int{}
@@ -31,7 +31,8 @@ func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	return planner.MicroUSD(o.best), o.best < math.MaxInt64
 }
 
-// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one. It tries each GPU for pods that state device memory.
+// oracle places one pod after another: on a node, on a machine that is already bought, or on a new one. It tries each GPU for pods that request device
+// memory.
 type oracle struct {
 	snapshot planner.Snapshot
 	classes  []int // the class of each pod

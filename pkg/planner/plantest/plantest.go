@@ -27,7 +27,7 @@ type Machine struct {
 	Price    planner.MicroUSD
 }
 
-// G4dn returns the g4dn family as EC2 has it in us-east-1: allocatable capacity with Karpenter's overhead, one or more T4 GPUs each.
+// G4dn returns the g4dn family of EC2 in us-east-1: allocatable capacity with Karpenter's overhead, with one or more T4 GPUs each.
 func G4dn() []Machine {
 	return []Machine{
 		{"g4dn.xlarge", 4, 3900, 14481, 29, 1, 15_360, 526_000},
@@ -53,7 +53,7 @@ func NoLimits() planner.Physical {
 	}
 }
 
-// Offering returns the machine as an offering of the pool of the given index. Each of its GPUs is shared by the given number of replicas.
+// Offering returns the machine as an offering of the pool with the given index. Each of its GPUs is shared by the given number of replicas.
 func (m Machine) Offering(pool int, zone, capacityType string, price planner.MicroUSD, replicas int64) planner.Offering {
 	return planner.Offering{
 		Pool: pool, InstanceType: m.Type, Zone: zone, CapacityType: capacityType, Price: price,
@@ -67,7 +67,7 @@ func (m Machine) Offering(pool int, zone, capacityType string, price planner.Mic
 	}
 }
 
-// Offerings returns on-demand offerings of the machines in one zone, from the pool of index 0.
+// Offerings returns on-demand offerings of the machines in one zone, from the pool with index 0.
 func Offerings(machines []Machine, replicas int64) []planner.Offering {
 	var out []planner.Offering
 	for _, m := range machines {
@@ -94,7 +94,7 @@ func Request(milliCPU, mib, replicas int64) planner.Resources {
 	return planner.Resources{MilliCPU: milliCPU, MemoryBytes: mib * Mi, Pods: 1, Replicas: replicas}
 }
 
-// Class returns n pods called prefix-00000 and so on, which are admitted everywhere in the snapshot.
+// Class returns n pods named prefix-00000 and so on, which are admitted everywhere in the snapshot.
 func Class(s planner.Snapshot, prefix string, n int, request planner.Resources) planner.Class {
 	c := planner.Class{Requests: request}
 	for i := range n {
@@ -145,8 +145,8 @@ func Mixed(offerings []planner.Offering, pods, shapes int, seed uint64) planner.
 	return s
 }
 
-// Applied returns the snapshot after a plan was carried out and before any pod was bound. Each launch is a node with all its capacity, for the classes that
-// its offering admits, and counts against the limits of its pool. All pods are still pending.
+// Applied returns the snapshot after a plan was carried out and before any pod was bound. Each launch is a node with its full capacity, for the classes
+// that its offering admits, and counts against the limits of its pool. All pods are still pending.
 func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 	out := Clone(s)
 	for i, l := range p.Launches {

@@ -9,15 +9,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// RuleLimits bound what a generated snapshot with rules may have.
+// RuleLimits bound the contents of a generated snapshot with rules.
 type RuleLimits struct {
 	Limits
 	// Rules is the maximum number of rules.
 	Rules int
-	// Kinds are the kinds that are drawn, all if it is nil. Topologies are PerNode and 0 (zones), both if it is nil.
+	// Kinds are the kinds that are drawn, or all if it is nil. Topologies are PerNode and 0 (zones), or both if it is nil.
 	Kinds      []planner.RuleKind
 	Topologies []int
-	// Mutual lets rules both constrain and count each of their classes, as for workloads with rules about their own pods.
+	// Mutual makes rules both constrain and count each of their classes, as for workloads with rules about their own pods.
 	Mutual bool
 	// Preferences, Priorities, Weights and MinValues are true if the snapshot has them in addition to rules.
 	Preferences, Priorities, Weights, MinValues bool

@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// MostUnderRules returns the maximum number of pods that any plan for a snapshot can place under all its rules, and the lowest price at which that many are
-// placed. It tries every way to divide the pods, and uses [check.Plan] to decide which keep the rules, so it is for about six pods. It ignores minValues.
+// MostUnderRules returns the maximum number of pods that any plan for a snapshot can place under all its rules, and the lowest price of such a plan. It
+// tries every way to divide the pods, and uses [check.Plan] to decide which keep the rules, so it is for about six pods. It ignores minValues.
 func MostUnderRules(s planner.Snapshot) (int, planner.MicroUSD) {
 	o := newRuled(s, func(planner.Class, string) bool { return true })
 	o.part(0, 0, 0)
@@ -118,7 +118,7 @@ func (o *ruled) broken(k int) bool {
 	return false
 }
 
-// missing returns how many more pods other domains need at least, so that a domain does not have too many.
+// missing returns the minimum number of additional pods that other domains need, so that a domain does not have too many.
 func (o *ruled) missing(r planner.Rule, here int, counted map[int]int64) int64 {
 	has := func(d int) int64 {
 		if d < len(r.Present) {
@@ -149,7 +149,7 @@ func one(b bool) int64 {
 	return 0
 }
 
-// domain returns the domain of the place of a pod, and -1 if it has none.
+// domain returns the domain of the place of a pod, or -1 if it has none.
 func (o *ruled) domain(r planner.Rule, pod int) int {
 	at := o.at[pod]
 	if at < 0 || r.Topology == planner.PerNode {
@@ -243,7 +243,7 @@ func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 	return check.Plan(o.snapshot, p) == nil
 }
 
-// there returns the pods at a place and their GPUs. The GPUs are nil if no pod states device memory.
+// there returns the pods at a place and their GPUs. The GPUs are nil if no pod requests device memory.
 func (o *ruled) there(at int) (pods []string, gpus []int) {
 	stated := false
 	for k, pod := range o.pods {

@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Spot is what one machine has left for pods, and the classes of the pods on it.
+// Spot is the capacity that one machine has left for pods, and the classes of the pods on it.
 type Spot struct {
 	free    planner.Resources
 	gpus    []planner.GPU
@@ -81,7 +81,7 @@ func (p Spot) welcomes(s planner.Snapshot, class int) bool {
 	return true
 }
 
-// Room returns what each node of a snapshot, and each launch of a plan, has left after the plan.
+// Room returns the capacity that a plan leaves on each node of a snapshot and on each of its launches.
 func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
 	class := map[string]int{}
 	for i, c := range s.Classes {

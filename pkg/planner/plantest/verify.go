@@ -47,7 +47,7 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 type verifier struct {
 	s      planner.Snapshot
 	placed []int64             // pods by class
-	known  map[string]*big.Int // what the covers that were checked require
+	known  map[string]*big.Int // what the checked covers require
 }
 
 // proof checks a proof for the plans that launch the given numbers of machines.
@@ -75,7 +75,7 @@ func (v *verifier) proof(p planner.Proof, counts []number, bound planner.MicroUS
 	return v.cheaper(p.Covers, needs, counts, bound)
 }
 
-// cover checks what a cover states for each machine, and returns the worth that launches must hold.
+// cover checks the statement of a cover about each machine, and returns the worth that launches must hold.
 func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 	key := fmt.Sprint(c.Worth, c.Most, c.Nodes)
 	if need := v.known[key]; need != nil {
@@ -152,7 +152,7 @@ func sizes(r planner.Resources, device int64) [6]int64 {
 	return [6]int64{r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods, r.Replicas, device}
 }
 
-// sizes returns what is left of each resource. Device memory is that of all GPUs.
+// sizes returns the remaining amount of each resource. Device memory is that of all GPUs.
 func (p Spot) sizes() [6]int64 {
 	var device int64
 	for _, g := range p.gpus {
@@ -289,7 +289,7 @@ type buying struct {
 	steps     int
 }
 
-// take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound as often as there must be such machines.
+// take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound once for each machine that the cover requires.
 func (b *buying) take(c planner.Cover, need *big.Int) error {
 	if c.CutDual < 0 {
 		return errors.New("its dual is negative")

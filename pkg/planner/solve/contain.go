@@ -14,13 +14,13 @@ import (
 type Aside struct {
 	// Class is an index into Snapshot.Classes.
 	Class int
-	// Invalid reports that the class is invalid in the snapshot. If it is false, no plan that includes the class and keeps the rules was found.
+	// Invalid reports that the class is invalid in the snapshot. If it is false, no plan was found that includes the class and keeps the rules.
 	Invalid bool
 	Refusal planner.Refusal
 }
 
-// Contain makes up to minAttempts plans however long they take, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans while
-// there is time.
+// Contain makes up to minAttempts plans regardless of time, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans
+// while there is time.
 const (
 	minAttempts = 24
 	maxAttempts = 96
@@ -83,7 +83,7 @@ func (c *container) without(out map[int]Aside) planner.Snapshot {
 	return s
 }
 
-// attempt makes a plan without some classes and returns its violations. A panic of build is a violation that concerns nothing in particular.
+// attempt makes a plan without some classes and returns its violations. A panic of build counts as a violation that concerns no particular object.
 func (c *container) attempt(out map[int]Aside) (violations []*planner.Violation) {
 	c.attempts++
 	defer func() {

@@ -13,10 +13,10 @@ import (
 // firstFitPods is the maximum number of pods subject to rules that [orFirstFit] places one by one.
 const firstFitPods = 3000
 
-// orFirstFit returns the plan found, or the plan of [firstfit.Plan] if that is better, so that no plan costs more than Karpenter's packing. This is rarely
-// needed: if limits are nearly reached, if rules leave few places, or if the search ended early.
+// orFirstFit returns the given plan, or the plan of [firstfit.Plan] if that is better, so that no plan costs more than Karpenter's packing. The latter
+// is rarely better: if limits are nearly reached, if rules leave few places, or if the search ended early.
 //
-// If the search has to end, it runs only for small snapshots, and does not sort machines for every pod.
+// If the search has to end, first fit runs only for small snapshots, and does not sort machines for every pod.
 func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planner.Plan {
 	if found.Price == found.Bound && len(found.Unplaced) == 0 || !constraints.OnlyPrice(s) {
 		return found
@@ -47,8 +47,8 @@ func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planne
 	return first
 }
 
-// postpone marks pods that were not placed because of a rule as planned in the next round. First fit does not reconsider where it placed the pods that others
-// depend on.
+// postpone changes the reason of pods that a rule kept from being placed to ReasonNextRound. First fit does not reconsider where it placed the pods on
+// which others depend.
 func postpone(p *planner.Plan) {
 	for i := range p.Unplaced {
 		if p.Unplaced[i].Reason == planner.ReasonRule {

@@ -7,12 +7,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
-// Headroom plans headroom: pods that do not exist, for which capacity is reserved. It uses only what a plan for the pods of the snapshot leaves, so it never
-// makes that plan worse. It returns the snapshot of what is left, with the headroom as its only classes, and a plan for it. The nodes of that snapshot are
-// those of the given one, followed by the launches of the plan.
+// Headroom plans headroom: pods that do not exist, for which capacity is reserved. It uses only the capacity that a plan for the pods of the snapshot
+// leaves, so it never makes that plan worse. It returns the snapshot of the remaining capacity, with the headroom as its only classes, and a plan for
+// it. The nodes of that snapshot are those of the given one, followed by the launches of the plan.
 //
-// The launches of the plan and the nodes of the first turn are filled first, then the nodes of the second turn, and so on. Nodes without a turn are not used.
-// New machines are launched last. Rules do not apply to headroom.
+// The launches of the plan and the nodes of the first turn are filled first, then the nodes of the second turn, and so on. Nodes without a turn are not
+// used. New machines are launched last. Rules do not apply to headroom.
 func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []planner.Class, turns [][]int) (planner.Snapshot, planner.Plan) {
 	with.First = nil
 	left := leftOf(s, p, headroom)
@@ -39,7 +39,7 @@ func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []plann
 	return left, g.Plan
 }
 
-// leftOf returns the snapshot of what a plan leaves, with only the given classes.
+// leftOf returns the snapshot of the capacity that a plan leaves, with only the given classes.
 func leftOf(s planner.Snapshot, p planner.Plan, classes []planner.Class) planner.Snapshot {
 	s.Classes = append(slices.Clone(s.Classes), classes...)
 	g := constraints.NewPartial(s)

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// keeper finds what is still valid of an earlier plan.
+// keeper finds the part of an earlier plan that is still valid.
 type keeper struct {
 	problem *pack.Problem
 	s       planner.Snapshot
@@ -71,7 +71,7 @@ func (k *keeper) uses(l planner.Launch) amount.Usage {
 	return amount.UsageOf(alternatives.Greatest(k.s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
 }
 
-// launchable returns the capacity of the machine of a launch, and nil if it may not be launched any more.
+// launchable returns the capacity of the machine of a launch, or nil if it may no longer be launched.
 func (k *keeper) launchable(l planner.Launch) *pack.Capacity {
 	for _, i := range append([]int{l.Offering}, l.Alternatives...) {
 		if i < 0 || i >= len(k.usable) || !k.usable[i] || k.s.Offerings[i].Pool != k.s.Offerings[l.Offering].Pool {

@@ -8,9 +8,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
-// replay plans as if the nodes that equal new machines of an offering did not exist, and uses them in place of launches. Right after a plan was carried out, its
-// machines are such nodes, and their pods are still pending. The same plan comes out again and finds its machines, whereas packing the nodes from scratch might
-// miss by one pod and launch another machine. It returns the given plan if that is as good.
+// replay makes a plan as if the nodes that equal new machines of an offering did not exist, and uses these nodes in place of launches. Right after a
+// plan was carried out, its machines are such nodes, and their pods are still pending. The same plan results again and finds its machines, whereas
+// packing the nodes from scratch might miss by one pod and launch another machine. replay returns the given plan if that is as good.
 func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	fresh := freshNodes(s)
 	if plan.Price == 0 && len(plan.Unplaced) == 0 || len(fresh) == 0 || with.stopped() {

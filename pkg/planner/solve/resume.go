@@ -9,10 +9,11 @@ import (
 	"karve.sh/karve/pkg/planner/internal/effort"
 )
 
-// Resume is [Solver.Plan] for a snapshot for which an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that
-// is being launched, with the pods that it was launched for, and the launches that have not been made yet. Resume first keeps what is still valid of it,
-// exactly and without a clock. As long as nothing changes, the plan stays the same, however little time there is. It then searches for a better plan, and
-// returns it if it places more pods or costs less in total. earlier may refer to anything: what is not valid any more is planned anew.
+// Resume is [Solver.Plan] for a snapshot for which an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each
+// machine that is being launched, with the pods that it was launched for, and the launches that have not been made yet. Resume first keeps what is
+// still valid of it, exactly and without a clock. As long as nothing changes, the plan stays the same, however little time there is. It then searches
+// for a better plan, and returns it if it places more pods or costs less in total. earlier may be stale: parts that are no longer valid are planned
+// again.
 //
 // The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
@@ -37,7 +38,7 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 // keeping returns the valid part of an earlier plan, and a complete plan that contains it. ok is false if there is none.
 func (with Solver) keeping(s planner.Snapshot, earlier planner.Plan) (kept, whole planner.Plan, ok bool) {
 	some := with
-	some.Effort = max(1, effort.New(with.Effort, with.Stop).Left/2) // The other half is for changing the launches as well.
+	some.Effort = max(1, effort.New(with.Effort, with.Stop).Left/2) // The other half is for changing the launches.
 	// Part of a plan may violate a rule that the whole plan kept, such as a spread over zones. In this case only pods without rules are kept.
 	for _, leaveOut := range [][]bool{nil, ruled(s)} {
 		kept = keep(s, earlier, leaveOut)

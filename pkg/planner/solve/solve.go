@@ -10,12 +10,12 @@ import (
 
 // Solver configures the search for a plan. The zero value searches with [DefaultEffort].
 type Solver struct {
-	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. Of two loops that run in parallel, only the steps of
-	// the longer one count. The effort is meant for up to twenty shapes of pods. More shapes get proportionally more, up to four times as much. If Effort is
-	// 0, DefaultEffort is used.
+	// Effort limits the search by steps of its loops, not by time: the same effort gives the same plan. Of two loops that run in parallel, only the steps
+	// of the longer one count. The effort is meant for up to twenty shapes of pods. More shapes get proportionally more, up to four times as much. If
+	// Effort is 0, DefaultEffort is used.
 	Effort int64
-	// Stop, if not nil, is called regularly and ends the search when it returns true. The best plan so far is then returned. It is meant for a clock: a plan
-	// that it cut short depends on the speed of the computer. Several goroutines call it, one at a time.
+	// Stop, if not nil, is called regularly and ends the search when it returns true. The search then returns its best plan so far. It is meant for a
+	// clock: a plan that it cut short depends on the speed of the computer. Several goroutines call it, one at a time.
 	Stop func() bool
 	// First, if not nil, is called with the first complete plan, which can be launched as it is.
 	First func(planner.Plan)
@@ -27,12 +27,12 @@ const DefaultEffort = effort.Default
 // Plan returns the plan of a [Solver] with default settings.
 func Plan(s planner.Snapshot) planner.Plan { return Solver{}.Plan(s) }
 
-// Plan returns the cheapest plan that it finds for a snapshot. It places as many pods as possible, at the lowest price, with the fewest machines, and gives a
-// reason for every pod that is not placed. It is deterministic. Its decisions depend on names and amounts, not on the order of the snapshot. It accepts any
-// snapshot: if [planner.Validate] refuses one, it plans with the valid part.
+// Plan returns the cheapest plan that it finds for a snapshot. It places as many pods as possible, at the lowest price, with the fewest machines, and
+// gives a reason for every pod that is not placed. It is deterministic. Its decisions depend on names and amounts, not on the order of the snapshot. It
+// accepts any snapshot: if [planner.Validate] refuses one, it plans with the valid part.
 //
-// Nodes are used first, because their capacity is paid for already. Snapshots with one shape of pods and small problems are solved to optimality. For the
-// others, several heuristics compete and the best plan is improved, with budgets in steps, not in time.
+// Nodes are used first, because their capacity is already paid for. Snapshots with one shape of pods and small problems are solved to optimality. For
+// the others, several heuristics compete and the best plan is improved, with budgets in steps, not in time.
 func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	plan := with.search(s)
 	with.First = nil

@@ -32,7 +32,7 @@ func VectorOf(r planner.Resources) Vector {
 	}
 }
 
-// Negative reports whether any amount is below zero. Such a vector is never planned with.
+// Negative reports whether any amount is below zero. Nothing is planned with such a vector.
 func (v Vector) Negative() bool {
 	for _, x := range v {
 		if x < 0 {
@@ -42,7 +42,7 @@ func (v Vector) Negative() bool {
 	return false
 }
 
-// Fit returns how many pods of the given requests fit into v, at most most. It divides, so it cannot overflow.
+// Fit returns how many pods of the given requests fit into v, but at most most. It divides, so it cannot overflow.
 func (v Vector) Fit(request Vector, most int32) int32 {
 	n := int64(most)
 	for d, r := range request {
@@ -74,8 +74,8 @@ func UsageOf(p planner.Physical) Usage {
 	return Usage{p.GPUs, p.MilliCPU, p.MemoryBytes, p.Replicas, p.Nodes}
 }
 
-// Admits reports whether a machine that counts u may still be launched. As in Karpenter, a machine that uses none of a resource is within a limit that is used
-// up exactly, but not within a limit that is exceeded.
+// Admits reports whether a machine with the usage u may still be launched. As in Karpenter, a machine that uses none of a resource is within a limit
+// that is used up exactly, but not within a limit that is exceeded.
 func (left Usage) Admits(u Usage) bool {
 	for i, x := range u {
 		if x > left[i] {

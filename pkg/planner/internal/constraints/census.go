@@ -11,18 +11,19 @@ import (
 // census counts pods by the domains of the rules whose domains are not machines.
 type census struct {
 	problem *problem
-	// counted are, by rule and domain, the pods that the rule counts. asking are those of the plan that the rule constrains whatever preferences they give up.
+	// counted has, by rule and domain, the number of pods that the rule counts. constrained has the number of the plan's pods that the rule constrains
+	// whatever preferences they give up.
 	counted, constrained [][]int64
 	// somewhere is, by rule, the number of counted pods anywhere.
 	somewhere []int64
-	// begun is, by rule, the domain in which the first pods of a Together rule may be placed, and -1 if there is none yet.
+	// begun is, by rule, the domain in which the first pods of a Together rule may be placed, or -1 if there is none yet.
 	begun []int
 	// crowded is, by topology and domain, the maximum number of counted pods of any spread.
 	crowded [][]int64
 	// now counts the changes. changed is, by rule, the last change that concerned it.
 	now     int
 	changed []int
-	// demands are the demands that need domains, by class.
+	// demands has, by class, the demands that need domains.
 	demands map[int][]*demand
 }
 
@@ -61,7 +62,7 @@ func (c *census) fewest(i int) int64 {
 	return least
 }
 
-// room returns how many pods of a class, which have given up a number of preferences, the rules allow in a place next, one after another.
+// room returns how many pods of a class that have given up a number of preferences the rules allow next in a place, one after another.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := planner.Unlimited
 	for _, i := range c.problem.about[class] {
@@ -151,37 +152,37 @@ func (c *census) add(class int, domains []int, pods int64) {
 	}
 }
 
-// site is the machines of a stage of a class that are equal for the rules.
+// site is the machines for a stage of a class that are equal as far as rules are concerned.
 type site struct {
 	// domains are by topology of the snapshot. An entry is -1 if the machines have no domain, or if no rule of the class needs it.
 	domains          []int
 	offerings, nodes []int
 	// price is the lowest price per pod, and math.MaxInt64 if nothing can be launched.
 	price int64
-	// holds is the maximum number of pods that fit here, as far as it is known, and why explains why no more fit.
+	// holds is the known upper limit on the number of pods that fit here, and why explains why no more fit.
 	holds int64
 	why   *planner.Refusal
-	// reach is whether any pods fit here, apart from what was learned.
+	// reach reports whether any pods fit here, apart from what was learned.
 	reach bool
-	// pods is the number of pods that are to go here now. cheap is the number of pods of the class that the plan without the rules has here.
+	// pods is the number of pods that are assigned here now. cheap is the number of pods of the class that the plan without the rules places here.
 	pods  int64
 	cheap *int64
 	// favored reports whether pods go here first, at any price.
 	favored bool
 }
 
-// demand is pods of one class at one stage that need domains.
+// demand is the pods of one class at one stage that need domains.
 type demand struct {
 	class, stage, given int
 	left                int64
 	sites               []*site
-	// free reports whether no rule binds the pods, and late whether they have given something up.
+	// free reports whether no rule binds the pods, and late whether they are beyond the first stage.
 	free, late bool
 	// stuck is the change of a census up to which no site had room for the pods. It is 0 if there was none.
 	stuck int
 }
 
-// open returns the number of sites that have room for pods of the demand, if it were alone.
+// open returns the number of sites that would have room for pods of the demand if it were alone.
 func (q *demand) open() int {
 	n := 0
 	for _, x := range q.sites {
@@ -192,8 +193,8 @@ func (q *demand) open() int {
 	return n
 }
 
-// manner is how pods are distributed: which demands choose first, whether they go to the domain with the fewest pods instead of a cheap one, and whether the
-// first pods of Together rules are placed before others that would have to follow them.
+// manner is a strategy for distributing pods: which demands choose first, whether they go to the domain with the fewest pods instead of a cheap one,
+// and whether the first pods of Together rules are placed before others that would have to follow them.
 type manner struct {
 	first  func(c *census, q *demand) int64
 	evenly bool
@@ -314,7 +315,7 @@ func (c *census) prefers(q *demand, x, y *site, evenly bool) bool {
 	return x.price < y.price
 }
 
-// strands returns how many demands have to follow these pods, or others that are not placed yet, but could not follow them to a site.
+// strands returns how many demands that have to follow these pods, or others that are not placed yet, could not follow them to a site.
 func (c *census) strands(q *demand, x *site) int {
 	n := 0
 	for _, i := range c.problem.about[q.class] {
@@ -336,7 +337,7 @@ func (c *census) strands(q *demand, x *site) int {
 	return n
 }
 
-// opens reports whether a site adds a domain to those that have pods which others keep away from. Pods that only prefer to keep away do not count.
+// opens reports whether a site adds a domain to those that other pods avoid because of pods there. Pods that only prefer to keep away do not count.
 func (c *census) opens(q *demand, x *site) bool {
 	for _, i := range c.problem.about[q.class] {
 		r := &c.problem.rules[i]
@@ -362,8 +363,8 @@ func (c *census) crowd(x *site) int64 {
 	return n
 }
 
-// begin chooses the domain for the first pods of a Together rule that has none yet: the domain that holds most of them, and among equals the one where most
-// are cheap. It reports whether some may be placed now.
+// begin chooses the domain for the first pods of a Together rule that has none yet: the domain that holds most of them, and among equals the one where
+// most are cheap. It reports whether some may be placed now.
 func (c *census) begin() bool {
 	for i := range c.problem.rules {
 		r := &c.problem.rules[i]
@@ -388,8 +389,8 @@ func (c *census) begin() bool {
 	return false
 }
 
-// potential returns how many of the waiting pods of a Together rule could be in a domain, how many of them are there in the plan without the rules, and the
-// lowest price of one.
+// potential returns how many of the waiting pods of a Together rule could be in a domain, how many of them the plan without the rules places there, and
+// the lowest price of one.
 func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	price = math.MaxInt64
 	begins := false

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// solve plans for a snapshot that may have minValues in addition to what the plain solver handles. An offering of a pool with minValues is replaced by a
-// variant with alternatives, whose capacity is the minimum over them. Each of them then holds what is planned for the variant.
+// solve plans for a snapshot that may have minValues in addition to what the plain solver handles. An offering of a pool with minValues is replaced by
+// a variant with alternatives, whose capacity is the minimum over them. So each of them holds what is planned for the variant.
 func (a *arranger) solve(s planner.Snapshot) planner.Plan {
 	if !slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { return len(p.MinValues) > 0 }) {
 		return a.parts(s)

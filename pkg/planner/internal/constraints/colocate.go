@@ -76,7 +76,7 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 	return a.chooseAsMany(pr, p, candidates, best, total)
 }
 
-// chooseAsMany finds the first machine that holds as many of the pods as the best one does. Rules may keep most of the pods from a large machine as well.
+// chooseAsMany finds the first machine that holds as many of the pods as the best one does. Rules may also keep most of the pods off a large machine.
 func (a *arranger) chooseAsMany(pr *problem, p *colocated, candidates []candidate, best attempt, total int) attempt {
 	tried := 0
 	for _, x := range candidates {
@@ -175,8 +175,8 @@ func (pr *problem) rank(candidates []candidate, sparing bool) {
 	})
 }
 
-// try plans for colocated pods on one machine: leads first, then all others at once. If the followers would take the room of the pods that they follow, it places one
-// of these with the leads.
+// try plans for colocated pods on one machine: leads first, then all others at once. If the followers would take the room of the pods that they follow,
+// it places one of the latter with the leads.
 func (a *arranger) try(pr *problem, p *colocated, x candidate) attempt {
 	found, ok := a.place(pr, p, x, -1)
 	if ok {

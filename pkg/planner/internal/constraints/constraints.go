@@ -17,9 +17,9 @@ type Solver struct {
 	Stop func() bool
 }
 
-// Plan plans for a snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of their preferences
-// are satisfied. It splits the classes accordingly, and has the solver plan for snapshots whose only constraints are quotas and pods that are kept apart on
-// machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
+// Plan plans for a snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of
+// their preferences are satisfied. It splits the classes accordingly, and calls the solver with snapshots whose only constraints are quotas and pods
+// that are kept apart on machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
 func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	if IsPlain(s) {
 		return with.Plain(s, 1)
@@ -76,11 +76,11 @@ func OnlyPrice(s planner.Snapshot) bool {
 type arranger struct {
 	solver Solver
 	given  planner.Snapshot
-	// favored is the domain that pods go to first, at any price. It is nil if they go where they are cheap.
+	// favored is the domain to which pods go first, at any price. It is nil if they go where they are cheap.
 	favored *domain
 	// skipped is how many machines that hold a whole group are left for others.
 	skipped int
-	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until it is needed.
+	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until needed.
 	hint *planner.Plan
 	// hintBinds reports whether pods of the hint are bound to domains. Its bound is then that of plans for all pods.
 	hintBinds bool
@@ -96,7 +96,7 @@ func (a *arranger) optimal(plan planner.Plan) bool {
 	return a.hint != nil && plan.Price == a.hint.Bound && len(plan.Unplaced) == 0
 }
 
-// stopped reports whether the search has to end. What must still be done is then done in the shortest way.
+// stopped reports whether the search has to end. Remaining work is then done in the quickest way.
 func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop() }
 
 func (a *arranger) plain(s planner.Snapshot) planner.Plan { return a.solver.Plain(s, 1) }
@@ -124,9 +124,9 @@ func (a *arranger) arrangeGroups(s planner.Snapshot, sparing bool) (planner.Plan
 	return g.Plan, grouped
 }
 
-// relax returns the plan for a snapshot without preferences, weights, choices and the rules whose domains are not machines. Its bound is a lower bound on the price
-// of every plan for all pods under the rules, and it places the pods where they are cheap. It also reports whether pods are bound to domains, without which the
-// bound would be that of every plan for the same pods.
+// relax returns the plan for a snapshot without preferences, weights, choices and the rules whose domains are not machines. Its bound is a lower bound
+// on the price of every plan for all pods under the rules, and it places the pods where they are cheap. It also reports whether pods are bound to
+// domains. If none are, the bound holds for every plan for the same pods.
 func (a *arranger) relax(s planner.Snapshot, share int64) (planner.Plan, bool) {
 	pr := newProblem(s)
 	parts, bound := pr.split()

@@ -17,9 +17,9 @@ const (
 // domain is a domain of a topology.
 type domain struct{ topology, index int }
 
-// arrange plans for all pods of a snapshot, and then again with each domain favored. Where the first pods go decides where the rules let the others follow, and
-// one pod too many in an expensive domain of a spread costs a machine. If pods have to share a machine, it also plans with other machines for them, which others may
-// have better use for.
+// arrange plans for all pods of a snapshot, and then again with each domain favored. Where the first pods go decides where the rules let the others
+// follow, and one pod too many in an expensive domain of a spread costs a machine. If pods have to share a machine, it also tries other machines for
+// them, because other pods may need the first choice more.
 func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 	best := a.arrangeOnce(s)
 	if !OnlyPrice(s) {
@@ -46,7 +46,7 @@ func (a *arranger) arrange(s planner.Snapshot) planner.Plan {
 	return best
 }
 
-// toFavour returns the domains that something can be launched in, of the topologies that rules concern, by name.
+// toFavor returns the domains, of the topologies that rules concern, in which something can be launched, by name.
 func (pr *problem) toFavor() []domain {
 	var out []domain
 	for i := range pr.rules {

@@ -9,17 +9,17 @@ import (
 	"karve.sh/karve/pkg/planner/alternatives"
 )
 
-// Partial is a snapshot for which some pods are planned already. These pods are removed from its classes, their machines are nodes with what is left, and its
-// rules count them. Further plans are based on it.
+// Partial is a snapshot for which some pods are already planned. These pods are removed from its classes, their machines are nodes with the remaining
+// capacity, and its rules count them. Further plans are based on it.
 type Partial struct {
 	planner.Snapshot
-	// Plan is what is planned already, in terms of the original snapshot. first is the number of nodes of that snapshot; the nodes after them are the launches
-	// of Plan.
+	// Plan is what is already planned, in terms of the original snapshot. first is the number of nodes of that snapshot; the nodes after them are the
+	// launches of Plan.
 	Plan  planner.Plan
 	first int
 }
 
-// NewPartial returns a partial snapshot in which everything is still to be planned.
+// NewPartial returns a partial snapshot in which nothing is planned yet.
 func NewPartial(s planner.Snapshot) *Partial { return &Partial{Snapshot: s, first: len(s.Nodes)} }
 
 // Add adds a plan for the partial snapshot to the plan for the original snapshot.
@@ -147,7 +147,7 @@ func (g *Partial) launched(l planner.Launch) int {
 	return v
 }
 
-// occupy subtracts pods from what a node has, and counts them.
+// occupy subtracts pods from the capacity of a node, and counts them.
 func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int) {
 	n := &g.Nodes[v]
 	n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
@@ -186,7 +186,7 @@ func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int)
 	}
 }
 
-// count adds pods on a node to what a rule counts. Pods that must be apart from them lose the places.
+// count adds pods on a node to those that a rule counts. Pods that must be apart from them lose the places.
 func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
 	d := v
 	if r.Topology != planner.PerNode {
@@ -226,7 +226,7 @@ func (g *Partial) always(r planner.Rule, index, class int) bool {
 	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Preferences, func(w planner.Preference) bool { return w.Rule == index })
 }
 
-// guard keeps counted pods that the spread does not constrain out of a domain in which they could become too many for the constrained pods there.
+// guard keeps counted pods that the spread does not constrain out of a domain in which they could exceed the skew for the constrained pods there.
 func (g *Partial) guard(r *planner.Rule, index, d int) {
 	var strangers []int
 	waiting := int64(0)

@@ -16,9 +16,9 @@ const (
 	maxHosts = 100
 )
 
-// gather plans the pods that have to share a machine with others of the plan, each group on one machine. If sparing is true, it spares nodes that others may
-// need more than a group that can have a machine of its own. Groups for which there is no time are removed from the snapshot and returned. The first one is
-// always planned.
+// gather plans the pods that have to share a machine with others of the plan, each group on one machine. If sparing is true, it leaves nodes to others
+// that may need them more than a group that can have a machine of its own. It removes groups for which there is no time from the snapshot and returns
+// them. The first one is always planned.
 func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
 	pr := newProblem(g.Snapshot)
 	late := map[int]bool{}
@@ -102,7 +102,7 @@ func root(parent []int, i int) int {
 	return i
 }
 
-// colocated is pods that are placed together on one machine, by class. leads are the classes that the others need.
+// colocated is a set of pods, by class, that are placed together on one machine. leads are the classes that the others need.
 type colocated struct {
 	given int
 	pods  map[int]int
@@ -139,7 +139,7 @@ func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
 }
 
 // colocated returns the pods of a group that can be placed on a new machine. These are pods that may be the first, pods that may follow those, and pods
-// that a waiting pod without such a rule can lead. It returns nil if there are none.
+// that can follow a waiting pod without such a rule. It returns nil if there are none.
 func (pr *problem) colocated(group []int, given int) *colocated {
 	p := &colocated{given: given, pods: map[int]int{}, leads: map[int]bool{}}
 	var members, free []int

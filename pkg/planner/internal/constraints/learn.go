@@ -22,8 +22,8 @@ func (r *rounds) missing(parts []assigned, plan planner.Plan) []int {
 	return short
 }
 
-// learn records how many pods sites hold. If pods were dropped because the pods that they follow are missing, they have used the room of those. They get less
-// room in the next round, and the others are tried again.
+// learn records how many pods sites hold. Pods that were dropped because the pods that they follow are missing have used the room of those. They get
+// less room in the next round, and the others are tried again.
 func (r *rounds) learn(parts []assigned, short []int, surplus []int64) {
 	excused := map[int]bool{}
 	for k, p := range parts {
@@ -58,8 +58,8 @@ func partOf(pr *problem, parts []assigned) map[string]int {
 	return part
 }
 
-// next lets the unplaced pods give something up, and reports whether another round can be better. If domains turn out to be full, their pods first try other
-// domains.
+// next makes the unplaced pods give up a preference or a pool, and reports whether another round can be better. If domains turn out to be full, their
+// pods first try other domains.
 func (r *rounds) next(demands []*demand, parts []assigned, short []int) bool {
 	again, learned := false, false
 	move := func(class, st int, n int64) {

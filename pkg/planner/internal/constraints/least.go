@@ -10,9 +10,9 @@ import (
 // maxSplit is the maximum number of portions of a relaxed snapshot in which pods are bound to domains. Each is a shape of the plain solver.
 const maxSplit = 60
 
-// split returns the portions of all pods of each class, with all preferences given up, and whether some are bound to domains. A rule about the own pods of a
-// class may need a number of them in each domain; it binds that many pods. That makes the relaxation, which has no rules about domains, cost more, and a plan for
-// it more like the plans that keep the rules.
+// split returns the portions of all pods of each class, with all preferences given up, and whether some are bound to domains. A rule about a class's
+// own pods may require a number of them in each domain; split binds that many pods. That raises the bound of the relaxation, which has no rules about
+// domains, and makes a plan for it more like the plans that keep the rules.
 func (pr *problem) split() (parts []portion, bound bool) {
 	for _, p := range pr.whole() {
 		t, least := pr.least(p.class)
@@ -50,7 +50,7 @@ func (pr *problem) within(offerings, nodes []int, topology, domain int) (o, v []
 	return o, v
 }
 
-// least returns a topology and, by domain, how many pods of a class each plan that places all of them has there at least. It is nil if that is not known.
+// least returns a topology and, by domain, the minimum number of pods of a class in every plan that places all of them. It is nil if unknown.
 func (pr *problem) least(class int) (topology int, least []int64) {
 	most := int64(0)
 	for _, i := range pr.about[class] {
@@ -77,8 +77,8 @@ func (pr *problem) least(class int) (topology int, least []int64) {
 	return topology, least
 }
 
-// leastSpread returns how many of n pods go to each domain at least. With m pods in the emptiest domain, the others have at most m + MaxSkew. The least m with
-// which there is room for all pods is what each domain has.
+// leastSpread returns the minimum number of n pods in each domain. With m pods in the emptiest domain, the others have at most m + MaxSkew. The
+// smallest m that leaves room for all pods is the minimum of each domain.
 func (r *rule) leastSpread(n int64) []int64 {
 	if r.tooFew || n > mostPods {
 		return nil
@@ -118,7 +118,8 @@ func (r *rule) leastSpread(n int64) []int64 {
 	return least
 }
 
-// leastApart returns which domains have a pod of a class whose pods keep apart from each other: all that there are, if there are as many pods.
+// leastApart returns which domains have a pod of a class whose pods keep apart from each other: all existing domains, if there are at least as many
+// pods.
 func (pr *problem) leastApart(r *rule, class int) []int64 {
 	offerings, nodes := pr.labeled(class)
 	has := make([]bool, r.domains)

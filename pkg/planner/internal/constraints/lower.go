@@ -104,8 +104,8 @@ func (pr *problem) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, ne
 	}
 }
 
-// keepApart excludes counted portions from the machines of those that the rule constrains. If the rule is a preference, it excludes only portions with the same
-// preference: to the scheduler, others may come later.
+// keepApart excludes counted portions from the machines of those that the rule constrains. If the rule is a preference, it excludes only portions with
+// the same preference: the scheduler may place the others later.
 func (pr *problem) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
 	for _, preference := range []bool{false, true} {
 		var from, counted []int

@@ -32,9 +32,9 @@ func newMoves(s planner.Snapshot) *int {
 	return &n
 }
 
-// improve moves pods of the best plan between domains as long as that makes it better (local search). The plan for the pods without the rules shows where they
-// are cheap, but not where the last pod of a domain costs a machine. It also continues from a plan that is equally good. shares are the pods of each site of the best
-// plan.
+// improve moves pods of the best plan between domains as long as that makes it better (local search). The plan without the rules shows where pods are
+// cheap, but not where the last pod of a domain costs a machine. It also continues from a plan that is equally good. shares are the pods of each site
+// of the best plan.
 func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan {
 	a := *r.arranger
 	a.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan {
@@ -111,7 +111,7 @@ func (r *rounds) shares() map[*site]int64 {
 	return out
 }
 
-// change returns other numbers of pods for sites, and nil if it is not possible.
+// change returns other numbers of pods for sites, or nil if it is not possible.
 type change func(shares map[*site]int64) map[*site]int64
 
 // changes returns the changes that a local search tries: one pod or all pods of a class go to another site, pods without

@@ -36,7 +36,7 @@ func inverted(s planner.Snapshot, p planner.Plan) bool {
 	})
 }
 
-// byPriority plans for the pods of each priority with what those of higher priorities leave, the highest first.
+// byPriority plans for the pods of each priority with the capacity that higher priorities leave, the highest first.
 func (a *arranger) byPriority(s planner.Snapshot) planner.Plan {
 	g := NewPartial(s)
 	var left []planner.Unplaced
@@ -70,8 +70,8 @@ func betterFor(s planner.Snapshot, x, y planner.Plan) planner.Plan {
 	return y
 }
 
-// IsBetter reports whether plan x is better than y. It is if it places more pods of the highest priority in which they differ. If they place equally many of
-// each priority, it is if it costs less.
+// IsBetter reports whether plan x is better than y: it places more pods of the highest priority in which they differ, or equally many of each priority
+// at a lower price.
 func IsBetter(s planner.Snapshot, x, y planner.Plan) bool {
 	count := func(p planner.Plan) map[int32]int {
 		left := map[string]bool{}

@@ -12,11 +12,11 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// mostPods bounds the numbers of pods that a snapshot states, so that no sum of them overflows.
+// mostPods limits the numbers of pods in a snapshot, so that no sum of them overflows.
 const mostPods = 1 << 40
 
-// sanitized returns the snapshot with valid classes and rules: indices are sorted and in range, and each pod occurs once. Pods that nothing may be planned for
-// are removed and returned.
+// sanitized returns the snapshot with valid classes and rules: indices are sorted and in range, and each pod occurs once. It removes and returns pods
+// for which nothing may be planned.
 func sanitized(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
 	out := s
 	out.Classes = slices.Clone(s.Classes)
@@ -100,7 +100,7 @@ func inNameOrder(s planner.Snapshot) []int {
 	return order
 }
 
-// rule is a planner.Rule that is prepared for planning. Its classes and counted classes are few, so they are lists and not sets over all classes.
+// rule is a planner.Rule that is prepared for planning. It has few classes and counted classes, so they are lists and not sets over all classes.
 type rule struct {
 	planner.Rule
 	// constrained are the classes that the rule constrains, sorted by class. The classes that it counts are in Counted.
@@ -179,7 +179,7 @@ type problem struct {
 	topologies []int
 	// usable reports, by offering, whether it can be launched now.
 	usable []bool
-	// beginning reports whether the machine for pods of a Together rule is being chosen, so that they need not be with others.
+	// beginning reports whether the machine for the first pods of a Together rule is being chosen, so that they need not be with others.
 	beginning bool
 }
 
@@ -234,7 +234,7 @@ func (r *rule) constrain(a constrained) {
 	r.constrained = slices.Insert(r.constrained, i, a)
 }
 
-// withDomains sets what a rule needs of its topology.
+// withDomains sets the fields of a rule that come from its topology.
 func (pr *problem) withDomains(r rule) rule {
 	if r.Topology == planner.PerNode {
 		return r
@@ -310,7 +310,7 @@ func trimmed(xs []int64) []int64 {
 	return xs
 }
 
-// domain returns the domain of a machine in a topology, and -1 if it has none.
+// domain returns the domain of a machine in a topology, or -1 if it has none.
 func (pr *problem) domain(domains []int, topology int) int {
 	if topology < 0 || topology >= len(domains) || domains[topology] >= len(pr.Topologies[topology].Domains) {
 		return -1

@@ -37,7 +37,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 	return planner.Refusal{Reason: planner.ReasonRule, Message: r.sentence(c, q, rule, slices.Compact(forbidden), full)}
 }
 
-// forbids returns the rule that allows no pod of a claim at a site, or -1.
+// forbids returns the rule that allows no pod of a demand at a site, or -1.
 func (c *census) forbids(q *demand, x *site) int {
 	for _, i := range c.problem.about[q.class] {
 		if c.problem.rules[i].Topology != planner.PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
@@ -93,7 +93,7 @@ func (r *rounds) unlabeled(q *demand) planner.Refusal {
 	return r.ask(q.class, q.given, nil, nil)
 }
 
-// whyFull returns why a site has no room for one more pod.
+// whyFull returns why a site has no room for another pod.
 func (r *rounds) whyFull(q *demand, x *site) planner.Refusal {
 	if x.why == nil {
 		why := r.ask(q.class, q.given, x.offerings, x.nodes)
@@ -102,7 +102,7 @@ func (r *rounds) whyFull(q *demand, x *site) planner.Refusal {
 	return *x.why
 }
 
-// ask plans for one pod alone to get the plain solver's reason.
+// ask plans for a single pod to get the plain solver's reason.
 func (r *rounds) ask(class, given int, offerings, nodes []int) planner.Refusal {
 	if r.arranger.stopped() {
 		return planner.Refusal{Reason: planner.ReasonNextRound, Message: "has no place in this plan, and there was no time to find out why: planned again in the next round"}

@@ -2,8 +2,8 @@ package constraints
 
 import "karve.sh/karve/pkg/planner"
 
-// rest plans for the unplaced pods of a plan, as long as any of them can be placed on what the plan launches and on what may still be launched. They may have
-// been left out because other decisions were not made yet: a limit is not used up in the end, or a machine was launched for other pods.
+// rest plans for the unplaced pods of a plan, as long as any of them can be placed on the plan's launches or on what may still be launched. They may
+// have been left out because other decisions were still open: in the end, a limit is not used up, or a machine was launched for other pods.
 func (a *arranger) rest(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	for len(plan.Unplaced) > 0 && !a.stopped() {
 		g := NewPartial(s)

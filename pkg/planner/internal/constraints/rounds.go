@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// maxArrangements bounds how often domains, preferences and pools are decided again. Each round makes one plan.
+// maxArrangements limits how often domains, preferences and pools are decided again. Each round makes one plan.
 const maxArrangements = 24
 
 // rounds decides which pods go where, makes a plan, learns which domains and pools have no room, and decides again.
@@ -96,7 +96,7 @@ func (r *rounds) run() (planner.Plan, bool) {
 	return best, len(best.Unplaced) == 0 || !r.canGiveUp()
 }
 
-// assigned is a portion of a site of a demand, or of a class for which domains do not matter.
+// assigned is a portion at a site of a demand, or of a class for which domains do not matter.
 type assigned struct {
 	portion portion
 	stage   int
@@ -190,7 +190,7 @@ func (r *rounds) reset(demands []*demand) {
 	}
 }
 
-// note counts where the plan without the rules has the pods.
+// note counts the pods of the plan without the rules, by site.
 func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
 	if r.arranger.hint == nil {

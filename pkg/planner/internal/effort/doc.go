@@ -1,2 +1,2 @@
-// Package effort counts what a search may still spend, in steps of its loops. The same number of steps gives the same plan on any computer.
+// Package effort counts the steps that a search may still spend. The same number of steps gives the same plan on any computer.
 package effort

@@ -5,17 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// Budget is what a search may still spend, in steps of its loops.
+// Budget is the number of steps that a search may still spend.
 type Budget struct {
 	Most  int64
 	Left  int64
 	clock *clock
 	over  bool
-	// Void is set once the results of the search are not needed any more.
+	// Void is set once the results of the search are no longer needed.
 	Void atomic.Bool
 }
 
-// clock ends searches from outside. Several searches may use it at the same time.
+// clock ends searches from outside. Several searches may share it.
 type clock struct {
 	ask  sync.Mutex
 	stop func() bool
@@ -32,7 +32,7 @@ func New(steps int64, stop func() bool) *Budget {
 	return &Budget{Most: steps, Left: steps, clock: &clock{stop: stop}}
 }
 
-// shapesPerEffort is the number of shapes that an effort is meant for. More shapes get proportionally more, up to maxShare times as much.
+// shapesPerEffort is the number of shapes for which an effort is meant. More shapes get proportionally more, up to maxShare times as much.
 const (
 	shapesPerEffort = 20
 	maxShare        = 4
@@ -49,10 +49,10 @@ func (e *Budget) ForShapes(shapes int) {
 // Again returns a budget of the original size.
 func (e *Budget) Again() *Budget { return &Budget{Most: e.Most, Left: e.Most, clock: e.clock} }
 
-// Fork returns a budget of what is left, for one of two parallel searches.
+// Fork returns a budget with the remaining steps, for one of two parallel searches.
 func (e *Budget) Fork() *Budget { return &Budget{Most: e.Most, Left: e.Left, clock: e.clock} }
 
-// Join sets the budget to what the longer of two parallel searches has left. It has ended if one of the two has.
+// Join sets the budget to the remaining steps of the longer of two parallel searches. It has ended if either has.
 func (e *Budget) Join(a, b *Budget) { e.Left, e.over = min(a.Left, b.Left), a.over || b.over }
 
 // Spend subtracts steps and reports whether any are left.
@@ -61,7 +61,7 @@ func (e *Budget) Spend(steps int64) bool {
 	return !e.Done()
 }
 
-// Done reports whether the search has to end. It stays true once it is.
+// Done reports whether the search has to end. Once true, it stays true.
 func (e *Budget) Done() bool {
 	e.over = e.over || e.Left <= 0 || e.Stopped()
 	return e.over

@@ -34,12 +34,12 @@ type Simplex struct {
 // column is a variable with its nonzero coefficients.
 type column struct {
 	price float64
-	// scale is what gains of the column are relative to. It is 0 if that is the price.
+	// scale is the reference for gains of the column. It is 0 if the price is.
 	scale        float64
 	most         float64 // +Inf if there is no bound
 	rows         []int32
 	coefficients []float64
-	at           int // its row of the basis, or one of the following
+	at           int // its row of the basis, or one of the constants below
 }
 
 // in returns the sum of the coefficients of a column, weighted by row.
@@ -147,10 +147,10 @@ func (s *Simplex) Rows() int { return len(s.demand) }
 // SetPrice changes the price of a column.
 func (s *Simplex) SetPrice(column int, price float64) { s.columns[column].price = price }
 
-// SetScale sets what gains of a column without a price are relative to.
+// SetScale sets the reference for gains of a column without a price.
 func (s *Simplex) SetScale(column int, scale float64) { s.columns[column].scale = scale }
 
-// SetMost changes the bound of a column. If the column is not at amount 0, all columns go there, which has to satisfy all rows.
+// SetMost changes the bound of a column. If the column is not at amount 0, all columns are set to 0, which must satisfy all rows.
 func (s *Simplex) SetMost(column int, most float64) {
 	c := &s.columns[column]
 	if c.most != most && c.at != empty {
@@ -171,7 +171,7 @@ func (s *Simplex) clear() {
 	}
 }
 
-// Duals returns by how much the cost increases per unit of demand, by row. It is valid until the program changes.
+// Duals returns the increase of the cost per unit of demand, by row. It is valid until the program changes.
 func (s *Simplex) Duals() []float64 { return s.duals }
 
 // Cost returns the cost of the solution, without columns at their bounds.
@@ -206,7 +206,8 @@ func (s *Simplex) Amount(column int) float64 {
 	}
 }
 
-// Solve pivots until the solution is optimal, until it has pivoted as often as most says, or until it is stopped. It returns the number of pivots. A nil stopped never stops it.
+// Solve pivots until the solution is optimal, until it has made most pivots, or until it is stopped. It returns the number of pivots. If stopped is
+// nil, it is never stopped.
 func (s *Simplex) Solve(most int, stopped func() bool) (pivots int) {
 	s.setDuals()
 	for ; pivots < most; pivots++ {
@@ -219,8 +220,8 @@ func (s *Simplex) Solve(most int, stopped func() bool) (pivots int) {
 	return pivots
 }
 
-// entering returns the column with the greatest gain relative to its price or scale, or if there is none the surplus of the row with the least dual: it costs more to
-// cover the demand of such a row exactly than to cover more. ok is false if nothing reduces the cost.
+// entering returns the column with the greatest gain relative to its price or scale. If there is none, it returns the surplus of the row with the least
+// dual: covering the demand of such a row exactly costs more than covering more. ok is false if nothing reduces the cost.
 func (s *Simplex) entering() (enter int, ok bool) {
 	gain := leastGain
 	for j := range s.columns {
@@ -314,8 +315,8 @@ func (s *Simplex) setDirection(enter int) {
 	}
 }
 
-// leaving returns the row whose basic variable first reaches a limit if the entering variable changes in the direction of sign, by how much it changes until
-// then, and whether the limit is the upper one. The row is -1 if none does before the change is far.
+// leaving returns the row whose basic variable first reaches a limit if the entering variable changes in the direction of sign, the change until then,
+// and whether the limit is the upper one. The row is -1 if no limit is reached before the change is far.
 func (s *Simplex) leaving(sign, far float64) (leave int, change float64, atMost bool) {
 	leave = -1
 	for i, v := range s.direction {
@@ -377,7 +378,7 @@ func (s *Simplex) move(change float64) {
 	}
 }
 
-// exchange changes the entering variable and puts it into the basis in the place of that of a row, which goes to one of its limits.
+// exchange changes the entering variable and puts it into the basis in place of that of a row, which goes to one of its limits.
 func (s *Simplex) exchange(enter, leave int, from, change float64, to int) {
 	cost := s.reduced(enter)
 	s.move(change)
@@ -481,14 +482,14 @@ func (s *Simplex) eliminate(rows [][]float64, row int, factors []float64) {
 	}
 }
 
-// blank returns n zeros, in the memory of a slice that is not used any more.
+// blank returns n zeros, in the memory of a slice that is no longer used.
 func blank[T any](room []T, n int) []T {
 	room = slices.Grow(room[:0], n)[:n]
 	clear(room)
 	return room
 }
 
-// blankRows returns rows of zeros, in the memory of rows that are not used any more.
+// blankRows returns rows of zeros, in the memory of rows that are no longer used.
 func blankRows(room [][]float64, rows, columns int) [][]float64 {
 	room = slices.Grow(room[:0], rows)[:rows]
 	for i := range room {

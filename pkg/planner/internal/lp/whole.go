@@ -16,7 +16,7 @@ type Whole struct {
 	// Spend is called with the number of row operations of each step of the search, and Stopped reports whether to end it.
 	Spend   func(operations int)
 	Stopped func() bool
-	// Found is called with the columns of a solution and their amounts. A column can be there twice.
+	// Found is called with the columns of a solution and their amounts. A column may occur twice.
 	Found func([]Taken)
 
 	simplex *Simplex
@@ -54,7 +54,7 @@ const (
 	mostCompared  = 8
 	nearWhole     = 1e-6
 	leastDualStep = 1e-7
-	// examined is the number of row operations that an examined column counts as. Columns are short, and most of the time is spent waiting for memory.
+	// examined is the number of row operations that examining a column costs. Columns are short, and most of the time is spent waiting for memory.
 	examined = 6
 )
 

@@ -47,7 +47,7 @@ func compareGPUs(a, b planner.GPU) int {
 	return cmp.Or(cmp.Compare(a.MemoryBytes, b.MemoryBytes), cmp.Compare(a.Replicas, b.Replicas))
 }
 
-// Alone returns how many pods of one shape the machine holds if it holds no others, at most most.
+// Alone returns how many pods of one shape the machine holds if it holds no others, but at most most.
 func (c *Capacity) Alone(s *Shape, most int32) int32 {
 	n := c.Free.Fit(s.Request, most)
 	for _, x := range s.quotas {
@@ -101,7 +101,7 @@ func (c *Capacity) Equals(o *Capacity) bool {
 	return c.Free == o.Free && slices.Equal(c.Gpus, o.Gpus) && slices.Equal(c.Quotas, o.Quotas) && slices.Equal(c.Fits, o.Fits)
 }
 
-// Room is what is left on a machine while it is filled.
+// Room is what remains of a machine while it is filled.
 type Room struct {
 	free   amount.Vector
 	Ledger Ledger
@@ -129,7 +129,7 @@ func (r *Room) Fill(p *Problem, c *Capacity, l Load) bool {
 	return !c.Binned || p.assign(c, l, r, nil)
 }
 
-// Add puts as many more pods of a shape on the machine as fit, at most most, and returns how many.
+// Add puts as many more pods of a shape on the machine as fit, but at most most, and returns how many.
 func (r *Room) Add(p *Problem, c *Capacity, k int, most int32) int32 {
 	s := &p.Shapes[k]
 	n := r.free.Fit(s.Request, min(most, c.Fits[k]))

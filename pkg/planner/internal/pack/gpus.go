@@ -7,13 +7,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// assignSteps bounds the search for GPUs for the pods of one machine. The search runs only if best fit fails.
+// assignSteps limits the search for GPUs for the pods of one machine. The search runs only if best fit fails.
 const assignSteps = 400
 
-// States reports whether pods of the shape state device memory, so that each must be on one GPU.
+// States reports whether pods of the shape request device memory, so that each must be on one GPU.
 func (s *Shape) States() bool { return s.Request[amount.GPUMemory] > 0 }
 
-// fitGPU returns how many pods of a shape that states device memory fit on the GPU, at most most.
+// fitGPU returns how many pods of a shape that requests device memory fit on the GPU, but at most most.
 func fitGPU(g *planner.GPU, s *Shape, most int32) int32 {
 	n := min(int64(most), g.MemoryBytes/s.Request[amount.GPUMemory])
 	if r := s.Request[amount.Replicas]; r > 0 {
@@ -22,13 +22,13 @@ func fitGPU(g *planner.GPU, s *Shape, most int32) int32 {
 	return int32(n)
 }
 
-// GpuHolds reports whether one pod of a shape that states device memory fits on the GPU.
+// GpuHolds reports whether one pod of a shape that requests device memory fits on the GPU.
 func GpuHolds(g *planner.GPU, s *Shape) bool {
 	r := s.Request[amount.Replicas]
 	return g.MemoryBytes >= s.Request[amount.GPUMemory] && (r == 0 || g.Replicas >= r)
 }
 
-// TakeGPU takes what n pods of a shape request from a GPU.
+// TakeGPU subtracts the requests of n pods of a shape from a GPU.
 func TakeGPU(g *planner.GPU, s *Shape, n int32) {
 	g.MemoryBytes -= s.Request[amount.GPUMemory] * int64(n)
 	g.Replicas -= s.Request[amount.Replicas] * int64(n)
@@ -64,14 +64,14 @@ func bestFit(gpus []planner.GPU, s *Shape, most int32, note func(gpu int, n int3
 	return placed
 }
 
-// assign finds a GPU for each pod of a load that states device memory. It stores what is left on the GPUs in r, and the GPUs of the pods in note if that is
-// not nil. It returns false if it found no assignment.
+// assign finds a GPU for each pod of a load that requests device memory. It stores what is left on the GPUs in r, and the GPUs of the pods in note if
+// that is not nil. It returns false if it found no assignment.
 func (p *Problem) assign(c *Capacity, l Load, r *Room, note *[]onGPU) bool {
 	ok, _ := p.AssignOrKnow(c, l, r, note)
 	return ok
 }
 
-// AssignOrKnow is assign. If it fails, unsure reports whether an assignment may exist all the same.
+// AssignOrKnow is assign. If it fails, unsure reports whether an assignment may still exist.
 func (p *Problem) AssignOrKnow(c *Capacity, l Load, r *Room, note *[]onGPU) (ok, unsure bool) {
 	if p.AssignAtOnce(c, l, r, note) {
 		return true, false
@@ -110,8 +110,8 @@ func (p *Problem) AssignAtOnce(c *Capacity, l Load, r *Room, note *[]onGPU) bool
 	return true
 }
 
-// spare returns what all GPUs together have beyond what the pods of a load that state device memory need, and reports whether that is ≥ 0. The replicas of
-// other pods are checked elsewhere, in Free.
+// spare returns the capacity of all GPUs in excess of what the pods of a load that request device memory need, and reports whether it is ≥ 0. The
+// replicas of other pods are checked elsewhere, in Free.
 func (p *Problem) spare(c *Capacity, l Load) (planner.GPU, bool) {
 	var g planner.GPU
 	for _, x := range c.Gpus {
@@ -125,8 +125,8 @@ func (p *Problem) spare(c *Capacity, l Load) (planner.GPU, bool) {
 }
 
 // assignment is a search, exhaustive within its steps, for GPUs for the pods of one machine. It fills one GPU after the other (bin completion, Gent and
-// Walsh). The largest remaining pod goes to a GPU together with other pods, so that nothing more fits. The full GPUs may leave over at most what all GPUs have
-// to spare.
+// Walsh). The largest remaining pod goes to a GPU together with other pods, so that nothing more fits. The full GPUs may leave unused at most what all
+// GPUs have to spare.
 type assignment struct {
 	problem *Problem
 	left    Load
@@ -163,7 +163,7 @@ func (a *assignment) place() bool {
 	return false
 }
 
-// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least as many pods of that shape as least says.
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least least pods of that shape.
 func (a *assignment) fill(g, i int, least int32) bool {
 	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
 		i++

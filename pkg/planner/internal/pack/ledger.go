@@ -2,15 +2,15 @@ package pack
 
 import "karve.sh/karve/pkg/planner"
 
-// share is how a shape relates to a rule that keeps pods apart on machines: the rule constrains its pods, counts them, or both.
+// share is the relation of a shape to a rule that keeps pods apart on machines: the rule constrains its pods, counts them, or both.
 type share struct {
 	rule    int
 	asks    bool
 	counted bool
 }
 
-// Ledger tracks, while a machine is filled, what is not in an amount.Vector: what is left of quotas, and the numbers of pods that each rule to keep pods apart
-// constrains and counts.
+// Ledger tracks, while a machine is filled, what an amount.Vector lacks: the remaining quotas, and the numbers of pods that each rule to keep pods
+// apart constrains and counts.
 type Ledger struct {
 	quotas  []int64
 	asking  []int32
@@ -29,7 +29,7 @@ func (l *Ledger) Open(c *Capacity) {
 	clear(l.counted)
 }
 
-// Fit returns how many pods of a shape may be added, at most most.
+// Fit returns how many pods of a shape may be added, but at most most.
 func (l *Ledger) Fit(s *Shape, most int32) int32 {
 	for _, x := range s.quotas {
 		if left := l.quotas[x.Quota]; left < x.Count*int64(most) {

@@ -25,7 +25,7 @@ func (p *Problem) InTurn(next []int) Naming {
 	}}
 }
 
-// Pick takes the pods of one machine's load. It returns them sorted, with the GPU of each. gpus is nil if no pod states device memory.
+// Pick takes the pods of one machine's load. It returns them sorted, with the GPU of each. gpus is nil if no pod requests device memory.
 func (n *Naming) Pick(c *Capacity, l Load) (pods []string, gpus []int) {
 	type place struct {
 		pod string

@@ -49,7 +49,7 @@ func CompareOfferings(s planner.Snapshot, i, j int) int {
 	)
 }
 
-// addTerms finds the quotas that the pods of the snapshot use, and whether they state device memory.
+// addTerms finds the quotas that the pods of the snapshot use, and whether they request device memory.
 func (p *Problem) addTerms(s planner.Snapshot) {
 	p.quotaAt = make([]int, len(s.Quotas))
 	for q := range p.quotaAt {
@@ -143,8 +143,8 @@ func (p *Problem) addFits(s planner.Snapshot) {
 	p.Nodes = slices.DeleteFunc(p.Nodes, func(n node) bool { return !holds(n.Fits) })
 }
 
-// dropDominated removes dominated offers. A dominating offer holds every load that the other one holds, costs no more, and counts no more against a limit.
-// Most zones and capacity types of an instance type are removed here.
+// dropDominated removes dominated offers. A dominating offer holds every load that the other one holds, costs no more, and counts no more against a
+// limit. This removes most zones and capacity types of an instance type.
 func (p *Problem) dropDominated() {
 	var kept []Offer
 	p.Replaced = map[int]int{}

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Problem is a snapshot that is prepared for the search. Everything is sorted by name or by size, not by index, so that the order of the snapshot has no
-// effect. What cannot be used is removed, and what is identical is merged.
+// Problem is a snapshot that is prepared for the search. Everything is sorted by name or by size, not by index, so that the order of the snapshot has
+// no effect. Unusable items are removed, and identical ones are merged.
 type Problem struct {
 	Snapshot planner.Snapshot
 	Shapes   []Shape
@@ -21,14 +21,14 @@ type Problem struct {
 	quotas  []int64
 	quotaAt []int
 	aparts  int
-	// Stated reports whether any pod states device memory. byGPU are the shapes that do, those with the most first.
+	// Stated reports whether any pod requests device memory. byGPU are the shapes that do, those with the most first.
 	Stated bool
 	byGPU  []int
 	// Replaced maps each dominated offering of the snapshot to the one that dominates it.
 	Replaced map[int]int
-	// Worthiest bounds the worth of a pod, in units of 1/pricing.Scale micro-dollars, so that the worth of all pods does not overflow an int64.
+	// Worthiest limits the worth of a pod, in units of 1/pricing.Scale micro-dollars, so that the worth of all pods does not overflow an int64.
 	Worthiest int64
-	// Limits is what each pool of the snapshot may still launch. Limited reports whether any limit is finite.
+	// Limits are what each pool of the snapshot may still launch. Limited reports whether any limit is finite.
 	Limits  []amount.Usage
 	Limited bool
 	// Refused are the pods that are not planned for, with their reasons.
@@ -97,8 +97,8 @@ func (p *Problem) Demand() Load {
 	return d
 }
 
-// worthiest bounds the worth of a pod. If there are few pods, it is the worth of a pod that only a node can hold: 64 times the price of the most expensive
-// machine that exists.
+// worthiest limits the worth of a pod. If there are few pods, it is the worth of a pod that only a node can hold: 64 times the price of the most
+// expensive machine that exists.
 const worthiest = 1 << 44
 
 // Dearest returns the highest price of an offer.

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Refusal explains why a pod of a class that is not blocked is not placed, if the pools may still launch what left says. Of several reasons it returns the one
-// that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a request that is too large.
+// Refusal explains why a pod of a class that is not blocked is not placed, if left is what the pools may still launch. Of several reasons it returns
+// the one that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a request that is too large.
 func (p *Problem) Refusal(sh *Shape, class planner.Class, left []amount.Usage) planner.Refusal {
 	s := p.Snapshot
 	var admitting, holding []int
@@ -75,7 +75,7 @@ func blockedBy(s planner.Snapshot, holding []int, left []amount.Usage) planner.R
 		nameOf(s, o))}
 }
 
-// passOn combines the messages that the snapshot has for offerings or pools, without duplicates and at most three.
+// passOn combines the snapshot's messages about offerings or pools, without duplicates and at most three.
 func passOn(reason planner.Reason, indices []int, said func(int) *planner.Refusal) planner.Refusal {
 	var messages []string
 	for _, i := range indices {
@@ -198,8 +198,8 @@ func (p *Problem) tooLargeAtOnce(request amount.Vector, admitting []int) planner
 		"ask for less or allow larger instance types in the NodePool's requirements", nameOf(s, o), strings.Join(has, " and "), strings.Join(asks, " and "))}
 }
 
-// tooLargeForGPUs returns a refusal if no GPU of the machines that admit a pod has the device memory and the replicas that it requests of one GPU, and nil
-// otherwise.
+// tooLargeForGPUs returns a refusal if no GPU of the machines that admit a pod has the device memory and the replicas that it requests on one GPU.
+// Otherwise it returns nil.
 func (p *Problem) tooLargeForGPUs(sh *Shape, admitting []int) *planner.Refusal {
 	if !sh.States() {
 		return nil
@@ -221,7 +221,7 @@ func (p *Problem) tooLargeForGPUs(sh *Shape, admitting []int) *planner.Refusal {
 		describe(amount.GPUMemory, most.MemoryBytes), describe(amount.Replicas, most.Replicas))}
 }
 
-// tooLargeForQuotas returns a refusal if no machine that admits a pod has what the pod uses of a quota, and nil otherwise.
+// tooLargeForQuotas returns a refusal if no machine that admits a pod has the amount of a quota that the pod uses. Otherwise it returns nil.
 func (p *Problem) tooLargeForQuotas(class planner.Class, admitting []int) *planner.Refusal {
 	for _, x := range class.Quotas {
 		if x.Quota < 0 || x.Quota >= len(p.Snapshot.Quotas) {

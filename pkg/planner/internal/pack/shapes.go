@@ -65,7 +65,7 @@ func (p *Problem) ShapeOf(class int) *Shape {
 	return nil
 }
 
-// take records what a pod of a shape uses of quotas. It returns false if an amount is negative.
+// take records the quotas that a pod of a shape uses. It returns false if an amount is negative.
 func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
 	for _, x := range amounts {
 		if x.Count < 0 {
@@ -84,8 +84,8 @@ func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
 	return true
 }
 
-// shares returns, by class, how it relates to the rules that keep pods apart on machines, and counts these rules. A rule does not bind a class that only
-// preferences for it.
+// shares returns, by class, its relation to the rules that keep pods apart on machines, and counts these rules. A rule does not bind a class that only
+// prefers it.
 func (p *Problem) shares(s planner.Snapshot) [][]share {
 	out := make([][]share, len(s.Classes))
 	of := func(c int) *share {

@@ -10,13 +10,14 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Combination finds the most valuable load of a machine with several equal GPUs by combining patterns, the loads of one GPU. It is scratch space that is used
-// for one machine after the other.
+// Combination finds the most valuable load of a machine with several equal GPUs by combining patterns, the loads of one GPU. It is scratch space that
+// is used for one machine after the other.
 //
-// At the duals of the relaxation, the value of a pattern has an upper bound. The slack of a pattern is its distance from that bound. A load is worth less than
-// the bound of the relaxation by the slack of all its patterns and the price of what they leave unused. A load that is worth more than the floor therefore
-// consists of patterns with little total slack. These are enumerated, and joined for twice as many GPUs in each step. Dominated ones are dropped, like labels
-// in shortest paths with resource constraints. If there are too many, those with the most slack are left out, and the bound includes what they could be worth.
+// At the duals of the relaxation, the value of a pattern has an upper bound. The slack of a pattern is its distance from that bound. A load is worth
+// less than the bound of the relaxation by the slack of all its patterns and the price of what they leave unused. A load that is worth more than the
+// floor therefore consists of patterns with little total slack. These are enumerated, and joined for twice as many GPUs in each step. Dominated ones
+// are dropped, like labels in shortest paths with resource constraints. If there are too many, those with the most slack are left out, and the bound
+// includes their possible worth.
 type Combination struct {
 	relaxation *gpuRelaxation
 	items      []combined
@@ -24,7 +25,7 @@ type Combination struct {
 	limits     [mostPlanes]int64
 	planes     []plane
 
-	// byMemory and byReplicas bound the slack that the items from an index on can use up in what is free of a GPU.
+	// byMemory and byReplicas bound the slack that the items from an index on can use up in the free part of a GPU.
 	byMemory, byReplicas table
 
 	scarce scarce
@@ -47,7 +48,7 @@ type plane struct {
 	most, upper int64
 }
 
-// combined is an item, how much slack one pod of it uses up at each plane, and its size in the units of the tables, rounded down.
+// combined is an item, the slack that one of its pods uses up at each plane, and its size in the units of the tables, rounded down.
 type combined struct {
 	item            *item
 	gain            [mostPlanes]int64
@@ -55,7 +56,7 @@ type combined struct {
 	pod             pods // one pod of it, if its pods are scarce
 }
 
-// subload is what some of the GPUs hold. It joins the parts a and b of the step before. For one GPU, it is the picks from a to b.
+// subload is the load of some of the GPUs. It joins the parts a and b of the previous step. For one GPU, it is the picks from a to b.
 type subload struct {
 	value int64
 	use   amount.Vector
@@ -110,9 +111,9 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 	}
 }
 
-// combine searches for loads of a machine that are worth more than the floor, at the worths and prices of the last call of Bound. It returns the loads found,
-// the best first, and an upper bound on the value of any load. It does not check constraints of the whole machine nor, if very many shapes are scarce, the
-// demand of all of them. The caller has to check the loads.
+// combine searches for loads of a machine that are worth more than the floor, at the worths and prices of the last call of Bound. It returns the loads
+// found, the best first, and an upper bound on the value of any load. It does not check constraints of the whole machine nor, if very many shapes are
+// scarce, the demand for all of them. The caller has to check the loads.
 func (c *Combination) combine(g *gpuRelaxation, values []int64, demand pack.Load, floor int64, most int) (loads []pack.Load, upper int64) {
 	c.relaxation, c.steps, c.most = g, 0, most
 	c.planes = c.relaxation.best(mostPlanes)
@@ -422,7 +423,7 @@ func (c *Combination) double(i int) {
 	c.parts[i+1] = c.undominated(parts)
 }
 
-// pairs finds the pairs of parts of the i-th step that have less slack together than below. It returns false if there are too many.
+// pairs finds the pairs of parts of the i-th step whose total slack is less than below. It returns false if there are too many.
 func (c *Combination) pairs(i int, below int64) bool {
 	from := c.parts[i]
 	c.joined = c.joined[:0]
@@ -445,7 +446,7 @@ func (c *Combination) pairs(i int, below int64) bool {
 	return true
 }
 
-// finish joins halves of the machine and raises the floor to the best value it finds. It returns the floor.
+// finish joins halves of the machine, raises the floor to the best value found, and returns it.
 func (c *Combination) finish(halves []subload, floor int64) int64 {
 	c.found = c.found[:0]
 	looks := joinParts * c.most

@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// gpuRelaxation bounds the value of loads of a machine with several equal GPUs and pods that state device memory. It is a Lagrangian decomposition: what the
-// GPUs share is charged at prices, and each GPU becomes a separate knapsack with few, integral loads.
+// gpuRelaxation bounds the value of loads of a machine with several equal GPUs and pods that request device memory. It is a Lagrangian decomposition:
+// the resources that the GPUs share are charged at prices, and each GPU becomes a separate knapsack with few, integral loads.
 //
-// The machine's own knapsack has only the sum of the GPUs, but does not divide CPU and memory. Neither bound is always the better one.
+// The machine's own knapsack has the sum of the GPUs instead, but does not divide CPU and memory. Neither bound is always better.
 type gpuRelaxation struct {
 	problem *pack.Problem
 	whole   *Knapsack
@@ -22,11 +22,11 @@ type gpuRelaxation struct {
 	one     *Knapsack
 	relaxed lp.Simplex
 	// demand is what the rows of the relaxation are for. There are rows for the shared resources, one for the number of GPUs, and one for each shape with
-	// fewer pods than the GPUs hold. rowOf has the rows of shapes, and -1 for shapes without one.
+	// fewer pods than the GPUs hold. rowOf has the rows of shapes, or -1 for shapes without one.
 	demand pack.Load
 	rowOf  []int32
 	limits []float64 // by row
-	// loose are the items of the machine that state no device memory. The first columns of the relaxation are theirs, and the others are patterns.
+	// loose are the items of the machine that request no device memory. The first columns of the relaxation are theirs, and the others are patterns.
 	loose    []*item
 	patterns []pack.Load
 	reduced  []int64
@@ -36,7 +36,7 @@ type gpuRelaxation struct {
 	rounded  pack.Load
 	// tried are the prices of the last call of Bound.
 	tried []plane
-	// Combines reports whether [Combination] can be used: all pods state device memory, and the number of GPUs is a power of two.
+	// Combines reports whether [Combination] can be used: all pods request device memory, and the number of GPUs is a power of two.
 	Combines bool
 }
 
@@ -47,7 +47,7 @@ const (
 	patternSteps  = 400
 )
 
-// NewGPURelaxation returns nil for machines that it is not useful for.
+// NewGPURelaxation returns a relaxation, or nil for machines for which it is not useful.
 func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 	if !k.capacity.Binned || len(k.capacity.Gpus) < 2 || k.capacity.Gpus[0] != k.capacity.Gpus[len(k.capacity.Gpus)-1] {
 		return nil
@@ -66,7 +66,7 @@ func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 		g.loose = append(g.loose, it)
 	}
 	g.one = NewKnapsack(p, one)
-	// What all GPUs share is charged by prices and left out here. Many items are then equal, and few remain.
+	// The resources that all GPUs share are charged by prices and left out here. Many items are then equal, and few remain.
 	for i := range g.one.items {
 		it := &g.one.items[i]
 		for d := range it.request {
@@ -145,8 +145,8 @@ func (g *gpuRelaxation) addColumn(l pack.Load, pattern bool) {
 	g.relaxed.AddColumn(0, math.Inf(1), rows, uses)
 }
 
-// Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last. It ends once the bound is at most the
-// floor. After it, mix sets a mixture that is worth about as much as the bound.
+// Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last. It ends once the bound is at
+// most the floor. Afterwards, mix sets a mixture whose worth is about the bound.
 func (g *gpuRelaxation) Bound(values []int64, demand pack.Load, floor int64) (upper int64, steps int) {
 	g.forget()
 	if !slices.Equal(g.demand, demand) {

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// unit is the full capacity of a dimension of a machine in the scaled weights of a knapsack. Weights are rounded down, so whatever the machine can hold, the
-// scaled problem can hold as well, and a bound on the latter bounds the former.
+// unit is the full capacity of a dimension of a machine in the scaled weights of a knapsack. Weights are rounded down, so the scaled problem can hold
+// whatever the machine can hold, and a bound on the former bounds the latter.
 const unit = 1 << 20
 
 // Scale is the number of units of worth in a micro-dollar per hour. Worths are finer than prices.
@@ -119,7 +119,7 @@ func (k *Knapsack) relax() {
 	}
 }
 
-// relaxSteps bounds the pivots of a machine's relaxation. Any duals that it ends with give valid bounds.
+// relaxSteps limits the pivots of a machine's relaxation. Its duals give valid bounds at any time.
 const relaxSteps = 60
 
 // Price sets the worth of one pod of each shape, computes the weights of the dimensions for the given demand, and returns an upper bound on the value of any
@@ -361,8 +361,8 @@ func (k *Knapsack) keep(l pack.Load, value int64) {
 	copy(k.Best, l)
 }
 
-// reach keeps the current load, which is worth more than the best so far. If its pods do not all get a GPU, its value is only a bound. The part of it that
-// does, with whatever else fits, may then be kept instead.
+// reach keeps the current load, which is worth more than the best so far. If not all of its pods get a GPU, its value is only a bound. The part of it
+// whose pods do, with whatever else fits, may then be kept instead.
 func (k *Knapsack) reach(value int64) {
 	if !k.capacity.Binned || k.problem.AssignAtOnce(k.capacity, k.current, &k.rest, nil) {
 		k.keep(k.current, value)

@@ -17,8 +17,8 @@ type Machine struct {
 	unequal *unequalGPUs
 }
 
-// Priced is the result of pricing one machine: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is below the
-// floor only if that was known without a search. If no load is known to attain the bound, Mixture is a fractional load that does.
+// Priced is the result of pricing one machine: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is
+// below the floor only if that was known without a search. If no known load attains the bound, Mixture is a fractional load that does.
 type Priced struct {
 	Value, Upper int64
 	Loads        []pack.Load

@@ -40,7 +40,7 @@ func (s *scarce) add(most int32) (one pods) {
 	return one
 }
 
-// has reports whether the demand allows the pods of both together.
+// has reports whether the demand allows the sum of both.
 func (s *scarce) has(a, b *pods) bool {
 	var over uint64
 	for w := range a {

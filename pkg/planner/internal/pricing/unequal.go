@@ -8,8 +8,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// unequalGPUs bounds the value of loads of a machine whose GPUs have different room left, as those of existing nodes. What the GPUs share is charged at the duals
-// of the machine's own relaxation, and each GPU is a knapsack of its own (one step of a Lagrangian relaxation). The machine's knapsack has only their sum.
+// unequalGPUs bounds the value of loads of a machine whose GPUs have different room left, as on existing nodes. The resources that the GPUs share are
+// charged at the duals of the machine's own relaxation, and each GPU is a separate knapsack (one step of a Lagrangian relaxation). The machine's
+// knapsack has only their sum.
 type unequalGPUs struct {
 	whole   *Knapsack
 	each    []*Knapsack // by different GPU
@@ -45,7 +46,8 @@ func newUnequalGPUs(p *pack.Problem, k *Knapsack) *unequalGPUs {
 	return u
 }
 
-// bound returns an upper bound on the value of any load, and what it cost in steps. The machine's own knapsack has been priced with the same worths before.
+// bound returns an upper bound on the value of any load, and its cost in steps. The machine's own knapsack must have been priced with the same worths
+// before.
 func (u *unequalGPUs) bound(values []int64, demand pack.Load) (upper int64, steps int) {
 	var prices [amount.Dims]int64 // of all that the machine has
 	for d, dual := range u.whole.relaxed.Duals() {

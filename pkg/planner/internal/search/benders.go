@@ -14,14 +14,15 @@ type benders struct {
 	placed pack.Load
 	// resources are covers by the pods' requests of each resource. drawn are the last covers that relaxations gave.
 	resources, drawn []cover
-	// reach is how far above the bound numbers are searched for. It is 0 if it is not known yet.
+	// reach is how far above the bound the search for numbers goes. It is 0 if unknown.
 	reach int64
 	// fresh reports whether a cover was added since the last search for numbers, and ended whether there is nothing more to find.
 	fresh, ended bool
 }
 
-// Limits on the covers: how many drawn covers are kept, how many bounds are computed for one, how many steps a search for numbers has and what each costs, the
-// fraction of a price that is too little to search for, and the numbers of nodes and, beyond the fewest machines, of shapes.
+// Limits on the covers: the number of drawn covers that are kept, the number of bounds that are computed for one, the number of steps of a search for
+// numbers and the cost of each, the fraction of a price that is too small to search for, the number of nodes, and the number of shapes for more than
+// the fewest machines.
 const (
 	bendersCovers = 48
 	bendersRounds = 12
@@ -35,7 +36,7 @@ const (
 // bendersExtra are the factors by which a machine beyond the numbers costs more. The second one is used if the first does not keep pods off such machines.
 var bendersExtra = []float64{3, 24}
 
-// resourceEffort is the pricing effort for covers by resource. The most of a resource that a machine can hold is usually all that it has.
+// resourceEffort is the pricing effort for covers by resource. The most of a resource that a machine can hold is usually its whole capacity.
 var resourceEffort = pricing.Effort{Steps: 60}
 
 // draw adds a cover that numbers of machines have to satisfy.
@@ -82,8 +83,8 @@ func (h *dual) count(t *branching, until int64) bool {
 	return h.state.bound > before
 }
 
-// countable reports whether a search for numbers of machines is worthwhile: there is a new cover since the last one. It is for plans of few machines, in which
-// each cover is effective. With many shapes and more than the fewest machines, the searches do not end.
+// countable reports whether a search for numbers of machines is worthwhile: there is a new cover since the last search. It is for plans of few
+// machines, in which each cover is effective. With many shapes and more than the fewest machines, the searches do not finish.
 func (h *dual) countable() bool {
 	b := &h.benders
 	return b.fresh && !b.ended && h.state.few() && (h.state.fewest() || len(h.state.ctx.Problem.Shapes) <= bendersShapes) && len(h.state.ctx.Problem.Nodes) <= bendersNodes
@@ -101,8 +102,8 @@ func (h *dual) byResource(b *benders) {
 	}
 }
 
-// numbers searches for the cheapest numbers of machines that satisfy all covers, within reach, and raises the bound. It returns the best that it found, nil if
-// there are none, and whether the search was complete.
+// numbers searches for the cheapest numbers of machines that satisfy all covers, within reach, and raises the bound. It returns the best numbers found,
+// or nil, and whether the search was complete.
 func (h *dual) numbers() (numbers []int64, whole bool) {
 	b, best := &h.benders, h.state.best.cost(h.state.ctx.Problem).Price
 	if b.reach == 0 {

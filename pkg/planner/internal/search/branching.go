@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// branching is a branch and bound over the number of machines of each offer. The relaxation launches fractions of machines, and for plans with few machines
-// this is most of its gap. The branch with the lowest bound is split first, on the offer with the most expensive fraction.
+// branching is a branch and bound over the number of machines of each offer. The relaxation launches fractions of machines, which causes most of the
+// gap for plans with few machines. The branch with the lowest bound is split first, on the offer with the most expensive fraction.
 type branching struct {
 	proof proof
 	root  *branch
@@ -124,7 +124,7 @@ func (t *branching) lowest() int64 {
 	return min(t.closed, t.open[0].bound)
 }
 
-// grow bounds a branch, and splits it unless the branch has no plan that is better than the best.
+// grow bounds a branch, and splits it unless it has no plan that is better than the best.
 func (h *dual) grow(t *branching, b *branch, until int64) {
 	h.state.ctx.Effort.Spend(branchCost)
 	g := b.from

@@ -13,7 +13,7 @@ const (
 	PivotCost = 400
 )
 
-// columnEfforts are the pricing efforts for columns. The best load is usually found at once; more effort follows if less finds nothing.
+// columnEfforts are the pricing efforts for columns. The smallest effort usually finds the best load; more follows if less finds nothing.
 var columnEfforts = []pricing.Effort{{Steps: 60}, {Steps: 600, Parts: 60}, {Steps: 600, Parts: 300}, {Steps: 4000, Parts: 1500}}
 
 // mostCare is the smallest slice in which offers are priced with the highest effort for columns. With that effort, a single round may take longer than
@@ -99,8 +99,9 @@ func (m *Context) reoptimise(g *Master) (pivots int) {
 	return pivots
 }
 
-// launchColumn buys machines loaded as in a column, or loads existing nodes like that. It stops when no unplaced pods are left or a limit is reached, and reports
-// whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may fail.
+// launchColumn buys machines loaded as in a column, or loads existing nodes that way. It stops when no unplaced pods are left or a limit is reached,
+// and reports whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may
+// fail.
 func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amount.Usage) bool {
 	if at, ok := c.host(); ok {
 		return m.occupy(s, at, c.Load, times)
@@ -122,8 +123,8 @@ func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amou
 	return bought
 }
 
-// residual returns the relaxation for the pods that a plan leaves. It has the columns of another relaxation as far as they are usable, and the cuts of the
-// proof as far as the machines of the plan do not satisfy them. It is valid until the second next call.
+// residual returns the relaxation for the pods that a plan leaves. It has the usable columns of another relaxation, and the cuts of the proof that the
+// machines of the plan do not satisfy. It is valid until the second next call.
 func (h *state) residual(g *Master, s *Solution) *Master {
 	next := h.ctx.residuals[0]
 	h.ctx.residuals[0], h.ctx.residuals[1] = h.ctx.residuals[1], next

@@ -28,7 +28,7 @@ type Context struct {
 	residuals [2]*Master
 }
 
-// NewContext returns what the searches of a problem share.
+// NewContext returns the shared state of the searches of a problem.
 func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 	offers := make([]*pack.Capacity, len(p.Offers))
 	for t := range offers {
@@ -83,7 +83,8 @@ func placed(p *pack.Problem, s *Solution) pack.Load {
 	return d
 }
 
-// ChoiceValues makes duals suitable for choices: every pod that can be launched for has a positive worth, otherwise nothing would be launched for it.
+// ChoiceValues makes duals suitable for choices: every pod for which a machine can be launched has a positive worth. Otherwise nothing would be
+// launched for it.
 func (m *Context) ChoiceValues(duals []int64) []int64 {
 	out := slices.Clone(duals)
 	for k, v := range out {
@@ -124,8 +125,8 @@ func (m *Context) fillIf(s *Solution, values []int64, wanted func(*host) bool) {
 	}
 }
 
-// Buy launches machines for unplaced pods. It repeatedly chooses the machine whose most valuable load is worth most per price, and launches as many of it as
-// the demand has that load.
+// Buy launches machines for unplaced pods. It repeatedly chooses the machine with the most worth per price in its most valuable load, and launches as
+// many of it as the demand fills with that load.
 func (m *Context) Buy(s *Solution, values []int64, limits []amount.Usage) {
 	m.buyBy(s, values, limits, func(t int) int64 { return m.Problem.Offers[t].Price })
 }
@@ -171,7 +172,7 @@ func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, pric
 	}
 }
 
-// buySteps bounds the search for the next machine to buy.
+// buySteps limits the search for the next machine to buy.
 const buySteps = 60
 
 // frugal constructs plans that save scarce limits instead of money, and returns the best of them. If a limit allows two machines, for example, the machine

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cover is a valid inequality on the machines of a plan: together they must hold an amount of worth, of which each offer holds at most a given amount. What
-// the nodes hold at most is subtracted already. Any worths of pods give a cover: duals, a resource, or a single shape.
+// cover is a valid inequality on the machines of a plan: together they must hold an amount of worth, of which each offer holds at most a given amount.
+// The most that the nodes hold is already subtracted. Any worths of pods give a cover: duals, a resource, or a single shape.
 type cover struct {
 	values []int64 // the worth of one pod of each shape
 	need   int64   // the worth that the launched machines must hold together

@@ -9,15 +9,15 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cut requires a minimum number of whole machines of some offers, because a group of shapes is served by no others. The relaxation launches fractions of these
-// machines. This is most of its gap if the machines are expensive.
+// cut requires a minimum number of whole machines of some offers, because no other offers serve a group of shapes. The relaxation launches fractions of
+// these machines, which causes most of its gap if the machines are expensive.
 type cut struct {
 	cover    cover
 	serves   []bool // the offers that count
 	machines int64
 }
 
-// group is the offers that serve a shape, with all shapes that are served by no other offers.
+// group is the offers that serve a shape, with all shapes that no other offers serve.
 type group struct {
 	serves []bool
 	shapes []int
@@ -25,8 +25,8 @@ type group struct {
 	cut    cut   // the cut that was found
 }
 
-// Limits on the cuts: the number of rounds for one relaxation, the most machines that a cut may require, the tolerance for whole numbers, the fraction of its
-// price that a cut has to gain, the number of groups, and the number of offers of groups that are combined.
+// Limits on the cuts: the number of rounds for one relaxation, the most machines that a cut may require, the tolerance for whole numbers, the fraction
+// of its price that a cut has to gain, the number of groups, and the number of offers of combined groups.
 const (
 	cutRounds = 4
 	cutMost   = 40
@@ -151,8 +151,8 @@ func (h *dual) tighten(p *proof, g *Master) {
 	}
 }
 
-// cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires most machines. For a
-// single machine, it is sufficient that the nodes cannot take all of the pods.
+// cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires more machines. For
+// a single machine, it suffices that the nodes cannot take all of the pods.
 func (h *dual) cut(g *group, at pack.Load, machines int64) cut {
 	if machines == 1 {
 		return h.one(g, at)
@@ -180,8 +180,8 @@ func (g *group) values(measure []int64) []int64 {
 	return values
 }
 
-// demandable reports whether a group may require that many machines. It excludes, without a search for loads, that a machine holds too many pods of a single
-// shape for that.
+// demandable reports whether a group may require that many machines, judging by how many pods of a single shape one machine holds. It needs no search
+// for loads.
 func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 	return machines == 1 || slices.ContainsFunc(h.measures(at), func(measure []int64) bool {
 		values, least := g.values(measure), int64(1)

@@ -100,8 +100,8 @@ func (h *state) choose(g *Master, s *Solution, limits []amount.Usage) bool {
 	return bought
 }
 
-// columnPool holds the loads that dives found for what other machines left. They cost too much for a relaxation of all pods, but plans are composed of them
-// as well. A nil pool keeps nothing.
+// columnPool holds the loads that dives found for the pods that other machines left. They cost too much for a relaxation of all pods, but are also used
+// to compose plans. A nil pool keeps nothing.
 type columnPool struct {
 	columns []column
 	known   map[string]bool

@@ -18,12 +18,12 @@ type dual struct {
 	branching *branching // nil if there is none yet
 }
 
-// runBoth runs the dual search and the primal search plan in parallel, each with its share of the effort. It reports whether branches contributed to the
-// proof.
+// runBoth runs the dual search and the primal search plan in parallel, each with its share of the effort. It reports whether branches contributed to
+// the proof.
 //
-// Neither search sees the results of the other before both have ended, so that the result does not depend on which one is faster. If the best plan is proven
-// optimal, the result of the primal search is not needed and is dropped. If the two run one after the other, because there is one core or because the proof is
-// likely to end soon, the proof comes first for plans of few machines. For plans of many machines, it rarely ends the search.
+// Neither search sees the other's results before both have ended, so that the result does not depend on which one is faster. If the best plan is proven
+// optimal, the result of the primal search is not needed and is dropped. If the two run one after the other, because there is one core or because the
+// proof is likely to end soon, the proof comes first for plans of few machines. For plans of many machines, the proof rarely ends the search.
 func (h *primal) runBoth(proving int64, plan func()) (grown bool) {
 	h.sendToDual()
 	all, columns := h.state.ctx.Effort, len(h.state.g.columns)
@@ -63,7 +63,7 @@ func (h *primal) runBoth(proving int64, plan func()) (grown bool) {
 	return grown
 }
 
-// quick reports whether the proof is likely to end soon: in the first round, for very few machines whose bounds are computed fast.
+// quick reports whether the proof is likely to end soon: in the first round, for very few machines whose bounds are fast to compute.
 func (h *primal) quick() bool {
 	return h.dual.branching == nil && !h.state.ctx.Problem.Stated && h.state.best.cost(h.state.ctx.Problem).Machines <= quickMachines
 }
@@ -81,7 +81,7 @@ func (h *primal) receiveFromDual() {
 	h.state.bound, h.state.cuts = h.dual.state.bound, h.dual.state.cuts
 }
 
-// ownCopies gives the dual search its own copies of what it changes while the primal search runs.
+// ownCopies gives the dual search its own copies of the data that it changes while the primal search runs.
 func (h *dual) ownCopies(of *primal) {
 	if h.state.ctx == of.state.ctx {
 		h.state.ctx = NewContext(of.state.ctx.Problem, of.state.ctx.Effort)
@@ -112,8 +112,8 @@ func (h *dual) renew() {
 	}
 }
 
-// begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource. It is
-// fast and is never cut short, so that a search that is cut short has a bound too.
+// begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource.
+// It is fast and is never cut short, so that a search that is cut short also has a bound.
 func (h *dual) begin() {
 	all := h.launched(func(*host) bool { return true })
 	h.proof = &proof{launched: all, demand: h.launched(func(x *host) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}

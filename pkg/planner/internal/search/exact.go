@@ -130,7 +130,7 @@ func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 		for l.loads[d][first] == 0 {
 			first++
 		}
-		// Leaving out one pod is a step as well. It costs more than any price.
+		// Leaving out one pod is also a step. It costs more than any price.
 		table[d] = table[d-l.stride[first]].Plus(pack.Cost{Left: 1})
 		step[d] = -1
 		l.below(d, func(a int) bool {

@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods. If the pods are worth V together, the nodes hold at most
-// U of it by nodes, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
+// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods. If the pods are worth V in total, the nodes hold
+// at most U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
 // prices[t]/found[t].Upper for each unit of it.
 func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, prices []int64) (int64, cover) {
 	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}

@@ -89,7 +89,8 @@ func (m *Context) begin(g *Master, demand pack.Load, s *Solution) {
 	})
 }
 
-// priceHosts prices the hosts. Loads are of interest if they are worth 1/part more than the best one that the relaxation knows. The relaxation may be nil.
+// priceHosts prices the hosts. Loads are of interest if their worth exceeds that of the best one in the relaxation by 1/part. The relaxation may be
+// nil.
 func (m *Context) priceHosts(g *Master, values []int64, demand pack.Load, limit pricing.Effort, part int64) []pricing.Priced {
 	if len(m.hosts) == 0 {
 		return nil
@@ -135,7 +136,7 @@ func (m *Context) occupy(s *Solution, h int, load pack.Load, times int32) bool {
 	return used
 }
 
-// settle puts unplaced pods on nodes: the most valuable load on nodes without pods, and what fits on the others.
+// settle puts unplaced pods on nodes: the most valuable load on nodes without pods, and whatever fits on the others.
 func (m *Context) settle(s *Solution, values []int64) {
 	for i := range m.Problem.Nodes {
 		if s.Left.Empty() {

@@ -45,7 +45,7 @@ type Master struct {
 	rows  []int // the shapes with demand
 	at    []int // the row of each shape, or -1
 	hosts []int // the row of each host, or -1
-	// firstCut is the row of the first cut. scale is what gains of columns of nodes, which have no price, are relative to.
+	// firstCut is the row of the first cut. scale is the reference for gains of columns of nodes, which have no price.
 	firstCut int
 	scale    float64
 	columns  []column
@@ -126,7 +126,7 @@ func (m *Master) addHosts(demand pack.Load, free []int64, holds func(k int) bool
 	m.setValues()
 }
 
-// blank returns n zeros, in the memory of a slice that is not used any more.
+// blank returns n zeros, in the memory of a slice that is no longer used.
 func blank[T any](room []T, n int) []T {
 	room = slices.Grow(room[:0], n)[:n]
 	clear(room)
@@ -181,7 +181,7 @@ func (m *Master) addColumn(of origin, price float64, rows []int32, counts []floa
 	return at
 }
 
-// price returns the price of a machine of an offer, with its surcharge, and 0 for a node.
+// price returns the price of a machine of an offer, with its surcharge, or 0 for a node.
 func (m *Master) price(offer int) float64 {
 	if offer < 0 {
 		return 0
@@ -236,7 +236,7 @@ func (m *Master) mix(offer int, amounts []float64) bool {
 	return true
 }
 
-// leastMixed is the least gain of a mixture for a node, as a part of the scale.
+// leastMixed is the smallest gain of a mixture for a node, as a fraction of the scale.
 const leastMixed = 1e-4
 
 // setValues rounds the duals down to integers.
@@ -247,7 +247,7 @@ func (m *Master) setValues() {
 	}
 }
 
-// Solve pivots until no column has a negative reduced cost, until it has pivoted as often as most says, or until it is stopped. It returns the number of pivots.
+// Solve pivots until no column has a negative reduced cost, until it has made most pivots, or until it is stopped. It returns the number of pivots.
 func (m *Master) Solve(most int, stopped func() bool) int {
 	pivots := m.LP.Solve(most, stopped)
 	m.setValues()
@@ -311,7 +311,7 @@ func (m *Master) require(c cardinality) {
 	m.setValues()
 }
 
-// restrict restricts a relaxation to the given numbers of machines: each machine beyond them costs extra times its price more.
+// restrict restricts a relaxation to the given numbers of machines: each machine beyond them costs extra times its price in addition.
 func (m *Master) restrict(numbers []int64, extra float64) {
 	m.surcharge = make([]float64, len(numbers))
 	for t, n := range numbers {

@@ -17,11 +17,11 @@ type primal struct {
 	dual         *dual
 }
 
-// state is the part of the state that the primal and the dual search each have their own copy of, because they run in parallel. They exchange results between
-// rounds.
+// state is the part of the state of which the primal and the dual search have separate copies, because they run in parallel. They exchange results
+// between rounds.
 type state struct {
 	ctx   *Context
-	base  *Solution // the nodes filled that no relaxation decides about, nothing launched
+	base  *Solution // with the nodes filled that no relaxation decides about, and nothing launched
 	best  *Solution
 	g     *Master
 	bound int64
@@ -124,8 +124,8 @@ func (h *primal) round(slice int64) (grown bool) {
 	})
 }
 
-// laterColumns returns how much of a slice later rounds spend on columns. Except for plans of many machines it is a quarter: the proof finds most of the
-// missing loads, others take long to find, and the gap of such plans is mostly due to integrality.
+// laterColumns returns how much of a slice later rounds spend on columns. Except for plans of many machines it is a quarter: the proof finds most of
+// the missing loads, others take long to find, and the gap of such plans is mostly due to integrality.
 func (h *primal) laterColumns(slice int64) int64 {
 	if h.state.many() {
 		return slice

@@ -7,12 +7,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// proof raises the bound. A pricing search that ends early leaves a mixture that might be worth more than the price of its machine. The relaxation of the
+// proof raises the bound. A pricing search that ends early leaves a mixture whose worth may exceed the price of its machine. The relaxation of the
 // proof takes such mixtures as columns, so that its duals move to where the searches can prove that no load is worth more than its machine.
 type proof struct {
 	g      *Master
 	demand pack.Load // the pods that the relaxation is for
-	// launched are the pods that launched machines hold in any plan, at least.
+	// launched is the minimum number of pods that launched machines hold in any plan.
 	launched pack.Load
 	placed   pack.Load // the pods that are placed
 	level    int
@@ -26,7 +26,7 @@ type proof struct {
 	swung          bool
 }
 
-// proofLevels are the pricing efforts, with the fraction of the price above which a load has to be worth to matter (1/part).
+// proofLevels are the pricing efforts, with the fraction of the price (1/part) by which the worth of a load must exceed it to matter.
 var proofLevels = []struct {
 	limit pricing.Effort
 	part  int64
@@ -74,8 +74,9 @@ func (h *dual) prove(slice int64) {
 
 // step computes one bound and updates the worths. It reports whether they changed.
 //
-// The duals of a relaxation swing from one solution to the next. Every other time, step therefore uses worths halfway to those of the best bound (Wentges
-// smoothing), unless that gave nothing. It does so only if pods state device memory, because otherwise pricing is so fast that it does not pay.
+// The duals of a relaxation swing from one solution to the next. Every other time, step therefore uses worths halfway to those of the best bound
+// (Wentges smoothing), unless that gave nothing. It does so only if pods request device memory, because otherwise pricing is so fast that it does not
+// pay.
 func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
 	values, cutDuals := p.g.Values, h.cutDuals(p, p.g)

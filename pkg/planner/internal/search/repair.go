@@ -110,8 +110,8 @@ func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 	return -1
 }
 
-// candidateSteps is the number of steps of the search of one offer, and candidateCost its additional cost. Most offers are known at once to be worth too
-// little.
+// candidateSteps is the number of steps of the search of one offer, and candidateCost its additional cost. Most offers are quickly known to be worth
+// too little.
 const (
 	candidateSteps = 24
 	candidateCost  = 2
@@ -154,7 +154,7 @@ func (t *Repair) affords(offer int, so pack.Cost) bool {
 type shortlist struct {
 	repair *Repair
 	next   []Machine // what may be bought
-	rest   pack.Load // what still waits after one of them is bought
+	rest   pack.Load // what is still waiting after one of them is bought
 	best   [rebuyWidth + 1]struct {
 		Machine
 		value int64

@@ -22,7 +22,7 @@ const (
 	ruinCost, fillSteps = 40, 40
 )
 
-// Sequence is a pseudorandom sequence of choices with a fixed seed, the same for every plan.
+// Sequence is a pseudorandom sequence of choices with a fixed seed, which is the same for every plan.
 type Sequence uint64
 
 // Below returns the next choice among n.
@@ -56,7 +56,7 @@ func (m *Context) RuinAndRecreate(values []int64, idle int, until, attempt func(
 	}
 }
 
-// FillNode returns the waiting pods worth most that an emptied node holds, and removes them from those that wait.
+// FillNode returns the most valuable waiting pods that an emptied node holds, and removes them from those that wait.
 func (m *Context) FillNode(i int, values []int64, waiting pack.Load) pack.Load {
 	k := m.NodeKnapsacks[i]
 	k.Price(values, waiting)
@@ -90,7 +90,7 @@ type neighborhood struct {
 	seq    Sequence
 }
 
-// waste returns what a machine costs beyond what its load is worth.
+// waste returns how much the price of a machine exceeds the worth of its load.
 func (r *neighborhood) waste(i int) int64 {
 	x := &r.s.Machines[i]
 	return r.ctx.Problem.Offers[x.Offer].Price*pricing.Scale - pack.Worth(r.values, x.Load)

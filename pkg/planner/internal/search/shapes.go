@@ -10,12 +10,13 @@ import (
 const (
 	// manyShapes is the number of shapes above which most of a short search goes to the relaxation.
 	manyShapes = 60
-	// smoothSlices is how many times its usual part of the first round the relaxation then gets. Above smoothRows rows, that grows with the square of their number.
+	// smoothSlices is the factor by which the relaxation's part of the first round then grows. Above smoothRows rows, that part grows with the square of
+	// their number.
 	smoothSlices = 3
 	smoothRows   = 150
-	// smoothPercent is how much of the worths comes from those of the best bound, in percent.
+	// smoothPercent is the percentage of the worths that comes from those of the best bound.
 	smoothPercent = 85
-	// smoothPart: a load is of interest if it is worth 1/smoothPart more than its machine costs.
+	// smoothPart: a load is of interest if its worth exceeds the price of its machine by 1/smoothPart.
 	smoothPart = 1000
 )
 
@@ -25,9 +26,9 @@ var smoothEffort = pricing.Effort{Steps: 200}
 // hasManyShapes reports whether the problem has many shapes.
 func (h *state) hasManyShapes() bool { return len(h.ctx.Problem.Shapes) > manyShapes }
 
-// smoothColumns is column generation for many shapes. Its worths are between the duals and the worths of the best bound so far (Wentges smoothing), so that they
-// swing less, and each pricing gives a bound as well. After a quarter of the budget and in the end, it makes a plan with these worths. A search that is cut short
-// soon then has both.
+// smoothColumns is column generation for many shapes. Its worths are between the duals and the worths of the best bound so far (Wentges smoothing), so
+// that they swing less, and each pricing also gives a bound. After a quarter of the budget and at the end, it makes a plan with these worths. A search
+// that is cut short soon then has both.
 func (h *primal) smoothColumns(budget int64) {
 	h.sendToDual()
 	h.dual.renew()

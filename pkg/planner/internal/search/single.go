@@ -72,7 +72,8 @@ func cheaperFor(p *pack.Problem, a, b int, fa, fb int32) bool {
 	return false
 }
 
-// coverOnly plans for a problem of one shape: nodes first, because they are paid for, then an exact cover. It reports whether that is within the limits.
+// coverOnly plans for a problem of one shape: nodes first, because they are already paid for, then an exact cover. It reports whether the result is
+// within the limits.
 func coverOnly(p *pack.Problem) (*Solution, bool) {
 	s := newSolution(p)
 	for i := range p.Nodes {

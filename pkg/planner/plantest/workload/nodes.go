@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Beside returns the snapshot with a number of nodes that are partly used, drawn from a seed. Each is a machine of an offering and has a part of its CPU, of its
-// memory and of each GPU left. It admits the pods that the offering admits.
+// Beside returns the snapshot with a number of partly used nodes, drawn from a seed. Each is a machine of an offering that has a part of its CPU, of
+// its memory and of each GPU left. It admits the pods that the offering admits.
 func Beside(s planner.Snapshot, nodes int, seed int64) planner.Snapshot {
 	r := rand.New(rand.NewSource(seed))
 	s.Classes = slices.Clone(s.Classes)

@@ -47,7 +47,7 @@ func Openb(path string) (pods []TracePod, err error) {
 	return pods, nil
 }
 
-// Mapping says how thousandths of a GPU become requests for shared GPUs.
+// Mapping defines how thousandths of a GPU become requests for shared GPUs.
 type Mapping string
 
 const (

@@ -16,9 +16,9 @@ type Pods struct {
 	MilliCPU int64
 	MiB      int64
 	Replicas int64
-	// GPUMiB is the device memory that each pod states, or 0 for none. A pod that states some has all its replicas on one GPU.
+	// GPUMiB is the device memory that each pod requests, or 0 for none. A pod that requests some has all its replicas on one GPU.
 	GPUMiB int64
-	// Allowed says for each type whether it admits the pods. If it is nil, all types do.
+	// Allowed reports for each type whether it admits the pods. If it is nil, all types do.
 	Allowed []bool
 }
 
@@ -30,7 +30,8 @@ func Identical(n int) []Pods {
 // Mix configures what Mixed draws.
 type Mix struct {
 	Shapes, Pods int
-	// GPUMemory lets the pods state device memory. Pinned pins a third of the shapes to a GPU model, and some of those to a zone or to on-demand machines.
+	// GPUMemory makes the pods request device memory. Pinned pins a third of the shapes to a GPU model, and some of those to a zone or to on-demand
+	// machines.
 	GPUMemory, Pinned bool
 }
 

@@ -1,5 +1,5 @@
-// Package workload builds the snapshots on which the planner is measured: EC2 instance types with their prices, and pods drawn from fixed seeds or from a
-// trace. They do not change with Karve's catalog, so that results of different days are comparable.
+// Package workload builds the snapshots on which the planner is measured: EC2 instance types with their prices, and pods drawn from fixed seeds or from
+// a trace. They do not change with Karve's catalog, so that results of different days are comparable.
 package workload
 
 import (
