@@ -13,10 +13,10 @@ import (
 // Separator separates the UUID of a GPU from the number of the replica. Other tools, such as NVIDIA's DCGM exporter, split device IDs at it.
 const Separator = "::"
 
-// ID returns the device ID of replica n of a GPU. The device ID of a GPU that is not shared is its UUID.
+// ID returns the device ID of replica n of a GPU. The device ID of an unshared GPU is its UUID.
 func ID(uuid string, n int) string { return uuid + Separator + strconv.Itoa(n) }
 
-// SlotID returns the device ID of slot n of a size in MiB, for instance "GPU-2d1f::4gb-0". Slots of different sizes have numbers of their own.
+// SlotID returns the device ID of slot n of a size in MiB, for example "GPU-2d1f::4gb-0". Slots of each size are numbered separately.
 func SlotID(uuid string, mib int64, n int) string {
 	return uuid + Separator + nodecontract.SlotName(mib) + sizeSeparator + strconv.Itoa(n)
 }
@@ -24,7 +24,7 @@ func SlotID(uuid string, mib int64, n int) string {
 // sizeSeparator separates the size of a slot from its number.
 const sizeSeparator = "-"
 
-// Parse splits a device ID. replica is false for a GPU that is not shared, and for IDs that do not have the format of ID or SlotID. For a slot, n is its number
+// Parse splits a device ID. replica is false for an unshared GPU, and for IDs that do not have the format of ID or SlotID. For a slot, n is its number
 // among those of its size.
 func Parse(id string) (uuid string, n int, replica bool) {
 	uuid, last, ok := cut(id)
@@ -40,7 +40,7 @@ func Parse(id string) (uuid string, n int, replica bool) {
 	return id, 0, false
 }
 
-// Slot returns the size in MiB and the number of a slot, and false if the device is no slot.
+// Slot returns the size in MiB and the number of a slot. It returns false if the device is not a slot.
 func Slot(id string) (mib int64, n int, ok bool) {
 	_, last, ok := cut(id)
 	if !ok {
@@ -69,13 +69,13 @@ func slot(text string) (mib int64, n int, ok bool) {
 	return mib, n, ok
 }
 
-// number parses what strconv.Itoa writes of a number that is not negative.
+// number parses the output of strconv.Itoa for a number that is not negative.
 func number(digits string) (n int, ok bool) {
 	n, err := strconv.Atoi(digits)
 	return n, err == nil && strconv.Itoa(n) == digits && n >= 0
 }
 
-// UUID returns the UUID of the GPU of a device ID.
+// UUID returns the GPU's UUID from a device ID.
 func UUID(id string) string {
 	uuid, _, _ := Parse(id)
 	return uuid
@@ -90,7 +90,7 @@ type Load struct {
 
 // Request is a request for the devices of one container.
 type Request struct {
-	// Available are the devices to choose from. MustInclude are those of them that must be selected.
+	// Available are the devices to choose from. MustInclude are the ones among them that must be selected.
 	Available, MustInclude []string
 	// Size is the number of devices to select, including MustInclude.
 	Size int
@@ -98,7 +98,7 @@ type Request struct {
 	Packed bool
 	// Loads are keyed by UUID.
 	Loads map[string]Load
-	// Score says how well two GPUs are connected, by their UUIDs. It is nil if that is not known.
+	// Score returns how well two GPUs, given by UUID, are connected. It is nil if unknown.
 	Score func(a, b string) int
 }
 
@@ -112,8 +112,8 @@ type choice struct {
 // Preferred returns the selected devices, starting with MustInclude even if those are more than Size. It returns fewer than Size if not enough are
 // available.
 //
-// Replicas are spread by the number of free replicas on a GPU, then by free memory, then by utilization, because two notebooks on one of four idle GPUs is
-// the most frequent complaint of users of time-slicing. Whole GPUs are chosen by their connections: see [linked].
+// Replicas are spread by the number of free replicas on a GPU, then by free memory, then by utilization, because the most frequent complaint of users
+// of time-slicing is two notebooks on one of four idle GPUs. Whole GPUs are chosen by their connections: see [linked].
 func Preferred(r Request) []string {
 	if gpus, must, ok := r.wholeGPUs(); ok {
 		return linked(gpus, must, r.Size, r.Score)
@@ -159,7 +159,7 @@ func Preferred(r Request) []string {
 	return out
 }
 
-// compare orders GPUs by preference, the preferred one first.
+// compare orders GPUs by preference, the most preferred first.
 func compare(a, b *choice, packed bool) int {
 	free, taken := cmp.Compare(len(b.ids), len(a.ids)), cmp.Compare(a.taken, b.taken)
 	if packed {

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// mostLinked is the largest number of GPUs of which the best connected are searched. NVIDIA's machines have at most 16, and EC2's as well.
+// mostLinked is the largest number of GPUs among which the best connected ones are searched. NVIDIA's and EC2's machines have at most 16.
 const mostLinked = 16
 
-// linked chooses whole GPUs by their connections, which score tells for each two of them, like the best-effort policy of NVIDIA's go-gpuallocator: it divides all
-// GPUs into sets of the requested size so that the connections within sets are the best in sum, and takes the best of the sets that has all of must. So it does not
-// take a set that leaves badly connected GPUs for the next pods. Of equal ones it takes the one whose GPUs come first. A single GPU is the one with the worst
-// connections to the others, so that those which belong together stay so.
+// linked chooses whole GPUs by their connections, which score rates for each pair, like the best-effort policy of NVIDIA's go-gpuallocator. It divides
+// all GPUs into sets of the requested size such that the total score within sets is highest, and takes the best set that contains all of must. So it
+// does not take a set that leaves badly connected GPUs to the next pods. Among equal sets it takes the one whose GPUs come first. A single GPU is the
+// one with the worst connections to the others, so that well-connected GPUs stay together.
 //
-// gpus are in order of preference, and must are the first of them. There are at most mostLinked. size is at most their number, and at least that of must.
+// gpus are in order of preference and begin with must. There are at most mostLinked. size is at most the number of gpus, and at least that of must.
 func linked(gpus []string, must, size int, score func(a, b string) int) []string {
 	s := newPartition(gpus, size, score)
 	all := uint32(1)<<len(gpus) - 1
@@ -42,12 +42,13 @@ func linked(gpus []string, must, size int, score func(a, b string) int) []string
 	return s.named(best)
 }
 
-// partition divides GPUs, which are bits of a mask, into sets of a size. If their number is no multiple of it, one set is smaller.
+// partition divides GPUs, which are bits of a mask, into sets of equal size. If their number is not a multiple of it, one set is smaller.
 type partition struct {
 	gpus  []string
 	size  int
 	pairs [][]int
-	// within is the sum of the scores of all pairs in a set, and divided the best sum of within over the sets of a partition, or -1 if it is not known yet.
+	// within is the sum of the scores of all pairs in a set. divided is the best sum of within over the sets of a partition, or -1 if it is not computed
+	// yet.
 	within, divided []int
 }
 
@@ -77,7 +78,7 @@ func newPartition(gpus []string, size int, score func(a, b string) int) *partiti
 	return s
 }
 
-// divide returns the best sum of the scores within the sets of a partition. The first GPU is in one of the sets, so it is enough to try all of those.
+// divide returns the best sum of the scores within the sets of a partition. The first GPU is in one of the sets, so trying all sets with it suffices.
 func (s *partition) divide(gpus uint32) int {
 	if known := s.divided[gpus]; known >= 0 {
 		return known
@@ -111,7 +112,7 @@ func (s *partition) named(set uint32) []string {
 	return names
 }
 
-// choose calls f with each subset of a size, those with the lowest bits first.
+// choose calls f with each subset of the given size, those with the lowest bits first.
 func choose(of uint32, size int, f func(uint32)) {
 	if size == 0 {
 		f(0)
@@ -123,8 +124,8 @@ func choose(of uint32, size int, f func(uint32)) {
 	}
 }
 
-// wholeGPUs returns the GPUs of a request in order of preference, those that must be included first, and false if the request is not for whole GPUs of which the
-// best connected can be searched.
+// wholeGPUs returns the GPUs of a request in order of preference, those that must be included first. It returns false if the request is not for whole
+// GPUs or for too many to search.
 func (r Request) wholeGPUs() (gpus []string, must int, ok bool) {
 	if r.Score == nil || r.Size < 1 {
 		return nil, 0, false

@@ -1,4 +1,4 @@
-// Package atomicfile replaces files such that a reader, or a machine that crashes, has the old content or the new one, and never a part.
+// Package atomicfile replaces files atomically: a reader, also after a crash of the machine, finds the old content or the new content, never a part.
 package atomicfile
 
 import (
@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// Write replaces a file in a directory that exists. Its content survives a crash of the machine.
+// Write replaces a file in an existing directory. Its content survives a crash of the machine.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
-	// The name has no extension, so that nobody who reads all files of a kind in the directory reads half of one.
+	// The name has no extension, so that a process that reads all files of a kind in the directory does not read it.
 	next, err := os.CreateTemp(dir, ".karve-*")
 	if err != nil {
 		return err

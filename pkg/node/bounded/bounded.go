@@ -1,4 +1,4 @@
-// Package bounded adds timeouts to a library of GPUs, because a call into a driver that hangs cannot be canceled.
+// Package bounded adds timeouts to a GPU library, because a call into a hanging driver cannot be canceled.
 package bounded
 
 import (
@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// callBound is the timeout of a call. Reading a GPU takes about ten calls of NVML, and each takes far less than a second.
+	// callBound is the timeout of a call. Reading a GPU takes about ten NVML calls, each of which takes far less than a second.
 	callBound = 15 * time.Second
 	// initBound is the timeout of Init. Without persistence mode, opening the driver starts each GPU, which takes seconds.
 	initBound = 2 * time.Minute
 )
 
 // Library passes calls to another library. A call that is not answered in time returns gpu.ErrHung. Until that call returns, all other calls return
-// gpu.ErrHung at once.
+// gpu.ErrHung immediately.
 type Library struct {
 	gpu.Library
 	// Bound is the timeout of calls other than Init. Zero means 15 seconds.
@@ -33,7 +33,7 @@ type Library struct {
 
 var _ gpu.Library = (*Library)(nil)
 
-// Err returns gpu.ErrHung while the driver hangs, and nil otherwise.
+// Err returns gpu.ErrHung while the driver hangs, or nil otherwise.
 func (l *Library) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,7 +22,7 @@ const maxSpec = 4 << 20
 type Specs struct {
 	dirs    []string
 	devices map[string]bool
-	// unreadable are the files that could not be read, with the reasons.
+	// unreadable lists the files that could not be read, with the reasons.
 	unreadable []string
 }
 
@@ -74,7 +74,7 @@ func (s *Specs) read(path string) error {
 	return nil
 }
 
-// Missing returns an error with those devices that no spec defines and with the directories that were searched. It returns nil if all are defined.
+// Missing returns an error that names the devices without a spec and the directories that were searched. It returns nil if all devices are defined.
 func (s Specs) Missing(devices []string) error {
 	var missing []string
 	for _, d := range devices {

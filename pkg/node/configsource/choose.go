@@ -26,7 +26,7 @@ import (
 // defaultName is the named configuration for nodes without the label, unless another one is configured.
 const defaultName = "default"
 
-// Document is the content of a file, or the error with which it could not be read.
+// Document is the content of a file, or the error from reading it.
 type Document struct {
 	Data string
 	Err  error
@@ -34,10 +34,10 @@ type Document struct {
 
 // Inputs holds everything that determines the configuration of the node.
 type Inputs struct {
-	// Path is the path of the single file, and "" if there is none. File is its content.
+	// Path is the path of the single file, or "" if there is none. File is its content.
 	Path string
 	File Document
-	// Dir is the directory of named configurations, and "" if there is none. Named is its content.
+	// Dir is the directory of named configurations, or "" if there is none. Named is its content.
 	Dir    string
 	DirErr error
 	Named  map[string]Document
@@ -112,7 +112,7 @@ func (a *Answer) document(in Inputs) (*Document, error) {
 	return nil, nil //nolint:nilnil // That there is none is an answer.
 }
 
-// pick returns the name of the named configuration for this node, and "" if there is none.
+// pick returns the name of the named configuration for this node, or "" if there is none.
 func pick(in Inputs) (name, why string, err error) {
 	names := slices.Sorted(maps.Keys(in.Named))
 	known := func(name string) bool { return slices.Contains(names, name) }

@@ -35,14 +35,14 @@ type Source struct {
 	Clock clock.WithTicker
 }
 
-// Update is a new configuration, or the error with which it could not be determined. After an error, the previous configuration stays in force.
+// Update is a new configuration, or the error that prevented one. After an error, the previous configuration stays in force.
 type Update struct {
 	Answer Answer
 	Err    error
 }
 
 const (
-	// quiet is how long files must not change until they are used, because editors write in several steps.
+	// quiet is how long files must not change before they are used, because editors write in several steps.
 	quiet = 100 * time.Millisecond
 	// lookEvery is how often files are read if the kernel reports no change.
 	lookEvery = 10 * time.Second
@@ -52,7 +52,8 @@ const (
 	maxFile = 1 << 20
 )
 
-// Run calls update at first and after each change, until ctx ends. A value in again makes it read at once, and call update even if nothing has changed.
+// Run calls update at first and after each change, until ctx ends. A value in again makes it read immediately, and call update even if nothing has
+// changed.
 func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Update)) {
 	if s.Clock == nil {
 		s.Clock = clock.RealClock{}

@@ -36,7 +36,7 @@ type Prepared struct {
 	Replicas []int `json:"replicas"`
 }
 
-// checkpoint is the file with the claims that are prepared.
+// checkpoint is the content of the file with the prepared claims.
 type checkpoint struct {
 	Version int     `json:"version"`
 	Claims  []Claim `json:"claims"`
@@ -51,10 +51,10 @@ const (
 // ErrUnreadable means that the checkpoint cannot be read.
 var ErrUnreadable = errors.New("the record of prepared ResourceClaims cannot be read")
 
-// validUID is what the UID of a claim looks like. It is in file names.
+// validUID matches the UIDs of claims, which are used in file names.
 var validUID = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,127}$`)
 
-// readCheckpoint returns the claims of the checkpoint in a directory, and none if there is no file.
+// readCheckpoint returns the claims in a directory's checkpoint. It returns none if there is no file.
 func readCheckpoint(dir string) (map[string]Claim, error) {
 	path := filepath.Join(dir, checkpointFile)
 	claims := map[string]Claim{}
@@ -88,8 +88,8 @@ func readCheckpoint(dir string) (map[string]Claim, error) {
 	return claims, nil
 }
 
-// Recorded returns a function that returns the replicas that a share of a claim holds according to the checkpoint in a directory. A checkpoint that cannot be read has no
-// claims: the agent will make it anew.
+// Recorded returns a function that looks up, in a directory's checkpoint, the replicas that a share of a claim holds. A checkpoint that cannot be read
+// counts as empty: the agent will write it again.
 func Recorded(dir string) func(driver, namespace, name, device, shareID string) []string {
 	claims, err := readCheckpoint(dir)
 	if err != nil {
@@ -103,7 +103,7 @@ func Recorded(dir string) func(driver, namespace, name, device, shareID string) 
 	}
 }
 
-// idsIn returns the IDs of what a share of a claim holds. shared reports whether a device has several replicas.
+// idsIn returns the device IDs that a share of a claim holds. shared reports whether a device has several replicas.
 func idsIn(claims map[string]Claim, namespace, name, device, shareID string, shared func(uuid string) bool) []string {
 	var ids []string
 	for _, c := range claims {
@@ -140,7 +140,7 @@ func writeCheckpoint(dir string, claims map[string]Claim) error {
 	return writeFile(dir, checkpointFile, data)
 }
 
-// writeFile atomically replaces a file in a directory, which it makes. The container runtime reads CDI specs.
+// writeFile atomically replaces a file in a directory, which it creates if necessary. The container runtime must be able to read CDI specs.
 func writeFile(dir, name string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // As above.
 		return err

@@ -1,5 +1,5 @@
-// Package dra is the agent as a driver of Dynamic Resource Allocation: it publishes the GPUs of the node in a ResourceSlice, and prepares ResourceClaims for the
-// kubelet. The scheduler makes the claims of pods that request an extended resource, and decides which GPU each pod gets.
+// Package dra is the agent as a DRA driver: it publishes the GPUs of the node in a ResourceSlice, and prepares ResourceClaims for the kubelet. The
+// scheduler creates the claims of pods that request an extended resource, and decides which GPU each pod gets.
 package dra
 
 import (
@@ -26,26 +26,26 @@ import (
 // Config configures a Driver. All fields but Capabilities and the hooks are required.
 type Config struct {
 	API *nodeapi.Client
-	// Registry is the folder in which the kubelet looks for the sockets of plugins, and State that of the checkpoint.
+	// Registry is the directory in which the kubelet looks for plugin sockets. State is the directory of the checkpoint.
 	Registry, State string
-	// Specs is the folder for CDI specs. The container runtime has to read it.
+	// Specs is the directory for CDI specs. The container runtime must read it.
 	Specs string
 	// Capabilities has the device files of MIG instances.
 	Capabilities mig.Capabilities
 	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
 	CDIMissing func(devices []string) error
-	// Published is called when the slice is as wanted, with what is wrong with it, or with why it is not.
+	// Published is called when the slice is up to date, with the error that it still has, or when updating it failed.
 	Published func(devices int, err error)
 	// Prepared is called when a claim was prepared, or with the error.
 	Prepared func(took time.Duration, err error)
-	// Registered is called when the kubelet has accepted the driver, or with why it has not.
+	// Registered is called when the kubelet has accepted the driver, or with the reason why it has not.
 	Registered func(err error)
 }
 
 // Driver is a DRA driver for the GPUs of a node, or for their MIG instances.
 type Driver struct {
 	config Config
-	// wake makes publish look again.
+	// wake makes publishAll check the slice.
 	wake chan struct{}
 	// preparing is held while a claim is prepared or unprepared. mu is never held during a call to the API server.
 	preparing sync.Mutex
@@ -53,9 +53,9 @@ type Driver struct {
 	mu         sync.Mutex
 	active     bool
 	registered bool
-	// retired reports whether the driver is to publish nothing. Until it knows whether it is, the slice of an earlier agent stays.
+	// retired reports whether the driver must publish nothing. Until the driver is active or retired, the slice of an earlier agent stays.
 	retired bool
-	// away is why the driver hands out nothing, and "" if it does.
+	// away is why the driver serves no devices, or "" if it does.
 	away      string
 	settings  sharing.Settings
 	driver    gpu.Driver
@@ -65,8 +65,8 @@ type Driver struct {
 	claims    map[string]Claim // by UID
 }
 
-// New returns a driver with the claims that an earlier one has prepared. With an error for which [errors.Is] says ErrUnreadable, it has those of which there is a CDI
-// spec, and can be used.
+// New returns a driver with the claims that an earlier one has prepared. If the error is ErrUnreadable (by [errors.Is]), the driver can be used and has
+// the claims for which there is a CDI spec.
 func New(config Config) (*Driver, error) {
 	d := &Driver{config: config, wake: make(chan struct{}, 1), devices: map[string]Device{}, unhealthy: map[string]bool{}, cordoned: map[string]bool{}}
 	var err error
@@ -85,7 +85,8 @@ func New(config Config) (*Driver, error) {
 	return d, err
 }
 
-// asCDI returns the settings with what CDI specs can do. Annotations of containers are not among that, and name the same devices as the runtime's API.
+// asCDI returns the settings that CDI specs can express. They cannot express annotations of containers, which name the same devices as the runtime's
+// API.
 func asCDI(s sharing.Settings) sharing.Settings {
 	s.DeviceLists = slices.Clone(s.DeviceLists)
 	for i, list := range s.DeviceLists {
@@ -103,7 +104,7 @@ func (d *Driver) Active() bool {
 	return d.active
 }
 
-// Claims returns the claims that are prepared, as namespace/name, sorted.
+// Claims returns the prepared claims, as namespace/name, sorted.
 func (d *Driver) Claims() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,7 +116,7 @@ func (d *Driver) Claims() []string {
 	return names
 }
 
-// Apply makes the driver serve GPUs with a configuration.
+// Apply makes the driver serve GPUs according to a configuration.
 func (d *Driver) Apply(c sharing.Config, driver gpu.Driver, devices []gpu.Device) error {
 	settings, err := c.Settings()
 	if err != nil {
@@ -138,7 +139,7 @@ func (d *Driver) Apply(c sharing.Config, driver gpu.Driver, devices []gpu.Device
 			known[g.ID()] = Device{GPU: g, Resource: r.Name}
 		}
 	}
-	for _, g := range known { // The runtime has to know each of them.
+	for _, g := range known { // The runtime must know each of them.
 		if _, err := plugin.Answer(settings, []sharing.GPU{g.GPU}, d.config.Capabilities, d.config.CDIMissing); err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (d *Driver) Retire() {
 	}
 }
 
-// SetHealth sets the health of a GPU or MIG instance. The instances of a GPU that is out of service are too.
+// SetHealth sets the health of a GPU or MIG instance. The instances of a GPU that is out of service are also out of service.
 func (d *Driver) SetHealth(uuid string, healthy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,13 +171,13 @@ func (d *Driver) SetHealth(uuid string, healthy bool) {
 	}
 }
 
-// outOfService reports whether a device is unhealthy, or its GPU. d.mu is held.
+// outOfService reports whether a device or its GPU is unhealthy. d.mu is held.
 func (d *Driver) outOfService(g Device) bool { return d.unhealthy[g.ID()] || d.unhealthy[g.UUID] }
 
-// isCordoned reports whether a device takes no new pods, or its GPU does not. d.mu is held.
+// isCordoned reports whether a device or its GPU accepts no new pods. d.mu is held.
 func (d *Driver) isCordoned(g Device) bool { return d.cordoned[g.ID()] || d.cordoned[g.UUID] }
 
-// SetCordoned sets the GPUs and MIG instances that take no new pods. The instances of such a GPU take none either.
+// SetCordoned sets the GPUs and MIG instances that accept no new pods. The instances of such a GPU accept none either.
 func (d *Driver) SetCordoned(cordoned map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,7 +187,7 @@ func (d *Driver) SetCordoned(cordoned map[string]bool) {
 	}
 }
 
-// StandBack sets who else serves the GPUs. While it is not "", the driver publishes nothing. Claims that pods hold stay prepared.
+// StandBack sets who else serves the GPUs. While why is not "", the driver publishes nothing. Claims that pods hold stay prepared.
 func (d *Driver) StandBack(why string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,14 +216,14 @@ func (d *Driver) Shares() map[string]plugin.Share {
 	return out
 }
 
-// IDs returns the replicas that a share of a claim holds, as the device plugin would name them. It is empty if the claim is not prepared.
+// IDs returns the replicas that a share of a claim holds, with the device plugin's IDs. It is empty if the claim is not prepared.
 func (d *Driver) IDs(namespace, name, device, shareID string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return idsIn(d.claims, namespace, name, device, shareID, func(uuid string) bool { return d.devices[uuid].Replicas != 1 })
 }
 
-// poke makes Run look at the slice.
+// poke makes Run check the slice.
 func (d *Driver) poke() {
 	select {
 	case d.wake <- struct{}{}:
@@ -230,7 +231,7 @@ func (d *Driver) poke() {
 	}
 }
 
-// prepare prepares a claim and returns it with the CDI devices of each request. It does nothing if the claim is prepared.
+// prepare prepares a claim and returns it with the CDI devices of each request. A claim that is already prepared stays as it is.
 func (d *Driver) prepare(ctx context.Context, uid, namespace, name string) (Claim, map[string][]string, error) {
 	d.preparing.Lock()
 	defer d.preparing.Unlock()
@@ -355,8 +356,8 @@ func replicasOf(r nodeapi.AllocatedDevice) int {
 // wholeClaim stands for all requests of a claim. No request can have this name.
 const wholeClaim = nodecontract.DRADriver + "/whole-claim"
 
-// inject writes the CDI spec of a claim and returns the CDI devices of its requests. The container runtime merges the edits of all devices of a container, and of two
-// values of a variable it keeps the last. So there is also a device of the whole claim if a variable differs between requests.
+// inject writes the CDI spec of a claim and returns the CDI devices of its requests. The container runtime merges the edits of all devices of a
+// container, and keeps the last of two values of a variable. So if a variable differs between requests, there is also a device for the whole claim.
 func (d *Driver) inject(c Claim) (map[string][]string, error) {
 	d.mu.Lock()
 	settings, known := d.settings, maps.Clone(d.devices)
@@ -412,7 +413,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	return d.serve(ctx)
 }
 
-// forget drops claims that no longer exist. The kubelet ends a claim before it is deleted, unless it has lost its own record.
+// forget drops claims that no longer exist. The kubelet unprepares a claim before it is deleted, unless it has lost its own record.
 func (d *Driver) forget(ctx context.Context) {
 	d.mu.Lock()
 	claims := slices.Collect(maps.Values(d.claims))
@@ -430,13 +431,13 @@ func (d *Driver) forget(ctx context.Context) {
 
 const (
 	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
-	// reportAfter is how often in a row publishing fails before it is reported. Someone else may have written the slice in between.
+	// reportAfter is the number of consecutive publishing failures that is reported. Fewer may be conflicts with another writer of the slice.
 	reportAfter = 3
-	// lookAgain is how often the slice is compared with what is wanted although nothing is known to have changed it.
+	// lookAgain is how often the slice is compared with the desired one without a known change.
 	lookAgain = time.Minute
 )
 
-// publishAll keeps the slice as it is wanted until ctx ends.
+// publishAll keeps the slice up to date until ctx ends.
 func (d *Driver) publishAll(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	backoff, said, failures := firstBackoff, "", 0
@@ -469,7 +470,7 @@ func (d *Driver) publishAll(ctx context.Context) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.wake:
-			if err != nil { // A change that fails at once is not tried at once.
+			if err != nil { // A change that fails is not retried immediately.
 				select {
 				case <-ctx.Done():
 				case <-time.After(firstBackoff):
@@ -480,16 +481,16 @@ func (d *Driver) publishAll(ctx context.Context) {
 	}
 }
 
-// publication is what is known of the API server.
+// publication is what is known about the API server.
 type publication struct {
-	// dropsTaints reports whether the API server drops taints of devices, so that devices with taints are left out.
+	// dropsTaints reports whether the API server drops device taints. Devices with taints are then left out.
 	dropsTaints bool
 }
 
 // Errors of an API server that drops fields of slices.
 var errNoSharing = errors.New("the API server drops allowMultipleAllocations from ResourceSlices: turn on its feature gate DRAConsumableCapacity, which is on from Kubernetes 1.36, or use backend DevicePlugin")
 
-// publish makes the slice as it is wanted, and returns the number of its devices that take pods. The driver publishes nothing before the kubelet has accepted it.
+// publish updates the slice and returns the number of its devices that accept pods. The driver publishes nothing before the kubelet has accepted it.
 func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 	d.mu.Lock()
 	wanted, known := d.active && d.registered && d.away == "", d.retired || d.away != ""
@@ -527,7 +528,7 @@ func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case !shared(now): // A GPU would be for one pod alone.
+		case !shared(now): // Each GPU would be for one pod alone.
 			return 0, errors.Join(errNoSharing, d.config.API.DeleteSlice(ctx, now.Metadata.Name))
 		case taints(now) < taints(*c.Write):
 			p.dropsTaints = true

@@ -19,10 +19,10 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// socketName is the socket on which the kubelet finds the driver and calls it.
+// socketName is the name of the socket by which the kubelet finds and calls the driver.
 const socketName = nodecontract.DRADriver + "-reg.sock"
 
-// kubelet is the driver as the kubelet calls it.
+// kubelet implements the services of the driver that the kubelet calls.
 type kubelet struct {
 	drapb.UnimplementedDRAPluginServer
 	registration.UnimplementedRegistrationServer
@@ -31,10 +31,10 @@ type kubelet struct {
 	log    logr.Logger
 }
 
-// serve serves the kubelet until ctx ends. The kubelet watches the folder for new sockets and connects by itself, also after it has restarted.
+// serve serves the kubelet until ctx ends. The kubelet watches the directory for new sockets and connects by itself, also after it has restarted.
 func (d *Driver) serve(ctx context.Context) error {
 	path := filepath.Join(d.config.Registry, socketName)
-	// The kubelet takes a socket that is created anew for another one, and registers the driver again.
+	// The kubelet treats a recreated socket as a new one, and registers the driver again.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("listening on %s: %w", path, err)
 	}
@@ -47,19 +47,19 @@ func (d *Driver) serve(ctx context.Context) error {
 	drapb.RegisterDRAPluginServer(g, k)
 	registration.RegisterRegistrationServer(g, k)
 	var group sync.WaitGroup
-	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop, which also removes the socket, so that the kubelet knows that nobody serves.
+	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop, which also removes the socket, so that the kubelet knows that nobody serves it.
 	<-ctx.Done()
 	g.Stop()
 	group.Wait()
 	return nil
 }
 
-// GetInfo tells the kubelet which driver this is. Without an endpoint, the kubelet calls the socket that it has found.
+// GetInfo returns the identity of the driver. Without an endpoint, the kubelet calls the socket that it has found.
 func (k *kubelet) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.DRAPlugin, Name: nodecontract.DRADriver, SupportedVersions: []string{drapb.DRAPluginService}}, nil
 }
 
-// NotifyRegistrationStatus learns whether the kubelet has accepted the driver.
+// NotifyRegistrationStatus records whether the kubelet has accepted the driver.
 func (k *kubelet) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	var err error
 	if s.GetPluginRegistered() {
@@ -98,8 +98,8 @@ func (k *kubelet) NodePrepareResources(ctx context.Context, r *drapb.NodePrepare
 	return response, nil
 }
 
-// devices returns the devices of a claim for the kubelet. The CDI devices are those of a request, and are at its first device. A container that refers to a request
-// gets those with its name. One that refers to the claim gets all in this order, so that what is for the whole claim is the last.
+// devices returns the devices of a claim for the kubelet. The CDI devices of a request are listed at its first device. A container that refers to a
+// request gets the devices with its name. A container that refers to the claim gets all in this order, so the device for the whole claim comes last.
 func (k *kubelet) devices(c Claim, cdi map[string][]string) []*drapb.Device {
 	said := map[string]bool{}
 	var out []*drapb.Device
@@ -119,7 +119,7 @@ func (k *kubelet) devices(c Claim, cdi map[string][]string) []*drapb.Device {
 	return out
 }
 
-// NodeUnprepareResources ends what NodePrepareResources began. A claim that is not known is done.
+// NodeUnprepareResources undoes NodePrepareResources. It succeeds for an unknown claim.
 func (k *kubelet) NodeUnprepareResources(_ context.Context, r *drapb.NodeUnprepareResourcesRequest) (*drapb.NodeUnprepareResourcesResponse, error) {
 	response := &drapb.NodeUnprepareResourcesResponse{Claims: map[string]*drapb.NodeUnprepareResourceResponse{}}
 	for _, c := range r.GetClaims() {
@@ -133,7 +133,7 @@ func (k *kubelet) NodeUnprepareResources(_ context.Context, r *drapb.NodeUnprepa
 	return response, nil
 }
 
-// unprepare removes the CDI spec of a claim and then the record of it, so that a crash between leaves a record.
+// unprepare removes the CDI spec of a claim and then its record, so that a crash in between leaves the record.
 func (d *Driver) unprepare(uid string) error {
 	d.preparing.Lock()
 	defer d.preparing.Unlock()

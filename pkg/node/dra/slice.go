@@ -17,12 +17,12 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Device is a GPU or a MIG instance that the driver hands out.
+// Device is a GPU or a MIG instance that the driver serves.
 type Device struct {
 	sharing.GPU
 	// Resource is the extended resource that serves it.
 	Resource string
-	// Unhealthy reports whether it or its GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
+	// Unhealthy reports whether the device or its GPU is out of service, and Cordoned whether it accepts no new pods because somebody requested it.
 	Unhealthy, Cordoned bool
 }
 
@@ -31,7 +31,7 @@ const maxName, maxText, maxTainted, maxDevices = 253, 64, 64, 128
 
 var deviceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// nameOf returns the name of a GPU or MIG instance in the slice. It is its UUID, so that it stays the same when others are lost.
+// nameOf returns the name of a GPU or MIG instance in the slice. It is the UUID, so that it stays the same when other devices are lost.
 func nameOf(uuid string) string { return strings.ToLower(uuid) }
 
 // sliceName returns the name of the slice of a Node.
@@ -45,8 +45,8 @@ func sliceName(node string) string {
 	return name[:maxName-len(digest)-1] + "-" + digest
 }
 
-// SliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order of the GPUs'
-// indices. Devices with taints are left out if there are more than a slice with taints can have.
+// SliceOf returns the ResourceSlice of a Node without its generation. The scheduler takes the first device that fits, so the devices are in the order
+// of the GPUs' indices. If there are more devices than a slice with taints can have, those with taints are left out.
 func SliceOf(node nodeapi.Metadata, driver gpu.Driver, devices []Device) (nodeapi.ResourceSlice, error) {
 	s := nodeapi.ResourceSlice{
 		Metadata: nodeapi.SliceMetadata{Name: sliceName(node.Name)},
@@ -104,11 +104,11 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 	version(nodecontract.DRADriverVersion, ok, numbers[0], numbers[1], numbers[2])
 	text(nodecontract.DRAPCIeRoot, d.PCIeRoot)
 
-	// A validRange limits a request, and without one any amount would be consumed as it is written, such as half a replica.
+	// A validRange limits a request. Without it, any amount would be consumed as written, such as half a replica.
 	out.Capacity = map[string]nodeapi.SliceCapacity{nodecontract.DRAReplicas: {
 		Value: quantity(int64(d.Replicas), 1000, "", "k"), RequestPolicy: &nodeapi.RequestPolicy{Default: "1", ValidRange: &nodeapi.ValidRange{Min: "1"}},
 	}}
-	if d.Replicas > 1 { // One step above the minimum has to fit into the capacity.
+	if d.Replicas > 1 { // One step above the minimum must fit into the capacity.
 		out.Capacity[nodecontract.DRAReplicas].RequestPolicy.ValidRange.Step = "1"
 	}
 	if memoryMiB > 0 {
@@ -127,7 +127,8 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 	return out
 }
 
-// quantity returns an amount in the largest unit in which it is a whole number, as the API server writes it. Another form would differ from what was published.
+// quantity returns an amount in the largest unit in which it is a whole number, as the API server writes it. Any other form would differ from the
+// published one.
 func quantity(n, scale int64, units ...string) string {
 	for len(units) > 1 && n > 0 && n%scale == 0 {
 		n, units = n/scale, units[1:]
@@ -135,7 +136,8 @@ func quantity(n, scale int64, units ...string) string {
 	return strconv.FormatInt(n, 10) + units[0]
 }
 
-// versionNumbers returns the three numbers of a driver's version, of which the last may be missing. Leading zeros, as in 580.65.06, are no part of a semantic version.
+// versionNumbers returns the three numbers of a driver version, of which the last may be missing. Leading zeros, as in 580.65.06, are not part of a
+// semantic version.
 func versionNumbers(version string) (numbers [3]int, ok bool) {
 	parts := strings.Split(version, ".")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -157,16 +159,16 @@ func withoutTainted(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
 	return s
 }
 
-// Change is what to do about the slices of a Node.
+// Change is a change of the slices of a Node.
 type Change struct {
-	// Write is the slice to create or update, and nil if it is as wanted.
+	// Write is the slice to create or update, or nil if it is up to date.
 	Write *nodeapi.ResourceSlice
 	// Remove are the names of slices to delete afterwards.
 	Remove []string
 }
 
-// ChangeTo returns how to get from the slices that there are to the one that is wanted, or to none if it is nil. The generation is higher than all that there are, so
-// that the scheduler ignores the others until they are gone.
+// ChangeTo returns the change from the existing slices to the desired one, or to none if want is nil. The new generation is higher than all existing
+// ones, so that the scheduler ignores the other slices until they are gone.
 func ChangeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) Change {
 	var c Change
 	var same *nodeapi.ResourceSlice
@@ -192,7 +194,7 @@ func ChangeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) Change 
 	return c
 }
 
-// equal reports whether two slices differ at most in what the API server sets.
+// equal reports whether two slices are equal apart from fields that the API server sets.
 func equal(a, b nodeapi.ResourceSlice) bool {
 	plain := func(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
 		s.APIVersion, s.Kind, s.Metadata.ResourceVersion, s.Spec.Pool.Generation = "", "", "", 0

@@ -20,10 +20,10 @@ import (
 // cdiVersion is the oldest version of the Container Device Interface that has the fields of a spec with annotations.
 const cdiVersion = "0.6.0"
 
-// cdiKind is the kind of the CDI devices, of which each request of a claim is one, and the whole claim may be one.
+// cdiKind is the kind of the CDI devices. There is one for each request of a claim, and possibly one for the whole claim.
 const cdiKind = nodecontract.DRADriver + "/claim"
 
-// claimAnnotation holds the claim in its CDI spec, from which the record of claims can be made again.
+// claimAnnotation holds the claim in its CDI spec, so that the record of claims can be restored from it.
 const claimAnnotation = nodecontract.DRADriver + "/claim"
 
 // spec is a CDI spec.
@@ -39,7 +39,7 @@ type specDevice struct {
 	Edits edits  `json:"containerEdits"`
 }
 
-// edits are what a container needs for its GPUs.
+// edits are the container edits for GPUs.
 type edits struct {
 	Env         []string     `json:"env,omitempty"`
 	DeviceNodes []deviceNode `json:"deviceNodes,omitempty"`
@@ -58,10 +58,11 @@ type mount struct {
 	Options       []string `json:"options,omitempty"`
 }
 
-// visibleDevices is the variable by which NVIDIA's container runtime adds GPUs. Many images set it to all GPUs.
+// visibleDevices is the variable that makes NVIDIA's container runtime add GPUs. Many images set it to all GPUs.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
-// editsOf returns the edits that do what the kubelet does for the answer of a device plugin. If CDI adds the GPUs, the runtime is told to add none.
+// editsOf returns the edits that correspond to what the kubelet does with the response of a device plugin. If CDI adds the GPUs, the edits tell the
+// runtime to add none.
 func editsOf(r *pluginapi.ContainerAllocateResponse) edits {
 	var e edits
 	if _, set := r.GetEnvs()[visibleDevices]; !set {
@@ -79,7 +80,7 @@ func editsOf(r *pluginapi.ContainerAllocateResponse) edits {
 	return e
 }
 
-// requestsOf returns the names of the requests of a claim, in their order.
+// requestsOf returns the names of the requests of a claim, in order.
 func requestsOf(c Claim) []string {
 	var names []string
 	for _, d := range c.Devices {
@@ -127,7 +128,7 @@ func removeSpec(dir, uid string) error {
 	return nil
 }
 
-// claimsOfSpecs returns the claims of the CDI specs in a directory, and what cannot be read of them.
+// claimsOfSpecs returns the claims of the CDI specs in a directory, and an error for those that cannot be read.
 func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
 	claims = map[string]Claim{}
 	paths, _ := filepath.Glob(filepath.Join(dir, specPrefix+"*"+specSuffix)) // The pattern is valid.

@@ -20,7 +20,7 @@ var (
 	ErrHung = errors.New("the driver hangs: it does not return from a call")
 	// ErrInUse means that a process has the GPU open, or uses one of its MIG instances.
 	ErrInUse = errors.New("the GPU is in use")
-	// ErrResetRequired means that the GPU applies a change only when it is reset, or the machine is rebooted.
+	// ErrResetRequired means that the GPU applies a change only when the GPU is reset or the machine is rebooted.
 	ErrResetRequired = errors.New("the GPU must be reset")
 )
 
@@ -36,19 +36,19 @@ type Device struct {
 	MemoryMiB int64
 	// ComputeMajor and ComputeMinor are the CUDA compute capability, for instance 7 and 5.
 	ComputeMajor, ComputeMinor int
-	// NUMANode is the NUMA node of the GPU, and -1 if it is not known.
+	// NUMANode is the NUMA node of the GPU, or -1 if unknown.
 	NUMANode int
-	// PCIeRoot is the PCIe root complex of the GPU as the kernel names it, for instance "pci0000:00", and "" if it is not known.
+	// PCIeRoot is the PCIe root complex of the GPU as the kernel names it, for example "pci0000:00", or "" if unknown.
 	PCIeRoot string
 	// Minor is the number of the device file: /dev/nvidia<Minor>.
 	Minor int
-	// MIG reports whether the GPU is divided into instances: its MIG mode.
+	// MIG is the MIG mode: whether the GPU is divided into instances.
 	MIG bool
 	// MIGCapable reports whether the GPU can be divided.
 	MIGCapable bool
 	// Instances are the MIG instances of the GPU, sorted by index. Those to which this process has no access are missing.
 	Instances []Instance
-	// ComputeMode says which processes may use the GPU.
+	// ComputeMode defines which processes may use the GPU.
 	ComputeMode ComputeMode
 }
 
@@ -62,9 +62,9 @@ type Instance struct {
 	Profile string
 	// MemoryMiB is the device memory of the instance, in MiB.
 	MemoryMiB int64
-	// GPUInstance and ComputeInstance are the numbers of the instance on its GPU, as the driver counts them.
+	// GPUInstance and ComputeInstance are the driver's numbers of the instance on its GPU.
 	GPUInstance, ComputeInstance int
-	// Multiprocessors and what follows are the parts of the GPU that the instance has.
+	// Multiprocessors and the fields below are the parts of the GPU that the instance has.
 	Multiprocessors, GPUSlices, ComputeSlices                int
 	CopyEngines, Decoders, Encoders, JPEGEngines, OFAEngines int
 }
@@ -76,7 +76,7 @@ type GPUInstance struct {
 	Profile string
 	// Start is the first of its memory slices, and Size their number.
 	Start, Size int
-	// Whole reports whether it has one compute instance, which has all of its compute slices.
+	// Whole reports whether it has one compute instance with all of its compute slices.
 	Whole bool
 }
 
@@ -95,16 +95,16 @@ func Find(devices []Device, uuid string) (d *Device, instance *Instance) {
 	return nil, nil
 }
 
-// ComputeMode says which processes may use a GPU, with NVML's numbers.
+// ComputeMode defines which processes may use a GPU, with NVML's numbers.
 type ComputeMode int
 
 // Compute modes.
 const (
-	// ComputeDefault admits several processes.
+	// ComputeDefault allows several processes.
 	ComputeDefault ComputeMode = 0
-	// ComputeProhibited admits none.
+	// ComputeProhibited allows none.
 	ComputeProhibited ComputeMode = 2
-	// ComputeExclusiveProcess admits one, which is the MPS server if the GPU is shared with MPS.
+	// ComputeExclusiveProcess allows one, which is the MPS server if the GPU is shared with MPS.
 	ComputeExclusiveProcess ComputeMode = 3
 )
 
@@ -112,7 +112,7 @@ const (
 type Unusable struct {
 	// Where is the location of the GPU for users, for instance "at PCI 0000:00:1e.0".
 	Where string
-	// Why is the reason, as far as it is known.
+	// Why is the reason, as far as known.
 	Why string
 }
 
@@ -126,9 +126,9 @@ type Driver struct {
 
 // Event is an event that a GPU reported.
 type Event struct {
-	// UUID is the UUID of the GPU, and "" if the event is about all GPUs.
+	// UUID is the UUID of the GPU, or "" if the event is about all GPUs.
 	UUID string
-	// Instance is the UUID of the MIG instance that the event is about, and "" if it is about the whole GPU.
+	// Instance is the UUID of the MIG instance, or "" if the event is about the whole GPU.
 	Instance string
 	// XID is NVIDIA's number of the error.
 	XID int
@@ -150,9 +150,9 @@ type Usage struct {
 // Process is a process that uses a GPU, or that has used it since the last reading and ended.
 type Process struct {
 	PID int
-	// MemoryMiB is the device memory of the process in MiB, and -1 if the driver does not report it.
+	// MemoryMiB is the device memory of the process in MiB, or -1 if the driver does not report it.
 	MemoryMiB int64
-	// SMPercent is the share of the GPU's SM time since the last reading, from 0 to 100, rounded up. It is -1 if it is not known.
+	// SMPercent is the share of the GPU's SM time since the last reading, from 0 to 100, rounded up. It is -1 if unknown.
 	SMPercent int
 }
 
@@ -166,9 +166,9 @@ type Library interface {
 	Devices() ([]Device, error)
 	// Unusable returns the GPUs that the driver did not offer to the last call of Init or Devices, even if that call failed.
 	Unusable() []Unusable
-	// Links returns the connections of the GPUs that Devices returns, one for each two of them, with the lower index first. It is nil if they are not known.
+	// Links returns the connections of the GPUs that Devices returns, one for each pair, with the lower index first. It is nil if unknown.
 	Links() ([]Link, error)
-	// Usage returns the usage of a GPU or of a MIG instance. Of an instance, only the memory and the processes are known.
+	// Usage returns the usage of a GPU or of a MIG instance. For an instance, only the memory and the processes are known.
 	Usage(uuid string) (Usage, error)
 	// Wait returns the next event since Init. ok is false if there was none within the timeout. The loss of a GPU is reported once until the next Init.
 	// Only one goroutine may wait at a time. The other methods may be called during a Wait.

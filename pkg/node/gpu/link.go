@@ -4,13 +4,13 @@ package gpu
 type Link struct {
 	// A and B are the UUIDs of the GPUs.
 	A, B string
-	// NVLinks is the number of NVLinks that connect the two directly. Those to a switch, which connects all GPUs alike, do not count.
+	// NVLinks is the number of NVLinks that connect the two directly. NVLinks to a switch, which connects all GPUs equally, do not count.
 	NVLinks int
 	// Path is the path over PCIe.
 	Path Path
 }
 
-// Path is how far apart two GPUs are on PCIe, with NVML's numbers.
+// Path is the distance of two GPUs on PCIe, with NVML's numbers.
 type Path int
 
 // Paths, from near to far.
@@ -25,8 +25,8 @@ const (
 	PathUnknown Path = -1
 )
 
-// Score says how well two GPUs are connected. The numbers are those of the best-effort policy of NVIDIA's go-gpuallocator: 100 for each NVLink, and 10 to 60
-// for the path over PCIe.
+// Score returns how well two GPUs are connected. The numbers are those of the best-effort policy of NVIDIA's go-gpuallocator: 100 for each NVLink, and
+// 10 to 60 for the path over PCIe.
 func (l Link) Score() int {
 	score := 100 * l.NVLinks
 	switch l.Path {

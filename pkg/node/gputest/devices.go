@@ -16,7 +16,7 @@ func H100s(n int) []gpu.Device {
 	return devices(n, gpu.Device{Product: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ComputeMajor: 9, MIGCapable: true})
 }
 
-// Divided returns n GPUs as in a p4d machine, each with count instances of a profile and so much memory in MiB.
+// Divided returns n GPUs as in a p4d machine, each with count instances of a profile with the given memory in MiB.
 func Divided(n, count int, profile string, memoryMiB int64) []gpu.Device {
 	out := devices(n, gpu.Device{Product: "NVIDIA A100-SXM4-40GB", MemoryMiB: 40960, ComputeMajor: 8, MIGCapable: true, MIG: true})
 	for i := range out {

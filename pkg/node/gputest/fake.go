@@ -201,7 +201,7 @@ func (f *Fake) lock() {
 	}
 }
 
-// check returns the error with which a method fails, and nil if it does not.
+// check returns the error with which a method fails, or nil.
 func (f *Fake) check(method string) error {
 	if !f.open {
 		return gpu.ErrClosed

@@ -16,7 +16,7 @@ import (
 type Control interface {
 	// SetDevices sets the GPUs that the next Init finds.
 	SetDevices(devices ...gpu.Device)
-	// SetLinks sets how GPUs are connected. Those that are not named have no NVLink and a path that is not known.
+	// SetLinks sets the connections of GPUs. Pairs that are not named have no NVLink and an unknown path.
 	SetLinks(links ...gpu.Link)
 	// SetUsage sets the usage of a GPU. Free and used memory must add up to the memory of the device.
 	SetUsage(uuid string, u gpu.Usage)

@@ -84,7 +84,7 @@ func (t *Tracker) unusableOnly() []gpu.Unusable {
 	return t.unusable[min(gone, len(t.unusable)):]
 }
 
-// faulty returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. What is no longer listed comes last.
+// faulty returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. Those that are no longer listed come last.
 func (t *Tracker) faulty() []string {
 	var out []string
 	for _, uuid := range t.uuids() {

@@ -1,6 +1,6 @@
-// Package health decides from events which GPUs are out of service. Only Store has side effects. A GPU that is out of service stays so until it was reset.
-// That its memory can be read or that it is listed again does not prove that it can compute. A GPU counts as reset in two cases: the machine was rebooted,
-// or someone who ran `nvidia-smi --gpu-reset` says so (MarkReset) and the GPU then answers after the driver was opened again (Reopened).
+// Package health decides from events which GPUs are out of service. Only Store has side effects. A GPU that is out of service stays so until it is
+// reset. That its memory can be read or that it is listed again does not prove that it can compute. A GPU counts as reset in two cases: the machine was
+// rebooted, or someone who ran `nvidia-smi --gpu-reset` reports it (MarkReset) and the GPU then answers after the driver was opened again (Reopened).
 package health
 
 import (
@@ -27,7 +27,7 @@ type Fault struct {
 	Unread bool `json:"unread,omitempty"`
 	// Reset reports whether someone has reset the GPU since.
 	Reset bool `json:"reset,omitempty"`
-	// GPU is the UUID of the GPU if the fault is one of its MIG instances, and "" otherwise.
+	// GPU is the UUID of the GPU if the fault is one of its MIG instances, or "" otherwise.
 	GPU string `json:"gpu,omitempty"`
 }
 
@@ -155,8 +155,8 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	return changes, events
 }
 
-// affected returns the GPU or the MIG instance that an event is about. That is all GPUs if the event has no UUID, none if its UUID is not known, and all of the GPU if
-// its instance is not known.
+// affected returns the GPU or the MIG instance that an event is about. It returns all GPUs if the event has no UUID, none if the UUID is unknown, and
+// the whole GPU if the instance is unknown.
 func (t *Tracker) affected(e gpu.Event) []string {
 	if e.UUID == "" {
 		return t.uuids()
@@ -187,8 +187,8 @@ func (t *Tracker) uuids() []string {
 	})
 }
 
-// MarkReset records that someone has reset a GPU. It comes back in service, with its MIG instances, if it answers after the driver was opened again, unless it has
-// another fault before that. MarkReset reports whether the GPU or an instance was out of service.
+// MarkReset records that someone has reset a GPU. If the GPU answers after the driver was opened again, it comes back in service with its MIG
+// instances, unless it has another fault before that. MarkReset reports whether the GPU or an instance was out of service.
 func (t *Tracker) MarkReset(uuid string) bool {
 	marked := false
 	for of, fault := range t.faults {
@@ -200,7 +200,7 @@ func (t *Tracker) MarkReset(uuid string) bool {
 	return marked
 }
 
-// Marked reports whether MarkReset was called for a GPU and neither it nor an instance of it had a fault since.
+// Marked reports whether MarkReset was called for a GPU and neither it nor an instance of it has had a fault since.
 func (t *Tracker) Marked(uuid string) bool {
 	marked := false
 	for of, fault := range t.faults {
@@ -284,7 +284,7 @@ func describeUnusable(u gpu.Unusable) string {
 	return fmt.Sprintf("The GPU %s cannot be used: %s: see what `dmesg | grep NVRM` says on the machine, reboot it, and replace it when that does not help", u.Where, u.Why)
 }
 
-// OutOfService returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. What is no longer listed comes last.
+// OutOfService returns the UUIDs of the GPUs and MIG instances that are out of service, sorted by index. Those that are no longer listed come last.
 func (t *Tracker) OutOfService() []string { return t.faulty() }
 
 // Healthy reports whether a GPU or a MIG instance is in service.

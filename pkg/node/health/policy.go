@@ -21,8 +21,8 @@ type Policy struct {
 	disabled, enabled     []int
 }
 
-// ParsePolicy parses the two variables as NVIDIA's plugin does. Each is "all", its synonym "xids", or a comma-separated list of XIDs. What is enabled takes
-// precedence over what is disabled, and both over the default. A single XID takes precedence over "all" in the other list. problems are unknown words,
+// ParsePolicy parses the two variables as NVIDIA's plugin does. Each is "all", its synonym "xids", or a comma-separated list of XIDs. Enabled XIDs take
+// precedence over disabled ones, and both over the default. A single XID takes precedence over "all" in the other list. problems are unknown words,
 // which are ignored.
 func ParsePolicy(disable, enable string) (p Policy, problems []string) {
 	p.disableAll, p.disabled, problems = parseList(DisableEnv, disable)
@@ -45,7 +45,7 @@ func parseList(name, value string) (all bool, xids []int, problems []string) {
 			problems = append(problems, fmt.Sprintf("%s: %q is neither an XID nor \"all\" nor \"xids\"; it is ignored", name, word))
 			continue
 		}
-		// NVIDIA's plugin represents "all" as XID 0, so a 0 in the list means "all" too.
+		// NVIDIA's plugin represents "all" as XID 0, so a 0 in the list also means "all".
 		if xid == 0 {
 			return true, nil, problems
 		}

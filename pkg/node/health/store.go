@@ -60,7 +60,7 @@ func (s Store) Load() (State, error) {
 	return state, nil
 }
 
-// before returns the State of an earlier boot, and the zero value if there is none.
+// before returns the State of an earlier boot, or the zero value if there is none.
 func (s Store) before() State {
 	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json")) // Save leaves only one file.
 	for _, path := range old {

@@ -3,7 +3,7 @@ package health
 // Class is the class of an XID.
 type Class string
 
-// Classes, the most harmless one first.
+// Classes, the least severe first.
 const (
 	// ClassInformation is not a fault.
 	ClassInformation Class = "Information"
@@ -38,10 +38,10 @@ func Look(number int) XID {
 var ignored = []int{13, 31, 43, 45, 68, 109}
 
 // known follows the immediate actions in NVIDIA's XID catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. IGNORE and
-// RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink workflows, which end at
-// the vendor of the machine, ask for another machine, which takes a minute in a cloud. The differences are:
-//   - 109 is RESET_GPU in NVIDIA's catalog, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU from
-//     nine others.
+// RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink workflows, which
+// end at the vendor of the machine, require another machine, which takes a minute in a cloud. The differences are:
+//   - 109 is RESET_GPU in NVIDIA's catalog, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU away
+//     from nine others.
 //   - 48 has a workflow in NVIDIA's catalog that ends with a reset in most cases.
 //   - 63 and 94 are IGNORE and RESTART_APP in NVIDIA's catalog, with a reset at the next opportunity, because the bad memory stays in use until then (and
 //     page retirement on Turing and older needs a reload of the driver). Another program that reads this memory fails again, so new pods must not use the

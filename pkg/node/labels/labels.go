@@ -28,20 +28,21 @@ const (
 // Sharing describes how the GPUs of the machine are shared.
 type Sharing struct {
 	Strategy Strategy
-	// Replicas is the number of replicas of each GPU. With 0 and 1, GPUs are not shared. GPUs with slots of memory have a changing number, and no label for it.
+	// Replicas is the number of replicas of each GPU. With 0 and 1, GPUs are not shared. GPUs with slots of memory have a changing number of replicas, and
+	// no label for it.
 	Replicas int
 	// Renamed reports whether the replicas have their own resource name, such as nvidia.com/gpu.shared.
 	Renamed bool
 	// MIGStrategy is how MIG instances are served: "mixed" or "single". There is no label for "" and "none".
 	MIGStrategy string
-	// Replication returns the number of replicas of each MIG instance of a resource, which is named as it is before it is shared, and whether they are renamed. If
-	// it is nil, instances are not shared.
+	// Replication returns the number of replicas of each MIG instance of a resource, and whether they are renamed. The resource has its name from before
+	// sharing. If it is nil, instances are not shared.
 	Replication func(resource string) (replicas int, renamed bool)
 }
 
 // Machine holds properties of the machine other than its GPUs.
 type Machine struct {
-	// Type is the vendor's name of the machine, which is the instance type on EC2. It is "" if it is not known.
+	// Type is the vendor's name of the machine, which is the instance type on EC2. It is "" if unknown.
 	Type string
 	// PCIClasses are the PCI classes of the GPUs.
 	PCIClasses []uint32
@@ -60,7 +61,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 	d := typical(devices)
 	strategy, replicas, suffix := None, 1, ""
 	switch {
-	case d.MIG: // All GPUs are divided. As in NVIDIA's labels, how their instances are shared is not said of the GPUs.
+	case d.MIG: // All GPUs are divided. As in NVIDIA's labels, the GPUs' labels do not describe the sharing of their instances.
 		replicas = 0
 	case sharing.shared():
 		strategy, replicas = sharing.Strategy, sharing.Replicas
@@ -93,14 +94,14 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		set("gpu.compute.minor", strconv.Itoa(d.ComputeMinor))
 	}
 	set("mig.capable", strconv.FormatBool(slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIGCapable })))
-	// As in NVIDIA's labels, whether MPS works is only checked if the strategy is MPS.
+	// As in NVIDIA's labels, MPS capability is only checked if the strategy is MPS.
 	set("mps.capable", strconv.FormatBool(strategy == MPS && !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIG })))
 	driverLabels(driver, set)
 	instanceLabels(devices, sharing, set)
 	return out
 }
 
-// instanceLabels sets labels for each profile of MIG instances, and those of GPUs if instances are served as GPUs.
+// instanceLabels sets labels for each profile of MIG instances, and the labels of GPUs if instances are served as GPUs.
 func instanceLabels(devices []gpu.Device, sharing Sharing, set func(key, value string)) {
 	if sharing.MIGStrategy == "" || sharing.MIGStrategy == string(None) {
 		return
@@ -183,8 +184,8 @@ func Mode(classes []uint32) string {
 	}
 }
 
-// typical returns the GPU that the labels describe if the GPUs differ. It has the most frequent product. It is the first one that is not partitioned, or
-// else the first one.
+// typical returns the GPU that the labels describe if the GPUs differ. It has the most frequent product. It is the first such GPU that is not
+// partitioned, or else the first one.
 func typical(devices []gpu.Device) gpu.Device {
 	count := map[string]int{}
 	for _, d := range devices {

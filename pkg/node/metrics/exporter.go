@@ -23,7 +23,7 @@ type Replicas struct {
 // Held is how many replicas of a GPU a container holds.
 type Held struct {
 	Namespace, Pod, Container string
-	// UUID is that of the GPU or of the MIG instance. Other devices are left out.
+	// UUID is the UUID of the GPU or MIG instance. Other devices are left out.
 	UUID     string
 	Replicas int
 }
@@ -33,7 +33,7 @@ type Config struct {
 	Library gpu.Library
 	// Replicas returns the replicas of the GPUs and MIG instances by UUID. It may be nil.
 	Replicas func() map[string]Replicas
-	// Held lists which containers hold replicas of which GPUs. Where it is known, it replaces Replicas.Allocated. It may be nil.
+	// Held lists which containers hold replicas of which GPUs. If it is known, it replaces Replicas.Allocated. It may be nil.
 	Held func() ([]Held, error)
 	// Pods lists the pods. If it is nil, there are no metrics of pods.
 	Pods PodSource
@@ -53,7 +53,7 @@ type Exporter struct {
 	mu   sync.Mutex
 	xids map[xidKey]uint64
 	last map[string]int
-	// under is the reading that is in progress, and nil if there is none. Concurrent scrapes share it.
+	// under is the reading in progress, or nil if there is none. Concurrent scrapes share it.
 	under *sample
 }
 
@@ -110,14 +110,14 @@ type reading struct {
 	up       bool
 	replicas *Replicas
 	lastXID  int
-	// instances are the MIG instances of the GPU. Their replicas count as those of the GPU too.
+	// instances are the MIG instances of the GPU. Their replicas also count as those of the GPU.
 	instances []instanceReading
 }
 
 // instanceReading holds what was read of a MIG instance.
 type instanceReading struct {
 	gpu.Instance
-	usedMiB  int64 // It is -1 if it is not known.
+	usedMiB  int64 // It is -1 if unknown.
 	replicas *Replicas
 }
 
@@ -125,7 +125,7 @@ type instanceReading struct {
 type share struct {
 	owner
 	uuid string
-	// mib and percent are -1 if they are not known for any of its processes.
+	// mib and percent are -1 if they are unknown for all of its processes.
 	mib     int64
 	percent int
 }
@@ -220,7 +220,7 @@ func (x *Exporter) readInstance(p gpu.Instance, replicas map[string]Replicas) in
 	return read
 }
 
-// sum sets the replicas of a GPU that is divided to those of its instances whose replicas are known.
+// sum sets the replicas of a divided GPU to the sum over those instances whose replicas are known.
 func (g *reading) sum() {
 	var total *Replicas
 	for _, p := range g.instances {
@@ -238,7 +238,7 @@ func (g *reading) sum() {
 	}
 }
 
-// held returns what containers hold, and false if that is not known now.
+// held returns what containers hold. It returns false if that is unknown for now.
 func (x *Exporter) held() ([]Held, bool) {
 	if x.config.Held == nil {
 		return nil, false
@@ -250,7 +250,8 @@ func (x *Exporter) held() ([]Held, bool) {
 	return held, true
 }
 
-// countHeld sets how many replicas of each GPU containers hold. A container that has ended may be listed beside its successor with the same replica.
+// countHeld sets how many replicas of each GPU containers hold. A container that has ended may be listed together with its successor that has the same
+// replica.
 func countHeld(gpus []reading, held []Held) {
 	count := func(uuid string, r *Replicas) {
 		if r == nil {
@@ -327,14 +328,14 @@ const (
 	mhz = 1e6
 )
 
-// values is a metric of GPUs. of returns the value for a GPU, and false if it has none.
+// values is a metric of GPUs. of returns the value for a GPU. It returns false if the GPU has none.
 type values struct {
 	name string
 	help string
 	of   func(reading) (float64, bool)
 }
 
-// known returns the value times the factor, and false if the value is negative, which means that the GPU does not report it.
+// known returns the value times the factor. It returns false if the value is negative, which means that the GPU does not report it.
 func known[N int | int64](value N, factor float64) (float64, bool) {
 	return float64(value) * factor, value >= 0
 }

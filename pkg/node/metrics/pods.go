@@ -17,7 +17,7 @@ type Pod struct {
 // Container is a container of a pod.
 type Container struct {
 	Name string
-	// ID is the container ID of the runtime, and "" if it is not known.
+	// ID is the container ID of the runtime, or "" if unknown.
 	ID string
 }
 
@@ -27,7 +27,7 @@ type PodSource interface {
 }
 
 // LogFolders lists pods from the names of their log directories, which the kubelet creates: pods/<namespace>_<name>_<uid>/<container>, and
-// containers/<name>_<namespace>_<container>-<id>.log. It needs access neither to the API server nor to the sockets of the kubelet or the runtime.
+// containers/<name>_<namespace>_<container>-<id>.log. It needs access to neither the API server nor the sockets of the kubelet and the runtime.
 type LogFolders struct {
 	// Root is /var/log of the machine.
 	Root string
@@ -109,7 +109,7 @@ func parseContainerLog(name string) (key containerKey, id string, ok bool) {
 	return containerKey{namespace: parts[1], pod: parts[0], container: parts[2][:i]}, parts[2][i+1:], true
 }
 
-// owner is the container that a process belongs to.
+// owner is the container to which a process belongs.
 type owner struct{ namespace, pod, container string }
 
 // owners returns the owners of processes. Processes outside of pods, or in unknown pods, are left out. The PIDs are those of the machine, so the agent must
@@ -152,7 +152,7 @@ func Users(proc string, pods PodSource, pids []int) map[int]string {
 	return out
 }
 
-// container returns the name of the container with the ID. Without a match, it returns the name of the only container, and "" if there are several.
+// container returns the name of the container with the ID. Without a match, it returns the name of the only container, or "" if there are several.
 func (p Pod) container(id string) string {
 	only, several := "", false
 	for _, c := range p.Containers {

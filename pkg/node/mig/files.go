@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Capabilities has the device files with which the driver gives access to MIG instances, one for each GPU instance and each compute instance.
+// Capabilities reads the device files through which the driver gives access to MIG instances, one for each GPU instance and each compute instance.
 type Capabilities struct {
 	// Proc is the proc file system. It defaults to /proc.
 	Proc string
@@ -24,7 +24,7 @@ func (c Capabilities) proc() string {
 	return c.Proc
 }
 
-// Minors returns the numbers of the device files by what they give access to, for instance "gpu0/gi7/ci0/access".
+// Minors returns the minor numbers of the device files by capability, for example "gpu0/gi7/ci0/access".
 func (c Capabilities) Minors() (map[string]int, error) {
 	path := filepath.Join(c.proc(), "driver", "nvidia-caps", "mig-minors")
 	f, err := os.Open(path)
@@ -44,7 +44,7 @@ func (c Capabilities) Minors() (map[string]int, error) {
 	return minors, nil
 }
 
-// Paths returns the device files in /dev of a MIG instance, given the number of the device file of its GPU and the driver's numbers of the instance.
+// Paths returns the device files in /dev of a MIG instance, given the minor number of its GPU and the driver's numbers of the instance.
 func (c Capabilities) Paths(gpuMinor, instance, compute int) ([]string, error) {
 	minors, err := c.Minors()
 	if err != nil {
@@ -61,13 +61,13 @@ func (c Capabilities) Paths(gpuMinor, instance, compute int) ([]string, error) {
 	return paths, nil
 }
 
-// names are what the device files of an instance give access to.
+// names returns the capabilities of an instance.
 func names(gpuMinor, instance, compute int) []string {
 	return []string{fmt.Sprintf("gpu%d/gi%d/access", gpuMinor, instance), fmt.Sprintf("gpu%d/gi%d/ci%d/access", gpuMinor, instance, compute)}
 }
 
-// Create creates the device files of all instances that exist in a directory, the machine's /dev/nvidia-caps, unless they are there. Container runtimes do so
-// too, and device files that are passed by their names have to be there before.
+// Create creates the missing device files of all existing instances in a directory, the machine's /dev/nvidia-caps. Container runtimes also create
+// them, but device files that are passed by name must exist before.
 func (c Capabilities) Create(dir string, mknod func(path string, major, minor int) error) error {
 	minors, err := c.Minors()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +82,7 @@ func (c Capabilities) Create(dir string, mknod func(path string, major, minor in
 	}
 	for name, minor := range minors {
 		if _, err := os.Stat(filepath.Join(c.proc(), "driver", "nvidia", "capabilities", migCapability(name))); err != nil {
-			continue // There is a number for each instance that could be.
+			continue // There is a number for each possible instance.
 		}
 		if err := mknod(filepath.Join(dir, "nvidia-cap"+strconv.Itoa(minor)), major, minor); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -91,7 +91,7 @@ func (c Capabilities) Create(dir string, mknod func(path string, major, minor in
 	return nil
 }
 
-// migCapability returns the file of the driver for a name: "gpu0/gi7/access" is gpu0/mig/gi7/access, and "config" is mig/config.
+// migCapability returns the driver's file for a capability: "gpu0/gi7/access" is gpu0/mig/gi7/access, and "config" is mig/config.
 func migCapability(name string) string {
 	gpu, rest, ok := strings.Cut(name, "/")
 	if !ok {
@@ -100,7 +100,7 @@ func migCapability(name string) string {
 	return filepath.Join(gpu, "mig", rest)
 }
 
-// major returns the number of the driver of the device files.
+// major returns the major number of the device files.
 func (c Capabilities) major() (int, error) {
 	data, err := os.ReadFile(filepath.Join(c.proc(), "devices"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package mig divides the GPUs of a machine into MIG instances, as was promised when the machine was launched. It does so before any pod runs, and changes nothing
-// that somebody uses.
+// Package mig divides the GPUs of a machine into MIG instances, as promised when the machine was launched. It does so before any pod runs, and changes
+// nothing that is in use.
 package mig
 
 import (
@@ -17,37 +17,37 @@ import (
 	profiles "karve.sh/karve/pkg/nodecontract/mig"
 )
 
-// Driver divides GPUs. Package nvml has it.
+// Driver divides GPUs. Package nvml implements it.
 type Driver interface {
 	Init() (gpu.Driver, error)
 	Shutdown() error
 	Devices() ([]gpu.Device, error)
 	Usage(uuid string) (gpu.Usage, error)
-	// Geometry returns what a GPU can be divided into, and where instances can be.
+	// Geometry returns the profiles of a GPU, and where their instances can be placed.
 	Geometry(uuid string) (profiles.Geometry, error)
-	// MIGMode returns whether a GPU is divided, and whether it will be after its next reset.
+	// MIGMode returns whether MIG is on for a GPU, and whether it will be after the next reset.
 	MIGMode(uuid string) (now, pending bool, err error)
-	// EnableMIG turns the MIG mode on. It returns gpu.ErrInUse and gpu.ErrResetRequired.
+	// EnableMIG turns the MIG mode on. The error may be gpu.ErrInUse or gpu.ErrResetRequired.
 	EnableMIG(uuid string) error
 	// GPUInstances returns the instances of a GPU.
 	GPUInstances(uuid string) ([]gpu.GPUInstance, error)
-	// Create creates an instance with all of its compute, and Destroy removes one.
+	// Create creates an instance with all of its compute. Destroy removes one.
 	Create(uuid string, at profiles.Placement) error
 	Destroy(uuid string, id int) error
 }
 
-// Machine is a machine whose GPUs are divided.
+// Machine is a machine whose GPUs are to be divided.
 type Machine struct {
 	Driver Driver
-	// Pods returns the pods that hold devices of GPUs, by the UUID of the GPU or of the instance.
+	// Pods returns the pods that hold devices of GPUs, by the UUID of the GPU or the instance.
 	Pods func(ctx context.Context) (map[string]string, error)
-	// Users returns the processes that have device files of the GPUs open, given the numbers of the files.
+	// Users returns the processes that have device files of the GPUs open, given the minor numbers of the files.
 	Users func(minors []int) []User
 	// Reset resets GPUs while the driver is closed.
 	Reset func(ctx context.Context, uuids []string) error
-	// Reboot asks the machine to reboot. It is nil if the machine must not be, because pods may run on it.
+	// Reboot requests a reboot of the machine. It is nil if a reboot is not allowed because pods may run on the machine.
 	Reboot func(ctx context.Context) error
-	// Note records that the machine is rebooted.
+	// Note records that the machine was rebooted.
 	Note Note
 	// Files creates the device files of the instances on the machine.
 	Files func() error
@@ -58,7 +58,7 @@ var ErrHeld = errors.New("pods hold GPUs")
 
 // Problem is why GPUs are not divided.
 type Problem struct {
-	// Reason is that of the Node's condition nodecontract.SharingCondition.
+	// Reason is the reason of the Node's condition nodecontract.SharingCondition.
 	Reason  string
 	Message string
 }
@@ -73,7 +73,7 @@ func pending(format string, args ...any) error {
 	return &Problem{nodecontract.ReasonMIGModePending, fmt.Sprintf(format, args...)}
 }
 
-// state is a GPU as it is.
+// state is the current state of a GPU.
 type state struct {
 	gpu.Device
 	geometry    profiles.Geometry
@@ -83,7 +83,7 @@ type state struct {
 
 func (s *state) name() string { return fmt.Sprintf("GPU %d (%s)", s.Index, s.Product) }
 
-// Divide divides the GPUs as wanted. It returns nil if they are, ErrHeld, or a *Problem.
+// Divide divides the GPUs as wanted. It returns nil on success, ErrHeld, or a *Problem.
 func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 	if _, err := m.Driver.Init(); err != nil {
 		return &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
@@ -153,7 +153,7 @@ func (s *state) as(wanted nodecontract.MIG) bool {
 	return s.on && int64(len(s.instances)) == wanted.Count && !slices.ContainsFunc(s.instances, func(p gpu.GPUInstance) bool { return p.Profile != wanted.Profile || !p.Whole })
 }
 
-// places returns where the wanted instances go, and an error if the GPU cannot be divided so, or if it has instances that nobody planned.
+// places returns the placements of the wanted instances. It returns an error if the GPU cannot be divided that way, or if it has other instances.
 func (s *state) places(wanted nodecontract.MIG) ([]profiles.Placement, error) {
 	if !s.MIGCapable {
 		return nil, refused("%s cannot be divided into MIG instances", s.name())
@@ -176,7 +176,7 @@ func (s *state) places(wanted nodecontract.MIG) ([]profiles.Placement, error) {
 	return places, nil
 }
 
-// change divides those GPUs that are not divided as wanted, after it has made sure that nobody uses them.
+// change divides those GPUs that are not divided as wanted, after it has checked that nobody uses them.
 func (m *Machine) change(ctx context.Context, gpus []*state, wanted nodecontract.MIG) error {
 	gpus = slices.DeleteFunc(slices.Clone(gpus), func(s *state) bool { return s.as(wanted) })
 	places := make([][]profiles.Placement, len(gpus))
@@ -184,7 +184,7 @@ func (m *Machine) change(ctx context.Context, gpus []*state, wanted nodecontract
 		var err error
 		if places[i], err = s.places(wanted); err != nil {
 			if held := m.held(ctx, gpus); errors.Is(held, ErrHeld) {
-				return held // The agent says what is wrong, and serves what pods hold.
+				return held // The agent reports the problem, and serves what pods hold.
 			}
 			return err
 		}
@@ -243,7 +243,7 @@ func (m *Machine) unused(ctx context.Context, gpus []*state) error {
 	return nil
 }
 
-// enable turns the MIG mode of the GPUs on. If that needs a reset which fails, the machine is rebooted, once.
+// enable turns the MIG mode of the GPUs on. If that needs a reset which fails, it reboots the machine once.
 func (m *Machine) enable(ctx context.Context, gpus []*state) error {
 	var reset []*state
 	for _, s := range gpus {
@@ -272,7 +272,7 @@ func (m *Machine) enable(ctx context.Context, gpus []*state) error {
 	return m.reset(ctx, reset)
 }
 
-// openers names the processes that have a GPU open, for a message.
+// openers names the processes that have a GPU open, for messages.
 func (m *Machine) openers(s *state) string {
 	var names []string
 	for _, user := range m.Users([]int{s.Minor}) {
@@ -313,7 +313,7 @@ func (m *Machine) reset(ctx context.Context, gpus []*state) error {
 	return m.reboot(ctx, gpus[0], failed)
 }
 
-// divide creates the instances of a GPU. Those that an earlier attempt has left are removed first.
+// divide creates the instances of a GPU. It first removes those that an earlier attempt has left.
 func (m *Machine) divide(s *state, places []profiles.Placement) error {
 	for _, p := range s.instances {
 		if err := m.Driver.Destroy(s.UUID, p.ID); err != nil {
@@ -331,7 +331,7 @@ func (m *Machine) divide(s *state, places []profiles.Placement) error {
 	return nil
 }
 
-// verify returns an error if the driver does not list the GPUs as wanted, also by the names that containers are given.
+// verify returns an error if the driver does not list the GPUs as wanted, including the names that containers are given.
 func (m *Machine) verify(wanted nodecontract.MIG) error {
 	gpus, err := m.read()
 	if err != nil {
@@ -348,7 +348,7 @@ func (m *Machine) verify(wanted nodecontract.MIG) error {
 	return nil
 }
 
-// Check returns an error if a GPU does not have the promised instances, and no others.
+// Check returns an error if a GPU does not have exactly the promised instances.
 func Check(d gpu.Device, wanted nodecontract.MIG) error {
 	has := map[string]int{}
 	var kinds []string

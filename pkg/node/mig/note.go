@@ -15,11 +15,11 @@ import (
 	"karve.sh/karve/pkg/node/atomicfile"
 )
 
-// Note records on the machine that it is rebooted to turn MIG on, so that it is rebooted once.
+// Note records on the machine that it was rebooted to turn MIG on, so that it is rebooted only once.
 type Note struct {
-	// Dir is a directory that outlives a reboot.
+	// Dir is a directory that survives a reboot.
 	Dir string
-	// Boot is the ID of this boot, and "" if it is not known.
+	// Boot is the ID of this boot, or "" if unknown.
 	Boot string
 	// Now returns the time.
 	Now func() time.Time
@@ -27,14 +27,14 @@ type Note struct {
 
 // noted is the content of the file.
 type noted struct {
-	// Boot is the boot that ends with the reboot.
+	// Boot is the boot that ended with the reboot.
 	Boot string    `json:"boot"`
 	At   time.Time `json:"at"`
 }
 
 func (n Note) path() string { return filepath.Join(n.Dir, "mig-reboot.json") }
 
-// read returns what is noted, and nil if nothing is.
+// read returns the note, or nil if there is none.
 func (n Note) read() (*noted, error) {
 	data, err := os.ReadFile(n.path())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,10 +63,10 @@ func (n Note) write() error {
 
 // Clear removes the note.
 func (n Note) Clear() {
-	_ = os.Remove(n.path()) // Mostly there is none.
+	_ = os.Remove(n.path()) // Usually there is none.
 }
 
-// reboot reboots the machine unless that was done before. It always returns a *Problem.
+// reboot reboots the machine unless it has already been rebooted for this. It always returns a *Problem.
 func (m *Machine) reboot(ctx context.Context, s *state, failed error) error {
 	why := fmt.Sprintf("%s turns MIG on when it is reset, and a reset failed (%s)", s.name(), failed)
 	was, err := m.Note.read()

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Options say where the machine is in a container that divides its GPUs.
+// Options describe how a container that divides the GPUs sees the machine.
 type Options struct {
-	// StateDir is a directory of the machine that outlives a reboot.
+	// StateDir is a directory of the machine that survives a reboot.
 	StateDir string
 	// Boot is the ID of this boot.
 	Boot string
@@ -25,7 +25,7 @@ type Options struct {
 	Systemd string
 	// MayReboot reports whether the machine may be rebooted.
 	MayReboot bool
-	// Pods returns the pods that hold devices of GPUs, by the UUID of the GPU or of the instance.
+	// Pods returns the pods that hold devices of GPUs, by the UUID of the GPU or the instance.
 	Pods func(ctx context.Context) (map[string]string, error)
 }
 
@@ -51,7 +51,7 @@ func NewMachine(driver Driver, o Options) *Machine {
 	return m
 }
 
-// mknod creates a device file that everybody may read, as the driver's own do: reading it is what gives access to an instance.
+// mknod creates a device file that everybody may read, like the driver's own: read access gives access to an instance.
 func mknod(path string, major, minor int) error {
 	number := uint64(minor&0xff) | uint64(major&0xfff)<<8 | uint64(minor&^0xff)<<12 //nolint:gosec // They are small.
 	if err := syscall.Mknod(path, syscall.S_IFCHR|0o444, int(number)); err != nil { //nolint:gosec // As above.
@@ -60,7 +60,7 @@ func mknod(path string, major, minor int) error {
 	return os.Chmod(path, 0o444) //nolint:gosec // The umask may have taken it away.
 }
 
-// smi is the driver's program that resets GPUs. NVML cannot.
+// smi is the driver's program that resets GPUs. NVML cannot reset them.
 const smi = "nvidia-smi"
 
 func resetGPUs(ctx context.Context, uuids []string) error {

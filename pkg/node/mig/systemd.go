@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// Systemd is the socket on which systemd itself answers root.
+// Systemd is the socket on which systemd answers root directly.
 const Systemd = "/run/systemd/private"
 
 const systemdPatience = 10 * time.Second
 
-// Reboot asks systemd on a socket to reboot the machine as `systemctl reboot` does: services end first. A container can neither signal the machine's first
-// process nor run the machine's programs, so this is the one message of D-Bus that it needs.
+// Reboot asks systemd on a socket to reboot the machine like `systemctl reboot`: services end first. A container can neither signal the machine's first
+// process nor run the machine's programs, so it sends this one D-Bus message.
 func Reboot(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, systemdPatience)
 	defer cancel()
@@ -72,7 +72,7 @@ func readLine(conn io.Reader) (string, error) {
 	return "", errors.New("its answer is too long")
 }
 
-// Types of messages and fields of their headers.
+// Message types and header fields of D-Bus.
 const (
 	methodCall, methodReturn, methodError                                = 1, 2, 3
 	fieldPath, fieldInterface, fieldMember, fieldDestination, fieldTypes = 1, 2, 3, 6, 8
@@ -112,7 +112,7 @@ func startUnit(unit, mode string) []byte {
 	return append(message.data, body.data...)
 }
 
-// marshal is a part of a message. Values are aligned from its beginning.
+// marshal is part of a message. Values are aligned relative to its start.
 type marshal struct{ data []byte }
 
 func (m *marshal) align(n int) {
@@ -135,10 +135,10 @@ func (m *marshal) signature(s string) {
 	m.data = append(append(append(m.data, byte(len(s))), s...), 0)
 }
 
-// maxReply is the largest size of a part of a reply that is read.
+// maxReply limits the size of a part of a reply.
 const maxReply = 64 << 10
 
-// readReply reads messages until the reply to the call, and returns an error if it is one.
+// readReply reads messages until the reply to the call. It returns an error if the reply is one.
 func readReply(conn io.Reader) error {
 	for {
 		head := make([]byte, 16)

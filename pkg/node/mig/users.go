@@ -11,7 +11,7 @@ import (
 
 // User is a process that has the device file of a GPU open.
 type User struct {
-	// PID is that of the machine.
+	// PID is the process ID on the machine.
 	PID  int
 	Name string
 	// Computes reports whether it has the device file for computing open. Programs that monitor GPUs do not.
@@ -20,14 +20,14 @@ type User struct {
 
 func (u User) String() string { return fmt.Sprintf("%s (process %d)", u.Name, u.PID) }
 
-// Users returns the processes, other than this one, that have device files of the GPUs open, sorted by PID. proc is the proc file system of the machine, because
-// in a container the driver does not list the processes of others. Processes that end meanwhile are left out.
+// Users returns the processes, other than this one, that have device files of the GPUs open, sorted by PID. It reads proc, the proc file system of the
+// machine, because in a container the driver does not list processes of other containers. Processes that end meanwhile are left out.
 func Users(proc string, minors []int) []User {
 	var files []string
 	for _, minor := range minors {
 		files = append(files, "/dev/nvidia"+strconv.Itoa(minor))
 	}
-	entries, _ := os.ReadDir(proc) // Without it nobody is found, and the driver still refuses.
+	entries, _ := os.ReadDir(proc) // Without it no process is found, but the driver still refuses.
 	var all []User
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -52,7 +52,7 @@ func Users(proc string, minors []int) []User {
 	return all
 }
 
-// isSelf reports whether the directory of a process is that of this one: it has the same namespace of PIDs, and in it the same PID.
+// isSelf reports whether a process directory is that of this process: it has the same PID namespace and the same PID in it.
 func isSelf(dir string) bool {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

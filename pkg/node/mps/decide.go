@@ -7,37 +7,37 @@ type action string
 
 const (
 	nothing action = ""
-	// start starts it, stop ends it and gives the GPU back its compute mode, and kill ends one that is to be started anew.
+	// start starts the daemon, stop ends it and restores the GPU's compute mode, and kill ends a daemon that is to be restarted.
 	start action = "start"
 	stop  action = "stop"
 	kill  action = "kill"
-	// ask asks whether it answers, and tells it its limits if it does not have them.
+	// ask asks whether the daemon answers, and tells it its limits if it does not have them.
 	ask action = "ask"
 )
 
 const (
-	// missesLeft is how many questions in a row a daemon may leave unanswered.
+	// missesLeft is how many consecutive questions a daemon may leave unanswered.
 	missesLeft = 3
-	// firstBackoff and lastBackoff are between starts of a daemon that ends. A daemon that has run for steady starts at once.
+	// firstBackoff and lastBackoff are the delays between starts of a daemon that ends. A daemon that has run for steady restarts immediately.
 	firstBackoff, lastBackoff, steady = time.Second, 5 * time.Second, time.Minute
 )
 
-// state is what the supervisor knows of a daemon.
+// state is what the supervisor knows about a daemon.
 type state struct {
 	running bool
-	// multiUser is how it was started, and told are the limits that it was told.
+	// multiUser is the mode in which the daemon was started. told are the limits that it has been told.
 	multiUser bool
 	told      Limits
 	answers   bool
-	// misses is how many questions in a row it did not answer, since it first did or since it started.
+	// misses counts consecutive unanswered questions, since the daemon first answered or since it started.
 	misses         int
 	started, asked time.Time
-	// notBefore is when it may be started again.
+	// notBefore is the earliest time of the next start.
 	notBefore time.Time
 	backoff   time.Duration
 }
 
-// next returns what to do. wanted is nil if the GPU needs no daemon.
+// next returns the next action. wanted is nil if the GPU needs no daemon.
 func (s state) next(wanted *Limits, now time.Time) action {
 	switch {
 	case wanted == nil:
@@ -55,7 +55,7 @@ func (s state) next(wanted *Limits, now time.Time) action {
 	}
 }
 
-// ended returns the state of a daemon that has ended. The first start after it ran for a while is at once.
+// ended returns the state of a daemon that has ended. If it has run for a while, it restarts immediately.
 func (s state) ended(now time.Time) state {
 	next := state{started: s.started, notBefore: now, backoff: firstBackoff}
 	if now.Sub(s.started) < steady {

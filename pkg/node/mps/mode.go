@@ -36,7 +36,7 @@ func (s *Supervisor) exclusive(uuid string) error {
 	})
 }
 
-// restoreOthers gives GPUs that need no daemon back the compute modes that they had, also those of an earlier supervisor.
+// restoreOthers restores the compute modes of GPUs that need no daemon, including modes that an earlier supervisor changed.
 func (s *Supervisor) restoreOthers() error {
 	records, err := filepath.Glob(filepath.Join(s.Dir, "*", modeFile))
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Supervisor) restore(record string, devices []gpu.Device) error {
 	return nil
 }
 
-// withGPUs opens the driver for a call of do. It is not open otherwise, because a driver that is open cannot be unloaded.
+// withGPUs opens the driver for a call of do. It is closed otherwise, because an open driver cannot be unloaded.
 func (s *Supervisor) withGPUs(do func([]gpu.Device) error) (err error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()

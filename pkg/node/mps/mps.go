@@ -1,5 +1,5 @@
-// Package mps shares GPUs with NVIDIA's MPS. The agent, which is unprivileged, writes the limits of each GPU into a directory of the node. A supervisor, which
-// is privileged and runs in a pod of its own, runs a control daemon for each of these GPUs, and writes to the same directory which of them answer.
+// Package mps shares GPUs with NVIDIA's MPS. The unprivileged agent writes the limits of each GPU to a directory of the node. A privileged supervisor
+// in a separate pod runs a control daemon for each of these GPUs, and writes to the same directory which of them answer.
 package mps
 
 import (
@@ -22,11 +22,11 @@ const (
 	wantedFile, statusFile = "wanted.json", "status.json"
 	// AskEvery is how often the supervisor asks each daemon whether it answers, and writes the status.
 	AskEvery = 5 * time.Second
-	// freshFor is how long a status is valid. It allows for two that are missed.
+	// freshFor is how long a status is valid. It tolerates two missed updates.
 	freshFor = 3 * AskEvery
 )
 
-// Limits are what the daemon of a GPU enforces for each process of a client.
+// Limits are the limits that the daemon of a GPU enforces for each client process.
 type Limits struct {
 	UUID string `json:"uuid"`
 	// MemoryMiB is the device memory that a process may allocate, in MiB. With 0 there is no limit.
@@ -37,7 +37,7 @@ type Limits struct {
 	MultiUser bool `json:"multiUser"`
 }
 
-// Wanted are the GPUs that need a daemon. The agent writes it.
+// Wanted lists the GPUs that need a daemon. The agent writes it.
 type Wanted struct {
 	GPUs []Limits `json:"gpus"`
 }
@@ -45,7 +45,7 @@ type Wanted struct {
 // Has reports whether the GPU needs a daemon.
 func (w Wanted) Has(uuid string) bool { return find(w.GPUs, uuid) != nil }
 
-// Status is what the supervisor knows of the daemons.
+// Status is what the supervisor knows about the daemons.
 type Status struct {
 	AsOf    time.Time `json:"asOf"`
 	Daemons []Daemon  `json:"daemons"`
@@ -53,7 +53,7 @@ type Status struct {
 
 // Daemon is the control daemon of a GPU.
 type Daemon struct {
-	// Limits are those that it enforces, as far as it has been told.
+	// Limits are the limits that it enforces, as far as it has been told.
 	Limits Limits `json:"limits"`
 	// Answers reports whether it answered when it was last asked.
 	Answers bool `json:"answers"`
@@ -82,7 +82,7 @@ func (s Status) Down(wanted []Limits, now time.Time) map[string]string {
 	return down
 }
 
-// Unready is as Down, and also has the GPUs whose daemons do not enforce the limits yet.
+// Unready is like Down, but also includes the GPUs whose daemons do not enforce the limits yet.
 func (s Status) Unready(wanted []Limits, now time.Time) map[string]string {
 	down := s.Down(wanted, now)
 	for _, w := range wanted {
@@ -93,10 +93,10 @@ func (s Status) Unready(wanted []Limits, now time.Time) map[string]string {
 	return down
 }
 
-// PipeDir returns the directory on the node with the pipes of a GPU's daemon, and ShmDir that of the memory that clients and daemons share.
+// PipeDir returns the directory on the node with the pipes of a GPU's daemon.
 func PipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }
 
-// ShmDir returns the directory on the node that clients and daemons have at /dev/shm.
+// ShmDir returns the directory on the node that clients and daemons mount at /dev/shm, for the memory that they share.
 func ShmDir(dir string) string { return filepath.Join(dir, "shm") }
 
 // ReadWanted reads what the agent wrote. Before the agent has written anything, it is empty.
@@ -126,7 +126,7 @@ func read[T any](dir, name string) (T, error) {
 	return value, nil
 }
 
-// write replaces the file, because the other side may be reading it.
+// write replaces the file atomically, because the other side may be reading it.
 func write(dir, name string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Program is the driver's control daemon, and the program that talks to it.
+// Program is the driver's control daemon and its client.
 const Program = "nvidia-cuda-mps-control"
 
 // Library changes the compute mode of GPUs.
@@ -38,13 +38,13 @@ type Supervisor struct {
 	// Program is the path or name of the control daemon.
 	Program string
 	Library Library
-	// Every is how often it reads what the agent wants. It defaults to a second.
+	// Every is how often it reads what the agent wants. It defaults to one second.
 	Every time.Duration
 
 	daemons map[string]*daemon
 	wanted  Wanted
 	said    string
-	opening sync.Mutex // NVML is opened by one daemon at a time.
+	opening sync.Mutex // Only one daemon opens NVML at a time.
 	last    Status
 }
 
@@ -60,14 +60,14 @@ type daemon struct {
 }
 
 const (
-	// startingEvery is how often a daemon is asked that has just started.
+	// startingEvery is how often a daemon that has just started is asked.
 	startingEvery = 100 * time.Millisecond
 
 	askTimeout  = 3 * time.Second
 	quitTimeout = 5 * time.Second
 )
 
-// Run runs daemons until ctx ends. Then it stops them all and gives the GPUs back their compute modes.
+// Run runs daemons until ctx ends. Then it stops them all and restores the GPUs' compute modes.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if s.Every == 0 {
 		s.Every = time.Second
@@ -93,7 +93,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns how long to wait until the next look. It is shorter while a daemon starts, because pods wait for it.
+// pause returns the delay until the next look. It is shorter while a daemon starts, because pods wait for it.
 func (s *Supervisor) pause(now time.Time) time.Duration {
 	for _, d := range s.daemons {
 		if d.running && !d.answers && now.Sub(d.started) < AskEvery {
@@ -103,7 +103,7 @@ func (s *Supervisor) pause(now time.Time) time.Duration {
 	return s.Every
 }
 
-// look reads what the agent wants, takes a step with each daemon, and writes the status.
+// look reads what the agent wants, takes one action for each daemon, and writes the status.
 func (s *Supervisor) look(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	wanted, err := ReadWanted(s.Dir)
@@ -172,12 +172,12 @@ func (s *Supervisor) step(ctx context.Context, d *daemon, wanted *Limits) {
 	}
 }
 
-// over records that a daemon does not run.
+// over records that a daemon is not running.
 func (s *Supervisor) over(d *daemon, problem string) {
 	d.state, d.problem, d.command = d.state.ended(time.Now()), problem, nil
 }
 
-// start starts a daemon. A GPU of a daemon is in the mode EXCLUSIVE_PROCESS, so that nothing uses it past the daemon.
+// start starts a daemon. It sets the GPU's mode to EXCLUSIVE_PROCESS, so that no process bypasses the daemon.
 func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error {
 	program, err := exec.LookPath(s.Program)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 		}
 	}
 	if _, err := s.talk(ctx, d.uuid, "get_server_list"); err == nil { // It was left by a supervisor that was killed.
-		_, _ = s.talk(ctx, d.uuid, "quit") // If it stays, the next one does not start, which says why.
+		_, _ = s.talk(ctx, d.uuid, "quit") // If it stays, the next one does not start and reports why.
 	}
 	if err := s.exclusive(d.uuid); err != nil {
 		return err
@@ -240,7 +240,8 @@ func (s *Supervisor) ask(ctx context.Context, d *daemon, wanted Limits) {
 	d.answers, d.misses, d.told, d.problem = true, 0, wanted, ""
 }
 
-// tell tells a daemon its limits, for the servers that it starts and for those that run. Processes that run keep the limits that they started with.
+// tell tells a daemon its limits, for the servers that it will start and for the running ones. Running processes keep the limits with which they
+// started.
 func (s *Supervisor) tell(ctx context.Context, l Limits) error {
 	memory := ""
 	if l.MemoryMiB > 0 {
@@ -257,7 +258,7 @@ func (s *Supervisor) tell(ctx context.Context, l Limits) error {
 	}
 	for server := range strings.FieldsSeq(servers) {
 		if _, err := strconv.Atoi(server); err != nil {
-			continue // The program says in words that there is none.
+			continue // The program reports in words that there is none.
 		}
 		commands = append(commands, "set_active_thread_percentage "+server+" "+percent)
 		if memory != "" {
@@ -272,7 +273,7 @@ func (s *Supervisor) tell(ctx context.Context, l Limits) error {
 	return nil
 }
 
-// talk sends a command to the daemon of a GPU and returns its answer.
+// talk sends a command to the daemon of a GPU and returns its reply.
 func (s *Supervisor) talk(ctx context.Context, uuid, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -310,7 +311,7 @@ func (s *Supervisor) kill(ctx context.Context, d *daemon) {
 	case <-d.ended:
 	case <-time.After(quit):
 	}
-	_ = syscall.Kill(-d.command.Process.Pid, syscall.SIGKILL) // Servers may be left even if the daemon is not.
+	_ = syscall.Kill(-d.command.Process.Pid, syscall.SIGKILL) // Servers may remain even if the daemon does not.
 	d.command = nil
 }
 
@@ -327,7 +328,7 @@ func (s *Supervisor) stopAll(ctx context.Context) {
 	}
 }
 
-// write writes the status if it has changed, and once in AskEvery.
+// write writes the status if it has changed, and at least once per AskEvery.
 func (s *Supervisor) write(now time.Time) error {
 	status := Status{AsOf: now}
 	for _, d := range s.daemons {

@@ -1,5 +1,5 @@
-// Package nodeapi reads, watches and patches one Node, and writes events about it, with plain HTTP. The agent needs little else of the API server, and
-// client-go would more than double the size of its binary.
+// Package nodeapi reads, watches and patches one Node, and writes events about it, over plain HTTP. The agent needs little else from the API server,
+// and client-go would more than double the size of its binary.
 package nodeapi
 
 import (
@@ -134,7 +134,7 @@ func (c *Client) Get(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// Allocatable returns the allocatable amounts of the Node that are whole numbers, also with the suffix k, as those of devices are.
+// Allocatable returns the Node's allocatable amounts that are whole numbers, optionally with the suffix k, as those of devices are.
 func (c *Client) Allocatable(ctx context.Context) (map[string]int64, error) {
 	n, err := c.Get(ctx)
 	if err != nil {

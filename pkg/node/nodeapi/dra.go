@@ -9,7 +9,7 @@ import (
 	"net/url"
 )
 
-// ResourceVersionV1 is the API version of the objects of DRA in this file. Kubernetes has it since 1.34.
+// ResourceVersionV1 is the API version of the DRA objects in this file. Kubernetes has it since 1.34.
 const ResourceVersionV1 = "resource.k8s.io/v1"
 
 // ResourceSlice is a ResourceSlice, with the fields that the agent writes.
@@ -27,7 +27,7 @@ type SliceMetadata struct {
 	OwnerReferences []OwnerReference `json:"ownerReferences,omitempty"`
 }
 
-// OwnerReference names the Node that a ResourceSlice goes away with.
+// OwnerReference refers to the Node with which a ResourceSlice is deleted.
 type OwnerReference struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -72,7 +72,7 @@ type SliceCapacity struct {
 	RequestPolicy *RequestPolicy `json:"requestPolicy,omitempty"`
 }
 
-// RequestPolicy says how much of a capacity requests consume.
+// RequestPolicy defines how much of a capacity requests consume.
 type RequestPolicy struct {
 	Default    string      `json:"default"`
 	ValidRange *ValidRange `json:"validRange,omitempty"`
@@ -111,7 +111,7 @@ type AllocatedDevice struct {
 	Pool    string `json:"pool"`
 	Device  string `json:"device"`
 	ShareID string `json:"shareID"`
-	// ConsumedCapacity are the amounts of capacities that the claim has, as quantities.
+	// ConsumedCapacity are the amounts that the claim consumes, as quantities.
 	ConsumedCapacity map[string]string `json:"consumedCapacity"`
 }
 
@@ -129,8 +129,8 @@ func (c *Client) Slices(ctx context.Context, driver string) ([]ResourceSlice, er
 	return list.Items, nil
 }
 
-// WriteSlice creates a ResourceSlice, or updates it if it has a resource version. It returns the slice as the API server has it, which drops fields whose feature
-// gates are off.
+// WriteSlice creates a ResourceSlice, or updates it if it has a resource version. It returns the slice that the API server stored, which lacks fields
+// whose feature gates are off.
 func (c *Client) WriteSlice(ctx context.Context, s ResourceSlice) (ResourceSlice, error) {
 	s.APIVersion, s.Kind = ResourceVersionV1, "ResourceSlice"
 	method, path := http.MethodPost, slicesPath
@@ -166,7 +166,7 @@ func (c *Client) Claim(ctx context.Context, namespace, name string) (ResourceCla
 // IsNotFound reports whether an error says that an object does not exist.
 func IsNotFound(err error) bool { return isStatus(err, http.StatusNotFound) }
 
-// do calls the API server with a body and decodes its answer. Both may be nil.
+// do calls the API server with a body and decodes its response. Both may be nil.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body []byte
 	contentType := ""

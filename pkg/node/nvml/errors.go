@@ -46,7 +46,7 @@ func (e *Error) Is(target error) bool {
 	}
 }
 
-// failed returns an Error for a code, and nil for success.
+// failed returns an Error for a code, or nil for success.
 func failed(code nvml.Return, format string, args ...any) error {
 	if code == nvml.SUCCESS {
 		return nil

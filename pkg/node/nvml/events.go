@@ -19,7 +19,7 @@ const slice = 200 * time.Millisecond
 // fallenOffTheBus is the XID of a GPU that is lost until it is reset.
 const fallenOffTheBus = 79
 
-// noInstance is NVML's number of an event that is about all of a GPU.
+// noInstance is NVML's instance number of an event that is about the whole GPU.
 const noInstance = 0xFFFFFFFF
 
 // register creates an event set with all GPUs that are not lost.
@@ -109,7 +109,7 @@ func (l *Library) waitStep(timeout time.Duration, last bool, generation *int) (g
 			}
 		}
 	case nvml.ERROR_GPU_IS_LOST:
-		// NVML does not say which GPU is lost, and would return the error again at once. Find it, and wait for the other GPUs.
+		// NVML does not say which GPU is lost, and would immediately return the error again. Find the GPU, and wait for the others.
 		if err := l.probe(); err != nil {
 			return gpu.Event{}, false, err
 		}
@@ -178,7 +178,7 @@ func ofDriver(err error) bool {
 	}
 }
 
-// event converts an event of NVML. If the GPU cannot be identified, the event is about all GPUs, and if its MIG instance cannot, about all of the GPU.
+// event converts an event of NVML. If the GPU cannot be identified, the event is about all GPUs. If the MIG instance cannot, it is about the whole GPU.
 func (l *Library) event(data nvml.EventData) gpu.Event {
 	e := gpu.Event{XID: int(data.EventData), Lost: data.EventData == fallenOffTheBus}
 	if uuid, code := data.Device.GetUUID(); code == nvml.SUCCESS {
@@ -199,7 +199,7 @@ func (l *Library) event(data nvml.EventData) gpu.Event {
 		}
 	}
 	if e.Lost {
-		e.Instance = "" // All of the GPU is gone.
+		e.Instance = "" // The whole GPU is gone.
 	}
 	if e.UUID != "" && e.Lost {
 		l.lost[e.UUID] = true // The loss is reported with this XID, and not a second time.

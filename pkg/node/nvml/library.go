@@ -61,7 +61,7 @@ type known struct {
 	device     gpu.Device
 	handle     nvml.Device
 	migDevices map[string]nvml.Device // The handles of its MIG instances.
-	// address is the PCI address, and "" if NVML does not report it.
+	// address is the PCI address, or "" if NVML does not report it.
 	address string
 }
 
@@ -283,7 +283,7 @@ func (l *Library) read(i int) (known, error) {
 		d.MemoryMiB = mib(m.Total)
 	case nvml.ERROR_GPU_IS_LOST:
 		return known{}, failed(code, "reading the memory of GPU %d", i)
-	default: // GPUs that share the memory of the machine do not report it, but can compute.
+	default: // GPUs that use the memory of the machine do not report it, but can compute.
 	}
 	if l.has["nvmlDeviceGetMigMode"] {
 		if current, _, code := handle.GetMigMode(); code == nvml.SUCCESS {
@@ -308,7 +308,7 @@ func (l *Library) read(i int) (known, error) {
 	return k, nil
 }
 
-// pcieRoot returns the root complex that the kernel reports, and "" if it is not known.
+// pcieRoot returns the root complex that the kernel reports, or "" if unknown.
 func (l *Library) pcieRoot(address string) string {
 	path, err := filepath.EvalSymlinks(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address))
 	if err != nil {
@@ -322,8 +322,8 @@ func (l *Library) pcieRoot(address string) string {
 	return ""
 }
 
-// numaNode returns the NUMA node that the kernel reports, and -1 if it is not known. NVML's own function is about the memory of coherent machines and not
-// about the location of the GPU.
+// numaNode returns the NUMA node that the kernel reports, or -1 if unknown. NVML's own function is about the memory of coherent machines and not about
+// the location of the GPU.
 func (l *Library) numaNode(address string) int {
 	content, err := os.ReadFile(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address, "numa_node"))
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// linkFunctions are the functions of NVML that links are read with.
+// linkFunctions are the NVML functions for reading links.
 var linkFunctions = []string{"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2"}
 
-// Links implements gpu.Library. A GPU that does not say how it is linked has no NVLinks.
+// Links implements gpu.Library. A GPU that does not report its links has no NVLinks.
 func (l *Library) Links() ([]gpu.Link, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -44,7 +44,7 @@ func (l *Library) Links() ([]gpu.Link, error) {
 	return links, nil
 }
 
-// linked returns the number of active NVLinks of a GPU by the PCI address of what is at their other end: a GPU or a switch.
+// linked returns the number of active NVLinks of a GPU by the PCI address of the other end: a GPU or a switch.
 func (l *Library) linked(handle nvml.Device) map[string]int {
 	peers := map[string]int{}
 	if !l.has[linkFunctions[1]] || !l.has[linkFunctions[2]] {

@@ -29,13 +29,13 @@ func (l *Library) handleOf(doing, uuid string) (nvml.Device, uint64, error) {
 	return k.handle, m.Total, failed(code, "%s %s", doing, uuid)
 }
 
-// profileInfo is a profile of GPU instances that a GPU has.
+// profileInfo is a profile of a GPU's GPU instances.
 type profileInfo struct {
 	name string
 	info nvml.GpuInstanceProfileInfo
 }
 
-// profiles returns the profiles of GPU instances of a GPU.
+// profiles returns the profiles of a GPU's GPU instances.
 func profiles(handle nvml.Device, memory uint64) ([]profileInfo, error) {
 	var all []profileInfo
 	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
@@ -51,7 +51,7 @@ func profiles(handle nvml.Device, memory uint64) ([]profileInfo, error) {
 	return all, nil
 }
 
-// attributes are what follows the name of profiles with other engines, by their number in NVML.
+// attributes are the suffixes of profile names with other engines, by NVML's profile number.
 var attributes = map[int]string{
 	nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me", nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
 	nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX: "+gfx", nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX: "+gfx", nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX: "+gfx",
@@ -59,8 +59,8 @@ var attributes = map[int]string{
 	nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all", nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
 }
 
-// profileName returns the name of a profile as nvidia-smi writes it, for instance "1g.5gb+me". The driver has names only since version 510. The rule for the
-// memory is that of NVIDIA's go-nvlib: eighths of the GPU, rounded up, times its memory in GB.
+// profileName returns the name of a profile in nvidia-smi's format, for example "1g.5gb+me". The driver reports names only since version 510. The rule
+// for the memory is that of NVIDIA's go-nvlib: eighths of the GPU, rounded up, times its memory in GB.
 func profileName(number int, info nvml.GpuInstanceProfileInfo, memory uint64) string {
 	const eighths, gib = 8, 1 << 30
 	part := math.Ceil(float64(info.MemorySizeMB<<20)/float64(memory)*eighths) / eighths
@@ -68,7 +68,7 @@ func profileName(number int, info nvml.GpuInstanceProfileInfo, memory uint64) st
 	return fmt.Sprintf("%dg.%.0fgb%s", info.SliceCount, gb, attributes[number])
 }
 
-// Geometry returns what a GPU can be divided into, and where instances can be.
+// Geometry returns the profiles of a GPU, and where their instances can be placed.
 func (l *Library) Geometry(uuid string) (mig.Geometry, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -98,7 +98,7 @@ func (l *Library) Geometry(uuid string) (mig.Geometry, error) {
 	return g, nil
 }
 
-// MIGMode returns whether a GPU is divided, and whether it will be after its next reset.
+// MIGMode returns whether MIG is on for a GPU, and whether it will be after the next reset.
 func (l *Library) MIGMode(uuid string) (now, pending bool, err error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -110,8 +110,8 @@ func (l *Library) MIGMode(uuid string) (now, pending bool, err error) {
 	return current == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, failed(code, "reading the MIG mode of %s", uuid)
 }
 
-// EnableMIG turns the MIG mode of a GPU on. The error is gpu.ErrInUse while a process has the GPU open, and gpu.ErrResetRequired if the mode changes with the next
-// reset of the GPU.
+// EnableMIG turns the MIG mode of a GPU on. The error is gpu.ErrInUse while a process has the GPU open, and gpu.ErrResetRequired if the mode changes
+// with the next reset of the GPU.
 func (l *Library) EnableMIG(uuid string) error {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -206,7 +206,7 @@ func computesOf(instance nvml.GpuInstance, of nvml.GpuInstanceProfileInfo) (all 
 	return all, whole, err
 }
 
-// Create creates an instance with one compute instance, which has all of it.
+// Create creates an instance with one compute instance, which has all of its compute.
 func (l *Library) Create(uuid string, at mig.Placement) error {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -226,7 +226,7 @@ func (l *Library) Create(uuid string, at mig.Placement) error {
 	return fmt.Errorf("%s has no MIG profile %s", uuid, at.Profile)
 }
 
-// create creates a GPU instance with one compute instance, which has all of it. If that fails, nothing is left.
+// create creates a GPU instance with one compute instance, which has all of its compute. If that fails, it leaves nothing behind.
 func create(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) error {
 	instance, code := handle.CreateGpuInstanceWithPlacement(&p.info, &nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}) //nolint:gosec // They are small.
 	if err := failed(code, "creating an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid); err != nil {
@@ -245,7 +245,7 @@ func create(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) er
 		err = fmt.Errorf("%s has no compute profile for all of an instance %s", uuid, at.Profile)
 	}
 	if err != nil {
-		_ = instance.Destroy() // The error of the compute instance says more.
+		_ = instance.Destroy() // The error of the compute instance is more specific.
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func codeOf(err error) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// absent returns the PCI addresses of GPUs that the kernel has for NVIDIA's driver and that NVML does not list.
+// absent returns the PCI addresses of GPUs that the kernel assigns to NVIDIA's driver and NVML does not list.
 func (l *Library) absent(found map[string]known) []string {
 	var known []string
 	for _, k := range found {

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// shares are the shares of a GPU's time that its processes had in the last samples.
+// shares are the processes' shares of a GPU's time in the last samples.
 type shares struct {
 	at      time.Time
 	until   uint64 // the time of the latest sample, on NVML's clock
@@ -132,7 +132,7 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 	return processes(memory, percent), nvml.SUCCESS
 }
 
-// running returns the memory of the processes of all kinds by PID, in MiB, and -1 if it is not known.
+// running returns the memory of the processes of all kinds by PID, in MiB, or -1 if unknown.
 func (l *Library) running(handle nvml.Device) (map[int]int64, nvml.Return) {
 	lists := []func() ([]nvml.ProcessInfo, nvml.Return){handle.GetComputeRunningProcesses, handle.GetGraphicsRunningProcesses}
 	if l.has["nvmlDeviceGetMPSComputeRunningProcesses"] {
@@ -152,7 +152,7 @@ func (l *Library) running(handle nvml.Device) (map[int]int64, nvml.Return) {
 			if info.UsedGpuMemory != notAvailable {
 				used = mib(info.UsedGpuMemory)
 			}
-			// A process that computes and draws is in two lists with the same memory.
+			// A process that computes and draws is in both lists with the same memory.
 			if before, ok := memory[pid]; !ok || used > before {
 				memory[pid] = used
 			}
@@ -161,7 +161,7 @@ func (l *Library) running(handle nvml.Device) (map[int]int64, nvml.Return) {
 	return memory, nvml.SUCCESS
 }
 
-// processes returns the processes with their memory and their shares of SM time, which are nil if they are not known. It changes memory.
+// processes returns the processes with their memory and their shares of SM time. percent is nil if the shares are unknown. It changes memory.
 func processes(memory map[int]int64, percent map[int]int) []gpu.Process {
 	for pid, share := range percent {
 		if _, runs := memory[pid]; !runs && share > 0 {
@@ -179,7 +179,7 @@ func processes(memory map[int]int64, percent map[int]int) []gpu.Process {
 	return out
 }
 
-// sharesOf returns the shares of SM time by PID, and nil if the GPU does not report them.
+// sharesOf returns the shares of SM time by PID, or nil if the GPU does not report them.
 func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.Return) {
 	if !l.has["nvmlDeviceGetProcessUtilization"] {
 		return nil, nvml.SUCCESS

@@ -31,8 +31,8 @@ const (
 // controlDevices are the device files that all GPUs share. Some machines do not have all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// Answer returns what a container needs for GPUs and MIG instances, each of which is listed once. capabilities has the device files of instances, and missing returns
-// an error if the container runtime does not know all of the CDI devices.
+// Answer returns the Allocate response for a container with GPUs and MIG instances, each of which is listed once. capabilities has the device files of
+// instances. missing returns an error if the container runtime does not know all of the CDI devices.
 func Answer(s sharing.Settings, gpus []sharing.GPU, capabilities mig.Capabilities, missing func(cdiDevices []string) error) (*pluginapi.ContainerAllocateResponse, error) {
 	devices := make([]device, 0, len(gpus))
 	for _, g := range gpus {
@@ -53,7 +53,8 @@ func Answer(s sharing.Settings, gpus []sharing.GPU, capabilities mig.Capabilitie
 	return answer(s, channels, devices, exists), nil
 }
 
-// answer returns what a container needs for its GPUs and MIG instances, each of which is listed once. channels are the IMEX channels of the machine.
+// answer returns the Allocate response for a container with GPUs and MIG instances, each of which is listed once. channels are the IMEX channels of the
+// machine.
 func answer(s sharing.Settings, channels []int, gpus []device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
 	r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
 	for _, f := range features(s) {
@@ -104,7 +105,7 @@ const (
 	sharedMemory = "/dev/shm"
 )
 
-// withMPS adds what a container needs to be a client of the MPS daemon of its GPU. A process may have less than the daemon's limits, and no more.
+// withMPS adds what a container needs to be a client of its GPU's MPS daemon. A process may have lower limits than the daemon's, but not higher ones.
 func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limits, stated Stated) {
 	r.Envs[mpsPipes] = mpsContainer
 	if n := stated.MemoryMiB; n > 0 && (n < limits.MemoryMiB || limits.MemoryMiB == 0) {
@@ -119,16 +120,16 @@ func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limi
 	)
 }
 
-// Environment variables that say how much device memory a container has. Nothing in the agent enforces them: they are for programs, and for libraries that do.
+// Environment variables with the device memory of a container. The agent does not enforce them: they are for programs, and for libraries that do.
 const (
-	// slotMemory is read by HAMi-core, which limits what a process allocates.
+	// slotMemory is read by HAMi-core, which limits the allocations of a process.
 	slotMemory = "CUDA_DEVICE_MEMORY_LIMIT"
-	// These are the variables of gpushare, in GiB. Programs that were written for it divide the first by the second.
+	// These are gpushare's variables, in GiB. Programs that were written for it divide the first by the second.
 	gpushareContainer, gpusharePod = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD"
 	gpushareDevice, gpushareIndex  = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_IDX"
 )
 
-// withSlot adds what a container may want to know of its slot.
+// withSlot adds the variables that describe a container's slot.
 func withSlot(r *pluginapi.ContainerAllocateResponse, g device, mib int64) {
 	const mibPerGiB = 1024
 	r.Envs[slotMemory] = strconv.FormatInt(mib, 10) + "m"
@@ -209,7 +210,8 @@ func channelFile(channel int) string {
 	return "/dev/nvidia-caps-imex-channels/channel" + strconv.Itoa(channel)
 }
 
-// channels returns the configured IMEX channels that the machine has. Either the root file system with the driver or only the device file may be mounted.
+// channels returns the configured IMEX channels that the machine has. Either the root file system with the driver or only the device file may be
+// mounted.
 func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
 	var out []int
 	for _, channel := range s.IMEXChannels {

@@ -9,16 +9,16 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// device is a GPU or a MIG instance of one, which pods hold, alone or with others.
+// device is a GPU or a MIG instance that one or more pods can hold.
 type device struct {
 	gpu.Device
-	// instance is nil for all of the GPU.
+	// instance is nil for the whole GPU.
 	instance *gpu.Instance
 	// files are the device files of the instance, if they are passed.
 	files []string
 }
 
-// deviceOf returns the device that is a GPU or a MIG instance of one.
+// deviceOf returns the device for a GPU or a MIG instance.
 func deviceOf(g sharing.GPU, passFiles bool, capabilities mig.Capabilities) (device, error) {
 	d := device{Device: g.Device, instance: g.Instance}
 	if g.Instance == nil || !passFiles {
@@ -39,7 +39,7 @@ func (d device) id() string {
 	return d.UUID
 }
 
-// index returns the index as nvidia-smi and the container runtime write it, for instance "0" and "0:3".
+// index returns the index in the format of nvidia-smi and the container runtime, for example "0" and "0:3".
 func (d device) index() string {
 	if d.instance != nil {
 		return fmt.Sprintf("%d:%d", d.Index, d.instance.Index)

@@ -15,11 +15,11 @@ type PodResources struct {
 	Socket string
 	// Network defaults to Unix.
 	Network Network
-	// Claimed returns the IDs of the devices that a share of a ResourceClaim holds, of a device of a DRA driver. It may be nil.
+	// Claimed returns the IDs of the devices that a share of a ResourceClaim holds on a device of a DRA driver. It may be nil.
 	Claimed func(driver, namespace, claim, device, shareID string) []string
 }
 
-// maxPodResources is the kubelet's own limit for the size of an answer, in bytes.
+// maxPodResources is the kubelet's own limit for the size of a response, in bytes.
 const maxPodResources = 16 << 20
 
 // errNoPods is returned if the kubelet lists no pods, as it does for a moment after it has started. There is always at least the agent's own pod. If the
@@ -76,7 +76,7 @@ func (p PodResources) client() (podresources.PodResourcesListerClient, func(), e
 type Holder struct {
 	// Pod is the namespace/name of the pod.
 	Pod, Container string
-	// Devices are the IDs of the devices, of all plugins.
+	// Devices are the IDs of the devices of all plugins.
 	Devices []string
 }
 
@@ -95,7 +95,7 @@ func (p PodResources) Holders(ctx context.Context) ([]Holder, error) {
 				h.Devices = append(h.Devices, devices.GetDeviceIds()...)
 			}
 			for _, id := range p.claimed(container.GetDynamicResources()) {
-				// The kubelet lists all of a claim for each container that has a part of it. What a pod holds counts once.
+				// For each container that has a part of a claim, the kubelet lists the whole claim. Each device of a pod counts once.
 				if !seen[id] {
 					seen[id] = true
 					h.Devices = append(h.Devices, id)

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// target is the desired resource of a GPU and its number of replicas, which is 1 for a GPU that is not shared.
+// target is the desired resource of a GPU and its number of replicas, which is 1 for an unshared GPU.
 type target struct {
 	uuid     string
 	resource string
@@ -42,11 +42,11 @@ func (s idSet) add(resource, id string) {
 
 func (s idSet) has(resource, id string) bool { return s[resource][id] }
 
-// layout returns the devices of each resource that the kubelet should know. settling reports whether that differs from the targets because pods hold
-// devices that have to go first. The targets are in the order of the GPUs' indices, and so are the returned devices.
+// layout returns the devices of each resource that the kubelet should know. settling reports whether they differ from the targets because of devices
+// that pods still hold. The targets are in the order of the GPUs' indices, and so are the returned devices.
 //
-// Devices that pods hold always stay, because a restarted kubelet does not admit a pod again if its device is gone. Of the other devices, a GPU offers as
-// many replicas as it lacks to its target. It is never shared and exclusive at the same time. Free slots of memory stay if keepSlots is true.
+// Devices that pods hold always stay, because a restarted kubelet does not admit a pod again if its device is gone. In addition, a GPU offers as many
+// replicas as are missing to its target. It is never shared and exclusive at the same time. Free slots of memory stay if keepSlots is true.
 func layout(targets []target, listed, inUse idSet, keepSlots bool) (offered map[string][]string, settling bool) {
 	byGPU := map[string][]held{}
 	for resource, ids := range inUse {
@@ -103,7 +103,7 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 	exclusive, own := false, map[string]bool{}
 	for _, h := range held {
 		_, _, slot := alloc.Slot(h.id)
-		exclusive = exclusive || !h.replica || slot // Nobody shares a GPU with slots without one.
+		exclusive = exclusive || !h.replica || slot // A pod without a slot cannot share a GPU that has slots.
 		if h.resource != t.resource || h.replica != (t.replicas > 1) {
 			settling = true
 		}

@@ -67,9 +67,9 @@ type Hooks struct {
 	Applied func(took time.Duration, err error)
 	// StoodBack is called when someone else serves the resource, or its GPUs under another name. why is "" when that has ended.
 	StoodBack func(resource, why string)
-	// Others is called when someone else begins to serve the GPUs of the machine, with who that is, or with "" when that has ended.
+	// Others is called when someone else begins to serve the GPUs of the machine, with who that is, and with "" when that has ended.
 	Others func(why string)
-	// Listed is called with the numbers of devices that the kubelet is told.
+	// Listed is called with the numbers of devices that are sent to the kubelet.
 	Listed func(resource string, healthy, unhealthy int)
 }
 
@@ -85,20 +85,20 @@ type Config struct {
 	CDIMissing func(devices []string) error
 	// MPSDir is the directory on the node with the pipes of MPS daemons.
 	MPSDir string
-	// Stated returns what the pod which is being admitted states, for a container with a number of devices of a resource. It may be nil. It is only called for
-	// GPUs that are shared with MPS.
+	// Stated returns the GPU needs that the pod being admitted states, for a container with a number of devices of a resource. It may be nil. It is only
+	// called for GPUs that are shared with MPS.
 	Stated func(ctx context.Context, resource string, devices int) Stated
 	// Capabilities has the device files of MIG instances.
 	Capabilities mig.Capabilities
 	// Exists reports whether a device file exists.
 	Exists func(path string) bool
-	// Links returns the connections of the GPUs, by which those of a container are chosen. It may be nil.
+	// Links returns the connections of the GPUs, by which a container's GPUs are chosen. It may be nil.
 	Links func() ([]gpu.Link, error)
 	Hooks Hooks
 	Clock clock.WithTicker
 }
 
-// Stated is what a pod states that it needs of a GPU. A value that is 0 is not known.
+// Stated is the GPU needs that a pod states. A value of 0 is unknown.
 type Stated struct {
 	// MemoryMiB is device memory in MiB, and ThreadPercent the share of the GPU's threads.
 	MemoryMiB, ThreadPercent int64
@@ -119,12 +119,12 @@ type Manager struct {
 	unhealthy map[string]bool // GPUs and MIG instances
 	// down are GPUs that are healthy but cannot be used now, because their MPS daemons do not answer.
 	down map[string]bool
-	// cordoned are GPUs that take no new pods because somebody asked for it.
+	// cordoned are GPUs that accept no new pods because somebody requested it.
 	cordoned map[string]bool
-	// mayWithdraw reports whether the scheduler gives no pods to the Node now, so that free slots may be withdrawn.
+	// mayWithdraw reports whether the scheduler currently binds no pods to the Node, so that free slots may be withdrawn.
 	mayWithdraw bool
 	limits      map[string]mps.Limits // of GPUs that are shared with MPS
-	// scores say how well GPUs that are not shared are connected, by the UUIDs of two. It is nil if that is not known or makes no difference.
+	// scores are the connection scores of unshared GPUs, by pairs of UUIDs. It is nil if they are unknown or make no difference.
 	scores   map[[2]string]int
 	failMany map[string]bool
 	// used holds the devices that pods hold, with the time of the allocation. It is the zero time if the kubelet lists the device.
@@ -205,7 +205,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 		gpus = append(gpus, known[t.uuid])
 	}
 	if c.Sharing.Backend != "" {
-		targets = nil // A DRA driver serves the GPUs. Who else does is of interest to it.
+		targets = nil // A DRA driver serves the GPUs, and checks who else does.
 	}
 	channels, err := channels(settings, m.config.Exists)
 	if err != nil {
@@ -276,7 +276,7 @@ func (m *Manager) readLinks(ctx context.Context, targets []target, known map[str
 	return scores
 }
 
-// score returns how well two GPUs are connected, by their UUIDs, or nil if that is not known.
+// score returns a function that rates the connection of two GPUs, by UUID, or nil if the scores are unknown.
 func (m *Manager) score() func(a, b string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +287,7 @@ func (m *Manager) score() func(a, b string) int {
 	return func(a, b string) int { return scores[[2]string{a, b}] }
 }
 
-// SetMayWithdraw sets whether the scheduler gives no pods to the Node now. Only then, free slots of memory are withdrawn.
+// SetMayWithdraw sets whether the scheduler currently binds no pods to the Node. Free slots of memory are withdrawn only then.
 func (m *Manager) SetMayWithdraw(ctx context.Context, may bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -301,7 +301,7 @@ func (m *Manager) SetMayWithdraw(ctx context.Context, may bool) {
 	}
 }
 
-// SetHealth sets the health of a GPU or a MIG instance, and of all its replicas. An instance is healthy if its GPU is, too.
+// SetHealth sets the health of a GPU or a MIG instance, and of all its replicas. An instance is healthy only if its GPU is.
 func (m *Manager) SetHealth(uuid string, healthy bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -320,8 +320,8 @@ func (m *Manager) SetDown(down map[string]bool) {
 	m.publish()
 }
 
-// SetCordoned sets the GPUs that take no new pods, and neither do their MIG instances. All their replicas are unhealthy to the kubelet, also those that pods hold: it would give a replica to the
-// next pod as soon as its pod ends.
+// SetCordoned sets the GPUs that accept no new pods on themselves or their MIG instances. All their replicas become unhealthy to the kubelet, including
+// those that pods hold. Otherwise the kubelet would give a replica to the next pod as soon as its pod ends.
 func (m *Manager) SetCordoned(cordoned map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -334,7 +334,7 @@ type Share struct {
 	Total, Allocated int
 	// Slots are the slots that make up the replicas, the smallest first. It is nil if the GPU is not divided into slots.
 	Slots []Slots
-	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it takes no new pods because somebody asked for it.
+	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it accepts no new pods because somebody requested it.
 	Unhealthy, Cordoned bool
 }
 
@@ -360,12 +360,12 @@ func (m *Manager) Shares() map[string]Share {
 	return out
 }
 
-// outOfService reports whether a device is unhealthy, or its GPU. m.mu is held.
+// outOfService reports whether a device or its GPU is unhealthy. m.mu is held.
 func (m *Manager) outOfService(uuid string) bool {
 	return m.unhealthy[uuid] || m.unhealthy[m.devices[uuid].UUID]
 }
 
-// isCordoned reports whether a device takes no new pods, or its GPU does not. m.mu is held.
+// isCordoned reports whether a device or its GPU accepts no new pods. m.mu is held.
 func (m *Manager) isCordoned(uuid string) bool {
 	return m.cordoned[uuid] || m.cordoned[m.devices[uuid].UUID]
 }
@@ -456,7 +456,7 @@ func (m *Manager) askInUse(ctx context.Context) (map[string][]string, error) {
 func (m *Manager) learn(ctx context.Context, used map[string][]string, err error) {
 	switch {
 	case errors.Is(err, errNotAsked):
-		m.usedKnown = true // Only what was allocated is known.
+		m.usedKnown = true // Only the agent's own allocations are known.
 		return
 	case err != nil:
 		logr.FromContextOrDiscard(ctx).Info("The kubelet does not say which devices pods hold; nothing is taken away before it does", "error", err.Error())
@@ -564,7 +564,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// allocate returns what one container of a pod needs for its devices.
+// allocate returns the Allocate response for one container.
 func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	stated := m.stated(ctx, resource, ids)
 	m.mu.Lock()
@@ -623,7 +623,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	return response, nil
 }
 
-// stated returns what the pod which asks for devices states, if it is needed. It may ask the API server.
+// stated returns the needs that the pod requesting the devices states, if they matter. It may call the API server.
 func (m *Manager) stated(ctx context.Context, resource string, ids []string) Stated {
 	m.mu.Lock()
 	shared := slices.ContainsFunc(ids, func(id string) bool { _, ok := m.limits[alloc.UUID(id)]; return ok })

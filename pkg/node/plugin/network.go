@@ -113,7 +113,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	return out
 }
 
-// socketID distinguishes a socket from a later one with the same name. The inode alone is not enough, because it is reused at once.
+// socketID distinguishes a socket from a later one with the same name. The inode alone is not enough, because it is reused immediately.
 type socketID struct {
 	inode   uint64
 	changed int64

@@ -15,11 +15,11 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// others holds who else serves the GPUs of the machine. If two plugins do not know of each other, they give the same GPU to two pods, even under different
-// resource names.
+// others records who else serves the GPUs of the machine. If two plugins do not know about each other, they give the same GPU to two pods, even under
+// different resource names.
 type others struct {
-	// claimed is the argument of the last Claim, and found is what the last checks agreed on. why is the one that applies, and "" if no one else serves the
-	// GPUs.
+	// claimed is the argument of the last Claim, and found is the result on which the last checks agreed. why is the one that applies, or "" if no one
+	// else serves the GPUs.
 	claimed, found, why string
 	// once is the result of the last check.
 	once string
@@ -50,7 +50,7 @@ func (m *Manager) checkOthers(ctx context.Context) {
 	m.mu.Unlock()
 	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil }, uuids, idle || aside)
 	if !known && aside {
-		return // It is not known that they are gone.
+		return // They may still be there.
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *Manager) checkOthers(ctx context.Context) {
 	m.settle(ctx)
 }
 
-// settle applies who else serves the GPUs, and reports changes. m.mu is held.
+// settle applies the result of the checks for others, and reports changes. m.mu is held.
 func (m *Manager) settle(ctx context.Context) {
 	why := cmp.Or(m.others.claimed, m.others.found)
 	changed := (why == "") != (m.others.why == "")
@@ -90,7 +90,7 @@ func (m *Manager) settle(ctx context.Context) {
 	}
 }
 
-// find returns who else serves the GPUs, and "" if no one does. known is false if neither the kubelet nor the Node could be read.
+// find returns who else serves the GPUs, or "" if no one does. known is false if neither the kubelet nor the Node could be read.
 func (m *Manager) find(ctx context.Context, ours func(resource string) bool, uuids map[string]bool, askNode bool) (why string, known bool) {
 	dir := path.Dir(m.config.KubeletSocket)
 	for _, name := range m.config.Network.List(dir) {

@@ -91,7 +91,7 @@ func drain(c chan struct{}) {
 	}
 }
 
-// GetDevicePluginOptions returns that preferred allocations are available.
+// GetDevicePluginOptions announces that preferred allocations are available.
 func (s *server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return options(), nil
 }
@@ -121,7 +121,7 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	response := &pluginapi.PreferredAllocationResponse{}
 	_, slot := nodecontract.ParseSlotResource(s.resource)
-	packed, score := slot || s.m.packed(), s.m.score() // Large slots need GPUs that have no small ones.
+	packed, score := slot || s.m.packed(), s.m.score() // Large slots need GPUs without small ones.
 	for _, r := range request.GetContainerRequests() {
 		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{
 			DeviceIDs: alloc.Preferred(alloc.Request{
@@ -133,7 +133,7 @@ func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.
 	return response, nil
 }
 
-// Allocate returns what containers need for their devices.
+// Allocate returns the responses for containers with the given devices.
 func (s *server) Allocate(ctx context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	response := &pluginapi.AllocateResponse{}
 	for _, r := range request.GetContainerRequests() {
@@ -274,8 +274,8 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// otherPlugin returns who else serves the resource, and "" if no one does. The Node is read only before the first registration, because after it the Node
-// shows the devices of this plugin.
+// otherPlugin returns who else serves the resource, or "" if no one does. The Node is read only before the first registration, because after it the
+// Node shows the devices of this plugin.
 func (s *server) otherPlugin(ctx context.Context, first bool) string {
 	socket := s.m.socket(s.resource)
 	if s.m.config.Network.Exists(socket) {
@@ -319,7 +319,7 @@ func (s *server) stoodBack(why string) {
 	}
 }
 
-// pause waits until the time is over or the kubelet restarts, and reports whether it has restarted.
+// pause waits for d or until the kubelet restarts, and reports whether it has restarted.
 func (s *server) pause(ctx context.Context, d time.Duration) bool {
 	timer := s.m.config.Clock.NewTimer(d)
 	defer timer.Stop()

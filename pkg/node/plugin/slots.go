@@ -9,11 +9,11 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// slotted are the slots of memory that a GPU is to have.
+// slotted describes the slots of memory that a GPU should have.
 type slotted struct {
-	// capacityMiB is the memory that its slots may have together.
+	// capacityMiB is the memory in MiB that is available to its slots.
 	capacityMiB int64
-	// wanted is how many slots of each size there are to be, by the size in MiB.
+	// wanted is the wanted number of slots by size in MiB.
 	wanted map[int64]int
 }
 
@@ -26,8 +26,8 @@ func (s *slotted) sizes() []int64 {
 	return sizes
 }
 
-// slotsOf returns the memory in MiB that slots of a GPU have together, and whether one of the devices is no slot: a pod then holds all of the GPU, or a
-// replica without a size.
+// slotsOf returns the total memory in MiB of a GPU's held slots, and whether one of the held devices is not a slot: a pod then holds the whole GPU, or
+// a replica without a size.
 func slotsOf(held []held) (mib int64, other bool) {
 	for _, h := range held {
 		size, _, ok := alloc.Slot(h.id)
@@ -37,8 +37,9 @@ func slotsOf(held []held) (mib int64, other bool) {
 	return mib, other
 }
 
-// offerSlots adds the slots of one GPU. Slots that pods hold always stay. Free slots stay while keep is true, even if they are not wanted any more: the scheduler
-// may have given one to a pod. In the memory that is left, there are as many of the wanted slots as fit. settling reports whether some did not.
+// offerSlots adds the slots of one GPU. Slots that pods hold always stay. Free slots stay while keep is true, even if they are no longer wanted: the
+// scheduler may have given one to a pod. As many of the wanted slots as fit are added in the remaining memory. settling reports whether some did not
+// fit.
 func offerSlots(t target, held []held, listed idSet, keep bool, offered map[string][]string) (settling bool) {
 	left := t.slots.capacityMiB
 	used, other := slotsOf(held)
@@ -103,15 +104,15 @@ func knownSlots(listed map[string]bool, uuid string) []string {
 	return ids
 }
 
-// Slots are the slots of one size of a GPU.
+// Slots are the slots of one size on a GPU.
 type Slots struct {
 	// MiB is the memory of each slot.
 	MiB int64
-	// Held is how many pods hold, and Free how many others the kubelet may give to pods.
+	// Held is how many slots pods hold, and Free how many others the kubelet may give to pods.
 	Held, Free int
 }
 
-// slotShare returns the slots of a GPU that are listed. m.mu is held.
+// slotShare returns the listed slots of a GPU. m.mu is held.
 func (m *Manager) slotShare(t target) Share {
 	share := Share{Unhealthy: m.outOfService(t.uuid), Cordoned: m.isCordoned(t.uuid)}
 	sizes := t.slots.sizes()
@@ -131,8 +132,8 @@ func (m *Manager) slotShare(t target) Share {
 	return share
 }
 
-// slotFor returns the size in MiB of the slot that a container is given, and 0 if the devices are no slots. It returns an error if the slots that pods hold of the
-// GPU would have more memory than it has: the kubelet may choose a slot that was withdrawn a moment ago. m.mu is held.
+// slotFor returns the size in MiB of the slot that a container gets, or 0 if the devices are not slots. It returns an error if the held slots of the
+// GPU would have more memory than the GPU: the kubelet may choose a slot that was withdrawn a moment ago. m.mu is held.
 func (m *Manager) slotFor(resource string, ids []string) (mib int64, err error) {
 	if len(ids) != 1 {
 		return 0, nil
@@ -162,7 +163,7 @@ func (m *Manager) slotFor(resource string, ids []string) (mib int64, err error) 
 	return mib, nil
 }
 
-// least returns the smaller of two amounts of which the first may be 0, which means that it is not known.
+// least returns the smaller of two amounts. The first may be 0, which means unknown.
 func least(a, b int64) int64 {
 	if a <= 0 {
 		return b

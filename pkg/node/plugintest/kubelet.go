@@ -73,7 +73,7 @@ func (l List) IDs() []string {
 	return out
 }
 
-// Grant is what the kubelet allocated to a pod.
+// Grant is the kubelet's allocation to a pod.
 type Grant struct {
 	Resource string
 	IDs      []string
@@ -95,7 +95,7 @@ func (k *Kubelet) PodResourcesSocket() string {
 	return path.Join(k.Dir, "pod-resources.d", "kubelet.sock")
 }
 
-// Start starts or restarts the kubelet after it has emptied its directory. Pods stay.
+// Start starts or restarts the kubelet after emptying its directory. Pods stay.
 func (k *Kubelet) Start(ctx context.Context) error {
 	if m, ok := k.Network.(*Memory); ok {
 		m.Wipe(k.Dir)
@@ -174,7 +174,7 @@ func (k *Kubelet) FailPodResources(err error) {
 	k.failPods = err
 }
 
-// registration passes the context of one run of the kubelet to what registrations start.
+// registration passes the context of one run of the kubelet to the goroutines that registrations start.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
 	k   *Kubelet

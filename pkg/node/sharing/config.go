@@ -1,5 +1,5 @@
-// Package sharing reads the configuration of NVIDIA's device plugin (version v1), and determines the resources that the GPUs of a machine become
-// with it. It does no I/O.
+// Package sharing reads the configuration of NVIDIA's device plugin (version v1), and computes the resources of a machine with GPUs from it. It does no
+// I/O.
 package sharing
 
 import (
@@ -93,18 +93,19 @@ type Pattern struct {
 type Sharing struct {
 	TimeSlicing *Replicated `json:"timeSlicing,omitempty"`
 	MPS         *Replicated `json:"mps,omitempty"`
-	// Settings are those of MPS that NVIDIA's configuration does not have. With the zero value, MPS has its defaults.
+	// Settings are MPS settings that NVIDIA's configuration does not have. With the zero value, MPS has its defaults.
 	Settings nodecontract.MPS `json:"-"`
-	// MIG are the MIG instances that were promised. With the zero value, none were, and flags.migStrategy says what becomes of those that there are.
+	// MIG describes the promised MIG instances. With the zero value, none are promised, and flags.migStrategy determines how existing instances are
+	// served.
 	MIG nodecontract.MIG `json:"-"`
-	// Slots are slots of device memory, which NVIDIA's configuration does not have either. Unless they are zero, the other fields do not apply.
+	// Slots are slots of device memory, which NVIDIA's configuration does not have. Unless they are zero, the other fields do not apply.
 	Slots nodecontract.Slots `json:"-"`
-	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, BackendNVIDIADRA if NVIDIA's driver serves the GPUs, and "" if the agent is a device plugin.
-	// NVIDIA's configuration does not have it.
+	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, BackendNVIDIADRA if NVIDIA's driver serves the GPUs, and "" if the agent is a
+	// device plugin. NVIDIA's configuration does not have it.
 	Backend string `json:"-"`
 }
 
-// Replicated are the resources that are shared with one strategy.
+// Replicated lists the resources that are shared with one strategy.
 type Replicated struct {
 	RenameByDefault bool `json:"renameByDefault,omitempty"`
 	// FailRequestsGreaterThanOne refuses containers that request more than one replica, because two replicas do not have twice the performance. For MPS, it

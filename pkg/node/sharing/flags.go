@@ -13,7 +13,7 @@ type Setting struct {
 	Usage      string
 	// Bool reports whether the flag needs no value, and List whether it can be repeated.
 	Bool, List bool
-	// NoEffect is why a flag of NVIDIA's plugin has no effect, and "" if it has one.
+	// NoEffect is why a flag of NVIDIA's plugin has no effect, or "" if it has one.
 	NoEffect string
 	set      func(*Config, string) error
 }
@@ -130,7 +130,7 @@ func (c *Config) gfd() *GFDFlags {
 	return c.Flags.GFD
 }
 
-// noSpecs is why the settings for CDI specs of NVIDIA's plugin have no effect.
+// noSpecs is why the CDI spec settings of NVIDIA's plugin have no effect.
 const noSpecs = "the agent writes no CDI specs; give the same to nvidia-ctk cdi generate, which does"
 
 // ignored returns a Setting of NVIDIA's plugin that has no effect.

@@ -14,13 +14,13 @@ import (
 
 // Values of flags.migStrategy.
 const (
-	// migNone serves GPUs whole, whether they are divided or not.
+	// migNone serves whole GPUs, whether they are divided or not.
 	migNone = "none"
 	// migSingle serves MIG instances as GPUs, and migMixed names them after their profile.
 	migSingle, migMixed = "single", "mixed"
 )
 
-// migStrategy returns how MIG instances are named. What was promised counts before the flag.
+// migStrategy returns how MIG instances are named. A promise takes precedence over the flag.
 func (c Config) migStrategy() string {
 	switch {
 	case c.Sharing.MIG == nodecontract.MIG{}:
@@ -32,14 +32,14 @@ func (c Config) migStrategy() string {
 	}
 }
 
-// unit is a GPU or a MIG instance, and the resource that it is before it is shared.
+// unit is a GPU or a MIG instance, and its resource before sharing.
 type unit struct {
 	gpu.Device
 	instance *gpu.Instance
 	resource string
 }
 
-// named reports whether a reference of a configuration names the unit: its UUID, or its index.
+// named reports whether a reference in a configuration names the unit: by UUID or index.
 func (u unit) named(ref string) bool {
 	if u.instance == nil {
 		return ref == u.UUID || ref == strconv.Itoa(u.Index)
@@ -50,8 +50,8 @@ func (u unit) named(ref string) bool {
 
 func (u unit) String() string { return GPU{Device: u.Device, Instance: u.instance}.String() }
 
-// units returns what pods can have of the GPUs, in their order. It returns an error if the GPUs are not divided as promised, or not alike where their instances have
-// the name of GPUs.
+// units returns the units of the GPUs, in order. It returns an error if the GPUs are not divided as promised, or if their instances are served as GPUs
+// but they are divided differently.
 func (c Config) units(devices []gpu.Device) ([]unit, error) {
 	strategy := c.migStrategy()
 	var units []unit
@@ -91,7 +91,7 @@ func (c Config) units(devices []gpu.Device) ([]unit, error) {
 	return units, nil
 }
 
-// single returns an error if a GPU is not divided as the first one. profile is the one of all instances so far.
+// single returns an error if a GPU is not divided like the first one. profile is the profile of all instances so far.
 func single(first, d gpu.Device, profile *string) error {
 	const advice = `with "single" all instances have the name of GPUs and are alike; use "mixed"`
 	switch {

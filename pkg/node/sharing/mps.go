@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// mpsSharing lets the pods on a GPU run at the same time, with a daemon that limits the memory and the threads of each process.
+// mpsSharing lets the pods on a GPU run at the same time. A daemon limits the memory and the threads of each process.
 var mpsSharing = strategy{
 	key:            "mps",
 	label:          labels.MPS,
@@ -30,7 +30,7 @@ var mpsSharing = strategy{
 	},
 }
 
-// mps returns the settings of MPS. They are zero if the configuration does not share with it.
+// mps returns the MPS settings. They are zero if the configuration does not share GPUs with MPS.
 func (c Config) mps() nodecontract.MPS {
 	switch {
 	case c.strategy() != &mpsSharing || !c.Sharing.Slots.IsZero():
@@ -42,14 +42,14 @@ func (c Config) mps() nodecontract.MPS {
 	}
 }
 
-// limits returns what the MPS daemon of a GPU with a number of replicas enforces.
+// limits returns the limits that the MPS daemon of a GPU with a number of replicas enforces.
 func limits(m nodecontract.MPS, d gpu.Device, replicas int) *mps.Limits {
 	return &mps.Limits{
 		UUID: d.UUID, MemoryMiB: m.MemoryMiB(d.MemoryMiB, int64(replicas)), ThreadPercent: m.Threads(int64(replicas)), MultiUser: m.Users == nodecontract.MPSUsersAny,
 	}
 }
 
-// Limits returns what the MPS daemons of a machine enforce, sorted by the index of the GPU. It is empty if no GPU is shared with MPS.
+// Limits returns the limits that the MPS daemons of a machine enforce, sorted by the index of the GPU. It is empty if no GPU is shared with MPS.
 func (c Config) Limits(devices []gpu.Device) ([]mps.Limits, error) {
 	resources, err := c.Resources(devices)
 	if err != nil {

@@ -25,17 +25,17 @@ type Resource struct {
 // GPU is a GPU or a MIG instance with its number of replicas, which is 1 if it is not shared.
 type GPU struct {
 	gpu.Device
-	// Instance is the MIG instance of the GPU, and nil for all of it.
+	// Instance is the MIG instance of the GPU, or nil for the whole GPU.
 	Instance *gpu.Instance
 	Replicas int
-	// MPS are the limits of each replica if the GPU is shared with MPS, and nil otherwise.
+	// MPS are the limits of each replica if the GPU is shared with MPS. Otherwise it is nil.
 	MPS *mps.Limits
-	// SlotMiB is the memory of each replica in MiB if they are slots of memory, and 0 otherwise. Then the GPU is in several resources, and may have no replicas.
-	// Its slots together have all of its memory but ReserveMiB at most.
+	// SlotMiB is the memory of each replica in MiB if they are slots of memory, and 0 otherwise. With slots, the GPU is in several resources, and may have
+	// no replicas in one. Its slots together have at most its memory less ReserveMiB.
 	SlotMiB, ReserveMiB int64
 }
 
-// ID returns the UUID of the MIG instance, or that of the GPU if it is all of it.
+// ID returns the UUID of the MIG instance, or that of the GPU if there is no instance.
 func (g GPU) ID() string {
 	if g.Instance != nil {
 		return g.Instance.UUID
@@ -68,8 +68,8 @@ func (r Resource) Count() int {
 	return n
 }
 
-// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU, or each of its MIG instances, is in exactly one resource, unless it is
-// divided into slots. What no entry selects is not shared.
+// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU, or each of its MIG instances, is in exactly one resource,
+// unless it is divided into slots. Units that no entry selects are not shared.
 func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	if _, err := c.Settings(); err != nil {
 		return nil, err
@@ -175,14 +175,14 @@ func (e *Entry) of(units []unit) ([]int, error) {
 	}
 }
 
-// Promise is what a machine was chosen for: a number of replicas of a resource on each GPU.
+// Promise is what a machine was launched to provide: a number of replicas of a resource on each GPU.
 type Promise struct {
 	Resource string
-	// Replicas are those of a GPU, or of all its MIG instances.
+	// Replicas is the number of replicas of a GPU, over all its MIG instances.
 	Replicas int
-	// MPS says how the GPUs are shared with MPS. It is zero if they are not.
+	// MPS describes how the GPUs are shared with MPS. It is zero if they are not.
 	MPS nodecontract.MPS
-	// MIG says into which instances each GPU is divided. It is zero if it is not.
+	// MIG describes the instances into which each GPU is divided. It is zero if it is not divided.
 	MIG nodecontract.MIG
 	// Slots are the slots of memory of the GPUs. If they are not zero, Resource and Replicas do not apply.
 	Slots nodecontract.Slots
@@ -322,11 +322,11 @@ func (c Config) Promise() (p Promise, ok bool) {
 	return p, true
 }
 
-// Replication returns how often each unit of a resource, by its name before it is shared, is shared, and whether the replicas have another name. It is 1 if units
-// are not shared, or differ.
+// Replication returns the number of replicas of each unit of a resource, given the resource's name before sharing, and whether the replicas are
+// renamed. The number is 1 if units are not shared, or differ.
 func (c Config) Replication(resource string) (replicas int, renamed bool) {
 	if !c.Sharing.Slots.IsZero() {
-		return 1, true // Slots have names of their own.
+		return 1, true // Slots have resource names of their own.
 	}
 	by := c.strategy()
 	if by == nil {

@@ -9,8 +9,8 @@ import (
 // Settings are the valid values of the flags, with NVIDIA's defaults for those that were not set.
 type Settings struct {
 	MIGStrategy string
-	// FailOnInitError ends the agent if the driver does not answer at the start. Unlike in NVIDIA's plugin, it is off by default: with retries, the node is
-	// ready seconds after the driver, and with a crash loop, minutes after it.
+	// FailOnInitError ends the agent if the driver does not answer at the start. Unlike in NVIDIA's plugin, it is off by default: with retries, the node
+	// is ready seconds after the driver, and with a crash loop, minutes after it.
 	FailOnInitError bool
 	// DriverRoot and DevRoot are the directories of the driver and of the device files on the host.
 	DriverRoot, DevRoot string

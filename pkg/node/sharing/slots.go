@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// slotResources returns the resources of a machine whose GPUs are divided into slots: one for each size, with the wanted number on each GPU. NVIDIA's configuration
-// has no slots, so they are only promised.
+// slotResources returns the resources of a machine whose GPUs are divided into slots: one for each size, with the wanted number on each GPU. NVIDIA's
+// configuration has no slots, so they always come from a promise.
 func (c Config) slotResources(devices []gpu.Device) ([]Resource, error) {
 	slots := c.Sharing.Slots
 	for _, d := range devices {
@@ -38,8 +38,8 @@ func (c Config) slotResources(devices []gpu.Device) ([]Resource, error) {
 	return out, nil
 }
 
-// slotLimits returns what the MPS daemon of a GPU enforces: no process has more memory than the largest slot. The agent sets the limit of each slot for its
-// container. It returns nil if there is no daemon.
+// slotLimits returns the limits that the MPS daemon of a GPU enforces: no process has more memory than the largest slot. The agent sets the limit of
+// each slot for its container. It returns nil if there is no daemon.
 func slotLimits(s nodecontract.Slots, d gpu.Device) *mps.Limits {
 	if s.Enforcement != nodecontract.EnforceMPS {
 		return nil

@@ -19,14 +19,14 @@ type strategy struct {
 	refuseAboveOne bool
 	// most is the largest number of replicas of a GPU.
 	most int
-	// cannot returns why a GPU cannot be shared with the strategy, and nil if it can. It may be nil.
+	// cannot returns why a GPU cannot be shared with the strategy, or nil if it can. It may be nil.
 	cannot func(gpu.Device) error
 }
 
 // strategies are the strategies of NVIDIA's configuration. The first one that is configured applies.
 var strategies = []*strategy{&mpsSharing, &timeSlicing}
 
-// strategy returns the strategy of the configuration, and nil if nothing is shared.
+// strategy returns the strategy of the configuration, or nil if nothing is shared.
 func (c Config) strategy() *strategy {
 	for _, s := range strategies {
 		if s.of(c) != nil {

@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// ExceedPercent is how much more device memory than its slots have a pod may use, in percent: the contexts of CUDA and of its libraries count as well.
+	// ExceedPercent is by how many percent a pod may exceed the device memory of its slots: the contexts of CUDA and its libraries also count.
 	ExceedPercent = 10
-	// ExceedFor is how long a pod uses more before it is reported.
+	// ExceedFor is how long a pod must exceed it before it is reported.
 	ExceedFor = 30 * time.Second
 )
 
-// PodMemory is the device memory that a pod uses of a GPU and that its slots there have.
+// PodMemory is the device memory that a pod uses on a GPU, and that of its slots there.
 type PodMemory struct {
-	// Pod is the namespace/name of the pod, and UUID that of the GPU.
+	// Pod is the namespace/name of the pod, and UUID the UUID of the GPU.
 	Pod, UUID string
-	// UsedMiB is what its processes use, and SlotMiB what its slots have.
+	// UsedMiB is the memory that its processes use, and SlotMiB that of its slots.
 	UsedMiB, SlotMiB int64
 }
 
-// above reports whether the pod uses more than it may.
+// above reports whether the pod uses more than allowed.
 func (m PodMemory) above() bool { return m.UsedMiB*100 > m.SlotMiB*(100+ExceedPercent) }
 
-// Exceeding finds the pods that use more device memory than their slots have, for ExceedFor.
+// Exceeding finds the pods that have used more device memory than their slots have for ExceedFor.
 type Exceeding struct {
 	since map[[2]string]time.Time
 	told  map[[2]string]bool
 }
 
-// Look adds what pods use now. It returns those that exceed their slots, and which of them have just begun to, both sorted. A pod that is not among them any more
-// has ended, or uses less.
+// Look adds the current use of pods. It returns the pods that exceed their slots, and which of them have just begun to, both sorted. A pod that is no
+// longer listed has ended or uses less.
 func (e *Exceeding) Look(now time.Time, pods []PodMemory) (exceeding, begun []PodMemory) {
 	since, told := map[[2]string]time.Time{}, map[[2]string]bool{}
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b PodMemory) int {

@@ -16,7 +16,7 @@ type Seen struct {
 	Unsure bool
 }
 
-// Notes collects the readings of GPUs by all callers, because NVML returns each sample only once.
+// Notes collects the GPU readings of all callers, because NVML returns each sample only once.
 type Notes struct {
 	mu    sync.Mutex
 	notes map[string]note
@@ -50,8 +50,8 @@ func (n *Notes) Add(uuid string, u gpu.Usage, err error) {
 	n.notes[uuid] = had
 }
 
-// Take returns what the readings since the last call show, by UUID of the GPU. owners returns the pods (namespace/name) of processes. A process without a
-// pod makes the result unsure.
+// Take returns the result of all readings since the last call, by UUID of the GPU. owners returns the pods (namespace/name) of processes. A process
+// without a pod makes the result unsure.
 func (n *Notes) Take(owners func(pids []int) map[int]string) map[string]Seen {
 	n.mu.Lock()
 	notes := n.notes

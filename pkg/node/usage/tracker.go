@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Tracker tracks since when pods have not used their GPUs. If in doubt, it assumes that a pod has used them.
+// Tracker tracks how long pods have not used their GPUs. If in doubt, it assumes that a pod has used them.
 type Tracker struct {
 	last  time.Time
 	holds map[string][]string
@@ -23,8 +23,8 @@ func (t *Tracker) Adopt(r nodecontract.UnusedReport) {
 	t.last, t.since, t.written = r.AsOf, maps.Clone(r.Since), r
 }
 
-// Look adds what was seen of the GPUs since the last look, by UUID. holds are the GPUs of which each pod (namespace/name) holds replicas, and nil if that
-// is not known now. A GPU that is missing in seen may have been used by all pods that hold it.
+// Look adds the observations of GPUs since the last look, by UUID. holds has the GPUs of which each pod (namespace/name) holds replicas, or is nil if
+// that is unknown for now. A GPU that is missing in seen may have been used by all pods that hold it.
 func (t *Tracker) Look(now time.Time, holds map[string][]string, seen map[string]Seen) {
 	if holds == nil && t.holds == nil {
 		return
@@ -55,12 +55,12 @@ func (t *Tracker) uses(pod, uuid string, seen map[string]Seen) bool {
 	if !ok || s.Unsure || slices.Contains(s.Pods, pod) {
 		return true
 	}
-	// A pod that does not hold the GPU may have used it for one that does, as an MPS server does.
+	// A pod that does not hold the GPU may have used it on behalf of one that does, like an MPS server.
 	return slices.ContainsFunc(s.Pods, func(user string) bool { return !slices.Contains(t.holds[user], uuid) })
 }
 
-// Report returns the report for the Node, and whether to write it now: at once if a pod in the written report has used its GPU or is gone, and otherwise
-// once per beat. Pods are only added with a beat, so that a pod that pauses from time to time does not cause a write each time.
+// Report returns the report for the Node, and whether to write it now: immediately if a pod in the written report has used its GPU or is gone, and
+// otherwise once per beat. Pods are only added with a beat, so that a pod that pauses from time to time does not cause a write each time.
 func (t *Tracker) Report() (report nodecontract.UnusedReport, due bool) {
 	report = nodecontract.UnusedReport{AsOf: t.last.UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for pod, since := range t.since {

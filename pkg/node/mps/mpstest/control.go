@@ -1,4 +1,4 @@
-// Package mpstest is a fake nvidia-cuda-mps-control, which behaves as NVIDIA documents it, as far as Karve uses it: a daemon in the foreground or in the
+// Package mpstest is a fake nvidia-cuda-mps-control. It behaves as NVIDIA documents it, as far as Karve uses it: a daemon in the foreground or in the
 // background, and a client that sends it commands. It runs no GPU work.
 package mpstest
 
@@ -20,11 +20,11 @@ import (
 	"time"
 )
 
-// Env makes the program of a test the fake: see [Install].
+// Env turns a test program into the fake: see [Install].
 const Env = "KARVE_FAKE_MPS"
 
-// Install writes nvidia-cuda-mps-control into a directory and returns its path. It runs the program of the test with Env, and the test's TestMain must call
-// Main if Env is set.
+// Install writes nvidia-cuda-mps-control to a directory and returns its path. The file runs the test program with Env set. The test's TestMain must
+// call Main if Env is set.
 func Install(t testing.TB) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -39,7 +39,7 @@ func Install(t testing.TB) string {
 	return path
 }
 
-// Main is the program. It returns the exit status.
+// Main runs the fake and returns the exit status.
 func Main(args []string, in io.Reader, out io.Writer) int {
 	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
 	if dir == "" {
@@ -108,7 +108,7 @@ type control struct {
 	servers   []*server
 }
 
-// server is an MPS server. The real ones are processes that the daemon starts when a client comes.
+// server is an MPS server. The real servers are processes that the daemon starts when a client connects.
 type server struct {
 	pid, uid, threads int
 	memory            map[string]string

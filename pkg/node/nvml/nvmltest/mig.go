@@ -10,13 +10,13 @@ import (
 
 // MIGProfile is a profile of MIG instances as NVML describes it.
 type MIGProfile struct {
-	// Number is the number with which NVML is asked for the profile, and ID is the number that the driver gives it.
+	// Number is NVML's number of the profile, and ID the driver's.
 	Number, ID int
 	Name       string
 	// Slices is the number of compute slices, and Count the largest number of instances on a GPU.
 	Slices, Count int
 	MemoryMiB     int64
-	// Multiprocessors and Engines (copy, decoder, encoder, JPEG and OFA) are what an instance has.
+	// Multiprocessors and Engines (copy, decoder, encoder, JPEG and OFA) are the resources of an instance.
 	Multiprocessors int
 	Engines         [5]int
 	// Size is the number of memory slices, and Starts are those at which an instance may begin.
@@ -42,14 +42,14 @@ const (
 	oneSliceWithMedia, oneSliceWide = 7, 9
 )
 
-// sevenths returns the profiles of a GPU with seven compute slices and eight memory slices. mib are the memory of an instance with one, two, four and eight memory
-// slices.
+// sevenths returns the profiles of a GPU with seven compute slices and eight memory slices. mib has the memory of an instance with one, two, four and
+// eight memory slices.
 func sevenths(names string, mib [4]int64, multiprocessors [5]int, media bool) []MIGProfile {
 	n := strings.Fields(names)
 	one, wide, two, three, four, seven := n[0], n[1], n[2], n[3], n[4], n[5]
 	sm := multiprocessors
 	decoders := [6]int{0, 1, 1, 2, 2, 5}
-	if media { // As on Hopper, each instance has engines for media.
+	if media { // As on Hopper, each instance has media engines.
 		decoders = [6]int{1, 1, 2, 3, 4, 7}
 	}
 	return []MIGProfile{
@@ -63,10 +63,11 @@ func sevenths(names string, mib [4]int64, multiprocessors [5]int, media bool) []
 	}
 }
 
-// MIGFile returns the path of the file with the MIG mode and the instances of a GPU. Without the file, the mode is that of the state file, and there are none.
+// MIGFile returns the path of the file with the MIG mode and the instances of a GPU. Without the file, the mode is that of the state file, and there
+// are no instances.
 func MIGFile(state string, index int) string { return fmt.Sprintf("%s.mig.%d", state, index) }
 
-// Reset resets a GPU: a pending MIG mode takes effect, and its instances are gone.
+// Reset resets a GPU: a pending MIG mode takes effect, and its instances are removed.
 func Reset(state string, index int) error {
 	path := MIGFile(state, index)
 	text, err := os.ReadFile(path)
@@ -83,7 +84,7 @@ func Reset(state string, index int) error {
 	return os.WriteFile(path, fmt.Appendf(nil, "mode %d %d\n", pending, pending), 0o600)
 }
 
-// Reboot reboots the machine: each GPU is reset.
+// Reboot reboots the machine, which resets each GPU.
 func (m *Machine) Reboot(t testing.TB) {
 	t.Helper()
 	for i := range m.State.Devices {

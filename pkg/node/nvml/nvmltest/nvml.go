@@ -1,6 +1,6 @@
-// Package nvmltest builds a fake libnvidia-ml.so.1 in C, and writes the state file that describes its GPUs. The same binary that reads real GPUs runs on it:
-// set LD_LIBRARY_PATH to the directory of the path that Build returns, and Env to the path of the state file. A test may rewrite the file at any time, even
-// while the library is in use.
+// Package nvmltest builds a fake libnvidia-ml.so.1 in C, and writes the state file that describes its GPUs. The same binary that reads real GPUs runs
+// on it: set LD_LIBRARY_PATH to the directory of the path that Build returns, and Env to the path of the state file. A test may rewrite the file at any
+// time, even while the library is in use.
 package nvmltest
 
 import (

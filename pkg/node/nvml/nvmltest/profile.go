@@ -6,13 +6,13 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// model has what the GPUs of a product have in common. The numbers are those that the drivers report on AWS instances.
+// model has the properties that all GPUs of a product share. The numbers are those that the drivers report on AWS instances.
 type model struct {
 	product                string
 	memoryMiB, reservedMiB int64
 	major, minor           int
 	profiles               []MIGProfile
-	// migReset says that the MIG mode takes effect with a reset of the GPU, as before Hopper.
+	// migReset reports whether the MIG mode takes effect only with a reset of the GPU, as before Hopper.
 	migReset                 bool
 	idleMilliwatts           int64
 	idleSMMHz, idleMemoryMHz int
@@ -45,7 +45,8 @@ func T4(n int) State { return t4.machine(n) }
 // A10G returns a machine with n A10Gs. One is a g5.xlarge.
 func A10G(n int) State { return a10g.machine(n) }
 
-// V100 returns a machine with n V100s. Eight are a p3.16xlarge, whose NVLinks are a cube mesh: each GPU has two to two others, and one to two more.
+// V100 returns a machine with n V100s. Eight are a p3.16xlarge, whose NVLinks form a cube mesh: each GPU has two NVLinks to each of two others, and one
+// to each of two more.
 func V100(n int) State {
 	mesh := map[[2]int]int{
 		{0, 1}: 1, {0, 2}: 1, {0, 3}: 2, {0, 4}: 2, {1, 2}: 2, {1, 3}: 1, {1, 5}: 2, {2, 3}: 2, {2, 6}: 1, {3, 7}: 1,
@@ -58,13 +59,13 @@ func V100(n int) State {
 	return s
 }
 
-// A100 returns a machine with n A100s that are not divided. Eight are a p4d.24xlarge.
+// A100 returns a machine with n undivided A100s. Eight are a p4d.24xlarge.
 func A100(n int) State { return a100.switched(n, 12) }
 
-// H100 returns a machine with n H100s that are not divided. Eight are a p5.48xlarge.
+// H100 returns a machine with n undivided H100s. Eight are a p5.48xlarge.
 func H100(n int) State { return h100.switched(n, 18) }
 
-// switched returns a machine with n GPUs that have NVLinks to a switch. Two and two of them share a PCIe switch.
+// switched returns a machine with n GPUs that have NVLinks to a switch. Each pair shares a PCIe switch.
 func (m model) switched(n, links int) State {
 	s := m.machine(n)
 	for i := range s.Devices {
@@ -78,7 +79,7 @@ func (m model) switched(n, links int) State {
 	return s
 }
 
-// H200 returns a machine with n H200s that are not divided. Eight are a p5e.48xlarge.
+// H200 returns a machine with n undivided H200s. Eight are a p5e.48xlarge.
 func H200(n int) State { return h200.switched(n, 18) }
 
 // None returns a machine with a driver and without GPUs.

@@ -75,10 +75,10 @@ type Device struct {
 	Kinds map[int]string
 	// SwitchLinks is the number of NVLinks to a switch.
 	SwitchLinks int
-	// On has the instance on which each process runs by PID, with the numbers of the driver, if it runs on one.
+	// On maps the PIDs of processes that run on a MIG instance to that instance.
 	On          map[int]OnInstance
 	MIGProfiles []MIGProfile
-	// MIGReset says that the MIG mode changes with a reset of the GPU.
+	// MIGReset reports whether the MIG mode changes only with a reset of the GPU.
 	MIGReset bool
 	Lost     bool
 	// Without lists the features that the GPU does not support.
@@ -97,7 +97,7 @@ type XID struct {
 	On          *OnInstance
 }
 
-// OnInstance is a MIG instance, by the numbers of the driver.
+// OnInstance is a MIG instance, by the driver's numbers.
 type OnInstance struct{ GPU, Compute int }
 
 // String returns the content of the state file.
@@ -175,7 +175,7 @@ func (d Device) write(b *strings.Builder, i int) {
 	}
 }
 
-// String returns the numbers with a space before each, and "" for none.
+// String returns the numbers, each with a leading space, or "" for nil.
 func (on *OnInstance) String() string {
 	if on == nil {
 		return ""
@@ -183,7 +183,7 @@ func (on *OnInstance) String() string {
 	return fmt.Sprintf(" %d %d", on.GPU, on.Compute)
 }
 
-// ModeFile returns the path of the file with the compute mode of a GPU. Without the file it is the default one.
+// ModeFile returns the path of the file with the compute mode of a GPU. Without the file, the mode is the default.
 func ModeFile(state string, index int) string { return fmt.Sprintf("%s.compute-mode.%d", state, index) }
 
 // Machine is a machine that a state file describes.
