@@ -1,7 +1,7 @@
-// Package catalog describes the instance types that a cloud offers: their hardware, what they leave to pods, their zones and their prices.
+// Package catalog describes the instance types that a cloud offers: their hardware, the capacity that they leave to pods, their zones and their prices.
 package catalog
 
-// Maximums for the GPUs of one machine, several times those of any current machine. Larger numbers in files, labels and annotations are invalid.
+// Limits for the GPUs of one machine, several times those of any current machine. Larger numbers in files, labels and annotations are invalid.
 const (
 	MaxGPUs      = 256
 	MaxMemoryMiB = 16 << 20
@@ -17,7 +17,7 @@ type Resources struct {
 
 // GPU describes the GPUs of a machine, which are all of one model.
 type GPU struct {
-	// Name is the cloud's name of the model, as in the label karpenter.k8s.aws/instance-gpu-name, for instance "t4".
+	// Name is the cloud's name of the model, as in the label karpenter.k8s.aws/instance-gpu-name, for example "t4".
 	Name string
 	// Count is the number of physical GPUs. It is 0 for machines without GPUs.
 	Count int64
@@ -30,10 +30,10 @@ type InstanceType struct {
 	Name string
 	// Labels are the labels that every machine of the type has, in every zone and capacity type.
 	Labels map[string]string
-	// Capacity is what the hardware has, and Allocatable is what pods can use of it.
+	// Capacity is the capacity of the hardware, and Allocatable the part that pods can use.
 	Capacity, Allocatable Resources
 	GPU                   GPU
-	// Extended are the other countable resources that pods can use, for instance "vpc.amazonaws.com/efa". It is nil if there are none.
+	// Extended are the other countable resources that pods can use, for example "vpc.amazonaws.com/efa". It is nil if there are none.
 	Extended  map[string]int64
 	Offerings []Offering
 }
@@ -42,7 +42,8 @@ type InstanceType struct {
 type Listing struct {
 	// InstanceTypes must not be modified.
 	InstanceTypes []InstanceType
-	// Reason and Message are those of a condition. They say why there are no instance types, or what is out of date. They are empty if there is no problem.
+	// Reason and Message are those of a condition. They explain why there are no instance types, or what is out of date. They are empty if there is no
+	// problem.
 	Reason, Message string
 }
 
@@ -57,7 +58,7 @@ type Offering struct {
 	Labels map[string]string
 }
 
-// Named returns the instance type with the name, and nil if there is none.
+// Named returns the instance type with the name, or nil if there is none.
 func Named(types []InstanceType, name string) *InstanceType {
 	for i := range types {
 		if types[i].Name == name {

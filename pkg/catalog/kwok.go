@@ -33,14 +33,14 @@ type GPULabels struct {
 	Name, Count, Memory string
 }
 
-// What Karpenter's kwok provider reserves on every machine, as in its newInstanceType.
+// The amounts that Karpenter's kwok provider reserves on every machine, as in its newInstanceType.
 const (
 	kwokReservedMilliCPU    = 100
 	kwokReservedMemoryBytes = 10 << 20
 	kwokDefaultPods         = 110
 )
 
-// kwokInstanceType is an item of the file that the --instance-types-file-path flag of Karpenter's kwok provider names.
+// kwokInstanceType is an item in the file of the --instance-types-file-path flag of Karpenter's kwok provider.
 type kwokInstanceType struct {
 	Name             string                       `json:"name"`
 	Architecture     string                       `json:"architecture"`
@@ -148,7 +148,7 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 	return capacity, errors.Join(errs...)
 }
 
-// extended returns the resources that no other field holds, and nil if there are none.
+// extended returns the resources that no other field holds, or nil if there are none.
 func (k kwokInstanceType) extended() map[string]int64 {
 	var extended map[string]int64
 	for name, q := range k.Resources {

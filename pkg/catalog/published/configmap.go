@@ -22,7 +22,7 @@ const Name = "karve-catalog"
 const (
 	contentKey = "catalog.json.gz"
 	timeKey    = "time"
-	// controllerKey has the version of the controller.
+	// controllerKey is the key of the controller's version.
 	controllerKey = "controller"
 	quotasKey     = "quotas.json"
 )
@@ -30,11 +30,11 @@ const (
 // Quotas are the quotas of the cloud's account.
 type Quotas struct {
 	Quotas []catalog.Quota `json:"quotas,omitempty"`
-	// Problem says why they are not known, and is "" if they are.
+	// Problem is why they are unknown, or "" if they are known.
 	Problem string `json:"problem,omitempty"`
 }
 
-// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller. It has no quotas if there are none.
+// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller. It contains no quotas if there are none.
 func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller string, now time.Time) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
@@ -47,7 +47,7 @@ func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller strin
 	return m
 }
 
-// QuotasIn returns the quotas in a ConfigMap. Without any, or if they cannot be read, there are none.
+// QuotasIn returns the quotas in a ConfigMap. It returns none if the ConfigMap has none or they cannot be read.
 func QuotasIn(m *corev1.ConfigMap) Quotas {
 	var q Quotas
 	if err := json.Unmarshal([]byte(m.Data[quotasKey]), &q); err != nil {
@@ -56,7 +56,7 @@ func QuotasIn(m *corev1.ConfigMap) Quotas {
 	return q
 }
 
-// Same reports whether two ConfigMaps say the same, whenever they were written.
+// Same reports whether two ConfigMaps have the same content, regardless of when they were written.
 func Same(a, b *corev1.ConfigMap) bool {
 	return bytes.Equal(Encoded(a), Encoded(b)) && Controller(a) == Controller(b) && a.Data[quotasKey] == b.Data[quotasKey]
 }
@@ -64,10 +64,10 @@ func Same(a, b *corev1.ConfigMap) bool {
 // Encoded returns the encoded catalog in a ConfigMap.
 func Encoded(m *corev1.ConfigMap) []byte { return m.BinaryData[contentKey] }
 
-// Controller returns the version of the controller that wrote a ConfigMap, and "" if it does not say.
+// Controller returns the version of the controller that wrote a ConfigMap, or "" if it is missing.
 func Controller(m *corev1.ConfigMap) string { return m.Data[controllerKey] }
 
-// Read returns the catalog in a ConfigMap, and when it was published. The error names the ConfigMap and says what is wrong with it.
+// Read returns the catalog in a ConfigMap, and when it was published. The error names the ConfigMap and the problem.
 func Read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
 	c, at, err := read(m)
 	if err != nil {

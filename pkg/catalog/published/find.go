@@ -12,14 +12,14 @@ import (
 
 // Found is what the controller has published.
 type Found struct {
-	// Catalog was published at the time At. If it cannot be read, Missing says why, for users.
+	// Catalog was published at the time At. If it cannot be read, Missing is the reason, for users.
 	Catalog Catalog
 	At      time.Time
 	Missing string
 	Quotas  Quotas
 }
 
-// Find reads what the controller in a namespace has published. The error is of an API server that does not answer.
+// Find reads what the controller in a namespace has published. It returns an error if the API server does not answer.
 func Find(ctx context.Context, reader client.Reader, namespace string) (f Found, err error) {
 	var m corev1.ConfigMap
 	key := client.ObjectKey{Namespace: namespace, Name: Name}
@@ -36,7 +36,7 @@ func Find(ctx context.Context, reader client.Reader, namespace string) (f Found,
 	}
 	f.Quotas = QuotasIn(&m)
 	if f.Catalog, f.At, err = Read(&m); err != nil {
-		f.Missing = err.Error() // Who cannot read it is told why, and goes on without it.
+		f.Missing = err.Error() // A user who may not read it gets the reason, and continues without it.
 	}
 	return f, nil
 }

@@ -1,5 +1,5 @@
-// Package published is the catalog that the controller publishes for kubectl karve: the instance types of each node class, with their zones, their prices and
-// what pods can use of them, as the controller plans with them. It is a compressed JSON document, which fits into a ConfigMap.
+// Package published defines the catalog that the controller publishes for kubectl karve: the instance types of each node class, with their zones, their
+// prices and the capacity for pods, as the controller plans with them. It is a compressed JSON document that fits into a ConfigMap.
 package published
 
 import (
@@ -22,9 +22,9 @@ import (
 const version = 1
 
 const (
-	// MaxBytes is the largest compressed catalog. A ConfigMap has at most a mebibyte.
+	// MaxBytes is the largest compressed catalog, in bytes. A ConfigMap has at most one mebibyte.
 	MaxBytes = 900 << 10
-	// maxDocument is the largest document in bytes, so that a few compressed bytes cannot fill the memory.
+	// maxDocument is the largest document in bytes, so that a few compressed bytes cannot exhaust the memory.
 	maxDocument = 64 << 20
 	// maxMicroUSD is a million dollars.
 	maxMicroUSD = 1_000_000_000_000
@@ -33,7 +33,7 @@ const (
 // Catalog has the instance types of node classes.
 type Catalog map[v1alpha1.NodeClassReference]catalog.Listing
 
-// document is the format. Node classes with equal instance types share them.
+// document is the JSON format. Node classes with equal instance types share them.
 type document struct {
 	Version     int            `json:"version"`
 	Types       []instanceType `json:"types"`
@@ -130,7 +130,7 @@ func wire(t *catalog.InstanceType) instanceType {
 	return w
 }
 
-// Decode reads a catalog. The error says what is wrong with it.
+// Decode reads a catalog. The error names the problem.
 func Decode(compressed []byte) (Catalog, error) {
 	z, err := gzip.NewReader(bytes.NewReader(compressed))
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *document) catalog() (Catalog, error) {
 	return c, nil
 }
 
-// validate returns an error for what no machine has. The planner's arithmetic relies on it.
+// validate returns an error for values that no machine has. The planner's arithmetic relies on it.
 func (t *instanceType) validate() error {
 	if t.Name == "" {
 		return errors.New("it has no name")
