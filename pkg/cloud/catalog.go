@@ -29,7 +29,7 @@ func (s SameForAll) InstanceTypes(context.Context, *unstructured.Unstructured) c
 // ByKind selects a catalog by the group and kind of the node class.
 type ByKind struct {
 	Kinds map[schema.GroupKind]Catalog
-	// Others is the catalog for all other kinds. It is nil if their instance types are not known.
+	// Others is the catalog for all other kinds. It is nil if their instance types are unknown.
 	Others Catalog
 }
 

@@ -16,7 +16,7 @@ type Provider struct {
 	NodeClass schema.GroupKind
 	// LabelPrefix is the prefix of the labels that describe the machines of the cloud, in addition to those of Kubernetes and Karpenter.
 	LabelPrefix string
-	// Managed describes the machines that the cloud launches by itself, and not the Karpenter that Karve works with. It is nil if there are none.
+	// Managed describes the machines that the cloud itself launches, instead of the Karpenter that Karve works with. It is nil if there are none.
 	Managed *Managed
 	// PlaceLabels are the labels for the location of a machine, in addition to the zone label of Kubernetes. Machines of one instance type may have
 	// different values.
@@ -28,7 +28,7 @@ type Provider struct {
 	Images func(class *unstructured.Unstructured) []Image
 	// Subnets returns the zones of the subnets in the status of a node class, by subnet ID.
 	Subnets func(class *unstructured.Unstructured) map[string]string
-	// ImageField and SubnetField are the paths of the fields with which a node class chooses its images and subnets, for messages.
+	// ImageField and SubnetField are the paths of the fields by which a node class selects its images and subnets, for messages.
 	ImageField, SubnetField string
 	// ImageRollouts is nil if Karve cannot roll out images on the cloud.
 	ImageRollouts *ImageRollouts
@@ -42,17 +42,18 @@ type Provider struct {
 	SpotLabels map[string]string
 	// Interrupted is the reason of the events with which the cloud's provider reports that a spot machine will be interrupted.
 	Interrupted string
-	// Errors are texts in the cloud's messages that say why a launch was refused.
+	// Errors are texts in the cloud's messages that identify why a launch was refused.
 	Errors []Error
 	// Causes are keyed by the reasons that the cloud's provider gives for a failed launch, in addition to the reasons in v1alpha1.
 	Causes map[string]Cause
 }
 
-// Managed describes machines that a cloud launches by itself for the NodePools of its own node classes.
+// Managed describes machines that a cloud itself launches for the NodePools of its own node classes.
 type Managed struct {
 	// NodeClass is the kind of these node classes.
 	NodeClass schema.GroupKind
-	// LabelPrefix is the prefix of the labels that describe the machines. Their names and values are those of the labels with the prefix of the Provider.
+	// LabelPrefix is the prefix of the labels that describe the machines. Apart from the prefix, they have the names and values of the labels with the
+	// Provider's prefix.
 	LabelPrefix string
 	// Labels are on all of the machines.
 	Labels map[string]string
@@ -61,11 +62,11 @@ type Managed struct {
 // Image is a machine image of a node class.
 type Image struct {
 	ID string
-	// Requirements select the machines that the image is for.
+	// Requirements select the machines for which the image is.
 	Requirements []corev1.NodeSelectorRequirement
 }
 
-// Error is a text in a message of the cloud, and the reason in v1alpha1 that it stands for.
+// Error is a text in a message of the cloud, with its reason in v1alpha1.
 type Error struct {
 	Text, Reason string
 }

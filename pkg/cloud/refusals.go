@@ -16,7 +16,7 @@ const (
 	AboutZones
 	// AboutCapacityType means everything of the capacity type of the NodeClaim.
 	AboutCapacityType
-	// AboutClass means everything of the cloud's node class, until it changes.
+	// AboutClass means everything that uses the cloud's node class, until it changes.
 	AboutClass
 	// AboutAccount means everything.
 	AboutAccount

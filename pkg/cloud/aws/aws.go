@@ -71,7 +71,7 @@ func vcpuQuota(instanceType string) string {
 	return instanceType
 }
 
-// vcpuQuotas are the quotas of the groups of vcpuQuota. That of P instances as spot is missing, because there are several: P5 has one of its own.
+// vcpuQuotas are the quotas of the groups of vcpuQuota. The quota of P instances as spot is missing, because there are several: P5 has its own.
 var vcpuQuotas = []catalog.Quota{
 	{Group: "G and VT", CapacityType: "on-demand", Code: "L-DB2E81BA"},
 	{Group: "G and VT", CapacityType: "spot", Code: "L-3819A6DF"},
@@ -111,7 +111,7 @@ var causes = map[string]cloud.Cause{
 	"InvalidAMIID":                   {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
 	"AMINotFound":                    {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
 	"UserDataSizeLimitExceeded":      {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
-	// AWS takes a while until it knows a new instance profile or launch template everywhere.
+	// A new instance profile or launch template takes a while to be known everywhere in AWS.
 	"InstanceProfileNameInvalid": {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
 	"LaunchTemplateNotFound":     {Scope: cloud.AboutClass, First: time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
 }
@@ -134,7 +134,7 @@ func subnetsOf(class *unstructured.Unstructured) map[string]string {
 	return zones
 }
 
-// imagesOf returns the images in the status of an EC2NodeClass, and nil if they cannot be read.
+// imagesOf returns the images in the status of an EC2NodeClass, or nil if they cannot be read.
 func imagesOf(class *unstructured.Unstructured) []cloud.Image {
 	found, _, err := unstructured.NestedSlice(class.Object, "status", "amis")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"karve.sh/karve/pkg/cloud"
 )
 
-// imageRollouts reads and changes EC2NodeClasses. Their objects are kept as they were read, so that copies and changes keep the fields of newer versions.
+// imageRollouts reads and changes EC2NodeClasses. It works on the objects as they were read, so that copies and changes keep the fields of newer
+// versions.
 var imageRollouts = cloud.ImageRollouts{
 	Choice: choiceOf, Resolved: resolved, Unfollowed: unfollowed, Pin: pin, Resolve: resolve,
 }
@@ -53,7 +54,7 @@ func nodeClassOf(class *unstructured.Unstructured) (nodeClass, error) {
 	return c, nil
 }
 
-// family returns the family of the images as the class names it. An alias names it too, as in "al2023@latest".
+// family returns the family of the images that the class names. An alias also names it, as in "al2023@latest".
 func (c *nodeClass) family() string {
 	if c.Spec.AMIFamily == "" && len(c.Spec.AMISelectorTerms) > 0 {
 		family, _, _ := strings.Cut(c.Spec.AMISelectorTerms[0].Alias, "@")

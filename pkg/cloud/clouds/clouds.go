@@ -59,7 +59,7 @@ func Describes(key string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.LabelPrefix != "" && strings.HasPrefix(key, p.LabelPrefix) })
 }
 
-// ManagedLabels returns the labels of all machines that a cloud launches by itself for node classes of a kind, and none for other node classes.
+// ManagedLabels returns the labels of all machines that a cloud itself launches for node classes of a kind. It returns none for other node classes.
 func ManagedLabels(kind schema.GroupKind) map[string]string {
 	if p := managing(kind); p != nil {
 		return p.Managed.Labels
@@ -67,8 +67,8 @@ func ManagedLabels(kind schema.GroupKind) map[string]string {
 	return nil
 }
 
-// Relabel returns what describes machines by label, with the labels that machines have which a cloud launches by itself for node classes of a kind. For other
-// node classes it is unchanged.
+// Relabel returns a map by label with the label names of machines that a cloud itself launches for node classes of a kind. For other node classes the
+// map is unchanged.
 func Relabel[T any](kind schema.GroupKind, labels map[string]T) map[string]T {
 	p := managing(kind)
 	if p == nil {
@@ -100,7 +100,7 @@ func ZoneLabels() []string {
 	return all
 }
 
-// Interrupts reports whether an event with this reason says that a spot machine will be interrupted.
+// Interrupts reports whether an event with this reason announces the interruption of a spot machine.
 func Interrupts(reason string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.Interrupted != "" && p.Interrupted == reason })
 }
@@ -113,7 +113,7 @@ func Quota(ref v1alpha1.NodeClassReference, instanceType string) string {
 	return instanceType
 }
 
-// QuotaOf returns the quota of vCPUs that the machines of an instance type share, without its limit. It returns false if none is known.
+// QuotaOf returns the vCPU quota that the machines of an instance type share, without its limit. It returns false if none is known.
 func QuotaOf(ref v1alpha1.NodeClassReference, instanceType, capacityType string) (catalog.Quota, bool) {
 	group := Quota(ref, instanceType)
 	for _, q := range OfRef(ref).Quotas {
@@ -133,8 +133,8 @@ func PlaceLabels() []string {
 	return all
 }
 
-// NodeClassHash returns the hash of a node class and the version of the hash, from the annotations of the class or of a NodeClaim that was launched with
-// it. It returns "" if there is none.
+// NodeClassHash returns the hash of a node class and the version of the hash, from the annotations of the class or of a NodeClaim that was launched
+// with it. It returns "" if there is none.
 func NodeClassHash(annotations map[string]string) (hash, version string) {
 	for _, p := range All {
 		if hash := annotations[p.HashAnnotation]; p.HashAnnotation != "" && hash != "" {

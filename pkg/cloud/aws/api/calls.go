@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counted is an option for [Load] that counts the calls of the clients by service, action and code. Each retry is counted too. The code is AWS's error
+// Counted is an option for [Load] that counts the calls of the clients by service, action and code. It also counts each retry. The code is AWS's error
 // code, "OK" if there was no error, and "Unanswered" if there was no answer.
 func Counted(calls *prometheus.CounterVec) func(*config.LoadOptions) error {
 	count := middleware.DeserializeMiddlewareFunc("CountCalls", func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,

@@ -8,8 +8,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// Garbled describes an answer that did not come from AWS, such as the error page of a proxy. It returns "" if err is an error of AWS, or if there was no
-// answer.
+// Garbled describes a response that did not come from AWS, such as the error page of a proxy. It returns "" if err is an error from AWS, or if there
+// was no response.
 func Garbled(err error) string {
 	status := ""
 	if response := (*awshttp.ResponseError)(nil); errors.As(err, &response) && response.HTTPStatusCode() > 0 {

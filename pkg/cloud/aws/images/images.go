@@ -37,7 +37,7 @@ type Image struct {
 	ID string
 	// Name is the name of the image in EC2.
 	Name string
-	// Architecture is amd64 or arm64. For any other architecture it is the name that EC2 uses.
+	// Architecture is amd64 or arm64. Any other architecture has EC2's name.
 	Architecture string
 	// Created is when the image was created. It is zero if EC2 does not report it.
 	Created time.Time
@@ -47,7 +47,7 @@ type Image struct {
 	State string
 }
 
-// Release returns the release of the image, and its ID if the name does not tell.
+// Release returns the release of the image, or its ID if the name has no release.
 func (i Image) Release() string { return aws.ReleaseOf(i.ID, i.Name) }
 
 // ssmAPI and ec2API are the methods of the clients that Finder calls.
@@ -76,7 +76,7 @@ type Release struct {
 const newest = ""
 
 // Newest returns the newest release that AWS recommends for a version of Kubernetes, such as "1.34". All its images have the same release. While AWS
-// publishes a new release one architecture at a time, that is the older one.
+// publishes a new release one architecture at a time, Newest returns the older one.
 func (f *Finder) Newest(ctx context.Context, family aws.Family, kubernetes string, architectures []string) (Release, error) {
 	found, err := f.find(ctx, family, kubernetes, newest, architectures)
 	if err != nil {
@@ -193,7 +193,7 @@ func value(s *string) string {
 	return *s
 }
 
-// Usable returns why an image cannot or should not be launched, and "" if it is usable.
+// Usable returns why an image cannot or should not be launched, or "" if it is usable.
 func (i Image) Usable() string {
 	switch {
 	case i.State != "" && i.State != string(ec2types.ImageStateAvailable):

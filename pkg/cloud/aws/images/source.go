@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Source is a [cloud.ImageSource]. It creates its clients with the first call, so that nothing calls AWS where nobody asks for images.
+// Source is a [cloud.ImageSource]. It creates its clients with the first call, so that AWS is not called unless images are needed.
 type Source struct {
 	Load func(context.Context) (*api.Clients, error)
 	Now  func() time.Time

@@ -21,7 +21,7 @@ type known struct {
 	// zones are the names of the zones that offer each instance type.
 	zones    map[ec2types.InstanceType][]string
 	allZones sets.Set[string]
-	// onDemand and spot are the latest price lists, and nil until they have been read. released is the price list that the provider comes with.
+	// onDemand and spot are the latest price lists, or nil until they have been read. released is the price list with which the provider was released.
 	onDemand, spot, released *pricing.DefaultProvider
 }
 

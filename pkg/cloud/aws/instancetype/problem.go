@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// problem is why something is not known, with the reason and message of a condition.
+// problem is why something is unknown, with the reason and message of a condition.
 type problem struct {
 	reason, message string
 }

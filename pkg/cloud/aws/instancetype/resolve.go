@@ -148,7 +148,7 @@ func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo
 	return t
 }
 
-// only returns the value of a requirement, and "" if it has none or more than one.
+// only returns the value of a requirement, or "" if it has none or more than one.
 func only(it *cloudprovider.InstanceType, key string) string {
 	if values := it.Requirements.Get(key).Values(); len(values) == 1 {
 		return values[0]
@@ -156,7 +156,7 @@ func only(it *cloudprovider.InstanceType, key string) string {
 	return ""
 }
 
-// memoryOf returns the memory of one GPU of the machine in MiB, and 0 if it is not known.
+// memoryOf returns the memory of one GPU of the machine in MiB, or 0 if unknown.
 func memoryOf(info ec2types.InstanceTypeInfo) int64 {
 	for _, gpu := range info.GpuInfo.Gpus {
 		if gpu.MemoryInfo != nil && gpu.MemoryInfo.SizeInMiB != nil {

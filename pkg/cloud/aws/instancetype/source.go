@@ -34,7 +34,7 @@ const (
 type source struct {
 	// name is the label value in metrics, and words is the name in messages.
 	name, words string
-	// instead says what is used until the source has been read. It is "" if nothing can be launched without it.
+	// instead describes what is used until the source has been read. It is "" if nothing can be launched without it.
 	instead string
 	every   time.Duration
 	// read reads the API and returns a function that stores the result.

@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Source reads the quotas. It makes its clients with the first call, so that nothing calls AWS where nobody asks.
+// Source reads the quotas. It creates its clients with the first call, so that AWS is not called unless quotas are needed.
 type Source struct {
 	Load func(context.Context) (*api.Clients, error)
 
@@ -24,7 +24,8 @@ type Source struct {
 	clients *api.Clients
 }
 
-// Read returns the quotas of [aws.Provider] with the limits of the account. A quota that the account does not have is left out. The error says what to do about it.
+// Read returns the quotas of [aws.Provider] with the limits of the account. It leaves out a quota that the account does not have. The error says what
+// to do about it.
 func (s *Source) Read(ctx context.Context) ([]catalog.Quota, error) {
 	clients, err := s.load(ctx)
 	if err != nil {
