@@ -1,8 +1,8 @@
-// Package claims translates the ResourceClaims of pods into what the pods ask of a GPU. It has no client, no clock and no log.
+// Package claims translates the ResourceClaims of pods into requests for GPUs. It has no client, no clock and no log.
 //
-// A pod that has claims for GPUs is read as a pod that requests replicas and states device memory, so that all that decides about pods treats both alike: see
-// [Objects.On]. What claims ask of the GPU itself is evaluated against what the driver of a machine will publish: see [Ask.Fits]. A driver that Karve plans for is an
-// entry of a table: see driver.
+// A pod that has claims for GPUs is read as a pod that requests replicas and device memory, so that all decisions about pods treat both alike: see
+// [Objects.On]. Requirements of claims on the GPU itself are evaluated against the attributes that the driver of a machine will publish: see
+// [Ask.Fits]. Each driver for which Karve plans is an entry of a table: see driver.
 package claims
 
 import (
@@ -25,30 +25,30 @@ import (
 // annotation has the Ask of a pod that On has rewritten. It is never on an object of the API server: On removes it from pods that have it there.
 const annotation = "claims.karve.sh/ask"
 
-// Ask is what the claims of a pod ask of GPUs.
+// Ask is the request for GPUs in the claims of a pod.
 type Ask struct {
-	// Driver is the DRA driver of the GPUs, and "" for that of Karve's agents.
+	// Driver is the DRA driver of the GPUs, or "" for that of Karve's agents.
 	Driver string `json:"driver,omitempty"`
-	// Sets are the sets of GPUs or MIG instances of one machine that the claims ask for, sorted. Those of two sets may be the same.
+	// Sets are the sets of GPUs or MIG instances of one machine that the claims request, sorted. Different sets may share GPUs.
 	Sets []Set `json:"sets"`
-	// Selectors are the CEL expressions of DeviceClasses and requests, sorted and unique. Every GPU has to meet all of them.
+	// Selectors are the CEL expressions of DeviceClasses and requests, sorted and unique. Every GPU must satisfy all of them.
 	Selectors []string `json:"selectors,omitempty"`
-	// Mixes is a container that refers to several claims or requests, and "" if those of each container are on one GPU for certain.
+	// Mixes is a container that refers to several claims or requests, or "" if those of each container are certain to be on one GPU.
 	Mixes string `json:"mixes,omitempty"`
-	// ByIndex reports whether a constraint is about the index of GPUs. MIG instances have the index of their GPU.
+	// ByIndex reports whether a constraint is on the index of GPUs. MIG instances have the index of their GPU.
 	ByIndex bool `json:"byIndex,omitempty"`
-	// NamesReplicas reports whether a request names the capacity of replicas, which not all devices of the driver have.
+	// NamesReplicas reports whether a request names the replicas capacity, which not all devices of the driver have.
 	NamesReplicas bool `json:"namesReplicas,omitempty"`
-	// MPS reports whether the driver is to share the GPUs by MPS among the containers that have the claim.
+	// MPS reports whether the driver should share the GPUs with MPS among the containers that have the claim.
 	MPS bool `json:"mps,omitempty"`
-	// Refusal is why nothing is launched for the pod, and "" if something can be.
+	// Refusal is why nothing is launched for the pod, or "" if something can be.
 	Refusal string `json:"refusal,omitempty"`
 }
 
 // DriverName returns the name of the DRA driver of the GPUs.
 func (a *Ask) DriverName() string { return cmp.Or(a.Driver, nodecontract.DRADriver) }
 
-// Of returns what the claims of a pod ask, and nil if the pod is not one that On has rewritten.
+// Of returns the request in a pod's claims, or nil if On has not rewritten the pod.
 func Of(pod *corev1.Pod) *Ask {
 	text := Text(pod)
 	if text == "" {
@@ -61,10 +61,10 @@ func Of(pod *corev1.Pod) *Ask {
 	return ask
 }
 
-// Text returns a text that is equal only for pods whose claims ask the same of GPUs, and "" for those that have no claim for a GPU.
+// Text returns a text that is equal only for pods whose claims request the same from GPUs, or "" for pods without a claim for a GPU.
 func Text(pod *corev1.Pod) string { return pod.Annotations[annotation] }
 
-// Objects are the objects of a cluster that claims consist of.
+// Objects are the objects of a cluster that determine the requests of claims.
 type Objects struct {
 	// claims and templates are by namespace/name, and classes by name.
 	claims    map[string]*resourcev1.ResourceClaim
@@ -102,8 +102,8 @@ func New(claims []resourcev1.ResourceClaim, templates []resourcev1.ResourceClaim
 	return o
 }
 
-// On returns a pod as decisions see it: if it has claims for GPUs, a copy with a container that requests the replicas, and with the annotation that states the
-// device memory. Any other pod is returned as it is. The pod itself is not changed.
+// On returns a pod as decisions see it. If the pod has claims for GPUs, it is a copy with a container that requests the replicas and with the
+// annotation for the device memory. Otherwise it is the pod itself. On does not change the pod.
 func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	if pod == nil || len(pod.Spec.ResourceClaims) == 0 && Text(pod) == "" {
 		return pod
@@ -139,8 +139,8 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	return &with
 }
 
-// Requesting returns a pod that On has rewritten without its claims, as one that requests a number of replicas of a resource, on any GPUs that have the memory that the
-// pod states.
+// Requesting returns a pod that On has rewritten, without its claims, as one that requests a number of replicas of a resource, on any GPUs with the
+// memory that the pod requests.
 func Requesting(pod *corev1.Pod, gpu corev1.ResourceName, replicas int64) *corev1.Pod {
 	with := *pod
 	with.Annotations = maps.Clone(pod.Annotations)
@@ -159,15 +159,15 @@ func requestsGPU(pod *corev1.Pod) bool {
 
 // found is a claim of a pod.
 type found struct {
-	// ref is the pod's name for it, and name the object for messages.
+	// ref is the pod's name for the claim, and name the object for messages.
 	ref, name string
-	// key is the namespace/name of claim, which is nil if there is only the template.
+	// key is the namespace/name of claim. claim is nil if there is only the template.
 	key   string
 	claim *resourcev1.ResourceClaim
 	spec  *resourcev1.ResourceClaimSpec
 }
 
-// find returns the claim of a pod that it refers to, and nil if there is none.
+// find returns the claim to which a reference of a pod refers, or nil if there is none.
 func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	name := ref.ResourceClaimName
 	if name == nil {
@@ -193,7 +193,7 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	return nil
 }
 
-// driver returns the driver of the first request of a claim for a GPU, with its DeviceClass, and nil if there is none.
+// driver returns the driver of a claim's first request for a GPU, with its DeviceClass, or nil if there is none.
 func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
 	for _, r := range f.spec.Devices.Requests {
 		var names []string
@@ -212,7 +212,7 @@ func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
 	return nil, nil
 }
 
-// driverOf returns the driver of a DeviceClass, and nil if the class does not exist or Karve does not plan for its driver.
+// driverOf returns the driver of a DeviceClass, or nil if the class does not exist or Karve does not plan for its driver.
 func (o *Objects) driverOf(class string) *driver {
 	if c := o.classes[class]; c != nil {
 		return driverOf(c)
@@ -220,7 +220,7 @@ func (o *Objects) driverOf(class string) *driver {
 	return nil
 }
 
-// DeviceClass returns the DeviceClass of an extended resource as the chart makes it.
+// DeviceClass returns the chart's DeviceClass for an extended resource.
 func DeviceClass(extended string) resourcev1.DeviceClass {
 	name, selector := nodecontract.DeviceClass(extended)
 	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
@@ -228,7 +228,7 @@ func DeviceClass(extended string) resourcev1.DeviceClass {
 	}}
 }
 
-// NVIDIADeviceClass returns the DeviceClass of whole GPUs as the chart of NVIDIA's driver makes it.
+// NVIDIADeviceClass returns the DeviceClass of whole GPUs from the chart of NVIDIA's driver.
 func NVIDIADeviceClass() resourcev1.DeviceClass {
 	const name = nodecontract.NVIDIADRADriver
 	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{
@@ -237,7 +237,7 @@ func NVIDIADeviceClass() resourcev1.DeviceClass {
 	}}
 }
 
-// ask returns what the claims of a pod ask and the resource that serves them, and nil if none is for a GPU.
+// ask returns the request in the claims of a pod and the resource that serves it, or nil if none is for a GPU.
 func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	var all []*found
 	var of *driver
@@ -276,7 +276,7 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	return ask, of.resource(class)
 }
 
-// use returns why the way in which a pod uses its claims cannot be planned for, and "" if it can. other is the name of one that is not for a GPU.
+// use returns why Karve cannot plan for the way in which a pod uses its claims, or "" if it can. other is the name of a claim that is not for a GPU.
 func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 	switch {
 	case requestsGPU(pod):
@@ -307,9 +307,9 @@ func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 	return ""
 }
 
-// read sets what claims ask. It returns why nothing is launched for the pod, and "" if something can be.
+// read sets the request of claims. It returns why nothing is launched for the pod, or "" if something can be.
 func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) string {
-	// on has the claims and requests to which containers refer, with equal texts for those that are on one GPU for certain.
+	// on has the claims and requests to which containers refer, with equal values for those that are certain to be on one GPU.
 	on := map[corev1.ResourceClaim]string{}
 	for _, f := range all {
 		var shares []Share
@@ -351,7 +351,8 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 	return ""
 }
 
-// share returns what a request asks of each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, and "" if something can be.
+// share returns what a request needs on each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, or "" if
+// something can be.
 func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, ask *Ask) (s Share, refusal string) {
 	request := r.Exactly
 	switch {

@@ -16,50 +16,50 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// What the devices of NVIDIA's driver have besides attributes of the same names as those of the agents, as of version 0.5 (cmd/gpu-kubelet-plugin/deviceinfo.go and
-// consumable_shares.go there).
+// What the devices of NVIDIA's driver have besides attributes with the same names as those of the agents, as of version 0.5
+// (cmd/gpu-kubelet-plugin/deviceinfo.go and consumable_shares.go there).
 const (
-	// nvidiaShares is the capacity that replicas are. Devices have it if the driver runs with consumable shares.
+	// nvidiaShares is the capacity that corresponds to replicas. Devices have it if the driver runs with consumable shares.
 	nvidiaShares = "shares"
-	// nvidiaType is the attribute that tells whole GPUs, of nvidiaGPU, from MIG instances and GPUs for virtual machines.
+	// nvidiaType is the attribute that distinguishes whole GPUs, with the value nvidiaGPU, from MIG instances and GPUs for virtual machines.
 	nvidiaType, nvidiaGPU = "type", "gpu"
-	// These are known only to the node.
+	// Only the node knows these.
 	nvidiaBrand, nvidiaAddressingMode = "brand", "addressingMode"
 	pciBusID, numaNode                = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
 )
 
-// driver is what is known of a DRA driver before there is a node: the names that it uses, and what the devices of a kind will have.
+// driver is what is known about a DRA driver before there is a node: the names that it uses, and the attributes that devices of a kind will have.
 type driver struct {
 	name string
 	// replicas and memory are the capacities of which claims consume parts.
 	replicas, memory resourcev1.QualifiedName
-	// alike are attributes that all GPUs of a machine have, with one value, because Karve launches machines whose GPUs are of one model. unique are those that all GPUs
-	// have, with different values. Both have their domain.
+	// alike are attributes that all GPUs of a machine have with one value, because Karve launches machines whose GPUs are of one model. unique are
+	// attributes that all GPUs have with different values. Both include the domain.
 	alike, unique []string
 	// known returns the attributes of devices of a kind that are known before there is a node.
 	known func(Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
-	// onNode are the attributes that only the node knows, with invented values. onNodeNames finds their names in an expression.
+	// onNode are the attributes that only the node knows, with made-up values. onNodeNames finds their names in an expression.
 	onNode      map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
 	onNodeNames *regexp.Regexp
 	// resource returns the extended resource of pods that have claims for a DeviceClass.
 	resource func(*resourcev1.DeviceClass) corev1.ResourceName
-	// config adds the parameters for the driver in a claim or DeviceClass to what is asked. named reports whether they are for certain requests. It returns what is
-	// wrong with them, and "" if nothing is.
+	// config adds the driver parameters of a claim or DeviceClass to ask. named reports whether they are for certain requests. It returns the problem with
+	// them, or "" if there is none.
 	config func(parameters []byte, named bool, ask *Ask) string
-	// reads is the attribute that publishes reads.
+	// reads is the attribute that publishes needs.
 	reads resourcev1.QualifiedName
-	// publishes returns the extended resource that serves a device, and its replicas. whole reports whether the device is for one claim at a time.
+	// publishes returns the extended resource that serves a device, and its replicas. whole reports whether the device serves one claim at a time.
 	publishes func(*resourcev1.Device) (resource string, whole bool, replicas int64)
 	// mixes reports whether a container that refers to claims on several GPUs may see only some of them.
 	mixes bool
-	// optional reports whether GPUs that are not shared do not have the capacity of replicas.
+	// optional reports whether GPUs that are not shared lack the replicas capacity.
 	optional bool
 }
 
-// drivers are those that Karve plans for.
+// drivers lists the drivers for which Karve plans.
 var drivers = []*driver{agents(), nvidias()}
 
-// driverNamed returns a driver, and nil if Karve does not plan for it. The name of the agents' may be "".
+// driverNamed returns a driver, or nil if Karve does not plan for it. The name of the agents' driver may be "".
 func driverNamed(name string) *driver {
 	for _, d := range drivers {
 		if d.name == name || name == "" {
@@ -94,9 +94,9 @@ func agents() *driver {
 			}
 			return v1alpha1.ResourceGPUShared
 		},
-		config: func([]byte, bool, *Ask) string { return "" }, // The agents read none.
+		config: func([]byte, bool, *Ask) string { return "" }, // The agents have no parameters.
 		publishes: func(d *resourcev1.Device) (resource string, whole bool, replicas int64) {
-			resource = nodecontract.ResourceGPUShared // Older agents publish no other.
+			resource = nodecontract.ResourceGPUShared // Older agents publish no other resource.
 			if name := d.Attributes[nodecontract.DRAResource].StringValue; name != nil {
 				resource = *name
 			}
@@ -146,7 +146,7 @@ func nvidias() *driver {
 	return d
 }
 
-// nvidiaArchitecture returns the name that NVIDIA's driver has for an architecture: "Ada Lovelace" for "ada-lovelace".
+// nvidiaArchitecture returns the driver's name of an architecture: "Ada Lovelace" for "ada-lovelace".
 func nvidiaArchitecture(name string) string {
 	words := strings.Split(name, "-")
 	for i, w := range words {
@@ -155,7 +155,8 @@ func nvidiaArchitecture(name string) string {
 	return strings.Join(words, " ")
 }
 
-// nvidiaConfig reads the parameters of a claim for NVIDIA's driver. The driver prepares no claim with parameters that it does not know: the pod would wait on its node.
+// nvidiaConfig reads the parameters of a claim for NVIDIA's driver. The driver prepares no claim with unknown parameters: the pod would hang on its
+// node.
 func nvidiaConfig(parameters []byte, named bool, ask *Ask) string {
 	var c struct {
 		APIVersion string `json:"apiVersion"`
@@ -197,7 +198,7 @@ func (d *driver) qualified(names ...string) []string {
 	return names
 }
 
-// namesOf returns an expression that finds the names of attributes without their domain, and capacity.
+// namesOf returns an expression that matches the names of attributes without their domain, and capacity.
 func namesOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute) *regexp.Regexp {
 	names := []string{"capacity"}
 	for name := range maps.Keys(attributes) {
@@ -207,19 +208,19 @@ func namesOf(attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute)
 	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
 }
 
-// unknowable returns why a selector cannot be evaluated before there is a node, and "" if its text names nothing that only a node knows.
+// unknowable returns why a selector cannot be evaluated before there is a node, or "" if its text names nothing that only a node knows.
 func (d *driver) unknowable(expression string) string {
 	switch name := d.onNodeNames.FindString(expression); name {
 	case "":
 		return ""
-	case "capacity": // The drivers publish NVML's amount of memory, which the catalog does not have exactly.
+	case "capacity": // The drivers publish NVML's amount of memory, which the catalog does not know exactly.
 		return fmt.Sprintf("reads the capacity of the GPU, which is known exactly only when there is a node: use capacity.requests.%s and capacity.requests.%s of the request", d.memory, d.replicas)
 	default:
 		return fmt.Sprintf("reads %s, which is known only when there is a node: use %s or %s, or node selectors of the pod", name, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
 	}
 }
 
-// configured adds the parameters for the driver to what is asked, if there are any. It returns what is wrong with them, and "" if nothing is.
+// configured adds the driver's parameters to ask, if there are any. It returns the problem with them, or "" if there is none.
 func (d *driver) configured(c resourcev1.DeviceConfiguration, named bool, ask *Ask) string {
 	if c.Opaque == nil || c.Opaque.Driver != d.name {
 		return ""
@@ -227,7 +228,7 @@ func (d *driver) configured(c resourcev1.DeviceConfiguration, named bool, ask *A
 	return d.config(c.Opaque.Parameters.Raw, named, ask)
 }
 
-// driverOf returns the driver whose devices a DeviceClass selects, and nil if Karve does not plan for it.
+// driverOf returns the driver whose devices a DeviceClass selects, or nil if Karve does not plan for it.
 func driverOf(c *resourcev1.DeviceClass) *driver {
 	for _, d := range drivers {
 		if slices.ContainsFunc(c.Spec.Selectors, func(s resourcev1.DeviceSelector) bool {
@@ -239,7 +240,7 @@ func driverOf(c *resourcev1.DeviceClass) *driver {
 	return nil
 }
 
-// DriverOf returns the name of the driver whose devices a DeviceClass selects, and "" if Karve does not plan for it.
+// DriverOf returns the name of the driver whose devices a DeviceClass selects, or "" if Karve does not plan for it.
 func DriverOf(c *resourcev1.DeviceClass) string {
 	if d := driverOf(c); d != nil {
 		return d.name
@@ -247,7 +248,7 @@ func DriverOf(c *resourcev1.DeviceClass) string {
 	return ""
 }
 
-// Reads returns the attribute of a driver's devices that Publishes reads, and false if Karve does not plan for the driver.
+// Reads returns the attribute of a driver's devices that Publishes needs. It returns false if Karve does not plan for the driver.
 func Reads(driver string) (resourcev1.QualifiedName, bool) {
 	if d := driverNamed(driver); d != nil && driver != "" {
 		return d.reads, true
@@ -255,8 +256,8 @@ func Reads(driver string) (resourcev1.QualifiedName, bool) {
 	return "", false
 }
 
-// Publishes returns what a device of a driver's ResourceSlice is for pods: the extended resource that serves it, and its replicas. whole reports whether it is a GPU for
-// one claim at a time. A device that pods do not get has no replicas.
+// Publishes returns what a device in a driver's ResourceSlice provides to pods: the extended resource that serves it, and its replicas. whole reports
+// whether it is a GPU that serves one claim at a time. A device that is not available to pods has no replicas.
 func Publishes(driver string, device *resourcev1.Device) (resource string, whole bool, replicas int64) {
 	if d := driverNamed(driver); d != nil && driver != "" {
 		return d.publishes(device)

@@ -21,25 +21,25 @@ var capabilities = map[string][2]int{
 }
 
 const (
-	// costLimit bounds the evaluation of a selector, in CEL's cost units. Usual selectors cost less than a hundred. The scheduler allows a million, which takes
-	// milliseconds for each expression and model: many such claims would slow down the plans of all pods.
+	// costLimit limits the evaluation of a selector, in CEL's cost units. Usual selectors cost less than a hundred. The scheduler allows a million, which
+	// takes milliseconds for each expression and model: many such claims would slow down the plans of all pods.
 	costLimit uint64 = 10_000
-	// mostKept is the number of compiled expressions and of results that are kept.
+	// mostKept is the number of compiled expressions and of results that are cached.
 	mostKept = 1 << 10
 )
 
 // Devices are the GPUs of a machine, or their MIG instances, which are all alike.
 type Devices struct {
 	Kind
-	// Count is their number. Replicas and MemoryMiB are those of each of them; MemoryMiB is 0 if it is not known.
+	// Count is their number. Replicas and MemoryMiB are those of each device; MemoryMiB is 0 if unknown.
 	Count, Replicas, MemoryMiB int64
 }
 
-// Kind is what is known of a device before there is a node.
+// Kind is what is known about a device before there is a node.
 type Kind struct {
-	// Driver is the DRA driver, and "" for that of Karve's agents.
+	// Driver is the DRA driver, or "" for that of Karve's agents.
 	Driver string
-	// Whole reports whether a device is for one claim at a time and has no capacity of replicas, as NVIDIA's driver publishes GPUs that are not shared.
+	// Whole reports whether a device serves one claim at a time and has no replicas capacity, as NVIDIA's driver publishes GPUs that are not shared.
 	Whole bool
 	// Model is the cloud's name of the GPU, and Profile that of the MIG instance, which is "" for a whole GPU.
 	Model, Profile string
@@ -47,7 +47,7 @@ type Kind struct {
 	Resource string
 }
 
-// what returns what a device is, for messages.
+// what describes a device for messages.
 func (k Kind) what() string {
 	if k.Profile != "" {
 		return "MIG instance"
@@ -63,7 +63,7 @@ func (k Kind) model() string {
 	return k.Model
 }
 
-// Fits returns why the devices of machines of a kind cannot be what the claims ask, and "" if they can.
+// Fits returns why the devices of machines of a kind cannot satisfy the claims, or "" if they can.
 func (a *Ask) Fits(d Devices) string {
 	total, driver := a.Total(), driverNamed(d.Driver)
 	switch {
@@ -96,13 +96,13 @@ func (a *Ask) Fits(d Devices) string {
 	return ""
 }
 
-// evaluations keeps compiled expressions and their results. It is safe for concurrent use.
+// evaluations caches compiled expressions and their results. It is safe for concurrent use.
 type evaluations struct {
 	mu                sync.Mutex
 	compiled, results *lru.Cache
 }
 
-// evaluated is shared by all: a result depends on nothing but the expression and the kind.
+// evaluated is shared by all callers: a result depends only on the expression and the kind.
 var evaluated = &evaluations{compiled: lru.New(mostKept), results: lru.New(mostKept)}
 
 type evaluation struct {
@@ -110,7 +110,7 @@ type evaluation struct {
 	kind       Kind
 }
 
-// of returns why an expression does not select the devices of a kind, and "" if it does.
+// of returns why an expression does not select the devices of a kind, or "" if it does.
 func (e *evaluations) of(expression string, kind Kind) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,7 +142,7 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 	if err != nil {
 		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", short(expression), kind.what(), kind.model(), err)
 	}
-	// An expression may find attributes without naming them, such as by a macro.
+	// An expression may read attributes without naming them, for example by a macro.
 	if later, err := matches(program, invented(kind)); err != nil || later != certain {
 		return fmt.Sprintf("selector %s depends on what is known only when there is a node", short(expression))
 	}
@@ -157,7 +157,7 @@ func matches(program cel.CompilationResult, device cel.Device) (bool, error) {
 	return ok, err
 }
 
-// short returns an expression for messages.
+// short shortens an expression for messages.
 func short(expression string) string {
 	if len(expression) > 100 {
 		expression = expression[:100] + "..."
@@ -165,13 +165,13 @@ func short(expression string) string {
 	return fmt.Sprintf("%q", expression)
 }
 
-// known returns a device of a kind as its driver publishes it, with nothing but what is known before there is a node.
+// known returns a device of a kind as its driver publishes it, with only the attributes that are known before there is a node.
 func known(kind Kind) cel.Device {
 	driver := driverNamed(kind.Driver)
 	return cel.Device{Driver: driver.name, AllowMultipleAllocations: new(!kind.Whole), Attributes: driver.known(kind)}
 }
 
-// invented returns a device of a kind with invented values for what only a node knows.
+// invented returns a device of a kind with made-up values for the attributes that only a node knows.
 func invented(kind Kind) cel.Device {
 	d, driver := known(kind), driverNamed(kind.Driver)
 	maps.Copy(d.Attributes, driver.onNode)

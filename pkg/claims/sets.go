@@ -13,17 +13,17 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Set is a set of different GPUs of one machine, by what is asked of them.
+// Set is a set of different GPUs of one machine, grouped by what is requested on them.
 type Set []Share
 
-// Share is what is asked of each of a number of GPUs.
+// Share is what is requested on each of a number of GPUs.
 type Share struct {
 	GPUs        int64 `json:"gpus"`
 	Replicas    int64 `json:"replicas"`
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 }
 
-// total returns what the shares ask together. Its Replicas and MemoryBytes are those of all GPUs.
+// total returns the total request of the shares. Its Replicas and MemoryBytes are over all GPUs.
 func (s Set) total() Share {
 	var total Share
 	for _, one := range s {
@@ -33,7 +33,7 @@ func (s Set) total() Share {
 	return total
 }
 
-// Total returns what the claims ask together: the most GPUs on which that can be, and the replicas and device memory of all of them.
+// Total returns the total request of the claims: the largest number of GPUs that it can use, and the replicas and device memory on all of them.
 func (a *Ask) Total() Share { return Set(slices.Concat(a.Sets...)).total() }
 
 // Distinct returns the number of different GPUs that a machine must have, at least 1.
@@ -45,23 +45,24 @@ func (a *Ask) Distinct() int64 {
 	return n
 }
 
-// Large reports whether the claims ask for more than half of a device with a number of replicas and an amount of memory. With one replica a device is not shared, so
-// that no smaller pod can be in the way.
+// Large reports whether the claims request more than half of a device with a number of replicas and an amount of memory. A device with one replica is
+// not shared, so no smaller pod can be in the way.
 func (a *Ask) Large(replicas, memoryMiB int64) bool {
 	return replicas > 1 && a.over(replicas/2, memoryMiB*bytesPerMiB/2)
 }
 
-// Alone reports whether the pod has a machine with several GPUs of a kind for itself: it takes so much of several GPUs that others would have hardly any left.
+// Alone reports whether the pod has a machine with several GPUs of a kind to itself: it takes so much of several GPUs that others would have hardly any
+// left.
 func (a *Ask) Alone(replicas, memoryMiB int64) bool {
 	return a.Total().GPUs > 1 && a.Large(replicas, memoryMiB)
 }
 
-// over reports whether the claims ask for more of one GPU.
+// over reports whether the claims request more than this on one GPU.
 func (a *Ask) over(replicas, memoryBytes int64) bool {
 	return slices.ContainsFunc(slices.Concat(a.Sets...), func(s Share) bool { return s.Replicas > replicas || s.MemoryBytes > memoryBytes })
 }
 
-// sort makes asks equal that ask the same in another order.
+// sort orders asks so that equal requests are equal.
 func (a *Ask) sort() {
 	compare := func(a, b Share) int {
 		return cmp.Or(cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.Replicas, b.Replicas), cmp.Compare(a.MemoryBytes, b.MemoryBytes))
@@ -74,7 +75,7 @@ func (a *Ask) sort() {
 	a.Selectors = slices.Compact(a.Selectors)
 }
 
-// partition puts requests of a claim together. Those that belong together have the same number, which is the index of one of them.
+// partition groups the requests of a claim. Requests in a group have the same number, which is the index of one of them.
 type partition []int
 
 func newPartition(n int) partition {
@@ -96,8 +97,8 @@ func (p partition) join(members []int) {
 	}
 }
 
-// setsOf returns the sets of GPUs that a claim asks for, by what its requests ask, and which requests are on the same GPU. Requests without a constraint are sets of
-// their own. Where constraints on different GPUs overlap, all of those GPUs are in one set, which is more than the claim asks.
+// setsOf returns the sets of GPUs that a claim requests, and which requests are on the same GPU. Requests without a constraint are separate sets. If
+// constraints on different GPUs overlap, all of those GPUs are in one set, which is stricter than the claim.
 func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, refusal string) {
 	same, apart := newPartition(len(shares)), newPartition(len(shares))
 	for _, c := range f.spec.Devices.Constraints {
@@ -143,7 +144,7 @@ func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, re
 	return slices.DeleteFunc(sets, func(s Set) bool { return len(s) == 0 }), same, ""
 }
 
-// byIndex reports whether a constraint is about the index of GPUs.
+// byIndex reports whether a constraint is on the index of GPUs.
 func byIndex(c resourcev1.DeviceConstraint) bool {
 	const index = nodecontract.DRADriver + "/" + nodecontract.DRAIndex
 	return c.MatchAttribute != nil && *c.MatchAttribute == index || c.DistinctAttribute != nil && *c.DistinctAttribute == index
@@ -160,7 +161,7 @@ func constrained(f *found, c resourcev1.DeviceConstraint) []int {
 	return of
 }
 
-// held returns what claims have been allocated, and one replica if they have not.
+// held returns what claims have been allocated, or one replica if they have not been.
 func held(all []*found) Set {
 	shares := map[string]Share{}
 	for _, f := range all {
