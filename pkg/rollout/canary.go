@@ -32,7 +32,7 @@ func (d *decision) watch() {
 	}
 }
 
-// request asks for the NodeClaim once the canary's node class is ready.
+// request requests the NodeClaim once the canary's node class is ready.
 func (d *decision) request() {
 	canary := d.status.Canary
 	limit := canary.Started.Add(classLimit)
@@ -76,7 +76,7 @@ func (d *decision) awaitLaunch() {
 	d.inconclusive(fmt.Sprintf("the canary node was not launched within %s: %s", limit.Sub(canary.Requested.Time), why))
 }
 
-// test waits for the replicas and the check. If they do not come in time, the image has failed.
+// test waits for the replicas and the check. If they do not arrive in time, the image has failed.
 func (d *decision) test() {
 	canary, seen, now := d.status.Canary, &d.seen.Canary, d.seen.Now
 	exposes := seen.Node != "" && seen.Promised > 0 && seen.Exposed >= seen.Promised
@@ -148,7 +148,7 @@ func (d *decision) soakOn() {
 	d.try()
 }
 
-// rejectCandidate rejects the candidate. If other machines of the pool fail too, the canary is inconclusive instead.
+// rejectCandidate rejects the candidate. If other machines of the pool also fail, the canary is inconclusive instead.
 func (d *decision) rejectCandidate(why Problem) {
 	if d.seen.Canary.PoolUnwell != "" {
 		d.inconclusive(why.Message + ", and " + d.seen.Canary.PoolUnwell)

@@ -16,7 +16,7 @@ import (
 const (
 	// launchLimit is how long a canary's NodeClaim may wait for its machine. It is as short as for other NodeClaims, because Karpenter waits for it.
 	launchLimit = time.Minute
-	// launchErrorLimit is how long a NodeClaim may wait that reports a launch error.
+	// launchErrorLimit is how long a NodeClaim that reports a launch error may wait.
 	launchErrorLimit = 15 * time.Second
 	// classLimit is how long the canary's node class may take to become ready.
 	classLimit = 2 * time.Minute
@@ -27,7 +27,7 @@ const (
 	maxBackoff   = time.Hour
 )
 
-// target returns the image that should run, and nil if there is none or it must not be used.
+// target returns the image that should run, or nil if there is none or it must not be used.
 func (d *decision) target() *v1alpha1.GPUImage {
 	wanted := d.seen.Wanted
 	if wanted == nil {
@@ -70,7 +70,7 @@ func (d *decision) trustAgain(image *v1alpha1.GPUImage) {
 	})
 }
 
-// older reports whether image a was created before image b. It is false if that is not known.
+// older reports whether image a was created before image b. It is false if unknown.
 func older(a, b *v1alpha1.GPUImage) bool {
 	return a != nil && b != nil && a.Created != nil && b.Created != nil && a.Created.Before(b.Created)
 }
@@ -138,7 +138,7 @@ func (d *decision) complain() {
 	}
 }
 
-// untested returns an image of the candidate that no canary has tested yet, and nil if there is none.
+// untested returns an image of the candidate that no canary has tested yet, or nil if there is none.
 func (d *decision) untested() *v1alpha1.ArchitectureImage {
 	c := d.status.Candidate
 	if c == nil {

@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// missing returns the ID of an image of the release that no longer exists, and "" if all exist.
+// missing returns the ID of an image of the release that no longer exists, or "" if all exist.
 func (d *decision) missing(image *v1alpha1.GPUImage) string {
 	for _, id := range image.IDs() {
 		if slices.Contains(d.seen.Missing, id) {
@@ -50,7 +50,7 @@ func (d *decision) recover() bool {
 	return false
 }
 
-// withLost returns a problem that says first why the pinned image is lost. It is only that if p is nil.
+// withLost returns a problem that begins with why the pinned image is lost. If p is nil, it contains nothing else.
 func (d *decision) withLost(p *Problem) *Problem {
 	if d.lost == nil || p == nil || p == d.lost || p.Message == d.lost.Message {
 		return d.lost

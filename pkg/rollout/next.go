@@ -44,11 +44,11 @@ type decision struct {
 	refused *Blocked
 	// problem is what prevents new images, for the condition Degraded.
 	problem *Problem
-	// unready is why the node class is not pinned as it should be.
+	// unready is why the node class is not pinned as desired.
 	unready *Problem
 	// lost is set if the pinned image no longer exists, so that nothing can be launched with it.
 	lost *Problem
-	// note is what happens or is waited for, for the condition Progressing.
+	// note is the current activity or what it waits for, for the condition Progressing.
 	note string
 }
 
@@ -150,7 +150,7 @@ func (d *decision) adoptClass() {
 	d.record(false, "TakenOver", fmt.Sprintf("%s is pinned to %s, which it resolved to", d.className(), resolves.Release))
 }
 
-// classUnchanged reports whether the node class is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
+// classUnchanged reports whether the node class is as the rollout left it. If a pin was decided but not carried out, it requests the pin.
 func (d *decision) classUnchanged() bool {
 	pin := d.seen.Class.Pin
 	switch {
@@ -170,7 +170,7 @@ func (d *decision) classUnchanged() bool {
 	return false
 }
 
-// goBack pins an image that spec.image names and that ran well before. It reports whether it did.
+// goBack pins an image that spec.image names and that has run well before. It reports whether it did.
 func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
 	if target == nil || d.newest() || target.Same(d.status.Current) || d.paused() || !in(d.status.Good, target) {
 		return false

@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Pause sets spec.promotion to Paused and returns what follows from it. It returns an error if the rollout is paused already.
+// Pause sets spec.promotion to Paused and returns a description of the effect. It returns an error if the rollout is already paused.
 func Pause(r *v1alpha1.GPUImageRollout) (string, error) {
 	if isPaused(r) {
 		return "", fmt.Errorf("GPUImageRollout %s is paused already", r.Name)
@@ -16,7 +16,7 @@ func Pause(r *v1alpha1.GPUImageRollout) (string, error) {
 	return "paused: no image is tried or promoted, and no node is replaced for its image", nil
 }
 
-// Resume sets spec.promotion to Automatic and returns what follows from it. It returns an error if the rollout is not paused.
+// Resume sets spec.promotion to Automatic and returns a description of the effect. It returns an error if the rollout is not paused.
 func Resume(r *v1alpha1.GPUImageRollout) (string, error) {
 	if !isPaused(r) {
 		return "", fmt.Errorf("GPUImageRollout %s is not paused", r.Name)
@@ -25,7 +25,7 @@ func Resume(r *v1alpha1.GPUImageRollout) (string, error) {
 	return "resumed", nil
 }
 
-// Promote sets spec.promoteNow to the candidate and returns what follows from it. It returns an error if there is nothing to promote.
+// Promote sets spec.promoteNow to the candidate and returns a description of the effect. It returns an error if there is nothing to promote.
 func Promote(r *v1alpha1.GPUImageRollout) (string, error) {
 	if err := canChange(r); err != nil {
 		return "", err
@@ -45,8 +45,8 @@ func Promote(r *v1alpha1.GPUImageRollout) (string, error) {
 	return release + " is promoted now, without the rest of the soak and outside windows", nil
 }
 
-// Undo sets spec.image to the release to, and returns what follows from it. If to is empty, it is the latest other image that ran well. It returns an error if there
-// is no such image, or if spec.image is to already.
+// Undo sets spec.image to the release to, and returns a description of the effect. If to is empty, it is the latest other image that ran well. It
+// returns an error if there is no such image, or if spec.image is already to.
 func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
 	if err := canChange(r); err != nil {
 		return "", err
@@ -92,7 +92,7 @@ func ranWell(r *v1alpha1.GPUImageRollout, name string) bool {
 
 func isPaused(r *v1alpha1.GPUImageRollout) bool { return r.Spec.Promotion == v1alpha1.PromotionPaused }
 
-// canChange returns an error if the controller would not change the image now, whatever the spec says.
+// canChange returns an error if the controller would not change the image now, whatever the spec is.
 func canChange(r *v1alpha1.GPUImageRollout) error {
 	switch {
 	case isPaused(r):
@@ -103,7 +103,7 @@ func canChange(r *v1alpha1.GPUImageRollout) error {
 	return nil
 }
 
-// because returns what the rollout waits for, to be appended to a sentence.
+// because returns what the rollout waits for, as the end of a sentence.
 func because(r *v1alpha1.GPUImageRollout) string {
 	if waits := waitsFor(r); waits != "" {
 		return " (" + strings.TrimSuffix(waits, ".") + ")"

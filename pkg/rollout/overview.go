@@ -20,18 +20,18 @@ type Overview struct {
 	// Current and Candidate are releases. They are "" if there is none.
 	Current   string `json:"current,omitempty"`
 	Candidate string `json:"candidate,omitempty"`
-	// Step is "" if the controller has not seen the rollout. Since is when the step began, and nil if that is not known.
+	// Step is "" if the controller has not seen the rollout. Since is when the step began, or nil if unknown.
 	Step  v1alpha1.RolloutStep `json:"step,omitempty"`
 	Since *time.Time           `json:"since,omitempty"`
 	// Nodes is the number of nodes, and Updated the number of those with the current image.
 	Nodes   int64 `json:"nodes"`
 	Updated int64 `json:"updated"`
-	// WaitsFor is what happens or is waited for, and Problem what a person has to fix. They are "" if there is nothing.
+	// WaitsFor is the current activity or what it waits for, and Problem what a person has to fix. They are "" if there is nothing.
 	WaitsFor string `json:"waitsFor,omitempty"`
 	Problem  string `json:"problem,omitempty"`
-	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is rolled out.
+	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is being rolled out.
 	Stages []Stage `json:"stages,omitempty"`
-	// Distrusted are the images that failed, with what was seen of them.
+	// Distrusted are the images that failed, with what was observed.
 	Distrusted []Distrusted `json:"distrusted,omitempty"`
 }
 
@@ -40,7 +40,7 @@ type Stage struct {
 	Step v1alpha1.RolloutStep `json:"step"`
 	// State is "done", "now" or "later".
 	State string `json:"state"`
-	// Words say what the step is, or how far it has come.
+	// Words describe the step or its progress.
 	Words string `json:"words"`
 }
 
@@ -51,7 +51,7 @@ type Distrusted struct {
 	Message string    `json:"message"`
 }
 
-// OverviewOf describes a rollout. The status may be older than the spec: then WaitsFor says so.
+// OverviewOf describes a rollout. If the status is older than the spec, WaitsFor says so.
 func OverviewOf(r *v1alpha1.GPUImageRollout) Overview {
 	s := &r.Status
 	o := Overview{
@@ -97,7 +97,7 @@ func messageIf(r *v1alpha1.GPUImageRollout, condition string, status metav1.Cond
 	return ""
 }
 
-// stages returns the steps of the image that is rolled out.
+// stages returns the steps of the image that is being rolled out.
 func stages(r *v1alpha1.GPUImageRollout) []Stage {
 	s := &r.Status
 	var release, canary string
@@ -121,7 +121,7 @@ func stages(r *v1alpha1.GPUImageRollout) []Stage {
 	if s.Step == v1alpha1.StepRolling {
 		all[3].Words = fmt.Sprintf("%d of %d nodes replaced", s.NodesUpdated, s.Nodes)
 		if in(s.Good, s.Current) {
-			all = all[3:] // It ran before, so it was not tried again.
+			all = all[3:] // It ran before, so it was not tested again.
 		}
 	}
 	state := "done"

@@ -1,6 +1,6 @@
-// Package rollout decides how a new machine image for GPU nodes is tested, promoted and rolled back. It has no clock and no client: the input is what was
-// read, and the output is the new status and what to do. The state is the status of the GPUImageRollout, so a restarted controller continues where the last
-// one stopped.
+// Package rollout decides how a new machine image for GPU nodes is tested, promoted and rolled back. It has no clock and no client: the input is an
+// observation, and the output is the new status and what to do. The state is the status of the GPUImageRollout, so a restarted controller continues
+// where the last one stopped.
 package rollout
 
 import (
@@ -17,10 +17,10 @@ type Seen struct {
 	Class   Class
 	// Architectures are those that Karve's NodePools can launch with the class, sorted: amd64, arm64.
 	Architectures []string
-	// Wanted is the image that spec.image means now. It is nil, and WantedProblem is set, if the image was not found.
+	// Wanted is the image to which spec.image currently refers. It is nil, and WantedProblem is set, if the image was not found.
 	Wanted        *v1alpha1.GPUImage
 	WantedProblem *Problem
-	// Missing has the IDs of images of the status that no longer exist. An ID that the cloud did not answer for is not included.
+	// Missing has the IDs of images in the status that no longer exist. It does not include an ID for which the cloud did not answer.
 	Missing []string
 	// NoPlace is why no canary can be launched, by architecture. It has no entry if one can.
 	NoPlace map[string]Problem
@@ -48,7 +48,7 @@ type Blocked struct {
 type Class struct {
 	// Rollout is the name of the GPUImageRollout that pinned it, from its annotation.
 	Rollout string
-	// Field is the path of the field that chooses its images.
+	// Field is the path of the field that selects its images.
 	Field string
 	// Pin has the IDs of the images that it is pinned to, sorted. It is nil if not all terms are IDs.
 	Pin []string
@@ -64,11 +64,11 @@ type Canary struct {
 	ClassMessage string
 	// Claimed reports whether its NodeClaim exists and is not being deleted.
 	Claimed bool
-	// LaunchError is why its NodeClaim was not launched. It is empty if the NodeClaim does not say.
+	// LaunchError is why its NodeClaim was not launched. It is empty if the NodeClaim does not report it.
 	LaunchError string
 	// Launched is when it was launched, and nil before.
 	Launched *time.Time
-	// Image is the ID of the image that it runs. It is empty if that is not known.
+	// Image is the ID of the image that it runs. It is empty if unknown.
 	Image string
 	// Node is the name of its Node. It is empty before the Node has registered.
 	Node string
@@ -77,7 +77,7 @@ type Canary struct {
 	Promised, Exposed int64
 	// Unwell is why its Node is unhealthy. It is empty if it is healthy.
 	Unwell string
-	// PoolUnwell is why other machines of the pool fail too, so that the canary says nothing about the image. It is empty if they work.
+	// PoolUnwell is why other machines of the pool also fail, so that the canary proves nothing about the image. It is empty if they work.
 	PoolUnwell   string
 	Check        Check
 	CheckMessage string
@@ -95,7 +95,7 @@ const (
 	CheckPassed
 	// CheckFailed means that the pod failed.
 	CheckFailed
-	// CheckUnstartable means that its container cannot be created, which says nothing about the machine.
+	// CheckUnstartable means that its container cannot be created, which proves nothing about the machine.
 	CheckUnstartable
 )
 
