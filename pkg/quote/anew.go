@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Anew returns the cluster as if Karve's machines did not exist and their pods waited, so that a plan shows what all pods would cost if machines were chosen for them
-// now. It does not change the cluster. Pods that no plan would move, such as those of DaemonSets, go with their machines.
+// Anew returns the cluster as if Karve's machines did not exist and their pods were pending. A plan for it shows what all pods would cost if machines
+// were chosen for them now. It does not change the cluster. Pods that no plan would move, such as those of DaemonSets, are removed with their machines.
 func Anew(c *snapshot.Cluster) *snapshot.Cluster {
 	changes := snapshot.Changes{Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, NodeClaims: map[string]*karpv1.NodeClaim{}}
 	machines := c.Machines()

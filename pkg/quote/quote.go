@@ -30,9 +30,8 @@ type Quote struct {
 	// Price is the sum of the prices of the claims. Bound is a lower bound for any plan for the same pods.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	// Karpenter is the price if Karpenter packs the same pods, with the replicas configured as in a NodeOverlay. It is nil if it is not known.
-	// KarpenterUnplaced is the number of pods without a place in that case. Karpenter and WholeGPUs ignore the limits of pools, because they are prices for
-	// comparison.
+	// Karpenter is the price if Karpenter packs the same pods, with the replicas configured as in a NodeOverlay. It is nil if unknown. KarpenterUnplaced
+	// is the number of pods without a place in that case. Karpenter and WholeGPUs ignore the limits of pools, because they are prices for comparison.
 	Karpenter         *planner.MicroUSD `json:"karpenterMicroUSDPerHour,omitempty"`
 	KarpenterUnplaced int               `json:"karpenterUnplacedPods,omitempty"`
 	// WholeGPUs is the price if each replica is a whole GPU, and WholeGPUsUnplaced is the number of pods without a place in that case.
@@ -87,7 +86,7 @@ func (q *Quote) Total() planner.MicroUSD {
 	return q.Price + q.Headroom.Price
 }
 
-// Homeless returns the sorted names of the pods without a place, including those that request what nothing serves.
+// Homeless returns the sorted names of the pods without a place, including those that request an unserved resource.
 func (q *Quote) Homeless() []string {
 	var pods []string
 	for _, u := range q.Unplaced {
@@ -145,7 +144,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	slices.SortStableFunc(q.Unplaced, func(a, b Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
 
 	same := samePods(view.Snapshot, plan)
-	// The packing does not know all rules for pods. If it breaks one, it is not what Karpenter would do.
+	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do.
 	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
 		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
 	}
@@ -162,8 +161,8 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	return q, err
 }
 
-// planFor plans and checks that the plan keeps every rule, because users buy what is printed. The snapshot that it returns is the one of the plan, in which
-// pods that cannot be planned are blocked.
+// planFor plans and checks that the plan keeps every rule, because users buy what is printed. It also returns the snapshot of the plan, in which pods
+// that cannot be planned are blocked.
 func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
 	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) })
 }
@@ -202,7 +201,7 @@ func compareClaims(a, b Claim) int {
 		cmp.Compare(a.CapacityType, b.CapacityType), slices.Compare(a.Zones, b.Zones), cmp.Compare(a.ReplicasPerGPU, b.ReplicasPerGPU), slices.Compare(a.Pods, b.Pods))
 }
 
-// assign records the GPUs of pods. gpus is nil if none of the pods states device memory.
+// assign records the GPUs of pods. gpus is nil if none of the pods requests device memory.
 func (q *Quote) assign(pods []string, gpus []int) {
 	for i, gpu := range gpus {
 		p := q.pods[pods[i]]

@@ -28,7 +28,7 @@ type Comparison struct {
 // ComparisonRow is the result for one strategy.
 type ComparisonRow struct {
 	Strategy v1alpha1.Strategy `json:"strategy"`
-	// Isolates says in a word what the strategy keeps apart between the pods on a GPU.
+	// Isolates is a word for what the strategy isolates between the pods on a GPU.
 	Isolates string `json:"isolates"`
 	// LeastPerGPU and MostPerGPU are the numbers of replicas of a GPU of the machines. They are 0 if there are no machines.
 	LeastPerGPU int64            `json:"leastReplicasPerGPU"`
@@ -37,21 +37,23 @@ type ComparisonRow struct {
 	Price       planner.MicroUSD `json:"microUSDPerHour"`
 	Bound       planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	Unplaced    int              `json:"unplacedPods"`
-	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass, which are chosen for the memory that the pods state unless it has some already.
+	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass. They are chosen for the memory that the pods request, unless the class
+	// already has sizes.
 	SlotSizes []string `json:"slotSizes,omitempty"`
 	// Example is one of the pods without a place, and Message why it has none.
 	Example string `json:"unplacedExample,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Current reports whether the GPUNodeClasses are as in this row, and Cheapest whether no row has fewer pods without a place, or as few at a lower price.
+	// Current reports whether the GPUNodeClasses are as in this row. Cheapest reports whether no row has fewer pods without a place, or as few at a lower
+	// price.
 	Current  bool `json:"current,omitempty"`
 	Cheapest bool `json:"cheapest,omitempty"`
 }
 
 // alternative is a strategy to compare.
 type alternative struct {
-	// isolates says in a word what the strategy keeps apart between the pods on a GPU.
+	// isolates is a word for what the strategy isolates between the pods on a GPU.
 	isolates string
-	// of returns the sharing of a GPUNodeClass with the strategy and the same resource. It returns an error if replicas is 0 and has to be known.
+	// of returns the sharing of a GPUNodeClass with the strategy and the same resource. It returns an error if replicas is 0 and must be known.
 	of func(c *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error)
 }
 
@@ -71,7 +73,7 @@ var alternatives = map[v1alpha1.Strategy]alternative{
 // Strategies returns the strategies that can be compared, sorted.
 func Strategies() []v1alpha1.Strategy { return slices.Sorted(maps.Keys(alternatives)) }
 
-// replicaOf returns the resource of the replicas that pods of a GPUNodeClass request, or request in place of slots of memory.
+// replicaOf returns the resource of the replicas that pods of a GPUNodeClass request, or would request in place of slots of memory.
 func replicaOf(was v1alpha1.Sharing) string {
 	if was.Strategy == v1alpha1.StrategyMemorySlots {
 		return v1alpha1.ResourceGPUShared
@@ -79,7 +81,7 @@ func replicaOf(was v1alpha1.Sharing) string {
 	return was.Resource()
 }
 
-// replicated returns a sharing with replicas of the same resource. Without a number, it has the replicas that it had.
+// replicated returns a sharing with replicas of the same resource. If replicas is 0, it keeps the previous number.
 func replicated(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32) (v1alpha1.Sharing, error) {
 	s := v1alpha1.Sharing{Strategy: strategy, ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne, MPS: was.MPS, Overrides: was.Overrides}
 	switch {
@@ -112,7 +114,7 @@ func wholeGPUs(_ *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sha
 	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne}, nil
 }
 
-// instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest that has the device memory of the largest waiting pod.
+// instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest one with the device memory of the largest pending pod.
 func instances(c *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	largest := int64(0)
 	for _, class := range snapshot.Build(c).Classes {
@@ -133,7 +135,7 @@ func instances(c *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sha
 	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, ResourceName: replicaOf(was), MIG: divided}, nil
 }
 
-// smallest returns the profile of which most instances with the memory in MiB fit on a GPU, and "" if none has as much.
+// smallest returns the profile with at least this memory in MiB of which most instances fit on a GPU, or "" if there is none.
 func smallest(model mig.Model, memoryMiB int64) string {
 	profile, most := "", int64(0)
 	for i := range model.Kinds {
@@ -145,8 +147,8 @@ func smallest(model mig.Model, memoryMiB int64) string {
 	return profile
 }
 
-// Compare plans for the cluster with each strategy, and each number of replicas of a GPU for those that have replicas. Without numbers, the GPUNodeClasses keep
-// theirs. There must be at least one strategy.
+// Compare plans for the cluster with each strategy, and with each number of replicas per GPU for strategies that have replicas. Without numbers, the
+// GPUNodeClasses keep theirs. There must be at least one strategy.
 func Compare(c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int32, search Search) (Comparison, error) {
 	var all Comparison
 	for _, strategy := range strategies {
@@ -219,8 +221,8 @@ func perGPU(view *snapshot.View, launch planner.Launch) []int64 {
 	return all
 }
 
-// withStrategy returns the cluster as if its GPUNodeClasses had the strategy, and whether they have it already. Classes of whole GPUs stay, unless there are no
-// others: their pods want whole GPUs.
+// withStrategy returns the cluster as if its GPUNodeClasses had the strategy, and whether they already have it. Classes with whole GPUs stay, unless
+// there are no others: their pods want whole GPUs.
 func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32) (*snapshot.Cluster, bool, error) {
 	shares := slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return class.Spec.Sharing.Shared() })
 	changed, current := *c, true
@@ -247,13 +249,13 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 		default:
 			continue
 		}
-		changed.Index = nil // It has the pods as they were.
+		changed.Index = nil // The index has the unchanged pods.
 	}
 	return &changed, current, nil
 }
 
-// withoutClaims returns the pods with requests for replicas of a resource in place of ResourceClaims for a driver. If replicas are whole GPUs, a pod requests as many as
-// its claims ask for.
+// withoutClaims returns the pods with requests for replicas of a resource in place of ResourceClaims for a driver. If replicas are whole GPUs, a pod
+// requests as many as its claims do.
 func withoutClaims(pods []corev1.Pod, driver string, gpu corev1.ResourceName, whole bool) []corev1.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {

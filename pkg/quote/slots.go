@@ -22,7 +22,7 @@ const (
 	statesNoMemory = "no waiting pod states how much device memory it needs: annotate the pods with " + v1alpha1.GPUMemoryAnnotation
 )
 
-// memorySlots returns a sharing with the sizes of slots that waste least for the device memory that waiting pods state.
+// memorySlots returns a sharing with the slot sizes that waste least for the device memory that pending pods request.
 func memorySlots(c *snapshot.Cluster, _ v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	pods := map[int64]int64{} // by MiB
 	for i := range c.Pods {
@@ -47,21 +47,21 @@ func sizeText(mib int64) string {
 	return strconv.FormatInt(mib, 10) + "Mi"
 }
 
-// statedMiB returns the device memory in MiB that a pod states, rounded up to a size that slots can have. It is 0 if the pod states none.
+// statedMiB returns the device memory in MiB that a pod requests, rounded up to a possible size of slots. It is 0 if the pod requests none.
 func statedMiB(pod *corev1.Pod) int64 {
 	stated := snapshot.GPURequestOf(pod).MemoryBytes
 	return (stated + slotSizeStep*bytesPerMiB - 1) / (slotSizeStep * bytesPerMiB) * slotSizeStep
 }
 
-// SlotSizes returns at most so many sizes, in ascending order, for which pods that have the smallest size with their memory leave the least memory of all unused. pods
-// is how many there are of each amount, in the unit of the sizes. The sizes are among the amounts.
+// SlotSizes returns at most most sizes, in ascending order, that leave the least total memory unused if each pod has the smallest size that holds its
+// memory. pods is the number of pods for each amount, in the unit of the sizes. The sizes are among the amounts.
 func SlotSizes(pods map[int64]int64, most int) []int64 {
 	amounts := slices.Sorted(maps.Keys(pods))
 	type way struct {
 		unused int64
-		before int // the index of the next smaller size, and -1 if there is none
+		before int // the index of the next smaller size, or -1 if there is none
 	}
-	// ways[k][j] is the best way to serve the amounts up to j with k+1 sizes, the largest of which is that of j.
+	// ways[k][j] is the best way to serve the amounts up to the j-th with k+1 sizes, the largest of which is the j-th amount.
 	ways := make([][]way, min(most, len(amounts)))
 	unused := func(above, size int) (sum int64) { // of pods with amounts above one index and up to another
 		for i := above + 1; i <= size; i++ {
@@ -94,11 +94,11 @@ func SlotSizes(pods map[int64]int64, most int) []int64 {
 // rename is another name for the GPU resource of a pod.
 type rename struct {
 	from, to corev1.ResourceName
-	// states is the device memory that the pod is to state, if not "".
+	// states is the device memory that the pod should request, if not "".
 	states string
 }
 
-// renamed returns the pods with the resources that of returns. Pods that are on a node stay as they are.
+// renamed returns the pods with the resources that of returns. Pods that are bound to a node stay as they are.
 func renamed(pods []corev1.Pod, of func(*corev1.Pod) (rename, bool)) []corev1.Pod {
 	out := slices.Clone(pods)
 	for i := range out {
@@ -125,7 +125,7 @@ func renamed(pods []corev1.Pod, of func(*corev1.Pod) (rename, bool)) []corev1.Po
 	return out
 }
 
-// inSlots returns the pods with slots in place of a replica of the resource, if they state their memory.
+// inSlots returns the pods with slots in place of a replica of the resource, if they request device memory.
 func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []corev1.Pod {
 	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
 		mib := statedMiB(pod)
@@ -137,7 +137,7 @@ func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []core
 	})
 }
 
-// inReplicas returns the pods with a replica in place of a slot, whose memory they state.
+// inReplicas returns the pods with a replica in place of a slot. They request the slot's memory.
 func inReplicas(pods []corev1.Pod, replica string) []corev1.Pod {
 	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
 		sizes := snapshot.SlotSizes(pod)

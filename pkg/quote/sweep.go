@@ -16,7 +16,7 @@ type Sweep struct {
 	// Cheapest is the number of replicas of the best row, which is the one with the fewest unplaced pods, then the lowest price, then the fewest replicas.
 	Cheapest int32 `json:"cheapest"`
 
-	// statesMemory reports whether any pod states how much device memory it needs.
+	// statesMemory reports whether any pod requests device memory.
 	statesMemory bool
 }
 

@@ -15,8 +15,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Unserved is a resource that waiting pods request and that nothing in the cluster has or would have: no node, no instance type and no GPUNodeClass that a
-// NodePool names. Most often it is a typing error.
+// Unserved is a resource that pending pods request and that nothing in the cluster has or would have: no node, no instance type and no GPUNodeClass
+// that a NodePool names. Usually it is misspelled.
 type Unserved struct {
 	Resource string `json:"resource"`
 	// Pods are the names of the pods.
@@ -37,8 +37,8 @@ func (u Unserved) String() string {
 	return s
 }
 
-// unservedOf returns the resources that nothing serves, sorted by name. The planner says why GPU resources of Karve have no place. Karpenter's own pools may
-// have instance types that are not known here, so beside one of them a resource counts only if its name is similar to that of a served one.
+// unservedOf returns the resources that nothing serves, sorted by name. It leaves out GPU resources of Karve, which the planner explains. Karpenter's
+// own pools may have unknown instance types, so if there is one, a resource counts only if its name is similar to that of a served one.
 func unservedOf(c *snapshot.Cluster) []Unserved {
 	pods := map[string][]string{}
 	q := Quote{pods: map[string]pod{}}
@@ -112,7 +112,7 @@ func servedBy(c *snapshot.Cluster) map[string]bool {
 	return served
 }
 
-// nearest returns the extended resource to which the fewest letters of a name have to be changed, and "" if it is a third of them or more.
+// nearest returns the extended resource with the smallest edit distance from a name, or "" if the distance is a third of the name's letters or more.
 func nearest(name string, served map[string]bool) string {
 	best, least := "", (len(name)+2)/3
 	for other := range served {
@@ -123,7 +123,7 @@ func nearest(name string, served map[string]bool) string {
 	return best
 }
 
-// edits returns how many letters must be inserted, removed or replaced to make b of a (the Levenshtein distance).
+// edits returns the number of letters to insert, remove or replace to turn a into b (the Levenshtein distance).
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
