@@ -23,11 +23,11 @@ type Traces struct {
 	Left []Left
 }
 
-// shape is what the planner tells pods of a trace apart by.
+// shape is what distinguishes pods of a trace for the planner.
 type shape struct{ milliCPU, memoryBytes, replicas, gpuMemoryBytes int64 }
 
-// Build returns the traces of the records on the machines of Karve's NodePools in a cluster. Its nodes and pods, the limits of its pools and Karpenter's own pools do
-// not count.
+// Build returns the traces of the records on the machines of Karve's NodePools in a cluster. It ignores the cluster's nodes and pods, the limits of its
+// pools and Karpenter's own pools.
 func Build(c *snapshot.Cluster, records []Record) (Traces, error) {
 	shapes, of := shapesOf(records)
 	empty, err := templates(c, shapes)
@@ -140,7 +140,7 @@ func wholeGPUs(c *snapshot.Cluster) *snapshot.Cluster {
 	return &whole
 }
 
-// snapshotOf returns the cluster as the planner sees it, with a class without pods for each shape, whose index is that of the shape.
+// snapshotOf returns the planner's snapshot of the cluster, with a class without pods for each shape, at the index of the shape.
 func snapshotOf(c *snapshot.Cluster, shapes int) planner.Snapshot {
 	s := snapshot.Build(c).Snapshot
 	classes := make([]planner.Class, shapes)
@@ -158,8 +158,8 @@ func snapshotOf(c *snapshot.Cluster, shapes int) planner.Snapshot {
 	return cheapest(s)
 }
 
-// cheapest returns the snapshot with only the cheapest of offerings that differ only in their zone, their capacity type or their price. The pods of a trace may be
-// in any zone.
+// cheapest returns the snapshot with only the cheapest of the offerings that differ only in zone, capacity type or price. The pods of a trace may be in
+// any zone.
 func cheapest(s planner.Snapshot) planner.Snapshot {
 	type kind struct {
 		pool int

@@ -23,7 +23,7 @@ type Comparison struct {
 	StepSeconds int `json:"stepSeconds"`
 	// Outcomes are those of whole GPUs, of Karpenter and of Karve.
 	Outcomes []Outcome `json:"outcomes"`
-	// Restart is what the restart of a pod costs, in micro-dollars.
+	// Restart is the cost of restarting a pod, in micro-dollars.
 	Restart planner.MicroUSD `json:"restartMicroUSD"`
 	// Left are the pods and lines that are left out.
 	Left []Left `json:"leftOut,omitempty"`
@@ -39,19 +39,19 @@ type Outcome struct {
 	Launched int `json:"machinesLaunched"`
 	Peak     int `json:"mostMachines"`
 	Moved    int `json:"podsMoved"`
-	// Restarts is what the restarts of the pods that moved cost, in micro-dollars.
+	// Restarts is the restart cost of the pods that moved, in micro-dollars.
 	Restarts planner.MicroUSD `json:"restartsMicroUSD"`
 	// Series is the average price per hour in each of the equal parts of the trace.
 	Series []planner.MicroUSD `json:"seriesMicroUSDPerHour"`
 }
 
 const (
-	// parts is the number of the parts of a trace in a series.
+	// parts is the number of parts of a trace in a series.
 	parts = 60
-	// steps is the most steps of a replay by default, and shortestStep the shortest step.
+	// steps is the default maximum number of steps of a replay, and shortestStep the shortest step.
 	steps        = 9000
 	shortestStep = 10 * time.Second
-	// consolidations is the most consolidations of a replay, and soonest how often they happen at most.
+	// consolidations is the maximum number of consolidations of a replay, and soonest the shortest interval between them.
 	consolidations = 1500
 	soonest        = time.Minute
 	// effort limits the search for a plan or for a cheaper layout, so that a month takes less than a minute.
@@ -139,7 +139,7 @@ func outcome(t *Trace, s Setup) (o Outcome, hours, running float64, err error) {
 // Cost is the price of the machines and of the restarts.
 func (o *Outcome) Cost() planner.MicroUSD { return o.Total + o.Restarts }
 
-// Saving returns by how many percent the last outcome is cheaper than another, with the restarts.
+// Saving returns by how many percent the last outcome is cheaper than another, including the restarts.
 func (c *Comparison) Saving(than int) float64 {
 	other, karve := c.Outcomes[than].Cost(), c.Outcomes[len(c.Outcomes)-1].Cost()
 	if other <= 0 {

@@ -10,24 +10,25 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Karve consolidates as Karve does. It remembers what was wasted, so each replay needs one of its own.
+// Karve consolidates like Karve. It remembers the waste, so each replay needs its own.
 type Karve struct {
 	Search solve.Solver
-	// Restart is what the restart of a pod costs.
+	// Restart is the cost of restarting a pod.
 	Restart planner.MicroUSD
-	// PerMove is for comparison: with it, every step is taken at once that saves so much per hour for each pod that moves, as Karve did before it had accounts.
+	// PerMove is for comparison: with it, every step that saves this much per hour for each pod that moves is taken immediately, as in Karve before it had
+	// accounts.
 	PerMove planner.MicroUSD
 
 	account consolidate.Account
 	looked  time.Duration
-	// layout and found are those of the last search, and seen the changes of the world before it.
+	// layout and found belong to the last search, and seen is the number of changes of the world before it.
 	layout consolidate.Layout
 	found  consolidate.Outlook
-	seen   int // plus one, so that 0 is never
+	seen   int // plus one, so that it is never 0
 }
 
-// Consolidate carries out the steps towards the cheaper layout that the account pays for. It steers pods as the controller does: surplus machines are tainted, and
-// while pods are handed over to one machine, all others.
+// Consolidate carries out the steps towards the cheaper layout for which the account pays. It steers pods like the controller: it taints surplus
+// machines and, while pods are handed over to one machine, all others.
 func (k *Karve) Consolidate(w *world, s Scheduler) int {
 	k.search(w)
 	steps := k.pay(w.now)
@@ -119,7 +120,7 @@ func Karpenter(w *world, s Scheduler) int {
 	return evicted
 }
 
-// layout returns the world as a layout, with what moving a pod counts. Machines with a pod that stays may not leave.
+// layout returns the world as a layout, with the cost of moving a pod. Machines with a pod that stays may not leave.
 func (w *world) layout(move func(pod int) planner.MicroUSD, stays func(pod int) bool) consolidate.Layout {
 	l := consolidate.Layout{Snapshot: w.snapshot(true)}
 	for i, m := range w.machines {
@@ -146,7 +147,7 @@ type home struct {
 	pods    []string
 }
 
-// handOver schedules the pending pods of one machine after the other, the machine with the largest pod first. All other machines are tainted meanwhile.
+// handOver schedules the pending pods of one machine after the other, the machine with the largest pod first. Meanwhile all other machines are tainted.
 func (w *world) handOver(homes []home, s Scheduler) {
 	largest := func(h home) (most planner.Resources) {
 		for _, pod := range h.pods {

@@ -74,7 +74,7 @@ func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
 	return step, true
 }
 
-// sameType returns the price of the cheapest removed machine whose type the launch may have. Types are told apart by their prices.
+// sameType returns the price of the cheapest removed machine whose type the launch may have. Types are distinguished by their prices.
 func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.MicroUSD {
 	least := planner.MicroUSD(planner.Unlimited)
 	s := l.Snapshot

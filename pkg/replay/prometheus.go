@@ -11,26 +11,26 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// The resources of pods as kube-state-metrics names them.
+// kube-state-metrics' names of the resources of pods.
 const (
 	sharedGPU = "nvidia_com_gpu_shared"
 	wholeGPU  = "nvidia_com_gpu"
 )
 
-// of selects the pods that request GPUs, of all that kube-state-metrics tells about them.
+// of restricts a query to the pods that request GPUs.
 const of = ` and on (namespace, pod, uid) kube_pod_container_resource_requests{resource=~"` + wholeGPU + "|" + sharedGPU + `"})`
 
-// The queries for pods that request GPUs. They are for ranges: a pod exists at the times at which it has a value.
+// The queries for pods that request GPUs. They are range queries: a pod exists at the times at which it has a value.
 const (
-	// RequestsQuery has what each pod requests.
+	// RequestsQuery returns the requests of each pod.
 	RequestsQuery = `sum by (namespace, pod, uid, resource) (kube_pod_container_resource_requests{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of
-	// CreatedQuery has when each pod was created, in seconds.
+	// CreatedQuery returns when each pod was created, in seconds.
 	CreatedQuery = `max by (namespace, pod, uid) ((kube_pod_created or kube_pod_start_time)` + of
-	// CompletedQuery has when each pod completed, in seconds.
+	// CompletedQuery returns when each pod completed, in seconds.
 	CompletedQuery = `max by (namespace, pod, uid) (kube_pod_completion_time` + of
 )
 
-// Observed collects the pods of answers of Prometheus.
+// Observed collects the pods in Prometheus' answers.
 type Observed struct {
 	pods map[string]*observed
 }
@@ -70,7 +70,7 @@ func (o *Observed) Requests(answer model.Matrix) {
 	}
 }
 
-// Created adds an answer to [CreatedQuery], and Completed one to [CompletedQuery].
+// Created adds an answer to [CreatedQuery].
 func (o *Observed) Created(answer model.Matrix) {
 	for _, series := range answer {
 		if t, ok := lastTime(series); ok {
@@ -88,7 +88,7 @@ func (o *Observed) Completed(answer model.Matrix) {
 	}
 }
 
-// lastTime returns the last value of a series as a time. It is false for values that are none.
+// lastTime returns the last value of a series as a time. It returns false if the value is not a time.
 func lastTime(series *model.SampleStream) (time.Time, bool) {
 	if len(series.Values) == 0 {
 		return time.Time{}, false
@@ -100,15 +100,15 @@ func lastTime(series *model.SampleStream) (time.Time, bool) {
 	return time.Unix(int64(v), 0), true
 }
 
-// Records returns the pods between two times, ordered by their arrival, and those that are left out. Pods that were not seen being created or completed count from
-// the first to the last time at which they were seen, which are resolution apart. dated reports whether a pod's creation is known.
+// Records returns the pods between two times, ordered by arrival, and those that are left out. Pods whose creation or completion was not observed count
+// from the first to the last time at which they were observed. Observations are resolution apart. dated reports whether a pod's creation is known.
 func (o *Observed) Records(start, end time.Time, resolution time.Duration) (records []Record, left []Left, dated bool) {
 	var out lefts
 	for _, key := range slices.Sorted(maps.Keys(o.pods)) {
 		p := o.pods[key]
 		dated = dated || !p.created.IsZero()
 		if p.first.IsZero() {
-			continue // Nothing is known of its requests.
+			continue // Its requests are unknown.
 		}
 		from, to := p.first, p.last.Add(resolution)
 		if !p.created.IsZero() && p.created.Before(from) {
@@ -141,7 +141,7 @@ func (o *Observed) Records(start, end time.Time, resolution time.Duration) (reco
 	return sorted(records), out, dated
 }
 
-// whole rounds an amount up. What is no number counts as 0.
+// whole rounds an amount up. NaN and infinity count as 0.
 func whole(v float64) int64 {
 	if !(v > 0) {
 		return 0
@@ -149,7 +149,7 @@ func whole(v float64) int64 {
 	return int64(math.Ceil(min(v, math.MaxInt64/2)))
 }
 
-// Chunks returns the ranges to query one after the other for a time, so that no answer has more points of a series than Prometheus allows.
+// Chunks splits a time range into ranges to query one after the other, so that no answer has more points of a series than Prometheus allows.
 func Chunks(start, end time.Time, longest time.Duration) [][2]time.Time {
 	var chunks [][2]time.Time
 	for from := start; from.Before(end); from = from.Add(cmp.Or(longest, time.Hour)) {

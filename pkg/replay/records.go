@@ -16,13 +16,13 @@ import (
 // Record is a pod of a recorded trace.
 type Record struct {
 	MilliCPU, MemoryBytes int64
-	// Replicas is the number of replicas of shared GPUs that the pod requests, and GPUMemoryBytes the device memory that it states. It is 0 if it states none.
+	// Replicas is the number of replicas of shared GPUs that the pod requests, and GPUMemoryBytes the device memory, or 0 if it requests none.
 	Replicas, GPUMemoryBytes int64
 	// Arrives and Ends count from the start of the trace.
 	Arrives, Ends time.Duration
 }
 
-// Left counts pods or lines of a trace that are left out, with one of the reasons.
+// Left counts pods or lines of a trace that are left out for one reason.
 type Left struct {
 	Count  int    `json:"count"`
 	Reason string `json:"reason"`
@@ -46,7 +46,7 @@ func (l *lefts) add(reason, where string) {
 const (
 	// maxLine is the longest line of a trace in bytes.
 	maxLine = 1 << 20
-	// maxSeconds is three hundred years, which a time.Duration is still below.
+	// maxSeconds is three hundred years, slightly more than nine billion seconds, which still fits into a time.Duration.
 	maxSeconds = 9_000_000_000
 	// maxMilliCPU and maxMiB are more than any machine has.
 	maxMilliCPU = 1_000_000_000
@@ -58,9 +58,9 @@ const (
 // columns are the columns of a CSV trace that are read, as in the openb trace (Weng et al., USENIX ATC 2023).
 var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time"}
 
-// ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any order, and there
-// may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica, and states the same share of
-// 16 GiB of device memory as it requests of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
+// ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any
+// order, and there may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica,
+// and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
 func ReadCSV(in io.Reader) ([]Record, []Left, error) {
 	buffered := bufio.NewReader(in)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
@@ -134,7 +134,7 @@ func (r *csvReader) header(line string) error {
 	return nil
 }
 
-// pod reads a line. It returns why the line is left out, and "" if it is not.
+// pod reads a line. It returns why the line is left out, or "" if it is not.
 func (r *csvReader) pod(line string) string {
 	values, err := fields(line)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 const (
 	// defaultBatch is the default of [Setup.Batch].
 	defaultBatch = 10 * time.Second
-	// sample is the interval at which the bound is computed, and samples the most times that it is, for longer traces at longer intervals.
+	// sample is the interval at which the bound is computed, and samples the largest number of computations. Longer traces have longer intervals.
 	sample  = 300 * time.Second
 	samples = 500
 )
@@ -31,7 +31,7 @@ type Setup struct {
 	Every       time.Duration
 	// Batch is how long pods are collected before they are scheduled and planned for. Costs are added up at the same interval. The default is ten seconds.
 	Batch time.Duration
-	// Trusting leaves out the check of every batch that no pod is lost and no machine is overcommitted, which takes a time that grows with the trace.
+	// Trusting skips the check of every batch that no pod is lost and no machine is overcommitted. The time of the check grows with the trace.
 	Trusting bool
 	// Seen is called for each batch with its time, the price of the machines per hour and the number of running pods. It may be nil.
 	Seen func(now time.Duration, price planner.MicroUSD, pods int)
@@ -49,9 +49,9 @@ type Result struct {
 	Pods float64
 	// Unplaced counts the pods that were pending at the end of a batch, summed over all batches.
 	Unplaced int
-	// Waited is how long a pod waited for room on average. Pods that found room at once count too.
+	// Waited is the average time that pods waited for room, including pods that found room immediately.
 	Waited time.Duration
-	// Events counts the pods that came, went or moved. Took is the duration of the replay. Decision and Planning are the longest durations of a single
+	// Events counts the pods that arrived, left or moved. Took is the duration of the replay. Decision and Planning are the longest durations of a single
 	// consolidation and a single plan.
 	Events                   int
 	Took, Decision, Planning time.Duration
@@ -188,7 +188,7 @@ func (w *world) settle(s Setup, r *Result) error {
 	return fmt.Errorf("at %v: %d pods wait whatever is launched", w.now, len(w.waiting))
 }
 
-// Bound returns a lower bound of the mean price: at each sample, what any set of machines for the pods of that time costs at least.
+// Bound returns a lower bound on the mean price: at each sample, the minimum price of any set of machines for the pods of that time.
 func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 	var sum planner.MicroUSD
 	n := planner.MicroUSD(0)

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Scheduler models what places pods on existing machines. It knows the memory of each GPU.
+// Scheduler models how pods are placed on existing machines. It knows the memory of each GPU.
 type Scheduler struct {
 	Name string
 	// score rates a machine for a pod. The machine with the highest score wins, the oldest of several. If nil, the oldest machine with room wins.
@@ -17,7 +17,7 @@ type Scheduler struct {
 	planned bool
 }
 
-// LeastAllocated and MostAllocated use the score of the kube-scheduler plugin of that name and that of TaintToleration. With its weight of 3, a
+// LeastAllocated and MostAllocated use the score of the kube-scheduler plugin with that name and that of TaintToleration. With its weight of 3, a
 // PreferNoSchedule taint outweighs both resource scores. The other score plugins rate all nodes alike for pods without further rules. In all models,
 // pods that wait for a machine are nominated for it and get there.
 var (

@@ -14,11 +14,11 @@ type Trace struct {
 	Snapshot planner.Snapshot
 	// Pods are ordered by arrival.
 	Pods []Pod
-	// Prices are changes of prices, ordered by time. Machines that run cost the new price too.
+	// Prices are changes of prices, ordered by time. They also apply to running machines.
 	Prices []PriceChange
 }
 
-// PriceChange is the price per hour that an offering has from a time on.
+// PriceChange is the price per hour of an offering from a time on.
 type PriceChange struct {
 	At       time.Duration
 	Offering int

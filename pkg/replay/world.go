@@ -1,7 +1,7 @@
 // Package replay replays pods that come and go. It runs the planner and consolidation against a model of the scheduler, and adds up the cost of the
 // machines and the number of moved pods.
 //
-// Machines start and stop at once and are billed by the second. The replay thus compares decisions, not boot times.
+// Machines start and stop immediately and are billed by the second. So the replay compares decisions, not boot times.
 package replay
 
 import (
@@ -17,7 +17,7 @@ import (
 type world struct {
 	trace *Trace
 	now   time.Duration
-	// offerings have the prices of the time, after the first priced changes of the trace.
+	// offerings have the prices of the current time, after the first priced changes of the trace.
 	offerings []planner.Offering
 	priced    int
 	// machines are ordered by launch.
@@ -26,8 +26,8 @@ type world struct {
 	pods     []running
 	waiting  []int
 	launched int
-	// changes counts the pods and machines that came or went, and the prices that changed. still is the count at which the last consolidation found nothing to do, and
-	// -1 before.
+	// changes counts the pods and machines that came or went, and the prices that changed. still is the count at which the last consolidation found
+	// nothing to do, or -1 before.
 	changes, still int
 }
 
@@ -36,7 +36,7 @@ type machine struct {
 	name     string
 	offering int
 	launched time.Duration
-	// surplus is whether the machine has Karve's PreferNoSchedule taint.
+	// surplus reports whether the machine has Karve's PreferNoSchedule taint.
 	surplus bool
 	free    planner.Resources
 	gpus    []planner.GPU
@@ -56,7 +56,7 @@ func newWorld(t *Trace) *world {
 	return &world{trace: t, offerings: slices.Clone(t.Snapshot.Offerings), pods: make([]running, len(t.Pods)), still: -1}
 }
 
-// at sets the time, and the prices of that time.
+// at sets the time and its prices.
 func (w *world) at(now time.Duration) {
 	w.now = now
 	for ; w.priced < len(w.trace.Prices) && w.trace.Prices[w.priced].At <= now; w.priced++ {
@@ -181,7 +181,7 @@ func (w *world) drop() {
 	w.machines = slices.DeleteFunc(w.machines, func(m *machine) bool { return len(m.pods) == 0 })
 }
 
-// snapshot returns the world as the planner sees it, with all classes or only those that have pending pods.
+// snapshot returns the planner's snapshot of the world, with all classes or only those that have pending pods.
 func (w *world) snapshot(all bool) planner.Snapshot {
 	t := w.trace.Snapshot
 	s := planner.Snapshot{Pools: t.Pools, Offerings: slices.Clone(w.offerings)}
