@@ -18,12 +18,12 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// effort is that of all plans. It is enough to find cheap room, and small because one answer may need several plans.
+// effort is the effort of all plans. It is enough to find cheap room, and small because one answer may need several plans.
 const effort = solve.DefaultEffort / 10
 
 // Settings are those of the controller that decide about nodes.
 type Settings struct {
-	// Evictions says which pods can be evicted. With the zero value, no PodDisruptionBudget counts.
+	// Evictions decides which pods can be evicted. With the zero value, no PodDisruptionBudget counts.
 	Evictions karpenter.Evictions
 	// Settle is the controller's --settle-duration.
 	Settle time.Duration
@@ -41,7 +41,7 @@ func DefaultSettings(clk clock.Clock) Settings {
 	}
 }
 
-// Explainer answers questions about one cluster as it was read once. It plans when it is first asked. It is safe for concurrent use.
+// Explainer answers questions about one read of a cluster. It plans when it is first asked. It is safe for concurrent use.
 type Explainer struct {
 	cluster  *snapshot.Cluster
 	settings Settings
@@ -49,7 +49,7 @@ type Explainer struct {
 	view func() snapshot.View
 	// planned is the plan for the pending pods.
 	planned func() attempt
-	// judged is what the disruption controller needs.
+	// judged has the disruption controller's verdicts.
 	judged func() *judged
 }
 
@@ -75,7 +75,7 @@ func plan(view snapshot.View) attempt {
 	kept, made, _, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
 		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: effort}.Plan(s)))
 	}, func() bool { return false })
-	if err != nil { // No plan for any pod passes the check, which is a bug of Karve's.
+	if err != nil { // No plan for any pod passes the check, which is a bug in Karve.
 		made = planner.Plan{}
 		for i := range view.Classes {
 			for _, pod := range view.Classes[i].Pods {
@@ -87,7 +87,7 @@ func plan(view snapshot.View) attempt {
 	return attempt{view, made}
 }
 
-// launch returns the launch with a pod, and nil if there is none.
+// launch returns the launch with a pod, or nil if there is none.
 func (a *attempt) launch(pod string) *planner.Launch {
 	for i := range a.plan.Launches {
 		if slices.Contains(a.plan.Launches[i].Pods, pod) {
@@ -97,7 +97,7 @@ func (a *attempt) launch(pod string) *planner.Launch {
 	return nil
 }
 
-// node returns the index of the node that a pod is placed on, and -1 if there is none.
+// node returns the index of the node on which a pod is placed, or -1 if there is none.
 func (a *attempt) node(pod string) int {
 	for _, p := range a.plan.Placements {
 		if slices.Contains(p.Pods, pod) {
@@ -107,7 +107,7 @@ func (a *attempt) node(pod string) int {
 	return -1
 }
 
-// refusal returns why the plan does not place a pod, and nil if it does.
+// refusal returns why the plan does not place a pod, or nil if it does.
 func (a *attempt) refusal(pod string) *planner.Refusal {
 	for i := range a.plan.Unplaced {
 		if a.plan.Unplaced[i].Pod == pod {
@@ -117,7 +117,7 @@ func (a *attempt) refusal(pod string) *planner.Refusal {
 	return nil
 }
 
-// classOf returns the index of the class of a pod, and -1 if there is none.
+// classOf returns the index of the class of a pod, or -1 if there is none.
 func classOf(s *planner.Snapshot, pod string) int {
 	return slices.IndexFunc(s.Classes, func(c planner.Class) bool {
 		_, ok := slices.BinarySearch(c.Pods, pod)
@@ -151,7 +151,7 @@ func (x *Explainer) suppose(e edit) attempt {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// at returns a pointer to a time, and nil for the zero time.
+// at returns a pointer to a time, or nil for the zero time.
 func at(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -18,9 +18,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// A change helps if a plan with it has a place for the pod. Which changes are tried depends on the reason of the plan.
+// A change helps if a plan with it has a place for the pod. The reason of the plan determines which changes are tried.
 
-// helpIn returns a change that helps a pod into a pool, which has the reason not to launch anything for it. It returns nil if none is found.
+// helpIn returns a change that helps a pod into a pool. why is the reason why the pool launches nothing for it. helpIn returns nil if it finds none.
 func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why planner.Reason) *Help {
 	switch why {
 	case planner.ReasonLimitReached:
@@ -40,7 +40,7 @@ func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why p
 	return nil
 }
 
-// helpAnywhere returns a change that helps a pod which no pool may launch anything for. It returns nil if none is found.
+// helpAnywhere returns a change that helps a pod for which no pool may launch anything. It returns nil if it finds none.
 func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 	view := x.view()
 	var tries []Help
@@ -71,7 +71,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 	return x.first(pod, tries)
 }
 
-// first returns the first of the changes that helps, with its price, and nil if none does.
+// first returns the first of the changes that helps, with its price, or nil if none does.
 func (x *Explainer) first(pod *corev1.Pod, tries []Help) *Help {
 	for _, h := range tries {
 		after := x.suppose(h.edit)
@@ -108,7 +108,7 @@ func selectLabel(p *corev1.Pod, key, value string) {
 // raisedLimits returns the limits of a pool, raised by the machine of the pod, and by those of all pods that wait for the pool.
 func (x *Explainer) raisedLimits(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	if now.view.Snapshot.Pools[pool].Limited != nil {
-		return nil // The limits of the NodePool are not what holds it.
+		return nil // The limits of the NodePool are not the obstacle.
 	}
 	unlimited := func(s *planner.Snapshot) {
 		for _, l := range now.view.Pools[pool].Limits() {
@@ -155,7 +155,7 @@ func raised(now *attempt, pool int, launches []planner.Launch) Help {
 	}
 }
 
-// mostRetries is how many times of retries are tried.
+// mostRetries limits the number of retry times that are tried.
 const mostRetries = 4
 
 // retries returns when offerings of a pool that admit the pod are tried again, the earliest first.
@@ -198,7 +198,7 @@ func (x *Explainer) retried(view *snapshot.View, s *planner.Snapshot, t time.Tim
 // mostChanges is the largest number of changes of a pod that are proposed together.
 const mostChanges = 6
 
-// admitted returns the change of a pod with which a pool admits it, and none if there is no such change.
+// admitted returns the change of a pod that makes a pool admit it, or none if there is no such change.
 func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 	p, words := pod.DeepCopy(), []string(nil)
 	target := &view.Pools[pool]
@@ -226,7 +226,8 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 	return []Help{{Change: strings.Join(words, ", "), On: "pod", edit: edit{pod: p}}}
 }
 
-// adapt changes a pod so that a pool does not refuse it for the first cause of an error. It returns the change in words, and "" if there is none.
+// adapt changes a pod so that a pool does not refuse it for the first cause of an error. It returns a description of the change, or "" if there is
+// none.
 func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
 	var other snapshot.OtherResourceError
 	if errors.As(err, &other) {
@@ -260,7 +261,7 @@ func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
 	return ""
 }
 
-// labelOf returns the value that a label has on the cheapest offering of a pool, and "" if no offering has it.
+// labelOf returns the value that a label has on the cheapest offering of a pool, or "" if no offering has it.
 func labelOf(pool *snapshot.Pool, key string) string {
 	best := ""
 	var price int64
@@ -291,7 +292,7 @@ func eachList(p *corev1.Pod, f func(corev1.ResourceList)) {
 	}
 }
 
-// oneReplica returns the change that a pod requests one replica.
+// oneReplica returns the change to request one replica.
 func oneReplica(pod *corev1.Pod) Help {
 	gpu := snapshot.GPURequestOf(pod).Resource
 	return changed(pod, fmt.Sprintf("%s: 1", gpu), func(p *corev1.Pod) {
@@ -303,8 +304,8 @@ func oneReplica(pod *corev1.Pod) Help {
 	})
 }
 
-// smaller returns the requests of a pod with one container, lowered to what an offering of a pool has. The offering for which the fewest requests change is
-// tried first, and of equal ones the cheapest.
+// smaller returns the requests of a pod with one container, lowered to the capacity of an offering of a pool. The offering for which the fewest
+// requests change is tried first, and among equals the cheapest.
 func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	if class < 0 || len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) > 0 {
 		return nil
@@ -329,7 +330,7 @@ func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	return []Help{*best}
 }
 
-// lowered returns the change with which a pod fits on an offering, and how many requests it lowers.
+// lowered returns the change that makes a pod fit on an offering, and how many requests it lowers.
 func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (Help, int) {
 	gpu := snapshot.GPURequestOf(pod).Resource
 	p := pod.DeepCopy()

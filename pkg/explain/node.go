@@ -42,7 +42,7 @@ func (j *judged) of(claim string) disruption.Verdict {
 	return v
 }
 
-// Node says why a node stays or goes, and when. The name is that of a Node or of a NodeClaim. It returns an error if there is none.
+// Node explains why a node stays or goes, and when. The name is that of a Node or of a NodeClaim. It returns an error if there is none.
 func (x *Explainer) Node(name string) (NodeAnswer, error) {
 	view := x.view()
 	for i := range view.Machines {
@@ -95,7 +95,7 @@ func (x *Explainer) machine(m *snapshot.Machine) NodeAnswer {
 	return a
 }
 
-// cordonOf returns which GPUs of a node take no new pods because somebody has cordoned them, as the agent says, and "" if there are none.
+// cordonOf returns, from the agent's condition, which GPUs of a node accept no new pods because somebody has cordoned them, or "" if there are none.
 func cordonOf(node *corev1.Node) string {
 	if node == nil {
 		return ""
@@ -122,7 +122,7 @@ func rank(c Cause) int {
 	return 2
 }
 
-// stateOf returns the state of a machine, also those that depend on the time.
+// stateOf returns the state of a machine, including states that depend on the time.
 func (x *Explainer) stateOf(m *snapshot.Machine) lifecycle.State {
 	state := m.State()
 	switch {
@@ -136,7 +136,7 @@ func (x *Explainer) stateOf(m *snapshot.Machine) lifecycle.State {
 	return state
 }
 
-// until returns when the time of a state is over, and the zero time if it is not known.
+// until returns when the time limit of a state ends, or the zero time if unknown.
 func (x *Explainer) until(m *snapshot.Machine, state lifecycle.State) time.Time {
 	switch state {
 	case lifecycle.Requested:
@@ -163,7 +163,7 @@ func (x *Explainer) until(m *snapshot.Machine, state lifecycle.State) time.Time 
 	return time.Time{}
 }
 
-// goes returns the earliest time at which Karve deletes the node: nothing keeps it, and its NodeClaim is watched for the settle time.
+// goes returns the earliest time at which Karve deletes the node, if nothing keeps it and its NodeClaim is watched for the settle time.
 func (x *Explainer) goes(a *NodeAnswer) *time.Time {
 	if a.State == lifecycle.Draining {
 		return a.Until
@@ -225,7 +225,7 @@ func clause(c Cause) string { return strings.TrimSuffix(c.Message, ".") }
 
 func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// priceOf returns the price of a machine per hour, and nil if it is not known.
+// priceOf returns the price of a machine per hour, or nil if unknown.
 func priceOf(m *snapshot.Machine) *planner.MicroUSD {
 	price := planner.MicroUSD(m.MicroUSDPerHour())
 	if price <= 0 {
@@ -263,7 +263,7 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	a.Move = x.move(pod, m)
 }
 
-// reportedGPUs returns the indices of the GPUs that the agent of the node reports for a pod, and none if it has not reported lately.
+// reportedGPUs returns the indices of the GPUs that the agent of the node reports for a pod, or none if it has not reported recently.
 func reportedGPUs(m *snapshot.Machine, pod *corev1.Pod, now time.Time) []int {
 	report, ok, err := nodecontract.ParseHolders(m.Node.Annotations[nodecontract.HoldersAnnotation])
 	if !ok || err != nil || !report.FreshAt(now) {
@@ -278,7 +278,7 @@ func reportedGPUs(m *snapshot.Machine, pod *corev1.Pod, now time.Time) []int {
 	return gpus
 }
 
-// shareOf returns the part of the price of a machine that goes with the replicas of a pod.
+// shareOf returns the part of a machine's price that a pod's replicas pay for.
 func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) planner.MicroUSD {
 	holders := m.Holders()
 	held := make([]int64, len(holders))
@@ -294,7 +294,7 @@ func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) plann
 	return 0
 }
 
-// move says whether consolidation would move a pod off its machine.
+// move reports whether consolidation would move a pod off its machine.
 func (x *Explainer) move(pod *corev1.Pod, m *snapshot.Machine) *Move {
 	j := x.judged()
 	v := j.of(m.Claim.Name)

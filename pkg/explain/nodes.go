@@ -8,17 +8,17 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// lack is something of which a node has too little for a pod.
+// lack is a resource of which a node has too little for a pod.
 type lack struct {
 	why string
 	// order sorts the counts.
 	order int
-	// left is how much the node has, in the unit that text formats. It is 0 for a lack without an amount.
+	// left is the amount that the node has left, in the unit that text formats. It is 0 for a lack without an amount.
 	left int64
 	text func(int64) string
 }
 
-// ofGPUs reports whether the node has too little of its GPUs.
+// ofGPUs reports whether the lack is of a GPU resource.
 func (l lack) ofGPUs() bool { return l.order >= 1 && l.order <= 3 }
 
 // countNodes counts the nodes of a plan by what they lack for another pod of a class.
@@ -64,7 +64,8 @@ func countNodes(now *attempt, class int) []NodeCount {
 	return all
 }
 
-// lackOf returns what a node lacks for a pod of a class beside the pods that the plan puts there. It has no text if the node has enough of everything.
+// lackOf returns what a node lacks for a pod of a class in addition to the pods that the plan places there. It has no text if the node has enough of
+// everything.
 func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placement) lack {
 	if _, ok := slices.BinarySearch(c.Nodes, node); !ok {
 		return lack{why: "not for it: its resource, taints, labels or volumes", order: 8}
@@ -118,7 +119,7 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 	return lack{}
 }
 
-// refusedByCheck says why the planner does not put a pod of a class on a node that has enough of everything.
+// refusedByCheck returns why the planner does not place a pod of a class on a node that has enough of everything.
 func refusedByCheck(now *attempt, class, node int) string {
 	s := now.view.Snapshot
 	s.Classes = slices.Clone(s.Classes)

@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Pod says why a pod waits or is where it is. It returns an error if there is no such pod.
+// Pod explains why a pod waits or is where it is. It returns an error if there is no such pod.
 func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	full := namespace + "/" + name
 	pod := x.cluster.Index.Pod(full)
@@ -43,7 +43,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	return a, nil
 }
 
-// foreign says why Karve does nothing for a pod that requests no GPU resource.
+// foreign returns why Karve does nothing for a pod that requests no GPU resource.
 func (x *Explainer) foreign(pod *corev1.Pod) string {
 	served := Served(x.view().Pools)
 	if why := Unserved(pod, served); why != "" {
@@ -68,8 +68,8 @@ func Served(pools []snapshot.Pool) []string {
 	return sortedKeys(names)
 }
 
-// Unserved says which resource a pod requests that is near to one of those that are served, or is that of shared GPUs and is not served. It returns "" for other
-// pods.
+// Unserved reports a resource in a pod's requests that resembles a served one, or that is the resource of shared GPUs and is not served. It returns ""
+// for other pods.
 func Unserved(pod *corev1.Pod, served []string) string {
 	for _, asked := range extended(pod) {
 		if slices.Contains(served, asked) {
@@ -86,7 +86,7 @@ func Unserved(pod *corev1.Pod, served []string) string {
 	return ""
 }
 
-// extended returns the resources that the pod requests and that are not built into Kubernetes, sorted.
+// extended returns the requested resources that are not built into Kubernetes, sorted.
 func extended(pod *corev1.Pod) []string {
 	names := map[string]bool{}
 	for _, ctr := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
@@ -143,7 +143,7 @@ func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 	}
 }
 
-// notAsked says why Karve does not plan for a pod at present, and "" if it does.
+// notAsked returns why Karve does not plan for a pod at present, or "" if it does.
 func notAsked(pod *corev1.Pod) string {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -163,7 +163,7 @@ func notAsked(pod *corev1.Pod) string {
 	return fmt.Sprintf("was not tried by scheduler %s yet: Karve acts when the condition PodScheduled says that it is unschedulable", cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName))
 }
 
-// toOthers says which of Karpenter's own pools a pod is left to, and "" if there is none.
+// toOthers names Karpenter's own pool to which a pod is left, or returns "" if there is none.
 func (x *Explainer) toOthers(pod *corev1.Pod) string {
 	view := x.view()
 	if stock := view.StockPool(pod); stock != "" {
@@ -172,7 +172,7 @@ func (x *Explainer) toOthers(pod *corev1.Pod) string {
 	return ""
 }
 
-// planFor explains a pod that a machine is launched for.
+// planFor explains a pod for which a machine is launched.
 func (x *Explainer) planFor(a *PodAnswer, now *attempt, launch *planner.Launch) {
 	o := now.view.Snapshot.Offerings[launch.Offering]
 	a.State = PodPlanned
@@ -205,7 +205,7 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 	a.Summary = fmt.Sprintf("waits for %s, which is %s (%s), %s after its NodeClaim was created", name, m.State(), lifecycle.Of(m.State()).Means, age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
 }
 
-// inPool says why one pool launches nothing for a pod without a place. whole is the refusal of the plan.
+// inPool explains why one pool launches nothing for a pod without a place. whole is the refusal of the plan.
 func (x *Explainer) inPool(pod *corev1.Pod, now *attempt, class, pool int, whole planner.Refusal) PoolAnswer {
 	p := &now.view.Pools[pool]
 	a := PoolAnswer{NodePool: p.NodePool.Name}
@@ -225,7 +225,8 @@ func (x *Explainer) inPool(pod *corev1.Pod, now *attempt, class, pool int, whole
 	return a
 }
 
-// onlyIn returns the view in which one pod of a class waits, only one pool may launch something for it, and the machines of the plan are launched already.
+// onlyIn returns the view in which one pod of a class waits, only one pool may launch something for it, and the machines of the plan are already
+// launched.
 func onlyIn(now *attempt, class, pool int, pod string) snapshot.View {
 	view := now.view
 	s := &view.Snapshot
@@ -253,7 +254,7 @@ func onlyIn(now *attempt, class, pool int, pod string) snapshot.View {
 	return view
 }
 
-// rulesOf returns what in the pod's spec constrains where it may be.
+// rulesOf returns the rules in the pod's spec that constrain where it may be.
 func rulesOf(pod *corev1.Pod) []Rule {
 	var rules []Rule
 	add := func(kind, format string, args ...any) {

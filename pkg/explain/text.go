@@ -12,10 +12,10 @@ import (
 	"karve.sh/karve/pkg/table"
 )
 
-// unknown stands for a value that is not known.
+// unknown stands for an unknown value.
 const unknown = "-"
 
-// Text writes the answer as text. Times count until now. With wide, it has the planner's messages and the rules of the pod.
+// Text writes the answer as text. Times are relative to now. If wide is true, it includes the planner's messages and the rules of the pod.
 func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 	parts := []string{a.Pod, string(a.State) + sinceWords(a.Since, now)}
 	if a.Wants.Resource != "" {
@@ -116,7 +116,7 @@ func (a *PodAnswer) place() table.Table {
 	return t
 }
 
-// words returns the change with the object to change.
+// words describes the change with the object to change.
 func (h *Help) words() string {
 	if h.On == "pod" {
 		return h.Change + " (pod)"
@@ -124,7 +124,7 @@ func (h *Help) words() string {
 	return h.Change
 }
 
-// words returns whether the pod moves, in a few words.
+// words describes briefly whether the pod moves.
 func (m *Move) words() string {
 	var parts []string
 	if m.Kept != "" {
@@ -138,7 +138,7 @@ func (m *Move) words() string {
 	return sentence(parts...)
 }
 
-// Text writes the answer as text. Times count until now. With wide, it also has the reasons that the node does not have.
+// Text writes the answer as text. Times are relative to now. If wide is true, it also includes the reasons that the node does not have.
 func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 	out := &page{w: w}
 	name := a.Node
@@ -216,7 +216,7 @@ func (p *page) section(t table.Table) {
 	}
 }
 
-// stopped ends a sentence.
+// stopped ends a text with a full stop.
 func stopped(text string) string {
 	text = strings.TrimRight(text, " .:")
 	if strings.HasSuffix(text, "?") {
@@ -246,7 +246,7 @@ func ageOf(since *time.Time, now time.Time) string {
 	return age(now, *since)
 }
 
-// inWords formats a time as seen from now.
+// inWords formats a time relative to now.
 func inWords(t, now time.Time) string {
 	if !t.After(now) {
 		return "now"

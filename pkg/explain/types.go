@@ -16,26 +16,26 @@ type PodState string
 const (
 	// PodWaits is for a pod that has no place, now or in the plan.
 	PodWaits PodState = "Waiting"
-	// PodPlanned is for a pod that the next plan launches a machine for.
+	// PodPlanned is for a pod for which the next plan launches a machine.
 	PodPlanned PodState = "Planned"
 	// PodComing is for a pod whose machine is starting.
 	PodComing PodState = "MachineStarting"
-	// PodFits is for a pod that has a place on a node that has started. The scheduler has to bind it.
+	// PodFits is for a pod that has room on a node that has started. The scheduler has to bind it.
 	PodFits PodState = "HasRoom"
 	// PodRuns is for a pod that is bound to a node.
 	PodRuns PodState = "Running"
-	// PodEnded is for a pod that holds nothing any more.
+	// PodEnded is for a pod that no longer holds anything.
 	PodEnded PodState = "Ended"
-	// PodForeign is for a pod that Karve does nothing for.
+	// PodForeign is for a pod for which Karve does nothing.
 	PodForeign PodState = "NotKarve"
 )
 
-// PodAnswer says why a pod waits or is where it is. Fields that do not apply or are not known are empty.
+// PodAnswer explains why a pod waits or is where it is. Fields that do not apply or are unknown are empty.
 type PodAnswer struct {
 	// Pod is namespace/name.
 	Pod   string   `json:"pod"`
 	State PodState `json:"state"`
-	// Since is when the pod was created, and for a running pod when it was started.
+	// Since is when the pod was created, or for a running pod when it was started.
 	Since *time.Time `json:"since,omitempty"`
 	Wants Wants      `json:"wants"`
 	// Summary is one sentence.
@@ -43,11 +43,11 @@ type PodAnswer struct {
 	// Reason and Message are those of the plan for a pod without a place.
 	Reason  planner.Reason `json:"reason,omitempty"`
 	Message string         `json:"message,omitempty"`
-	// Help is a change that gives the pod a place, whatever the NodePool. Changes that depend on the NodePool are in Pools.
+	// Help is a change that gives the pod a place, independent of the NodePool. Changes that depend on the NodePool are in Pools.
 	Help *Help `json:"help,omitempty"`
-	// Pools has, for a pod without a place, each of Karve's NodePools by name.
+	// Pools has an answer for each of Karve's NodePools, sorted by name, if the pod has no place.
 	Pools []PoolAnswer `json:"nodePools,omitempty"`
-	// Nodes counts the existing nodes that do not take the pod.
+	// Nodes counts the existing nodes that do not accept the pod.
 	Nodes []NodeCount `json:"nodes,omitempty"`
 	// Machine is the machine that is launched for the pod, is starting, or has room for it.
 	Machine *Machine `json:"machine,omitempty"`
@@ -55,48 +55,48 @@ type PodAnswer struct {
 	Place *Place `json:"place,omitempty"`
 	// Rules constrain where the pod may be.
 	Rules []Rule `json:"rules,omitempty"`
-	// Move says whether consolidation would move a running pod.
+	// Move reports whether consolidation would move a running pod.
 	Move *Move `json:"move,omitempty"`
 }
 
-// Wants is what a pod requests of GPUs.
+// Wants is a pod's request for GPUs.
 type Wants struct {
-	// Resource is the extended resource, and Replicas how many of it.
+	// Resource is the extended resource, and Replicas the requested amount.
 	Resource string `json:"resource,omitempty"`
 	Replicas int64  `json:"replicas,omitempty"`
 	// GPUMemoryBytes is the device memory that the pod states.
 	GPUMemoryBytes int64 `json:"gpuMemoryBytes,omitempty"`
 }
 
-// PoolAnswer says why a NodePool launches nothing for a pod.
+// PoolAnswer explains why a NodePool launches nothing for a pod.
 type PoolAnswer struct {
 	NodePool string         `json:"nodePool"`
 	Reason   planner.Reason `json:"reason"`
 	Message  string         `json:"message"`
-	// Help is a change with which the plan has a place for the pod. It is nil if none was found.
+	// Help is a change that makes the plan place the pod. It is nil if none was found.
 	Help *Help `json:"help,omitempty"`
 }
 
-// Help is a change with which the plan has a place for a pod.
+// Help is a change that makes the plan place a pod.
 type Help struct {
 	// Change is the change in a few words, such as "limits nvidia.com/gpu: 21".
 	Change string `json:"change"`
-	// On is the object to change, such as "NodePool gpu-shared" or "pod". It is "" if nothing has to be changed but time has to pass.
+	// On is the object to change, such as "NodePool gpu-shared" or "pod". It is "" if only time has to pass.
 	On string `json:"on,omitempty"`
-	// At is when it happens by itself.
+	// At is when the change happens by itself.
 	At *time.Time `json:"at,omitempty"`
-	// Price is the price per hour of the machine that is launched for the pod then. It is 0 if a machine that exists or is launched anyway has room.
+	// Price is the hourly price of the machine that is then launched for the pod. It is 0 if a machine that exists or is launched anyway has room.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 
 	edit edit
 }
 
-// NodeCount counts the nodes that do not take a pod for the same reason.
+// NodeCount counts the nodes that do not accept a pod for the same reason.
 type NodeCount struct {
 	Count int `json:"count"`
-	// Why is in the words of a sentence about the nodes, such as "full".
+	// Why is the reason as part of a sentence about the nodes, such as "full".
 	Why string `json:"why"`
-	// Example is the node that is nearest to taking the pod, and Left what it has left of what it lacks.
+	// Example is the node that comes closest to accepting the pod, and Left what it has left of what it lacks.
 	Example string `json:"example,omitempty"`
 	Left    string `json:"left,omitempty"`
 }
@@ -106,7 +106,7 @@ type Machine struct {
 	// Name is the name of the Node, or of the NodeClaim if there is no Node. It is "" if there is no NodeClaim yet.
 	Name     string `json:"name,omitempty"`
 	NodePool string `json:"nodePool"`
-	// InstanceType, Zone and CapacityType are those that are planned until the cloud has launched the machine.
+	// InstanceType, Zone and CapacityType are the planned ones until the cloud has launched the machine.
 	InstanceType string           `json:"instanceType,omitempty"`
 	Zone         string           `json:"zone,omitempty"`
 	CapacityType string           `json:"capacityType,omitempty"`
@@ -127,36 +127,36 @@ type Place struct {
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
-	// GPUs are the indices of the GPUs that the pod is on. They are those that the agent reports, or else the one that plans assume, and Reported says which. The list
-	// is empty if neither is known.
+	// GPUs are the indices of the pod's GPUs. They are those that the agent reports, or else the one that plans assume; Reported says which. The list is
+	// empty if neither is known.
 	GPUs     []int `json:"gpus,omitempty"`
 	Reported bool  `json:"gpusReported,omitempty"`
-	// Replicas is how many replicas the pod holds, of NodeReplicas of the node.
+	// Replicas is how many of the node's NodeReplicas replicas the pod holds.
 	Replicas     int64 `json:"replicas"`
 	NodeReplicas int64 `json:"nodeReplicas,omitempty"`
-	// Price is the part of the node's price that goes with the pod's replicas, and NodePrice that of the node. Both are nil if they are not known.
+	// Price is the part of the node's price that the pod's replicas pay for, and NodePrice that of the node. Both are nil if unknown.
 	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
 	NodePrice *planner.MicroUSD `json:"nodeMicroUSDPerHour,omitempty"`
 }
 
-// Rule is something in the pod's spec that constrains where it may be.
+// Rule is a rule in the pod's spec that constrains where it may be.
 type Rule struct {
 	// Kind is the field, such as nodeSelector.
 	Kind string `json:"kind"`
 	Text string `json:"text"`
 }
 
-// Move says whether consolidation moves a pod.
+// Move reports whether consolidation moves a pod.
 type Move struct {
-	// Cost is what the restart of the pod costs. It is nil if the pod does not move.
+	// Cost is the cost of restarting the pod. It is nil if the pod does not move.
 	Cost *planner.MicroUSD `json:"costMicroUSD,omitempty"`
-	// Saving is what the machines would cost less without the pod's node. It is nil if that was not asked for.
+	// Saving is how much less the machines would cost without the pod's node. It is nil if that was not computed.
 	Saving *planner.MicroUSD `json:"savingMicroUSDPerHour,omitempty"`
 	// Kept is why the pod's node is not removed to save cost. It is "" if it is.
 	Kept string `json:"kept,omitempty"`
 }
 
-// NodeAnswer says why a node stays or goes, and when. Fields that do not apply or are not known are empty.
+// NodeAnswer explains why a node stays or goes, and when. Fields that do not apply or are unknown are empty.
 type NodeAnswer struct {
 	Node      string          `json:"node,omitempty"`
 	NodeClaim string          `json:"nodeClaim,omitempty"`
@@ -171,16 +171,16 @@ type NodeAnswer struct {
 	// Replicas is how many replicas the node exposes, and Held how many of them pods hold.
 	Replicas int64 `json:"replicas"`
 	Held     int64 `json:"replicasHeld"`
-	// Cordon says which GPUs take no new pods because somebody has cordoned them. It is "" if there are none.
+	// Cordon names the GPUs that accept no new pods because somebody has cordoned them. It is "" if there are none.
 	Cordon string `json:"gpuCordon,omitempty"`
 	// Since is when the NodeClaim was created.
 	Since *time.Time `json:"since,omitempty"`
-	// Until is when the time of its state is over, Next the event that ends the state before, and Late what happens otherwise. They are empty for a machine that
-	// runs pods.
+	// Until is when the time limit of its state ends, Next the event that ends the state before, and Late what happens otherwise. They are empty for a
+	// machine that runs pods.
 	Until *time.Time `json:"until,omitempty"`
 	Next  string     `json:"next,omitempty"`
 	Late  string     `json:"late,omitempty"`
-	// Goes is the earliest time at which the node is deleted, if nothing changes. It is nil if the node stays, or if the time is not known.
+	// Goes is the earliest time at which the node is deleted, if nothing changes. It is nil if the node stays, or if the time is unknown.
 	Goes *time.Time `json:"goes,omitempty"`
 	// Causes are the reasons for which Karve deletes nodes, those that apply to this one first.
 	Causes []Cause `json:"causes,omitempty"`
@@ -192,10 +192,10 @@ type Cause struct {
 	// Applies reports whether the node has the reason now. If it is false, Message says why not.
 	Applies bool   `json:"applies"`
 	Message string `json:"message"`
-	// Since is since when the node has the reason, and Due when Karve acts on it.
+	// Since is when the node began to have the reason, and Due when Karve acts on it.
 	Since *time.Time `json:"since,omitempty"`
 	Due   *time.Time `json:"due,omitempty"`
-	// Kept is what keeps the node although it has the reason, and RetryAt when Karve tries again if that is known. They are empty if nothing keeps it.
+	// Kept is what keeps the node although it has the reason, and RetryAt when Karve tries again, if known. They are empty if nothing keeps it.
 	Kept    string     `json:"kept,omitempty"`
 	RetryAt *time.Time `json:"retryAt,omitempty"`
 }

@@ -17,7 +17,7 @@ func count(n int64, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// bytes formats an amount of memory in Gi or Mi, rounded down, so that what is left is never said to be more.
+// bytes formats an amount of memory in Gi or Mi, rounded down, so that it never overstates what is left.
 func bytes(n int64) string {
 	const mi, gi = 1 << 20, 1 << 30
 	switch {
@@ -62,7 +62,7 @@ func trim(s string) string {
 	return s
 }
 
-// nearest returns the word that a misspelled one probably means, and "" if none is near.
+// nearest returns the word that a misspelled one probably means, or "" if none is near.
 func nearest(word string, words []string) string {
 	best, least := "", max(2, len(word)/4)+1
 	for _, w := range words {
@@ -73,7 +73,7 @@ func nearest(word string, words []string) string {
 	return best
 }
 
-// distance returns the number of letters to insert, remove or replace to make a into b (Levenshtein).
+// distance returns the number of letters to insert, remove or replace to turn a into b (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
