@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// failed returns the condition of a kind if it is False, and nil otherwise.
+// failed returns the condition of a kind if it is False. Otherwise it returns nil.
 func failed(conditions []metav1.Condition, kind string) *metav1.Condition {
 	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 		return c
@@ -27,7 +27,7 @@ func failed(conditions []metav1.Condition, kind string) *metav1.Condition {
 	return nil
 }
 
-// poolFailed returns the condition of a NodePool if it is False, and nil otherwise.
+// poolFailed returns the condition of a NodePool if it is False. Otherwise it returns nil.
 func poolFailed(np *karpv1.NodePool, kind string) *status.Condition {
 	if c := snapshot.Condition(np.Status.Conditions, kind); c.IsFalse() {
 		return c
@@ -40,7 +40,7 @@ func message(reason, text string) string {
 	return strings.TrimSuffix(strings.TrimSpace(reason+": "+strings.TrimSuffix(text, ".")), ":")
 }
 
-// classNotReady is for classes that no machine can be launched with, except for causes that other checks report.
+// classNotReady finds classes that cannot launch machines, except for causes that other checks report.
 func classNotReady(f *Facts) []Finding {
 	var all []Finding
 	for _, class := range f.classes() {
@@ -56,7 +56,7 @@ func classNotReady(f *Facts) []Finding {
 	return all
 }
 
-// credentials are reasons of the condition CatalogFresh that time does not cure.
+// credentials are reasons of the condition CatalogFresh that do not resolve themselves.
 var credentials = []string{"NoCredentials", "AccessDenied"}
 
 func catalogStale(f *Facts) []Finding {
@@ -76,7 +76,7 @@ func catalogStale(f *Facts) []Finding {
 	return all
 }
 
-// poolNotReady is for NodePools that the controller cannot use, by their conditions: those know the instance types of the region.
+// poolNotReady finds NodePools that the controller cannot use, by their conditions, because the controller knows the instance types of the region.
 func poolNotReady(f *Facts) []Finding {
 	var all []Finding
 	for _, p := range f.pools() {
@@ -88,7 +88,7 @@ func poolNotReady(f *Facts) []Finding {
 		if c := poolFailed(p.NodePool, karpv1.ConditionTypeValidationSucceeded); c != nil {
 			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl edit nodepool " + p.NodePool.Name})
 		}
-		// If the GPUNodeClass is not Ready, its own finding says why.
+		// If the GPUNodeClass is not Ready, its own finding gives the reason.
 		if c := poolFailed(p.NodePool, karpv1.ConditionTypeNodeClassReady); c != nil && failed(p.Class.Status.Conditions, v1alpha1.ConditionReady) == nil {
 			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl describe gpunodeclass " + class})
 		}
@@ -96,7 +96,7 @@ func poolNotReady(f *Facts) []Finding {
 	return all
 }
 
-// poolStopped is for pools whose machines start without their replicas.
+// poolStopped finds pools whose machines start without their replicas.
 func poolStopped(f *Facts) []Finding {
 	var all []Finding
 	for _, p := range f.pools() {
@@ -107,7 +107,7 @@ func poolStopped(f *Facts) []Finding {
 	return all
 }
 
-// poolsUnhealthy is for pools with so many unhealthy nodes that none is replaced.
+// poolsUnhealthy finds pools with so many unhealthy nodes that none is replaced.
 func poolsUnhealthy(f *Facts) []Finding {
 	var all []Finding
 	for _, p := range f.pools() {
@@ -118,7 +118,7 @@ func poolsUnhealthy(f *Facts) []Finding {
 	return all
 }
 
-// agentMissing is for nodes of Karve's without a ready agent.
+// agentMissing finds Karve's nodes without a ready agent.
 func agentMissing(f *Facts) []Finding {
 	if f.Cluster == nil || f.AgentsOn == nil {
 		return nil
@@ -142,7 +142,7 @@ func agentMissing(f *Facts) []Finding {
 	}}
 }
 
-// agentStoodBack is for nodes whose agent serves no GPUs, because another device plugin does or for another reason.
+// agentStoodBack finds nodes whose agent serves no GPUs, because another device plugin does or for another reason.
 func agentStoodBack(f *Facts) []Finding {
 	return f.nodes(Error, nodecontract.SharingCondition, func(c *corev1.NodeCondition) string {
 		if c.Reason == nodecontract.ReasonStandingBack {
@@ -152,14 +152,14 @@ func agentStoodBack(f *Facts) []Finding {
 	})
 }
 
-// gpusFaulty is for nodes with GPUs that are out of service.
+// gpusFaulty finds nodes with GPUs that are out of service.
 func gpusFaulty(f *Facts) []Finding {
 	return f.nodes(Warning, nodecontract.HardwareCondition, func(*corev1.NodeCondition) string {
 		return "Karve replaces the node; kubectl karve explain node/NAME says when"
 	})
 }
 
-// gpuCordonInvalid is for nodes whose annotation names GPUs that the node does not have.
+// gpuCordonInvalid finds nodes whose annotation names GPUs that the node does not have.
 func gpuCordonInvalid(f *Facts) []Finding {
 	return f.conditions(Warning, func(c *corev1.NodeCondition) bool {
 		return c.Type == nodecontract.CordonCondition && c.Reason == nodecontract.ReasonCordonInvalid
@@ -194,7 +194,7 @@ func (f *Facts) conditions(severity Severity, bad func(*corev1.NodeCondition) bo
 	return all
 }
 
-// resourceUnserved is for waiting pods that request a GPU resource which no NodePool of Karve's serves, or a misspelled one.
+// resourceUnserved finds pending pods that request a misspelled GPU resource, or one that no NodePool of Karve serves.
 func resourceUnserved(f *Facts) []Finding {
 	if f.Cluster == nil {
 		return nil
@@ -234,7 +234,7 @@ func (f *Facts) classes() []*v1alpha1.GPUNodeClass {
 	return all
 }
 
-// some names the first of some objects and the number of the others.
+// some names the first object and the number of the others.
 func some(names []string) string {
 	if len(names) == 1 {
 		return names[0]

@@ -1,5 +1,5 @@
-// Package doctor checks an installation of Karve: versions, CRDs, rights, settings, pools, agents and pods. Each check is a function of [Facts], which hold what
-// was read. It has no client and no clock.
+// Package doctor checks an installation of Karve: versions, CRDs, rights, settings, pools, agents and pods. Each check is a function of [Facts], which
+// hold the data that was read. It has no client and no clock.
 package doctor
 
 import (
@@ -13,23 +13,23 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Severity says how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
-// Severities, the worst first.
+// Severities, the most severe first.
 const (
-	// Error is for what keeps Karve from doing its work, in whole or for some pools or nodes.
+	// Error is for findings that keep Karve from working, in whole or for some pools or nodes.
 	Error Severity = "error"
-	// Warning is for what will or may become an error, or costs money.
+	// Warning is for findings that will or may become an error, or that cost money.
 	Warning Severity = "warning"
-	// Unknown is for what could not be looked at.
+	// Unknown is for data that could not be read.
 	Unknown Severity = "unknown"
 )
 
 // Finding is a problem.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	// Object is what has the problem, such as NodePool gpu-shared.
+	// Object is the object with the problem, such as NodePool gpu-shared.
 	Object string `json:"object"`
 	// Message is one sentence.
 	Message string `json:"message"`
@@ -37,9 +37,9 @@ type Finding struct {
 	Fix string `json:"fix"`
 }
 
-// Facts are what was read of a cluster. What could not be read is nil, and in Unread.
+// Facts are data read from a cluster. Data that could not be read is nil, and listed in Unread.
 type Facts struct {
-	// CLI is the version of kubectl-karve, and "" if it was built without one.
+	// CLI is the version of kubectl-karve, or "" if it was built without one.
 	CLI string
 	// Kubernetes is the version of the API server, such as v1.33.1.
 	Kubernetes string
@@ -47,17 +47,17 @@ type Facts struct {
 	Controllers, Agents, Karpenters []Program
 	// CRDs has the CustomResourceDefinitions of Karve and Karpenter by name.
 	CRDs map[string]CRD
-	// Denied are the rights that the controller needs and does not have.
+	// Denied are the rights that the controller needs and lacks.
 	Denied []Right
-	// Monitors are kinds of the Prometheus Operator.
+	// Monitors describes the Prometheus Operator's monitors.
 	Monitors Monitors
 	// Cluster has the instance types of the controller if they can be read.
 	Cluster *snapshot.Cluster
-	// Quotas are the limits of the cloud's account on vCPUs. They are nil if they are not known.
+	// Quotas are the limits of the cloud's account on vCPUs. They are nil if unknown.
 	Quotas []catalog.Quota
 	// ResourceQuotas are those of all namespaces.
 	ResourceQuotas []corev1.ResourceQuota
-	// AgentsOn has the names of the Nodes on which a pod of the agent is ready. It is nil if that is not known.
+	// AgentsOn has the names of the Nodes on which a pod of the agent is ready. It is nil if unknown.
 	AgentsOn map[string]bool
 	Unread   []Unread
 
@@ -85,10 +85,10 @@ type CRD struct {
 	Differs bool
 }
 
-// Right is something that the controller must be allowed to do.
+// Right is an action that the controller must be allowed.
 type Right struct {
 	Group, Resource, Verb string
-	// Namespace is "" for rights in all namespaces, and Name for rights on objects of all names.
+	// Namespace is "" for rights in all namespaces, and Name is "" for rights on all objects.
 	Namespace, Name string
 }
 
@@ -103,7 +103,7 @@ func (r Right) String() string {
 	return text
 }
 
-// Rights returns the rights that the rules of a role give.
+// Rights returns the rights that the rules of a role grant.
 func Rights(namespace string, rules []rbacv1.PolicyRule) []Right {
 	var all []Right
 	for _, rule := range rules {
@@ -124,7 +124,7 @@ func Rights(namespace string, rules []rbacv1.PolicyRule) []Right {
 	return all
 }
 
-// Monitors are what tells Prometheus to scrape Karve.
+// Monitors are the objects that make Prometheus scrape Karve.
 type Monitors struct {
 	// Served reports whether the API server serves the kinds of the Prometheus Operator.
 	Served bool
@@ -134,7 +134,7 @@ type Monitors struct {
 
 // Unread is something that could not be read.
 type Unread struct {
-	// What names it. Why is the error, and Right what the user needs.
+	// What names it, Why is the error, and Right is the right that the user needs.
 	What, Why, Right string
 }
 
@@ -145,7 +145,7 @@ var checks = []func(*Facts) []Finding{
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
 }
 
-// Check returns all findings, the worst first.
+// Check returns all findings, the most severe first.
 func Check(f *Facts) []Finding {
 	var all []Finding
 	for _, check := range checks {

@@ -16,7 +16,7 @@ const (
 	testedKarpenter  = "1.14" // docs/karpenter-versions.md
 )
 
-// unread says what could not be looked at.
+// unread reports data that could not be read.
 func unread(f *Facts) []Finding {
 	var all []Finding
 	for _, u := range f.Unread {
@@ -158,7 +158,7 @@ func crdsDiffer(f *Facts) []Finding {
 	return all
 }
 
-// mostRights is how many rights a message names.
+// mostRights limits the number of rights in a message.
 const mostRights = 5
 
 func rightsDenied(f *Facts) []Finding {
@@ -213,7 +213,7 @@ func sameValue(a, b string) bool {
 	return a == b || err1 == nil && err2 == nil && x == y
 }
 
-// nodeRepair warns of Karpenter's feature gate, which deletes unhealthy nodes without a place for their pods.
+// nodeRepair warns about Karpenter's feature gate that deletes unhealthy nodes before their pods have room elsewhere.
 func nodeRepair(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
@@ -228,7 +228,7 @@ func nodeRepair(f *Facts) []Finding {
 	return all
 }
 
-// claimsPlanned warns of Karpenter's setting with which it plans for ResourceClaims. Karpenter does not read on which node a claim is allocated.
+// claimsPlanned warns about the Karpenter setting that makes it plan for ResourceClaims. Karpenter does not read on which node a claim is allocated.
 func claimsPlanned(f *Facts) []Finding {
 	byDRA := func(c v1alpha1.GPUNodeClass) bool { return c.Spec.Sharing.UsesDRA() }
 	if f.Cluster == nil || !slices.ContainsFunc(f.Cluster.GPUNodeClasses, byDRA) {
@@ -247,7 +247,7 @@ func claimsPlanned(f *Facts) []Finding {
 	return all
 }
 
-// metricsUnread says that the Prometheus Operator is there and scrapes nothing of Karve's.
+// metricsUnread reports that the Prometheus Operator is installed but scrapes nothing of Karve.
 func metricsUnread(f *Facts) []Finding {
 	if !f.Monitors.Served {
 		return nil

@@ -18,10 +18,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nearPercent is how much of a limit or quota is used when doctor warns.
+// nearPercent is the used percentage of a limit or quota from which doctor warns.
 const nearPercent = 90
 
-// limitsNear is for limits of NodePools.
+// limitsNear finds limits of NodePools that are nearly reached.
 func limitsNear(f *Facts) []Finding {
 	if f.Cluster == nil {
 		return nil
@@ -45,7 +45,8 @@ func limitsNear(f *Facts) []Finding {
 	return all
 }
 
-// resourceQuotasNear is for ResourceQuotas of what Karve serves. Nobody sees the pods that one keeps from being created: only the ReplicaSet or the Job says it.
+// resourceQuotasNear finds ResourceQuotas on resources that Karve serves. The pods that a quota keeps from being created are invisible: only the
+// ReplicaSet or the Job reports them.
 func resourceQuotasNear(f *Facts) []Finding {
 	served := explain.Served(f.pools())
 	var all []Finding
@@ -67,7 +68,7 @@ func resourceQuotasNear(f *Facts) []Finding {
 	return all
 }
 
-// quotasExceeded is for refused offerings that name a quota of the account.
+// quotasExceeded finds refused offerings that name a quota of the account.
 func quotasExceeded(f *Facts) []Finding {
 	var all []Finding
 	for _, class := range f.classes() {
@@ -88,22 +89,23 @@ func quotasExceeded(f *Facts) []Finding {
 	return all
 }
 
-// increase returns the command that asks for a larger quota.
+// increase returns the command that requests a larger quota.
 func increase(q catalog.Quota, vcpus any) string {
 	return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %v", q.Code, vcpus)
 }
 
-// quotaKey names a quota of the account.
+// quotaKey identifies a quota of the account.
 type quotaKey struct{ group, capacityType string }
 
-// need is what NodePools need of a quota of the account.
+// need is what NodePools need from a quota of the account.
 type need struct {
-	// smallest are the vCPUs of the smallest machine, and pools the NodePools that may launch machines of the quota.
+	// smallest is the number of vCPUs of the smallest machine, and pools are the NodePools that may launch machines of the quota.
 	smallest int64
 	pools    map[string]bool
 }
 
-// quotasNear is for quotas of the account that this cluster uses nearly up, or that are too small for any machine. The account may have other machines, too.
+// quotasNear finds quotas of the account that this cluster has nearly used up, or that are too small for any machine. The account may also have other
+// machines.
 func quotasNear(f *Facts) []Finding {
 	if f.Cluster == nil || len(f.Quotas) == 0 {
 		return nil
@@ -138,7 +140,7 @@ func quotasNear(f *Facts) []Finding {
 	return all
 }
 
-// needs returns what NodePools need of quotas, and which of them have a machine that no quota is too small for.
+// needs returns what NodePools need from quotas, and which of them have a machine for which no quota is too small.
 func (f *Facts) needs() (needs map[quotaKey]*need, launches map[string]bool) {
 	limits := map[quotaKey]int64{}
 	for _, q := range f.Quotas {
@@ -163,7 +165,7 @@ func (f *Facts) needs() (needs map[quotaKey]*need, launches map[string]bool) {
 	return needs, launches
 }
 
-// usedVCPUs returns the vCPUs of the nodes of the cluster by the quota that they use.
+// usedVCPUs returns the vCPUs of the cluster's nodes by quota.
 func (f *Facts) usedVCPUs() map[quotaKey]int64 {
 	used := map[quotaKey]int64{}
 	for _, class := range f.classes() {
