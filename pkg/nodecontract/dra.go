@@ -5,27 +5,28 @@ import (
 	"strings"
 )
 
-// BackendAnnotation is a part of the promise of a machine: BackendDRA if its agent hands out replicas as a DRA driver, and BackendNVIDIADRA if NVIDIA's driver does.
-// Without it, the agent is a device plugin. The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and the agent read it.
+// BackendAnnotation is part of the promise of a machine: BackendDRA if its agent serves replicas as a DRA driver, and BackendNVIDIADRA if NVIDIA's
+// driver does. Without it, the agent is a device plugin. The controller writes it to NodeClaims, and Karpenter syncs it to the Node. The controller and
+// the agent read it.
 const BackendAnnotation = domain + "/backend"
 
 // Values of BackendAnnotation for Dynamic Resource Allocation.
 const (
 	// BackendDRA means that the agent is a DRA driver.
 	BackendDRA = "DRA"
-	// BackendNVIDIADRA means that NVIDIA's DRA driver serves the GPUs, and that the agent does not.
+	// BackendNVIDIADRA means that NVIDIA's DRA driver serves the GPUs, and the agent does not.
 	BackendNVIDIADRA = "NVIDIADRA"
 )
 
-// Names of DRA drivers, which are in ResourceSlices, ResourceClaims and DeviceClasses.
+// Names of DRA drivers in ResourceSlices, ResourceClaims and DeviceClasses.
 const (
-	// DRADriver is the agent's.
+	// DRADriver is the agent's driver.
 	DRADriver = "gpu." + domain
-	// NVIDIADRADriver is that of https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
+	// NVIDIADRADriver is the driver of https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
 	NVIDIADRADriver = "gpu.nvidia.com"
 )
 
-// DriverOf returns the DRA driver that serves the GPUs of machines with a backend. It is "" if they have a device plugin, or a backend that is not known.
+// DriverOf returns the DRA driver that serves the GPUs of machines with a backend. It is "" if they have a device plugin, or an unknown backend.
 func DriverOf(backend string) string {
 	switch backend {
 	case BackendDRA:
@@ -39,13 +40,13 @@ func DriverOf(backend string) string {
 
 // Capacities of a device in the agent's ResourceSlices, of which claims consume parts.
 const (
-	// DRAReplicas is the number of replicas of a GPU or MIG instance. A request consumes one unless it says otherwise.
+	// DRAReplicas is the number of replicas of a GPU or MIG instance. A request consumes one by default.
 	DRAReplicas = "replicas"
-	// DRAMemory is the device memory of a GPU or MIG instance. A request consumes none unless it says otherwise.
+	// DRAMemory is the device memory of a GPU or MIG instance. A request consumes none by default.
 	DRAMemory = "memory"
 )
 
-// Keys of taints of devices in the agent's ResourceSlices. A device with one of them takes no new pods.
+// Keys of taints of devices in the agent's ResourceSlices. A device with one of them accepts no new pods.
 const (
 	// DRAUnhealthyTaint is on a GPU that is out of service.
 	DRAUnhealthyTaint = DRADriver + "/out-of-service"
@@ -53,8 +54,8 @@ const (
 	DRACordonedTaint = DRADriver + "/cordoned"
 )
 
-// DeviceClass returns the name that the chart gives to the DeviceClass of an extended resource, and the CEL expression by which the class selects the devices. Slices
-// of agents that publish no DRAResource are of nvidia.com/gpu.shared.
+// DeviceClass returns the name that the chart gives to the DeviceClass of an extended resource, and the CEL expression by which the class selects the
+// devices. Slices of agents that publish no DRAResource are for nvidia.com/gpu.shared.
 func DeviceClass(resource string) (name, selector string) {
 	name = DRADriver
 	if resource != ResourceGPUShared {
@@ -92,7 +93,7 @@ func ComputeCapability(major, minor int) string {
 	return strconv.Itoa(major) + "." + strconv.Itoa(minor) + ".0"
 }
 
-// Architecture returns the name of the architecture of a GPU with a compute capability, as GPU feature discovery names it.
+// Architecture returns GPU feature discovery's name of the architecture of a GPU with a compute capability.
 func Architecture(major, minor int) string {
 	switch {
 	case major == 1:

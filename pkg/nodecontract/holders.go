@@ -17,16 +17,17 @@ const (
 	HoldersBeat = 5 * time.Minute
 	// HoldersFresh is the age up to which a HoldersReport is valid. It allows for one missed beat.
 	HoldersFresh = 2 * HoldersBeat
-	// MaxHolders is the largest size of a HoldersReport that names the pods, in bytes. The API server limits all annotations of an object together to 256 KiB.
+	// MaxHolders is the largest size of a HoldersReport that names the pods, in bytes. The API server limits the annotations of an object to 256 KiB in
+	// total.
 	MaxHolders = 32 << 10
 )
 
-// HoldersReport says which pods hold which replicas of the GPUs of a Node.
+// HoldersReport lists which pods hold which replicas of the GPUs of a Node.
 type HoldersReport struct {
-	// AsOf is when the agent looked.
+	// AsOf is when the agent last looked.
 	AsOf time.Time `json:"asOf"`
 	GPUs []HeldGPU `json:"gpus"`
-	// Truncated says that GPUs have no holders because the report would be too long.
+	// Truncated reports that GPUs have no holders because the report would be too long.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -35,7 +36,7 @@ type HeldGPU struct {
 	UUID string `json:"uuid"`
 	// Index is the index of the GPU in NVML, from 0.
 	Index int `json:"index"`
-	// Instance is the index of the MIG instance on the GPU, from 0, and nil for a GPU that is not divided. Profile is its profile, for instance "1g.5gb".
+	// Instance is the index of the MIG instance on the GPU, from 0, or nil for an undivided GPU. Profile is its profile, for example "1g.5gb".
 	Instance *int   `json:"instance,omitempty"`
 	Profile  string `json:"profile,omitempty"`
 	Product  string `json:"product"`
@@ -51,16 +52,16 @@ type HeldGPU struct {
 	Slots []HeldSlots `json:"slots,omitempty"`
 }
 
-// HeldSlots are the slots of one size of a GPU.
+// HeldSlots are the slots of one size on a GPU.
 type HeldSlots struct {
 	// MiB is the memory of each slot in MiB.
 	MiB int64 `json:"mib"`
-	// Held is how many pods hold, and Free how many others the kubelet may give to pods.
+	// Held is how many slots pods hold, and Free how many others the kubelet may give to pods.
 	Held int `json:"held,omitempty"`
 	Free int `json:"free,omitempty"`
 }
 
-// Name returns how nvidia-smi counts the GPU or the MIG instance, for instance "0" and "0:3".
+// Name returns nvidia-smi's name of the GPU or the MIG instance, for example "0" and "0:3".
 func (g HeldGPU) Name() string {
 	if g.Instance == nil {
 		return strconv.Itoa(g.Index)
@@ -75,14 +76,14 @@ func (g HeldGPU) instance() int {
 	return *g.Instance
 }
 
-// GPUHealth says whether a GPU is in service.
+// GPUHealth reports whether a GPU is in service.
 type GPUHealth string
 
 // Values of GPUHealth.
 const (
 	GPUInService    GPUHealth = "InService"
 	GPUOutOfService GPUHealth = "OutOfService"
-	// GPUCordoned is a GPU that could be in service, and takes no new pods because GPUCordonAnnotation names it.
+	// GPUCordoned is a GPU that could be in service, but accepts no new pods because GPUCordonAnnotation names it.
 	GPUCordoned GPUHealth = "Cordoned"
 )
 
@@ -91,9 +92,9 @@ type GPUHolder struct {
 	// Pod is the namespace/name of the pod.
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	// IDs are the numbers of the replicas. It is empty for a GPU that is not shared, and for slots.
+	// IDs are the numbers of the replicas. It is empty for an unshared GPU, and for slots.
 	IDs []int `json:"ids,omitempty"`
-	// Slots are the slots, by size and number, for instance "4gb-0".
+	// Slots are the slots, by size and number, for example "4gb-0".
 	Slots []string `json:"slots,omitempty"`
 }
 
@@ -124,7 +125,7 @@ func (r HoldersReport) String() string {
 	return string(data)
 }
 
-// SameHolders reports whether two reports differ only in when the agent looked.
+// SameHolders reports whether two reports are equal apart from when the agent looked.
 func (r HoldersReport) SameHolders(other HoldersReport) bool {
 	r.AsOf, other.AsOf = time.Time{}, time.Time{}
 	return r.String() == other.String()
@@ -135,8 +136,8 @@ func (r HoldersReport) FreshAt(now time.Time) bool {
 	return now.Sub(r.AsOf).Abs() <= HoldersFresh
 }
 
-// ParseHolders parses the value of the annotation, which whoever may change the Node can write. Its GPUs are sorted by index, and its text is fit to print. ok is false
-// if the value is empty.
+// ParseHolders parses the value of the annotation, which anyone who may change the Node can write. Its GPUs are sorted by index, and its text is safe
+// to print. ok is false if the value is empty.
 func ParseHolders(annotation string) (r HoldersReport, ok bool, err error) {
 	if annotation == "" {
 		return HoldersReport{}, false, nil
@@ -171,7 +172,7 @@ func ParseHolders(annotation string) (r HoldersReport, ok bool, err error) {
 	return r, true, nil
 }
 
-// printable removes what a terminal would not print but obey.
+// printable removes control characters, which a terminal would obey instead of printing them.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -6,34 +6,34 @@ import (
 	"strings"
 )
 
-// MIGAnnotation is a part of the promise of a machine: each of its GPUs is divided into instances, and its value is a [MIG]. The controller writes it to
+// MIGAnnotation is part of the promise of a machine: each of its GPUs is divided into instances, and its value is a [MIG]. The controller writes it to
 // NodeClaims and Karpenter syncs it to the Node. The controller and the agent read it.
 const MIGAnnotation = domain + "/mig"
 
-// MIGConfigLabel is the label by which NVIDIA's MIG manager is told to divide the GPUs of a Node. The agent does not divide the GPUs of such a Node.
+// MIGConfigLabel is the label that tells NVIDIA's MIG manager to divide the GPUs of a Node. The agent does not divide the GPUs of such a Node.
 const MIGConfigLabel = NVIDIAPrefix + "mig.config"
 
 // Values of MIG.Naming.
 const (
-	// MIGMixed names the resource of instances after their profile, for instance nvidia.com/mig-1g.5gb.
+	// MIGMixed names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb.
 	MIGMixed = "Mixed"
-	// MIGSingle names the resource of instances as that of whole GPUs.
+	// MIGSingle names the resource of instances like that of whole GPUs.
 	MIGSingle = "Single"
 )
 
-// MIG says how each GPU of a machine is divided into instances. The zero value means that it is not.
+// MIG defines how each GPU of a machine is divided into instances. The zero value means that it is not divided.
 type MIG struct {
 	// Profile is the profile of all instances, for instance "1g.5gb".
 	Profile string `json:"profile"`
 	// Count is the number of instances of each GPU.
 	Count int64 `json:"count"`
-	// MemoryMiB is the device memory in MiB that each instance has at least.
+	// MemoryMiB is the minimum device memory of each instance, in MiB.
 	MemoryMiB int64 `json:"memoryMiB,omitempty"`
 	// Naming is MIGMixed or MIGSingle.
 	Naming string `json:"naming"`
 }
 
-// Same reports whether GPUs are divided equally. The memory follows from the profile, and does not count.
+// Same reports whether GPUs are divided equally. It ignores the memory, which follows from the profile.
 func (m MIG) Same(other MIG) bool {
 	m.MemoryMiB, other.MemoryMiB = 0, 0
 	return m == other
@@ -42,14 +42,14 @@ func (m MIG) Same(other MIG) bool {
 // MaxMIGInstances is more than any GPU has. Larger numbers are invalid.
 const MaxMIGInstances = 64
 
-// String returns the value of the annotation, and "" if m is zero.
+// String returns the value of the annotation, or "" if m is zero.
 func (m MIG) String() string {
 	if m == (MIG{}) {
 		return ""
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
-		return "" // It has numbers and text only.
+		return "" // It has only numbers and text.
 	}
 	return string(data)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MPSAnnotation is a part of the promise of a machine: its GPUs are shared with NVIDIA's MPS, and its value is an [MPS]. Without it, shared GPUs are
+// MPSAnnotation is part of the promise of a machine: its GPUs are shared with NVIDIA's MPS, and its value is an [MPS]. Without it, shared GPUs are
 // time-sliced. The controller writes it to NodeClaims and Karpenter syncs it to the Node. The controller and the agent read it.
 const MPSAnnotation = domain + "/mps"
 
@@ -21,10 +21,10 @@ const (
 	MPSUsersSingle = "Single"
 )
 
-// DefaultMPS is how GPUs are shared with MPS unless something else is said.
+// DefaultMPS has the default settings for sharing GPUs with MPS.
 var DefaultMPS = MPS{MemoryOvercommitPercent: 100, Users: MPSUsersAny}
 
-// MPS says how GPUs are shared with MPS. The zero value means that they are not.
+// MPS defines how GPUs are shared with MPS. The zero value means that they are not.
 type MPS struct {
 	// MemoryOvercommitPercent is the sum of the memory limits of a GPU's replicas in percent of its memory, 100 to 400.
 	MemoryOvercommitPercent int64 `json:"memoryOvercommitPercent"`
@@ -34,14 +34,14 @@ type MPS struct {
 	Users string `json:"users"`
 }
 
-// String returns the value of the annotation, and "" if m is zero.
+// String returns the value of the annotation, or "" if m is zero.
 func (m MPS) String() string {
 	if m == (MPS{}) {
 		return ""
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
-		return "" // It has numbers and text only.
+		return "" // It has only numbers and text.
 	}
 	return string(data)
 }

@@ -26,14 +26,14 @@ const (
 // ConfigLabel is the name of the configuration for the Node. Users set it, and the agent and NVIDIA's config manager read it.
 const ConfigLabel = NVIDIAPrefix + "device-plugin.config"
 
-// ReplicasNotReadyTaint is the startup taint (NoSchedule) of every machine that Karve launches. The controller removes it when the Node has the promised replicas.
-// While it is there, only pods that tolerate it have been let onto the Node.
+// ReplicasNotReadyTaint is the startup taint (NoSchedule) of every machine that Karve launches. The controller removes it when the Node has the
+// promised replicas. Until then, only pods that tolerate it have been bound to the Node.
 const ReplicasNotReadyTaint = domain + "/replicas-not-ready"
 
 // CheckCommand is the argument with which karve-node checks the GPUs of its container and exits. The controller runs it on canary nodes.
 const CheckCommand = "check"
 
-// IsGPUResource reports whether a resource is one of GPUs that Karve shares: whole GPUs, their replicas, MIG instances, or slots of device memory.
+// IsGPUResource reports whether a resource belongs to GPUs that Karve shares: whole GPUs, their replicas, MIG instances, or slots of device memory.
 func IsGPUResource(name string) bool {
 	rest, nvidia := strings.CutPrefix(name, NVIDIAPrefix)
 	if !nvidia {

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// SlotsAnnotation is a part of the promise of a machine: its GPUs are shared by device memory, in slots, and its value is a [Slots]. The controller writes it to
-// NodeClaims and Nodes, and changes it as pods come. The controller and the agent read it.
+// SlotsAnnotation is part of the promise of a machine: its GPUs are shared by device memory, in slots, and its value is a [Slots]. The controller
+// writes it to NodeClaims and Nodes, and changes it as pods arrive. The controller and the agent read it.
 const SlotsAnnotation = domain + "/memory-slots"
 
-// SlotsChangingTaintKey is the taint (NoSchedule) of a Node of which free slots are withdrawn, so that the scheduler gives none of them away meanwhile. The
-// controller writes and removes it. The agent withdraws no free slot without it.
+// SlotsChangingTaintKey is the taint (NoSchedule) of a Node whose free slots are being withdrawn, so that the scheduler does not give them to pods
+// meanwhile. The controller writes and removes it. The agent withdraws no free slot without it.
 const SlotsChangingTaintKey = domain + "/slots-changing"
 
 // Values of Slots.Enforcement.
 const (
 	// EnforceNone does nothing about pods that use more device memory than their slots have.
 	EnforceNone = "None"
-	// EnforceWatch reports them.
+	// EnforceWatch reports such pods.
 	EnforceWatch = "Watch"
-	// EnforceMPS lets no process allocate more.
+	// EnforceMPS prevents processes from allocating more.
 	EnforceMPS = "MPS"
 )
 
@@ -34,29 +34,30 @@ const (
 	maxSlotsPerGPU = 4096
 )
 
-// Slots says how GPUs are divided into slots of device memory. The zero value means that they are not.
+// Slots defines how GPUs are divided into slots of device memory. The zero value means that they are not.
 type Slots struct {
 	// SizesMiB are the sizes of slots in MiB, in ascending order.
 	SizesMiB []int64 `json:"sizesMiB"`
-	// ReserveMiB is the device memory of each GPU in MiB that no slot has.
+	// ReserveMiB is the device memory of each GPU, in MiB, that is not divided into slots.
 	ReserveMiB int64 `json:"reserveMiB"`
 	// Enforcement is EnforceNone, EnforceWatch or EnforceMPS.
 	Enforcement string `json:"enforcement"`
-	// GPUs are the slots that each GPU is to have, those in use included: for each GPU, in the order of the indices, how many of each size, in the order of SizesMiB.
+	// GPUs are the slots that each GPU should have, including those in use: for each GPU, in the order of the indices, how many of each size, in the order
+	// of SizesMiB.
 	GPUs [][]int64 `json:"gpus,omitempty"`
 }
 
 // IsZero reports whether GPUs are not divided into slots.
 func (s Slots) IsZero() bool { return len(s.SizesMiB) == 0 }
 
-// String returns the value of the annotation, and "" if s is zero.
+// String returns the value of the annotation, or "" if s is zero.
 func (s Slots) String() string {
 	if s.IsZero() {
 		return ""
 	}
 	data, err := json.Marshal(s)
 	if err != nil {
-		return "" // It has numbers and text only.
+		return "" // It has only numbers and text.
 	}
 	return string(data)
 }
@@ -121,10 +122,10 @@ func (s Slots) Equal(other Slots) bool {
 	return s.SameKind(other) && slices.EqualFunc(s.GPUs, other.GPUs, slices.Equal[[]int64])
 }
 
-// Index returns the index of a size in SizesMiB, and -1 if there is none.
+// Index returns the index of a size in SizesMiB, or -1 if there is none.
 func (s Slots) Index(mib int64) int { return slices.Index(s.SizesMiB, mib) }
 
-// CapacityMiB returns the device memory in MiB that the slots of a GPU with gpuMiB of memory may have together.
+// CapacityMiB returns the device memory in MiB that is available to the slots of a GPU with gpuMiB of memory.
 func (s Slots) CapacityMiB(gpuMiB int64) int64 { return max(0, gpuMiB-s.ReserveMiB) }
 
 // Most returns the largest number of slots of a GPU with gpuMiB of memory. It is 0 if not even the smallest slot fits.
@@ -148,7 +149,7 @@ func (s Slots) UsedMiB(counts []int64) int64 {
 	return sum
 }
 
-// Wanted returns how many slots of each size all GPUs are to have together.
+// Wanted returns how many slots of each size all GPUs should have in total.
 func (s Slots) Wanted() []int64 {
 	sum := make([]int64, len(s.SizesMiB))
 	for _, counts := range s.GPUs {
@@ -159,7 +160,7 @@ func (s Slots) Wanted() []int64 {
 	return sum
 }
 
-// Count returns how many slots all GPUs are to have together.
+// Count returns how many slots all GPUs should have in total.
 func (s Slots) Count() int64 {
 	var n int64
 	for _, of := range s.Wanted() {
@@ -177,7 +178,7 @@ func (s Slots) Resources() []string {
 	return names
 }
 
-// Units of the names of slot sizes.
+// Units in the names of slot sizes.
 const (
 	slotGiB    = "gb"
 	slotMiB    = "mb"
@@ -185,7 +186,8 @@ const (
 	slotPrefix = ResourceGPU + "-"
 )
 
-// SlotName returns the name of a slot's size, which is in device IDs and resources: "2gb" for 2048 MiB, and "1536mb" for what is no whole number of GiB.
+// SlotName returns the name of a slot's size, which is used in device IDs and resources: "2gb" for 2048 MiB, and "1536mb" for a size that is not a
+// whole number of GiB.
 func SlotName(mib int64) string {
 	if mib%mibPerGiB == 0 {
 		return strconv.FormatInt(mib/mibPerGiB, 10) + slotGiB
@@ -193,7 +195,7 @@ func SlotName(mib int64) string {
 	return strconv.FormatInt(mib, 10) + slotMiB
 }
 
-// ParseSlotName returns the size in MiB of a name that SlotName returns, and false for any other text.
+// ParseSlotName returns the size in MiB of a name from SlotName. It returns false for any other text.
 func ParseSlotName(name string) (mib int64, ok bool) {
 	digits, scale := strings.TrimSuffix(name, slotGiB), int64(mibPerGiB)
 	if digits == name {
@@ -209,7 +211,7 @@ func ParseSlotName(name string) (mib int64, ok bool) {
 // SlotResource returns the resource of slots of a size, for instance "nvidia.com/gpu-2gb".
 func SlotResource(mib int64) string { return slotPrefix + SlotName(mib) }
 
-// ParseSlotResource returns the size in MiB of the slots of a resource, and false if it is no resource of slots.
+// ParseSlotResource returns the size in MiB of the slots of a resource. It returns false if it is not a resource of slots.
 func ParseSlotResource(resource string) (mib int64, ok bool) {
 	name, ok := strings.CutPrefix(resource, slotPrefix)
 	if !ok {
@@ -221,7 +223,7 @@ func ParseSlotResource(resource string) (mib int64, ok bool) {
 // SlotsInUseAnnotation holds a [SlotsInUse]. The agent writes it to its Node, and the controller reads it.
 const SlotsInUseAnnotation = domain + "/memory-slots-in-use"
 
-// SlotsInUse says which slots of the GPUs of a Node pods hold.
+// SlotsInUse lists which slots of the GPUs of a Node pods hold.
 type SlotsInUse struct {
 	// SizesMiB are the sizes of slots in MiB, as in [Slots].
 	SizesMiB []int64 `json:"sizesMiB"`
@@ -229,7 +231,7 @@ type SlotsInUse struct {
 	GPUs []GPUSlotsInUse `json:"gpus"`
 }
 
-// GPUSlotsInUse says which slots of a GPU pods hold.
+// GPUSlotsInUse lists which slots of a GPU pods hold.
 type GPUSlotsInUse struct {
 	// MemoryMiB is the memory of the GPU in MiB. It is 0 if the GPU is out of service.
 	MemoryMiB int64 `json:"mib"`
@@ -241,13 +243,13 @@ type GPUSlotsInUse struct {
 func (s SlotsInUse) String() string {
 	data, err := json.Marshal(s)
 	if err != nil {
-		return "" // It has numbers only.
+		return "" // It has only numbers.
 	}
 	return string(data)
 }
 
-// ParseSlotsInUse parses the value of the annotation of a machine with slots of these sizes. ok is false if the value is empty, invalid, or of other sizes: then it is not
-// known which slots are in use.
+// ParseSlotsInUse parses the value of the annotation of a machine with slots of these sizes. ok is false if the value is empty, invalid, or for other
+// sizes: the slots in use are then unknown.
 func ParseSlotsInUse(annotation string, sizesMiB []int64) (s SlotsInUse, ok bool) {
 	if annotation == "" || json.Unmarshal([]byte(annotation), &s) != nil || !slices.Equal(s.SizesMiB, sizesMiB) || len(s.GPUs) > maxSlotGPUs {
 		return SlotsInUse{}, false

@@ -13,7 +13,7 @@ const (
 	UnusedFresh = 2 * UnusedBeat
 )
 
-// UnusedReport holds the times since when pods have held replicas without using a GPU. A pod that holds device memory but does not compute counts as not
+// UnusedReport has the times since which pods have held replicas without using a GPU. A pod that holds device memory but does not compute counts as not
 // using it.
 type UnusedReport struct {
 	// AsOf is when the agent last looked. The times in Since are valid until then.
@@ -34,7 +34,7 @@ func ParseUnused(annotation string) (UnusedReport, error) {
 	return r, nil
 }
 
-// String returns the value of the annotation, and "" if the report has no pods.
+// String returns the value of the annotation, or "" if the report has no pods.
 func (r UnusedReport) String() string {
 	if len(r.Since) == 0 {
 		return ""
@@ -52,7 +52,7 @@ func (r UnusedReport) FreshAt(now time.Time) bool {
 	return -UnusedFresh <= age && age <= UnusedFresh
 }
 
-// For returns for how long the pod is known not to have used a GPU. It is 0 if that is not known, for instance because the report is not fresh. It does not
+// For returns how long the pod is known not to have used a GPU. It is 0 if that is unknown, for example because the report is not fresh. It does not
 // grow while the agent does not look. If the pod started after a pod with the same name was reported, it counts from the start of the pod.
 func (r UnusedReport) For(pod string, started, now time.Time) time.Duration {
 	since, ok := r.Since[pod]

@@ -8,11 +8,11 @@ import (
 
 // Model is a model of GPUs that can be divided into instances.
 type Model struct {
-	// Name is the cloud's name, as in the label karpenter.k8s.aws/instance-gpu-name, and MemoryMiB the device memory that the cloud states, in MiB.
+	// Name is the cloud's name, as in the label karpenter.k8s.aws/instance-gpu-name, and MemoryMiB the device memory according to the cloud, in MiB.
 	Name      string
 	MemoryMiB int64
 	Geometry
-	// memorySlices is the number of memory slices. Of its share of the memory, an instance has at least shareOf16 sixteenths. The rest is the driver's.
+	// memorySlices is the number of memory slices. An instance has at least shareOf16 sixteenths of its share of the memory. The driver takes the rest.
 	memorySlices, shareOf16 int64
 }
 
@@ -35,7 +35,7 @@ var models = []Model{
 	},
 }
 
-// sevenths returns a model with seven compute slices and eight memory slices, which has the same places for its instances as all such models.
+// sevenths returns a model with seven compute slices and eight memory slices. All such models have the same places for their instances.
 func sevenths(name string, memoryMiB, shareOf16 int64, one, wide, two, three, four, seven string) Model {
 	return Model{
 		Name: name, MemoryMiB: memoryMiB, memorySlices: 8, shareOf16: shareOf16,
@@ -51,14 +51,14 @@ func sevenths(name string, memoryMiB, shareOf16 int64, one, wide, two, three, fo
 	}
 }
 
-// Models returns the models with a name, and with a device memory in MiB unless it is 0.
+// Models returns the models with a name and, unless it is 0, a device memory in MiB.
 func Models(name string, memoryMiB int64) []Model {
 	return slices.DeleteFunc(slices.Clone(models), func(m Model) bool {
 		return m.Name != name || memoryMiB != 0 && m.MemoryMiB != memoryMiB
 	})
 }
 
-// InstanceMiB returns the device memory in MiB that an instance of a profile has at least, and 0 if the model does not have the profile.
+// InstanceMiB returns the minimum device memory in MiB of an instance of a profile, or 0 if the model does not have the profile.
 func (m Model) InstanceMiB(profile string) int64 {
 	k := m.Kind(profile)
 	if k == nil {
@@ -67,7 +67,7 @@ func (m Model) InstanceMiB(profile string) int64 {
 	return m.MemoryMiB * int64(k.Size) / m.memorySlices * m.shareOf16 / 16
 }
 
-// CheckLayout returns an error if no GPU of the name, and with the memory in MiB unless it is 0, has the profile.
+// CheckLayout returns an error if no GPU with the name and, unless it is 0, the memory in MiB has the profile.
 func CheckLayout(name string, memoryMiB int64, profile string) error {
 	if err := CheckProfile(profile); err != nil {
 		return err

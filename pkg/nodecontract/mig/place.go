@@ -20,14 +20,14 @@ type Kind struct {
 	Most int
 }
 
-// Geometry is what a GPU can be divided into.
+// Geometry defines into which instances a GPU can be divided.
 type Geometry struct {
 	// Slices is the number of compute slices of the GPU.
 	Slices int
 	Kinds  []Kind
 }
 
-// Kind returns the kind with the profile, and nil if the GPU does not have it.
+// Kind returns the kind with the profile, or nil if the GPU does not have it.
 func (g Geometry) Kind(profile string) *Kind {
 	for i := range g.Kinds {
 		if g.Kinds[i].Profile == profile {
@@ -47,8 +47,8 @@ type Placement struct {
 // maxMemorySlices is the largest number of memory slices of a GPU for which instances are placed. NVIDIA's GPUs have at most 12.
 const maxMemorySlices = 64
 
-// Place returns a place for an instance of each profile, sorted by start. It finds one if there is one: instances that are created at the first free place
-// may leave no room for the rest, although all of them fit. It is deterministic, and does not depend on the order of the profiles.
+// Place returns a place for an instance of each profile, sorted by start. It finds places if there are any: instances that are created at the first
+// free place may leave no room for the rest, although all of them fit. It is deterministic, and does not depend on the order of the profiles.
 func (g Geometry) Place(profiles []string) ([]Placement, error) {
 	kinds := make([]*Kind, 0, len(profiles))
 	slicesLeft, count := g.Slices, map[string]int{}
@@ -101,7 +101,7 @@ func place(kinds []*Kind, placed []Placement, at int, use uint64) bool {
 	return false
 }
 
-// Fit returns how many instances of a profile fit on a GPU without others, and 0 if it does not have the profile.
+// Fit returns how many instances of a profile fit on an empty GPU, or 0 if the GPU does not have the profile.
 func (g Geometry) Fit(profile string) int64 {
 	n := 0
 	for {

@@ -1,5 +1,5 @@
-// Package mig describes Multi-Instance GPU: the profiles of instances, the GPUs that have them, and where instances fit on a GPU. The controller plans with it,
-// and the agent makes instances with it.
+// Package mig describes Multi-Instance GPU: the profiles of instances, the GPUs that have them, and where instances fit on a GPU. The controller plans
+// with it, and the agent creates instances with it.
 package mig
 
 import (
@@ -13,10 +13,10 @@ import (
 // resourcePrefix precedes the profile in the name of a resource.
 const resourcePrefix = nodecontract.NVIDIAPrefix + "mig-"
 
-// profile matches the profiles of GPU instances whose compute is not divided again, for instance "1g.5gb" and "1g.5gb+me".
+// profile matches the profiles of GPU instances whose compute is not divided further, for example "1g.5gb" and "1g.5gb+me".
 var profile = regexp.MustCompile(`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`)
 
-// CheckProfile returns an error if the name is not that of a profile, as nvidia-smi writes it.
+// CheckProfile returns an error if the name is not a profile name in nvidia-smi's format.
 func CheckProfile(name string) error {
 	if !profile.MatchString(name) {
 		return fmt.Errorf("%.64q is not a profile of MIG instances: write it as `nvidia-smi mig -lgip` does, for instance 1g.5gb", name)
@@ -24,13 +24,13 @@ func CheckProfile(name string) error {
 	return nil
 }
 
-// Resource returns the resource of the instances of a profile with the naming Mixed, for instance "nvidia.com/mig-1g.5gb". As in NVIDIA's device plugin, a plus
-// sign becomes a dot.
+// Resource returns the resource of the instances of a profile with the naming Mixed, for example "nvidia.com/mig-1g.5gb". As in NVIDIA's device plugin,
+// a plus sign becomes a dot.
 func Resource(profile string) string {
 	return resourcePrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
-// Names returns the profiles as one text, for messages.
+// Names joins the names of the profiles, for messages.
 func Names(kinds []Kind) string {
 	var names []string
 	for i := range kinds {
