@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// ahead is a reader of lists that are all requested at once, before anybody asks for them. A Gatherer asks for one list after the other, and each takes a round trip to
-// the API server.
+// ahead reads lists that are all requested at once, before they are needed. A Gatherer requests one list after the other, and each takes a round trip
+// to the API server.
 type ahead struct {
 	client.Reader
 	lists []*coming
@@ -35,7 +35,7 @@ type coming struct {
 	err error
 }
 
-// readAhead requests the lists that a [gather.Gatherer] reads, with only the pods that selections find.
+// readAhead requests the lists that a [gather.Gatherer] reads, with only the pods that the selections match.
 func (c connection) readAhead(ctx context.Context, pods ...selection) *ahead {
 	from := bulk{c.Client, c.core, pods}
 	a := &ahead{Reader: from}
@@ -69,7 +69,7 @@ func (a *ahead) request(ctx context.Context, from client.Reader, list client.Obj
 	}()
 }
 
-// wait returns the errors of all lists.
+// wait waits for all lists and returns their errors.
 func (a *ahead) wait() error {
 	var errs []error
 	for _, l := range a.lists {
@@ -79,7 +79,7 @@ func (a *ahead) wait() error {
 	return errors.Join(errs...)
 }
 
-// List returns a list that was requested. It requests others now, and parts of lists.
+// List returns a list that was requested ahead. It requests other lists, and parts of lists, now.
 func (a *ahead) List(ctx context.Context, into client.ObjectList, options ...client.ListOption) error {
 	part := (&client.ListOptions{}).ApplyOptions(options)
 	whole := part.Namespace == "" && part.LabelSelector == nil && part.FieldSelector == nil

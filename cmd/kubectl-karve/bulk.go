@@ -20,11 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// omitted are the fields that are left out of a protobuf message before it is decoded. A field with fields of its own is a message that is left out in part. Most
-// of a node is the images that it has.
+// omitted are the fields that are left out of a protobuf message before it is decoded. An entry with fields of its own is a message that is left out in
+// part. Most of a node is its list of images.
 type omitted map[protowire.Number]omitted
 
-// The numbers of the fields are those of generated.proto of each API group, where they never change.
+// The field numbers are those in generated.proto of each API group, where they never change.
 var (
 	metadata = omitted{17: nil}                  // managedFields
 	ofNodes  = omitted{1: metadata, 3: {8: nil}} // images
@@ -38,7 +38,7 @@ func fieldsOf(numbers ...protowire.Number) omitted {
 	return all
 }
 
-// from appends a message to a buffer, without what is omitted.
+// from appends a message to a buffer, without the omitted fields.
 func (o omitted) from(to, message []byte) ([]byte, error) {
 	err := eachField(message, func(number protowire.Number, field, value []byte) (err error) {
 		inner, listed := o[number]
@@ -66,7 +66,7 @@ func withSize(b []byte, at int) []byte {
 	return b
 }
 
-// eachField calls a function with the number and the bytes of each field of a message. The value is nil if the field is a number.
+// eachField calls f with the number and the bytes of each field of a message. The value is nil if the field is a number.
 func eachField(message []byte, f func(number protowire.Number, field, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeField(message)
@@ -86,7 +86,7 @@ func eachField(message []byte, f func(number protowire.Number, field, value []by
 	return nil
 }
 
-// selection has the selectors of a list. It lists everything if they are empty.
+// selection has the selectors of a list. If they are empty, it lists everything.
 type selection struct{ fields, labels string }
 
 var (
@@ -96,7 +96,7 @@ var (
 	boundAgents = selection{fields: "spec.nodeName!=", labels: nameLabel + "=" + agentName}
 )
 
-// each calls a function with every encoded object of a resource of Kubernetes itself that one of the selections finds, while more are read. The function must copy
+// each calls f with every encoded object of a built-in Kubernetes resource that one of the selections matches, while more are being read. f must copy
 // what it keeps.
 func each(ctx context.Context, api rest.Interface, resource string, selections []selection, f func(message []byte) error) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -125,16 +125,16 @@ func each(ctx context.Context, api rest.Interface, resource string, selections [
 }
 
 const (
-	// requests is how many lists of a resource are requested at the same time.
+	// requests is the number of lists of a resource that are requested concurrently.
 	requests = 16
-	// batchBytes is the size of a batch of encoded objects, unless one is larger, and inFlight how many batches may wait to be decoded.
+	// batchBytes is the size of a batch of encoded objects, unless one object is larger. inFlight is the number of batches that may wait to be decoded.
 	batchBytes, inFlight = 256 << 10, 4
 	// maxMessage is more than any object has: etcd stores at most 1.5 MiB.
 	maxMessage = 16 << 20
 )
 
-// batch has encoded objects, in its memory. A large cluster has hundreds of megabytes of them, and to clear that much new memory takes longer than to decode what is
-// needed, so batches are used again.
+// batch has encoded objects and their memory. A large cluster has hundreds of megabytes of them, and clearing that much new memory takes longer than
+// decoding the needed parts, so batches are reused.
 type batch struct {
 	memory   []byte
 	messages [][]byte
@@ -149,11 +149,12 @@ func emptyBatch(size int) *batch {
 	return b
 }
 
-// readList sends the encoded objects that a selection finds.
+// readList sends the encoded objects that a selection matches.
 func readList(ctx context.Context, api rest.Interface, resource string, s selection, batches chan<- *batch) error {
-	// Version 0 is what the API server has in memory, as for informers. It need not ask etcd first, and sends all objects while it encodes them.
+	// Version 0 is the state in the API server's memory, as for informers. The API server does not have to ask etcd first, and sends all objects while it
+	// encodes them.
 	answer, err := api.Get().Resource(resource).VersionedParams(&metav1.ListOptions{ResourceVersion: "0", FieldSelector: s.fields, LabelSelector: s.labels}, scheme.ParameterCodec).Stream(ctx)
-	if err != nil { // It knows what the API server says of the error.
+	if err != nil { // It contains the API server's error message.
 		return err
 	}
 	defer func() { _ = answer.Close() }() // It was only read.
@@ -163,7 +164,7 @@ func readList(ctx context.Context, api rest.Interface, resource string, s select
 	return nil
 }
 
-// protobufMagic begins all answers in protobuf.
+// protobufMagic is the prefix of all protobuf responses.
 const protobufMagic = "k8s\x00"
 
 // readObjects sends the encoded objects of an encoded list.
@@ -235,12 +236,12 @@ func (b *batch) send(ctx context.Context, batches chan<- *batch) error {
 // fields reads a message field by field.
 type fields struct {
 	in *bufio.Reader
-	// left is how many bytes are left of the message. One that is not nested ends where the reader does.
+	// left is the number of bytes left in the message. A message that is not nested ends where the reader does.
 	left   int64
 	nested bool
 }
 
-// next returns the number and the size of the next field that is bytes. The caller must read them. At the end of the message it returns io.EOF.
+// next returns the number and the size of the next bytes field. The caller must read the field. At the end of the message it returns io.EOF.
 func (r *fields) next() (number protowire.Number, size int64, err error) {
 	for {
 		before := r.left
@@ -300,7 +301,7 @@ func discard(in *bufio.Reader, size int64) error {
 	return nil
 }
 
-// bulk reads pods and nodes without what no command needs, and other kinds as its client does.
+// bulk reads pods and nodes without the fields that no command needs, and other kinds with its client.
 type bulk struct {
 	client.Client
 	api rest.Interface
@@ -346,7 +347,7 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 	return b.Client.List(ctx, list, options...)
 }
 
-// itemsOf returns a list of its final size. A slice of objects that grows takes several times as much memory.
+// itemsOf returns a list of the final size. A growing slice of objects would take several times as much memory.
 func itemsOf[T any](objects []*T) []T {
 	items := make([]T, len(objects))
 	for i, o := range objects {

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/term"
 )
 
-// unknown stands for a value that is not known.
+// unknown stands for an unknown value.
 const unknown = "-"
 
-// terminal returns the file of a stream that is a terminal, and nil for one that is not.
+// terminal returns the file of a stream that is a terminal, or nil for other streams.
 func terminal(stream any) *os.File {
 	if file, ok := stream.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return file
@@ -21,7 +21,7 @@ func terminal(stream any) *os.File {
 // palette sets the colors of text. The zero palette sets none.
 type palette struct{ on bool }
 
-// paletteFor returns colors if the stream is a terminal, unless NO_COLOR is set (no-color.org) or the terminal has none.
+// paletteFor returns a palette with colors if the stream is a terminal, unless NO_COLOR is set (no-color.org) or the terminal has no colors.
 func paletteFor(stream io.Writer) palette {
 	return palette{terminal(stream) != nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }

@@ -28,7 +28,7 @@ var completed = map[string]schema.GroupVersionKind{
 	"kubectl-karve inspect":         {Version: "v1", Kind: "Node"},
 }
 
-// addCompletions lets the shell complete names of objects and of contexts, and output formats.
+// addCompletions makes the shell complete names of objects and of contexts, and output formats.
 func addCompletions(ctx context.Context, cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		addCompletions(ctx, child)
@@ -52,7 +52,7 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 	if cmd.Runnable() && cmd.ValidArgsFunction == nil && cmd.Name() != "replay" { // Only replay takes a file as argument.
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
-	// The flag is missing on commands that do not have it, which is no problem.
+	// The flag is missing on commands that do not have it, which is not an error.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return contexts(flagsOf(cmd)), cobra.ShellCompDirectiveNoFileComp
@@ -64,7 +64,7 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 	}
 }
 
-// explainable returns what explain can be asked about: kinds until one is typed, then the nodes, or the pods of the namespace.
+// explainable returns the completions for explain: kinds until one is typed, then the nodes, or the pods of the namespace.
 func explainable(ctx context.Context, flags *genericclioptions.ConfigFlags, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, ok := strings.Cut(typed, "/")
 	if !ok {
@@ -112,8 +112,8 @@ func flagsOf(cmd *cobra.Command) *genericclioptions.ConfigFlags {
 	return flags
 }
 
-// names returns the sorted names of all objects of a kind, in a namespace if that is not "", and none if the cluster does not answer soon. It reads nothing of
-// the objects but their metadata.
+// names returns the sorted names of all objects of a kind, in a namespace if that is not "". It returns none if the cluster does not answer soon. It
+// reads only the metadata of the objects.
 func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schema.GroupVersionKind, namespace string) []string {
 	config, err := flags.ToRESTConfig()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// conditions are what a pipeline demands of a plan. The command fails if the plan does not meet them.
+// conditions are the conditions that a plan must meet in a pipeline. The command fails if it does not.
 type conditions struct {
 	failOnUnplaced bool
 	maxUSDPerHour  string
@@ -23,7 +23,8 @@ func (c *conditions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.maxUSDPerHour, "max-usd-per-hour", "", "exit with status 1 if the plan costs more than this many dollars an hour, with its headroom; the plan is printed nevertheless")
 }
 
-// limit returns the highest price that the conditions allow. comparing is whether numbers of replicas or strategies are compared instead of planning.
+// limit returns the highest price that the conditions allow. comparing reports whether the command compares numbers of replicas or strategies instead
+// of planning.
 func (c *conditions) limit(comparing bool) (planner.MicroUSD, error) {
 	if comparing && (c.failOnUnplaced || c.maxUSDPerHour != "") {
 		return 0, errors.New("--fail-on-unplaced and --max-usd-per-hour are conditions for a plan: remove --replicas and --sharing")

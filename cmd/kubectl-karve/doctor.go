@@ -37,7 +37,7 @@ func doctorCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// diagnosis is what doctor prints as data.
+// diagnosis is the data that doctor prints.
 type diagnosis struct {
 	Findings []doctor.Finding `json:"findings"`
 }

@@ -144,7 +144,7 @@ func explained(x *explain.Explainer, kind, namespace, name string) (answer, erro
 	return &a, err
 }
 
-// settings returns the settings of the controller. Those that may not be read have their defaults, and a note says so.
+// settings returns the settings of the controller. Settings that the user may not read have their defaults, and a note says so.
 func (c connection) settings(ctx context.Context) (explain.Settings, []string) {
 	settings := explain.DefaultSettings(clock.RealClock{})
 	var notes []string

@@ -40,7 +40,7 @@ import (
 
 const nameLabel = "app.kubernetes.io/name"
 
-// facts reads what the checks need. What cannot be read is noted.
+// facts reads the facts for the checks. It records what cannot be read.
 func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -65,15 +65,15 @@ type factReader struct {
 	connection
 
 	facts *doctor.Facts
-	// mu guards facts.Unread. Each of the other facts has one reader.
+	// mu guards facts.Unread. Each of the other facts has a single writer.
 	mu sync.Mutex
-	// user is the user name of the controller's service account, and "" if it is not known. namespace is that of the controller.
+	// user is the user name of the controller's service account, or "" if unknown. namespace is the controller's namespace.
 	user, namespace string
 	// controller has the labels of the controller's pods, and agent those of the agents' pods.
 	controller, agent labels.Set
 }
 
-// missed notes that something could not be read.
+// missed records that something could not be read.
 func (r *factReader) missed(what, right string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +128,7 @@ func (r *factReader) programs(ctx context.Context) {
 	}
 }
 
-// agentName is the label of the chart karve-node.
+// agentName is the name label in the karve-node chart.
 const agentName = "karve-node"
 
 func deploymentOf(d *appsv1.Deployment) doctor.Program {
@@ -164,10 +164,10 @@ func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) doctor.Pr
 	return p
 }
 
-// release matches a version that can be compared with others: neither latest, nor a commit, nor a build of local changes.
+// release matches a version that can be compared with others: not latest, a commit, or a build with local changes.
 var release = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+[.0-9]*)?$`)
 
-// released returns a version that can be compared with others, and "" for one that cannot.
+// released returns a version if it can be compared with others. Otherwise it returns "".
 func released(version string) string {
 	if !release.MatchString(version) {
 		return ""
@@ -175,7 +175,7 @@ func released(version string) string {
 	return version
 }
 
-// buildVersion returns the version of this program, and "unknown" if it was built without one.
+// buildVersion returns the version of this program, or "unknown" if it was built without one.
 func buildVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version
@@ -189,7 +189,7 @@ var neededKinds = map[string]schema.GroupKind{
 	"nodepools.karpenter.sh": {Group: karpapis.Group, Kind: "NodePool"}, "nodeclaims.karpenter.sh": {Group: karpapis.Group, Kind: "NodeClaim"},
 }
 
-// crds looks which kinds are served, and compares Karve's CustomResourceDefinitions with those of this program.
+// crds checks which kinds are served, and compares Karve's CustomResourceDefinitions with those of this program.
 func (r *factReader) crds(ctx context.Context) {
 	r.facts.CRDs = map[string]doctor.CRD{}
 	for _, name := range slices.Sorted(maps.Keys(neededKinds)) {
@@ -236,7 +236,7 @@ func schemasOf(crd map[string]any) map[string]any {
 	return all
 }
 
-// ownCRD returns the CustomResourceDefinition that this program has of a name, and an error if it has none.
+// ownCRD returns this program's CustomResourceDefinition with a name. It returns an error if there is none.
 func ownCRD(name string) (map[string]any, error) {
 	plural, group, _ := strings.Cut(name, ".")
 	text, err := crds.FS.ReadFile(group + "_" + plural + ".yaml")
@@ -252,13 +252,13 @@ func ownCRD(name string) (map[string]any, error) {
 	return crd.Object, err
 }
 
-// roleFiles has the files of roles by the flag of the controller that turns their feature on. Those of the flag "" are always needed.
+// roleFiles maps the controller's feature flags to the files of roles that the features need. Those of the flag "" are always needed.
 var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "dra": "dra", "metrics-secure": "secure-metrics"}
 
-// reviews is how many rights are asked for at the same time.
+// reviews is the number of rights that are checked concurrently.
 const reviews = 32
 
-// rights asks for each right of the controller whether its service account has it.
+// rights checks whether the controller's service account has each right that it needs.
 func (r *factReader) rights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
 		return
@@ -379,7 +379,7 @@ func monitors(o *unstructured.Unstructured, set labels.Set) bool {
 	return err == nil && selects.Matches(set)
 }
 
-// account takes the quotas of the cloud's account.
+// account records the quotas of the cloud's account.
 func (r *factReader) account(quotas published.Quotas) {
 	r.facts.Quotas = quotas.Quotas
 	if quotas.Problem != "" {

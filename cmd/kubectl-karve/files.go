@@ -25,8 +25,8 @@ func fileFlags(usage string) *genericclioptions.FileNameFlags {
 	return &genericclioptions.FileNameFlags{Usage: usage, Filenames: new([]string), Kustomize: new(""), Recursive: new(false)}
 }
 
-// readFiles reads files, the files in directories, URLs and a kustomization. The name - stands for standard input. The resource builder of cli-runtime cannot
-// do this, because it forgets the document in which it found an object, and accepts fields twice.
+// readFiles reads files, the files in directories, URLs and a kustomization. The name - stands for standard input. The resource builder of cli-runtime
+// does not suffice, because it loses the document of an object, and accepts duplicate fields.
 func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([]manifests.File, error) {
 	if o.Kustomize != "" {
 		if len(o.Filenames) > 0 || o.Recursive {
@@ -54,7 +54,7 @@ func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([
 	return files, nil
 }
 
-// one returns a function that makes a file of what was read.
+// one returns a function that turns content into a single file.
 func one(name string) func([]byte, error) ([]manifests.File, error) {
 	return func(content []byte, err error) ([]manifests.File, error) {
 		if err != nil {
@@ -81,7 +81,7 @@ func download(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(answer.Body)
 }
 
-// kustomization returns what kubectl kustomize prints for a directory.
+// kustomization returns the output of kubectl kustomize for a directory.
 func kustomization(directory string) ([]manifests.File, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // as kubectl does

@@ -12,8 +12,8 @@ import (
 // gpushareFormat is the output format with the columns of `kubectl inspect gpushare`.
 const gpushareFormat = "gpushare"
 
-// printGPUShare writes an overview as `kubectl inspect gpushare` does, in GiB, or in MiB if a slot is no whole number of GiB. Memory that pods hold of which the agent does not say
-// on which GPU is PENDING, as there.
+// printGPUShare writes an overview in the format of `kubectl inspect gpushare`, in GiB, or in MiB if a slot is not a whole number of GiB. As there,
+// memory that pods hold on unknown GPUs is PENDING.
 func (o *inspectOptions) printGPUShare(out io.Writer, all *overview.Overview) error {
 	unit := unitOf(all)
 	var text strings.Builder
@@ -47,7 +47,7 @@ type memoryUnit struct {
 // of returns an amount in the unit, rounded down.
 func (u memoryUnit) of(mib int64) int64 { return mib / u.mib }
 
-// unitOf returns GiB, or MiB if a pod holds memory that is no whole number of GiB.
+// unitOf returns GiB, or MiB if a pod holds memory that is not a whole number of GiB.
 func unitOf(all *overview.Overview) memoryUnit {
 	gib := memoryUnit{"GiB", 1 << 10}
 	for i := range all.Pods {
@@ -72,7 +72,8 @@ func memoryIn(n *overview.Node) int64 {
 	return *n.MemoryMiB
 }
 
-// placed returns the memory in MiB that pods hold on the GPUs of a node according to its agent, by GPU, and the rest, which is on GPUs that are not known.
+// placed returns the memory in MiB that pods hold on the GPUs of a node according to its agent, by GPU, and the remaining memory, whose GPUs are
+// unknown.
 func placed(n *overview.Node) (on []int64, pending int64) {
 	on, pending = make([]int64, len(n.GPUs)), n.StatedMiB
 	for i := range n.GPUs {
@@ -118,7 +119,7 @@ func gpushareTable(all *overview.Overview, unit memoryUnit) table.Table {
 	return t
 }
 
-// gpushareCell returns what is allocated of the i-th GPU of a node and its memory, and 0/0 if the node has no such GPU.
+// gpushareCell returns the allocated memory of the i-th GPU of a node and its total memory, or 0/0 if the node has no such GPU.
 func gpushareCell(n *overview.Node, i int, on []int64, unit memoryUnit) string {
 	if i >= len(n.GPUs) {
 		return "0/0"
@@ -126,7 +127,7 @@ func gpushareCell(n *overview.Node, i int, on []int64, unit memoryUnit) string {
 	return fmt.Sprintf("%d/%d", unit.of(on[i]), unit.of(gpuMemory(n, i)))
 }
 
-// gpuMemory returns the memory of the i-th GPU of a node: as its agent says, or an equal part of that of the node.
+// gpuMemory returns the memory of the i-th GPU of a node from its agent's report, or else an equal part of the node's memory.
 func gpuMemory(n *overview.Node, i int) int64 {
 	if mib := n.GPUs[i].MemoryMiB; mib != nil {
 		return *mib
@@ -160,7 +161,7 @@ func gpushareDetail(out io.Writer, all *overview.Overview, unit memoryUnit) erro
 	return nil
 }
 
-// podRow has what a pod holds of each GPU of its node.
+// podRow returns what a pod holds of each GPU of its node.
 func podRow(n *overview.Node, p *overview.Pod, waits bool, unit memoryUnit) []string {
 	row := []string{p.Name, p.Namespace}
 	left := int64(0)
@@ -188,7 +189,7 @@ func heldBy(n *overview.Node, i int, p *overview.Pod) int64 {
 		if h.Namespace != p.Namespace || h.Pod != p.Name || h.StatedMiB == nil {
 			continue
 		}
-		if len(h.Slots) == 0 { // The annotation is that of the pod, and not of each container.
+		if len(h.Slots) == 0 { // The annotation applies to the pod, not to each container.
 			return *h.StatedMiB
 		}
 		mib += *h.StatedMiB

@@ -105,7 +105,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 	return err
 }
 
-// inspectTable has a row for each node, with a column for each GPU of the nodes.
+// inspectTable returns a table with a row for each node and a column for each GPU of the nodes.
 func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table {
 	gpus := 0
 	for i := range all.Nodes {
@@ -134,7 +134,8 @@ func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table
 	return t
 }
 
-// gpuCell returns what is held of the i-th GPU of a node: nothing if the node has no such GPU, - without a report of the agent, and ? if the report is out of date.
+// gpuCell returns what is held of the i-th GPU of a node: nothing if the node has no such GPU, - without a report of the agent, and ? if the report is
+// out of date.
 func gpuCell(n *overview.Node, i int, colors palette) string {
 	switch {
 	case i >= len(n.GPUs):
@@ -204,7 +205,7 @@ func products(n *overview.Node) string {
 	return orUnknown(strings.Join(names, ", "))
 }
 
-// holdersTable has a row for each container that holds replicas of a GPU.
+// holdersTable returns a table with a row for each container that holds replicas of a GPU.
 func holdersTable(all *overview.Overview, wide bool) table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "GPU", Right: true}, {Title: "REPLICA"}, {Title: "POD"}, {Title: "CONTAINER"}, {Title: "MEM STATED", Right: true}}}
 	if wide {
@@ -223,7 +224,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 		for j := range n.GPUs {
 			gpu := &n.GPUs[j]
 			if n.Agent.Report == overview.Stale {
-				break // Its holders may be others by now.
+				break // Its holders may have changed.
 			}
 			for _, h := range gpu.Holders {
 				named[h.Namespace+"/"+h.Pod] = true
@@ -252,7 +253,7 @@ func replicasOf(h overview.Holder) string {
 	return numbers(h.Replicas)
 }
 
-// numbers formats the numbers of replicas, with ranges for those in a row. It is "all" for a GPU that is not shared.
+// numbers formats the numbers of replicas, with ranges for consecutive ones. It returns "all" for an unshared GPU.
 func numbers(all []int) string {
 	if len(all) == 0 {
 		return "all"
@@ -276,10 +277,10 @@ func numbers(all []int) string {
 	return strings.Join(parts, ",")
 }
 
-// hoursPerMonth is what clouds bill for a month.
+// hoursPerMonth is the number of hours that clouds bill for a month.
 const hoursPerMonth = 730
 
-// totalsLine is the last line: nodes, replicas, prices and the bound.
+// totalsLine returns the last line: nodes, replicas, prices and the bound.
 func totalsLine(t *overview.Totals) string {
 	parts := []string{plural(t.Nodes, "node"), fmt.Sprintf("%d/%d replicas", t.ReplicasHeld, t.Replicas)}
 	if t.Replicas > 0 {
@@ -297,7 +298,7 @@ func totalsLine(t *overview.Totals) string {
 	return strings.Join(parts, "  ")
 }
 
-// agentNotes says of which nodes no or no valid report of the agent is there.
+// agentNotes lists the nodes without a valid report of the agent.
 func agentNotes(nodes []overview.Node) []string {
 	counts := map[overview.ReportState]int{}
 	truncated := 0

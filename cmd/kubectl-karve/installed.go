@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// componentLabel says which part of Karve a Deployment of its chart runs.
+// componentLabel identifies the component of Karve in a Deployment of its chart.
 const componentLabel = "app.kubernetes.io/component"
 
 // controllers returns the Deployments of Karve's controller. There should be one.
@@ -26,7 +26,7 @@ func (c connection) controllers(ctx context.Context) ([]appsv1.Deployment, error
 	return found, nil
 }
 
-// flagOf returns the value of a flag of a Deployment's containers, and "" if it is not set.
+// flagOf returns the value of a flag of a Deployment's containers, or "" if it is not set.
 func flagOf(d *appsv1.Deployment, name string) string {
 	for _, ctr := range d.Spec.Template.Spec.Containers {
 		for _, arg := range ctr.Args {

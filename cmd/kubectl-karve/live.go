@@ -27,7 +27,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// replicasTimeout is how long a node may be without its replicas until it counts as broken. It is the default of the controller.
+// replicasTimeout is how long a node may be without its replicas before it counts as broken. It is the controller's default.
 const replicasTimeout = 10 * time.Minute
 
 // clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because GPUs are shared by the
@@ -52,7 +52,8 @@ type connection struct {
 	dra bool
 }
 
-// connect returns a client of the cluster that the flags select. instead says in errors what to do without a cluster, such as ", or name manifests with -f".
+// connect returns a client of the cluster that the flags select. instead is a hint for errors on what to do without a cluster, such as ", or name
+// manifests with -f".
 func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, error) {
 	c, err := reach(flags, instead)
 	if err != nil {
@@ -65,7 +66,7 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 	return c, err
 }
 
-// missing says which kind that all commands need is not served and what to do, and is "" if all are.
+// missing names a kind that all commands need and the cluster does not serve, and what to do. It returns "" if all are served.
 func (c connection) missing() (string, error) {
 	for _, needed := range []struct {
 		kind schema.GroupKind
@@ -91,8 +92,8 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 	if err != nil {
 		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
 	}
-	config.QPS = -1 // The API server limits what each user asks for.
-	// With HTTP/2, both sides take half as much processor time again to send a list of 50,000 pods: they wait for each other after each frame.
+	config.QPS = -1 // The API server limits the requests of each user.
+	// With HTTP/2, both sides take 50 % more processor time to send a list of 50,000 pods: they wait for each other after each frame.
 	config.NextProtos = []string{"http/1.1"}
 	scheme, err := gather.Scheme()
 	if err != nil {
@@ -127,7 +128,7 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 	return connection{c, config, core, overlays, dra}, err
 }
 
-// cluster makes a cluster of what was read ahead, as the controller does.
+// cluster makes a cluster from the lists that were read ahead, as the controller does.
 func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Catalog) (*snapshot.Cluster, error) {
 	if err := lists.wait(); err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 	if err != nil {
 		return nil, err
 	}
-	cluster.Index = cluster.Indexed() // All that is asked of the cluster needs it.
+	cluster.Index = cluster.Indexed() // All questions about the cluster need it.
 	return cluster, nil
 }
 

@@ -20,16 +20,16 @@ type machines struct {
 	builtin bool
 	// quotas are those of the cloud's account.
 	quotas published.Quotas
-	// note says for users where they come from, or why they are the built-in ones.
+	// note tells users where they come from, or why they are the built-in ones.
 	note string
 }
 
-// addNamespaceFlag adds the flag that says where the controller is.
+// addNamespaceFlag adds the flag for the controller's namespace.
 func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
 	fs.StringVar(namespace, "karve-namespace", "karve-system", "namespace of Karve's controller, which publishes its instance types and prices there")
 }
 
-// machines returns the instance types that the controller in a namespace has published, and the built-in ones if they cannot be read.
+// machines returns the instance types that the controller in a namespace has published, or the built-in ones if they cannot be read.
 func (c connection) machines(ctx context.Context, namespace string, now time.Time) (machines, error) {
 	found, err := published.Find(ctx, c, namespace)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Command kubectl-karve is a kubectl plugin. It plans which nodes would be launched for pods and what they would cost, and shows the shared GPUs of a cluster.
+// Command kubectl-karve is a kubectl plugin. It plans which nodes would be launched for pods and what they would cost, and shows the shared GPUs of a
+// cluster.
 package main
 
 import (

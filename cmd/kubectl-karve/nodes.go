@@ -15,7 +15,8 @@ import (
 	"karve.sh/karve/pkg/overview"
 )
 
-// The live view reads the cluster every refreshEvery, and less often if reading takes longer than a tenth of that: a large cluster is not read all the time.
+// The live view reads the cluster every refreshEvery, and less often if reading takes longer than a tenth of that, so that a large cluster is not read
+// all the time.
 const (
 	refreshEvery = 2 * time.Second
 	refreshShare = 10
@@ -93,7 +94,7 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 	if err != nil {
 		return fmt.Errorf("setting up the terminal (--watch=false does without): %w", err)
 	}
-	// The other screen, without a cursor and without wrapping of lines.
+	// Switch to the alternate screen, hide the cursor and turn off line wrapping.
 	fmt.Fprint(out, "\x1b[?1049h\x1b[?25l\x1b[?7l")
 	defer func() {
 		fmt.Fprint(out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
@@ -129,7 +130,7 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 	}
 }
 
-// reread reads the cluster again and again until ctx ends.
+// reread reads the cluster repeatedly until ctx ends.
 func reread(ctx context.Context, read func(context.Context) (*overview.Overview, error), readings chan<- reading) {
 	wait := refreshEvery
 	for {
@@ -149,7 +150,7 @@ func reread(ctx context.Context, read func(context.Context) (*overview.Overview,
 	}
 }
 
-// The size of a terminal that does not tell its own.
+// The size of a terminal that does not report its size.
 const defaultWidth, defaultHeight = 80, 24
 
 func sizeOf(out *os.File) (width, height int) {
@@ -160,7 +161,7 @@ func sizeOf(out *os.File) (width, height int) {
 	return width, height
 }
 
-// key is a key that the live view knows.
+// key is a key that the live view handles.
 type key int
 
 const (
@@ -176,7 +177,7 @@ const (
 	keyEnd
 )
 
-// readKeys sends the keys that are pressed until ctx ends or the input does. It closes the channel at the end of the input.
+// readKeys sends the pressed keys until ctx or the input ends. It closes the channel at the end of the input.
 func readKeys(ctx context.Context, in io.Reader, keys chan<- key) {
 	defer close(keys)
 	input := bufio.NewReader(in)
@@ -193,7 +194,7 @@ func readKeys(ctx context.Context, in io.Reader, keys chan<- key) {
 	}
 }
 
-// readKey reads one key. Arrow keys and the like are sequences that begin with ESC [ or ESC O.
+// readKey reads one key. Arrow keys and similar keys are sequences that begin with ESC [ or ESC O.
 func readKey(in *bufio.Reader) (key, error) {
 	const escape, interrupt, endOfInput = 0x1b, 0x03, 0x04
 	c, err := in.ReadByte()

@@ -11,25 +11,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// output is the format in which a command prints: "" for a table, "wide", "json", "yaml", or one of its own.
+// output is a command's output format: "" for a table, "wide", "json", "yaml", or one of its own.
 type output struct {
 	format string
-	// own are formats that only the command has.
+	// own are formats that only this command has.
 	own []string
 }
 
-// addFlag adds the flag -o. wide says what more there is with -o wide, and own are formats that only the command has.
+// addFlag adds the flag -o. wide describes what -o wide adds, and own are formats that only this command has.
 func (o *output) addFlag(fs *pflag.FlagSet, wide string, own ...string) {
 	o.own = own
 	fs.StringVarP(&o.format, "output", "o", "", "output format: "+o.formats("wide ("+wide+")"))
 }
 
-// formats lists the formats, of which wide is the first.
+// formats describes the formats, the first of which is wide.
 func (o *output) formats(wide string) string {
 	return strings.Join(append([]string{wide, "json"}, o.own...), ", ") + " or yaml"
 }
 
-// validate returns an error for a format that is not known.
+// validate returns an error for an unknown format.
 func (o *output) validate() error {
 	if slices.Contains([]string{"", "wide", "json", "yaml"}, o.format) || slices.Contains(o.own, o.format) {
 		return nil

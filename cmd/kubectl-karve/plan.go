@@ -81,14 +81,14 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 	return cmd
 }
 
-// addSourceFlags adds the flags that name a cluster, or manifests instead of one, and the instance types.
+// addSourceFlags adds the flags for a cluster, for manifests instead of a cluster, and for the instance types.
 func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
 	o.files.AddFlags(fs)
 	o.addInstanceTypeFlags(fs)
 	o.kube.AddFlags(fs)
 }
 
-// addInstanceTypeFlags adds the flags that say where instance types and prices come from.
+// addInstanceTypeFlags adds the flags for the source of instance types and prices.
 func (o *planOptions) addInstanceTypeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
 	addNamespaceFlag(fs, &o.namespace)
@@ -186,7 +186,7 @@ func (o *planOptions) search() solve.Solver {
 	return solve.Solver{Stop: func() bool { return time.Since(start) > o.budget }}
 }
 
-// types returns the instance types of the file, and the built-in ones if there is none.
+// types returns the instance types in the file, or the built-in ones if there is no file.
 func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if o.instanceTypes == "" {
 		return builtin.InstanceTypes()
@@ -232,7 +232,7 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Clus
 	return c, notes, nil
 }
 
-// machines returns the instance types of the file, or those that the controller has published.
+// machines returns the instance types in the file, or those that the controller has published.
 func (o *planOptions) machines(ctx context.Context, live connection) (machines, error) {
 	if o.instanceTypes == "" {
 		return live.machines(ctx, o.namespace, time.Now())

@@ -12,8 +12,8 @@ import (
 
 // Most of a pod is environment, mounts, probes and the status of its containers.
 var (
-	// ofContainer are image, command, args, workingDir, env, volumeMounts, probes, lifecycle, terminationMessage, imagePullPolicy, securityContext, stdin, tty, envFrom,
-	// volumeDevices and resizePolicy.
+	// ofContainer are image, command, args, workingDir, env, volumeMounts, probes, lifecycle, terminationMessage, imagePullPolicy, securityContext, stdin,
+	// tty, envFrom, volumeDevices and resizePolicy.
 	ofContainer = fieldsOf(2, 3, 4, 5, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
 	// ofVolume are all sources but persistentVolumeClaim and ephemeral.
 	ofVolume = omitted{2: fieldsOf(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30)}
@@ -26,20 +26,20 @@ var (
 	}
 )
 
-// podReader decodes pods. Of a pod with a node it keeps what the controller keeps: explain says more only of pods that wait. The pods of a workload have the same spec but
-// for their node, so it decodes each spec once, and equal parts of pods share memory.
+// podReader decodes pods. Of a pod with a node it keeps what the controller keeps: only for pending pods does explain need more. The pods of a workload
+// have the same spec except for their node, so it decodes each spec once, and equal parts of pods share memory.
 type podReader struct {
 	trim func(any) (any, error)
-	// specs has specs without a node by their bytes.
+	// specs has the specs without a node, by their bytes.
 	specs map[string]*sharedSpec
-	// less, spec and status are used again for each pod.
+	// less, spec and status are reused for each pod.
 	less, spec, status []byte
 }
 
 // sharedSpec is the spec of pods, without a node.
 type sharedSpec struct {
 	corev1.PodSpec
-	// metrics is the number of the container's port of that name, and 0 without one.
+	// metrics is the number of the container port with that name, or 0 without one.
 	metrics int32
 }
 
@@ -55,7 +55,7 @@ const (
 	statusCondition, statusContainer = 2, 8
 )
 
-// decode returns the pod that a message has. If the pod has a node, it also returns the number of its port for metrics.
+// decode decodes a pod. If the pod has a node, it also returns the number of its port for metrics.
 func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err error) {
 	if r.less, err = ofPods.from(r.less[:0], message); err != nil {
 		return nil, 0, err
@@ -92,13 +92,14 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 	if _, err = r.trim(pod); err != nil {
 		return nil, 0, err
 	}
-	node := pod.Spec.NodeName // It shares memory with others now.
+	node := pod.Spec.NodeName // It now shares memory with other pods.
 	pod.Spec = shared.PodSpec
 	pod.Spec.NodeName = node
 	return pod, shared.metrics, nil
 }
 
-// bound decodes what the controller keeps of the status of a pod with a node: of the conditions those that are false, and what the containers did if it has succeeded.
+// bound decodes the parts of the status of a pod with a node that the controller keeps: the conditions that are false, and the container statuses if
+// the pod has succeeded.
 func (r *podReader) bound(status *corev1.PodStatus, message []byte) error {
 	r.status = r.status[:0]
 	succeeded := bytes.Contains(message, []byte(corev1.PodSucceeded))
@@ -122,7 +123,7 @@ func (r *podReader) bound(status *corev1.PodStatus, message []byte) error {
 	return status.Unmarshal(r.status)
 }
 
-// shared returns what pods with the spec in r.spec share.
+// shared returns the shared spec for the bytes in r.spec.
 func (r *podReader) shared() (*sharedSpec, error) {
 	if known := r.specs[string(r.spec)]; known != nil {
 		return known, nil
@@ -145,7 +146,7 @@ func (r *podReader) shared() (*sharedSpec, error) {
 	return s, err
 }
 
-// split returns the node of an encoded spec. It sets r.spec to the rest without the volumes of which no source is left: their names have random parts.
+// split returns the node of an encoded spec. It sets r.spec to the rest, without volumes that have no source left: their names have random parts.
 func (r *podReader) split(spec []byte) (node string, err error) {
 	r.spec = r.spec[:0]
 	err = eachField(spec, func(number protowire.Number, field, value []byte) error {

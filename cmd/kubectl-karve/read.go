@@ -26,14 +26,14 @@ import (
 // seen is the part of a cluster that an overview shows.
 type seen struct {
 	*overview.Overview
-	// agents are the node agents that run, by the name of their Node.
+	// agents are the running node agents, by the name of their Node.
 	agents map[string]agent
-	// cluster has what was read, without pods that request no GPUs. It has the instance types that the controller in a namespace has published, or those that are built in
-	// if they have the prices of its nodes.
+	// cluster is the cluster as it was read, without pods that request no GPUs. Its instance types are those that the controller in a namespace has
+	// published, or the built-in ones if they have the prices of its nodes.
 	cluster *snapshot.Cluster
 }
 
-// overview reads what an overview shows. Which nodes that are decides which pods it lists. The controller is in a namespace.
+// overview reads the data for an overview. The shown nodes determine which pods it lists. namespace is the controller's.
 func (c connection) overview(ctx context.Context, namespace string) (seen, error) {
 	var (
 		nodePools karpv1.NodePoolList
@@ -60,7 +60,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	group.Go(func() {
 		var err error
 		if told, err = published.Find(ctx, c, namespace); err != nil {
-			told.Catalog = nil // The lists tell what is wrong with the API server.
+			told.Catalog = nil // The lists below report what is wrong with the API server.
 		}
 	})
 	group.Wait()
@@ -80,11 +80,11 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	return seen{overview.Build(cluster), pods.agents, cluster}, nil
 }
 
-// few is how many nodes a cluster has at least for each node whose pods are listed alone. The API server finds the pods of a node without looking at others, but a request
-// costs it as much as to send some twenty pods.
+// few is the minimum ratio of all nodes to shown nodes at which the shown nodes' pods are listed node by node. The API server finds the pods of a node
+// without looking at others, but a request costs it as much as sending some twenty pods.
 const few = 3
 
-// shownOn selects the pods on the nodes that an overview shows, of all nodes. It selects the pods on all nodes if the shown ones are not few.
+// shownOn selects the pods on the nodes that an overview shows. If those nodes are not few among all nodes, it selects the pods on all nodes.
 func shownOn(shown []overview.Node, nodes int) (pods []selection) {
 	if len(shown)*few > nodes {
 		return []selection{boundPods}
@@ -95,7 +95,7 @@ func shownOn(shown []overview.Node, nodes int) (pods []selection) {
 	return pods
 }
 
-// shownPods are the pods that an overview shows, and the agents that run, by the name of their Node.
+// shownPods are the pods that an overview shows, and the running agents by the name of their Node.
 type shownPods struct {
 	pods   []*corev1.Pod
 	agents map[string]agent
@@ -104,7 +104,7 @@ type shownPods struct {
 
 func newShownPods() *shownPods { return &shownPods{agents: map[string]agent{}, reader: newPodReader()} }
 
-// list adds the pods that selections find.
+// list adds the pods that the selections match.
 func (s *shownPods) list(ctx context.Context, api rest.Interface, selections ...selection) error {
 	err := each(ctx, api, "pods", selections, func(message []byte) error {
 		if !concerns(message) {
@@ -132,8 +132,8 @@ func concerns(message []byte) bool {
 	return bytes.Contains(message, []byte(nodecontract.NVIDIAPrefix)) || bytes.Contains(message, []byte(agentName))
 }
 
-// price gives a cluster instance types with prices: those that the controller published, or those that are built in if the nodes are in their region. They tell the
-// prices of machines that were launched as another offering than planned.
+// price gives a cluster instance types with prices: those that the controller published, or the built-in ones if the nodes are in their region. They
+// are needed for the prices of machines that were launched as another offering than planned.
 func price(c *snapshot.Cluster, told published.Catalog) error {
 	if told != nil {
 		c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
@@ -158,11 +158,11 @@ func price(c *snapshot.Cluster, told published.Catalog) error {
 	return nil
 }
 
-// isAgent reports whether a pod is one of the chart karve-node.
+// isAgent reports whether a pod belongs to the karve-node chart.
 func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }
 
 const (
-	// boundFor is how long a bound is searched for, and boundNodes for how many nodes: the search must not make a verb slow.
+	// boundFor is the time limit of the search for a bound, and boundNodes the largest number of nodes: the search must not make a command slow.
 	boundFor   = 400 * time.Millisecond
 	boundNodes = 500
 )

@@ -30,11 +30,11 @@ const replayExample = `  # What would last month have cost?
   kubectl karve replay trace.csv -f manifests/ --chart cost.svg`
 
 const (
-	// resolution is the time between two points of a series. It is how exactly the end of a pod that does not complete is known.
+	// resolution is the time between two points of a series. It is the precision of the end time of a pod that does not complete.
 	resolution = 5 * time.Minute
-	// chunk is how much time one query of Prometheus covers.
+	// chunk is the time range of one query to Prometheus.
 	chunk = 24 * time.Hour
-	// longest is the longest time that is replayed.
+	// longest is the longest time that can be replayed.
 	longest = 400 * 24 * time.Hour
 )
 
@@ -118,7 +118,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	return compared.Text(s.out)
 }
 
-// leftNotes says what is left out, and why.
+// leftNotes describes what is left out, and why.
 func leftNotes(left []replay.Left) []string {
 	var notes []string
 	for _, l := range left {

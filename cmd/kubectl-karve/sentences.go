@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// refusal matches what an API server says about a request that the user has no right to.
+// refusal matches an API server's message about a request for which the user has no right.
 var refusal = regexp.MustCompile(`cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
 
-// missingRights returns a clause that names the rights which are missing, and "" if the error has another cause as well.
+// missingRights returns a clause that names the missing rights, or "" if the error also has another cause.
 func missingRights(err error) string {
 	resources := map[string][]string{}
 	for _, e := range parts(err) {
@@ -41,7 +41,7 @@ func missingRights(err error) string {
 	return "you may not " + strings.Join(verbs, ", nor ")
 }
 
-// parts returns the errors that were joined to one.
+// parts returns the errors that were joined into one.
 func parts(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []error
@@ -66,7 +66,7 @@ func and(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// unreachable returns what is wrong with a cluster that does not answer, and other errors as they are. instead is as for connect.
+// unreachable explains the error of a cluster that does not answer, and returns other errors unchanged. instead is as for connect.
 func unreachable(config *rest.Config, err error, instead string) error {
 	var request *url.Error
 	if !errors.As(err, &request) {

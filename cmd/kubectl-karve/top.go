@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// scrapes is how many agents are asked at the same time, and scrapeTimeout how long one may take.
+	// scrapes is the number of agents that are scraped concurrently, and scrapeTimeout the time limit of one scrape.
 	scrapes       = 64
 	scrapeTimeout = 2 * time.Second
-	// agentPort is the port of the metrics in the chart, if the agent's pod does not name one.
+	// agentPort is the chart's port for metrics, used if the agent's pod does not name one.
 	agentPort = 9450
 )
 
@@ -108,7 +108,7 @@ func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topO
 	return err
 }
 
-// sort sorts nodes and pods. What is not known comes last.
+// sort sorts nodes and pods. Unknown values come last.
 func (o *topOptions) sort(all *overview.Overview) {
 	node, pod := map[string]func(*overview.Node) float64{
 		"mem": func(n *overview.Node) float64 { return number(n.Use().UsedMiB) }, "sm": func(n *overview.Node) float64 { return number(n.Use().SMPercent) },
@@ -124,7 +124,7 @@ func (o *topOptions) sort(all *overview.Overview) {
 	slices.SortStableFunc(all.Pods, func(a, b overview.Pod) int { return cmp.Compare(pod(&b), pod(&a)) })
 }
 
-// number returns a value, and -1 if it is not known.
+// number returns a value, or -1 if it is unknown.
 func number[T int64 | float64](value *T) float64 {
 	if value == nil {
 		return -1
@@ -209,7 +209,7 @@ func percent(value *float64) string {
 	return strconv.FormatFloat(*value, 'f', 0, 64)
 }
 
-// usedOfStated returns used and stated memory. Each of them may be unknown.
+// usedOfStated formats used and requested memory. Each of them may be unknown.
 func usedOfStated(p *overview.Pod) string {
 	used := unknown
 	if p.UsedMiB != nil {
@@ -225,17 +225,17 @@ func unusedFor(p *overview.Pod) string {
 	return overview.Age(time.Duration(*p.UnusedSeconds) * time.Second)
 }
 
-// trouble is why agents could not be asked.
+// trouble records why agents could not be scraped.
 type trouble struct {
 	// asked is the number of nodes whose agents were needed.
 	asked int
-	// without have no agent that runs, and failed are those whose agents did not answer.
+	// without counts nodes without a running agent, and failed those whose agents did not answer.
 	without, failed int
 	// first is the first error.
 	first error
 }
 
-// measure asks the agents of the nodes that have pods, or of all nodes that have started.
+// measure scrapes the agents of the nodes that have pods, or of all nodes that have started.
 func (c connection) measure(ctx context.Context, seen seen, all bool) (map[string]overview.Measured, trouble) {
 	var t trouble
 	var mu sync.Mutex
@@ -293,10 +293,10 @@ func scrape(ctx context.Context, api rest.Interface, from agent) (overview.Measu
 	return overview.ParseMetrics(io.LimitReader(text, maxMetrics))
 }
 
-// maxMetrics is more than any agent serves, in bytes.
+// maxMetrics is larger than the metrics of any agent, in bytes.
 const maxMetrics = 16 << 20
 
-// topNotes says in a sentence what is missing.
+// topNotes describes in a sentence what is missing.
 func topNotes(measured map[string]overview.Measured, t trouble, what string) []string {
 	var notes []string
 	if t.first != nil {

@@ -65,7 +65,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	klog.SetLogger(logr.Discard()) // The page says it if the cluster cannot be read.
+	klog.SetLogger(logr.Discard()) // The page reports it if the cluster cannot be read.
 	read, err := gather.Open(ctx, c.config, types, replicasTimeout)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	return server.Serve(ctx, listener)
 }
 
-// clusterName returns the name of the context that the flags select, and "" if there is none.
+// clusterName returns the name of the context that the flags select, or "" if there is none.
 func clusterName(flags *genericclioptions.ConfigFlags) string {
 	if flags.Context != nil && *flags.Context != "" {
 		return *flags.Context

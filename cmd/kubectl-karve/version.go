@@ -20,10 +20,10 @@ import (
 // serverTimeout is how long version waits for the cluster.
 const serverTimeout = 5 * time.Second
 
-// versions are those of this program and of the controller.
+// versions are the versions of this program and of the controller.
 type versions struct {
 	Client version.Build `json:"client"`
-	// Controller is the version of the controller, and "" if it is not known. Note says why.
+	// Controller is the version of the controller, or "" if it is unknown. Note says why.
 	Controller string `json:"controller,omitempty"`
 	Note       string `json:"note,omitempty"`
 }
@@ -67,7 +67,7 @@ func (v *versions) print(out io.Writer, format output) error {
 	return err
 }
 
-// controllerVersion returns the version that the controller wrote beside its catalog, or why it is not known.
+// controllerVersion returns the version that the controller wrote with its catalog, or why it is unknown.
 func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags, namespace string) (v, note string) {
 	config, err := kube.ToRESTConfig()
 	if err != nil && *kube.Context+*kube.KubeConfig != "" {

@@ -13,17 +13,17 @@ import (
 	"karve.sh/karve/pkg/table"
 )
 
-// view is what the live view shows. Its methods are functions of its fields.
+// view is the content of the live view. Its methods depend only on its fields.
 type view struct {
 	all    *overview.Overview
 	colors palette
-	// wide shows more of nodes.
+	// wide shows more columns of nodes.
 	wide bool
-	// now and updated are the time, and when the cluster was read last. err is why it could not be read since.
+	// now is the time, and updated when the cluster was last read. err is why it could not be read since.
 	now, updated  time.Time
 	err           error
 	width, height int
-	// pods shows pods instead of nodes. order is the index of the order in orders, and top the number of rows above the first that is shown.
+	// pods shows pods instead of nodes. order is the index of the order in orders, and top the number of rows above the first shown row.
 	pods       bool
 	order, top int
 }
@@ -56,7 +56,7 @@ var orders = []order{
 
 var urgency = map[overview.Severity]int{overview.Bad: 0, overview.Busy: 1, overview.Idle: 2, overview.Good: 3}
 
-// press changes the view as a key asks for.
+// press changes the view according to a key.
 func (v *view) press(k key) {
 	page := max(1, v.room()-1)
 	switch k {
@@ -81,7 +81,7 @@ func (v *view) press(k key) {
 	v.top = v.clamped()
 }
 
-// clamped returns top, so that no more rows are above than need be.
+// clamped returns top, limited so that no more rows than necessary are above.
 func (v *view) clamped() int {
 	rows := len(v.all.Nodes)
 	if v.pods {
@@ -90,7 +90,7 @@ func (v *view) clamped() int {
 	return max(0, min(v.top, rows-v.room()))
 }
 
-// Lines of a frame that are no rows: two of the summary, a blank one, the titles, and that with the keys.
+// otherLines is the number of lines of a frame that are not rows: two of the summary, a blank one, the titles, and the keys.
 const otherLines = 5
 
 // room returns how many rows fit.
@@ -153,7 +153,7 @@ func (v *view) summary() []string {
 // Widths of bars.
 const summaryBar, nodeBar = 20, 10
 
-// bar draws how many of all replicas are held, in so many characters.
+// bar draws how many of all replicas are held, in width characters.
 func (v *view) bar(held, all int64, width int) string {
 	full := 0
 	if all > 0 {
@@ -225,7 +225,7 @@ func (v *view) podTable() table.Table {
 	return t
 }
 
-// stale is the age from which the view says that it is not up to date.
+// stale is the age from which the view shows that it is out of date.
 const stale = 30 * time.Second
 
 func (v *view) footer(top, rows int) string {
@@ -248,7 +248,7 @@ func (v *view) footer(top, rows int) string {
 	return v.colors.faint(keys)
 }
 
-// cut returns the first characters of a line, without counting its colors.
+// cut truncates a line to width characters, without counting its colors.
 func cut(line string, width int) string {
 	var out strings.Builder
 	for shown := 0; line != ""; {
