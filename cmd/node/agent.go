@@ -47,7 +47,7 @@ type agent struct {
 	saved      health.State
 	unsaved    string // Why the state could not be saved.
 	applyAgain time.Duration
-	// failOnInit is the setting of the latest configuration.
+	// failOnInit is the setting in the latest configuration.
 	failOnInit atomic.Bool
 }
 
@@ -57,7 +57,7 @@ const (
 	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
 	// applyAgain is the interval between attempts to apply a configuration that does not fit the machine, which may change.
 	applyAgain = 10 * time.Second
-	// waitForEvents is how long one wait for events of GPUs takes.
+	// waitForEvents is the duration of one wait for GPU events.
 	waitForEvents = 5 * time.Second
 )
 

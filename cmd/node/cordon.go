@@ -16,23 +16,23 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// cordon follows the Node's annotation that names GPUs which take no new pods.
+// cordon follows the Node's annotation that names GPUs which accept no new pods.
 type cordon struct {
 	// changed receives a value when the annotation has changed.
 	changed chan struct{}
 
 	mu         sync.Mutex
 	annotation string
-	// reported says that the Node has had the condition, so that it must be kept up to date.
+	// reported reports whether the Node has had the condition, so that it must be kept up to date.
 	reported bool
-	// gpus are the cordoned GPUs by the value that names them in the annotation, and unknown the values that name none.
+	// gpus maps the values in the annotation that name a GPU to the GPU. unknown are the values that name none.
 	gpus    map[string]gpu.Device
 	unknown []string
 }
 
 func newCordon() cordon { return cordon{changed: make(chan struct{}, 1)} }
 
-// seen takes the Node. It is called whenever the Node changes.
+// seen records the Node. It is called whenever the Node changes.
 func (c *cordon) seen(n nodeapi.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,15 +45,15 @@ func (c *cordon) seen(n nodeapi.Node) {
 	notify(c.changed)
 }
 
-// count returns the number of GPUs that are cordoned.
+// count returns the number of cordoned GPUs.
 func (c *cordon) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(uuidsOf(c.gpus))
 }
 
-// resolve returns the GPUs that an annotation names, by the values that name them, and the values that name none, in their order. A value that named a GPU
-// before still names it, because the indices of others change when a GPU is lost.
+// resolve returns the GPUs that an annotation names, by the values that name them, and the values that name none, in order. A value that named a GPU
+// before still names it, because indices change when a GPU is lost.
 func resolve(annotation string, devices []gpu.Device, before map[string]gpu.Device) (named map[string]gpu.Device, unknown []string) {
 	named = map[string]gpu.Device{}
 	known := make(map[string]gpu.Device, 2*len(devices))
@@ -80,7 +80,7 @@ func resolve(annotation string, devices []gpu.Device, before map[string]gpu.Devi
 // cordonGPUs applies the annotation to the GPUs of the node, and reports what has changed.
 func (a *agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	if len(devices) == 0 {
-		return // Which GPUs the annotation names is not known yet.
+		return // Which GPUs the annotation names is unknown so far.
 	}
 	c := &a.cordon
 	c.mu.Lock()
@@ -111,7 +111,7 @@ func (a *agent) cordonGPUs(ctx context.Context, devices []gpu.Device) {
 	a.report.condition(condition)
 }
 
-// cordonCondition returns the condition that says which GPUs are cordoned.
+// cordonCondition returns the condition that reports which GPUs are cordoned.
 func cordonCondition(gpus map[string]gpu.Device, unknown []string, devices []gpu.Device) health.Condition {
 	c := health.Condition{Type: nodecontract.CordonCondition, Status: "False", Reason: nodecontract.ReasonUncordoned, Message: "All GPUs may take pods"}
 	if len(gpus) > 0 {
@@ -129,10 +129,10 @@ const (
 	uncordoned = "the annotation " + nodecontract.GPUCordonAnnotation + " of the Node has changed"
 )
 
-// mostNamed is the largest number of values or GPUs that a message names.
+// mostNamed limits the number of values or GPUs in a message.
 const mostNamed = 8
 
-// invalidCordon says what in the annotation is no GPU of the node, and what could be.
+// invalidCordon describes which values in the annotation are not GPUs of the node, and which would be valid.
 func invalidCordon(unknown []string, devices []gpu.Device) string {
 	var values []string
 	for _, value := range unknown[:min(len(unknown), mostNamed)] {
@@ -149,7 +149,7 @@ func invalidCordon(unknown []string, devices []gpu.Device) string {
 		nodecontract.GPUCordonAnnotation, strings.Join(values, ", "), strings.Join(indices, ", "))
 }
 
-// namesOf returns the GPUs, without those in except, and a verb for a sentence about them. It is "" for none.
+// namesOf returns the GPUs that are not in except, and a verb, as part of a sentence. It returns "" for none.
 func namesOf(gpus map[string]gpu.Device, except map[string]bool) string {
 	var all []gpu.Device
 	for _, d := range gpus {

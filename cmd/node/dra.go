@@ -22,30 +22,30 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// draBackend is the agent as a DRA driver, on nodes that were promised for it.
+// draBackend is the agent as a DRA driver, on nodes whose promise requires it.
 type draBackend struct {
-	// driver is nil if there is no Node to publish for, or no folder to record claims in.
+	// driver is nil if there is no Node to publish for, or no directory for the record of claims.
 	driver *dra.Driver
 	// begin is closed when the driver has something to do.
 	begin chan struct{}
 	begun sync.Once
 
 	mu sync.Mutex
-	// resources are those of the configuration in force, and nil unless it is for a DRA driver. away is who else serves the GPUs.
+	// resources are those of the configuration in force if it is for a DRA driver. Otherwise it is nil. away is who else serves the GPUs.
 	resources []string
 	away      string
-	// nvidiaGPUs has the UUIDs of GPUs by the names that NVIDIA's driver gives to its devices.
+	// nvidiaGPUs maps NVIDIA's driver's names of devices to the UUIDs of GPUs.
 	nvidiaGPUs map[string]string
 
-	// nvidiaMu is locked while the agent stands back from NVIDIA's driver or takes the GPUs back. nvidia is what is known of the driver.
+	// nvidiaMu is locked while the agent leaves the GPUs to NVIDIA's driver or takes them back. nvidia is what is known about the driver.
 	nvidiaMu sync.Mutex
 	nvidia   nvidiaDriver
 }
 
-// nvidiaDriver is NVIDIA's DRA driver, on the node of the agent.
+// nvidiaDriver is the state of NVIDIA's DRA driver on the agent's node.
 type nvidiaDriver struct {
-	// configured reports whether a configuration is in force, and promised whether the driver serves the GPUs by it. slice is the name of one of its ResourceSlices, and ""
-	// if it has none.
+	// configured reports whether a configuration is in force, and promised whether the driver serves the GPUs according to it. slice is the name of one of
+	// its ResourceSlices, or "" if it has none.
 	configured, promised bool
 	slice                string
 }
@@ -74,10 +74,10 @@ func (a *agent) newDRA(ctx context.Context) *draBackend {
 	return b
 }
 
-// start makes run serve.
+// start makes run begin to serve.
 func (b *draBackend) start() { b.begun.Do(func() { close(b.begin) }) }
 
-// run serves the kubelet once there is something to do, until ctx ends. A node without DRA never has its socket.
+// run serves the kubelet once there is something to do, until ctx ends. A node without DRA never has the driver's socket.
 func (b *draBackend) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -87,7 +87,7 @@ func (b *draBackend) run(ctx context.Context) error {
 	}
 }
 
-// apply puts a configuration in force with the backend that it is for.
+// apply puts a configuration in force with its backend.
 func (a *agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Device) error {
 	b, ours, nvidias := a.dra, c.Sharing.Backend == nodecontract.BackendDRA, c.Sharing.Backend == nodecontract.BackendNVIDIADRA
 	if err := a.enter(ctx, c.Sharing.Backend, devices); err != nil {
@@ -100,7 +100,7 @@ func (a *agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Devic
 	if !nvidias { // Before the GPUs are served again.
 		a.leaveToNVIDIA(ctx, false, devices)
 	}
-	if err := a.manager.Apply(ctx, c, devices); err != nil { // For a DRA driver, it withdraws what it has registered, and looks for others.
+	if err := a.manager.Apply(ctx, c, devices); err != nil { // For a DRA driver, it withdraws what it has registered, and checks for others.
 		return err
 	}
 	if ours {
@@ -133,7 +133,7 @@ func (a *agent) apply(ctx context.Context, c sharing.Config, devices []gpu.Devic
 	return nil
 }
 
-// enter returns an error while the node cannot have a backend, because pods hold GPUs by another one of this agent.
+// enter returns an error while the node cannot switch to a backend, because pods hold GPUs from another backend of this agent.
 func (a *agent) enter(ctx context.Context, backend string, devices []gpu.Device) error {
 	switch b := a.dra; {
 	case backend != nodecontract.BackendDRA:
@@ -146,7 +146,7 @@ func (a *agent) enter(ctx context.Context, backend string, devices []gpu.Device)
 	return nil
 }
 
-// leave makes the driver hand out nothing, for another backend. A node is not converted while pods hold claims.
+// leave makes the driver serve no devices, for another backend. A node is not converted while pods hold claims.
 func (b *draBackend) leave(backend string) error {
 	if b.driver == nil {
 		return nil
@@ -186,7 +186,7 @@ func (a *agent) leaveToNVIDIA(ctx context.Context, promised bool, devices []gpu.
 	a.besideNVIDIA(ctx, func(d *nvidiaDriver) { d.configured, d.promised = true, promised })
 }
 
-// besideNVIDIA changes what is known of NVIDIA's DRA driver, and stands back while it gives away GPUs that are this agent's.
+// besideNVIDIA updates what is known about NVIDIA's DRA driver, and stands back while that driver serves GPUs that belong to this agent.
 func (a *agent) besideNVIDIA(ctx context.Context, change func(*nvidiaDriver)) {
 	b := a.dra
 	b.nvidiaMu.Lock()
@@ -237,7 +237,7 @@ func (a *agent) othersServe(ctx context.Context, why string) {
 	}
 }
 
-// setHealth sets the health of a GPU for whoever hands it out.
+// setHealth sets the health of a GPU in whichever backend serves it.
 func (a *agent) setHealth(uuid string, healthy bool) {
 	a.manager.SetHealth(uuid, healthy)
 	if a.dra.driver != nil {
@@ -253,7 +253,7 @@ func (a *agent) shares() map[string]plugin.Share {
 	return a.manager.Shares()
 }
 
-// claimed returns the replicas that a share of a ResourceClaim holds, or the GPU if NVIDIA's driver has given it.
+// claimed returns the replicas that a share of a ResourceClaim holds, or the GPU if NVIDIA's driver has allocated it.
 func (a *agent) claimed(driver, namespace, name, device, shareID string) []string {
 	switch {
 	case driver == nodecontract.NVIDIADRADriver:
@@ -268,7 +268,7 @@ func (a *agent) claimed(driver, namespace, name, device, shareID string) []strin
 	return nil
 }
 
-// published records what the ResourceSlice offers, and why it is not as it should be.
+// published records the number of devices in the ResourceSlice, and why it is not up to date.
 func (r *report) published(devices int, err error) {
 	why := ""
 	if err != nil {
@@ -278,7 +278,7 @@ func (r *report) published(devices int, err error) {
 	r.notSharing(&r.unpublished, why)
 }
 
-// prepared records how long a claim took.
+// prepared records how long preparing a claim took.
 func (r *report) prepared(took time.Duration, err error) {
 	r.with(func() {
 		r.allocated[err == nil]++

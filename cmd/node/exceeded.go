@@ -15,7 +15,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// slotMemory returns what pods use of the GPUs on which they hold slots. A process that belongs to no pod, or whose memory the driver does not report, does not count.
+// slotMemory returns the memory that pods use on the GPUs on which they hold slots. It ignores a process that belongs to no pod, or whose memory the
+// driver does not report.
 func slotMemory(holders []plugin.Holder, usages map[string]gpu.Usage, owners map[int]string) []usage.PodMemory {
 	var all []usage.PodMemory
 	for _, h := range holders {

@@ -25,8 +25,8 @@ var (
 // lostBackoff is the longest interval between attempts to open a driver that was open before. It may return at any moment.
 const lostBackoff = 2 * time.Second
 
-// watchGPUs opens the driver, sends the GPUs to found, and follows their health, until ctx ends. It returns an error if the process must be restarted, or
-// if FailOnInitError is set and the driver cannot be opened at first.
+// watchGPUs opens the driver, sends the GPUs to found, and follows their health, until ctx ends. It returns an error if the process must be restarted,
+// or if FailOnInitError is set and the driver cannot be opened at first.
 func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error {
 	log := logr.FromContextOrDiscard(ctx)
 	// Shutdown ends a wait for events, so that the agent does not have to wait for it.
@@ -209,13 +209,13 @@ func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 		if len(unusable) > 0 && time.Since(looked) >= lookForReset {
 			looked = time.Now()
 			if _, err := a.library.Devices(); err == nil && !slices.Equal(unusable, a.library.Unusable()) {
-				_ = a.library.Shutdown() // It is opened again at once.
+				_ = a.library.Shutdown() // It is opened again immediately.
 				return errFound
 			}
 		}
 		if a.takeResets(ctx, tracker) {
 			a.save(ctx, tracker)
-			_ = a.library.Shutdown() // It is opened again at once.
+			_ = a.library.Shutdown() // It is opened again immediately.
 			return errReset
 		}
 		if a.policy.Off() {

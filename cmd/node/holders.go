@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// holdersOf returns the report of which pods hold which replicas. Devices of other plugins are left out.
+// holdersOf returns the report of which pods hold which replicas. It leaves out devices of other plugins.
 func holdersOf(now time.Time, devices []gpu.Device, shares map[string]plugin.Share, holders []plugin.Holder) nodecontract.HoldersReport {
 	report := nodecontract.HoldersReport{AsOf: now.UTC().Truncate(time.Second)}
 	for _, d := range devices {
@@ -31,7 +31,7 @@ func holdersOf(now time.Time, devices []gpu.Device, shares map[string]plugin.Sha
 	return report
 }
 
-// heldGPU adds to a GPU or a MIG instance how it is shared and which containers hold it.
+// heldGPU adds the sharing and the holders to a GPU or a MIG instance.
 func heldGPU(g nodecontract.HeldGPU, shares map[string]plugin.Share, holders []plugin.Holder) nodecontract.HeldGPU {
 	share := shares[g.UUID]
 	g.Replicas, g.Health = share.Total, nodecontract.GPUInService
@@ -94,7 +94,7 @@ func (a *agent) sayHolders(ctx context.Context, r nodecontract.HoldersReport) er
 	return err
 }
 
-// slotsInUse returns the annotation with the slots that pods hold, and "" if the GPUs have none.
+// slotsInUse returns the annotation with the slots that pods hold, or "" if the GPUs have none.
 func slotsInUse(r nodecontract.HoldersReport) string {
 	var in nodecontract.SlotsInUse
 	for _, g := range r.GPUs {

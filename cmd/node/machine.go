@@ -18,7 +18,7 @@ const (
 	displayClass = 0x03
 )
 
-// machineOf returns what the kernel and the firmware report about the machine.
+// machineOf returns the kernel's and the firmware's information about the machine.
 func machineOf(root, typeFile string) labels.Machine {
 	var m labels.Machine
 	m.Type = oneLine(typeFile)
@@ -35,7 +35,7 @@ func machineOf(root, typeFile string) labels.Machine {
 	return m
 }
 
-// oneLine returns the content of a file without surrounding spaces, and "" if it cannot be read.
+// oneLine returns the content of a file without surrounding spaces, or "" if it cannot be read.
 func oneLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -23,17 +23,17 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// migCommand is the argument with which karve-node divides the GPUs of its node as was promised, and ends. It runs before the agent, because the container
-// runtime gives a container those MIG instances that there are when it starts.
+// migCommand is the argument that makes karve-node divide the GPUs of its node as promised, and exit. It runs before the agent, because the container
+// runtime gives a container the MIG instances that exist when it starts.
 const migCommand = "mig-apply"
 
-// unregistered is the taint of Nodes to which Karpenter has not yet written what was promised.
+// unregistered is the taint of Nodes to which Karpenter has not yet written the promise.
 const unregistered = "karpenter.sh/unregistered"
 
-// driverRoot is where the driver is mounted in the container if it is not in the root of the host.
+// driverRoot is where the driver is mounted in the container if it is not in the host's root.
 const driverRoot = "/driver-root"
 
-// tryMIGAgain is how often GPUs that could not be divided are looked at again.
+// tryMIGAgain is the interval between attempts to divide GPUs.
 const tryMIGAgain = 10 * time.Second
 
 type migOptions struct {
@@ -41,7 +41,7 @@ type migOptions struct {
 	level                                                               slog.Level
 }
 
-// parseMIG reads the arguments after migCommand.
+// parseMIG parses the arguments after migCommand.
 func parseMIG(args []string, env func(string) (string, bool), stderr io.Writer) (migOptions, error) {
 	var o migOptions
 	or := func(name, otherwise string) string {
@@ -76,18 +76,18 @@ func parseMIG(args []string, env func(string) (string, bool), stderr io.Writer) 
 	return o, nil
 }
 
-// migApply divides the GPUs of a node, and says on the Node why it waits.
+// migApply divides the GPUs of a node, and reports on the Node why it waits.
 type migApply struct {
 	node *nodeapi.Client
-	// divide divides the GPUs. mayReboot says whether it may reboot the machine.
+	// divide divides the GPUs. mayReboot reports whether it may reboot the machine.
 	divide func(ctx context.Context, wanted nodecontract.MIG, mayReboot bool) error
 	again  time.Duration
-	// said is the problem that was written last.
+	// said is the problem that was last written.
 	said mig.Problem
 }
 
 func newMIGApply(o migOptions, node *nodeapi.Client, driver mig.Driver) *migApply {
-	boot, _ := os.ReadFile(bootID) // Without it the machine is not rebooted.
+	boot, _ := os.ReadFile(bootID) // Without it, the machine is not rebooted.
 	machine := mig.Options{
 		StateDir: o.stateDir, Boot: strings.TrimSpace(string(boot)), Proc: o.proc, CapabilitiesDir: o.capabilities, Systemd: o.systemd,
 		Pods: func(ctx context.Context) (map[string]string, error) {
@@ -115,7 +115,7 @@ func podsByDevice(ctx context.Context, kubelet plugin.PodResources) (map[string]
 	return pods, nil
 }
 
-// run returns when nothing is left to do, or when only the agent can do more. Until then it tries again.
+// run returns when nothing is left to do, or when only the agent can continue. Until then it retries.
 func (a *migApply) run(ctx context.Context) error {
 	for ; ctx.Err() == nil; pause(ctx, a.again) {
 		n, err := a.node.Get(ctx)
@@ -130,7 +130,7 @@ func (a *migApply) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// once divides the GPUs as the Node says, and reports whether that is done.
+// once divides the GPUs as the Node requires, and reports whether that is done.
 func (a *migApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 	log := logr.FromContextOrDiscard(ctx)
 	has := func(key string) bool {

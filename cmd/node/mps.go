@@ -18,10 +18,10 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// lookForMPS is how often the agent reads what the supervisor of the MPS daemons reports, and tries again to apply a configuration that waits for them.
+// lookForMPS is how often the agent reads the status from the supervisor of the MPS daemons, and retries a configuration that waits for them.
 const lookForMPS = time.Second
 
-// waitForMPS is how long the agent waits for daemons after a change, before it reports that they are not there.
+// waitForMPS is how long the agent waits for daemons after a change before it reports that they are missing.
 const waitForMPS = 5 * time.Second
 
 // problem is an error with the reason for the sharing condition.
@@ -36,7 +36,7 @@ func (p *problem) Unwrap() error { return p.err }
 // mpsWatch follows the MPS daemons of the GPUs that are shared with MPS.
 type mpsWatch struct {
 	dir string
-	// inForce are the limits of the configuration that is in force.
+	// inForce are the limits in the configuration in force.
 	inForce []mps.Limits
 	// changing are GPUs whose strategy is about to change.
 	changing map[string]bool
@@ -44,7 +44,7 @@ type mpsWatch struct {
 	down map[string]string
 }
 
-// prepare makes the machine ready for a configuration, before it is applied: the daemons that it needs answer, and GPUs that are shared without MPS admit
+// prepare prepares the machine for a configuration before it is applied: the daemons that it needs answer, and GPUs that are shared without MPS allow
 // several processes. Nobody holds a GPU while its strategy changes.
 func (a *agent) prepare(ctx context.Context, c sharing.Config, devices []gpu.Device) error {
 	limits, err := c.Limits(devices)
@@ -62,7 +62,7 @@ func (a *agent) prepare(ctx context.Context, c sharing.Config, devices []gpu.Dev
 			a.setDown()
 			return err
 		}
-		a.mps.changing = changing // No pod may come in between.
+		a.mps.changing = changing // No pod may get a GPU in between.
 		a.setDown()
 		if err := a.nobodyHolds(ctx, changing); err != nil {
 			return err
@@ -102,7 +102,7 @@ func (a *agent) daemonsReady(limits []mps.Limits) error {
 	return nil
 }
 
-// strategyChanges returns the GPUs that have an MPS daemon and will have none, and the other way round.
+// strategyChanges returns the GPUs that have an MPS daemon and will have none, and vice versa.
 func strategyChanges(was mps.Wanted, limits []mps.Limits) map[string]bool {
 	will := mps.Wanted{GPUs: limits}
 	changing := map[string]bool{}
@@ -135,7 +135,7 @@ func (a *agent) nobodyHolds(ctx context.Context, uuids map[string]bool) error {
 	return nil
 }
 
-// modes returns an error if a GPU that is shared without MPS admits one process only. The supervisor restores what it has changed.
+// modes returns an error if a GPU that is shared without MPS allows only one process. The supervisor restores modes that it has changed.
 func (a *agent) modes(c sharing.Config, devices []gpu.Device) error {
 	resources, err := c.Resources(devices)
 	if err != nil {
@@ -177,7 +177,7 @@ func (a *agent) setDown() {
 	a.manager.SetDown(down)
 }
 
-// watchMPS looks whether the daemons of the configuration in force answer. Replicas of a GPU without one are unhealthy.
+// watchMPS checks whether the daemons of the configuration in force answer. Replicas of a GPU whose daemon does not answer are unhealthy.
 func (a *agent) watchMPS(ctx context.Context) {
 	if len(a.mps.inForce) == 0 && len(a.mps.down) == 0 {
 		return
@@ -205,7 +205,7 @@ func (a *agent) watchMPS(ctx context.Context) {
 	a.report.mpsDown(reasons(down))
 }
 
-// reasons returns a sentence for each GPU, and "" for none.
+// reasons returns a sentence for each GPU, or "" for none.
 func reasons(down map[string]string) string {
 	var all []string
 	for _, uuid := range slices.Sorted(maps.Keys(down)) {

@@ -12,10 +12,10 @@ import (
 	"karve.sh/karve/pkg/node/mps"
 )
 
-// mpsCommand is the argument with which karve-node runs the MPS daemons of a node instead of the agent.
+// mpsCommand is the argument that makes karve-node run the MPS daemons of a node instead of the agent.
 const mpsCommand = "mps-daemon"
 
-// parseMPS reads the arguments after mpsCommand.
+// parseMPS parses the arguments after mpsCommand.
 func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) (dir string, level slog.Level, err error) {
 	or := func(name, otherwise string) string {
 		if value, ok := env(name); ok && value != "" {

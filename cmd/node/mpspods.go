@@ -17,7 +17,7 @@ import (
 // podPatience is how long an allocation waits for the API server to list the node's pods.
 const podPatience = 2 * time.Second
 
-// podStates returns what the pod which is being admitted states. The kubelet does not say which pod it admits: see stated.
+// podStates returns the needs that the pod being admitted states. The kubelet does not say which pod it is admitting: see stated.
 func (a *agent) podStates(ctx context.Context, resource string, devices int) plugin.Stated {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
@@ -33,8 +33,9 @@ func (a *agent) podStates(ctx context.Context, resource string, devices int) plu
 	return stated(pods, holders, resource, devices)
 }
 
-// stated returns what the pod which is being admitted states. It is one of those that have a container which asks for as many devices of the resource and does
-// not hold them yet. If these state different amounts, it is the largest, so that no pod has less than it states. It is 0 if one of them states none.
+// stated returns the needs that the pod being admitted states. It is one of the pods with a container that requests this number of devices of the
+// resource and does not hold them yet. If these pods state different amounts, stated returns the largest, so that no pod has less than it states. It
+// returns 0 if one of them states none.
 func stated(pods []nodeapi.Pod, holders []plugin.Holder, resource string, devices int) plugin.Stated {
 	held := map[[2]string]bool{}
 	for _, h := range holders {
@@ -54,13 +55,13 @@ func stated(pods []nodeapi.Pod, holders []plugin.Holder, resource string, device
 			continue
 		}
 		memory.add(memoryMiB(p.Metadata.Annotations[nodecontract.GPUMemoryAnnotation]))
-		percent, _ := nodecontract.ParseThreads(p.Metadata.Annotations[nodecontract.GPUThreadsAnnotation]) // The controller reports what is wrong.
+		percent, _ := nodecontract.ParseThreads(p.Metadata.Annotations[nodecontract.GPUThreadsAnnotation]) // The controller reports invalid values.
 		threads.add(percent)
 	}
 	return plugin.Stated{MemoryMiB: memory.amount(), ThreadPercent: threads.amount()}
 }
 
-// most is the largest of several amounts, and 0 if one of them is.
+// most is the largest of several amounts, or 0 if one of them is 0.
 type most struct {
 	largest int64
 	none    bool
@@ -77,7 +78,7 @@ func (m *most) amount() int64 {
 	return m.largest
 }
 
-// units are the suffixes of quantities, with the bytes that they stand for.
+// units are the suffixes of quantities, with their numbers of bytes.
 var units = []struct {
 	suffix string
 	bytes  float64
@@ -85,8 +86,8 @@ var units = []struct {
 	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
 }
 
-// memoryMiB returns the MiB of a quantity, rounded up, and 0 if it is not one that it understands. The package that reads all quantities would make the agent
-// a fifth larger.
+// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it. The package that parses all quantities would make the agent a fifth
+// larger.
 func memoryMiB(quantity string) int64 {
 	for _, u := range units {
 		number, ok := strings.CutSuffix(strings.TrimSpace(quantity), u.suffix)

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// restoreAfter is how long to wait until a difference between the Node and what was written counts, because the watch is behind the writes.
+	// restoreAfter is how long a difference between the Node and what was written must last before it counts, because the watch lags behind the writes.
 	restoreAfter = time.Second
 	// restoreEvery is the shortest interval between restores, so that two writers of the same label do not overload the API server.
 	restoreEvery = time.Minute
@@ -31,7 +31,7 @@ func (r *report) seen(n nodeapi.Node) {
 	notify(r.changed)
 }
 
-// writeNode writes labels and conditions whenever they change. It writes them again if the Node was changed by someone else or was recreated.
+// writeNode writes labels and conditions whenever they change. It writes them again if someone else changed or recreated the Node.
 func (r *report) writeNode(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	w := written{labels: map[string]string{}, conditions: map[string]health.Condition{}}
@@ -75,7 +75,7 @@ func (r *report) seenLast() (n nodeapi.Node) {
 	return n
 }
 
-// lackingLabels returns the labels that were written and that the Node does not have.
+// lackingLabels returns the written labels that the Node does not have.
 func (w written) lackingLabels(n nodeapi.Node) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(w.labels)) {
@@ -86,7 +86,7 @@ func (w written) lackingLabels(n nodeapi.Node) []string {
 	return out
 }
 
-// lackingConditions returns the types of the conditions that were written and that the Node does not have.
+// lackingConditions returns the types of the written conditions that the Node does not have.
 func (w written) lackingConditions(n nodeapi.Node) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(w.conditions)) {
@@ -144,7 +144,7 @@ func (r *report) writeLabels(ctx context.Context, next, written map[string]strin
 	return nil
 }
 
-// writeConditions writes the conditions that differ from the last ones, and adds them to these.
+// writeConditions writes the conditions that differ from the last ones, and adds them to the latter.
 func writeConditions(ctx context.Context, node *nodeapi.Client, next, last map[string]health.Condition) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var patch []map[string]string

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// outageGrace is how long the driver may be unavailable until its GPUs are taken out of service. A driver that is reloaded is back by then, and no pod
-	// that is starting fails.
+	// outageGrace is how long the driver may be unavailable before its GPUs are taken out of service. A reloaded driver is back by then, and no pod that
+	// is starting fails.
 	outageGrace = 10 * time.Second
-	// outagePatience is how long the driver may be unavailable until the agent exits. After systemd's daemon-reload, or if the device files were recreated,
-	// only a new container can open them.
+	// outagePatience is how long the driver may be unavailable before the agent exits. After systemd's daemon-reload, or if the device files were
+	// recreated, only a new container can open them.
 	outagePatience = 5 * time.Minute
 )
 
@@ -31,7 +31,7 @@ type outage struct {
 	giveUp  func(why error)
 
 	mu sync.Mutex
-	// period numbers the outages. timers are the timers of the current outage, and nil if there is none.
+	// period numbers the outages. timers are the timers of the current outage, or nil if there is none.
 	period int
 	timers []*time.Timer
 	why    error
@@ -39,8 +39,7 @@ type outage struct {
 	out, told bool
 }
 
-// begin records that the driver does not answer and that the GPUs cannot be used. It has no effect on an outage that has begun and not ended, except that
-// why is updated.
+// begin records that the driver does not answer and that the GPUs cannot be used. During an outage, it only updates why.
 func (o *outage) begin(gpus []string, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,7 +90,7 @@ func (o *outage) declared() bool {
 	return o.told
 }
 
-// suspend begins an outage that someone asked for. It has no timers.
+// suspend begins an outage that someone requested. It has no timers.
 func (o *outage) suspend() {
 	o.end()
 	o.mu.Lock()

@@ -12,19 +12,19 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// pausedLabels are the labels with which the driver manager and the MIG manager of the GPU Operator ask clients to close the driver, with a value that
-// begins with "paused-". The driver cannot be unloaded while any process has NVML open. The first label is for clients that are not part of the Operator,
-// from version 26.7 on.
+// pausedLabels are the labels by which the driver manager and the MIG manager of the GPU Operator ask clients to close the driver, with a value that
+// begins with "paused-". The driver cannot be unloaded while any process has NVML open. The first label is for clients that are not part of the
+// Operator, from version 26.7 on.
 var pausedLabels = []string{"nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin"}
 
-// pausing tracks whether the Node's labels ask for a pause.
+// pausing tracks whether the Node's labels request a pause.
 type pausing struct {
 	mu      sync.Mutex
 	why     string
 	changed chan struct{}
 }
 
-// seen takes the metadata of the Node, and reports whether a pause has begun.
+// seen records the metadata of the Node, and reports whether a pause has begun.
 func (p *pausing) seen(m nodeapi.Metadata) bool {
 	why := ""
 	for _, label := range pausedLabels {
@@ -46,7 +46,7 @@ func (p *pausing) seen(m nodeapi.Metadata) bool {
 	return begun
 }
 
-// now returns the label that asks for the pause, and "" if none does. The channel is closed when that changes.
+// now returns the label that requests the pause, or "" if none does. The channel is closed when that changes.
 func (p *pausing) now() (string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -51,12 +51,12 @@ type report struct {
 	away *health.Condition
 	// noGPUs, refusal and inForce determine the sharing condition.
 	noGPUs, refusal string
-	// refusalReason is the reason of the condition for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
+	// refusalReason is the condition's reason for refusal. daemonsDown is why GPUs of the configuration in force have no MPS daemon.
 	refusalReason, daemonsDown string
 	inForce                    bool
-	// unpublished is why the ResourceSlice of the DRA driver is not as it should be.
+	// unpublished is why the ResourceSlice of the DRA driver is not up to date.
 	unpublished string
-	// nvidia is NVIDIA's DRA driver, if that serves the GPUs.
+	// nvidia is NVIDIA's DRA driver, if it serves the GPUs.
 	nvidia   nvidiaDriver
 	exceeded []usage.PodMemory
 }
@@ -275,10 +275,10 @@ func (r *report) refused(ctx context.Context, err error) bool {
 	return now != before
 }
 
-// mpsDown records why GPUs have no MPS daemon, and that all have theirs if why is "".
+// mpsDown records why GPUs have no MPS daemon. why is "" if all have theirs.
 func (r *report) mpsDown(why string) { r.notSharing(&r.daemonsDown, why) }
 
-// notSharing records why GPUs are not shared as they should be, and tells the Node if that has changed. It is "" if they are.
+// notSharing records why GPUs are not shared as configured, and writes to the Node if that has changed. why is "" if they are.
 func (r *report) notSharing(problem *string, why string) {
 	same := false
 	r.with(func() {

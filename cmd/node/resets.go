@@ -30,7 +30,7 @@ type resets struct {
 	tried time.Time
 }
 
-// seen takes the metadata of the Node. It is called whenever the Node changes.
+// seen records the metadata of the Node. It is called whenever the Node changes.
 func (r *resets) seen(m nodeapi.Metadata) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	}
 	if reopen {
 		log.Info("Somebody says that GPUs were reset; opening the driver anew")
-		// Take the events that are still queued. Those from before the reset do not count against a GPU that was reset, and those of other GPUs are not
+		// Drain the events that are still queued. Those from before the reset do not count against a GPU that was reset, and those of other GPUs are not
 		// lost.
 		for {
 			event, ok, err := a.library.Wait(0)

@@ -23,18 +23,18 @@ const lookForUse = 5 * time.Second
 
 const proc = "/proc"
 
-// useWatch finds the pods that hold replicas, and those of them that do not use them.
+// useWatch finds the pods that hold replicas, and which of them do not use them.
 type useWatch struct {
 	notes   usage.Notes
 	holders plugin.PodResources
 	pods    metrics.PodSource // It is nil if processes cannot be assigned to pods.
-	// earlier receives the annotation as it was when the agent started.
+	// earlier receives the value of the annotation when the agent started.
 	earlier chan string
 	every   time.Duration
-	// said is the report of holders that was written last, and slots that of slots in use.
+	// said is the last written report of holders, and slots that of slots in use.
 	said  nodecontract.HoldersReport
 	slots string
-	// exceeding finds the pods that use more memory than their slots have, if enforcement says so.
+	// exceeding finds the pods that use more memory than their slots have, if enforcement requires it.
 	exceeding   usage.Exceeding
 	enforcement atomic.Value
 }
@@ -47,7 +47,7 @@ func newUseWatch(o options) *useWatch {
 	return w
 }
 
-// seen takes the metadata of the Node.
+// seen records the metadata of the Node.
 func (w *useWatch) seen(m nodeapi.Metadata) {
 	select {
 	case w.earlier <- m.Annotations[nodecontract.UnusedSinceAnnotation]:
@@ -119,7 +119,7 @@ func (a *agent) observeUsage(ctx context.Context, tracker *usage.Tracker) error 
 	return errors.Join(asked, said, written)
 }
 
-// gpusOf returns the UUIDs of the GPUs of which pods hold replicas or MIG instances, each once, by pod. It is empty, not nil, if there are none.
+// gpusOf returns, by pod, the UUIDs of the GPUs of which the pod holds replicas or MIG instances, each once. It is empty, not nil, if there are none.
 func gpusOf(holders []plugin.Holder, devices []gpu.Device) map[string][]string {
 	out := map[string][]string{}
 	for _, h := range holders {
