@@ -1,5 +1,5 @@
-// Command controller launches machines for pending pods that request replicas of shared GPUs, and deletes machines that are no longer needed. With the argument ui, it
-// serves a web page of the cluster instead.
+// Command controller launches machines for pending pods that request replicas of shared GPUs, and deletes machines that are no longer needed. With the
+// argument ui, it serves a web page about the cluster instead.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run() error {
 	return operator.Run(ctrl.SetupSignalHandler(), config, log, o)
 }
 
-// runUI serves the web page of the cluster: karve-controller ui. It is another process with other rights, from the same image.
+// runUI serves the web page about the cluster: karve-controller ui. It is a separate process with different rights, from the same image.
 func runUI(args []string) error {
 	var o operator.UIOptions
 	o.AddFlags(flag.CommandLine)
@@ -60,7 +60,7 @@ func runUI(args []string) error {
 	return operator.ServeUI(ctrl.SetupSignalHandler(), config, logger(o.LogLevel), o)
 }
 
-// logger returns the logger, which controller-runtime's logger is then too.
+// logger returns the logger, and makes it controller-runtime's logger.
 func logger(level string) logr.Logger {
 	least := zapcore.InfoLevel
 	if level == "debug" {

@@ -61,7 +61,7 @@ type memoryWatch struct {
 	watch sizing.Watch
 }
 
-// newMemoryWatch returns a watch for the process that runs in a pod of the namespace. The name of a pod is its host's.
+// newMemoryWatch returns a watch for the process, which runs in a pod in the namespace. The pod's name is the host name.
 func newMemoryWatch(limit int64, namespace string, held func() sizing.Objects, recorder events.EventRecorder, clk clock.PassiveClock) (*memoryWatch, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -71,17 +71,17 @@ func newMemoryWatch(limit int64, namespace string, held func() sizing.Objects, r
 	return &memoryWatch{limit: limit, held: held, recorder: recorder, clock: clk, pod: pod}, nil
 }
 
-// NeedLeaderElection returns false: replicas that stand by need memory too.
+// NeedLeaderElection returns false, because standby replicas also need memory.
 func (m *memoryWatch) NeedLeaderElection() bool { return false }
 
-// Start looks at the memory every minute until the context ends.
+// Start checks the memory every minute until the context ends.
 func (m *memoryWatch) Start(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	wait.UntilWithContext(ctx, func(context.Context) { m.look(log, usedMemory()) }, time.Minute)
 	return nil
 }
 
-// look warns if the memory has been short for some minutes. The argument is the memory in use, in bytes.
+// look warns if the memory has been short for some minutes. used is the memory in use, in bytes.
 func (m *memoryWatch) look(log logr.Logger, used int64) {
 	var warn bool
 	if m.watch, warn = m.watch.Next(used, m.limit, m.clock.Now()); !warn {
@@ -93,7 +93,7 @@ func (m *memoryWatch) look(log logr.Logger, used int64) {
 	m.recorder.Eventf(m.pod, nil, corev1.EventTypeWarning, "MemoryShort", "Check", "%s", message)
 }
 
-// usedMemory returns the memory that the Go runtime has from the operating system, in bytes: what its limit counts.
+// usedMemory returns the memory that the Go runtime has from the operating system, in bytes. This is what its limit counts.
 func usedMemory() int64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

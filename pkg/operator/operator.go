@@ -125,7 +125,7 @@ func (o *Options) metrics() metricsserver.Options {
 // namespaceFile has the namespace of a pod.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// namespace returns the namespace of the controller, and "" if it runs outside of a cluster.
+// namespace returns the namespace of the controller, or "" if it runs outside of a cluster.
 func (o *Options) namespace() string {
 	if o.LeaderElectionNamespace != "" {
 		return o.LeaderElectionNamespace

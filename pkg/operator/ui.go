@@ -53,8 +53,8 @@ func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info or debug")
 }
 
-// ServeUI serves the web page until the context ends, to those whom the API server authenticates by their bearer token and allows to get paths below /karve/. It reads
-// the cluster with the rights of the process.
+// ServeUI serves the web page until the context ends. It serves users whom the API server authenticates by their bearer token and allows to get paths
+// below /karve/. It reads the cluster with the rights of the process.
 func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOptions) error {
 	used, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -119,7 +119,8 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 // builtinRegion is the region of the built-in prices.
 const builtinRegion = "us-east-1"
 
-// catalog returns the instance types of the file, or those that the controller has published. Without them, it returns the built-in ones and a note for users.
+// catalog returns the instance types in the file, or those that the controller has published. If there are neither, it returns the built-in ones and a
+// note for users.
 func (o *UIOptions) catalog(ctx context.Context, live client.Reader) (cloud.Catalog, string, error) {
 	given, err := readInstanceTypes(o.InstanceTypesFile)
 	if err != nil {

@@ -31,7 +31,7 @@ type watchdog struct {
 	seen map[string]progress
 }
 
-// progress is how many reconciliations a busy controller had completed, and since when the number has not changed.
+// progress is the number of completed reconciliations of a busy controller, and since when it has not changed.
 type progress struct {
 	completed float64
 	since     time.Time
