@@ -12,11 +12,11 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// maxGPUs is more than any machine has. Labels and annotations may name any number.
+// maxGPUs is more than any machine has. Labels and annotations may contain any number.
 const maxGPUs = catalog.MaxGPUs
 
-// hear adds what the agent reports of the GPUs and who holds their replicas. pods are the pods of the node, to which it adds their GPUs. Holders that are no pods of
-// the node any more, according to the API server, stay: the GPUs are theirs until the kubelet has stopped them.
+// hear adds the agent's report of the GPUs and of the holders of their replicas. pods are the pods of the node, to which it adds their GPUs. Holders
+// that are no longer pods of the node according to the API server stay: the GPUs are theirs until the kubelet has stopped them.
 func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
 	report, ok, err := nodecontract.ParseHolders(annotation)
 	switch {
@@ -80,7 +80,7 @@ func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
 	return gpu
 }
 
-// memoryOf returns the device memory of a node with so many GPUs in MiB, and 0 if the Node does not tell it.
+// memoryOf returns the total device memory, in MiB, of a node with this number of GPUs, or 0 if the Node does not report it.
 func memoryOf(node *corev1.Node, gpus int64) int64 {
 	each := numberOf(node.Labels[nodecontract.GPUMemoryLabel])
 	if each > catalog.MaxMemoryMiB || gpus > maxGPUs {

@@ -8,9 +8,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Bound returns a proven lower bound on the price of Karve's nodes for the pods that run on them, in micro-dollars per hour. Nodes that consolidation may not change
-// count with their price. It needs the instance types of the node classes. DaemonSets and pods without GPUs may be missing, which only makes the bound lower. It returns
-// false if nothing was proven before stop returned true.
+// Bound returns a proven lower bound on the price of Karve's nodes for the pods that run on them, in micro-dollars per hour. Nodes that consolidation
+// may not change count with their price. It needs the instance types of the node classes. DaemonSets and pods without GPUs may be missing, which only
+// lowers the bound. It returns false if nothing was proven before stop returned true.
 func Bound(c *snapshot.Cluster, stop func() bool) (int64, bool) {
 	view := snapshot.Build(c)
 	l := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })

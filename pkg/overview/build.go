@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Build returns the overview of a cluster. It reads the NodePools, GPUNodeClasses, NodeClaims, Nodes and Pods, and the instance types of node classes for prices. All
-// others may be missing.
+// Build returns the overview of a cluster. It reads the NodePools, GPUNodeClasses, NodeClaims, Nodes and Pods, and the instance types of node classes
+// for prices. Other objects may be missing.
 func Build(c *snapshot.Cluster) *Overview {
 	with := *c
 	with.Index = c.Indexed()
@@ -62,7 +62,7 @@ func Build(c *snapshot.Cluster) *Overview {
 	return o
 }
 
-// builder has what is read more than once.
+// builder caches what is needed more than once.
 type builder struct {
 	*snapshot.Cluster
 	// pools are Karve's NodePools by name. They have no offerings.
@@ -132,7 +132,7 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 	if memory > 0 {
 		n.MemoryMiB = &memory
 	}
-	// The price is divided by what the machine was launched for, as in the metric of the controller.
+	// The price is divided by the promised replicas, as in the metric of the controller.
 	parts := max(m.Promise.Replicas(), n.Replicas)
 	if !m.Promise.Slots.IsZero() {
 		parts = m.Shares()
@@ -140,11 +140,11 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 	b.add(o, n, m.Node, m.Pods, holdings{m.Promise.Resource, parts, m.SharesOf})
 }
 
-// holdings say what the pods of a node hold.
+// holdings compute what the pods of a node hold.
 type holdings struct {
 	// resource is the resource of its replicas.
 	resource corev1.ResourceName
-	// parts is the number of parts into which its price is divided, and of how many of them a pod has.
+	// parts is the number of parts into which the node's price is divided, and of returns how many of them a pod has.
 	parts int64
 	of    func(*corev1.Pod) int64
 }
@@ -181,7 +181,7 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 	unused := nodecontract.UnusedReport{}
 	if node != nil {
 		n.Address = addressOf(node)
-		unused, _ = nodecontract.ParseUnused(node.Annotations[nodecontract.UnusedSinceAnnotation]) // A report that cannot be read says nothing.
+		unused, _ = nodecontract.ParseUnused(node.Annotations[nodecontract.UnusedSinceAnnotation]) // A report that cannot be read is ignored.
 	}
 	first, held := len(o.Pods), []int64(nil)
 	for _, pod := range pods {
@@ -217,7 +217,7 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 	o.Nodes = append(o.Nodes, n)
 }
 
-// waiting returns a pod that is bound to no node.
+// waiting describes a pod that is bound to no node.
 func waiting(pod *corev1.Pod) Waiting {
 	requests := snapshot.PodRequests(pod)
 	w := Waiting{
@@ -244,7 +244,7 @@ func addressOf(node *corev1.Node) string {
 	return ""
 }
 
-// stated returns the device memory in MiB, rounded up, that a pod states, or that its slots have, and nil if it states none that can be read.
+// stated returns the device memory in MiB, rounded up, that a pod requests or that its slots have. It returns nil if there is none or if it is invalid.
 func stated(pod *corev1.Pod) *int64 {
 	if sizes := snapshot.SlotSizes(pod); len(sizes) > 0 {
 		var sum int64
@@ -264,7 +264,7 @@ func stated(pod *corev1.Pod) *int64 {
 	return new((min(amount.Most, amount.Value(q)) + 1<<20 - 1) >> 20)
 }
 
-// physical returns the number of physical GPUs: the MIG instances of one have the same index.
+// physical returns the number of physical GPUs. The MIG instances of a GPU have the same index.
 func (n *Node) physical() int64 {
 	indices := map[int]bool{}
 	for i := range n.GPUs {
@@ -281,7 +281,7 @@ func unknownGPUs(count int64) []GPU {
 	return gpus
 }
 
-// Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim, and false if there is none.
+// Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim. It returns false if there is none.
 func (o *Overview) Only(name string) (*Overview, bool) {
 	i := slices.IndexFunc(o.Nodes, func(n Node) bool { return n.Name == name || n.NodeClaim == name })
 	if i < 0 {
@@ -304,7 +304,7 @@ func (o *Overview) Only(name string) (*Overview, bool) {
 	return one, true
 }
 
-// Running reports whether the node has started, so that an agent should report of it.
+// Running reports whether the node has started, so that an agent should report on it.
 func (n *Node) Running() bool {
 	switch n.State {
 	case lifecycle.Started, lifecycle.Unhealthy, lifecycle.Replacing, lifecycle.Disrupting:

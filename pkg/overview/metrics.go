@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Measured is what the metrics of a node's agent tell.
+// Measured is the content of the metrics of a node's agent.
 type Measured struct {
 	// GPUs is keyed by index, and Instances by the UUID of the MIG instance.
 	GPUs      map[int]Use
@@ -20,7 +20,7 @@ type Measured struct {
 	Pods map[string]Use
 }
 
-// Use is how much of a GPU, or of several, is used. Values that are not known are nil.
+// Use is the use of one or several GPUs. Unknown values are nil.
 type Use struct {
 	UsedMiB *int64
 	// SMPercent is the share of multiprocessor time, from 0 to 100. For a GPU it is the share of time in which a kernel ran.
@@ -105,7 +105,7 @@ func labelsOf(m *dto.Metric) map[string]string {
 	return labels
 }
 
-// Measure adds what agents have measured, by the name of the Node. Pods without a process on a GPU are not measured, so their use stays unknown.
+// Measure adds the agents' measurements, by the name of the Node. Pods without a process on a GPU are not measured, so their use stays unknown.
 func (o *Overview) Measure(measured map[string]Measured) {
 	for i := range o.Nodes {
 		m, ok := measured[o.Nodes[i].Name]
@@ -129,7 +129,7 @@ func (o *Overview) Measure(measured map[string]Measured) {
 	}
 }
 
-// Use returns the sum over the GPUs of a node: used memory, and the mean of the shares of time. A value that is not known of one of its GPUs is nil.
+// Use returns the total used memory of a node's GPUs, and the mean of the shares of time. A value that is unknown for one of the GPUs is nil.
 func (n *Node) Use() Use {
 	if len(n.GPUs) == 0 {
 		return Use{}

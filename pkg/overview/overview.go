@@ -1,7 +1,8 @@
-// Package overview describes the shared GPUs of a live cluster: pools, nodes, GPUs, the pods that hold replicas, and prices. Build makes an Overview from what was
-// read; it has no client, no clock and no log. kubectl karve and its web page show overviews, and the JSON tags are what kubectl karve prints with -o json.
+// Package overview describes the shared GPUs of a live cluster: pools, nodes, GPUs, the pods that hold replicas, and prices. Build makes an Overview
+// from objects that were read; the package has no client, no clock and no log. kubectl karve and its web page show overviews, and the JSON tags are the
+// output of kubectl karve with -o json.
 //
-// A value that is not known is nil, and never 0.
+// An unknown value is nil, and never 0.
 package overview
 
 import (
@@ -11,12 +12,12 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Overview is what there is at one moment. Its lists are sorted by name.
+// Overview is the state of the cluster at one moment. Its lists are sorted by name.
 type Overview struct {
 	AsOf  time.Time `json:"asOf"`
 	Pools []Pool    `json:"pools"`
 	Nodes []Node    `json:"nodes"`
-	// Pods hold replicas, and Waiting need some and are bound to no node, the oldest first.
+	// Pods are the pods that hold replicas. Waiting are those that need some and are bound to no node, the oldest first.
 	Pods    []Pod     `json:"pods"`
 	Waiting []Waiting `json:"waiting"`
 	Totals  Totals    `json:"totals"`
@@ -28,8 +29,8 @@ type Totals struct {
 	GPUs         int64 `json:"gpus"`
 	Replicas     int64 `json:"replicas"`
 	ReplicasHeld int64 `json:"replicasHeld"`
-	// MicroUSDPerHour is the price of the nodes, and IdleMicroUSDPerHour the part of it that no pod pays for. The price of UnpricedNodes nodes is not known, and not
-	// in the sums.
+	// MicroUSDPerHour is the price of the nodes, and IdleMicroUSDPerHour the part of it that no pod pays for. The price of UnpricedNodes nodes is unknown
+	// and not in the sums.
 	MicroUSDPerHour     int64 `json:"microUSDPerHour"`
 	IdleMicroUSDPerHour int64 `json:"idleMicroUSDPerHour"`
 	UnpricedNodes       int   `json:"unpricedNodes,omitempty"`
@@ -41,9 +42,9 @@ type Totals struct {
 type Pool struct {
 	Name         string `json:"name"`
 	GPUNodeClass string `json:"gpuNodeClass"`
-	// Resource is what pods of the pool request. It is "" if the GPUNodeClass does not exist.
+	// Resource is the resource that pods of the pool request. It is "" if the GPUNodeClass does not exist.
 	Resource string `json:"resource,omitempty"`
-	// Problem says why the pool is not Ready. It is "" if it is.
+	// Problem is why the pool is not Ready. It is "" if it is.
 	Problem string `json:"problem,omitempty"`
 	// Totals has no bound.
 	Totals Totals `json:"totals"`
@@ -51,65 +52,65 @@ type Pool struct {
 
 // Node is a machine with shared GPUs, from the creation of its NodeClaim on.
 type Node struct {
-	// Name is the name of the Node, and that of the NodeClaim until the machine has registered.
+	// Name is the name of the Node, or that of the NodeClaim until the machine has registered.
 	Name string `json:"name"`
 	// NodeClaim is "" for a node that Karve did not launch.
 	NodeClaim string `json:"nodeClaim,omitempty"`
-	// Pool is the NodePool, and "" if the node has none.
+	// Pool is the NodePool, or "" if the node has none.
 	Pool         string `json:"nodePool,omitempty"`
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
-	// Address is the internal IP address of the Node, and "" if it has none yet.
+	// Address is the internal IP address of the Node, or "" if it has none yet.
 	Address string `json:"address,omitempty"`
-	// Resource is the resource that the node exposes. A node with slots of memory has several, with commas between.
+	// Resource is the resource that the node exposes. A node with slots of memory has several, separated by commas.
 	Resource string    `json:"resource,omitempty"`
 	Created  time.Time `json:"created"`
 	// State is the state of the machine as in docs/machines.md. Nodes that Karve did not launch are Started.
 	State lifecycle.State `json:"state"`
-	// Message is the state in words, such as "idle 3m, leaves in 2m", and Severity says how to show it.
+	// Message describes the state, such as "idle 3m, leaves in 2m", and Severity defines how to show it.
 	Message  string   `json:"message"`
 	Severity Severity `json:"severity"`
 	// IdleSince is when Karve first saw the node without pods, and LeavesAt when it may leave because of that. They are nil if the node is not idle, or never leaves.
 	IdleSince *time.Time `json:"idleSince,omitempty"`
 	LeavesAt  *time.Time `json:"leavesAt,omitempty"`
-	// Replicas is what the Node exposes, or will expose once it has started. ReplicasHeld is the sum of what its pods request.
+	// Replicas is the number of replicas that the Node exposes, or will expose once it has started. ReplicasHeld is the total request of its pods.
 	Replicas     int64 `json:"replicas"`
 	ReplicasHeld int64 `json:"replicasHeld"`
-	// MemoryMiB is the device memory of all GPUs, and nil if it is not known. StatedMiB is what the pods state that they need, or have as slots, in MiB.
+	// MemoryMiB is the device memory of all GPUs, or nil if unknown. StatedMiB is the device memory that the pods request or have as slots, in MiB.
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	StatedMiB int64  `json:"statedMiB"`
-	// MicroUSDPerHour is the price of the node, and nil if it is not known. IdleMicroUSDPerHour is what no pod pays for.
+	// MicroUSDPerHour is the price of the node, or nil if unknown. IdleMicroUSDPerHour is the part that no pod pays for.
 	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
 	IdleMicroUSDPerHour *int64 `json:"idleMicroUSDPerHour,omitempty"`
-	// Agent says what is known from the node's agent.
+	// Agent is the state of the node's agent.
 	Agent Agent `json:"agent"`
-	// GPUs are the GPUs by index. Without a report of the agent, it has as many as the node should have, with nothing but an index.
+	// GPUs are the GPUs by index. Without a report of the agent, there are as many as the node should have, with nothing but an index.
 	GPUs []GPU `json:"gpus"`
 }
 
-// Severity says how to show a state.
+// Severity defines how to show a state.
 type Severity string
 
 // Severities.
 const (
-	// Good is a node that takes pods.
+	// Good is a node that accepts pods.
 	Good Severity = "good"
-	// Busy is a node that starts or leaves.
+	// Busy is a node that is starting or leaving.
 	Busy Severity = "busy"
 	// Idle is a node without pods.
 	Idle Severity = "idle"
-	// Bad is a node that needs a look.
+	// Bad is a node that needs attention.
 	Bad Severity = "bad"
 )
 
-// Agent is the state of what the node's agent reports (karve.sh/gpu-holders).
+// Agent is the state of the agent's report (karve.sh/gpu-holders).
 type Agent struct {
 	// Report is Missing, Fresh, Stale or Invalid.
 	Report ReportState `json:"report"`
 	// AsOf is when the agent last looked.
 	AsOf *time.Time `json:"asOf,omitempty"`
-	// Truncated says that the node has too many pods for the report to name them.
+	// Truncated reports that the node has too many pods for the report to name them.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -121,7 +122,7 @@ const (
 	// Missing means that no agent has reported: there is none, it is an old one, or it has not started.
 	Missing ReportState = "Missing"
 	Fresh   ReportState = "Fresh"
-	// Stale means that the report is older than nodecontract.HoldersFresh: what it says may not hold any more.
+	// Stale means that the report is older than nodecontract.HoldersFresh, so it may be out of date.
 	Stale ReportState = "Stale"
 	// Invalid means that the report cannot be read.
 	Invalid ReportState = "Invalid"
@@ -130,36 +131,36 @@ const (
 // GPU is a physical GPU, or a MIG instance of one.
 type GPU struct {
 	Index int `json:"index"`
-	// Instance is the index of the MIG instance on the GPU, and Profile its profile. They are nil and empty for a GPU that is not divided.
+	// Instance is the index of the MIG instance on the GPU, and Profile its profile. They are nil and empty for an undivided GPU.
 	Instance *int   `json:"instance,omitempty"`
 	Profile  string `json:"profile,omitempty"`
-	// The rest is from the agent. It is empty or nil without its report.
+	// The fields below come from the agent. They are empty or nil without its report.
 	UUID      string `json:"uuid,omitempty"`
 	Product   string `json:"product,omitempty"`
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	// Healthy is false if the agent has taken the GPU out of service.
 	Healthy *bool `json:"healthy,omitempty"`
-	// Cordoned is true if the GPU takes no new pods because somebody has cordoned it (karve.sh/gpu-cordon).
+	// Cordoned is true if the GPU accepts no new pods because somebody has cordoned it (karve.sh/gpu-cordon).
 	Cordoned bool   `json:"cordoned,omitempty"`
 	Replicas *int64 `json:"replicas,omitempty"`
 	Held     *int64 `json:"replicasHeld,omitempty"`
 	// Slots are the slots of memory of the GPU, the smallest first. It is nil if the GPU is not divided into slots.
 	Slots []Slots `json:"slots,omitempty"`
-	// StatedMiB is what the pods on the GPU state that they need, or have as slots. It is nil if the agent does not name them.
+	// StatedMiB is the memory that the pods on the GPU request or have as slots. It is nil if the agent does not name them.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
-	// Holders hold replicas. It is nil if the agent does not name them.
+	// Holders are the containers that hold replicas. It is nil if the agent does not name them.
 	Holders []Holder `json:"holders,omitempty"`
 	// UsedMiB and SMPercent are from the agent's metrics. They are nil if the metrics were not read.
 	UsedMiB   *int64   `json:"usedMiB,omitempty"`
 	SMPercent *float64 `json:"smPercent,omitempty"`
 }
 
-// Name returns how nvidia-smi counts the GPU or the MIG instance, for instance "0" and "0:3".
+// Name returns nvidia-smi's name of the GPU or the MIG instance, for example "0" and "0:3".
 func (g *GPU) Name() string {
 	return nodecontract.HeldGPU{Index: g.Index, Instance: g.Instance}.Name()
 }
 
-// Slots are the slots of one size of a GPU.
+// Slots are the slots of one size on a GPU.
 type Slots struct {
 	// MiB is the memory of each slot.
 	MiB int64 `json:"mib"`
@@ -173,11 +174,11 @@ type Holder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	// Replicas are the numbers of the replicas. It is empty for a GPU that is not shared, which has one holder, and for slots.
+	// Replicas are the numbers of the replicas. It is empty for an unshared GPU, which has one holder, and for slots.
 	Replicas []int `json:"replicas,omitempty"`
-	// Slots are the slots of memory, by size and number, for instance "4gb-0".
+	// Slots are the slots of memory, by size and number, for example "4gb-0".
 	Slots []string `json:"slots,omitempty"`
-	// StatedMiB is what the pod states that it needs. It is nil if it states nothing.
+	// StatedMiB is the memory that the pod requests. It is nil if it requests none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 }
 
@@ -188,15 +189,15 @@ type Pod struct {
 	Node      string `json:"node"`
 	Pool      string `json:"nodePool,omitempty"`
 	Replicas  int64  `json:"replicas"`
-	// GPUs are the indices of the GPUs of the node on which the pod holds replicas. It is nil if the agent does not say it.
+	// GPUs are the indices of the GPUs of the node on which the pod holds replicas. It is nil if the agent does not report them.
 	GPUs []int `json:"gpus,omitempty"`
-	// StatedMiB is the device memory that the pod states that it needs, or has as slots, and nil if it states none.
+	// StatedMiB is the device memory that the pod requests or has as slots, or nil if there is none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 	// MicroUSDPerHour is the pod's part of the price of its node: see package bill.
 	MicroUSDPerHour *int64 `json:"microUSDPerHour,omitempty"`
 	// Started is when the kubelet started the pod.
 	Started time.Time `json:"started"`
-	// UnusedSeconds is for how long the pod has not used its GPUs, and nil if the agent does not report it as unused.
+	// UnusedSeconds is how long the pod has not used its GPUs, or nil if the agent does not report it as unused.
 	UnusedSeconds *int64 `json:"unusedSeconds,omitempty"`
 	// UsedMiB and SMPercent are from the agent's metrics. They are nil if the metrics were not read or do not have the pod.
 	UsedMiB   *int64   `json:"usedMiB,omitempty"`
@@ -211,10 +212,10 @@ type Waiting struct {
 	// Resource is the GPU resource that the pod requests.
 	Resource string `json:"resource"`
 	Replicas int64  `json:"replicas"`
-	// StatedMiB is the device memory that the pod states that it needs, and nil if it states none.
+	// StatedMiB is the device memory that the pod requests, or nil if it requests none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
-	// Nominated is the node that the pod is nominated for.
+	// Nominated is the node for which the pod is nominated.
 	Nominated string `json:"nominatedNode,omitempty"`
-	// Reason is why the pod has no place, if the caller has asked for it. Build does not set it.
+	// Reason is why the pod has no place, if the caller has computed it. Build does not set it.
 	Reason string `json:"reason,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// describe sets the state of one of Karve's machines, in words too.
+// describe sets the state of one of Karve's machines and its message.
 func (b *builder) describe(n *Node, m *snapshot.Machine) {
 	n.State = m.State()
 	if m.Broken(b.Now, b.ReplicasTimeout) {
@@ -80,7 +80,7 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 	}
 }
 
-// condition returns what the conditions of a Node that runs pods say.
+// condition returns a message from the conditions of a Node that runs pods.
 func (b *builder) condition(node *corev1.Node) (message string, severity Severity) {
 	message, severity = "Ready", Good
 	for i := range node.Status.Conditions {

@@ -1,4 +1,4 @@
-// Package overviewtest has a cluster with nodes in all states for tests of what shows overviews.
+// Package overviewtest has a cluster with nodes in all states, for tests of code that shows overviews.
 package overviewtest
 
 import (
@@ -20,11 +20,11 @@ import (
 // Now is the time of the cluster.
 var Now = snapshottest.Now
 
-// Example returns a cluster with the NodePool gpu-shared, nodes of Karve in different states, a node that Karve did not launch, and pods that wait.
+// Example returns a cluster with the NodePool gpu-shared, nodes of Karve in different states, a node that Karve did not launch, and pending pods.
 //
-// busy has a report of its agent, as has idle, which leaves in two minutes. silent has no agent, and the report of stale is an hour old. crowded has too many pods for a
-// report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service and one is cordoned. starting has no Node yet, and sick is not
-// ready. other was not launched by Karve.
+// busy has a report of its agent, and so does idle, which leaves in two minutes. silent has no agent, and the report of stale is an hour old. crowded
+// has too many pods for a report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service and one
+// is cordoned. starting has no Node yet, and sick is not ready. other was not launched by Karve.
 func Example() *snapshot.Cluster {
 	t := example{snapshottest.Shared()}
 	t.node("busy", 3*time.Hour)
@@ -153,7 +153,7 @@ func (t example) annotate(node, key, value string) {
 	})
 }
 
-// report adds the report of an agent that looked a minute before the age.
+// report adds the report of an agent that last looked a minute before the age.
 func (t example) report(node string, age time.Duration, holders ...nodecontract.GPUHolder) {
 	t.annotate(node, nodecontract.HoldersAnnotation, reportOf(node, age, holders...).String())
 }
