@@ -12,16 +12,16 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// mostReplicas is the largest number of replicas of a GPU that the slider asks for.
+// mostReplicas is the largest number of replicas of a GPU that the slider requests.
 const mostReplicas = 48
 
-// ping is how often the page hears of the server while nothing changes, and patience how long it may take to read what it was sent.
+// ping is how often the server sends to the page while nothing changes, and patience how long the page may take to read what it was sent.
 const (
 	ping     = 15 * time.Second
 	patience = 15 * time.Second
 )
 
-// overview answers with everything that the page shows, for programs and tests.
+// overview responds with everything that the page shows, for programs and tests.
 func (s *Server) overview(w http.ResponseWriter, r *http.Request) {
 	done := s.watch()
 	defer done()
@@ -33,12 +33,12 @@ func (s *Server) overview(w http.ResponseWriter, r *http.Request) {
 	answer(w, u)
 }
 
-// events sends the cluster as server-sent events: whole at first, and then what differs. A page that reads slowly gets fewer and larger updates.
+// events sends the cluster as server-sent events: first everything, and then the changes. A page that reads slowly gets fewer and larger updates.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	done := s.watch()
 	defer done()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more.
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would buffer it.
 	tick := s.config.Clock.NewTicker(ping)
 	defer tick.Stop()
 	var sent *frame
@@ -79,7 +79,7 @@ func (s *Server) write(w http.ResponseWriter, event string) bool {
 	return out.Flush() == nil
 }
 
-// explain answers why a node stays or goes, or why a pod waits or is where it is.
+// explain responds with why a node stays or goes, or why a pod waits or is where it is.
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	node, pod := query.Get("node"), query.Get("pod")
@@ -109,7 +109,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	answer(w, answered)
 }
 
-// sweep answers what all pods would cost if each GPU had a number of replicas. It stops planning when the client has gone.
+// sweep responds with what all pods would cost if each GPU had a given number of replicas. It stops planning when the client is gone.
 func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.URL.Query().Get("replicas"), 10, 32)
 	if err != nil || n < 1 || n > mostReplicas {
@@ -143,6 +143,6 @@ func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(v); err != nil {
-		return // The client is gone: what is encoded are plain values.
+		return // The client is gone: plain values can always be encoded.
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"karve.sh/karve/pkg/cloud"
 )
 
-// renewal is the time after which a catalog is looked for again. The controller publishes at most that often. retry is that time if the controller's was not found.
+// renewal is the time after which a catalog is looked up again. The controller publishes at most that often. retry is the time if the controller's
+// catalog was not found.
 const (
 	renewal = 5 * time.Minute
 	retry   = 20 * time.Second
 )
 
-// Catalog is a catalog that is looked for again while the page is open, because prices change. It is safe for concurrent use.
+// Catalog is a catalog that is looked up again while the page is open, because prices change. It is safe for concurrent use.
 type Catalog struct {
 	find func(context.Context) (cloud.Catalog, string, error)
 	clk  clock.Clock
@@ -38,7 +39,7 @@ func NewCatalog(ctx context.Context, clk clock.Clock, find func(context.Context)
 	return &Catalog{find: find, clk: clk, found: found, note: note, asked: clk.Now()}, nil
 }
 
-// InstanceTypes returns the instance types of a node class, as they were found last.
+// InstanceTypes returns the instance types of a node class from the last lookup.
 func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +49,7 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 	}
 	if now := c.clk.Now(); now.Sub(c.asked) >= after {
 		c.asked = now
-		// The old ones are better than none.
+		// Old instance types are better than none.
 		if found, note, err := c.find(ctx); err == nil {
 			c.found, c.note = found, note
 		}
@@ -56,7 +57,7 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 	return c.found.InstanceTypes(ctx, class)
 }
 
-// Note says for users which instance types these are. It is "" if they are those that the controller plans with, or that the user has given.
+// Note tells users which instance types these are. It returns "" if they are those that the controller plans with, or that the user has given.
 func (c *Catalog) Note() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

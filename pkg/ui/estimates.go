@@ -12,22 +12,22 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// estimates are what takes a plan to know, and so longer than a look. They are replaced as a whole.
+// estimates are values that require a plan, and so take longer than a read. They are replaced as a whole.
 type estimates struct {
-	// reasons say why waiting pods have no place, or what those that have one wait for, by namespace/name.
+	// reasons are why pending pods have no place, or what those that have one wait for, by namespace/name.
 	reasons map[string]string
-	// bound is a lower bound on the price of nodes for all pods that run or wait, in micro-dollars per hour, and headroom how many replicas are to be kept free.
-	// They are nil if they are not known.
+	// bound is a lower bound on the price of nodes for all running and pending pods, in micro-dollars per hour, and headroom the number of replicas to
+	// keep free. They are nil if unknown.
 	bound, headroom *int64
 }
 
-// What waiting pods that have a place wait for.
+// What pending pods that have a place wait for.
 const (
 	reasonPlanned = "Planned"
 	reasonPlaced  = "HasRoom"
 )
 
-// planFor limits the search for one plan of the page. Nobody buys by it.
+// planFor limits the search for one plan of the page. The plans are only shown.
 const planFor = 300 * time.Millisecond
 
 // searching returns solvers that stop after planFor, and when the context ends.
@@ -38,7 +38,7 @@ func searching(ctx context.Context, clk clock.Clock) quote.Search {
 	}
 }
 
-// estimate plans for the waiting pods, and for all pods anew.
+// estimate makes a plan for the pending pods, and one for all pods from scratch.
 func estimate(c *snapshot.Cluster, search quote.Search) *estimates {
 	e := &estimates{reasons: map[string]string{}}
 	view := snapshot.Build(c)
@@ -70,7 +70,7 @@ func (e *estimates) say(reason string, pods []string) {
 	}
 }
 
-// contained plans for a snapshot. It sets pods aside that cannot be planned for, as the controller does.
+// contained makes a plan for a snapshot. Like the controller, it sets aside pods that cannot be planned for.
 func contained(s planner.Snapshot, search quote.Search) (planner.Plan, error) {
 	_, plan, _, err := solve.Contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) }, func() bool { return true })
 	return plan, err

@@ -10,19 +10,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// frame is what the page shows at one moment. It never changes.
+// frame is what the page shows at one moment. It is immutable.
 type frame struct {
 	// cluster and explainer are nil if the cluster was never read.
 	cluster   *snapshot.Cluster
 	explainer func() *explain.Explainer
-	// problem is why the cluster could not be read last. The rest is then as it was before.
+	// problem is why the last read of the cluster failed. The other fields are then from the read before.
 	problem string
 
 	head                 json.RawMessage
 	nodes, pods, waiting rows
 }
 
-// rows are the objects of a list by name, as JSON. The names are sorted as the list is.
+// rows are the objects of a list by name, as JSON. The names are in the order of the list.
 type rows struct {
 	names []string
 	texts map[string]json.RawMessage
@@ -31,23 +31,23 @@ type rows struct {
 // head is an overview without its lists.
 type head struct {
 	Cluster string `json:"cluster,omitempty"`
-	// Problem says why the cluster cannot be read. It is "" if it can.
+	// Problem is why the cluster cannot be read. It is "" if it can.
 	Problem string `json:"problem,omitempty"`
-	// Note says where prices come from, if not from the controller.
+	// Note describes where prices come from, if not from the controller.
 	Note  string          `json:"note,omitempty"`
 	Pools []overview.Pool `json:"pools"`
 	// Totals are nil if the cluster was never read.
 	Totals *overview.Totals `json:"totals,omitempty"`
-	// HeadroomReplicas is how many replicas are to be kept free. It is nil if that is not known yet.
+	// HeadroomReplicas is the number of replicas to keep free. It is nil if unknown so far.
 	HeadroomReplicas *int64 `json:"headroomReplicas,omitempty"`
 }
 
-// update is what a page needs to know to go from one frame to another.
+// update has the changes from one frame to another.
 type update struct {
-	// Whole says that the update has everything.
+	// Whole reports that the update has everything.
 	Whole    bool            `json:"whole,omitempty"`
 	Overview json.RawMessage `json:"overview"`
-	// Nodes, Pods and Waiting are those that are new or differ. Those in Gone do not exist any more.
+	// Nodes, Pods and Waiting are those that are new or differ. Those in Gone no longer exist.
 	Nodes   []json.RawMessage `json:"nodes,omitempty"`
 	Pods    []json.RawMessage `json:"pods,omitempty"`
 	Waiting []json.RawMessage `json:"waiting,omitempty"`
@@ -64,7 +64,7 @@ type gone struct {
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
 func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
-	// The bound of a cluster without pods says nothing of the pods that have come since.
+	// The bound of a cluster without pods does not hold for the pods that have arrived since.
 	if len(o.Pods)+len(o.Waiting) == 0 || e.bound != nil && *e.bound > 0 {
 		o.Totals.BoundMicroUSDPerHour = e.bound
 	}
@@ -114,7 +114,7 @@ func rowsOf[T any](list []T, name func(*T) string) (rows, error) {
 	return r, nil
 }
 
-// since returns what differs from an earlier frame, and false if nothing does. With nil it returns everything.
+// since returns the changes since an earlier frame. It returns false if there are none. If before is nil, it returns everything.
 func (f *frame) since(before *frame) (update, bool) {
 	u := update{Overview: f.head}
 	if before == nil {

@@ -24,44 +24,44 @@ import (
 //go:embed web
 var embedded embed.FS
 
-// Prefix is what the paths of all answers about the cluster begin with. The other paths are those of the page's files, which tell nothing about the cluster.
+// Prefix is the prefix of all paths that reveal anything about the cluster. The other paths are the page's files.
 const Prefix = "/karve/"
 
-// Config says what a Server shows, and to whom.
+// Config defines what a Server shows, and to whom.
 type Config struct {
-	// Cluster is what the page calls the cluster. It may be "".
+	// Cluster is the name of the cluster on the page. It may be "".
 	Cluster string
 	// Read reads the cluster. Calls do not overlap.
 	Read func(context.Context) (*snapshot.Cluster, error)
-	// Explain returns what explains the pods and nodes of a cluster that was read. It is called when somebody asks.
+	// Explain returns an Explainer for the pods and nodes of a cluster. It is called when somebody asks.
 	Explain func(*snapshot.Cluster) *explain.Explainer
-	// Note says for users where prices come from, and "" if there is nothing to say.
+	// Note tells users where prices come from. It returns "" if there is nothing to say.
 	Note func() string
-	// Admit wraps the handler of all paths below Prefix, and refuses requests of those who may not see the cluster.
+	// Admit wraps the handler of all paths below Prefix, and refuses requests from users who may not see the cluster.
 	Admit func(http.Handler) (http.Handler, error)
 	Clock clock.WithTicker
 }
 
-// Server serves the page. It reads the cluster once for all who look at it, and only while someone does.
+// Server serves the page. It reads the cluster once for all viewers, and only while there are any.
 type Server struct {
 	config Config
 
-	// showing is locked while what is shown is replaced. It guards estimates.
+	// showing is locked while the frame is replaced. It guards estimates.
 	showing   sync.Mutex
 	estimates *estimates
 
 	// mu guards the fields up to watching.
 	mu sync.Mutex
-	// now is the cluster as it was read last, at the time looked. It is nil before the first read, and when a page is opened after a while without one.
+	// now is the frame of the last read, at the time looked. It is nil before the first read, and when a page is opened after a while without one.
 	now    *frame
 	looked time.Time
 	// changed is closed when now is replaced.
 	changed chan struct{}
 	// watching is the number of pages that follow the cluster.
 	watching int
-	// wake makes Run read at once.
+	// wake makes Run read immediately.
 	wake chan struct{}
-	// planning is taken while a price is planned for the slider, which takes all processors.
+	// planning is held while a price is planned for the slider, which takes all processors.
 	planning chan struct{}
 }
 
@@ -80,7 +80,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer stop()
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: patience, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog: log.New(io.Discard, "", 0), // It is about connections that browsers gave up.
+		ErrorLog: log.New(io.Discard, "", 0), // Its messages are about connections that browsers gave up.
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
@@ -114,10 +114,10 @@ func (s *Server) Handler() (http.Handler, error) {
 	return guard(all), nil
 }
 
-// policy lets the page load nothing but its own files, and be shown in no other page.
+// policy allows the page to load only its own files, and forbids showing it in another page.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// guard answers only requests that read, and that are for a name of this computer: a foreign page cannot reach the server by a name of its own that resolves
+// guard only lets requests pass that read, and whose Host names this computer: a foreign page cannot reach the server under its own name that resolves
 // to the loopback address.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -154,7 +154,7 @@ func loopback(host string) bool {
 func page(files fs.FS) http.Handler {
 	server := http.FileServerFS(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Types that are configured on this computer do not matter.
+		// The MIME types that are configured on this computer must not matter.
 		switch path.Ext(r.URL.Path) {
 		case ".js":
 			w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
@@ -167,7 +167,7 @@ func page(files fs.FS) http.Handler {
 	})
 }
 
-// every is how often the cluster is looked at while someone watches. A look at informers costs little if nothing has changed.
+// every is how often the cluster is read while someone watches. A read from informers costs little if nothing has changed.
 const every = time.Second
 
 // Run reads the cluster while someone looks at the page, until the context ends.
@@ -193,7 +193,7 @@ func (s *Server) Run(ctx context.Context) {
 // rest is the time between two estimates.
 const rest = 5 * time.Second
 
-// estimating renews the estimates when the cluster has changed, but not all the time.
+// estimating renews the estimates after the cluster has changed, with a rest in between.
 func (s *Server) estimating(ctx context.Context) {
 	var seen *snapshot.Cluster
 	for {
@@ -232,10 +232,10 @@ func (s *Server) wanted() bool {
 	return s.watching > 0 || s.now == nil
 }
 
-// longest is how long the cluster may take to answer.
+// longest is the time limit of a read of the cluster.
 const longest = 30 * time.Second
 
-// read reads the cluster, but not for longer than an API server takes that answers.
+// read reads the cluster with a time limit.
 func (s *Server) read(ctx context.Context) (*snapshot.Cluster, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the cluster has not answered for %s", longest))
 	defer stop()
@@ -266,7 +266,7 @@ func (s *Server) look(ctx context.Context) {
 	})
 }
 
-// show replaces what is shown. Where that fails, it says so.
+// show replaces the frame. If that fails, it shows the error.
 func (s *Server) show(next func(before *frame) (*frame, error)) {
 	s.showing.Lock()
 	defer s.showing.Unlock()
@@ -274,7 +274,7 @@ func (s *Server) show(next func(before *frame) (*frame, error)) {
 	after, err := next(before)
 	if err != nil {
 		if after, err = before.failing(s.config.Cluster, err); err != nil {
-			return // Only what cannot be encoded cannot be shown, and a message can.
+			return // Only values that cannot be encoded cannot be shown, and a message can be encoded.
 		}
 	}
 	if after == before {
@@ -287,14 +287,14 @@ func (s *Server) show(next func(before *frame) (*frame, error)) {
 	s.changed = make(chan struct{})
 }
 
-// current returns the cluster as it was read last, and a channel that is closed when there is a newer one.
+// current returns the last frame, and a channel that is closed when there is a newer one.
 func (s *Server) current() (*frame, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now, s.changed
 }
 
-// seen returns the cluster as it was read last. It waits for the first read.
+// seen returns the last frame. It waits for the first read.
 func (s *Server) seen(ctx context.Context) (*frame, error) {
 	for {
 		now, changed := s.current()
