@@ -110,8 +110,8 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 	return d
 }
 
-// kept returns why an found machine is not replaced, and "" if it is replaced once its time is over. The argument zone is the message about an outage of
-// its zone, and "" if there is none.
+// kept returns why an unhealthy machine is not replaced, or "" if it is replaced once its time is over. zone is the message about an outage of its
+// zone, or "" if there is none.
 func kept(m *snapshot.Machine, health PoolHealth, zone string, now time.Time) string {
 	switch {
 	case m.Node.Annotations[DoNotRepair] == "true":
@@ -207,7 +207,7 @@ func Outage(nodes []corev1.Node, node *corev1.Node) string {
 	}, nil).of(node)
 }
 
-// of returns the message of the cluster or of a Node's zone, and "" if neither has an outage.
+// of returns the message of the cluster or of a Node's zone, or "" if neither has an outage.
 func (z zoneMessages) of(node *corev1.Node) string {
 	if message := z[""]; message != "" {
 		return message

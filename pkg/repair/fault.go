@@ -64,9 +64,9 @@ func (t Tolerations) policies() []policy {
 	}
 }
 
-// Fault returns why a machine is unhealthy, and nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
-// for them. For a machine that is being deleted it returns only a kubelet that does not respond, since nothing else would remove its pods. Of several reasons
-// it returns one that is forceful and no longer tolerated, and otherwise the one that ends first.
+// Fault returns why a machine is unhealthy, or nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
+// for them. For a machine that is being deleted it returns only a kubelet that does not respond, since nothing else would remove its pods. Of several
+// reasons it returns one that is forceful and no longer tolerated, and otherwise the one that ends first.
 func (t Tolerations) Fault(m *snapshot.Machine, now time.Time) *Fault {
 	if m.Node == nil || !m.Started() && !m.Deleting() {
 		return nil
@@ -99,7 +99,7 @@ func (t Tolerations) Fault(m *snapshot.Machine, now time.Time) *Fault {
 func (p policy) fault(c *corev1.NodeCondition, now time.Time) Fault {
 	since := c.LastTransitionTime.Time
 	if since.IsZero() {
-		since = now // The start is not known, so the time begins now.
+		since = now // The start is unknown, so the time begins now.
 	}
 	tolerance := p.tolerance
 	if p.condition == nodecontract.HardwareCondition && (c.Reason == nodecontract.ReasonReplace || c.Reason == nodecontract.ReasonLost) {
@@ -111,8 +111,8 @@ func (p policy) fault(c *corev1.NodeCondition, now time.Time) Fault {
 	}
 }
 
-// shortage returns a lack of replicas, and nil if there is none. A short one does not count: while a device plugin restarts or the agent changes the number,
-// the Node has no replicas.
+// shortage returns a lack of replicas, or nil if there is none. A short one does not count: while a device plugin restarts or the agent changes the
+// number, the Node has no replicas.
 func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Fault {
 	since := ShortSince(m.Node)
 	if since == nil || !Short(m) || now.Before(since.Add(t.Replicas/2)) {
@@ -133,7 +133,7 @@ func Short(m *snapshot.Machine) bool {
 	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == nodecontract.ReasonNone
 }
 
-// ShortSince returns since when the Node has lacked replicas, and nil if it does not.
+// ShortSince returns when the Node began to lack replicas, or nil if it does not lack any.
 func ShortSince(node *corev1.Node) *time.Time {
 	at, err := time.Parse(time.RFC3339, node.Annotations[v1alpha1.ReplicasShortSinceAnnotation])
 	if err != nil {

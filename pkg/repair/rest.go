@@ -13,15 +13,16 @@ import (
 // Unhealthy is the value of the replacing annotation of a machine that is replaced because it is unhealthy.
 const Unhealthy = "Unhealthy"
 
-// If a machine that replaced an unhealthy one becomes unhealthy too, the cause is probably not the machine, but an image, a driver or a pod. Karve waits
-// longer each time before it replaces the next one.
+// If a machine that replaced an unhealthy one also becomes unhealthy, the cause is probably not the machine, but an image, a driver or a pod. Karve
+// waits longer each time before it replaces the next one.
 const (
-	// firstRest is the age from which Karve replaces a machine that replaced one unhealthy machine. The age doubles for each more, up to longestRest.
+	// firstRest is the age from which Karve replaces a machine that replaced one unhealthy machine. The age doubles with each further one, up to
+	// longestRest.
 	firstRest   = 30 * time.Minute
 	longestRest = lifecycle.LongestRepairRest
 )
 
-// Repairs returns how many machines in a row became unhealthy soon after their launch before this one replaced them.
+// Repairs returns how many consecutive machines became unhealthy soon after their launch before this one replaced them.
 func Repairs(m *snapshot.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.RepairsAnnotation])
 	if err != nil || n < 0 {
@@ -30,8 +31,8 @@ func Repairs(m *snapshot.Machine) int {
 	return n
 }
 
-// RepairsOfNext returns the number for a machine that is launched for the pods of this one. It is 0 if this one is not replaced because it is unhealthy. A
-// machine that lived long starts a new row.
+// RepairsOfNext returns the number for a machine that is launched for the pods of this one. It is 0 if this machine is not replaced because it is
+// unhealthy. A machine that lived long starts the count again.
 func RepairsOfNext(m *snapshot.Machine) int {
 	if m.Replacing() != Unhealthy {
 		return 0
@@ -52,7 +53,7 @@ func rest(repairs int) time.Duration {
 	return lifecycle.Backoff(firstRest, longestRest, repairs)
 }
 
-// resting returns why a machine is not replaced yet, because those before it were unhealthy too. It is "" if it may be replaced.
+// resting returns why a machine is not replaced yet, because those before it were also unhealthy. It returns "" if it may be replaced.
 func resting(m *snapshot.Machine, now time.Time) string {
 	n := Repairs(m)
 	until := m.Claim.CreationTimestamp.Add(rest(n))
