@@ -11,7 +11,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. The DeviceClasses of the charts exist unless the files have some of their names.
+// readClaims replaces pods that have ResourceClaims for a GPU, as the controller does. It adds the charts' DeviceClasses unless the files define
+// classes with their names.
 func (r *reader) readClaims() {
 	installed := []resourcev1.DeviceClass{claims.DeviceClass(nodecontract.ResourceGPUShared), claims.NVIDIADeviceClass()}
 	for i := range r.cluster.GPUNodeClasses {

@@ -22,7 +22,7 @@ type File struct {
 	// Name is the name of the file in errors.
 	Name    string
 	Content []byte
-	// Found reports whether the file was found in a folder, and not named by the user. It may then hold something else than Kubernetes objects.
+	// Found reports whether the file was found in a directory, and not named by the user. It may then contain something other than Kubernetes objects.
 	Found bool
 }
 
@@ -30,9 +30,9 @@ type File struct {
 type Skipped struct {
 	// Kinds are the kinds that no plan depends on, sorted by name.
 	Kinds []KindCount
-	// NotObjects are the names of files that were found in folders and hold documents that are not Kubernetes objects, such as an IAM policy.
+	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
 	NotObjects []string
-	// Replaced are the objects that a later file has again.
+	// Replaced are the objects that a later file defines again.
 	Replaced []Replacement
 }
 
@@ -43,7 +43,7 @@ type KindCount struct {
 	Count int
 }
 
-// Replacement is an object that two files have. The later one counts, as for kubectl apply.
+// Replacement is an object that two files define. As in kubectl apply, the later one counts.
 type Replacement struct {
 	// Object is the kind and name of the object. First and Last are the names of the files.
 	Object, First, Last string
@@ -88,7 +88,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 	return r.cluster, r.skipped, nil
 }
 
-// notObject notes that a file has a document that is not a Kubernetes object.
+// notObject records that a file has a document that is not a Kubernetes object.
 func (r *reader) notObject(file string) {
 	if !slices.Contains(r.skipped.NotObjects, file) {
 		r.skipped.NotObjects = append(r.skipped.NotObjects, file)
@@ -101,7 +101,7 @@ type reader struct {
 	workloads []workload
 	// pools are the places of the cluster's NodePools, at the same indices.
 	pools []place
-	// resourceClaims, claimTemplates and deviceClasses are what the pods' claims for GPUs consist of.
+	// resourceClaims, claimTemplates and deviceClasses are the objects that determine the pods' claims for GPUs.
 	resourceClaims []resourcev1.ResourceClaim
 	claimTemplates []resourcev1.ResourceClaimTemplate
 	deviceClasses  []resourcev1.DeviceClass

@@ -33,7 +33,7 @@ func plainly(err error, object []byte) error {
 	return fmt.Errorf("%s is %s, not %s", mistyped.Field, is, named(mistyped.Type))
 }
 
-// named returns what a Go type is called in YAML.
+// named returns the YAML name of a Go type.
 func named(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -133,7 +133,7 @@ func (f *faults) mig(s *v1alpha1.Sharing) {
 	}
 	f.add(s.MIGNaming() != v1alpha1.MIGNamingMixed && s.MIGNaming() != v1alpha1.MIGNamingSingle, "spec.sharing.mig.naming is Mixed or Single, not %q", s.MIG.Naming)
 	f.add(len(s.MIG.Layouts) == 0 || len(s.MIG.Layouts) > 32, "spec.sharing.mig.layouts has 1 to 32 items")
-	// What a GPU can be divided into is checked as by the controller.
+	// Divisions of GPUs are checked like in the controller.
 	if err := s.LayoutsError(); err != nil {
 		f.add(true, "%s", err)
 	}

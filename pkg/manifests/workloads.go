@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxPods is the largest number of pods of all workloads together. Each pod is an object in memory.
+// maxPods is the largest total number of pods of all workloads. Each pod is an object in memory.
 const maxPods = 200_000
 
 // workload is an object that creates pods, or a pod.
