@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/bill"
 )
 
-// bills exports what nodes cost and which pods pay for them. It has one series for each pod that holds replicas, so it computes them for a scrape, and not whenever
-// a pod changes. Only the leader has any.
+// bills exports what nodes cost and which pods pay for them. It has one series for each pod that holds replicas, so it computes them for each scrape
+// instead of each change of a pod. Only the leader exports any.
 type bills struct {
 	node, idle, pod *prometheus.Desc
 	latest          atomic.Pointer[func() []bill.Node]

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Event is a kind of event that a controller decides about.
+// Event is a kind of event about which a controller decides.
 type Event string
 
-// Events, the most urgent ones first.
+// Events, the most urgent first.
 const (
 	// Leaving: the cloud interrupts a machine, it is deleted, it is about to be replaced, or its launch was refused.
 	Leaving Event = "Leaving"
@@ -20,13 +20,13 @@ const (
 	Changed Event = "Changed"
 )
 
-// Arrivals has since when events wait for a decision. It is safe for concurrent use.
+// Arrivals records since when events have waited for a decision. It is safe for concurrent use.
 type Arrivals struct {
 	mu    sync.Mutex
 	since map[Event]time.Time
 }
 
-// Came records that an event came.
+// Came records the arrival of an event.
 func (a *Arrivals) Came(e Event, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +38,7 @@ func (a *Arrivals) Came(e Event, at time.Time) {
 	}
 }
 
-// Take returns since when the events have waited, for a controller that is about to decide about them.
+// Take returns since when the events have waited, and forgets them, for a controller that is about to decide.
 func (a *Arrivals) Take() map[Event]time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *Arrivals) Take() map[Event]time.Time {
 	return since
 }
 
-// Decided records that a controller has decided about events that came at these times.
+// Decided records that a controller has decided about events that arrived at these times.
 func (m *Metrics) Decided(controller string, since map[Event]time.Time, at time.Time) {
 	for e, came := range since {
 		m.decisions.WithLabelValues(controller, string(e)).Observe(at.Sub(came).Seconds())

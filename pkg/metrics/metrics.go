@@ -216,7 +216,7 @@ func (m *Metrics) ForgetPool(pool string) {
 	m.forgetClaims(pool)
 }
 
-// Limit is a limit of a NodePool, and what its nodes count against it, in the base unit of the resource.
+// Limit is a limit of a NodePool and the usage that counts against it, in the base unit of the resource.
 type Limit struct{ Limit, Used float64 }
 
 // Limits records the limits of a NodePool by resource.

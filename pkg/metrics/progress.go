@@ -12,7 +12,7 @@ type progress struct {
 	LastPlan, OldestPod prometheus.Gauge
 	// GatherSeconds is the time to read the cluster, and DisruptionSeconds the time of one reconciliation of the disruption controller.
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
-	// Nominated counts nominations that were written, and PodsMoved pods that were moved off nodes that go.
+	// Nominated counts written nominations, and PodsMoved pods that were moved off nodes that are leaving.
 	Nominated prometheus.Counter
 	PodsMoved *prometheus.CounterVec
 	// MemoryLimit is the memory limit of the controller, in bytes.

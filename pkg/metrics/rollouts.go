@@ -13,7 +13,7 @@ type Rollout struct {
 	Steps []string
 	// Degraded reports whether something prevents new images.
 	Degraded bool
-	// ImageAge is the age of the current image, and 0 if it is not known.
+	// ImageAge is the age of the current image, or 0 if unknown.
 	ImageAge time.Duration
 	// Nodes is the number of machines, and Updated how many of them run the current image.
 	Nodes, Updated int64
