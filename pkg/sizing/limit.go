@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Limit returns the memory limit of the process in bytes: the smaller one of that of its container and GOMEMLIMIT, which is passed as the Go runtime knows it. The
-// argument cgroups is the folder where control groups are mounted in a container, /sys/fs/cgroup. It returns false if there is no limit.
+// Limit returns the memory limit of the process in bytes: the smaller of its container's limit and goMemoryLimit, which is GOMEMLIMIT as the Go runtime
+// reports it. cgroups is the directory where control groups are mounted in a container, /sys/fs/cgroup. It returns false if there is no limit.
 func Limit(cgroups string, goMemoryLimit int64) (int64, bool) {
 	limit := goMemoryLimit
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} { // cgroup v2 and v1
@@ -25,5 +25,6 @@ func Limit(cgroups string, goMemoryLimit int64) (int64, bool) {
 	return limit, limit > 0 && limit < math.MaxInt64>>1
 }
 
-// Soft returns the limit for the Go runtime, in bytes. It leaves a tenth of the container's for what the runtime does not count, such as the pages of the program.
+// Soft returns the limit for the Go runtime, in bytes. It leaves a tenth of the container's limit for memory that the runtime does not count, such as
+// the pages of the program.
 func Soft(limit int64) int64 { return limit - limit/10 }

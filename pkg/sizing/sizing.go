@@ -1,17 +1,17 @@
-// Package sizing says how much memory and CPU time the controller needs for a cluster, and when it is about to run out of memory. Its table is in docs/sizing.md,
-// and the chart's defaults are its line for 1,000 nodes.
+// Package sizing computes how much memory and CPU time the controller needs for a cluster, and when it is about to run out of memory. docs/sizing.md
+// has its table, and the chart's defaults are its line for 1,000 nodes.
 package sizing
 
 import "fmt"
 
-// Objects are numbers of objects of the kinds that a cluster has many of. All of them are in the caches of each replica.
+// Objects are the numbers of objects of the kinds with many objects. All of them are in the caches of each replica.
 type Objects struct {
 	// Pods includes those without GPUs, Nodes those of other node pools, and NodeClaims those of Karpenter.
 	Pods, Nodes, NodeClaims int
 }
 
-// Costs of one object on the live heap, in bytes. Together they are half of the slopes of the resident memory from 100 to 5,000 nodes, as the Go runtime lets the heap
-// double. bench-scale -costs measures each of them.
+// Costs of one object on the live heap, in bytes. Together they are half of the slope of the resident memory from 100 to 5,000 nodes, because the Go
+// runtime lets the heap double. bench-scale -costs measures each of them.
 const (
 	fixed        = 24 << 20
 	podBytes     = 2 << 10
@@ -19,12 +19,12 @@ const (
 	claimedBytes = 16 << 10
 )
 
-// Live returns the bytes that the objects keep on the heap while nothing happens.
+// Live returns the bytes that the objects occupy on the heap while nothing happens.
 func Live(o Objects) int64 {
 	return fixed + podBytes*int64(o.Pods) + nodeBytes*int64(o.Nodes) + claimedBytes*int64(o.NodeClaims)
 }
 
-// Line is a line of the table: what the controller's container needs for clusters with up to so many objects.
+// Line is a line of the table: the needs of the controller's container for clusters with up to these numbers of objects.
 type Line struct {
 	UpTo Objects
 	// MilliCPU is the CPU request in thousandths of a core. There is no CPU limit, because a decision that waits for its core delays all pods.
@@ -45,7 +45,7 @@ var Lines = []Line{
 // Default is the line of the chart's defaults.
 var Default = Lines[1]
 
-// Warning says that the memory is short, and what to do. The memory in use and the limit are in bytes.
+// Warning returns a warning that the memory is short, and what to do. The memory in use and the limit are in bytes.
 func Warning(used, limit int64, held Objects) string {
 	const mib = 1 << 20
 	advice := fmt.Sprintf("set controller.resources.limits.memory to %dMi; docs/sizing.md says how much memory clusters need", 3*limit/2/mib)
