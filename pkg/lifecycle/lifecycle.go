@@ -1,5 +1,6 @@
-// Package lifecycle describes the life of a machine in one table. For each state it says how many pods the machine counts for, how long the state may last, who
-// takes the next step, and what the step is. Decisions read the table, and docs/machines.md shows it. The package has no clock and no client.
+// Package lifecycle describes the life of a machine in one table. For each state, the table has the number of pods for which the machine counts, how
+// long the state may last, who takes the next step, and what the step is. Decisions read the table, and docs/machines.md shows it. The package has no
+// clock and no client.
 package lifecycle
 
 import (
@@ -24,15 +25,15 @@ const (
 	Draining     State = "Draining"
 )
 
-// Room says what capacity planning counts on for pods that wait.
+// Room is the capacity of a machine that planning counts on for pending pods.
 type Room string
 
 const (
-	// NoRoom is for machines that take no more pods.
+	// NoRoom is for machines that accept no more pods.
 	NoRoom Room = "none"
-	// Promised is for machines that are starting: what the NodeClaim says they will have.
+	// Promised is for machines that are starting: the capacity in the NodeClaim.
 	Promised Room = "planned capacity"
-	// Exposed is for machines that have started: what their Node reports.
+	// Exposed is for machines that have started: the capacity that their Node reports.
 	Exposed Room = "allocatable of its Node"
 )
 
@@ -40,11 +41,12 @@ const (
 type Limit struct {
 	// Setting is the chart value or API field that sets the limit. It is "" for a constant.
 	Setting string
-	// Default is the limit without the setting, and 0 if the state may last forever.
+	// Default is the limit without the setting, or 0 if the state may last forever.
 	Default time.Duration
 }
 
-// Backoff returns how long to wait after a number of failures in a row: first after one failure, twice as long after each other one, and at most most.
+// Backoff returns how long to wait after a number of consecutive failures: first after one failure, twice as long after each further one, but at most
+// most.
 func Backoff(first, most time.Duration, failures int) time.Duration {
 	d := min(first, most)
 	for ; failures > 1 && d < most; failures-- {
@@ -55,16 +57,17 @@ func Backoff(first, most time.Duration, failures int) time.Duration {
 
 // Limits that users cannot set.
 const (
-	// ReplacingPatience is how long a replacement may take to start. Karpenter gives a machine 15 minutes to register, and then its replicas have to appear.
+	// ReplacingPatience is how long a replacement may take to start. Karpenter gives a machine 15 minutes to register, and then its replicas must appear.
 	ReplacingPatience = 30 * time.Minute
 	// ProbeRetries times `settings.breakerRetry` is how long the breaker of a pool without waiting pods stays half-open.
 	ProbeRetries = 6
-	// LongestBackoff is the longest back-off after a replacement that failed. LongestRepairRest is that of a machine which replaced unhealthy ones.
+	// LongestBackoff is the longest back-off after a failed replacement. LongestRepairRest is the longest rest of a machine that replaced unhealthy ones.
 	LongestBackoff    = 6 * time.Hour
 	LongestRepairRest = 12 * time.Hour
-	// SlotsSettle is how long a Node is closed to new pods before free slots of memory are withdrawn. The scheduler binds a pod within that time of choosing its Node.
+	// SlotsSettle is how long a Node is closed to new pods before free slots of memory are withdrawn. The scheduler binds a pod within that time after
+	// choosing its Node.
 	SlotsSettle = 5 * time.Second
-	// SlotsPatience is how long a Node is closed for it at most. The kubelet reports changes of devices every ten seconds.
+	// SlotsPatience is the longest time for which a Node is closed for this. The kubelet reports changes of devices every ten seconds.
 	SlotsPatience = time.Minute
 	// LayoutLook is the shortest time between two searches for a cheaper layout.
 	LayoutLook = 10 * time.Second
@@ -79,16 +82,16 @@ var (
 // Rule describes one state.
 type Rule struct {
 	State State
-	// Means says when a machine is in the state.
+	// Means describes when a machine is in the state.
 	Means string
 	Room  Room
-	// Budgeted says that the NodePool's disruption budgets count the machine: in the total, and among the disrupted ones if it is leaving or not ready.
-	// As in Karpenter, budgets do not count machines that have not been initialized.
+	// Budgeted reports whether the NodePool's disruption budgets count the machine: in the total, and among the disrupted ones if it is leaving or not
+	// ready. As in Karpenter, budgets do not count machines that have not been initialized.
 	Budgeted bool
-	// Breaks says that the machine becomes Broken at the limit.
+	// Breaks reports whether the machine becomes Broken at the limit.
 	Breaks bool
 	Limit  Limit
-	// Since says when the limit starts to count.
+	// Since describes when the limit starts to count.
 	Since string
 	// Owner takes the next step.
 	Owner string
@@ -153,5 +156,5 @@ func Of(s State) *Rule {
 			return &Table[i]
 		}
 	}
-	panic("there is no rule for machines that are " + string(s)) // A test looks at every state.
+	panic("there is no rule for machines that are " + string(s)) // A test covers every state.
 }

@@ -14,11 +14,11 @@ type Mark struct {
 	// Holds is its effect.
 	Holds string
 	Limit Limit
-	// Owner removes it, and Ends says when.
+	// Owner removes it, and Ends describes when.
 	Owner, Ends string
 }
 
-// Marks lists all of them.
+// Marks lists all marks.
 var Marks = []Mark{
 	{v1alpha1.ConditionReplicasHealthy + "=False", "NodePool", "Karve launches nothing for the pool", Limit{"settings.breakerRetry", 10 * time.Minute}, "Karve", "it becomes `Unknown` at the limit, or `True` when a machine starts"},
 	{
