@@ -141,7 +141,7 @@ func (o *Observed) Records(start, end time.Time, resolution time.Duration) (reco
 	return sorted(records), out, dated
 }
 
-// whole rounds an amount up. NaN and infinity count as 0.
+// whole rounds an amount up. NaN and negative amounts count as 0.
 func whole(v float64) int64 {
 	if !(v > 0) {
 		return 0

@@ -46,7 +46,7 @@ func (l *lefts) add(reason, where string) {
 const (
 	// maxLine is the longest line of a trace in bytes.
 	maxLine = 1 << 20
-	// maxSeconds is three hundred years, slightly more than nine billion seconds, which still fits into a time.Duration.
+	// maxSeconds is 285 years. A time.Duration holds 292 years.
 	maxSeconds = 9_000_000_000
 	// maxMilliCPU and maxMiB are more than any machine has.
 	maxMilliCPU = 1_000_000_000
