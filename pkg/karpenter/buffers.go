@@ -29,8 +29,8 @@ type Buffer struct {
 	Template corev1.PodTemplateSpec
 }
 
-// Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name. The number of pods is from the status, which Karpenter
-// writes. The template is from the object that the buffer refers to. Buffers whose object does not exist are left out, as in Karpenter.
+// Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name. The number of pods comes from the status, which
+// Karpenter writes. The template comes from the object to which the buffer refers. As in Karpenter, buffers whose object does not exist are left out.
 func Buffers(ctx context.Context, reader client.Reader) ([]Buffer, error) {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := reader.List(ctx, &list); err != nil {

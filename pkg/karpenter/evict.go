@@ -62,7 +62,7 @@ func Evict(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	})
 }
 
-// Blocker returns what keeps a node with the pods from draining, and "" if nothing does. Karve checks it before it deletes a NodeClaim, which cannot be
+// Blocker returns what keeps a node with the pods from draining, or "" if nothing does. Karve checks it before it deletes a NodeClaim, which cannot be
 // undone.
 func (e Evictions) Blocker(pods []*corev1.Pod) string {
 	for _, pod := range pods {

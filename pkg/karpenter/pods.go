@@ -8,8 +8,8 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// IsProvisionable reports whether a pod needs a new machine: the scheduler found no node for it, and it is not being deleted, not of a DaemonSet, not a mirror
-// pod, and not nominated for a node as a preempting pod is. Gated pods have another reason in their condition, and do not count.
+// IsProvisionable reports whether a pod needs a new machine: the scheduler found no node for it, and it is not being deleted, not a DaemonSet or mirror
+// pod, and not nominated for a node like a preempting pod. Gated pods have another reason in their condition, and do not count.
 func IsProvisionable(pod *corev1.Pod) bool {
 	return podutils.IsProvisionable(pod) && !podutils.IsTerminating(pod) && !podutils.IsTerminal(pod)
 }
@@ -20,7 +20,7 @@ func IsReschedulable(pod *corev1.Pod) bool { return podutils.IsReschedulable(pod
 // IsTerminal reports whether a pod has ended and holds no resources.
 func IsTerminal(pod *corev1.Pod) bool { return podutils.IsTerminal(pod) }
 
-// IsDaemon reports whether a pod belongs to its node: it is of a DaemonSet, or a mirror pod.
+// IsDaemon reports whether a pod is tied to its node: it is a DaemonSet or mirror pod.
 func IsDaemon(pod *corev1.Pod) bool {
 	return podutils.IsOwnedByDaemonSet(pod) || podutils.IsOwnedByNode(pod)
 }
