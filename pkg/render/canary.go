@@ -21,8 +21,8 @@ func CheckRequests() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")}
 }
 
-// Canary returns the NodeClaim of a machine that tests an image. It is like any other machine of the pool, so that the test result holds for them too, except
-// for its node class, a taint that keeps pods off, and its lifetime, after which Karpenter deletes it even if Karve does not run.
+// Canary returns the NodeClaim of a machine that tests an image. It is like any other machine of the pool, so that the test result also holds for them,
+// except for its node class, a taint that keeps pods off, and its lifetime, after which Karpenter deletes it even if Karve does not run.
 func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImageRollout, name string, lifetime time.Duration) *karpv1.NodeClaim {
 	template := pool.NodePool.Spec.Template.DeepCopy()
 	claim := &karpv1.NodeClaim{

@@ -39,7 +39,7 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	others := alternatives(view, launch)
 	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
 	np := pool.NodePool
-	// The API server's answer is decoded into the NodeClaim, and the NodePool belongs to the cache.
+	// The API server's response is decoded into the NodeClaim, and the NodePool belongs to the cache.
 	template := np.Spec.Template.DeepCopy()
 	ref := pool.Class.Spec.NodeClassRef
 	gpus, replicas := view.Promised(launch)
@@ -120,9 +120,9 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	return prefix + "-" + hex.EncodeToString(sum[:])[:nameHashLength]
 }
 
-// freshName returns a name that no NodeClaim has which was launched for the same pods and is decided: it started without running them, or is broken. With the
-// same name nothing could be launched for the pods while it exists. A machine that is still starting keeps its name, because the caches may be wrong about it
-// for a moment, and its pods may still fit.
+// freshName returns a name that no NodeClaim has which was launched for the same pods and whose launch has an outcome: it started without running them,
+// or is broken. With the same name, nothing could be launched for the pods while that NodeClaim exists. A machine that is still starting keeps its
+// name, because the caches may be wrong about it for a moment, and its pods may still fit.
 func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for {
 		name := Name(np, o, pods)
