@@ -19,8 +19,8 @@ type conditions struct {
 }
 
 func (c *conditions) addFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&c.failOnUnplaced, "fail-on-unplaced", false, "exit with status 1 if a pod has no place; the plan is printed nevertheless")
-	fs.StringVar(&c.maxUSDPerHour, "max-usd-per-hour", "", "exit with status 1 if the plan costs more than this many dollars an hour, with its headroom; the plan is printed nevertheless")
+	fs.BoolVar(&c.failOnUnplaced, "fail-on-unplaced", false, "exit with status 1 if a pod has no place; the plan is still printed")
+	fs.StringVar(&c.maxUSDPerHour, "max-usd-per-hour", "", "exit with status 1 if the plan, including its headroom, costs more than this many dollars per hour; the plan is still printed")
 }
 
 // limit returns the highest price that the conditions allow. comparing reports whether the command compares numbers of replicas or strategies instead

@@ -19,19 +19,19 @@ type doctorOptions struct {
 	kube      *genericclioptions.ConfigFlags
 }
 
-const doctorLong = `Check the installation: versions, CRDs, rights of the controller, settings that must match Karpenter's, NodePools and classes, quotas
-and limits, agents, metrics, and pods that ask for a resource that nobody serves. Each finding comes with a fix. The command changes
-nothing. What you may not read is left out, and the command says which right it needs.
+const doctorLong = `Check the installation: versions, CRDs, the controller's rights, settings that must match Karpenter's, NodePools and classes, quotas
+and limits, agents, metrics, and pods that request a resource that nothing serves. Each finding comes with a fix. The command changes
+nothing. It skips what you may not read, and names the missing right.
 
 The exit code is 1 if there is a finding of severity error, or if the command fails, and 0 otherwise.`
 
 func doctorCommand(ctx context.Context, s streams) *cobra.Command {
 	o := doctorOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check the installation and say how to fix it", Long: doctorLong, Args: cobra.NoArgs,
+		Use: "doctor", Short: "Check the installation and show how to fix problems", Long: doctorLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
-	o.output.addFlag(cmd.Flags(), "the same as without")
+	o.output.addFlag(cmd.Flags(), "the same as the default")
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd

@@ -23,9 +23,9 @@ type explainOptions struct {
 	planOptions
 }
 
-const explainLong = `Explain why a pod waits or is where it is, or why a node stays or goes and when. The answers come from the code that the
-controller decides with: a change that would help a pod was planned with, and what keeps a node is what keeps it in the controller.
-The command changes nothing.
+const explainLong = `Explain why a pod waits or is where it is, or why a node stays or goes and when. The answers come from the controller's
+own code: the planner has confirmed each proposed change, and what keeps a node is what keeps it in the controller. The command
+changes nothing.
 
 Prices are those of the controller.`
 
@@ -50,7 +50,7 @@ func explainCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	o.addInstanceTypeFlags(fs)
-	o.output.addFlag(fs, "the planner's messages and everything that was looked at")
+	o.output.addFlag(fs, "the planner's messages and everything that was checked")
 	o.kube.AddFlags(fs)
 	return cmd
 }

@@ -23,8 +23,8 @@ type inspectOptions struct {
 	kube      *genericclioptions.ConfigFlags
 }
 
-const inspectLong = `Show the nodes with shared GPUs: what each GPU has, what pods hold of it and what the nodes cost. Which pod is on which GPU is what
-the node agent, karve-node, reports. Without it, the command shows the sums of nodes, and - for what is not known.`
+const inspectLong = `Show the nodes with shared GPUs: their GPUs, what pods hold of each GPU, and what the nodes cost. The node agent, karve-node, reports
+which pod is on which GPU. Without its report, the command shows the totals of the node, and - for unknown values.`
 
 const inspectExample = `  # All nodes
   kubectl karve inspect
@@ -38,7 +38,7 @@ const inspectExample = `  # All nodes
 func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 	o := inspectOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
-		Use: "inspect [NODE]", Short: "Show the shared GPUs of nodes, who holds them, and what the nodes cost",
+		Use: "inspect [NODE]", Short: "Show the shared GPUs of nodes, the pods that hold them, and prices",
 		Long: inspectLong, Example: inspectExample, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := o.output.validate(); err != nil {

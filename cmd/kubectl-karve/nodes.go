@@ -30,7 +30,7 @@ type nodesOptions struct {
 	kube      *genericclioptions.ConfigFlags
 }
 
-const nodesLong = `Watch the nodes with shared GPUs: how many of their replicas pods hold, what they cost, and what happens to them. Keys: q quits, s sorts by
+const nodesLong = `Watch the nodes with shared GPUs: how many replicas pods hold, what the nodes cost, and what happens to them. Keys: q quits, s sorts by
 another column, p switches to pods, and the arrow keys, PgUp, PgDn, Home and End scroll. If standard output is not a terminal, and with -o json and -o yaml,
 the nodes are printed once.`
 
@@ -57,7 +57,7 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 			return watchNodes(ctx, in, out, o.output.wide(), read)
 		},
 	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "keep watching, on a terminal")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "watch the nodes if standard output is a terminal")
 	o.output.addFlag(cmd.Flags(), "zone and NodeClaim")
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())

@@ -36,12 +36,12 @@ type planOptions struct {
 	kube          *genericclioptions.ConfigFlags
 }
 
-const planLong = `Show which machines Karve would launch for pods that share GPUs, and what they would cost. The pods are those that wait
-in a cluster, or those of manifests that have not been applied. The command changes nothing and launches nothing.
+const planLong = `Show which machines Karve would launch for pods that share GPUs, and what they would cost. It plans for the
+pending pods of a cluster, or for the pods of manifests that have not been applied. The command changes nothing and launches nothing.
 
 Manifests are files for kubectl apply: NodePools, GPUNodeClasses, Pods and their owners (Deployments, StatefulSets,
-ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. For them, and without
---instance-types, prices are on-demand prices of EC2 in us-east-1. For a cluster, they are those of the controller.`
+ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. Without --instance-types,
+prices for manifests are EC2's on-demand prices in us-east-1, and prices for a cluster are those of the controller.`
 
 const planExample = `  # What would these manifests cost?
   kubectl karve plan -f manifests/
@@ -73,9 +73,9 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	o.addSourceFlags(fs)
-	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
-	fs.StringVar(&o.sharing, "sharing", "", "compare the cost for these strategies of sharing GPUs instead of planning, such as TimeSlicing,MPS; together with --replicas for these numbers of replicas")
-	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
+	fs.StringVar(&o.replicas, "replicas", "", "compare the cost of these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
+	fs.StringVar(&o.sharing, "sharing", "", "compare the cost of these strategies for sharing GPUs instead of planning, such as TimeSlicing,MPS; with --replicas, for each of these numbers of replicas")
+	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this time, such as 200ms; without it, the plan does not depend on the speed of the computer")
 	o.output.addFlag(fs, "each pod and its GPU")
 	o.conditions.addFlags(fs)
 	return cmd

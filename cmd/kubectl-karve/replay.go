@@ -17,11 +17,11 @@ import (
 	"karve.sh/karve/pkg/replay"
 )
 
-const replayLong = `Replay the pods of the past, and show what they would have cost on whole GPUs, on shared GPUs with Karpenter's packing and
+const replayLong = `Replay past pods, and show what they would have cost on whole GPUs, on shared GPUs with Karpenter's packing and
 consolidation, and with Karve's.
 
-The pods are those of a CSV file in the format of the openb trace, or those that kube-state-metrics has told Prometheus of. They
-run on the machines of Karve's NodePools in the cluster, or in manifests. Machines start and stop at once in a replay.`
+The pods come from a CSV file in the format of the openb trace, or from the metrics of kube-state-metrics in Prometheus. They
+run on the machines of Karve's NodePools in the cluster, or in manifests. Machines start and stop immediately in a replay.`
 
 const replayExample = `  # What would last month have cost?
   kubectl karve replay --prometheus http://localhost:9090 --since 720h
@@ -50,12 +50,12 @@ type replayOptions struct {
 func replayCommand(ctx context.Context, s streams) *cobra.Command {
 	o := replayOptions{plan: planOptions{kube: clusterFlags(), files: fileFlags("manifests of NodePools and GPUNodeClasses, instead of those of the cluster: files, directories, URLs, or - for standard input")}}
 	cmd := &cobra.Command{
-		Use: "replay [FILE]", Short: "Show what the pods of the past would have cost", Long: replayLong, Example: replayExample, Args: cobra.MaximumNArgs(1),
+		Use: "replay [FILE]", Short: "Show what past pods would have cost", Long: replayLong, Example: replayExample, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return o.run(ctx, s, args, time.Now()) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.prometheus, "prometheus", "", "URL of a Prometheus with kube-state-metrics, instead of a file")
-	fs.DurationVar(&o.since, "since", 30*24*time.Hour, "how much of the past to replay from Prometheus")
+	fs.DurationVar(&o.since, "since", 30*24*time.Hour, "how far back to replay from Prometheus")
 	fs.StringVar(&o.chart, "chart", "", "write the prices over time to this file, as SVG")
 	o.plan.addSourceFlags(fs)
 	o.output.addFlag(fs, "the same as the default")

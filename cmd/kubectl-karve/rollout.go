@@ -24,27 +24,27 @@ import (
 // imageRolloutKind is the kind of rollouts.
 const imageRolloutKind = "GPUImageRollout"
 
-const rolloutLong = `Show and steer GPUImageRollouts, which try new machine images on a canary node and promote those that work.
+const rolloutLong = `Show and control GPUImageRollouts, which test new machine images on a canary node and promote those that work.
 
 pause, resume, promote and undo edit spec.promotion, spec.promoteNow and spec.image. If a tool such as Argo CD applies your
 manifests, edit them there instead.`
 
-const rolloutExample = `  # What is rolled out, and what does it wait for?
+const rolloutExample = `  # What is being rolled out, and what does it wait for?
   kubectl karve rollout status
 
-  # Promote the image that is being tried, without the rest of the soak and outside windows
+  # Promote the image that is being tested, without the rest of the soak and outside windows
   kubectl karve rollout promote gpu
 
-  # Go back to the former image
+  # Roll back to the previous image
   kubectl karve rollout undo gpu`
 
 func rolloutCommand(ctx context.Context, s streams) *cobra.Command {
-	cmd := &cobra.Command{Use: "rollout", Short: "Show and steer rollouts of GPU images", Long: rolloutLong, Example: rolloutExample}
+	cmd := &cobra.Command{Use: "rollout", Short: "Show and control rollouts of GPU images", Long: rolloutLong, Example: rolloutExample}
 	cmd.AddCommand(
 		rolloutStatusCommand(ctx, s),
-		rolloutEditCommand(ctx, s, "pause NAME", "Begin nothing: try and promote no image, and replace no node for its image", rollout.Pause),
-		rolloutEditCommand(ctx, s, "resume NAME", "Continue a rollout that is paused", rollout.Resume),
-		rolloutEditCommand(ctx, s, "promote NAME", "Promote the image that is being tried, as soon as its GPU check has passed", rollout.Promote),
+		rolloutEditCommand(ctx, s, "pause NAME", "Pause a rollout: test and promote no image, and replace no node for its image", rollout.Pause),
+		rolloutEditCommand(ctx, s, "resume NAME", "Resume a paused rollout", rollout.Resume),
+		rolloutEditCommand(ctx, s, "promote NAME", "Promote the image that is being tested as soon as its GPU check has passed", rollout.Promote),
 		rolloutUndoCommand(ctx, s),
 	)
 	return cmd
@@ -93,7 +93,7 @@ func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit 
 func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
 	kube, to := clusterFlags(), ""
 	cmd := &cobra.Command{
-		Use: "undo NAME", Short: "Go back to the former image, or to another one", Args: oneRollout,
+		Use: "undo NAME", Short: "Roll back to the previous image, or to another one", Args: oneRollout,
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, err := connectForRollouts(kube)
 			if err != nil {
@@ -102,7 +102,7 @@ func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
 			return c.editRollout(ctx, s.out, args[0], func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) })
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "release or id of the image, or Newest to follow new images; without it, the latest other image that ran well")
+	cmd.Flags().StringVar(&to, "to", "", "release or ID of the image, or Newest to follow new images; default: the latest other image that ran well")
 	kube.AddFlags(cmd.Flags())
 	return cmd
 }

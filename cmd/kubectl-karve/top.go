@@ -37,12 +37,12 @@ type topOptions struct {
 	kube      *genericclioptions.ConfigFlags
 }
 
-const topLong = `Show how much of the GPUs is used: SM time and device memory, beside what pods hold, state and cost. The numbers are the metrics of the
-node agents, which the command reads through the API server. That needs the right to get pods/proxy in the namespace of the agents.`
+const topLong = `Show how much of the GPUs is used: SM time and device memory, with the replicas, the requested memory and the prices. The numbers come from
+the metrics of the node agents, which the command reads through the API server. This needs the right to get pods/proxy in the agents' namespace.`
 
 func topCommand(ctx context.Context, s streams) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "top", Short: "Show how much of the shared GPUs nodes or pods use", Long: topLong, Args: cobra.NoArgs,
+		Use: "top", Short: "Show the GPU use of nodes or pods", Long: topLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("say of what: kubectl karve top nodes, or kubectl karve top pods")
 		},
@@ -54,7 +54,7 @@ func topCommand(ctx context.Context, s streams) *cobra.Command {
 func topOf(ctx context.Context, s streams, what string, aliases []string, tableOf func(*topOptions, *overview.Overview) table.Table) *cobra.Command {
 	o := topOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
-		Use: what, Aliases: aliases, Short: "Show how much of the shared GPUs " + what + " use", Long: topLong, Args: cobra.NoArgs,
+		Use: what, Aliases: aliases, Short: "Show the GPU use of " + what, Long: topLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := o.validate(); err != nil {
 				return err
@@ -72,7 +72,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))
 		},
 	}
-	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "the largest first: mem (used device memory), sm (SM time), idle (what is paid for and not used) or price; by name without it")
+	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort in descending order by mem (used device memory), sm (SM time), idle (paid for but not used) or price; default: by name")
 	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())

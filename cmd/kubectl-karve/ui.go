@@ -29,17 +29,17 @@ type uiOptions struct {
 const uiLong = `Serve a web page that shows the shared GPUs of a cluster: prices, nodes, GPUs, the pods that hold replicas, why pods wait and why
 nodes stay or go. The page is served on this computer only, with the rights of your kubeconfig. It changes nothing in the cluster.
 
-The URL that is printed has a token, without which the server tells nothing.`
+The printed URL contains a token. Without it, the server reveals nothing.`
 
 func uiCommand(ctx context.Context, s streams) *cobra.Command {
 	o := uiOptions{plan: planOptions{kube: clusterFlags()}}
 	cmd := &cobra.Command{
-		Use: "ui", Short: "Serve a web page of the cluster on this computer", Long: uiLong, Args: cobra.NoArgs,
+		Use: "ui", Short: "Serve a web page about the cluster on this computer", Long: uiLong, Args: cobra.NoArgs,
 		Example: "  # Print a URL and serve it until Ctrl-C\n  kubectl karve ui",
 		RunE:    func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	fs := cmd.Flags()
-	fs.IntVar(&o.port, "port", 0, "port on this computer; a free one if it is 0")
+	fs.IntVar(&o.port, "port", 0, "port on this computer; 0 selects a free one")
 	o.plan.addInstanceTypeFlags(fs)
 	o.plan.kube.AddFlags(fs)
 	return cmd

@@ -43,8 +43,8 @@ func versionCommand(ctx context.Context, s streams) *cobra.Command {
 			return v.print(s.out, format)
 		},
 	}
-	format.addFlag(cmd.Flags(), "the commit and Go's version")
-	cmd.Flags().BoolVar(&clientOnly, "client", false, "do not ask the cluster for the version of the controller")
+	format.addFlag(cmd.Flags(), "the commit and the Go version")
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "print only the version of this command")
 	addNamespaceFlag(cmd.Flags(), &namespace)
 	kube.AddFlags(cmd.Flags())
 	return cmd
