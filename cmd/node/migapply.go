@@ -55,12 +55,12 @@ func parseMIG(args []string, env func(string) (string, bool), stderr io.Writer) 
 	text := func(p *string, name, variable, otherwise, usage string) {
 		set.StringVar(p, name, or(variable, otherwise), usage+" ["+variable+"]")
 	}
-	text(&o.nodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations say what was promised")
+	text(&o.nodeName, "node-name", "NODE_NAME", "", "name of this Node, whose annotations have the promise")
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records that the machine was rebooted")
 	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods")
-	text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows what has GPUs open")
+	text(&o.proc, "host-proc", "HOST_PROC", "/proc", "the host's /proc, which shows the processes that have GPUs open")
 	text(&o.capabilities, "nvidia-caps-dir", "NVIDIA_CAPS_DIR", "/dev/nvidia-caps", "the host's /dev/nvidia-caps, in which the device files of instances are created")
-	text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which is asked to reboot if GPUs need it, once")
+	text(&o.systemd, "systemd-socket", "SYSTEMD_SOCKET", mig.Systemd, "socket of the host's systemd, which reboots the machine once if GPUs need it")
 	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
 	if err := set.Parse(args); err != nil {
 		return migOptions{}, err

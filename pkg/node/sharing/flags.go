@@ -21,27 +21,27 @@ type Setting struct {
 // AllSettings returns all settings, with the names of NVIDIA's plugin.
 func AllSettings() []Setting {
 	return []Setting{
-		texts("mig-strategy", "MIG_STRATEGY", "what MIG instances are served as: none (the GPU as a whole), single (as GPUs) or mixed (by profile)", func(c *Config) **string { return &c.Flags.MIGStrategy }),
-		bools("fail-on-init-error", "FAIL_ON_INIT_ERROR", "end when the driver does not answer at start, instead of trying again", func(c *Config) **bool { return &c.Flags.FailOnInitError }),
+		texts("mig-strategy", "MIG_STRATEGY", "how MIG instances are served: none (the whole GPU), single (as GPUs) or mixed (by profile)", func(c *Config) **string { return &c.Flags.MIGStrategy }),
+		bools("fail-on-init-error", "FAIL_ON_INIT_ERROR", "exit if the driver does not answer at the start, instead of retrying", func(c *Config) **bool { return &c.Flags.FailOnInitError }),
 		texts("nvidia-driver-root", "NVIDIA_DRIVER_ROOT", "where the driver is on the host, for instance / or /run/nvidia/driver", func(c *Config) **string { return &c.Flags.NvidiaDriverRoot }, "driver-root"),
 		texts("nvidia-dev-root", "NVIDIA_DEV_ROOT", "where the device files are on the host; default: the driver root", func(c *Config) **string { return &c.Flags.NvidiaDevRoot }, "dev-root"),
 		bools("pass-device-specs", "PASS_DEVICE_SPECS", "also pass the device files to containers", func(c *Config) **bool { return &c.plugin().PassDeviceSpecs }),
 		{
 			Flags: []string{"device-list-strategy"}, Env: []string{"DEVICE_LIST_STRATEGY"}, List: true,
-			Usage: "how devices are told to the container runtime: envvar, volume-mounts, cdi-annotations, cdi-cri, or several",
+			Usage: "how devices are passed to the container runtime: envvar, volume-mounts, cdi-annotations, cdi-cri, or several",
 			set: func(c *Config, value string) error {
 				c.plugin().DeviceListStrategy = items(value)
 				return nil
 			},
 		},
-		texts("device-id-strategy", "DEVICE_ID_STRATEGY", "how devices are named to the container runtime: uuid or index", func(c *Config) **string { return &c.plugin().DeviceIDStrategy }),
+		texts("device-id-strategy", "DEVICE_ID_STRATEGY", "how devices are identified to the container runtime: uuid or index", func(c *Config) **string { return &c.plugin().DeviceIDStrategy }),
 		bools("gdrcopy-enabled", "GDRCOPY_ENABLED", "start containers with GDRCopy", func(c *Config) **bool { return &c.Flags.GDRCopyEnabled }),
 		bools("gds-enabled", "GDS_ENABLED", "start containers with GPUDirect Storage", func(c *Config) **bool { return &c.Flags.GDSEnabled }),
 		bools("mofed-enabled", "MOFED_ENABLED", "start containers with MOFED", func(c *Config) **bool { return &c.Flags.MOFEDEnabled }),
 		texts("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX", "the prefix of annotations with CDI devices", func(c *Config) **string { return &c.plugin().CDIAnnotationPrefix }),
 		texts("container-driver-root", "CONTAINER_DRIVER_ROOT", "where the driver root is mounted for the agent", func(c *Config) **string { return &c.plugin().ContainerDriverRoot }, "driver-root-ctr-path", "DRIVER_ROOT_CTR_PATH"),
 		texts("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY", "how GPUs are found: auto or nvml", func(c *Config) **string { return &c.Flags.DeviceDiscoveryStrategy }),
-		texts("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY", "which GPU a replica is taken from: distributed or packed", func(c *Config) **string { return &c.plugin().SharedDevicesAllocationPolicy }),
+		texts("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY", "from which GPU a replica is taken: distributed or packed", func(c *Config) **string { return &c.plugin().SharedDevicesAllocationPolicy }),
 		{
 			Flags: []string{"imex-channel-ids"}, Env: []string{"IMEX_CHANNEL_IDS"}, List: true,
 			Usage: "the IMEX channels that each container gets: none, or 0", set: setChannels,
@@ -53,8 +53,8 @@ func AllSettings() []Setting {
 				return err
 			},
 		},
-		bools("no-timestamp", "GFD_NO_TIMESTAMP", "leave the time out of the labels", func(c *Config) **bool { return &c.gfd().NoTimestamp }),
-		texts("machine-type-file", "GFD_MACHINE_TYPE_FILE", "a file that names the type of the machine", func(c *Config) **string { return &c.gfd().MachineTypeFile }),
+		bools("no-timestamp", "GFD_NO_TIMESTAMP", "do not write the timestamp label", func(c *Config) **bool { return &c.gfd().NoTimestamp }),
+		texts("machine-type-file", "GFD_MACHINE_TYPE_FILE", "file with the type of the machine", func(c *Config) **string { return &c.gfd().MachineTypeFile }),
 		ignored("mps-root", "MPS_ROOT", "the agent and its MPS daemons use --mps-dir"),
 		ignored("nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH", noSpecs, "nvidia-ctk-path", "NVIDIA_CTK_PATH"),
 		ignored("cdi-feature-flags", "CDI_FEATURE_FLAGS", noSpecs),
