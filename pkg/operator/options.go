@@ -66,11 +66,11 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 250, "largest number of NodeClaims that wait for the cloud at the same time; it begins with ten and grows while the cloud launches them quickly")
+	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 250, "maximum number of NodeClaims that wait for the cloud at the same time; the limit starts at ten and grows while the cloud launches them quickly")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been unhealthy for this long")
-	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "after a pool's nodes did not start, try one node again after this long")
+	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "time after which a pool whose nodes did not start tries one node again")
 	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "delete an idle node this long after it was tainted, if it is still idle")
 	fs.BoolVar(&o.Nominations, "nominations", true, "write the planned node of each waiting pod to status.nominatedNodeName; otherwise the scheduler chooses among all nodes that fit")
 	fs.BoolVar(&o.CapacityBuffers, "capacity-buffers", true, "keep capacity free for CapacityBuffers if the API server has that resource")
@@ -85,7 +85,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "address that serves /healthz and /readyz")
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "use leader election, so that only one replica of the controller is active")
 	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease (default: the namespace of the pod)")
-	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to log the reasons of decisions")
+	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to also log the reasons for decisions")
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		if value := os.Getenv(environment[name]); value != "" {
 			if err := fs.Set(name, value); err != nil {

@@ -46,10 +46,10 @@ func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "address that serves /healthz")
 	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of those that the controller publishes")
 	fs.StringVar(&o.Namespace, "karve-namespace", "karve-system", "namespace of the controller, which publishes its instance types and prices there")
-	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "that of the controller")
-	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "that of the controller")
-	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "that of the controller")
-	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "that of the controller")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "the controller's setting")
+	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "the controller's setting")
+	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "the controller's setting")
+	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "the controller's setting")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info or debug")
 }
 
