@@ -43,8 +43,8 @@ const (
 	stay step = "Stay"
 	// handOver evicts some of the pods.
 	handOver step = "HandOver"
-	// force deletes the NodeClaim of a machine whose kubelet does not respond, and ends its drain at once. Its pods cannot be stopped through the kubelet, so
-	// waiting for them would only cost money.
+	// force deletes the NodeClaim of a machine whose kubelet does not respond, and ends its drain immediately. Its pods cannot be stopped through the
+	// kubelet, so waiting for them would only cost money.
 	force step = "Force"
 )
 

@@ -12,7 +12,7 @@ import (
 )
 
 // nextIdle returns the next step of a machine that is not being replaced, or nil if there is none now. It also returns when another step may be due, or
-// 0 if that is not known.
+// 0 if that is unknown.
 func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
 	if empty == nil {

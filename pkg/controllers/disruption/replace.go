@@ -30,7 +30,7 @@ func claimsOf(machines []*reason.Machine) []string {
 const patience = lifecycle.ReplacingPatience
 
 // nextReplaced returns the next step of a marked machine, or nil if there is none now. It also returns when another step may be due, or 0 if that is
-// not known.
+// unknown.
 func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	c := m.Candidate
 	if m.Node == nil {

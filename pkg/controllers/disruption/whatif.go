@@ -306,7 +306,7 @@ func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	return total
 }
 
-// unused returns the prices of machines whose replicas nobody holds and that would be deleted, by the names of the planner's nodes.
+// unused returns the prices of machines whose replicas no pod holds and that would be deleted, by the names of the planner's nodes.
 func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	prices := map[string]planner.MicroUSD{}
 	for i := range view.Machines {

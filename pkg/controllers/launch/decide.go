@@ -32,7 +32,7 @@ type decision struct {
 	verdict verdict
 	// again is when to check again, for wait.
 	again time.Duration
-	// reason and message explain hung and refused. The reason is "" if it is not known yet.
+	// reason and message explain hung and refused. The reason is "" if it is unknown so far.
 	reason, message string
 	// held reports whether the NodeClaim blocked Karpenter for a long time.
 	held bool

@@ -30,7 +30,7 @@ const (
 func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
-	// This timeout only stops new requests. As a deadline of the requests, it would make them fail immediately in the client's rate limiter when too
+	// This timeout only stops new requests. If it were the deadline of the requests, they would fail immediately in the client's rate limiter when too
 	// little time is left.
 	handOut, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

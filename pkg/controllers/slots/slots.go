@@ -156,13 +156,13 @@ type step int
 const (
 	// wait means that nothing is to be done yet.
 	wait step = iota
-	// promises writes the next slots.
+	// promises means that the next slots can be written.
 	promises
-	// keeps removes the taint and leaves the slots as they are, since pods need them.
+	// keeps means that pods need the current slots: the taint is removed and the slots stay.
 	keeps
-	// opens removes the taint: the Node has the new slots.
+	// opens means that the Node has the new slots: the taint is removed.
 	opens
-	// givesUp removes the taint although the Node has not followed.
+	// givesUp means that the Node has not followed in time: the taint is removed.
 	givesUp
 )
 

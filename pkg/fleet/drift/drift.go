@@ -140,7 +140,7 @@ func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	case was == nodecontract.MIG{}:
 		return &Drift{Sharing, fmt.Sprintf("its GPUs are not divided, and GPUNodeClass %s has strategy MIG now", p.Class.Name)}
 	case m.Type == nil:
-		return nil // Its GPUs are not known.
+		return nil // Its GPUs are unknown.
 	}
 	if _, ok := sharing.ShareWith(was, m.Type.GPU.Name, m.Type.GPU.MemoryMiB); ok {
 		return nil
@@ -185,7 +185,7 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 	if hash != "" && class.Hash != "" && version == class.HashVersion && hash != class.Hash {
 		return &Drift{NodeClass, fmt.Sprintf("%s %s has changed since it was launched", ref.Kind, ref.Name)}
 	}
-	if m.Type != nil { // Otherwise it is not known which images are for it.
+	if m.Type != nil { // Otherwise, which images are for it is unknown.
 		if d := ofImage(&class, ref.Kind+" "+ref.Name, m.Claim.Status.ImageID, labels); d != nil {
 			return d
 		}
