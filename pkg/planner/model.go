@@ -256,7 +256,7 @@ const (
 	ReasonPoolClosed Reason = "PoolClosed"
 	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not support yet.
 	ReasonUnsupported Reason = "UnsupportedConstraint"
-	// ReasonLeftToKarpenter: a NodePool that Karpenter manages could serve the pod as well.
+	// ReasonLeftToKarpenter: a NodePool that Karpenter manages could also serve the pod.
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
 	// ReasonRule: the places that a scheduling rule (spread, affinity, anti-affinity) allows for the pod are full or do not exist.
 	ReasonRule Reason = "RuleUnsatisfiable"

@@ -92,8 +92,8 @@ func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	return l
 }
 
-// After returns the layout after a step: the machines that it removes are gone, its launches exist, and its pods run where it places them. Pending pods with a
-// place in the step run there as well.
+// After returns the layout after a step: the machines that it removes are gone, its launches exist, and its pods run where it places them. Pending pods
+// with a place in the step also run there.
 func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 	s := Clone(l.Snapshot)
 	running := map[string]consolidate.Running{}

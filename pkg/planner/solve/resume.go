@@ -74,7 +74,8 @@ func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 
 func (with Solver) stopped() bool { return with.Stop != nil && with.Stop() }
 
-// orBetter returns plan if it is better than best and correct, and best otherwise. If both place the same pods, the bound of plan is valid for best as well.
+// orBetter returns plan if it is better than best and correct, and best otherwise. If both place the same pods, the bound of plan is also valid for
+// best.
 func orBetter(s planner.Snapshot, best, plan planner.Plan) planner.Plan {
 	if check.Plan(s, plan) != nil {
 		return best

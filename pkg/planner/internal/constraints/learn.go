@@ -85,8 +85,8 @@ func (r *rounds) next(demands []*demand, parts []assigned, short []int) bool {
 	return again || learned
 }
 
-// complete makes a plan for all pods from the plan for the portions. Pods that the rules allowed only because of others that were not placed are dropped as
-// well. Every unplaced pod gets a reason.
+// complete makes a plan for all pods from the plan for the portions. Pods that the rules allowed only because of others that were not placed are also
+// dropped. Every unplaced pod gets a reason.
 func (r *rounds) complete(demands []*demand, parts []assigned, plan planner.Plan) (planner.Plan, []int64) {
 	part := partOf(r.problem, parts)
 	placed := make([]int64, len(parts))

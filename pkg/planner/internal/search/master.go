@@ -291,7 +291,7 @@ func (m *Master) require(c cardinality) {
 	if c.sign > 0 {
 		for t, serves := range c.serves {
 			if serves {
-				// Empty machines satisfy the row as well, so that no dual exceeds a price.
+				// Empty machines also satisfy the row, so that no dual exceeds a price.
 				rows, counts := m.limits(t, 1)
 				m.addColumn(origin{-1, t}, m.price(t), rows, counts)
 			}
