@@ -30,7 +30,7 @@ type ComparisonRow struct {
 	Strategy v1alpha1.Strategy `json:"strategy"`
 	// Isolates is a word for what the strategy isolates between the pods on a GPU.
 	Isolates string `json:"isolates"`
-	// LeastPerGPU and MostPerGPU are the numbers of replicas of a GPU of the machines. They are 0 if there are no machines.
+	// LeastPerGPU and MostPerGPU are the minimum and maximum number of replicas per GPU over the machines. They are 0 if there are no machines.
 	LeastPerGPU int64            `json:"leastReplicasPerGPU"`
 	MostPerGPU  int64            `json:"mostReplicasPerGPU"`
 	Machines    int              `json:"machines"`
