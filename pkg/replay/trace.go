@@ -25,7 +25,7 @@ type PriceChange struct {
 	Price    planner.MicroUSD
 }
 
-// Pod arrives and ends at times that count from the start of the trace.
+// Pod is a pod of a trace. Its times are relative to the start of the trace.
 type Pod struct {
 	Shape         int
 	Arrives, Ends time.Duration

@@ -17,7 +17,7 @@ import (
 type world struct {
 	trace *Trace
 	now   time.Duration
-	// offerings have the prices of the current time, after the first priced changes of the trace.
+	// offerings have the current prices: the first priced price changes of the trace are applied.
 	offerings []planner.Offering
 	priced    int
 	// machines are ordered by launch.
