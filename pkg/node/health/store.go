@@ -18,7 +18,7 @@ import (
 //
 //   - If there is no file for this boot, this is the first agent since the machine started. The GPUs are in service, because the start has reset them.
 //   - If there is a file for this boot, its content applies.
-//   - If the file for this boot cannot be read, an earlier agent has checked the GPUs and the result is not known. They are out of service until they are
+//   - If the file for this boot cannot be read, an earlier agent has checked the GPUs and the result is unknown. They are out of service until they are
 //     reset, the machine is rebooted, or someone removes the file.
 type Store struct {
 	Dir string
