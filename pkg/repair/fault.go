@@ -40,7 +40,8 @@ type Fault struct {
 // ReplicasMissing is the Reason of a machine that exposes fewer replicas than promised.
 const ReplicasMissing = "ReplicasMissing"
 
-// hopeless is how long Karve tolerates a faulty GPU that no reset can repair. The machine is not replaced at once, because a person may be about to reboot it.
+// hopeless is how long Karve tolerates a faulty GPU that no reset can repair. The machine is not replaced immediately, because a person may be about to
+// reboot it.
 const hopeless = time.Minute
 
 // policy is a status of a condition that makes a machine unhealthy. The policies and their default durations are those of Karpenter's AWS provider.
