@@ -1,5 +1,5 @@
-// Package amount converts and adds up amounts of resources without overflow. Tenants write quantities, and the API server accepts any: a sum or a
-// product that wraps around would turn a pod that asks for too much into one that asks for less than nothing.
+// Package amount converts and adds amounts of resources without overflow. Tenants write quantities, and the API server accepts any: a sum or a product
+// that wraps around would turn a pod that requests too much into one that requests less than nothing.
 package amount
 
 import (
@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Most is more than any machine has of anything: 8 PiB in bytes, nine thousand million CPUs in thousandths. Amounts of machines and of pods are
-// planned with up to Most; see planner.MaxAmount.
+// Most is larger than any amount of any machine: 8 PiB in bytes, nine thousand million CPUs in thousandths. Planning uses amounts up to Most; see
+// planner.MaxAmount.
 const Most int64 = 1 << 53
 
-// Value returns a quantity in its unit, rounded up; a quantity that an int64 cannot hold becomes the largest or the smallest int64.
+// Value returns a quantity in its unit, rounded up. A quantity that does not fit into an int64 becomes the largest or the smallest int64.
 func Value(q resource.Quantity) int64 { return scaled(q, 0) }
 
-// Milli returns a quantity in thousandths of its unit, rounded up and saturating as in [Value].
+// Milli returns a quantity in thousandths of its unit, rounded up and saturating like [Value].
 func Milli(q resource.Quantity) int64 { return scaled(q, resource.Milli) }
 
 func scaled(q resource.Quantity, scale resource.Scale) int64 {
-	// The largest value of an int64 at this scale; sums of quantities can be larger than an int64 even at scale 0.
+	// The largest value of an int64 at this scale. Sums of quantities can be larger than an int64 even at scale 0.
 	if q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
 		return math.MaxInt64
 	}
@@ -53,7 +53,7 @@ func Sub(a, b int64) int64 {
 	return diff
 }
 
-// Times returns the product of two amounts that are not negative, at most [Most].
+// Times returns the product of two nonnegative amounts, but at most [Most].
 func Times(n, each int64) int64 {
 	if each > 0 && n > Most/each {
 		return Most
