@@ -4,11 +4,11 @@ package bill
 
 import "math/bits"
 
-// Split divides the price of a node, in micro-dollars per hour, among the pods that hold so many of its replicas. It returns the share of each pod, and the idle
-// rest: the price of the replicas that no pod holds. The shares and the idle rest add up to the price.
+// Split divides the price of a node, in micro-dollars per hour, among pods. held is the number of the node's replicas that each pod holds. Split
+// returns the share of each pod, and idle, the price of the replicas that no pod holds. The shares and idle add up to the price.
 //
-// Shares are rounded down. What rounding leaves over is less than a micro-dollar for each pod. It is part of the idle rest if a replica is free, and otherwise of the
-// share of the first pod that holds any. If pods hold more replicas than the node has, their shares are of what they hold. Negative numbers count as 0.
+// Shares are rounded down. The remainder is less than a micro-dollar for each pod. It goes to idle if a replica is free, and otherwise to the first pod
+// that holds any. If pods hold more replicas than the node has, the price is divided by the number of held replicas. Negative numbers count as 0.
 func Split(price, replicas int64, held []int64) (shares []int64, idle int64) {
 	price, replicas = max(0, price), max(0, replicas)
 	var taken int64
@@ -51,11 +51,11 @@ func plus(a, b int64) int64 {
 	return 1<<63 - 1
 }
 
-// Node is a node, what it costs and who holds its replicas.
+// Node is a node with its price and the holders of its replicas.
 type Node struct {
 	Name, NodePool                   string
 	InstanceType, CapacityType, Zone string
-	// MicroUSDPerHour is the price of the node, and Replicas how many replicas it has, or another number of equal parts, such as its device memory in MiB.
+	// MicroUSDPerHour is the price of the node. Replicas is its number of replicas, or another number of equal parts, such as its device memory in MiB.
 	MicroUSDPerHour, Replicas int64
 	// Holders are the pods that hold replicas, in a stable order.
 	Holders []Holder
@@ -67,7 +67,7 @@ type Holder struct {
 	Replicas        int64
 }
 
-// Split divides the price of the node among its holders, as [Split] does.
+// Split divides the price of the node among its holders: see the function [Split].
 func (n *Node) Split() (shares []int64, idle int64) {
 	held := make([]int64, len(n.Holders))
 	for i, h := range n.Holders {
