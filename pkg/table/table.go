@@ -23,8 +23,8 @@ type Column struct {
 // Table is text in columns.
 type Table struct {
 	Columns []Column
-	// Rows have a cell for each column. A cell may have colors (SGR sequences), which take no room. Write leaves out other control characters, because text from a
-	// cluster must not control the terminal.
+	// Rows have a cell for each column. A cell may have colors (SGR sequences), which take no room. Write leaves out other control characters, because
+	// text from a cluster must not control the terminal.
 	Rows [][]string
 }
 
