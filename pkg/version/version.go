@@ -1,4 +1,4 @@
-// Package version says from which sources a program was built.
+// Package version reports from which sources a program was built.
 package version
 
 import (
@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 )
 
-// Build describes how a program was built. Fields are "" if they are not known.
+// Build describes how a program was built. Unknown fields are "".
 type Build struct {
 	// Version is the version of the module: a tag such as v0.1.0, or a pseudo-version with the time and the revision of the commit. It is "devel" with the revision if
 	// it was built without one.
@@ -25,7 +25,7 @@ type Build struct {
 // shortRevision is the number of characters of a revision in a version, as in pseudo-versions.
 const shortRevision = 12
 
-// Of returns the build that the information of a program describes.
+// Of returns the build that a program's build information describes.
 func Of(info *debug.BuildInfo) Build {
 	b := Build{Version: info.Main.Version, Go: cmp.Or(info.GoVersion, runtime.Version()), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	for _, s := range info.Settings {
