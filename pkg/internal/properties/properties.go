@@ -1,4 +1,4 @@
-// Package properties has the properties of a package draw the same inputs in every run of its tests, so that each change is judged by itself.
+// Package properties makes the property tests of a package draw the same inputs in every run, so that a change is judged on its own.
 package properties
 
 import (
@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Run runs the tests of a package, and returns what to exit with. Other inputs are drawn with -rapid.seed and by the fuzz targets.
+// Run runs the tests of a package, and returns the exit status. The flag -rapid.seed and the fuzz targets draw other inputs.
 func Run(m *testing.M) int {
 	flag.Parse()
 	if seed := flag.Lookup("rapid.seed"); seed.Value.String() == "0" {
@@ -22,7 +22,7 @@ func Run(m *testing.M) int {
 	return m.Run()
 }
 
-// Check is a test of a property with rapid's own search, at the same time as others.
+// Check returns a parallel test of a property with rapid's own search.
 func Check(f func(*rapid.T)) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
