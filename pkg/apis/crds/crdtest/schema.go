@@ -1,4 +1,4 @@
-// Package crdtest walks the schemas of CRDs for tests that check every field.
+// Package crdtest walks the schemas of CRDs in tests that check every field.
 package crdtest
 
 import (
