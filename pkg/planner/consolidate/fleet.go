@@ -191,7 +191,7 @@ func takeResources(r *planner.Resources, asks planner.Resources) {
 	r.Replicas -= asks.Replicas
 }
 
-// takeQuota subtracts an amount from what a node has left of a quota.
+// takeQuota subtracts an amount from a node's remaining quota.
 func takeQuota(n *planner.Node, s planner.Snapshot, q planner.Amount) {
 	has := alternatives.QuotaOf(s, n.Quotas, q.Quota)
 	if has == planner.Unlimited {

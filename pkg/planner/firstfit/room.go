@@ -200,7 +200,7 @@ func (p *placing) lets(x *filling) int32 {
 	return most
 }
 
-// fit returns how many pods of the batch fit on a filling if it becomes the given option, but at most most.
+// fit returns how many pods of the batch fit on a filling if it becomes the given option, up to most.
 func (p *placing) fit(x *filling, o int32, most int32) int32 {
 	can := &p.firstFit.options[o]
 	var left amount.Vector

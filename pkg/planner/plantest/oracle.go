@@ -100,7 +100,7 @@ func admits(c planner.Class, offering int) bool {
 	return slices.Contains(c.Offerings, offering)
 }
 
-// subtract subtracts the requests of a pod from what is free, and reports whether it fits.
+// subtract subtracts the requests of a pod from the free resources, and reports whether it fits.
 func subtract(free *planner.Resources, r planner.Resources) bool {
 	if r.MilliCPU > free.MilliCPU || r.MemoryBytes > free.MemoryBytes || r.EphemeralBytes > free.EphemeralBytes ||
 		r.Pods > free.Pods || r.Replicas > free.Replicas {

@@ -42,7 +42,7 @@ func (v Vector) Negative() bool {
 	return false
 }
 
-// Fit returns how many pods of the given requests fit into v, but at most most. It divides, so it cannot overflow.
+// Fit returns how many pods of the given requests fit into v, up to most. It divides, so it cannot overflow.
 func (v Vector) Fit(request Vector, most int32) int32 {
 	n := int64(most)
 	for d, r := range request {

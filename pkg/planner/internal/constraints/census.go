@@ -162,7 +162,7 @@ type site struct {
 	// holds is the known upper limit on the number of pods that fit here, and why explains why no more fit.
 	holds int64
 	why   *planner.Refusal
-	// reach reports whether any pods fit here, apart from what was learned.
+	// reach reports whether any pods fit here, ignoring what was learned.
 	reach bool
 	// pods is the number of pods that are assigned here now. cheap is the number of pods of the class that the plan without the rules places here.
 	pods  int64

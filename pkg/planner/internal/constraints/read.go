@@ -343,7 +343,7 @@ func (pr *problem) labeled(class int) (offerings, nodes []int) {
 	return offerings, nodes
 }
 
-// exceeds reports whether a machine counts more than what remains.
+// exceeds reports whether the usage of a machine exceeds what remains of the limits.
 func exceeds(p, remaining planner.Physical) bool {
 	return p.MilliCPU > remaining.MilliCPU || p.MemoryBytes > remaining.MemoryBytes || p.GPUs > remaining.GPUs || p.Replicas > remaining.Replicas ||
 		p.Nodes > remaining.Nodes

@@ -25,7 +25,7 @@ type Whole struct {
 	near    []int // those of them that may be in a solution of the part
 	costs   []float64
 	taken   []Taken
-	paid    float64 // the cost of what is taken
+	paid    float64 // the cost of the taken columns
 	uneven  []int   // the rows of the basis with the most expensive fractions
 	open    []*part
 	spent   int // row operations that are not charged yet
@@ -140,7 +140,7 @@ func (w *Whole) found() {
 	w.Found(all)
 }
 
-// cost returns the cost of the relaxation of the part and of what is taken.
+// cost returns the cost of the part's relaxation plus that of the taken columns.
 func (w *Whole) cost() float64 { return w.paid + w.simplex.Cost() }
 
 // bar forbids further use of a column.
@@ -181,7 +181,7 @@ func (w *Whole) refresh() {
 	w.spent += n * n * n
 }
 
-// settle makes dual simplex steps until the solution satisfies all rows. It returns false if the part has no solution at a cost of at most most.
+// settle makes dual simplex steps until the solution satisfies all rows. It returns false if the part has no solution within the cost most.
 func (w *Whole) settle(most float64) bool {
 	s := w.simplex
 	for range dualSteps {

@@ -47,7 +47,7 @@ func compareGPUs(a, b planner.GPU) int {
 	return cmp.Or(cmp.Compare(a.MemoryBytes, b.MemoryBytes), cmp.Compare(a.Replicas, b.Replicas))
 }
 
-// Alone returns how many pods of one shape the machine holds if it holds no others, but at most most.
+// Alone returns how many pods of one shape the machine holds if it holds no others, up to most.
 func (c *Capacity) Alone(s *Shape, most int32) int32 {
 	n := c.Free.Fit(s.Request, most)
 	for _, x := range s.quotas {
@@ -129,7 +129,7 @@ func (r *Room) Fill(p *Problem, c *Capacity, l Load) bool {
 	return !c.Binned || p.assign(c, l, r, nil)
 }
 
-// Add puts as many more pods of a shape on the machine as fit, but at most most, and returns how many.
+// Add puts as many more pods of a shape on the machine as fit, up to most, and returns how many.
 func (r *Room) Add(p *Problem, c *Capacity, k int, most int32) int32 {
 	s := &p.Shapes[k]
 	n := r.free.Fit(s.Request, min(most, c.Fits[k]))

@@ -13,7 +13,7 @@ const assignSteps = 400
 // States reports whether pods of the shape request device memory, so that each must be on one GPU.
 func (s *Shape) States() bool { return s.Request[amount.GPUMemory] > 0 }
 
-// fitGPU returns how many pods of a shape that requests device memory fit on the GPU, but at most most.
+// fitGPU returns how many pods of a shape that requests device memory fit on the GPU, up to most.
 func fitGPU(g *planner.GPU, s *Shape, most int32) int32 {
 	n := min(int64(most), g.MemoryBytes/s.Request[amount.GPUMemory])
 	if r := s.Request[amount.Replicas]; r > 0 {

@@ -29,7 +29,7 @@ func (l *Ledger) Open(c *Capacity) {
 	clear(l.counted)
 }
 
-// Fit returns how many pods of a shape may be added, but at most most.
+// Fit returns how many pods of a shape may be added, up to most.
 func (l *Ledger) Fit(s *Shape, most int32) int32 {
 	for _, x := range s.quotas {
 		if left := l.quotas[x.Quota]; left < x.Count*int64(most) {

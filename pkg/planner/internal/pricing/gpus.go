@@ -114,7 +114,7 @@ func (g *gpuRelaxation) begin(demand pack.Load) {
 	}
 }
 
-// addColumn adds a column with what a load uses of the shared resources (not device memory) and of scarce pods.
+// addColumn adds a column with a load's use of the shared resources (not device memory) and of scarce pods.
 func (g *gpuRelaxation) addColumn(l pack.Load, pattern bool) {
 	var rows []int32
 	var uses []float64

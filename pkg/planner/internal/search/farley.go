@@ -27,7 +27,7 @@ func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricin
 	return amount.MulDivUp(c.need, prices[best], found[best].Upper), c
 }
 
-// subtract subtracts what the nodes hold at most from what the launched machines must hold.
+// subtract subtracts the most that the nodes hold from the worth that the launched machines must hold.
 func (c *cover) subtract(m *Context, hosts []pricing.Priced) {
 	c.nodes = make([]int64, len(m.Problem.Nodes))
 	for h := range hosts {

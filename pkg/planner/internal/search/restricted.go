@@ -12,8 +12,8 @@ const (
 	composeCost = 130
 )
 
-// restrictedMaster is the restricted-master heuristic: it spends at most a slice on the cheapest plan whose machines are loaded as in known columns. These
-// are those of the relaxation, those that dives found, and the machines of the best plan.
+// restrictedMaster is the restricted-master heuristic: it spends at most a slice on the cheapest plan whose machines are loaded as in known columns.
+// These are the columns of the relaxation, those that dives found, and the machines of the best plan.
 func (h *primal) restrictedMaster(slice int64) {
 	if h.state.g.firstCut > composeRows || h.state.best.Left.Total() > 0 {
 		return
