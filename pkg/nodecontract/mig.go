@@ -23,7 +23,7 @@ const (
 
 // MIG defines how each GPU of a machine is divided into instances. The zero value means that it is not divided.
 type MIG struct {
-	// Profile is the profile of all instances, for instance "1g.5gb".
+	// Profile is the profile of all instances, for example "1g.5gb".
 	Profile string `json:"profile"`
 	// Count is the number of instances of each GPU.
 	Count int64 `json:"count"`

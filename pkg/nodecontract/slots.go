@@ -208,7 +208,7 @@ func ParseSlotName(name string) (mib int64, ok bool) {
 	return n * scale, true
 }
 
-// SlotResource returns the resource of slots of a size, for instance "nvidia.com/gpu-2gb".
+// SlotResource returns the resource of slots of a size, for example "nvidia.com/gpu-2gb".
 func SlotResource(mib int64) string { return slotPrefix + SlotName(mib) }
 
 // ParseSlotResource returns the size in MiB of the slots of a resource. It returns false if it is not a resource of slots.

@@ -26,15 +26,15 @@ var (
 
 // Device is one physical GPU.
 type Device struct {
-	// UUID is the UUID that NVML reports, for instance "GPU-2d1f...".
+	// UUID is the UUID that NVML reports, for example "GPU-2d1f...".
 	UUID string
 	// Index is the index in NVML, from 0.
 	Index int
-	// Product is the product name with spaces, for instance "Tesla T4".
+	// Product is the product name with spaces, for example "Tesla T4".
 	Product string
 	// MemoryMiB is the device memory that the driver reports, in MiB.
 	MemoryMiB int64
-	// ComputeMajor and ComputeMinor are the CUDA compute capability, for instance 7 and 5.
+	// ComputeMajor and ComputeMinor are the CUDA compute capability, for example 7 and 5.
 	ComputeMajor, ComputeMinor int
 	// NUMANode is the NUMA node of the GPU, or -1 if unknown.
 	NUMANode int
@@ -54,11 +54,11 @@ type Device struct {
 
 // Instance is a MIG instance: a part of a GPU with memory and compute of its own.
 type Instance struct {
-	// UUID is the UUID that NVML reports, for instance "MIG-41ab...".
+	// UUID is the UUID that NVML reports, for example "MIG-41ab...".
 	UUID string
 	// Index is the index of the instance on its GPU, from 0.
 	Index int
-	// Profile is the name of its profile, for instance "1g.5gb".
+	// Profile is the name of its profile, for example "1g.5gb".
 	Profile string
 	// MemoryMiB is the device memory of the instance, in MiB.
 	MemoryMiB int64
@@ -110,7 +110,7 @@ const (
 
 // Unusable is a GPU of the machine that the driver does not offer.
 type Unusable struct {
-	// Where is the location of the GPU for users, for instance "at PCI 0000:00:1e.0".
+	// Where is the location of the GPU for users, for example "at PCI 0000:00:1e.0".
 	Where string
 	// Why is the reason, as far as known.
 	Why string
@@ -118,7 +118,7 @@ type Unusable struct {
 
 // Driver describes the installed driver.
 type Driver struct {
-	// Version is the driver version, for instance "580.159.03".
+	// Version is the driver version, for example "580.159.03".
 	Version string
 	// CUDAMajor and CUDAMinor are the newest CUDA version that the driver supports.
 	CUDAMajor, CUDAMinor int

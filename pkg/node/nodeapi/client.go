@@ -27,7 +27,7 @@ import (
 
 // Client is a client of the API server for one Node.
 type Client struct {
-	// Server is the address of the API server, for instance "https://10.0.0.1:443".
+	// Server is the address of the API server, for example "https://10.0.0.1:443".
 	Server string
 	// Name is the name of the Node.
 	Name string

@@ -15,7 +15,7 @@ type Options struct {
 	// Library is the path of libnvidia-ml.so.1. If it is empty, the library is searched for below DriverRoot, and if that is empty, where the dynamic
 	// loader searches, including LD_LIBRARY_PATH.
 	Library string
-	// DriverRoot is the directory with the root file system of the host that has the driver, for instance "/driver-root".
+	// DriverRoot is the directory with the root file system of the host that has the driver, for example "/driver-root".
 	DriverRoot string
 	// Sysfs is the path of sysfs. It defaults to "/sys".
 	Sysfs string

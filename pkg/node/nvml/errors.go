@@ -12,7 +12,7 @@ import (
 
 // Error is an error code that NVML returned.
 type Error struct {
-	// Doing is what NVML was asked for, for instance "reading the memory of GPU-1".
+	// Doing is the operation that failed, for example "reading the memory of GPU-1".
 	Doing string
 	Code  nvml.Return
 }

@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Read reads a configuration as NVIDIA's plugin does. It returns a warning with the path, for instance "sharing.timeSlicing.foo", for everything that
+// Read reads a configuration as NVIDIA's plugin does. It returns a warning with the path, for example "sharing.timeSlicing.foo", for everything that
 // NVIDIA's plugin silently ignores. If strict is true, unknown and duplicate keys are errors.
 func Read(data []byte, strict bool) (Config, []string, error) {
 	r := &reader{strict: strict}

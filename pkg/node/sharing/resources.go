@@ -14,7 +14,7 @@ import (
 
 // Resource is an extended resource of a machine.
 type Resource struct {
-	// Name is the name of the resource, for instance "nvidia.com/gpu.shared".
+	// Name is the name of the resource, for example "nvidia.com/gpu.shared".
 	Name string
 	// GPUs are the GPUs of the resource, sorted by index.
 	GPUs []GPU
@@ -201,7 +201,7 @@ func (p Promise) Equal(other Promise) bool {
 	return p.Resource == other.Resource && p.Replicas == other.Replicas && p.MPS == other.MPS && p.MIG == other.MIG
 }
 
-// String returns the promise for messages, for instance "10 nvidia.com/gpu.shared".
+// String returns the promise for messages, for example "10 nvidia.com/gpu.shared".
 func (p Promise) String() string {
 	if !p.Slots.IsZero() {
 		return "slots of device memory"

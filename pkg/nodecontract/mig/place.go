@@ -9,7 +9,7 @@ import (
 
 // Kind is a profile that a GPU has.
 type Kind struct {
-	// Profile is the name, for instance "1g.5gb".
+	// Profile is the name, for example "1g.5gb".
 	Profile string
 	// Slices is the number of compute slices of an instance.
 	Slices int
