@@ -98,8 +98,8 @@ type simulator interface {
 	place(claims []string) string
 	// placements returns where the pods of the machines would be placed now, by the names of the pods.
 	placements(claims []string) map[string]placement
-	// together returns the highest hourly price of what is launched or stays for the pods of the machines if all of them are removed. It also returns why
-	// they cannot all be removed, or "" if they can.
+	// together returns the highest hourly price of the machines that are launched or stay for the pods of these machines if all of these are removed. It
+	// also returns why they cannot all be removed, or "" if they can.
 	together(claims []string) (planner.MicroUSD, string)
 	// saving returns the hourly saving of removing claims after the marked machines. It also returns why they should not be removed, or "" if they may.
 	saving(marked, claims []string) (planner.MicroUSD, string)

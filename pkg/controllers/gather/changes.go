@@ -54,8 +54,8 @@ func (g *Gatherer) kinds() map[any]client.Object {
 
 func typeOf[L any]() any { return reflect.TypeFor[L]() }
 
-// Follow makes the informers record the changes of what the Gatherer reads, so that it reads only what has changed. It must be called once, before the
-// informers start. Without it, each read lists everything.
+// Follow makes the informers record changes, so that the Gatherer reads only changed objects. It must be called once, before the informers start.
+// Without it, each read lists everything.
 func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	counted := changes{}
 	for key, object := range g.kinds() {

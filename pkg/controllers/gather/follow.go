@@ -86,7 +86,7 @@ type tracked[T any, P interface {
 	// saw is called for each object that changes, with the object before and after. It may be nil.
 	saw func(P)
 	mu  sync.Mutex
-	// names are those of the objects that have changed since they were last taken. It is nil if they are unknown.
+	// names are the names of the objects that have changed since they were last taken. It is nil if they are unknown.
 	names map[string]struct{}
 }
 

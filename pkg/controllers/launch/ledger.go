@@ -325,8 +325,8 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 	return !now.Before(r.NotBefore.Add(memory))
 }
 
-// backoff returns how long Karve avoids what was refused. It doubles with each failure, up to the limit of the reason. It adds up to a tenth, depending
-// on what was refused, so that retries are spread out.
+// backoff returns how long Karve avoids the offerings of a refusal. It doubles with each failure, up to the limit of the reason. It adds up to a tenth,
+// depending on the offerings, so that retries are spread out.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c := causes[known(r.Reason)]
 	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))

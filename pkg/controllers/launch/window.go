@@ -21,9 +21,9 @@ const (
 	shownFor = time.Minute
 )
 
-// Window returns how many NodeClaims may be unlaunched at the same time: ten, plus two for each that was launched in the last minute, but at most most.
-// So while the cloud works, the window triples with each round of answers, like TCP's slow start, which doubles it. At most twice as many launches are
-// at risk as have just succeeded.
+// Window returns how many NodeClaims may be unlaunched at the same time: ten, plus two for each that was launched in the last minute, up to most. So
+// while the cloud works, the window triples with each round of answers, like TCP's slow start, which doubles it. At most twice as many launches are at
+// risk as have just succeeded.
 //
 // A launch that reports an error resets the window to ten. If launches take longer than [cloud.FailingGrace], only those within that time count: the
 // window adapts to a slow cloud or Karpenter, and returns to ten as soon as nothing has been launched for that time.

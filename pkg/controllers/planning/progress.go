@@ -159,7 +159,7 @@ func (m *Progress) Mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.
 	return nil
 }
 
-// Created records that a NodeClaim was created with what Mark wrote.
+// Created records that a NodeClaim was created with the annotations from Mark.
 func (m *Progress) Created(claim *karpv1.NodeClaim) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -83,7 +83,7 @@ func promise(ctx context.Context, c client.Client, recorder events.EventRecorder
 	return nil
 }
 
-// described returns the slots of a machine for messages, for instance "3 nvidia.com/gpu-2gb, 1 nvidia.com/gpu-8gb".
+// described returns the slots of a machine for messages, for example "3 nvidia.com/gpu-2gb, 1 nvidia.com/gpu-8gb".
 func described(slots nodecontract.Slots) string {
 	var parts []string
 	for i, n := range slots.Wanted() {
