@@ -45,8 +45,7 @@ type Limit struct {
 	Default time.Duration
 }
 
-// Backoff returns how long to wait after a number of consecutive failures: first after one failure, twice as long after each further one, but at most
-// most.
+// Backoff returns how long to wait after a number of consecutive failures: first after one failure, twice as long after each further one, up to most.
 func Backoff(first, most time.Duration, failures int) time.Duration {
 	d := min(first, most)
 	for ; failures > 1 && d < most; failures-- {

@@ -38,7 +38,7 @@ type Skipped struct {
 
 // KindCount is the number of documents of a kind.
 type KindCount struct {
-	// Kind is the kind with its group, for instance "ConfigMap" or "Certificate.cert-manager.io".
+	// Kind is the kind with its group, for example "ConfigMap" or "Certificate.cert-manager.io".
 	Kind  string
 	Count int
 }

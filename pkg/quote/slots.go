@@ -53,7 +53,7 @@ func statedMiB(pod *corev1.Pod) int64 {
 	return (stated + slotSizeStep*bytesPerMiB - 1) / (slotSizeStep * bytesPerMiB) * slotSizeStep
 }
 
-// SlotSizes returns at most most sizes, in ascending order, that leave the least total memory unused if each pod has the smallest size that holds its
+// SlotSizes returns up to most sizes, in ascending order, that leave the least total memory unused if each pod has the smallest size that holds its
 // memory. pods is the number of pods for each amount, in the unit of the sizes. The sizes are among the amounts.
 func SlotSizes(pods map[int64]int64, most int) []int64 {
 	amounts := slices.Sorted(maps.Keys(pods))

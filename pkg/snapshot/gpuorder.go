@@ -79,7 +79,7 @@ func (r *room) gpuKind() (gpuKind, bool) {
 	return gpuKind{count, replicas, memory}, true
 }
 
-// gpuShare is what a pod takes of GPUs: the request in ask, times times.
+// gpuShare is a pod's share of GPUs: the request in ask, multiplied by times.
 type gpuShare struct {
 	times int64
 	ask   *claims.Ask

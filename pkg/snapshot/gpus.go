@@ -102,8 +102,8 @@ func roomiest(gpus []planner.GPU) int {
 	return best
 }
 
-// divided returns the number of units that pods hold of the GPUs of a machine, the number of replicas of a unit, and its memory in MiB: the GPUs as they are, or
-// their MIG instances.
+// divided returns the number of units of a machine that pods can hold, the number of replicas of a unit, and its memory in MiB. The units are the GPUs,
+// or their MIG instances.
 func divided(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUnit, unitMiB int64) {
 	if mig.Count < 1 {
 		return gpus, perGPU, memoryMiB

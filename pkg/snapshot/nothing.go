@@ -71,8 +71,8 @@ func (p *Pool) noLayout(offered []*catalog.InstanceType) string {
 		"spec.template.spec.requirements", p.Class.Name, some(divisible), divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
 }
 
-// candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU, those
-// with offerings, and those without.
+// candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU,
+// those with offerings, and those without.
 func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceType) {
 	ofTypes := maps.Clone(t.requirements)
 	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })

@@ -41,8 +41,8 @@ type Config struct {
 	Clock   clock.Clock
 }
 
-// firstWait is how long InstanceTypes waits for the first answers of AWS, so that a controller that has just started does not report that there are no
-// instance types.
+// firstWait is how long InstanceTypes waits for the first responses from AWS, so that a controller that has just started does not report that there are
+// no instance types.
 const firstWait = 15 * time.Second
 
 // Catalog reads the APIs on its own schedule, starting with the first call of InstanceTypes. InstanceTypes itself calls no API, except for placement
