@@ -69,7 +69,7 @@ type factReader struct {
 	mu sync.Mutex
 	// user is the user name of the controller's service account, or "" if unknown. namespace is the controller's namespace.
 	user, namespace string
-	// controller has the labels of the controller's pods, and agent those of the agents' pods.
+	// controller holds the labels of the controller's pods. agent holds those of the agents' pods.
 	controller, agent labels.Set
 }
 

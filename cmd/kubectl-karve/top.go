@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// scrapes is the number of agents that are scraped concurrently, and scrapeTimeout the time limit of one scrape.
+	// scrapes is the number of agents that are scraped concurrently. scrapeTimeout is the time limit of one scrape.
 	scrapes       = 64
 	scrapeTimeout = 2 * time.Second
 	// agentPort is the chart's port for metrics, used if the agent's pod does not name one.
@@ -229,7 +229,7 @@ func unusedFor(p *overview.Pod) string {
 type trouble struct {
 	// asked is the number of nodes whose agents were needed.
 	asked int
-	// without counts nodes without a running agent, and failed those whose agents did not answer.
+	// without counts nodes without a running agent. failed counts those whose agents did not answer.
 	without, failed int
 	// first is the first error.
 	first error
