@@ -80,7 +80,7 @@ func newReport(a *agent) *report {
 	return r
 }
 
-// heldPatience is how long a scrape waits for the kubelet to list what containers hold.
+// heldPatience is how long a scrape waits for the kubelet to list what each container holds.
 const heldPatience = 2 * time.Second
 
 // held returns a function that asks the kubelet which containers hold replicas.

@@ -31,7 +31,7 @@ type useWatch struct {
 	// earlier receives the value of the annotation when the agent started.
 	earlier chan string
 	every   time.Duration
-	// said is the last written report of holders, and slots that of slots in use.
+	// said is the last written report of holders. slots is the last written report of slots in use.
 	said  nodecontract.HoldersReport
 	slots string
 	// exceeding finds the pods that use more memory than their slots have, if enforcement requires it.
