@@ -159,7 +159,7 @@ func requestsGPU(pod *corev1.Pod) bool {
 
 // found is a claim of a pod.
 type found struct {
-	// ref is the pod's name for the claim, and name the object for messages.
+	// ref is the pod's name for the claim. name is the object's name for messages.
 	ref, name string
 	// key is the namespace/name of claim. claim is nil if there is only the template.
 	key   string
