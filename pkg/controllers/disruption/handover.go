@@ -43,7 +43,7 @@ type group struct {
 // handed records when pods of a NodePool's machines were last evicted in groups.
 type handed struct {
 	at time.Time
-	// claims has the NodeClaims of the machines that they were on, and owners the controllers that recreate them.
+	// claims holds the NodeClaims of the machines that they were on. owners holds the controllers that recreate them.
 	claims map[string]bool
 	owners map[types.UID]bool
 }

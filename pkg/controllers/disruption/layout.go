@@ -39,7 +39,7 @@ type searchResult struct {
 	proposals []proposal
 	// surplus has the NodeClaims of the surplus machines, which the cheapest layout does not need.
 	surplus []string
-	// price is the hourly price of the layout's machines, and bound a lower bound on the price of any machines for the same pods.
+	// price is the hourly price of the layout's machines. bound is a lower bound on the price of any machines for the same pods.
 	price, bound planner.MicroUSD
 }
 

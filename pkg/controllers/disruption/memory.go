@@ -17,7 +17,7 @@ import (
 type memory struct {
 	machines map[types.UID]*machineMemory
 	pools    map[string]*poolMemory
-	// accounts has the account of each GPUNodeClass, and saved the known savings of proposals, both by name.
+	// accounts holds the account of each GPUNodeClass, and saved the known savings of proposals, both by name.
 	accounts map[string]keptAccount
 	saved    map[string]saved
 	// late reports whether the last pass ran out of time for questions. The next passes first ask those that were not answered.
@@ -36,7 +36,7 @@ type machineMemory struct {
 	noPlace, unprofitable refusal
 	// noRoom is why its pods had no room on machines that have started. It is kept only while passes are late.
 	noRoom string
-	// keptInLayout is what kept the machine although a cheaper layout would remove it, when this was last checked. It is "" for other machines.
+	// keptInLayout is what kept the machine at the last check although a cheaper layout would remove it. It is "" for other machines.
 	keptInLayout string
 }
 

@@ -39,7 +39,7 @@ type pass struct {
 	pods           pods
 	whatIf         simulator
 
-	// going has the NodeClaims that are marked and whose pods have room elsewhere, and idle the idle machines that are about to be deleted.
+	// going holds the NodeClaims that are marked and whose pods have room elsewhere. idle holds the idle machines that are about to be deleted.
 	going []string
 	idle  []*reason.Machine
 	// drains maps the name of a PodDisruptionBudget to the NodeClaim that is being drained with its pods.

@@ -24,7 +24,7 @@ const (
 	every = time.Minute
 	// rest is the shortest time between two writes. Spot prices change all the time.
 	rest = 5 * time.Minute
-	// quotasEvery is how often the quotas of the account are read, and quotasRetry how soon after a failure.
+	// quotasEvery is how often the quotas of the account are read. quotasRetry is the delay after a failure.
 	quotasEvery, quotasRetry = time.Hour, 5 * time.Minute
 )
 
