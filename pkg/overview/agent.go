@@ -15,8 +15,8 @@ import (
 // maxGPUs is more than any machine has. Labels and annotations may contain any number.
 const maxGPUs = catalog.MaxGPUs
 
-// hear adds the agent's report of the GPUs and of the holders of their replicas. pods are the pods of the node, to which it adds their GPUs. Holders
-// that are no longer pods of the node according to the API server stay: the GPUs are theirs until the kubelet has stopped them.
+// hear adds the agent's report of the GPUs and of the holders of their replicas. It also adds their GPUs to pods, the pods of the node. It keeps
+// holders that are no longer pods of the node according to the API server: the GPUs are theirs until the kubelet has stopped them.
 func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
 	report, ok, err := nodecontract.ParseHolders(annotation)
 	switch {
