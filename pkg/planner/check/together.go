@@ -32,7 +32,7 @@ type arrival struct {
 	at [][]*spot
 	// left are the pods that are not placed yet, in the order of their spots.
 	left []arriving
-	// binding are the rules that bind each class, and counting those that count it.
+	// binding are the rules that bind each class. counting are those that count it.
 	binding, counting [][]*gathering
 	rules             []*gathering
 	// waits reports whether pods that may be placed at any time wait for pods that may only be the first of their group while none of the former is placed.

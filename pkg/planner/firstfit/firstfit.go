@@ -68,7 +68,7 @@ type packer struct {
 	apart []planner.Rule
 	// headcounts are the other rules.
 	headcounts []*headcount
-	// about are the headcounts that concern each class, and sidings the rules of apart that do.
+	// about are the headcounts that concern each class. sidings are the rules of apart that do.
 	about   [][]relation
 	sidings [][]siding
 	pools   []poolOptions

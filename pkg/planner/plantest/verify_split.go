@@ -26,7 +26,7 @@ func and(counts []number, c number) []number {
 	return append(out, c)
 }
 
-// kind is machines that are counted together. It has the greatest worth and the lowest price of any of them.
+// kind is a group of machines that are counted together, with the greatest worth and the lowest price of any of them.
 type kind struct {
 	price, most *big.Rat
 	least       int64

@@ -257,7 +257,7 @@ func (c *census) unchanged(q *demand) bool {
 	return q.stuck > 0 && !slices.ContainsFunc(c.problem.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
 }
 
-// step places pods of the first demand that has a site for some, and reports whether there was one.
+// step places pods of the first demand that has a site for any of its pods, and reports whether there was one.
 func (c *census) step(demands *[]*demand, evenly bool) bool {
 	for len(*demands) > 0 && (*demands)[0].left == 0 {
 		*demands = (*demands)[1:]

@@ -9,7 +9,7 @@ import (
 
 // Limits on the choice of a machine for pods that have to share one.
 const (
-	// maxFits is the number of machines that are tried for a whole group, and maxParts the number if none holds all of it.
+	// maxFits is the number of machines that are tried for a whole group. maxParts is the number if none holds all of it.
 	maxFits  = 64
 	maxParts = 12
 	// maxHosts is the maximum number of machines for pods that follow others which are not bound to each other.

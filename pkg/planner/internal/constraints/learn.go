@@ -22,8 +22,8 @@ func (r *rounds) missing(parts []assigned, plan planner.Plan) []int {
 	return short
 }
 
-// learn records how many pods sites hold. Pods that were dropped because the pods that they follow are missing have used the room of those. They get
-// less room in the next round, and the others are tried again.
+// learn records how many pods sites hold. Pods that were dropped because the pods that they follow are missing had taken the room of the missing pods.
+// They get less room in the next round, and the missing pods are tried again.
 func (r *rounds) learn(parts []assigned, short []int, surplus []int64) {
 	excused := map[int]bool{}
 	for k, p := range parts {

@@ -105,7 +105,8 @@ type rule struct {
 	planner.Rule
 	// constrained are the classes that the rule constrains, sorted by class. The classes that it counts are in Counted.
 	constrained []constrained
-	// domains is the number of domains, and 0 for PerNode. eligible reports which of them count for Spread, and tooFew whether they are fewer than MinDomains.
+	// domains is the number of domains, or 0 for PerNode. eligible reports which of them count for Spread. tooFew reports whether they are fewer than
+	// MinDomains.
 	domains  int
 	eligible []bool
 	tooFew   bool
@@ -174,7 +175,7 @@ type problem struct {
 	rules []rule
 	// about is, by class, the indices of the rules that constrain or count its pods, sorted.
 	about [][]int
-	// order is the classes by their first pods, and topologies the topologies by their keys.
+	// order is the classes by their first pods. topologies is the topologies by their keys.
 	order      []int
 	topologies []int
 	// usable reports, by offering, whether it can be launched now.

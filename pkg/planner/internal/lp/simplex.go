@@ -60,7 +60,7 @@ const (
 const (
 	// invertEvery is the number of pivots after which the inverse is computed again, so that rounding errors do not add up.
 	invertEvery = 150
-	// leastPivot is the smallest pivot that is safe to divide by, and leastPivotInverted that of an inversion.
+	// leastPivot is the smallest pivot that is safe to divide by. leastPivotInverted is that of an inversion.
 	leastPivot         = 1e-9
 	leastPivotInverted = 1e-11
 	// leastGain is the smallest gain of a column relative to its price, and leastDual the smallest dual relative to the highest price in the basis, that is not

@@ -72,7 +72,7 @@ type integerCover struct {
 	open     int64 // the lowest price that was left unsearched
 	steps    int
 	sharp    int // the cover that pruned last
-	// counts are the numbers of machines of the current part, and found those of the best solution.
+	// counts are the numbers of machines of the current part. found are those of the best solution.
 	counts, found []int64
 }
 

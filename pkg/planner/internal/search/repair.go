@@ -110,8 +110,8 @@ func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 	return -1
 }
 
-// candidateSteps is the number of steps of the search of one offer, and candidateCost its additional cost. Most offers are quickly known to be worth
-// too little.
+// candidateSteps is the number of steps of the search of one offer. candidateCost is its additional cost. Most offers are quickly known to be worth too
+// little.
 const (
 	candidateSteps = 24
 	candidateCost  = 2

@@ -15,10 +15,10 @@ const (
 	maxIdle = 1500
 	// RefillMost is the number of machines that a ruin examines for room.
 	RefillMost = 40
-	// RebuySteps is the number of partial plans that one repair examines, and rebuyWidth the number of machines tried next in each.
+	// RebuySteps is the number of partial plans that one repair examines. rebuyWidth is the number of machines tried next in each.
 	RebuySteps = 10
 	rebuyWidth = 3
-	// ruinCost is the cost of a ruin without its searches and its loops over all shapes, and fillSteps the maximum cost of filling a node.
+	// ruinCost is the cost of a ruin without its searches and its loops over all shapes. fillSteps is the maximum cost of filling a node.
 	ruinCost, fillSteps = 40, 40
 )
 
