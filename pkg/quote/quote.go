@@ -42,7 +42,8 @@ type Quote struct {
 	// Steps are the steps to a cheaper layout of the nodes that exist, in the order in which the waste of each GPUNodeClass pays for them.
 	Steps []waste.Step `json:"consolidation,omitempty"`
 
-	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods, and now the time of the plan.
+	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods. now is the time of the
+	// plan.
 	pods    map[string]pod
 	waiting int
 	now     time.Time
