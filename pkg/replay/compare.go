@@ -48,10 +48,10 @@ type Outcome struct {
 const (
 	// parts is the number of parts of a trace in a series.
 	parts = 60
-	// steps is the default maximum number of steps of a replay, and shortestStep the shortest step.
+	// steps is the default maximum number of steps of a replay. shortestStep is the shortest step.
 	steps        = 9000
 	shortestStep = 10 * time.Second
-	// consolidations is the maximum number of consolidations of a replay, and soonest the shortest interval between them.
+	// consolidations is the maximum number of consolidations of a replay. soonest is the shortest interval between them.
 	consolidations = 1500
 	soonest        = time.Minute
 	// effort limits the search for a plan or for a cheaper layout, so that a month takes less than a minute.

@@ -16,7 +16,7 @@ import (
 // Record is a pod of a recorded trace.
 type Record struct {
 	MilliCPU, MemoryBytes int64
-	// Replicas is the number of replicas of shared GPUs that the pod requests, and GPUMemoryBytes the device memory, or 0 if it requests none.
+	// Replicas is the number of replicas of shared GPUs that the pod requests. GPUMemoryBytes is the device memory that it requests, or 0.
 	Replicas, GPUMemoryBytes int64
 	// Arrives and Ends count from the start of the trace.
 	Arrives, Ends time.Duration
@@ -98,7 +98,7 @@ func ReadCSV(in io.Reader) ([]Record, []Left, error) {
 }
 
 type csvReader struct {
-	// at has the index of each of the columns, and fields the number of fields of a line.
+	// at has the index of each column. fields is the number of fields of a line.
 	at     []int
 	fields int
 	line   int
