@@ -15,7 +15,7 @@ import (
 // mostReplicas is the largest number of replicas of a GPU that the slider requests.
 const mostReplicas = 48
 
-// ping is how often the server sends to the page while nothing changes, and patience how long the page may take to read what it was sent.
+// ping is how often the server sends to the page while nothing changes. patience is how long the page may take to read what it was sent.
 const (
 	ping     = 15 * time.Second
 	patience = 15 * time.Second
