@@ -1,4 +1,3 @@
-// Package explain explains why a pod waits or is where it is, and why a node stays or goes and when. It uses the planner and the controllers' own
-// decisions, and makes none of its own: a change that it proposes was planned with, and what keeps a node comes from the disruption controller. It has
-// no client and no clock.
+// Package explain explains why a pod waits or is where it is, and why a node stays or goes and when. It makes no decisions of its own: the planner
+// confirms each change that it proposes, and the disruption controller's code says what keeps a node. It has no client and no clock.
 package explain
