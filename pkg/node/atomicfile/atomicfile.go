@@ -1,4 +1,5 @@
-// Package atomicfile replaces files atomically: a reader, also after a crash of the machine, finds the old content or the new content, never a part.
+// Package atomicfile replaces files atomically: a reader finds either the old or the new content, never a part of it, even after a crash of the
+// machine.
 package atomicfile
 
 import (

@@ -1,4 +1,4 @@
-// Package dra is the agent as a DRA driver: it publishes the GPUs of the node in a ResourceSlice, and prepares ResourceClaims for the kubelet. The
+// Package dra implements the agent's DRA driver. It publishes the GPUs of the node in a ResourceSlice, and prepares ResourceClaims for the kubelet. The
 // scheduler creates the claims of pods that request an extended resource, and decides which GPU each pod gets.
 package dra
 
