@@ -1,5 +1,5 @@
 // Package sizing computes how much memory and CPU time the controller needs for a cluster, and when it is about to run out of memory. docs/sizing.md
-// has its table, and the chart's defaults are its line for 1,000 nodes.
+// has its table. The chart's defaults are the row for 1,000 nodes.
 package sizing
 
 import "fmt"
