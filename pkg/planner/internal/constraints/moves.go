@@ -9,14 +9,13 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// Limits on moves of pods between domains: the number of plans for all pods, divided by their number, the number of pods beyond which the last one of a domain
-// matters little, the number of classes, and the share of the effort of each plan.
+// Limits on moves of pods between domains.
 const (
-	movesOfPods  = 1500
-	mostMoves    = 300
-	mostMoved    = 300
-	movedClasses = 20
-	shareOfMoves = 64
+	movesOfPods  = 1500 // plans for all pods, multiplied by the number of pods
+	mostMoves    = 300  // plans for all pods
+	mostMoved    = 300  // pods: with more, the last one of a domain matters little
+	movedClasses = 20   // classes
+	shareOfMoves = 64   // each plan gets 1/shareOfMoves of the effort
 )
 
 // newMoves returns how many plans may be made for moves.

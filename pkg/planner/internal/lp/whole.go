@@ -46,14 +46,13 @@ type part struct {
 	barred []int
 }
 
-// Limits on the search: the number of open parts, the dual steps of a part, the rows that are compared to split it, the tolerance for whole numbers, and the
-// smallest pivot of a dual step.
+// Limits on the search.
 const (
-	mostOpen      = 500
-	dualSteps     = 60
-	mostCompared  = 8
-	nearWhole     = 1e-6
-	leastDualStep = 1e-7
+	mostOpen      = 500  // open parts
+	dualSteps     = 60   // dual steps of a part
+	mostCompared  = 8    // rows that are compared to split a part
+	nearWhole     = 1e-6 // tolerance for whole numbers
+	leastDualStep = 1e-7 // smallest pivot of a dual step
 	// examined is the number of row operations that examining a column costs. Columns are short, and most of the time is spent waiting for memory.
 	examined = 6
 )

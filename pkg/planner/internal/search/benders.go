@@ -20,17 +20,15 @@ type benders struct {
 	fresh, ended bool
 }
 
-// Limits on the covers: the number of drawn covers that are kept, the number of bounds that are computed for one, the number of steps of a search for
-// numbers and the cost of each, the fraction of a price that is too small to search for, the number of nodes, and the number of shapes for more than
-// the fewest machines.
+// Limits on the covers.
 const (
-	bendersCovers = 48
-	bendersRounds = 12
-	bendersSteps  = 4000
-	bendersCost   = 4
-	bendersReach  = 1000
-	bendersNodes  = 30
-	bendersShapes = 12
+	bendersCovers = 48   // drawn covers that are kept
+	bendersRounds = 12   // bounds computed for a drawn cover
+	bendersSteps  = 4000 // steps of a search for numbers
+	bendersCost   = 4    // cost of each of these steps
+	bendersReach  = 1000 // 1/bendersReach of the bound is too small a reach to search
+	bendersNodes  = 30   // nodes of the problem
+	bendersShapes = 12   // shapes of the problem, for plans with more than the fewest machines
 )
 
 // bendersExtra are the factors by which a machine beyond the numbers costs more. The second one is used if the first does not keep pods off such machines.

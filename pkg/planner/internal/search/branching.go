@@ -48,17 +48,15 @@ type cardinality struct {
 	machines int64
 }
 
-// Limits on the branching: the number of branches, the number of machines of a plan (beyond few machines, branching starts only once there is nothing else
-// left to prove), the number of bounds computed for each branch, the cost of a branch in steps, the tolerance for whole numbers, and which branches are
-// rounded to plans (the first few and some others).
+// Limits on the branching.
 const (
 	maxBranches    = 2000
-	branchMachines = 200
-	branchRounds   = 8
-	branchCost     = 100
-	branchNear     = 1e-4
-	branchDives    = 3
-	branchDive     = 8
+	branchMachines = 200  // with more machines in a plan, branching starts only when nothing else is left to prove
+	branchRounds   = 8    // bounds computed for each branch
+	branchCost     = 100  // steps that a branch costs
+	branchNear     = 1e-4 // tolerance for whole numbers
+	branchDives    = 3    // the first branches, which are rounded to plans
+	branchDive     = 8    // one in branchDive of the other branches is too
 )
 
 // branchEffort is the pricing effort for a branch. branchPart defines the minimum reduced cost that matters, as a fraction 1/branchPart of the price.

@@ -25,15 +25,14 @@ type group struct {
 	cut    cut   // the cut that was found
 }
 
-// Limits on the cuts: the number of rounds for one relaxation, the most machines that a cut may require, the tolerance for whole numbers, the fraction
-// of its price that a cut has to gain, the number of groups, and the number of offers of combined groups.
+// Limits on the cuts.
 const (
-	cutRounds = 4
-	cutMost   = 40
-	cutNear   = 0.01
-	cutGain   = 0.001
+	cutRounds = 4     // rounds for one relaxation
+	cutMost   = 40    // machines that a cut may require
+	cutNear   = 0.01  // tolerance for whole numbers
+	cutGain   = 0.001 // fraction of the relaxation's price that a cut must gain
 	maxGroups = 120
-	unionMost = 8
+	unionMost = 8 // offers of a group that is combined with others
 )
 
 // groups returns the groups of the shapes with demand, and unions of groups that share offers.
