@@ -162,7 +162,8 @@ func price(c *snapshot.Cluster, told published.Catalog) error {
 func isAgent(pod *corev1.Pod) bool { return pod.Labels[nameLabel] == agentName }
 
 const (
-	// boundFor is the time limit of the search for a bound, and boundNodes the largest number of nodes: the search must not make a command slow.
+	// boundFor is the time limit of the search for a bound. boundNodes is the largest number of nodes for which there is one. The search must not make a
+	// command slow.
 	boundFor   = 400 * time.Millisecond
 	boundNodes = 500
 )

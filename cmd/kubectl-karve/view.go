@@ -19,7 +19,7 @@ type view struct {
 	colors palette
 	// wide shows more columns of nodes.
 	wide bool
-	// now is the time, and updated when the cluster was last read. err is why it could not be read since.
+	// now is the time. updated is when the cluster was last read. err is why it could not be read since.
 	now, updated  time.Time
 	err           error
 	width, height int
