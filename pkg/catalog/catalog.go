@@ -30,7 +30,7 @@ type InstanceType struct {
 	Name string
 	// Labels are the labels that every machine of the type has, in every zone and capacity type.
 	Labels map[string]string
-	// Capacity is the capacity of the hardware, and Allocatable the part that pods can use.
+	// Capacity is the capacity of the hardware. Allocatable is the part that pods can use.
 	Capacity, Allocatable Resources
 	GPU                   GPU
 	// Extended are the other countable resources that pods can use, for example "vpc.amazonaws.com/efa". It is nil if there are none.

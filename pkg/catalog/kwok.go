@@ -29,7 +29,7 @@ const (
 
 // GPULabels are the keys of the labels that describe the GPUs of a machine in a cloud.
 type GPULabels struct {
-	// Name is the key for the name of the model, Count for the number of GPUs, and Memory for the memory of each GPU in MiB.
+	// Name is the key for the name of the model, Count is that for the number of GPUs, and Memory is that for the memory of each GPU in MiB.
 	Name, Count, Memory string
 }
 
