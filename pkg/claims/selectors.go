@@ -41,7 +41,7 @@ type Kind struct {
 	Driver string
 	// Whole reports whether a device serves one claim at a time and has no replicas capacity, as NVIDIA's driver publishes GPUs that are not shared.
 	Whole bool
-	// Model is the cloud's name of the GPU, and Profile that of the MIG instance, which is "" for a whole GPU.
+	// Model is the cloud's name of the GPU. Profile is that of the MIG instance, or "" for a whole GPU.
 	Model, Profile string
 	// Resource is the extended resource that serves the device.
 	Resource string
