@@ -43,7 +43,7 @@ type Cause struct {
 	// Applies reports whether the machine has the reason. If it does not, Message says why, or is "".
 	Applies bool
 	Message string
-	// Since is when the machine began to have the reason, and Due when the controller acts on it. They are zero if unknown.
+	// Since is when the machine began to have the reason. Due is when the controller acts on it. They are zero if unknown.
 	Since, Due time.Time
 	// Kept is what keeps the machine although it has the reason, or "" if nothing does. RetryAt is when the controller tries again, if known.
 	Kept    string

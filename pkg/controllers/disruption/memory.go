@@ -31,8 +31,8 @@ type machineMemory struct {
 	// candidate, proposed and surplus record when the machine became a candidate, part of a proposal and surplus. used records when it ceased to be
 	// surplus while it still has the surplus taint.
 	candidate, proposed, surplus, used lasting
-	// noPlace is why its pods would have no room, and unprofitable why removing it does not save enough. Both come from expensive plans, so they are
-	// reused for a while.
+	// noPlace is why its pods would have no room. unprofitable is why removing it does not save enough. Both come from expensive plans, so they are reused
+	// for a while.
 	noPlace, unprofitable refusal
 	// noRoom is why its pods had no room on machines that have started. It is kept only while passes are late.
 	noRoom string

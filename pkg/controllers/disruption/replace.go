@@ -75,7 +75,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 // obstacle is why a marked machine cannot be deleted now. The text is "" if it can be.
 type obstacle struct {
 	why string
-	// noPlace reports that its pods have no room elsewhere yet, and noHeadroom that headroom has none.
+	// noPlace reports that its pods have no room elsewhere yet. noHeadroom reports that headroom has none.
 	noPlace, noHeadroom bool
 }
 

@@ -47,7 +47,7 @@ type layoutSearch struct {
 	// asked is when the last round with a searchKept search began, and asking reports whether this round has one.
 	asked  time.Time
 	asking bool
-	// judged is when the marks were last checked, marked the NodeClaims that had them, and verdicts the result.
+	// judged is when the marks were last checked. marked are the NodeClaims that had them. verdicts is the result.
 	judged   time.Time
 	marked   []string
 	verdicts verdicts

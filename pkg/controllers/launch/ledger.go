@@ -85,7 +85,7 @@ type departure struct {
 	shape Shape
 	// refusal is the refusal of its offering if the cloud interrupted it.
 	refusal Refusal
-	// deleted is when the deletion began, and seen when the NodeClaim was last seen.
+	// deleted is when the deletion began. seen is when the NodeClaim was last seen.
 	deleted, seen time.Time
 }
 
