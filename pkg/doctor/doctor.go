@@ -71,7 +71,7 @@ type Program struct {
 	Version string
 	// Wanted and Ready are numbers of pods.
 	Wanted, Ready int32
-	// Flags are the values of the program's flags, and Env its environment.
+	// Flags are the values of the program's flags. Env is its environment.
 	Flags, Env map[string]string
 }
 
