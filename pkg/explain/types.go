@@ -61,7 +61,7 @@ type PodAnswer struct {
 
 // Wants is a pod's request for GPUs.
 type Wants struct {
-	// Resource is the extended resource, and Replicas the requested amount.
+	// Resource is the extended resource. Replicas is the requested amount.
 	Resource string `json:"resource,omitempty"`
 	Replicas int64  `json:"replicas,omitempty"`
 	// GPUMemoryBytes is the device memory that the pod states.
@@ -96,7 +96,7 @@ type NodeCount struct {
 	Count int `json:"count"`
 	// Why is the reason as part of a sentence about the nodes, such as "full".
 	Why string `json:"why"`
-	// Example is the node that comes closest to accepting the pod, and Left what it has left of what it lacks.
+	// Example is the node that comes closest to accepting the pod. Left is what it has left of the resources that it lacks.
 	Example string `json:"example,omitempty"`
 	Left    string `json:"left,omitempty"`
 }
@@ -134,7 +134,7 @@ type Place struct {
 	// Replicas is how many of the node's NodeReplicas replicas the pod holds.
 	Replicas     int64 `json:"replicas"`
 	NodeReplicas int64 `json:"nodeReplicas,omitempty"`
-	// Price is the part of the node's price that the pod's replicas pay for, and NodePrice that of the node. Both are nil if unknown.
+	// Price is the part of the node's price that the pod's replicas pay for. NodePrice is that of the node. Both are nil if unknown.
 	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
 	NodePrice *planner.MicroUSD `json:"nodeMicroUSDPerHour,omitempty"`
 }
@@ -168,15 +168,15 @@ type NodeAnswer struct {
 	Zone         string            `json:"zone,omitempty"`
 	CapacityType string            `json:"capacityType,omitempty"`
 	Price        *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
-	// Replicas is how many replicas the node exposes, and Held how many of them pods hold.
+	// Replicas is how many replicas the node exposes. Held is how many of them pods hold.
 	Replicas int64 `json:"replicas"`
 	Held     int64 `json:"replicasHeld"`
 	// Cordon names the GPUs that accept no new pods because somebody has cordoned them. It is "" if there are none.
 	Cordon string `json:"gpuCordon,omitempty"`
 	// Since is when the NodeClaim was created.
 	Since *time.Time `json:"since,omitempty"`
-	// Until is when the time limit of its state ends, Next the event that ends the state before, and Late what happens otherwise. They are empty for a
-	// machine that runs pods.
+	// Until is when the time limit of its state ends. Next is the event that ends the state before, and Late is what happens otherwise. They are empty for
+	// a machine that runs pods.
 	Until *time.Time `json:"until,omitempty"`
 	Next  string     `json:"next,omitempty"`
 	Late  string     `json:"late,omitempty"`
@@ -192,10 +192,10 @@ type Cause struct {
 	// Applies reports whether the node has the reason now. If it is false, Message says why not.
 	Applies bool   `json:"applies"`
 	Message string `json:"message"`
-	// Since is when the node began to have the reason, and Due when Karve acts on it.
+	// Since is when the node began to have the reason. Due is when Karve acts on it.
 	Since *time.Time `json:"since,omitempty"`
 	Due   *time.Time `json:"due,omitempty"`
-	// Kept is what keeps the node although it has the reason, and RetryAt when Karve tries again, if known. They are empty if nothing keeps it.
+	// Kept is what keeps the node although it has the reason. RetryAt is when Karve tries again, if known. They are empty if nothing keeps it.
 	Kept    string     `json:"kept,omitempty"`
 	RetryAt *time.Time `json:"retryAt,omitempty"`
 }
