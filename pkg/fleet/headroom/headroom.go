@@ -26,7 +26,7 @@ type Headroom struct {
 
 // Pool is the headroom of one pool, in replicas.
 type Pool struct {
-	// Wanted is the number of replicas to keep free, Free how many are free, and Coming how many will be free on machines that are starting.
+	// Wanted is the number of replicas to keep free, Free is how many are free, and Coming is how many will be free on machines that are starting.
 	Wanted, Free, Coming int64
 	// Refused is why the rest cannot be provided. It is nil if nothing is missing.
 	Refused *planner.Refusal
