@@ -94,7 +94,7 @@ type Rule struct {
 	Since string
 	// Owner takes the next step.
 	Owner string
-	// Next is the event that ends the state, and Late what happens at the limit.
+	// Next is the event that ends the state. Late is what happens at the limit.
 	Next, Late string
 }
 
