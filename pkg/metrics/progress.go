@@ -8,9 +8,9 @@ import (
 
 // progress has the metrics that show whether the controllers make progress.
 type progress struct {
-	// LastPlan is the time of the latest plan that passed its check, and OldestPod the age of the oldest pending pod.
+	// LastPlan is the time of the latest plan that passed its check. OldestPod is the age of the oldest pending pod.
 	LastPlan, OldestPod prometheus.Gauge
-	// GatherSeconds is the time to read the cluster, and DisruptionSeconds the time of one reconciliation of the disruption controller.
+	// GatherSeconds is the time to read the cluster. DisruptionSeconds is the time of one reconciliation of the disruption controller.
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
 	// Nominated counts written nominations, and PodsMoved pods that were moved off nodes that are leaving.
 	Nominated prometheus.Counter

@@ -15,7 +15,7 @@ type Rollout struct {
 	Degraded bool
 	// ImageAge is the age of the current image, or 0 if unknown.
 	ImageAge time.Duration
-	// Nodes is the number of machines, and Updated how many of them run the current image.
+	// Nodes is the number of machines. Updated is how many of them run the current image.
 	Nodes, Updated int64
 	// Distrusted is the number of images that failed.
 	Distrusted int
