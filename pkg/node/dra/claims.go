@@ -26,7 +26,7 @@ type Claim struct {
 
 // Prepared is a share of a GPU or MIG instance that a claim holds.
 type Prepared struct {
-	// Request is the name of the request in the claim, Device that of the device in the ResourceSlice, and ShareID that of the share, which may be "".
+	// Request is the name of the request in the claim. Device is that of the device in the ResourceSlice. ShareID is that of the share, or "".
 	Request string `json:"request"`
 	Device  string `json:"device"`
 	ShareID string `json:"shareID,omitempty"`

@@ -22,7 +22,7 @@ type Device struct {
 	sharing.GPU
 	// Resource is the extended resource that serves it.
 	Resource string
-	// Unhealthy reports whether the device or its GPU is out of service, and Cordoned whether it accepts no new pods because somebody requested it.
+	// Unhealthy reports whether the device or its GPU is out of service. Cordoned reports whether it accepts no new pods because somebody requested it.
 	Unhealthy, Cordoned bool
 }
 

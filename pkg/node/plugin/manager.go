@@ -100,7 +100,7 @@ type Config struct {
 
 // Stated is the GPU needs that a pod states. A value of 0 is unknown.
 type Stated struct {
-	// MemoryMiB is device memory in MiB, and ThreadPercent the share of the GPU's threads.
+	// MemoryMiB is device memory in MiB. ThreadPercent is the share of the GPU's threads.
 	MemoryMiB, ThreadPercent int64
 }
 
@@ -334,7 +334,7 @@ type Share struct {
 	Total, Allocated int
 	// Slots are the slots that make up the replicas, the smallest first. It is nil if the GPU is not divided into slots.
 	Slots []Slots
-	// Unhealthy reports whether the GPU is out of service, and Cordoned whether it accepts no new pods because somebody requested it.
+	// Unhealthy reports whether the GPU is out of service. Cordoned reports whether it accepts no new pods because somebody requested it.
 	Unhealthy, Cordoned bool
 }
 

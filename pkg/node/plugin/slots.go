@@ -108,7 +108,7 @@ func knownSlots(listed map[string]bool, uuid string) []string {
 type Slots struct {
 	// MiB is the memory of each slot.
 	MiB int64
-	// Held is how many slots pods hold, and Free how many others the kubelet may give to pods.
+	// Held is how many slots pods hold. Free is how many others the kubelet may give to pods.
 	Held, Free int
 }
 

@@ -17,7 +17,7 @@ const (
 	SharedSuffix = ".shared"
 	// MaxNameLength is the largest length of a resource name, including its prefix.
 	MaxNameLength = 63
-	// MaxReplicas is the largest number of replicas of one GPU, and MaxDevices that of a machine. The kubelet receives the list of devices in one message
+	// MaxReplicas is the largest number of replicas of one GPU. MaxDevices is that of a machine. The kubelet receives the list of devices in one message
 	// of at most 4 MiB, in which a device takes about 80 bytes.
 	MaxReplicas = 4096
 	MaxDevices  = 32768

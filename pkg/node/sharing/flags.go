@@ -8,10 +8,10 @@ import (
 
 // Setting is a setting that can be given by flag, environment variable or file, in this order of precedence.
 type Setting struct {
-	// Flags are the names of the flag, and Env those of the environment variable. The first one is used in messages.
+	// Flags are the names of the flag. Env are those of the environment variable. The first one is used in messages.
 	Flags, Env []string
 	Usage      string
-	// Bool reports whether the flag needs no value, and List whether it can be repeated.
+	// Bool reports whether the flag needs no value. List reports whether it can be repeated.
 	Bool, List bool
 	// NoEffect is why a flag of NVIDIA's plugin has no effect, or "" if it has one.
 	NoEffect string

@@ -16,9 +16,9 @@ const (
 
 // PodMemory is the device memory that a pod uses on a GPU, and that of its slots there.
 type PodMemory struct {
-	// Pod is the namespace/name of the pod, and UUID the UUID of the GPU.
+	// Pod is the namespace/name of the pod. UUID is that of the GPU.
 	Pod, UUID string
-	// UsedMiB is the memory that its processes use, and SlotMiB that of its slots.
+	// UsedMiB is the memory that its processes use. SlotMiB is that of its slots.
 	UsedMiB, SlotMiB int64
 }
 

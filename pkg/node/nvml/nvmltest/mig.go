@@ -10,10 +10,10 @@ import (
 
 // MIGProfile is a profile of MIG instances as NVML describes it.
 type MIGProfile struct {
-	// Number is NVML's number of the profile, and ID the driver's.
+	// Number is NVML's number of the profile. ID is the driver's.
 	Number, ID int
 	Name       string
-	// Slices is the number of compute slices, and Count the largest number of instances on a GPU.
+	// Slices is the number of compute slices. Count is the largest number of instances on a GPU.
 	Slices, Count int
 	MemoryMiB     int64
 	// Multiprocessors and Engines (copy, decoder, encoder, JPEG and OFA) are the resources of an instance.
