@@ -56,7 +56,7 @@ type HeldGPU struct {
 type HeldSlots struct {
 	// MiB is the memory of each slot in MiB.
 	MiB int64 `json:"mib"`
-	// Held is how many slots pods hold, and Free how many others the kubelet may give to pods.
+	// Held is how many slots pods hold. Free is how many others the kubelet may give to pods.
 	Held int `json:"held,omitempty"`
 	Free int `json:"free,omitempty"`
 }

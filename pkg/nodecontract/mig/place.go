@@ -40,7 +40,7 @@ func (g Geometry) Kind(profile string) *Kind {
 // Placement is the place of an instance on a GPU.
 type Placement struct {
 	Profile string
-	// Start is the first memory slice, and Size the number of memory slices.
+	// Start is the first memory slice. Size is the number of memory slices.
 	Start, Size int
 }
 
