@@ -31,7 +31,7 @@ type watchdog struct {
 	seen map[string]progress
 }
 
-// progress is the number of completed reconciliations of a busy controller, and since when it has not changed.
+// progress counts the completed reconciliations of a busy controller. since is when the count last changed.
 type progress struct {
 	completed float64
 	since     time.Time
