@@ -29,7 +29,7 @@ type Totals struct {
 	GPUs         int64 `json:"gpus"`
 	Replicas     int64 `json:"replicas"`
 	ReplicasHeld int64 `json:"replicasHeld"`
-	// MicroUSDPerHour is the price of the nodes, and IdleMicroUSDPerHour the part of it that no pod pays for. The price of UnpricedNodes nodes is unknown
+	// MicroUSDPerHour is the price of the nodes. IdleMicroUSDPerHour is the part of it that no pod pays for. The price of UnpricedNodes nodes is unknown
 	// and not in the sums.
 	MicroUSDPerHour     int64 `json:"microUSDPerHour"`
 	IdleMicroUSDPerHour int64 `json:"idleMicroUSDPerHour"`
@@ -71,7 +71,8 @@ type Node struct {
 	// Message describes the state, such as "idle 3m, leaves in 2m", and Severity defines how to show it.
 	Message  string   `json:"message"`
 	Severity Severity `json:"severity"`
-	// IdleSince is when Karve first saw the node without pods, and LeavesAt when it may leave because of that. They are nil if the node is not idle, or never leaves.
+	// IdleSince is when Karve first saw the node without pods. LeavesAt is when it may leave because of that. They are nil if the node is not idle, or
+	// never leaves.
 	IdleSince *time.Time `json:"idleSince,omitempty"`
 	LeavesAt  *time.Time `json:"leavesAt,omitempty"`
 	// Replicas is the number of replicas that the Node exposes, or will expose once it has started. ReplicasHeld is the total request of its pods.
@@ -131,7 +132,7 @@ const (
 // GPU is a physical GPU, or a MIG instance of one.
 type GPU struct {
 	Index int `json:"index"`
-	// Instance is the index of the MIG instance on the GPU, and Profile its profile. They are nil and empty for an undivided GPU.
+	// Instance is the index of the MIG instance on the GPU. Profile is its profile. They are nil and empty for an undivided GPU.
 	Instance *int   `json:"instance,omitempty"`
 	Profile  string `json:"profile,omitempty"`
 	// The fields below come from the agent. They are empty or nil without its report.
@@ -164,7 +165,7 @@ func (g *GPU) Name() string {
 type Slots struct {
 	// MiB is the memory of each slot.
 	MiB int64 `json:"mib"`
-	// Held is how many slots pods hold, and Free how many others there are.
+	// Held is how many slots pods hold. Free is how many others there are.
 	Held int64 `json:"held"`
 	Free int64 `json:"free"`
 }
