@@ -80,7 +80,7 @@ const (
 	// hostsPerEffort is the number of machines that an effort is meant for. More machines get proportionally more effort, up to maxShares times as much.
 	hostsPerEffort = 100
 	maxShares      = 10
-	// maxRelaxed is the maximum number of column generation rounds, and maxRelaxedAgain that between two decisions of a dive.
+	// maxRelaxed is the maximum number of column generation rounds. maxRelaxedAgain is that between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
 	// maxIdle is the number of ruins without improvement after which the search ends.

@@ -101,7 +101,7 @@ type order struct {
 	// machine is the index of a node. New machines have the numbers after the nodes.
 	machine int
 	pods    int32
-	// room is the number of pods of the current batch that still fit, and take the number of pods that the machine was given.
+	// room is the number of pods of the current batch that still fit. take is the number of pods that the machine was given.
 	room, take int32
 	// turn orders machines with equally many pods in dealByLevel.
 	turn int

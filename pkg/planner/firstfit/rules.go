@@ -11,7 +11,7 @@ import (
 // headcount counts the pods of a rule while [Plan] places pods one by one. A machine that can still be in several domains counts in all of them.
 type headcount struct {
 	planner.Rule
-	// counted is the number of counted pods, and asking that of constrained pods, by domain, or by machine if the rule is PerNode.
+	// counted is the number of counted pods. asking is that of constrained pods. Both are by domain, or by machine if the rule is PerNode.
 	counted, asking map[int]int64
 	// anywhere is the total number of counted pods.
 	anywhere int64

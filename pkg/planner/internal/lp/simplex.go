@@ -63,8 +63,8 @@ const (
 	// leastPivot is the smallest pivot that is safe to divide by. leastPivotInverted is that of an inversion.
 	leastPivot         = 1e-9
 	leastPivotInverted = 1e-11
-	// leastGain is the smallest gain of a column relative to its price, and leastDual the smallest dual relative to the highest price in the basis, that is not
-	// a rounding error.
+	// leastGain is the smallest gain of a column, relative to its price, that is not a rounding error. leastDual is the smallest such dual, relative to
+	// the highest price in the basis.
 	leastGain = 1e-9
 	leastDual = 1e-12
 )
