@@ -40,7 +40,7 @@ type ComparisonRow struct {
 	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass. They are chosen for the memory that the pods request, unless the class
 	// already has sizes.
 	SlotSizes []string `json:"slotSizes,omitempty"`
-	// Example is one of the pods without a place, and Message why it has none.
+	// Example is one of the pods without a place. Message is why it has none.
 	Example string `json:"unplacedExample,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Current reports whether the GPUNodeClasses are as in this row. Cheapest reports whether no row has fewer pods without a place, or as few at a lower
