@@ -15,7 +15,7 @@ import (
 
 // Comparison is what a trace would have cost.
 type Comparison struct {
-	// Hours is the duration of the trace, and Pods the number of its pods. Running is how many of them ran at a time on average.
+	// Hours is the duration of the trace. Pods is the number of its pods. Running is how many of them ran at a time on average.
 	Hours   float64 `json:"hours"`
 	Pods    int     `json:"pods"`
 	Running float64 `json:"meanRunningPods"`
@@ -32,7 +32,7 @@ type Comparison struct {
 // Outcome is what the machines of a policy would have cost.
 type Outcome struct {
 	Policy string `json:"policy"`
-	// Total is the price of all machines for their time, in micro-dollars, and Mean the average price per hour.
+	// Total is the price of all machines for their time, in micro-dollars. Mean is the average price per hour.
 	Total planner.MicroUSD `json:"microUSD"`
 	Mean  planner.MicroUSD `json:"meanMicroUSDPerHour"`
 	// Launched counts machines, Peak is the most of them at a time, and Moved counts the pods that had to move to another machine.

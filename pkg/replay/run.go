@@ -14,7 +14,7 @@ import (
 const (
 	// defaultBatch is the default of [Setup.Batch].
 	defaultBatch = 10 * time.Second
-	// sample is the interval at which the bound is computed, and samples the largest number of computations. Longer traces have longer intervals.
+	// sample is the interval at which the bound is computed. samples is the largest number of computations. Longer traces have longer intervals.
 	sample  = 300 * time.Second
 	samples = 500
 )
