@@ -23,10 +23,10 @@ type Overview struct {
 	// Step is "" if the controller has not seen the rollout. Since is when the step began, or nil if unknown.
 	Step  v1alpha1.RolloutStep `json:"step,omitempty"`
 	Since *time.Time           `json:"since,omitempty"`
-	// Nodes is the number of nodes, and Updated the number of those with the current image.
+	// Nodes is the number of nodes. Updated is the number of those with the current image.
 	Nodes   int64 `json:"nodes"`
 	Updated int64 `json:"updated"`
-	// WaitsFor is the current activity or what it waits for, and Problem what a person has to fix. They are "" if there is nothing.
+	// WaitsFor is the current activity or what it waits for. Problem is what a person has to fix. They are "" if there is nothing.
 	WaitsFor string `json:"waitsFor,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is being rolled out.

@@ -59,7 +59,7 @@ type Class struct {
 
 // Canary is the state of the canary node that the status names.
 type Canary struct {
-	// ClassReady reports whether its node class is ready, and ClassMessage why not.
+	// ClassReady reports whether its node class is ready. ClassMessage says why not.
 	ClassReady   bool
 	ClassMessage string
 	// Claimed reports whether its NodeClaim exists and is not being deleted.
@@ -101,9 +101,9 @@ const (
 
 // Nodes counts the machines of the node class, without the canary.
 type Nodes struct {
-	// Total is the number of machines, and Updated how many of them run the current image.
+	// Total is the number of machines. Updated is how many of them run the current image.
 	Total, Updated int64
-	// Awaiting is how many of the updated ones have not exposed their replicas yet, and Working how many have.
+	// Awaiting is how many of the updated ones have not exposed their replicas yet. Working is how many have.
 	Awaiting, Working int64
 	// Broken has the names of those that did not expose them in time.
 	Broken []string
