@@ -16,8 +16,8 @@ import (
 type estimates struct {
 	// reasons are why pending pods have no place, or what those that have one wait for, by namespace/name.
 	reasons map[string]string
-	// bound is a lower bound on the price of nodes for all running and pending pods, in micro-dollars per hour, and headroom the number of replicas to
-	// keep free. They are nil if unknown.
+	// bound is a lower bound on the price of nodes for all running and pending pods, in micro-dollars per hour. headroom is the number of replicas to keep
+	// free. They are nil if unknown.
 	bound, headroom *int64
 }
 
