@@ -12,12 +12,12 @@ type Build struct {
 	// Version is the version of the module: a tag such as v0.1.0, or a pseudo-version with the time and the revision of the commit. It is "devel" with the revision if
 	// it was built without one.
 	Version string `json:"version"`
-	// Revision is the commit, and Modified whether the sources differed from it.
+	// Revision is the commit. Modified reports whether the sources differed from it.
 	Revision string `json:"revision,omitempty"`
 	Modified bool   `json:"modified,omitempty"`
 	// Time is when the commit was made, in RFC 3339.
 	Time string `json:"time,omitempty"`
-	// Go is the version of Go, and Platform the operating system and the architecture.
+	// Go is the version of Go. Platform is the operating system and the architecture.
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
