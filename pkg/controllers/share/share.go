@@ -66,8 +66,8 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	return all
 }
 
-// within returns how many replicas each GPU of a machine should have within its range, and why. It is at least least. It keeps the current number,
-// unless the placed pods need more or the number is no longer safe. The agent keeps a replica that is in use until its pod ends.
+// within returns how many replicas each GPU of a machine should have within its range, and why. The result is never below least. It keeps the current
+// number, unless the placed pods need more or the number is no longer safe. The agent keeps a replica that is in use until its pod ends.
 func within(m *snapshot.Machine, least, placed int64) (replicas int64, why string) {
 	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MostPerGPU)
 	switch need := min(safe, each(m.ReplicasInUse()+placed, m.Promise.GPUs)); {
