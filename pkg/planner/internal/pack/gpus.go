@@ -163,7 +163,7 @@ func (a *assignment) place() bool {
 	return false
 }
 
-// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least least pods of that shape.
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes no fewer than least pods of that shape.
 func (a *assignment) fill(g, i int, least int32) bool {
 	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
 		i++

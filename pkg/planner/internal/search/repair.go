@@ -22,7 +22,7 @@ type Repair struct {
 	shortlists []*shortlist
 }
 
-// NewRepair returns a search for machines whose cost is at most most. It reuses the memory of the context, so the previous one becomes invalid.
+// NewRepair returns a search for machines whose cost does not exceed most. It reuses the memory of the context, so the previous one becomes invalid.
 func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, most pack.Cost) *Repair {
 	t := &m.rebuy
 	t.ctx, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
