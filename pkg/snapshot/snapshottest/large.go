@@ -28,7 +28,7 @@ func Large(nodes int) *snapshot.Cluster {
 	return c
 }
 
-// LargePart returns part of a cluster like that of Large, without pending pods: nodes nodes, beginning with the one at index first, and their pods. The
+// LargePart returns part of a cluster like that of Large, without pending pods: the given number of nodes from index first on, and their pods. The
 // parts of a cluster fit in memory one after the other.
 func LargePart(first, nodes int) *snapshot.Cluster {
 	c := Shared()
