@@ -93,7 +93,7 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 	}
 }
 
-// broken reports whether the first k pods break a rule that the others cannot mend.
+// broken reports whether the first k pods break a rule that the other pods cannot repair.
 func (o *ruled) broken(k int) bool {
 	for i, r := range o.snapshot.Rules {
 		here := o.domain(r, k-1)

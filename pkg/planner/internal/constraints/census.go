@@ -62,7 +62,7 @@ func (c *census) fewest(i int) int64 {
 	return least
 }
 
-// room returns how many pods of a class that have given up a number of preferences the rules allow next in a place, one after another.
+// room returns how many more pods of a class the rules allow in a place, one after another, if the pods have given up the given number of preferences.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := planner.Unlimited
 	for _, i := range c.problem.about[class] {
