@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// IdleNever is the value of Consolidation.IdleAfter that keeps idle machines.
+// IdleNever is the value of Consolidation.IdleAfter that keeps idle nodes.
 const IdleNever = "Never"
 
-// DefaultIdleAfter is the value that the API server writes where idleAfter is left out; IdleDuration reads an empty value as it.
+// DefaultIdleAfter is the idleAfter that the API server sets by default. IdleDuration reads an empty value as this default.
 const DefaultIdleAfter = "5m"
 
-// DefaultRestartCost is the value that the API server writes where restartCost is left out; RestartMicroUSD reads an empty value as it.
+// DefaultRestartCost is the restartCost that the API server sets by default. RestartMicroUSD reads an empty value as this default.
 const DefaultRestartCost = "0.05"
 
-// MovesPods says whether pods are moved to make the machines cheaper.
+// MovesPods reports whether Karve may move pods to reduce cost.
 func (c Consolidation) MovesPods() bool { return c.Policy != ConsolidateWhenIdle }
 
-// RestartMicroUSD is RestartCost in micro-dollars.
+// RestartMicroUSD returns RestartCost in micro-dollars.
 func (c Consolidation) RestartMicroUSD() (int64, error) {
 	cost := c.RestartCost
 	if cost == "" {
@@ -32,7 +32,7 @@ func (c Consolidation) RestartMicroUSD() (int64, error) {
 	return micro, nil
 }
 
-// MicroUSD reads a decimal number of US dollars.
+// MicroUSD parses a decimal number of US dollars and returns it in micro-dollars.
 func MicroUSD(usd string) (int64, error) {
 	whole, part, _ := strings.Cut(usd, ".")
 	if len(part) > 6 {
@@ -45,7 +45,7 @@ func MicroUSD(usd string) (int64, error) {
 	return int64(micro), nil
 }
 
-// Removed returns, for each field that is set and was removed, what to write instead, by the name of the field. The rules of the CRD say the same.
+// Removed returns, by field name, the replacement for each removed field that is set. The CRD's validation rules give the same advice.
 func (c Consolidation) Removed() map[string]string {
 	removed := map[string]string{}
 	if c.MinSavingPerMove != "" {
@@ -60,7 +60,7 @@ func (c Consolidation) Removed() map[string]string {
 	return removed
 }
 
-// WithoutFormerDefaults returns c without removed fields that have the values which earlier versions of the API server wrote where they were left out.
+// WithoutFormerDefaults returns c without removed fields whose values are defaults that earlier versions of the API server wrote.
 func (c Consolidation) WithoutFormerDefaults() Consolidation {
 	if c.MinSavingPerMove == "0.05" {
 		c.MinSavingPerMove = ""
@@ -74,7 +74,7 @@ func (c Consolidation) WithoutFormerDefaults() Consolidation {
 	return c
 }
 
-// IdleDuration is how long a machine holds no pod before it is given back; never says that it is kept instead.
+// IdleDuration returns how long a node must be empty before it is deleted. If never is true, idle nodes are kept.
 func (c Consolidation) IdleDuration() (d time.Duration, never bool, err error) {
 	idleAfter := c.IdleAfter
 	switch idleAfter {

@@ -1,4 +1,4 @@
-// Package v1alpha1 is the API of Karve: the GPUNodeClass, the GPUImageRollout, and the labels, annotations and taints that Karve writes.
+// Package v1alpha1 defines the API of Karve: the GPUNodeClass, the GPUImageRollout, and the labels, annotations and taints that Karve writes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=karve.sh
@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group, and the prefix of all labels, annotations and taints.
+// Group is the API group and the prefix of all labels, annotations and taints.
 const Group = "karve.sh"
 
-// Kind is the kind that a NodePool names in spec.template.spec.nodeClassRef to become Karve's.
+// Kind is the kind in spec.template.spec.nodeClassRef of the NodePools that Karve manages.
 const Kind = "GPUNodeClass"
 
 // GroupVersion is the group and version of this package.

@@ -7,49 +7,49 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition types of a GPUImageRollout, beside Accepted. Ready is True while the EC2NodeClass is pinned to an image that may be launched.
+// Condition types of a GPUImageRollout, in addition to Accepted. Ready is True while the EC2NodeClass is pinned to an image that may be launched.
 const (
-	// ConditionProgressing is True while an image is being tried, waits for a window, or replaces another on the nodes.
+	// ConditionProgressing is True while an image is tested, waits for a window, or is rolled out to the nodes.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True while a person or AWS has to fix something before new images roll out. Existing nodes continue to run.
+	// ConditionDegraded is True while new images cannot roll out until a person or AWS fixes something. Existing nodes continue to run.
 	ConditionDegraded = "Degraded"
 )
 
-// ImageNewest has a rollout follow the newest image that AWS recommends.
+// ImageNewest makes a rollout follow the newest image that AWS recommends.
 const ImageNewest = "Newest"
 
-// Promotion says whether a rollout may change anything.
+// Promotion defines whether a rollout may change anything.
 // +kubebuilder:validation:Enum=Automatic;Paused
 type Promotion string
 
 const (
-	// PromotionAutomatic tries new images, promotes those that pass, and has the nodes replaced.
+	// PromotionAutomatic tests new images, promotes those that pass, and replaces the nodes.
 	PromotionAutomatic Promotion = "Automatic"
-	// PromotionPaused begins nothing: no image is tried and the EC2NodeClass is not changed. What is being tried already is tried to its end.
+	// PromotionPaused starts no tests and does not change the EC2NodeClass. A test that has started runs to its end.
 	PromotionPaused Promotion = "Paused"
 )
 
-// RolloutStep is what a rollout is at.
+// RolloutStep is the step of a rollout.
 // +kubebuilder:validation:Enum=Pending;Settled;Testing;Soaking;Waiting;Rolling
 type RolloutStep string
 
 const (
-	// StepPending is before the EC2NodeClass has been taken over.
+	// StepPending means that Karve has not taken over the EC2NodeClass yet.
 	StepPending RolloutStep = "Pending"
-	// StepSettled is when there is nothing to do: all nodes run the image that is pinned, and no other is to be tried.
+	// StepSettled means that all nodes run the pinned image and there is no other image to test.
 	StepSettled RolloutStep = "Settled"
-	// StepTesting is while a canary node starts with a new image and its GPU is checked, or is about to.
+	// StepTesting means that a canary node is starting with a new image, or that its GPU check is about to run or running.
 	StepTesting RolloutStep = "Testing"
-	// StepSoaking is while the canary node is watched.
+	// StepSoaking means that Karve is watching the canary node.
 	StepSoaking RolloutStep = "Soaking"
-	// StepWaiting is when an image has passed and waits for a window, or for a person.
+	// StepWaiting means that an image has passed and waits for a window or for a person.
 	StepWaiting RolloutStep = "Waiting"
-	// StepRolling is while nodes that run another image than the pinned one are replaced.
+	// StepRolling means that nodes with another image than the pinned one are being replaced.
 	StepRolling RolloutStep = "Rolling"
 )
 
-// GPUImageRollout keeps the machine image of an EC2NodeClass for GPU nodes up to date. It tries a new image on one canary node, promotes it by
-// pinning the EC2NodeClass to it, and goes back to the former image if nodes do not start with the new one.
+// GPUImageRollout keeps the machine image of an EC2NodeClass for GPU nodes up to date. It tests a new image on one canary node, promotes it by pinning
+// the EC2NodeClass to it, and rolls back to the previous image if nodes do not start with the new one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -94,9 +94,9 @@ type GPUImageRolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.group == 'karpenter.k8s.aws' && self.kind == 'EC2NodeClass'",message="nodeClassRef must name an EC2NodeClass of the group karpenter.k8s.aws"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass"
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// image is the desired image. Newest follows what AWS recommends for the cluster's version and the family of the EC2NodeClass. A release, such as
-	// v20261112 (AL2023) or 1.49.0 (Bottlerocket), or the id of an image, stays at that image. A release that ran well before is pinned at once, without a
-	// canary and outside windows. Any other release is tried first. Naming a distrusted release tries it once more. Default: Newest.
+	// image is the desired image. Newest follows the image that AWS recommends for the cluster's version and the family of the EC2NodeClass. A release,
+	// such as v20261112 (AL2023) or 1.49.0 (Bottlerocket), or an image ID, stays at that image. A release that has already run well is pinned immediately,
+	// without a canary and outside windows. Any other release is tested first. Naming a distrusted release tests it once more. Default: Newest.
 	// +optional
 	// +kubebuilder:default=Newest
 	// +kubebuilder:validation:MaxLength=63
@@ -106,8 +106,8 @@ type GPUImageRolloutSpec struct {
 	// +optional
 	// +kubebuilder:default=Automatic
 	Promotion Promotion `json:"promotion,omitempty"`
-	// promoteNow is a release, or the id of an image, to promote as soon as its canary has passed the GPU check, without the rest of the soak and outside
-	// windows. It applies to that image only, so it can stay in the spec.
+	// promoteNow is a release or image ID to promote as soon as its canary has passed the GPU check. It skips the rest of the soak and ignores windows. It
+	// applies to that image only, so it can stay in the spec.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	PromoteNow string `json:"promoteNow,omitempty"`
@@ -118,7 +118,7 @@ type GPUImageRolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="soak is a time such as 30m or 24h, at most 720h"
 	Soak string `json:"soak,omitempty"`
 	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check, for example "10m". An image that takes longer is
-	// distrusted. From 1m to 14m, because Karpenter gives up a node that has not registered after 15 minutes. Default: 10m.
+	// distrusted. From 1m to 14m, because Karpenter gives up on a node that has not registered after 15 minutes. Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
@@ -128,7 +128,7 @@ type GPUImageRolloutSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Check GPUCheck `json:"check,omitzero"`
-	// windows are the times in which Karve may promote an image that has passed. Nodes are then replaced at the pace of their NodePools' budgets. An empty
+	// windows are the times at which Karve may promote an image that has passed. Nodes are then replaced at the pace of their NodePools' budgets. An empty
 	// list allows any time. Default: Monday to Thursday from 09:00 to 15:00 UTC.
 	// +optional
 	// +listType=atomic
@@ -137,7 +137,7 @@ type GPUImageRolloutSpec struct {
 	Windows []PromotionWindow `json:"windows"`
 }
 
-// GPUCheck is a container that runs on the canary node with one replica of a GPU and has to end with exit status 0.
+// GPUCheck is a container that runs on the canary node with one GPU replica. It must end with exit status 0.
 type GPUCheck struct {
 	// image is the container image. Default: the controller's --gpu-check-image, with the argument check.
 	// +optional
@@ -189,27 +189,27 @@ type GPUImageRolloutStatus struct {
 	// current is the image that the EC2NodeClass is pinned to.
 	// +optional
 	Current *GPUImage `json:"current,omitempty"`
-	// replaced is the image that the EC2NodeClass was pinned to before, while the change is in progress. A restarted controller uses it to recognize its own
-	// change.
+	// replaced is the image to which the EC2NodeClass was pinned before, while the change is in progress. A restarted controller uses it to recognize its
+	// own change.
 	// +optional
 	Replaced *GPUImage `json:"replaced,omitempty"`
-	// candidate is the image that is being tried, or that has passed and waits.
+	// candidate is the image that is being tested, or that has passed and waits.
 	// +optional
 	Candidate *CandidateImage `json:"candidate,omitempty"`
 	// canary is the canary node.
 	// +optional
 	Canary *CanaryNode `json:"canary,omitempty"`
-	// good are the images that all nodes have run well, latest first. If a promoted image fails, Karve goes back to the first one.
+	// good lists the images that all nodes have run well, latest first. If a promoted image fails, Karve rolls back to the first one.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	Good []GPUImage `json:"good,omitempty"`
-	// distrusted are images that failed, latest first. Karve does not try them again unless spec.image is edited to name them.
+	// distrusted lists the images that failed, latest first. Karve does not test them again unless spec.image is edited to name them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
 	Distrusted []DistrustedImage `json:"distrusted,omitempty"`
-	// failedNodes are nodes that were launched with the current image and never exposed their replicas.
+	// failedNodes lists the nodes that were launched with the current image and never exposed their replicas.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -227,7 +227,7 @@ type GPUImageRolloutStatus struct {
 
 // GPUImage is a release of a machine image: one image for each architecture.
 type GPUImage struct {
-	// release is the name of the release, such as v20261112 or 1.49.0, or the id of an image without a release.
+	// release is the name of the release, such as v20261112 or 1.49.0. For an image without a release, it is the image ID.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Release string `json:"release"`
@@ -248,18 +248,18 @@ type ArchitectureImage struct {
 	// +required
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Architecture string `json:"architecture"`
-	// id is the id of the image.
+	// id is the image ID.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	ID string `json:"id"`
 }
 
-// CandidateImage is an image that is being tried.
+// CandidateImage is an image that is being tested.
 type CandidateImage struct {
 	// image is the image.
 	// +required
 	Image GPUImage `json:"image"`
-	// passed are the ids of the images that passed on a canary node.
+	// passed lists the IDs of the images that passed on a canary node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
@@ -272,19 +272,19 @@ type CandidateImage struct {
 	// notBefore is the time from which the next canary may be launched.
 	// +optional
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
-	// message says how the last canary without a result ended.
+	// message describes how the last canary without a result ended.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// CanaryNode is the node that an image is tried on.
+// CanaryNode is the node on which an image is tested.
 type CanaryNode struct {
 	// name is the name of the NodeClaim, of its EC2NodeClass, and of the pod that checks the GPU.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// image is the id of the image.
+	// image is the image ID.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Image string `json:"image"`
@@ -298,17 +298,17 @@ type CanaryNode struct {
 	// requested is when Karve created the NodeClaim.
 	// +optional
 	Requested *metav1.Time `json:"requested,omitempty"`
-	// launched is when the cloud had launched the node. canaryTimeout begins here.
+	// launched is when the cloud launched the node. canaryTimeout is measured from this time.
 	// +optional
 	Launched *metav1.Time `json:"launched,omitempty"`
 	// node is the name of the Node.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
-	// passed is when the GPU check passed. The soak begins here.
+	// passed is when the GPU check passed. The soak starts at this time.
 	// +optional
 	Passed *metav1.Time `json:"passed,omitempty"`
-	// unwellSince is since when the node has been unhealthy during the soak.
+	// unwellSince is when the node became unhealthy during the soak.
 	// +optional
 	UnwellSince *metav1.Time `json:"unwellSince,omitempty"`
 }
@@ -318,7 +318,7 @@ type DistrustedImage struct {
 	// image is the image.
 	// +required
 	Image GPUImage `json:"image"`
-	// reason is why the image is distrusted, in one word.
+	// reason is a one-word reason why the image is distrusted.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason"`
@@ -329,12 +329,12 @@ type DistrustedImage struct {
 	// since is when the image failed.
 	// +required
 	Since metav1.Time `json:"since"`
-	// generation is the generation of the spec under which the image failed. A later generation whose image names it starts another attempt.
+	// generation is the generation of the spec under which the image failed. A later generation that names the image starts another test.
 	// +required
 	Generation int64 `json:"generation"`
 }
 
-// IDs are the ids of the images, sorted.
+// IDs returns the sorted IDs of the images.
 func (g *GPUImage) IDs() []string {
 	if g == nil {
 		return nil
@@ -347,12 +347,12 @@ func (g *GPUImage) IDs() []string {
 	return ids
 }
 
-// Same says whether both are made of the same images.
+// Same reports whether both consist of the same images.
 func (g *GPUImage) Same(other *GPUImage) bool {
 	return g != nil && other != nil && slices.Equal(g.IDs(), other.IDs())
 }
 
-// Named says whether a field of the spec means the image: by its release, with or without a v before it, or by the id of its only image.
+// Named reports whether a name in the spec refers to the image: its release, with or without a leading v, or the ID of its only image.
 func (g *GPUImage) Named(name string) bool {
 	return g != nil && name != "" && (strings.TrimPrefix(name, "v") == strings.TrimPrefix(g.Release, "v") || len(g.Images) == 1 && name == g.Images[0].ID)
 }

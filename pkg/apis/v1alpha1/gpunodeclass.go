@@ -6,75 +6,75 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Condition types of a GPUNodeClass. NodePools that name a GPUNodeClass get Karpenter's own condition types (ValidationSucceeded,
-// NodeClassReady, Ready) and those below that speak of pools.
+// Condition types of a GPUNodeClass. NodePools that name a GPUNodeClass get Karpenter's own condition types (ValidationSucceeded, NodeClassReady,
+// Ready) and the types below that mention NodePools.
 const (
 	// ConditionAccepted is True if the spec is valid.
 	ConditionAccepted = "Accepted"
-	// ConditionReady is True if nodes can be launched with the class: it is accepted, and the cloud's node class exists and is Ready.
+	// ConditionReady is True if the class can launch nodes: it is accepted, and the cloud's node class exists and is Ready.
 	ConditionReady = "Ready"
-	// ConditionCatalogFresh is False while Karve cannot read instance types, zones or prices on time. NodePools of the class continue with what is known. If
-	// nothing is known, the class is not Ready.
+	// ConditionCatalogFresh is False while Karve cannot read current instance types, zones or prices. NodePools of the class continue with the last known
+	// ones. If none are known, the class is not Ready.
 	ConditionCatalogFresh = "CatalogFresh"
 
 	// ConditionFieldsHonored is on GPUNodeClasses and NodePools. It is False while Karve does not honor the value of a field. Its message says what to do
-	// instead. Nodes are launched all the same.
+	// instead. Karve still launches nodes.
 	ConditionFieldsHonored = "FieldsHonored"
 
 	// ConditionLaunchHealthy is False on a NodePool while the cloud refuses some of its offerings.
 	ConditionLaunchHealthy = "LaunchHealthy"
-	// ConditionReplicasHealthy is False on a NodePool while its nodes do not expose the promised replicas, and Karve launches nothing. It is Unknown while a
+	// ConditionReplicasHealthy is False on a NodePool whose nodes do not expose the promised replicas. Karve then launches nothing. It is Unknown while a
 	// single node probes whether the cause is gone.
 	ConditionReplicasHealthy = "ReplicasHealthy"
 	// ConditionNodesHealthy is False on a NodePool while so many of its nodes are unhealthy that Karve replaces none of them.
 	ConditionNodesHealthy = "NodesHealthy"
-	// ConditionHeadroomReady is on a NodePool with headroom: True while all of it is free, Unknown while the rest is being launched, and False while nothing
-	// provides the rest. The reason and message say why.
+	// ConditionHeadroomReady is on a NodePool with headroom: True while all of it is free, Unknown while the rest is being launched, and False while the
+	// rest cannot be provided. The reason and message say why.
 	ConditionHeadroomReady = "HeadroomReady"
 )
 
-// Strategy says how a GPU is shared.
+// Strategy defines how a GPU is shared.
 // +kubebuilder:validation:Enum=TimeSlicing;MPS;MIG;MemorySlots;None
 type Strategy string
 
 const (
 	// StrategyTimeSlicing shares each GPU among replicas that take turns.
 	StrategyTimeSlicing Strategy = "TimeSlicing"
-	// StrategyMPS shares each GPU among replicas that run at the same time, each with a limit of memory, by NVIDIA's MPS.
+	// StrategyMPS shares each GPU with NVIDIA's MPS among replicas that run at the same time, each with a memory limit.
 	StrategyMPS Strategy = "MPS"
-	// StrategyMemorySlots gives pods slots of the device memory of a GPU, of a few sizes.
+	// StrategyMemorySlots gives pods slots of a GPU's device memory, in a few sizes.
 	StrategyMemorySlots Strategy = "MemorySlots"
-	// StrategyMIG divides each GPU into MIG instances, which have memory and compute of their own.
+	// StrategyMIG divides each GPU into MIG instances with their own memory and compute.
 	StrategyMIG Strategy = "MIG"
 	// StrategyNone gives whole GPUs to pods.
 	StrategyNone Strategy = "None"
 )
 
-// Backend says who hands out replicas, and how.
+// Backend defines what allocates replicas to pods.
 // +kubebuilder:validation:Enum=DevicePlugin;DRA;NVIDIADRA
 type Backend string
 
 const (
-	// BackendDevicePlugin makes replicas an extended resource of the Node, by the kubelet's device plugin API.
+	// BackendDevicePlugin exposes replicas as an extended resource of the Node, through the kubelet's device plugin API.
 	BackendDevicePlugin Backend = "DevicePlugin"
-	// BackendDRA makes replicas devices of Dynamic Resource Allocation. The scheduler makes a ResourceClaim for a pod that requests the resource.
+	// BackendDRA exposes replicas as devices of Dynamic Resource Allocation. The scheduler creates a ResourceClaim for a pod that requests the resource.
 	BackendDRA Backend = nodecontract.BackendDRA
-	// BackendNVIDIADRA leaves the GPUs to NVIDIA's driver of Dynamic Resource Allocation, gpu.nvidia.com. Karve plans and launches the nodes.
+	// BackendNVIDIADRA leaves the GPUs to NVIDIA's DRA driver, gpu.nvidia.com. Karve plans and launches the nodes.
 	BackendNVIDIADRA Backend = nodecontract.BackendNVIDIADRA
 )
 
-// RequestsAboveOne says what happens to a pod that asks for more than one replica.
+// RequestsAboveOne defines what happens to a pod that requests more than one replica.
 // +kubebuilder:validation:Enum=Allow;Refuse
 type RequestsAboveOne string
 
 const (
 	// RequestsAboveOneAllow serves the pod (NVIDIA's failRequestsGreaterThanOne: false). More replicas do not mean more GPU time.
 	RequestsAboveOneAllow RequestsAboveOne = "Allow"
-	// RequestsAboveOneRefuse leaves the pod pending with an event that says so (failRequestsGreaterThanOne: true).
+	// RequestsAboveOneRefuse leaves the pod pending and records an event with the reason (failRequestsGreaterThanOne: true).
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
 )
 
-// MemoryEnforcement says what happens to a pod that uses more device memory than its slot has.
+// MemoryEnforcement defines what happens to a pod that uses more device memory than its slot has.
 // +kubebuilder:validation:Enum=None;Watch;MPS
 type MemoryEnforcement string
 
@@ -83,44 +83,44 @@ const (
 	MemoryEnforcementNone MemoryEnforcement = nodecontract.EnforceNone
 	// MemoryEnforcementWatch reports the pod with an event and a metric.
 	MemoryEnforcementWatch MemoryEnforcement = nodecontract.EnforceWatch
-	// MemoryEnforcementMPS lets no process allocate more, by NVIDIA's MPS.
+	// MemoryEnforcementMPS prevents processes from allocating more, with NVIDIA's MPS.
 	MemoryEnforcementMPS MemoryEnforcement = nodecontract.EnforceMPS
 )
 
-// MIGNaming says how the resources of MIG instances are named.
+// MIGNaming defines how the resources of MIG instances are named.
 // +kubebuilder:validation:Enum=Mixed;Single
 type MIGNaming string
 
 const (
-	// MIGNamingMixed names them after their profile, for instance nvidia.com/mig-1g.5gb.
+	// MIGNamingMixed names them after their profile, for example nvidia.com/mig-1g.5gb.
 	MIGNamingMixed MIGNaming = nodecontract.MIGMixed
-	// MIGNamingSingle names them as whole GPUs, nvidia.com/gpu, so that pods need not know of instances.
+	// MIGNamingSingle names them like whole GPUs, nvidia.com/gpu, so that pods need not know about instances.
 	MIGNamingSingle MIGNaming = nodecontract.MIGSingle
 )
 
-// MPSUsers says which processes may share a GPU with MPS at the same time.
+// MPSUsers defines which users' processes may share a GPU with MPS at the same time.
 // +kubebuilder:validation:Enum=Any;Single
 type MPSUsers string
 
 const (
-	// MPSUsersAny lets processes of all users share a GPU. They are not isolated from each other as users: all run as root for the GPU.
+	// MPSUsersAny lets processes of all users share a GPU. The users are not isolated from each other: on the GPU, all processes run as root.
 	MPSUsersAny MPSUsers = nodecontract.MPSUsersAny
-	// MPSUsersSingle lets processes of one user share a GPU. Those of others wait until it is free.
+	// MPSUsersSingle lets processes of one user share a GPU. Processes of other users wait until it is free.
 	MPSUsersSingle MPSUsers = nodecontract.MPSUsersSingle
 )
 
-// ConsolidationPolicy says which nodes are deleted.
+// ConsolidationPolicy defines which nodes are deleted.
 // +kubebuilder:validation:Enum=WhenCheaper;WhenIdle
 type ConsolidationPolicy string
 
 const (
-	// ConsolidateWhenCheaper deletes idle nodes, and moves pods to make the nodes cheaper.
+	// ConsolidateWhenCheaper deletes idle nodes, and moves pods to reduce the cost of the nodes.
 	ConsolidateWhenCheaper ConsolidationPolicy = "WhenCheaper"
-	// ConsolidateWhenIdle deletes idle nodes, and moves no pods.
+	// ConsolidateWhenIdle deletes idle nodes and moves no pods.
 	ConsolidateWhenIdle ConsolidationPolicy = "WhenIdle"
 )
 
-// GPUNodeClass says how the GPUs of a NodePool's nodes are shared and when nodes are deleted. A NodePool is managed by Karve if its
+// GPUNodeClass defines how the GPUs of a NodePool's nodes are shared and when nodes are deleted. Karve manages a NodePool if its
 // spec.template.spec.nodeClassRef names a GPUNodeClass. The GPUNodeClass names the cloud's node class that launches the nodes.
 //
 // +kubebuilder:object:root=true
@@ -161,29 +161,29 @@ type GPUNodeClassList struct {
 
 // GPUNodeClassSpec is the desired state of a GPUNodeClass.
 type GPUNodeClassSpec struct {
-	// nodeClassRef names the cloud's node class (on EKS an EC2NodeClass) that Karpenter launches the nodes with.
+	// nodeClassRef names the cloud's node class (on EKS an EC2NodeClass) with which Karpenter launches the nodes.
 	// +required
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// sharing says how each GPU is shared.
+	// sharing defines how each GPU is shared.
 	// +required
 	Sharing Sharing `json:"sharing"`
-	// consolidation says when nodes are deleted and when pods are moved.
+	// consolidation defines when nodes are deleted and when pods are moved.
 	// +optional
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
-	// headroom is the number of replicas that each NodePool of the class keeps free, so that a burst starts at once. If several entries apply at the same
-	// time, the largest counts.
+	// headroom is the number of replicas that each NodePool of the class keeps free, so that a burst starts immediately. If several entries apply at the
+	// same time, the largest counts.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Headroom []Headroom `json:"headroom,omitempty"`
-	// launch says how much choice a NodeClaim leaves the cloud.
+	// launch defines how much choice a NodeClaim leaves the cloud.
 	// +optional
 	// +kubebuilder:default={}
 	Launch Launch `json:"launch,omitzero"`
 	// terminationGracePeriod is how long a node may drain if its NodePool sets no spec.template.spec.terminationGracePeriod, for example "30m" or "1h30m".
-	// After this time, Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. "Never" waits for the pods
-	// without a limit: one pod that cannot be evicted then keeps its node. Existing nodes keep the value that they were launched with. At most 720h.
+	// After this time, Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. "Never" waits for the
+	// pods without limit, so one pod that cannot be evicted keeps its node. Existing nodes keep the value with which they were launched. At most 720h.
 	// Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
@@ -214,7 +214,7 @@ type NodeClassReference struct {
 	Name string `json:"name"`
 }
 
-// Sharing says how each GPU is shared.
+// Sharing defines how each GPU is shared.
 //
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'TimeSlicing' || has(self.replicas)",message="strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.replicas)",message="strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing"
@@ -251,52 +251,52 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.overrides) || size(self.overrides) == 0",message="NVIDIA's driver has one number of shares for all GPUs: remove overrides, or use another GPUNodeClass for the other GPUs"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend NVIDIADRA each share of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
 type Sharing struct {
-	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, which shares each GPU among replicas that run at the same time and
-	// have limits of memory and threads, MIG, which divides each GPU into instances that have memory and compute of their own, MemorySlots, which gives pods
-	// slots of a GPU's memory, or None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled), and MIG needs what divides the
-	// GPUs of a node (node.mig.enabled). Nodes that were launched with another strategy are replaced.
+	// strategy is one of: TimeSlicing, which shares each GPU among replicas that take turns; MPS, which shares each GPU among replicas that run at the
+	// same time with limits on memory and threads; MIG, which divides each GPU into instances with their own memory and compute; MemorySlots, which gives
+	// pods slots of a GPU's memory; None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled). MIG needs something that
+	// divides the GPUs of a node (node.mig.enabled). Nodes that were launched with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// backend is DevicePlugin, with which replicas are an extended resource of the Node, DRA, with which the node agent is a driver of Dynamic Resource Allocation, or
-	// NVIDIADRA, with which NVIDIA's driver (gpu.nvidia.com) serves the GPUs and the node agent does not. With DevicePlugin and DRA, pods request the same
-	// resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and node.dra.enabled of the chart, with the resources in
-	// node.dra.resources. NVIDIADRA needs Kubernetes 1.36, node.dra.enabled, and NVIDIA's driver on the nodes: pods request nvidia.com/gpu or have claims for
-	// NVIDIA's DeviceClass, and replicas is the number of the driver's consumableShares. Nodes that were launched with another backend are replaced. Default:
-	// DevicePlugin.
+	// backend is one of: DevicePlugin, which exposes replicas as an extended resource of the Node; DRA, which makes the node agent a DRA (Dynamic Resource
+	// Allocation) driver; NVIDIADRA, which leaves the GPUs to NVIDIA's DRA driver (gpu.nvidia.com) instead of the node agent. With DevicePlugin and DRA,
+	// pods request the same resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and node.dra.enabled of the
+	// chart, with the resources in node.dra.resources. NVIDIADRA needs Kubernetes 1.36, node.dra.enabled, and NVIDIA's driver on the nodes: pods request
+	// nvidia.com/gpu or have claims for NVIDIA's DeviceClass, and replicas is the driver's consumableShares. Nodes that were launched with another backend
+	// are replaced. Default: DevicePlugin.
 	// +optional
 	Backend Backend `json:"backend,omitempty"`
-	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods that take
-	// turns on an instance; without it, each pod has an instance for itself.
+	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods
+	// that take turns on an instance. If it is not set with MIG, each pod has an instance to itself.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas *int32 `json:"replicas,omitempty"`
-	// maxReplicas allows more replicas than replicas says, up to this number (2 to 128). A node then has as many as its pods need, and no more than fit into
-	// the memory of its GPU: the largest pod that the NodePool admits counts, by its annotation karve.sh/gpu-memory. A pod without the annotation counts as
-	// the memory of a GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
+	// maxReplicas allows more replicas than the field replicas, up to this number (2 to 128). A node then has as many replicas as its pods need, limited
+	// by the memory of its GPU: the largest pod that the NodePool admits counts, by its annotation karve.sh/gpu-memory. A pod without the annotation
+	// counts as the memory of a GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
-	// overrides replace replicas for GPUs of a name.
+	// overrides replace the number of replicas for GPUs with certain names.
 	// +optional
 	// +listType=map
 	// +listMapKey=gpuName
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
 	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
-	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG it is for the naming Single only.
+	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG it applies to the naming Single only.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne says whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS it is
-	// always Refuse.
+	// requestsAboveOne defines whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS it
+	// is always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
 	// mps are the limits of strategy MPS.
 	// +optional
 	MPS *MPSSharing `json:"mps,omitempty"`
-	// mig says into which instances strategy MIG divides GPUs.
+	// mig defines the instances into which strategy MIG divides GPUs.
 	// +optional
 	MIG *MIGSharing `json:"mig,omitempty"`
 	// memory are the slots of strategy MemorySlots.
@@ -304,14 +304,14 @@ type Sharing struct {
 	Memory *MemorySharing `json:"memory,omitempty"`
 }
 
-// MIGSharing says into which instances GPUs are divided. GPUs without a layout are not launched.
+// MIGSharing defines the instances into which GPUs are divided. GPUs without a layout are not launched.
 type MIGSharing struct {
-	// naming is Mixed, which names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb, or Single, which names it nvidia.com/gpu.
-	// Instances that pods share are nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
+	// naming is Mixed, which names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb, or Single, which names it
+	// nvidia.com/gpu. The resource of shared instances has the suffix .shared: nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
 	// +optional
 	Naming MIGNaming `json:"naming,omitempty"`
-	// layouts are the instances that a GPU may be divided into. All GPUs of a node are divided alike. With naming Mixed, GPUs may have several layouts: each new
-	// node then gets the one for which its pods ask.
+	// layouts are the possible divisions of a GPU into instances. All GPUs of a node have the same layout. With naming Mixed, GPUs may have several
+	// layouts: each new node then gets the layout that its pods request.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -326,8 +326,8 @@ type MIGLayout struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
-	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960 or
-	// 81920. Default: all GPUs of the name that have the profile.
+	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960
+	// or 81920. Default: all GPUs with the name that have the profile.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16777216
@@ -352,17 +352,17 @@ type MPSSharing struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	ActiveThreadPercent *int32 `json:"activeThreadPercent,omitempty"`
-	// users is Any, which lets processes of all users share a GPU and gives up the isolation between users, or Single, with which processes of another user
-	// wait until the GPU is free. Default: Any.
+	// users is Any, which lets processes of all users share a GPU without isolation between users, or Single, which makes processes of another user wait
+	// until the GPU is free. Default: Any.
 	// +optional
 	Users MPSUsers `json:"users,omitempty"`
 }
 
-// MemorySharing says which slots of device memory pods can have.
+// MemorySharing defines the slots of device memory that pods can request.
 type MemorySharing struct {
-	// sizes are the sizes of slots, in ascending order, for example 2Gi, 4Gi and 8Gi, at least 256Mi. Pods request them as nvidia.com/gpu-2gb, nvidia.com/gpu-4gb
-	// and nvidia.com/gpu-8gb, and a size of no whole number of Gi as nvidia.com/gpu-1536mb. Which slots a node has depends on its pods. Each slot is on one GPU.
-	// Nodes that were launched with other sizes are replaced.
+	// sizes are the sizes of slots, in ascending order, for example 2Gi, 4Gi and 8Gi, at least 256Mi. Pods request them as nvidia.com/gpu-2gb,
+	// nvidia.com/gpu-4gb and nvidia.com/gpu-8gb, and a size that is not a whole number of Gi as, for example, nvidia.com/gpu-1536mb. The slots of a node
+	// depend on its pods. Each slot is on one GPU. Nodes that were launched with other sizes are replaced.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -372,20 +372,21 @@ type MemorySharing struct {
 	// +kubebuilder:validation:XValidation:rule="[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self) || quantity(self[i - 1]).isLessThan(quantity(self[i])))",message="sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi"
 	// +kubebuilder:validation:XValidation:rule="self.all(s, quantity(s).compareTo(quantity('256Mi')) >= 0 && quantity(s).compareTo(quantity('1Ti')) <= 0)",message="sizes are 256Mi to 1024Gi"
 	Sizes []string `json:"sizes"`
-	// reserve is the memory of each GPU that no slot has, for the contexts of the driver and of processes, for example 512Mi or 0Mi, at most 64Gi. Default: 512Mi.
+	// reserve is the memory of each GPU that is not divided into slots. It is for the contexts of the driver and of processes. For example 512Mi or 0Mi,
+	// at most 64Gi. Default: 512Mi.
 	// +optional
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,6})(Mi|Gi)$`
 	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Gi')) <= 0",message="reserve is at most 64Gi"
 	Reserve string `json:"reserve,omitempty"`
-	// enforcement is None, which lets pods use more than their slots have, Watch, which reports a pod that uses 10 percent more for 30 seconds with an event and a
-	// metric, or MPS, with which no process can allocate more. MPS needs the MPS daemons of the chart (node.mps.enabled), and a GPU has at most 48 slots.
-	// Default: Watch.
+	// enforcement is None, which lets pods use more than their slots have, Watch, which reports a pod that uses 10 percent more for 30 seconds with an
+	// event and a metric, or MPS, which prevents processes from allocating more. MPS needs the MPS daemons of the chart (node.mps.enabled) and allows at
+	// most 48 slots per GPU. Default: Watch.
 	// +optional
 	Enforcement MemoryEnforcement `json:"enforcement,omitempty"`
 }
 
-// ReplicasOverride is a number of replicas for GPUs of one name.
+// ReplicasOverride sets the number of replicas for GPUs with one name.
 type ReplicasOverride struct {
 	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name, for example t4.
 	// +required
@@ -399,36 +400,37 @@ type ReplicasOverride struct {
 	Replicas int32 `json:"replicas"`
 }
 
-// Consolidation says when nodes are deleted and when pods are moved.
+// Consolidation defines when nodes are deleted and when pods are moved.
 type Consolidation struct {
-	// idleAfter is how long a node has no pods, except those of DaemonSets, before it is deleted, for example "30s" or "1h30m". "Never" keeps idle nodes. At
-	// most 720h. Default: 5m.
+	// idleAfter is how long a node must have no pods, except those of DaemonSets, before it is deleted, for example "30s" or "1h30m". "Never" keeps idle
+	// nodes. At most 720h. Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
-	// policy is WhenCheaper, which deletes idle nodes and moves pods to make the nodes cheaper, or WhenIdle, which moves no pods. Default: WhenCheaper.
+	// policy is WhenCheaper, which deletes idle nodes and moves pods to reduce the cost of the nodes, or WhenIdle, which moves no pods. Default:
+	// WhenCheaper.
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
-	// restartCost is what the restart of a pod costs, in US dollars. Karve moves pods to cheaper nodes once the present nodes have wasted as much as the restarts cost.
-	// The cost is weighted by the pod's deletion cost and priority. With 0, Karve makes every move that saves money at once. A decimal number. Default: 0.05, the
-	// price of a g4dn.xlarge for six minutes.
+	// restartCost is the cost of restarting a pod, as a decimal number of US dollars. Karve moves pods to cheaper nodes once the present nodes have wasted
+	// as much as the restarts cost. The cost is weighted by the pod's deletion cost and priority. With 0, Karve immediately makes every move that saves
+	// money. Default: 0.05, the price of a g4dn.xlarge for six minutes.
 	// +optional
 	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	RestartCost string `json:"restartCost,omitempty"`
-	// minSavingPerMove has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
+	// minSavingPerMove no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="false",message="minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
 	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
-	// nearEnoughPercent has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
+	// nearEnoughPercent no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="false",message="nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
 	NearEnoughPercent *int32 `json:"nearEnoughPercent,omitempty"`
-	// settleAfter has no effect any more. It is here to tell what to write instead, and stays valid where it is stored.
+	// settleAfter no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="false",message="settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
 	SettleAfter string `json:"settleAfter,omitempty"`
@@ -450,8 +452,8 @@ type Headroom struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
-	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", as in a NodePool's disruption budgets.
-	// Without it, the headroom always applies.
+	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", like in a NodePool's disruption
+	// budgets. Without it, the headroom always applies.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
@@ -464,11 +466,11 @@ type Headroom struct {
 	Duration string `json:"duration,omitempty"`
 }
 
-// Launch says how much choice a NodeClaim leaves the cloud.
+// Launch defines how much choice a NodeClaim leaves the cloud.
 type Launch struct {
 	// maxPremiumPercent is how much more a node may cost per hour than the chosen offering, in percent, 0 to 100. A NodeClaim names all instance types and
-	// zones within this premium that serve its pods, so that the cloud can launch one that it has and, for spot, one that lasts longer. With 0, alternatives
-	// cost no more than the chosen offering. Default: 15.
+	// zones within this premium that can serve its pods. The cloud can then launch one that is available and, for spot, one that lasts longer. With 0,
+	// alternatives cost no more than the chosen offering. Default: 15.
 	// +optional
 	// +kubebuilder:default=15
 	// +kubebuilder:validation:Minimum=0
@@ -518,41 +520,41 @@ type GPUNodeClassStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	UnusedUSDPerHour string `json:"unusedUSDPerHour,omitempty"`
-	// refusedOfferings are offerings that the cloud refused to launch and that Karve does not try again before a stated time. A restarted controller reads
-	// them.
+	// refusedOfferings lists offerings that the cloud refused to launch and that Karve does not try again before a given time. A restarted controller
+	// reads them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
-	// waste is what the nodes have cost more than necessary since cheaper nodes have been possible, and the steps that it pays for. A restarted controller reads it. It
-	// is missing if no cheaper nodes are known.
+	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. A restarted controller reads it. It
+	// is missing if no cheaper layout is known.
 	// +optional
 	Waste *Waste `json:"waste,omitempty"`
 }
 
-// Waste is what nodes have cost more than necessary, less what was spent on restarts.
+// Waste is the excess cost of nodes, less what was spent on restarts.
 type Waste struct {
 	// usd is the amount in US dollars, as a decimal number.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USD string `json:"usd"`
-	// asOf is the time of the amount.
+	// asOf is the time at which usd was computed.
 	// +required
 	AsOf metav1.Time `json:"asOf"`
-	// steps are the steps to a cheaper layout, in the order in which they are paid for. At most 20 are listed.
+	// steps lists the steps to a cheaper layout, in the order in which they are paid for. At most 20 are listed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
 	Steps []WasteStep `json:"steps,omitempty"`
-	// usdPerHour is what all steps together save in US dollars per hour, as a decimal number: the amount grows by that.
+	// usdPerHour is what all steps together save in US dollars per hour, as a decimal number. usd grows at this rate.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour"`
 }
 
-// WasteStep is a set of nodes that are removed together, after their pods have other places.
+// WasteStep is a set of nodes that are removed together, after their pods have room elsewhere.
 type WasteStep struct {
 	// nodeClaims are the names of the NodeClaims. At most 100 are listed.
 	// +required
@@ -565,7 +567,8 @@ type WasteStep struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Pods int32 `json:"pods"`
-	// restartUSD is what these restarts cost in US dollars, as a decimal number. The step begins when the waste covers it and that of the steps before.
+	// restartUSD is the cost of these restarts in US dollars, as a decimal number. The step begins when the waste covers this cost and that of all earlier
+	// steps.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
@@ -577,7 +580,7 @@ type WasteStep struct {
 	USDPerHour string `json:"usdPerHour"`
 }
 
-// RefusedOffering is an instance type in a zone at a capacity type that the cloud refused to launch.
+// RefusedOffering is a combination of instance type, zone and capacity type that the cloud refused to launch.
 type RefusedOffering struct {
 	// instanceType is the name of the instance type, or * for all of them.
 	// +required
@@ -598,8 +601,8 @@ type RefusedOffering struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z]*$`
 	Reason string `json:"reason,omitempty"`
-	// nodeClassGeneration is the generation of the cloud's node class if the refusal concerns the node class: the refusal ends when the generation changes.
-	// Otherwise 0.
+	// nodeClassGeneration is the generation of the cloud's node class if the refusal concerns the node class. The refusal ends when the generation
+	// changes. Otherwise 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`
@@ -610,7 +613,7 @@ type RefusedOffering struct {
 	// notBefore is the time from which Karve may try the offering again.
 	// +required
 	NotBefore metav1.Time `json:"notBefore"`
-	// message is the message of whoever refused.
+	// message is the error message of the refusal.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// DefaultMaxPremiumPercent is the value that the API server writes where maxPremiumPercent is left out.
+// DefaultMaxPremiumPercent is the maxPremiumPercent that the API server sets by default.
 const DefaultMaxPremiumPercent = 15
 
-// MaxPremium is how much more an hour a machine may cost than the one that was chosen, in percent.
+// MaxPremium returns how much more per hour a node may cost than the chosen offering, in percent.
 func (l Launch) MaxPremium() int64 {
 	if l.MaxPremiumPercent == nil {
 		return DefaultMaxPremiumPercent
@@ -16,11 +16,12 @@ func (l Launch) MaxPremium() int64 {
 	return int64(*l.MaxPremiumPercent)
 }
 
-// DefaultTerminationGracePeriod is the value that the API server writes where terminationGracePeriod is left out: long enough for pods that end in minutes and budgets
-// that let one go at a time. Without a bound one pod that cannot be evicted keeps a tainted, half-dead machine for good, since deleting a NodeClaim cannot be undone.
+// DefaultTerminationGracePeriod is the terminationGracePeriod that the API server sets by default. It suffices for pods that end in minutes and for
+// budgets that allow one disruption at a time. Without a bound, one pod that cannot be evicted would keep a tainted, half-drained node forever, since
+// deleting a NodeClaim cannot be undone.
 const DefaultTerminationGracePeriod = "1h"
 
-// DrainDuration is how long machines may drain whose NodePool says nothing; nil for as long as it takes.
+// DrainDuration returns how long nodes may drain if their NodePool sets no limit. It is nil if there is no limit.
 func (s *GPUNodeClassSpec) DrainDuration() (*time.Duration, error) {
 	value := s.TerminationGracePeriod
 	switch value {
@@ -39,44 +40,44 @@ func (s *GPUNodeClassSpec) DrainDuration() (*time.Duration, error) {
 	return &d, nil
 }
 
-// Any stands in a refused offering for every instance type, zone or capacity type.
+// Any matches every instance type, zone or capacity type in a refused offering.
 const Any = "*"
 
-// PausesLaunches says whether the refusal is about everything that the GPUNodeClass could launch.
+// PausesLaunches reports whether the refusal covers everything that the GPUNodeClass could launch.
 func (r *RefusedOffering) PausesLaunches() bool {
 	return r.InstanceType == Any && r.Zone == Any && r.CapacityType == Any
 }
 
-// Reasons of refused offerings. Where Karpenter's AWS provider has a word for what happened it is that word. The same word is a metric label.
+// Reasons of refused offerings. They are the words of Karpenter's AWS provider if it has one for the cause. They also serve as metric labels.
 const (
-	// RefusalInsufficientCapacity: the cloud has no such machine there at present.
+	// RefusalInsufficientCapacity: the cloud has no such instances in the zone at present.
 	RefusalInsufficientCapacity = "InsufficientCapacity"
 	// RefusalUnsupported: the cloud does not offer the instance type in the zone.
 	RefusalUnsupported = "Unsupported"
-	// RefusalVCPULimit and RefusalSpotQuota: the account may have no more vCPUs of the type's quota, on demand or as spot. All types of that quota with
-	// at least as many vCPUs are left alone.
+	// RefusalVCPULimit and RefusalSpotQuota: the account's vCPU quota for the type is used up, on demand or as spot. Karve launches no type of that quota
+	// with at least as many vCPUs.
 	RefusalVCPULimit = "VCPULimitExceeded"
 	RefusalSpotQuota = "SpotQuotaExceeded"
-	// RefusalFleetQuota: the account may ask for no more machines at present.
+	// RefusalFleetQuota: the account may request no more instances at present.
 	RefusalFleetQuota = "FleetQuotaExceeded"
 	// RefusalNoAddresses: the subnets of the zone have no free addresses.
 	RefusalNoAddresses = "InsufficientFreeAddressesInSubnet"
-	// RefusalSpotRole: the role with which EC2 launches spot machines does not exist, and Karpenter may not create it.
+	// RefusalSpotRole: the role with which EC2 launches spot instances does not exist, and Karpenter may not create it.
 	RefusalSpotRole = "SpotSLRCreationFailed"
-	// RefusalSpotInterrupted: the cloud took a spot machine back.
+	// RefusalSpotInterrupted: the cloud interrupted a spot instance.
 	RefusalSpotInterrupted = "SpotInterrupted"
-	// RefusalNodeClassNotReady: the cloud's node class was not Ready, or not as Karpenter had last seen it.
+	// RefusalNodeClassNotReady: the cloud's node class was not Ready, or had changed since Karpenter last saw it.
 	RefusalNodeClassNotReady = "NodeClassNotReady"
 	// RefusalNodeClassNotFound: the cloud's node class does not exist.
 	RefusalNodeClassNotFound = "NodeClassNotFound"
-	// RefusalVanished: the NodeClaim was deleted before it was launched, and no event says why. It says nothing about the offering: all launches of the
-	// GPUNodeClass pause.
+	// RefusalVanished: the NodeClaim was deleted before it was launched, and no event says why. This says nothing about the offering, so all launches of
+	// the GPUNodeClass pause.
 	RefusalVanished = "Vanished"
-	// RefusalSilent: the NodeClaim's launch did not end in time. It says nothing about the offering: all launches of the GPUNodeClass pause.
+	// RefusalSilent: the launch of the NodeClaim did not finish in time. This says nothing about the offering, so all launches of the GPUNodeClass pause.
 	RefusalSilent = "NotLaunched"
-	// RefusalLaunchFailed: the launch failed for a reason that Karpenter has no word for, such as a connection that was closed. It says nothing about the
-	// offering: all launches of the GPUNodeClass pause.
+	// RefusalLaunchFailed: the launch failed for a reason that Karpenter does not classify, such as a closed connection. This says nothing about the
+	// offering, so all launches of the GPUNodeClass pause.
 	RefusalLaunchFailed = "LaunchFailed"
-	// RefusalTypeFailing: launches of the instance type failed several times in a row, for no reason that is known, while launches of others came through.
+	// RefusalTypeFailing: launches of the instance type failed several times in a row for an unknown reason, while launches of other types succeeded.
 	RefusalTypeFailing = "TypeFailing"
 )

@@ -9,12 +9,12 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// memorySlots is StrategyMemorySlots: pods have slots of the device memory of a GPU, of a few sizes, and take turns on it.
+// memorySlots is StrategyMemorySlots: pods have slots of a GPU's device memory, in a few sizes, and take turns on it.
 type memorySlots struct{}
 
 func (memorySlots) shared() bool { return true }
 
-// resource is that of the smallest slots.
+// resource returns the resource of the smallest slots.
 func (memorySlots) resource(s Sharing) string {
 	if names := s.MemorySlots().Resources(); len(names) > 0 {
 		return names[0]
@@ -22,10 +22,10 @@ func (memorySlots) resource(s Sharing) string {
 	return ResourceGPUShared // The schema requires a size.
 }
 
-// replicas are not known without the memory of the GPU: see memorySlots.shares.
+// replicas returns 1 and 1, because the numbers depend on the memory of the GPU: see memorySlots.shares.
 func (memorySlots) replicas(Sharing, string) (least, most int64) { return 1, 1 }
 
-// shares are as many of the smallest slots as fit. There is none if none fits.
+// shares returns a share with as many of the smallest slots as fit. It returns none if none fits.
 func (memorySlots) shares(s Sharing, memoryMiB int64) []Share {
 	slots := s.MemorySlots()
 	most := slots.Most(memoryMiB)
@@ -38,7 +38,8 @@ func (memorySlots) shares(s Sharing, memoryMiB int64) []Share {
 // Defaults of MemorySharing.
 const defaultReserveMiB = 512
 
-// MemorySlots are the slots of StrategyMemorySlots, without how many each GPU has. They are zero with other strategies, and if the sizes are not valid.
+// MemorySlots returns the slots of StrategyMemorySlots, without how many each GPU has. It returns zero slots for other strategies and for invalid
+// sizes.
 func (s Sharing) MemorySlots() nodecontract.Slots {
 	if s.Strategy != StrategyMemorySlots || s.Memory == nil {
 		return nodecontract.Slots{}
@@ -75,7 +76,7 @@ func (m *MemorySharing) slots() (nodecontract.Slots, error) {
 	return slots, nil
 }
 
-// wholeMiB returns the MiB of an amount in Mi or Gi.
+// wholeMiB returns the number of MiB in an amount in Mi or Gi.
 func wholeMiB(text string) (int64, bool) {
 	digits, scale := strings.TrimSuffix(text, "Gi"), int64(1024)
 	if digits == text {
@@ -85,7 +86,7 @@ func wholeMiB(text string) (int64, bool) {
 	return n * scale, err == nil && n >= 0 && digits != text
 }
 
-// SizesError returns an error if the slots are not valid, which the schema prevents.
+// SizesError returns an error if the slots are invalid, which the schema prevents.
 func (s Sharing) SizesError() error {
 	if s.Strategy != StrategyMemorySlots || s.Memory == nil {
 		return nil

@@ -9,21 +9,21 @@ import (
 	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
-// Share is what each GPU of a machine becomes: the capacity that is planned with.
+// Share is what each GPU of a node is divided into. The planner counts with it.
 // +kubebuilder:object:generate=false
 type Share struct {
-	// Resource is the name of the resource that pods ask for.
+	// Resource is the name of the resource that pods request.
 	Resource string
-	// Least and Most are the least and the most replicas of a GPU, at least 1. Those of all its instances count.
+	// Least and Most are the minimum and maximum number of replicas of a GPU over all its instances. Both are at least 1.
 	Least, Most int64
-	// MIG says how the GPU is divided into instances. It is zero if it is not.
+	// MIG describes how the GPU is divided into instances. It is zero if it is not divided.
 	MIG nodecontract.MIG
-	// Slots says how the GPU is divided into slots of memory, without how many each GPU has. It is zero if it is not.
+	// Slots describes how the GPU is divided into slots of memory, without how many each GPU has. It is zero if it is not divided.
 	Slots nodecontract.Slots
 }
 
-// Shares are what GPUs may become, given the cloud's name, as in its label of an instance type (for instance "t4"), and their device memory in MiB. There is
-// none if they cannot be shared with the strategy, and with MIG one for each layout.
+// Shares returns the possible divisions of GPUs with the cloud's name (as in its label of an instance type, for example "t4") and device memory in MiB.
+// With MIG it returns one for each layout. It returns none if the strategy cannot share the GPUs.
 func (s Sharing) Shares(gpuName string, memoryMiB int64) []Share {
 	switch {
 	case s.Strategy == StrategyMIG:
@@ -37,7 +37,7 @@ func (s Sharing) Shares(gpuName string, memoryMiB int64) []Share {
 	return []Share{{Resource: s.Resource(), Least: least, Most: most}}
 }
 
-// ShareWith returns what GPUs become that are divided as given, and false if the strategy has no such share for them.
+// ShareWith returns the share of GPUs that are divided into the given instances. It returns false if the strategy has no such share for them.
 func (s Sharing) ShareWith(divided nodecontract.MIG, gpuName string, memoryMiB int64) (Share, bool) {
 	for _, share := range s.Shares(gpuName, memoryMiB) {
 		if share.MIG.Same(divided) {
@@ -47,7 +47,7 @@ func (s Sharing) ShareWith(divided nodecontract.MIG, gpuName string, memoryMiB i
 	return Share{}, false
 }
 
-// Resources are the names of all resources that the machines may expose, without duplicates. Only MIG and MemorySlots may have several.
+// Resources returns the names of all resources that the nodes may expose, without duplicates. Only MIG and MemorySlots may have several.
 func (s Sharing) Resources() []string {
 	if slots := s.MemorySlots(); !slots.IsZero() {
 		return slots.Resources()
@@ -63,10 +63,11 @@ func (s Sharing) Resources() []string {
 	return names
 }
 
-// migInstances is StrategyMIG: each GPU is divided into instances with memory and compute of their own, which pods have for themselves or take turns on.
+// migInstances is StrategyMIG: each GPU is divided into instances with their own memory and compute. Pods have an instance to themselves or take turns
+// on it.
 type migInstances struct{ timeSlicing }
 
-// resource is that of the instances of the first layout.
+// resource returns the resource of the first layout's instances.
 func (m migInstances) resource(s Sharing) string {
 	if s.MIG == nil || len(s.MIG.Layouts) == 0 {
 		return m.named(s, "")
@@ -74,7 +75,7 @@ func (m migInstances) resource(s Sharing) string {
 	return m.named(s, s.MIG.Layouts[0].Profile)
 }
 
-// named returns the resource of the instances of a profile.
+// named returns the resource name of the instances of a profile.
 func (migInstances) named(s Sharing, profile string) string {
 	if s.MIGNaming() == MIGNamingMixed {
 		name := mig.Resource(profile)
@@ -104,7 +105,7 @@ func (s Sharing) slices() int64 {
 	return max(1, int64(*s.Replicas))
 }
 
-// replicas are those of the GPU with the fewest and of the one with the most among all GPUs of the name.
+// replicas returns the minimum and maximum over all GPUs with the name.
 func (m migInstances) replicas(s Sharing, gpuName string) (least, most int64) {
 	for _, model := range mig.Models(gpuName, 0) {
 		for _, share := range m.shares(s, gpuName, model.MemoryMiB) {
@@ -139,7 +140,7 @@ func (m migInstances) shares(s Sharing, gpuName string, memoryMiB int64) []Share
 	return all
 }
 
-// MIGNaming says how the resources of instances are named, with the default. It is "" with other strategies.
+// MIGNaming returns how the resources of instances are named, with the default applied. It returns "" for other strategies.
 func (s Sharing) MIGNaming() MIGNaming {
 	switch {
 	case s.Strategy != StrategyMIG:
@@ -151,7 +152,7 @@ func (s Sharing) MIGNaming() MIGNaming {
 	}
 }
 
-// LayoutsError returns an error if a layout cannot be, or if two contradict each other.
+// LayoutsError returns an error if a layout is impossible, or if two layouts contradict each other.
 func (s Sharing) LayoutsError() error {
 	if s.Strategy != StrategyMIG || s.MIG == nil {
 		return nil
@@ -178,7 +179,7 @@ func (s Sharing) LayoutsError() error {
 	return nil
 }
 
-// meets reports whether two layouts may be for the same GPUs.
+// meets reports whether two layouts may apply to the same GPUs.
 func (l *MIGLayout) meets(other *MIGLayout) bool {
 	return l.GPUName == other.GPUName && (l.GPUMemoryMiB == nil || other.GPUMemoryMiB == nil || *l.GPUMemoryMiB == *other.GPUMemoryMiB)
 }

@@ -10,10 +10,10 @@ import (
 // mps is StrategyMPS: the pods on a GPU run at the same time, and a daemon limits the memory and the threads of each process.
 type mps struct{ timeSlicing }
 
-// withoutMPS are the GPUs of EC2 with a compute capability below 7.0, on which MPS does not limit memory and threads.
+// withoutMPS lists the GPUs of EC2 with a compute capability below 7.0, on which MPS does not limit memory and threads.
 var withoutMPS = []string{"k520", "k80", "m60"}
 
-// MPSSettings are how GPUs are shared with MPS, as the node agent reads it. They are zero with other strategies.
+// MPSSettings returns the MPS settings as the node agent reads them. It returns zero settings for other strategies.
 func (s Sharing) MPSSettings() nodecontract.MPS {
 	if s.Strategy != StrategyMPS {
 		return nodecontract.MPS{}
@@ -34,7 +34,7 @@ func (s Sharing) MPSSettings() nodecontract.MPS {
 	return settings
 }
 
-// CanShare says whether GPUs of the name can be shared with the strategy. An override of one replica leaves them whole.
+// CanShare reports whether the strategy can share GPUs with the name. An override of one replica leaves them whole.
 func (s Sharing) CanShare(gpuName string) bool {
 	if s.MemorySlots().Enforcement == nodecontract.EnforceMPS {
 		return !slices.Contains(withoutMPS, gpuName)
@@ -42,7 +42,7 @@ func (s Sharing) CanShare(gpuName string) bool {
 	return s.Strategy != StrategyMPS || !slices.Contains(withoutMPS, gpuName) || s.ReplicasFor(gpuName) == 1
 }
 
-// OverridesError returns an error if an override shares GPUs that cannot be shared with the strategy.
+// OverridesError returns an error if an override shares GPUs that the strategy cannot share.
 func (s Sharing) OverridesError() error {
 	for i := range s.Overrides {
 		if name := s.Overrides[i].GPUName; !s.CanShare(name) {

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// wholeGPUs is StrategyNone: each pod has its GPUs for itself.
+// wholeGPUs is StrategyNone: each pod has its GPUs to itself.
 type wholeGPUs struct{}
 
 func (wholeGPUs) shared() bool { return false }

@@ -15,7 +15,7 @@ func (timeSlicing) resource(s Sharing) string {
 	return ResourceGPUShared
 }
 
-// replicas are those of the override for the GPU's name, or from replicas to maxReplicas.
+// replicas returns the number in the override for the GPU's name, or the range from replicas to maxReplicas.
 func (timeSlicing) replicas(s Sharing, gpuName string) (least, most int64) {
 	for i := range s.Overrides {
 		if s.Overrides[i].GPUName == gpuName {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// UnusedNever is the value of Consolidation.UnusedAfter that has nothing reported.
+// UnusedNever is the value of Consolidation.UnusedAfter that disables the report.
 const UnusedNever = "Never"
 
-// DefaultUnusedAfter is the value that the API server writes where unusedAfter is left out; UnusedDuration reads an empty value as it.
+// DefaultUnusedAfter is the unusedAfter that the API server sets by default. UnusedDuration reads an empty value as this default.
 const DefaultUnusedAfter = "1h"
 
-// UnusedDuration is how long the pods of a machine have not used its GPUs before that is reported; never says that it is not.
+// UnusedDuration returns how long the pods of a node may leave its GPUs unused before Karve reports it. If never is true, Karve does not report it.
 func (c Consolidation) UnusedDuration() (d time.Duration, never bool, err error) {
 	unusedAfter := c.UnusedAfter
 	switch unusedAfter {
@@ -30,14 +30,14 @@ func (c Consolidation) UnusedDuration() (d time.Duration, never bool, err error)
 	return d, false, nil
 }
 
-// The bounds of EvictWhenUnusedAnnotation. Nobody knows what a pod did in the last ten minutes if its agent has just died.
+// The bounds of EvictWhenUnusedAnnotation. If an agent has just died, nobody knows what its pods did in the last ten minutes.
 const (
 	LeastEvictWhenUnused = 10 * time.Minute
 	MostEvictWhenUnused  = 720 * time.Hour
 )
 
-// EvictWhenUnused reads what a pod's annotations say of evicting it; ok is false where they say nothing. A value that is no time or out of bounds is an error: the
-// pod is not to be evicted.
+// EvictWhenUnused returns how long a pod may leave its GPU unused before it is evicted, according to its annotations. It returns false for ok if there
+// is no such annotation. It returns an error if the value is not a duration or out of bounds; the pod must then not be evicted.
 func EvictWhenUnused(annotations map[string]string) (after time.Duration, ok bool, err error) {
 	value, ok := annotations[EvictWhenUnusedAnnotation]
 	if !ok {
