@@ -96,7 +96,7 @@ func Build(ctx context.Context) (string, error) {
 	}
 	path := filepath.Join(root, "_output", "bin", "karve-controller")
 	return path, builder.Alone(root, func() error {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/controller")
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, "./cmd/controller")
 		cmd.Dir, cmd.Env = root, builder.Environment()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building the controller: %w\n%s", err, out)
