@@ -30,6 +30,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/bench/results"
+	"karve.sh/karve/test/harness/aws"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
 )
@@ -59,15 +60,25 @@ var sides = []side{
 	{"karpenter", karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}, v1alpha1.ResourceGPU, false},
 }
 
-// figures are the measurements of a side: seconds from the first pod until as many NodeClaims as there are pods are created, launched and registered.
+// figures are the measurements of a side: how many NodeClaims were created, launched and registered, and the seconds from the first pod until the last of them was.
+// The side is incomplete if fewer than Pods registered. Terminated counts the machines that were terminated although each pod needs one.
 type figures struct {
-	Side       string  `json:"side"`
-	Pods       int     `json:"pods"`
-	Claims     int     `json:"nodeClaims"`
-	Created    float64 `json:"lastCreatedSeconds"`
-	Launched   float64 `json:"lastLaunchedSeconds"`
-	Registered float64 `json:"lastRegisteredSeconds"`
+	Side       string `json:"side"`
+	Pods       int    `json:"pods"`
+	Created    step   `json:"created"`
+	Launched   step   `json:"launched"`
+	Registered step   `json:"registered"`
+	Terminated int    `json:"terminatedMachines"`
 }
+
+// step is how many NodeClaims have taken a step, and when the last of them took it.
+type step struct {
+	NodeClaims int     `json:"nodeClaims"`
+	Last       float64 `json:"lastSeconds"`
+}
+
+// standstill is how long nothing may change before a side is incomplete. Karpenter waits 15 minutes for the node of a machine that was terminated.
+const standstill = 90 * time.Second
 
 func run(ctx context.Context) error {
 	out := flag.String("o", filepath.Join("..", "_output", "bench-launch.json"), "where the figures go")
@@ -87,17 +98,26 @@ func run(ctx context.Context) error {
 		}
 		all = append(all, f)
 	}
-	fmt.Printf("| %d pods, seconds to the last of %d NodeClaims | %s | %s | ratio |\n|---|---|---|---|\n", *pods, *pods, sides[0].name, sides[1].name)
+	fmt.Printf("| %d pods, NodeClaims and seconds to the last | %s | %s | ratio |\n|---|---|---|---|\n", *pods, sides[0].name, sides[1].name)
 	for _, line := range []struct {
 		name string
-		of   func(figures) float64
+		of   func(figures) step
 	}{
-		{"created", func(f figures) float64 { return f.Created }},
-		{"launched", func(f figures) float64 { return f.Launched }},
-		{"registered", func(f figures) float64 { return f.Registered }},
+		{"created", func(f figures) step { return f.Created }},
+		{"launched", func(f figures) step { return f.Launched }},
+		{"registered", func(f figures) step { return f.Registered }},
 	} {
 		a, b := line.of(all[0]), line.of(all[1])
-		fmt.Printf("| %s | %.1f | %.1f | %.2f |\n", line.name, a, b, a/b)
+		ratio := "-"
+		if all[0].complete() && all[1].complete() {
+			ratio = fmt.Sprintf("%.2f", a.Last/b.Last)
+		}
+		fmt.Printf("| %s | %s | %s | %s |\n", line.name, a, b, ratio)
+	}
+	for _, f := range all {
+		if !f.complete() {
+			fmt.Printf("%s: nothing changed for %s, and %d machines had been terminated.\n", f.Side, standstill, f.Terminated)
+		}
 	}
 	return results.Save(*out, all)
 }
@@ -138,34 +158,45 @@ func measure(ctx context.Context, s side, n int) (f figures, err error) {
 		return f, fmt.Errorf("creating the pods: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "%s: %d pods after %.1f s\n", s.name, n, time.Since(began).Seconds())
+	var told, changed time.Time
+	before := f
 	err = wait.PollUntilContextTimeout(ctx, time.Second, 15*time.Minute, true, func(context.Context) (bool, error) {
-		created, launched, registered := w.counts()
-		if time.Since(w.told) > 10*time.Second {
-			w.told = time.Now()
-			fmt.Fprintf(os.Stderr, "%s: %.0f s, %d NodeClaims are created, %d launched, %d registered\n", s.name, time.Since(began).Seconds(), created, launched, registered)
+		f.Created, f.Launched, f.Registered = w.steps(began)
+		if f != before {
+			before, changed = f, time.Now()
 		}
-		return registered >= n, nil
+		if time.Since(told) > 10*time.Second {
+			told = time.Now()
+			fmt.Fprintf(os.Stderr, "%s: %.0f s, %d NodeClaims are created, %d launched, %d registered\n",
+				s.name, time.Since(began).Seconds(), f.Created.NodeClaims, f.Launched.NodeClaims, f.Registered.NodeClaims)
+		}
+		return f.complete() || time.Since(changed) > standstill, nil
 	})
-	f.Claims, _, _ = w.counts()
-	f.Created, f.Launched, f.Registered = since(began, w.created), since(began, w.launched), since(began, w.registered)
+	for _, i := range c.AWS().Instances() {
+		if i.State != aws.Running && i.State != aws.Pending {
+			f.Terminated++
+		}
+	}
 	return f, err
 }
 
-// since returns the seconds from a time to the last of others, with one decimal.
-func since(began time.Time, times map[string]time.Time) float64 {
-	var last time.Time
+func (f figures) complete() bool { return f.Registered.NodeClaims >= f.Pods }
+
+func (s step) String() string { return fmt.Sprintf("%d, %.1f s", s.NodeClaims, s.Last) }
+
+// stepOf counts the times of a step. The seconds have one decimal.
+func stepOf(times map[string]time.Time, began time.Time) step {
+	last := began
 	for _, at := range times {
 		if at.After(last) {
 			last = at
 		}
 	}
-	return math.Round(last.Sub(began).Seconds()*10) / 10
+	return step{len(times), math.Round(last.Sub(began).Seconds()*10) / 10}
 }
 
 // watcher records when NodeClaims take their steps, as a watch shows them.
 type watcher struct {
-	told time.Time
-
 	mu                            sync.Mutex
 	created, launched, registered map[string]time.Time
 }
@@ -206,10 +237,10 @@ func (w *watcher) note(o any, gone bool) {
 	}
 }
 
-func (w *watcher) counts() (created, launched, registered int) {
+func (w *watcher) steps(began time.Time) (created, launched, registered step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.created), len(w.launched), len(w.registered)
+	return stepOf(w.created, began), stepOf(w.launched, began), stepOf(w.registered, began)
 }
 
 // makePool creates the node classes of examples/ and a NodePool, and waits until it is ready.
