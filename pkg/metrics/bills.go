@@ -20,10 +20,10 @@ func newBills(r prometheus.Registerer) *bills {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, name, "usd_per_hour"), help, labels, nil)
 	}
 	b := &bills{
-		node: desc("node", "Price of the node, in US dollars per hour: that of the offering that the cloud launched, when it was planned.",
+		node: desc("node", "Price of the launched offering when the node was planned, in US dollars per hour.",
 			"node", nodePool, "instance_type", "capacity_type", "zone"),
 		idle: desc("node_idle", "Price of the node's replicas that no pod holds, in US dollars per hour.", "node", nodePool),
-		pod: desc("pod", "Price of the replicas that the pod holds, in US dollars per hour. The pods of a node and its idle rest add up to the price of the node.",
+		pod: desc("pod", "Price of the replicas that the pod holds, in US dollars per hour. The pods of a node and its idle part add up to its price.",
 			"namespace", "pod", "node", nodePool),
 	}
 	r.MustRegister(b)

@@ -31,11 +31,11 @@ func newRollouts(r prometheus.Registerer) rollouts {
 	}
 	all := rollouts{
 		step:       gauge("step", "1 for the current step of the GPUImageRollout, 0 for the others.", "step"),
-		degraded:   gauge("degraded", "1 while a person or AWS has to fix something before new images roll out."),
+		degraded:   gauge("degraded", "1 while the rollout cannot continue until you or AWS fix something."),
 		age:        gauge("image_age_seconds", "Age of the image that the EC2NodeClass is pinned to."),
 		nodes:      gauge("nodes", "Nodes of the EC2NodeClass, without the canary."),
 		updated:    gauge("nodes_updated", "Nodes of the EC2NodeClass with the pinned image."),
-		distrusted: gauge("distrusted_images", "Images that failed and are not tried again."),
+		distrusted: gauge("distrusted_images", "Images that failed and are not tested again."),
 	}
 	for _, g := range all.list() {
 		r.MustRegister(g)
