@@ -34,7 +34,7 @@ const (
 	// Promised is for machines that are starting: the capacity in the NodeClaim.
 	Promised Room = "planned capacity"
 	// Exposed is for machines that have started: the capacity that their Node reports.
-	Exposed Room = "allocatable of its Node"
+	Exposed Room = "its Node's allocatable"
 )
 
 // Limit is how long a state may last.
@@ -120,7 +120,7 @@ var Table = []Rule{
 	{
 		State: Broken, Means: "it did not start in time", Room: NoRoom, Limit: replicasTimeout, Since: "when it became Broken",
 		Owner: "Karve", Next: "the breaker of its NodePool opens. If only DaemonSets have pods on it, Karve deletes its NodeClaim: Draining. If it has no Node, Karpenter deletes it 15m after its creation",
-		Late: "Karve deletes its NodeClaim, whatever pods are on it: Draining",
+		Late: "Karve deletes its NodeClaim regardless of its pods: Draining",
 	},
 	{
 		State: NodeMissing, Means: "it has registered, but its Node is gone", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
@@ -128,7 +128,7 @@ var Table = []Rule{
 	},
 	{
 		State: Started, Means: "it runs pods", Room: Exposed, Budgeted: true, Limit: Limit{Setting: "expireAfter"}, Since: "creation of the NodeClaim", Owner: "Karve",
-		Next: "it is idle for `idleAfter`: Disrupting. It drifts or costs too much: Replacing", Late: "Karpenter deletes its NodeClaim: Draining. Karve has room for its pods ready 15m before",
+		Next: "it is idle for `idleAfter`: Disrupting. It drifts or costs too much: Replacing", Late: "Karpenter deletes its NodeClaim: Draining. Karve prepares room for its pods 15m earlier",
 	},
 	{
 		State: Unhealthy, Means: "it runs pods, and a condition says that it is unhealthy", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute}, Since: "transition of the condition",
@@ -136,7 +136,7 @@ var Table = []Rule{
 	},
 	{
 		State: Replacing, Means: "Karve replaces it: its pods wait for room elsewhere", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience}, Since: "the annotation `karve.sh/replacing-since`",
-		Owner: "Karve", Next: "there is room for its pods: Disrupting", Late: "it stays: Started. Karve tries again after 10m, then after twice as long each time, at most 6h",
+		Owner: "Karve", Next: "there is room for its pods: Disrupting", Late: "it stays: Started. Karve tries again after 10m, doubled each time up to 6h",
 	},
 	{
 		State: Disrupting, Means: "it has the taint `karve.sh/disrupting`", Room: Exposed, Budgeted: true, Limit: settle, Since: "the annotation `karve.sh/disrupting-since`", Owner: "Karve",
