@@ -172,7 +172,7 @@ type GPUNodeClassSpec struct {
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
 	// headroom is the number of replicas that each NodePool of the class keeps free, so that a burst starts immediately. If several entries apply at the
-	// same time, the largest counts.
+	// same time, the largest one is used.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -293,13 +293,13 @@ type Sharing struct {
 	// is always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
-	// mps are the limits of strategy MPS.
+	// mps defines the limits of strategy MPS.
 	// +optional
 	MPS *MPSSharing `json:"mps,omitempty"`
 	// mig defines the instances into which strategy MIG divides GPUs.
 	// +optional
 	MIG *MIGSharing `json:"mig,omitempty"`
-	// memory are the slots of strategy MemorySlots.
+	// memory defines the slots of strategy MemorySlots.
 	// +optional
 	Memory *MemorySharing `json:"memory,omitempty"`
 }
