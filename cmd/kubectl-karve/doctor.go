@@ -19,9 +19,9 @@ type doctorOptions struct {
 	kube      *genericclioptions.ConfigFlags
 }
 
-const doctorLong = `Check the installation: versions, CRDs, the controller's rights, settings that must match Karpenter's, NodePools and classes, quotas
+const doctorLong = `Check the installation: versions, CRDs, the controller's permissions, settings that must match Karpenter's, NodePools and classes, quotas
 and limits, agents, metrics, and pods that request a resource that nothing serves. Each finding comes with a fix. The command changes
-nothing. It skips what you may not read, and names the missing right.
+nothing. It skips what you may not read, and names the missing permission.
 
 The exit code is 1 if there is a finding of severity error, or if the command fails, and 0 otherwise.`
 
@@ -78,14 +78,14 @@ func (d *diagnosis) verdict() error {
 	case 0:
 		return nil
 	case 1:
-		return fmt.Errorf("1 problem has to be fixed")
+		return fmt.Errorf("1 problem must be fixed")
 	}
-	return fmt.Errorf("%d problems have to be fixed", n)
+	return fmt.Errorf("%d problems must be fixed", n)
 }
 
 func (d *diagnosis) text(w io.Writer, colors palette) error {
 	if len(d.Findings) == 0 {
-		_, err := fmt.Fprintln(w, "No problem was found.")
+		_, err := fmt.Fprintln(w, "No problems found.")
 		return err
 	}
 	for i, f := range d.Findings {

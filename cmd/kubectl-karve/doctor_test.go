@@ -35,7 +35,7 @@ func TestDoctorSaysWhichCRDsAreMissing(t *testing.T) {
 	} {
 		var out, errOut bytes.Buffer
 		status := run(t.Context(), []string{"doctor", "--kubeconfig", c.kubeconfig}, streams{strings.NewReader(""), &out, &errOut})
-		if status != 1 || !strings.Contains(errOut.String(), "to be fixed") {
+		if status != 1 || !strings.Contains(errOut.String(), "must be fixed") {
 			t.Errorf("%s: status %d, %s", name, status, &errOut)
 		}
 		for _, crd := range c.missing {
@@ -51,10 +51,10 @@ func TestDoctorGoesOnWithoutRights(t *testing.T) {
 	t.Parallel()
 	var out, errOut bytes.Buffer
 	status := run(t.Context(), []string{"doctor", "--kubeconfig", apiServer(t, "karpenter.sh/v1", "karve.sh/v1alpha1")}, streams{strings.NewReader(""), &out, &errOut})
-	if status != 0 && !strings.Contains(errOut.String(), "to be fixed") {
+	if status != 0 && !strings.Contains(errOut.String(), "must be fixed") {
 		t.Errorf("status %d, %s", status, &errOut)
 	}
-	for _, want := range []string{"unknown  the controller\n", "fix: needs the right to list deployments.apps", "unknown  NodePools, nodes and pods\n"} {
+	for _, want := range []string{"unknown  the controller\n", "fix: needs permission to list deployments.apps", "unknown  NodePools, nodes and pods\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, &out)
 		}
@@ -70,7 +70,7 @@ func TestTheVerdictCountsErrorsOnly(t *testing.T) {
 		t.Error(err)
 	}
 	two := &diagnosis{Findings: []doctor.Finding{finding(doctor.Error), finding(doctor.Error), finding(doctor.Warning)}}
-	if err := two.verdict(); err == nil || err.Error() != "2 problems have to be fixed" {
+	if err := two.verdict(); err == nil || err.Error() != "2 problems must be fixed" {
 		t.Error(err)
 	}
 	var out bytes.Buffer

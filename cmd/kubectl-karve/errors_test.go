@@ -69,7 +69,7 @@ func forbidding(t *testing.T) string {
 func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 	forbidden, empty, gone := "--kubeconfig="+forbidding(t), "--kubeconfig="+apiServer(t), "--kubeconfig="+kubeconfigFor(t, "http://127.0.0.1:1")
 	const (
-		rights   = ": docs/cli.md has the rights that each verb needs\n"
+		rights   = ": docs/cli.md lists the permissions for each verb\n"
 		overview = "error: forbidden: you may not list gpunodeclasses.karve.sh, nodeclaims.karpenter.sh, nodepools.karpenter.sh, nodes and pods" + rights
 		plans    = "error: forbidden: you may not list csinodes.storage.k8s.io, daemonsets.apps, gpunodeclasses.karve.sh, namespaces, nodeclaims.karpenter.sh, nodepools.karpenter.sh, nodes, persistentvolumeclaims, persistentvolumes, pods and storageclasses.storage.k8s.io" + rights
 	)
@@ -100,7 +100,7 @@ func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		forbidden:                  "you may not get ConfigMap karve-system/karve-catalog, in which the controller says it",
+		forbidden:                  "you may not get ConfigMap karve-system/karve-catalog",
 		gone:                       "the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused",
 		empty + " --context=other": `context "other" does not exist`,
 	} {

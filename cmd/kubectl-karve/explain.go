@@ -23,8 +23,8 @@ type explainOptions struct {
 	planOptions
 }
 
-const explainLong = `Explain why a pod waits or is where it is, or why a node stays or goes and when. The answers come from the controller's
-own code: the planner has confirmed each proposed change, and what keeps a node is what keeps it in the controller. The command
+const explainLong = `Explain why a pod waits or runs where it does, or why a node stays or when Karve deletes it. The answers come from the controller's
+own code: the planner has verified each proposed change, and nodes stay for the controller's reasons. The command
 changes nothing.
 
 Prices are those of the controller.`
@@ -32,7 +32,7 @@ Prices are those of the controller.`
 const explainExample = `  # Why does this pod wait, what would help, and what would that cost?
   kubectl karve explain pod/train-7 -n team
 
-  # Why does this node stay, or when does it go?
+  # Why does this node stay, or when will it be deleted?
   kubectl karve explain node/ip-10-0-1-7`
 
 func explainCommand(ctx context.Context, s streams) *cobra.Command {
@@ -150,11 +150,11 @@ func (c connection) settings(ctx context.Context) (explain.Settings, []string) {
 	var notes []string
 	var err error
 	if settings.Evictions, err = karpenter.NewEvictions(ctx, c.Client, clock.RealClock{}); err != nil {
-		notes = append(notes, fmt.Sprintf("PodDisruptionBudgets do not count, because they cannot be read: %s", err))
+		notes = append(notes, fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", err))
 	}
 	found, err := c.controllers(ctx)
 	if err != nil {
-		return settings, append(notes, fmt.Sprintf("the controller's settings count as the defaults, because its Deployment cannot be read: %s", err))
+		return settings, append(notes, fmt.Sprintf("the controller is assumed to have default settings, because its Deployment cannot be read: %s", err))
 	}
 	for _, d := range found {
 		for _, flag := range []struct {

@@ -268,7 +268,7 @@ func (r *factReader) rights(ctx context.Context) {
 		if flag == "" || r.facts.Controllers[0].Flags[flag] == "true" {
 			rights, err := r.rightsIn("rbac/" + roleFiles[flag] + ".yaml")
 			if err != nil {
-				r.missed("rights of the controller", "nothing: report this", err)
+				r.missed("permissions of the controller", "nothing: report this", err)
 				return
 			}
 			all = append(all, rights...)
@@ -286,7 +286,7 @@ func (r *factReader) rights(ctx context.Context) {
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
-		r.missed("rights of the controller", "create subjectaccessreviews.authorization.k8s.io", errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
+		r.missed("permissions of the controller", "create subjectaccessreviews.authorization.k8s.io", errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
 		return
 	}
 	for i, no := range denied {

@@ -130,7 +130,7 @@ func expand(directory string, recursive bool) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(paths) == 0 {
-		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R looks into its folders too", directory)
+		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R also reads its subdirectories", directory)
 	}
 	return paths, err
 }

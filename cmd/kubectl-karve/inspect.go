@@ -70,7 +70,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 	if len(names) > 0 {
 		one, ok := all.Only(names[0])
 		if !ok {
-			return fmt.Errorf("there is no node %q with shared GPUs: kubectl karve inspect lists those that there are", names[0])
+			return fmt.Errorf("no node with shared GPUs is named %q: kubectl karve inspect lists them", names[0])
 		}
 		all = one
 	}
@@ -316,9 +316,9 @@ func agentNotes(nodes []overview.Node) []string {
 		n    int
 		text string
 	}{
-		{counts[overview.Missing], "no agent reports who holds the GPUs of %s: install karve-node, or upgrade it"},
-		{counts[overview.Stale], "the agents of %s have not reported for " + overview.Age(nodecontract.HoldersFresh) + ", so what they said last is shown as ?"},
-		{counts[overview.Invalid], "the annotation " + nodecontract.HoldersAnnotation + " of %s cannot be read: its agent writes it again when a pod comes or goes"},
+		{counts[overview.Missing], "no agent reports which pods hold the GPUs of %s: install or upgrade karve-node"},
+		{counts[overview.Stale], "the agents of %s have not reported for " + overview.Age(nodecontract.HoldersFresh) + ", so their GPUs are shown as ?"},
+		{counts[overview.Invalid], "the annotation " + nodecontract.HoldersAnnotation + " of %s cannot be read: its agent rewrites it when a pod starts or ends"},
 		{truncated, "the agents of %s do not name the pods on their GPUs: there are too many for an annotation"},
 	} {
 		if c.n > 0 {

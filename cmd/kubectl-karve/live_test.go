@@ -173,11 +173,11 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 	}{
 		"published": {200, there, 1, "the instance types, zones and prices are those that the controller published 90m ago"},
 		"not there": {404, failure(metav1.StatusReasonNotFound), 53, "there is no ConfigMap karve/karve-catalog, in which the controller publishes its instance types (--karve-namespace), " +
-			"so zones and prices are those of us-east-1; --instance-types takes your own"},
+			"so zones and prices are those of us-east-1; use --instance-types for your own"},
 		"forbidden": {403, failure(metav1.StatusReasonForbidden), 53, "you may not get ConfigMap karve/karve-catalog, in which the controller publishes its instance types, " +
-			"so zones and prices are those of us-east-1; --instance-types takes your own"},
+			"so zones and prices are those of us-east-1; use --instance-types for your own"},
 		"corrupt": {200, corrupt, 53, "ConfigMap karve/karve-catalog cannot be read: decompressing it: unexpected EOF, " +
-			"so zones and prices are those of us-east-1; --instance-types takes your own"},
+			"so zones and prices are those of us-east-1; use --instance-types for your own"},
 	} {
 		m, err := configMapServer(t, c.status, c.answer).machines(t.Context(), "karve", now)
 		if err != nil {
@@ -260,7 +260,7 @@ func TestTheVersionsAreTold(t *testing.T) {
 		"both":          {[]string{"--kubeconfig", rolloutServer(t)}, "Controller: v0.1.0\n"},
 		"data":          {[]string{"--kubeconfig", rolloutServer(t), "-o", "yaml"}, "controller: v0.1.0\n"},
 		"the client's":  {[]string{"--client", "-o", "wide"}, "  commit "},
-		"no controller": {[]string{"--kubeconfig", rolloutServer(t), "--karve-namespace", "x"}, "Controller: - (there is no ConfigMap x/karve-catalog, in which the controller says it)\n"},
+		"no controller": {[]string{"--kubeconfig", rolloutServer(t), "--karve-namespace", "x"}, "Controller: - (ConfigMap x/karve-catalog does not exist)\n"},
 		"no cluster":    {[]string{"--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1")}, "connection refused"},
 	} {
 		var out, errOut bytes.Buffer

@@ -42,6 +42,6 @@ func (c connection) machines(ctx context.Context, namespace string, now time.Tim
 	types, err := builtin.InstanceTypes()
 	return machines{
 		Catalog: cloud.SameForAll(types), builtin: true, quotas: found.Quotas,
-		note: fmt.Sprintf("%s, so zones and prices are those of %s; --instance-types takes your own", found.Missing, builtinRegion),
+		note: fmt.Sprintf("%s, so zones and prices are those of %s; use --instance-types for your own", found.Missing, builtinRegion),
 	}, err
 }

@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	root.SetErr(s.err)
 	if err := root.Execute(); err != nil {
 		if missing := missingRights(err); missing != "" {
-			err = fmt.Errorf("forbidden: %s: docs/cli.md has the rights that each verb needs", missing)
+			err = fmt.Errorf("forbidden: %s: docs/cli.md lists the permissions for each verb", missing)
 		}
 		fmt.Fprintf(s.err, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
 		return 1

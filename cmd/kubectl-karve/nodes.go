@@ -92,7 +92,7 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 	}
 	before, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
-		return fmt.Errorf("setting up the terminal (--watch=false does without): %w", err)
+		return fmt.Errorf("setting up the terminal (--watch=false does not need it): %w", err)
 	}
 	// Switch to the alternate screen, hide the cursor and turn off line wrapping.
 	fmt.Fprint(out, "\x1b[?1049h\x1b[?25l\x1b[?7l")

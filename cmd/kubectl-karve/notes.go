@@ -20,12 +20,12 @@ func builtinNotes(c *snapshot.Cluster) []string {
 	var notes []string
 	for i := range c.Nodes {
 		if region := c.Nodes[i].Labels[corev1.LabelTopologyRegion]; region != "" && region != builtinRegion {
-			notes = append(notes, fmt.Sprintf("there are nodes in %s, but the zones and prices are those of %s; --instance-types takes your own", region, builtinRegion))
+			notes = append(notes, fmt.Sprintf("there are nodes in %s, but the zones and prices are those of %s; use --instance-types for your own", region, builtinRegion))
 			break
 		}
 	}
 	if pools := quote.Unpriced(c); len(pools) > 0 {
-		notes = append(notes, fmt.Sprintf("no spot prices are known, so what takes spot machines too is planned on demand (NodePool %s); --instance-types takes prices of your own",
+		notes = append(notes, fmt.Sprintf("no spot prices are known, so pools that allow spot get on-demand machines (NodePool %s); use --instance-types for your own prices",
 			strings.Join(pools, ", ")))
 	}
 	return notes
@@ -40,13 +40,13 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		kinds = append(kinds, fmt.Sprintf("%d %s", k.Count, k.Kind))
 	}
 	if len(kinds) > 0 {
-		notes = append(notes, "no plan depends on these, they are left out: "+strings.Join(kinds, ", "))
+		notes = append(notes, "ignored, because plans do not depend on them: "+strings.Join(kinds, ", "))
 	}
 	if files := skipped.NotObjects; len(files) > 0 {
-		notes = append(notes, "these are not Kubernetes objects, they are left out: "+named(files))
+		notes = append(notes, "ignored, because they are not Kubernetes objects: "+named(files))
 	}
 	for _, r := range skipped.Replaced {
-		notes = append(notes, fmt.Sprintf("%s is in %s and in %s: the latter counts, as for kubectl apply", r.Object, r.First, r.Last))
+		notes = append(notes, fmt.Sprintf("%s is in %s and in %s: the latter applies, as with kubectl apply", r.Object, r.First, r.Last))
 	}
 	return notes
 }

@@ -123,9 +123,9 @@ func leftNotes(left []replay.Left) []string {
 	var notes []string
 	for _, l := range left {
 		if l.Count == 1 {
-			notes = append(notes, fmt.Sprintf("%s is left out: %s", l.First, l.Reason))
+			notes = append(notes, fmt.Sprintf("%s is skipped: %s", l.First, l.Reason))
 		} else {
-			notes = append(notes, fmt.Sprintf("%s and %d more are left out: %s", l.First, l.Count-1, l.Reason))
+			notes = append(notes, fmt.Sprintf("%s and %d more are skipped: %s", l.First, l.Count-1, l.Reason))
 		}
 	}
 	return notes
@@ -162,11 +162,11 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]re
 		for _, c := range replay.Chunks(start, end, chunk) {
 			value, _, err := prometheus.NewAPI(client).QueryRange(ctx, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
 			if err != nil {
-				return nil, nil, nil, fmt.Errorf("asking Prometheus at %s: %w", url, err)
+				return nil, nil, nil, fmt.Errorf("querying Prometheus at %s: %w", url, err)
 			}
 			answer, ok := value.(model.Matrix)
 			if !ok {
-				return nil, nil, nil, fmt.Errorf("asking Prometheus at %s: it answered a %s, not a matrix", url, value.Type())
+				return nil, nil, nil, fmt.Errorf("querying Prometheus at %s: the result is a %s, not a matrix", url, value.Type())
 			}
 			q.add(answer)
 		}
@@ -174,11 +174,11 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]re
 	records, left, dated := pods.Records(start, end, resolution)
 	if len(records) == 0 && len(left) == 0 {
 		return nil, nil, nil, fmt.Errorf("no pods are known: Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
-			"let it scrape kube-state-metrics, or name another time with --since", url, start.UTC().Format(time.RFC3339))
+			"let it scrape kube-state-metrics, or set another time with --since", url, start.UTC().Format(time.RFC3339))
 	}
 	var notes []string
 	if !dated {
-		notes = append(notes, fmt.Sprintf("Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, to %s", resolution))
+		notes = append(notes, fmt.Sprintf("Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, with a precision of %s", resolution))
 	}
 	return records, left, notes, nil
 }

@@ -59,7 +59,7 @@ func TestPodsOfPrometheusAreReplayed(t *testing.T) {
 		note    string
 	}{
 		"all metrics":     {nil, 0, ""},
-		"no creation":     {[]string{"kube_pod_created"}, 0, "note: Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, to 5m0s\n"},
+		"no creation":     {[]string{"kube_pod_created"}, 0, "note: Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, with a precision of 5m0s\n"},
 		"no GPU is asked": {[]string{"kube_pod_container_resource_requests"}, 1, " has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since "},
 	} {
 		var out, errOut bytes.Buffer
@@ -81,7 +81,7 @@ func TestPodsOfPrometheusAreReplayed(t *testing.T) {
 		}
 	}
 	var out, errOut bytes.Buffer
-	if status := run(t.Context(), []string{"replay", "--prometheus", "http://127.0.0.1:1"}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), "error: asking Prometheus at http://127.0.0.1:1: ") {
+	if status := run(t.Context(), []string{"replay", "--prometheus", "http://127.0.0.1:1"}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), "error: querying Prometheus at http://127.0.0.1:1: ") {
 		t.Errorf("status %d, %s", status, &errOut)
 	}
 }

@@ -109,7 +109,7 @@ func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
 
 func oneRollout(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("name one GPUImageRollout, not %d: kubectl karve rollout status lists those that there are", len(args))
+		return fmt.Errorf("name one GPUImageRollout, not %d: kubectl karve rollout status lists them", len(args))
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (c connection) rollout(ctx context.Context, name string) (*v1alpha1.GPUImag
 	var r v1alpha1.GPUImageRollout
 	err := c.Get(ctx, client.ObjectKey{Name: name}, &r)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no GPUImageRollout %q: kubectl karve rollout status lists those that there are", name)
+		return nil, fmt.Errorf("no GPUImageRollout is named %q: kubectl karve rollout status lists them", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading GPUImageRollout %s: %w", name, err)
@@ -187,7 +187,7 @@ func (c connection) rolloutList(ctx context.Context, out io.Writer, format outpu
 		return format.data(out, seen)
 	}
 	if len(seen) == 0 {
-		_, err := fmt.Fprintln(out, "There is no GPUImageRollout.")
+		_, err := fmt.Fprintln(out, "There are no GPUImageRollouts.")
 		return err
 	}
 	t := rolloutTable(seen, now, format.wide())

@@ -103,7 +103,7 @@ Now   the controller has not seen it yet; it needs imageRollouts.enabled=true in
 	if err := c.rolloutStatus(t.Context(), &data, "gpu", output{format: "yaml"}, noon); err != nil || !strings.Contains(data.String(), "candidate: v20261112\n") || !strings.Contains(data.String(), "updated: 8\n") {
 		t.Errorf("%v: %s", err, &data)
 	}
-	if err := rolloutsOf(t).rolloutList(t.Context(), &none, output{}, noon); err != nil || none.String() != "There is no GPUImageRollout.\n" {
+	if err := rolloutsOf(t).rolloutList(t.Context(), &none, output{}, noon); err != nil || none.String() != "There are no GPUImageRollouts.\n" {
 		t.Errorf("%v: %s", err, &none)
 	}
 }
@@ -119,7 +119,7 @@ func TestARolloutIsEditedOnlyIfThatMakesSense(t *testing.T) {
 	if err := c.editRollout(t.Context(), &out, "gpu", rollout.Resume); err == nil || err.Error() != "GPUImageRollout gpu is not paused" || out.Len() > 0 {
 		t.Errorf("%v: %s", err, &out)
 	}
-	if err := c.editRollout(t.Context(), &out, "other", rollout.Pause); err == nil || !strings.HasPrefix(err.Error(), `there is no GPUImageRollout "other": kubectl karve rollout status lists`) {
+	if err := c.editRollout(t.Context(), &out, "other", rollout.Pause); err == nil || !strings.HasPrefix(err.Error(), `no GPUImageRollout is named "other": kubectl karve rollout status lists`) {
 		t.Error(err)
 	}
 	r, err := c.rollout(t.Context(), "gpu")

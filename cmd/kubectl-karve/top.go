@@ -38,13 +38,13 @@ type topOptions struct {
 }
 
 const topLong = `Show how much of the GPUs is used: SM time and device memory, with the replicas, the requested memory and the prices. The numbers come from
-the metrics of the node agents, which the command reads through the API server. This needs the right to get pods/proxy in the agents' namespace.`
+the metrics of the node agents, which the command reads through the API server. This needs permission to get pods/proxy in the agents' namespace.`
 
 func topCommand(ctx context.Context, s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show the GPU use of nodes or pods", Long: topLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say of what: kubectl karve top nodes, or kubectl karve top pods")
+			return errors.New("name what to show: kubectl karve top nodes, or kubectl karve top pods")
 		},
 	}
 	cmd.AddCommand(topOf(ctx, s, "nodes", []string{"node", "no"}, (*topOptions).nodes), topOf(ctx, s, "pods", []string{"pod", "po"}, (*topOptions).pods))
@@ -300,10 +300,10 @@ const maxMetrics = 16 << 20
 func topNotes(measured map[string]overview.Measured, t trouble, what string) []string {
 	var notes []string
 	if t.first != nil {
-		notes = append(notes, fmt.Sprintf("what %s use is not known for %s: %v", what, plural(t.failed, "node"), t.first))
+		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: %v", plural(t.failed, "node"), t.first))
 	}
 	if t.without > 0 {
-		notes = append(notes, fmt.Sprintf("what %s use is not known for %s: no agent runs there, install karve-node", what, plural(t.without, "node")))
+		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: no agent runs there, install karve-node", plural(t.without, "node")))
 	}
 	if what != "pods" || len(measured) == 0 {
 		return notes
@@ -313,5 +313,5 @@ func topNotes(measured map[string]overview.Measured, t trouble, what string) []s
 			return notes
 		}
 	}
-	return append(notes, "no agent measures pods: set node.metrics.pods=true in the chart, or no pod has a process on a GPU")
+	return append(notes, "no agent measures pods: no pod has a process on a GPU, or node.metrics.pods is not set in the chart")
 }

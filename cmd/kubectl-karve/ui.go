@@ -27,7 +27,7 @@ type uiOptions struct {
 }
 
 const uiLong = `Serve a web page that shows the shared GPUs of a cluster: prices, nodes, GPUs, the pods that hold replicas, why pods wait and why
-nodes stay or go. The page is served on this computer only, with the rights of your kubeconfig. It changes nothing in the cluster.
+nodes stay or are deleted. The page is served on this computer only, with the permissions of your kubeconfig. It changes nothing in the cluster.
 
 The printed URL contains a token. Without it, the server reveals nothing.`
 
@@ -87,7 +87,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if note := types.Note(); note != "" {
 		fmt.Fprintf(s.err, "note: %s\n", note)
 	}
-	fmt.Fprintln(s.err, "Open this URL. Ctrl-C ends the page.")
+	fmt.Fprintln(s.err, "Open this URL. Press Ctrl-C to stop.")
 	return server.Serve(ctx, listener)
 }
 

@@ -87,14 +87,14 @@ func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags,
 	key := client.ObjectKey{Namespace: namespace, Name: published.Name}
 	switch err := c.Get(ctx, key, &m); {
 	case apierrors.IsNotFound(err):
-		return "", fmt.Sprintf("there is no ConfigMap %s, in which the controller says it", key)
+		return "", fmt.Sprintf("ConfigMap %s does not exist", key)
 	case apierrors.IsForbidden(err):
-		return "", fmt.Sprintf("you may not get ConfigMap %s, in which the controller says it", key)
+		return "", fmt.Sprintf("you may not get ConfigMap %s", key)
 	case err != nil:
 		return "", unreachable(config, err, "").Error()
 	}
 	if v = published.Controller(&m); v == "" {
-		return "", fmt.Sprintf("ConfigMap %s does not say it", key)
+		return "", fmt.Sprintf("ConfigMap %s does not have it", key)
 	}
 	return v, ""
 }

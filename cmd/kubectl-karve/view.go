@@ -143,9 +143,9 @@ func (v *view) lines() (head, rows []string) {
 func (v *view) summary() []string {
 	t := &v.all.Totals
 	first := v.colors.bold(totalsLine(t)) + "  " + v.bar(t.ReplicasHeld, t.Replicas, summaryBar)
-	second := "no pod waits"
+	second := "no pods waiting"
 	if n := len(v.all.Waiting); n > 0 {
-		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", plural(n, "pod")+" wait"+map[bool]string{true: "s"}[n == 1], overview.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
+		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", plural(n, "pod")+" waiting", overview.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
 	}
 	return []string{first, second + "  idle $" + usd(t.IdleMicroUSDPerHour) + "/h"}
 }

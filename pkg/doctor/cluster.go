@@ -67,7 +67,7 @@ func catalogStale(f *Facts) []Finding {
 			continue
 		}
 		since := c.LastTransitionTime.UTC().Format("2006-01-02 15:04Z")
-		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices are not up to date since %s: %s", since, message(c.Reason, c.Message)), "kubectl describe gpunodeclass " + class.Name}
+		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices have been out of date since %s: %s", since, message(c.Reason, c.Message)), "kubectl describe gpunodeclass " + class.Name}
 		if slices.Contains(credentials, c.Reason) {
 			finding.Severity, finding.Fix = Error, "give the controller its IAM role, then kubectl rollout restart its Deployment: docs/install.md#2-the-iam-role"
 		}

@@ -80,7 +80,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		message  string
 		fix      string
 	}{
-		"something is not readable": {func(f *Facts) { f.Unread = []Unread{{"Nodes", "forbidden", "list nodes"}} }, Unknown, "Nodes", "could not be looked at: forbidden", "list nodes"},
+		"something is not readable": {func(f *Facts) { f.Unread = []Unread{{"Nodes", "forbidden", "list nodes"}} }, Unknown, "Nodes", "could not be checked: forbidden", "list nodes"},
 		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm upgrade"},
 		"two controllers": {
 			func(f *Facts) { f.Controllers = append(f.Controllers, f.Controllers[0]) }, Error, "controller", "there are 2 installations", "helm uninstall",
@@ -94,7 +94,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"another version of the agent":   {func(f *Facts) { f.Agents[0].Version = "0.0.9" }, Warning, "DaemonSet karve-node/karve-node", "its version is 0.0.9", "helm upgrade"},
 		"a CRD that is missing":          {func(f *Facts) { delete(f.CRDs, "gpunodeclasses.karve.sh") }, Error, "CustomResourceDefinition gpunodeclasses.karve.sh", "not installed", "karve-crd"},
 		"a CRD without the version":      {func(f *Facts) { f.CRDs["nodepools.karpenter.sh"] = CRD{Served: []string{"v1beta1"}} }, Error, "CustomResourceDefinition nodepools.karpenter.sh", "does not serve version v1", "karpenter-crd"},
-		"a CRD of another version":       {func(f *Facts) { f.CRDs["gpunodeclasses.karve.sh"] = CRD{Served: []string{"v1alpha1"}, Differs: true} }, Warning, "CustomResourceDefinition gpunodeclasses.karve.sh", "its fields are not those", "karve-crd"},
+		"a CRD of another version":       {func(f *Facts) { f.CRDs["gpunodeclasses.karve.sh"] = CRD{Served: []string{"v1alpha1"}, Differs: true} }, Warning, "CustomResourceDefinition gpunodeclasses.karve.sh", "its fields differ from those", "karve-crd"},
 		"rights that are missing":        {func(f *Facts) { f.Denied = []Right{{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}} }, Error, "the controller's service account", "may not create nodeclaims.karpenter.sh", "roles"},
 		"another name of the cluster":    {karpenter(func(p *Program) { p.Env["CLUSTER_NAME"] = "other" }), Error, "Deployment karve-system/karve", `--cluster-name is "mine", and CLUSTER_NAME of Deployment kube-system/karpenter is "other"`, "settings.clusterName=other"},
 		"another overhead":               {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=0.1"},
@@ -102,7 +102,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a class that is not accepted":   {classIs(v1alpha1.ConditionAccepted, "Invalid"), Error, "GPUNodeClass gpu-shared", "Invalid: it is so", "kubectl edit"},
 		"a class that is not ready":      {classIs(v1alpha1.ConditionReady, "NodeClassNotReady"), Error, "GPUNodeClass gpu-shared", "NodeClassNotReady: it is so", "kubectl describe"},
 		"a class that nobody has seen":   {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
-		"a stale catalog":                {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "not up to date", "describe"},
+		"a stale catalog":                {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "out of date since", "describe"},
 		"missing credentials":            {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
 		"claims that Karpenter plans for": {func(f *Facts) {
 			f.Karpenters[0].Env["IGNORE_DRA_REQUESTS"], f.Cluster.GPUNodeClasses[0].Spec.Sharing.Backend = "false", v1alpha1.BackendDRA
@@ -139,7 +139,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "roomy"}, Status: corev1.ResourceQuotaStatus{Hard: amounts("20"), Used: amounts("17")}},
 					{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cpus"}, Status: corev1.ResourceQuotaStatus{Hard: Amounts("requests.cpu", "1"), Used: Amounts("requests.cpu", "1")}},
 				}
-			}, Warning, "ResourceQuota team/gpus", "18 of 20 requests.nvidia.com/gpu.shared is used, and pods beyond that are not created", "kubectl -n team patch resourcequota gpus",
+			}, Warning, "ResourceQuota team/gpus", "uses 18 of 20 requests.nvidia.com/gpu.shared, and no pods beyond that are created", "kubectl -n team patch resourcequota gpus",
 		},
 		"a pool without its class":     {func(f *Facts) { f.Cluster.NodePools[0].Spec.Template.Spec.NodeClassRef.Name = "gone" }, Error, "NodePool gpu-shared", "names GPUNodeClass gone, which does not exist", "create"},
 		"a pool that is not valid":     {poolIs(karpv1.ConditionTypeValidationSucceeded), Error, "NodePool gpu-shared", "Because: it is so", "kubectl edit nodepool gpu-shared"},
@@ -149,7 +149,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a limit that is near": {
 			func(f *Facts) {
 				f.Cluster.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPU, "1", "cpu", "100"))
-			}, Warning, "NodePool gpu-shared", "1 of its limit of 1 nvidia.com/gpu is used", "kubectl patch nodepool gpu-shared",
+			}, Warning, "NodePool gpu-shared", "uses 1 of its limit of 1 nvidia.com/gpu", "kubectl patch nodepool gpu-shared",
 		},
 		"no agents":                   {func(f *Facts) { f.Agents, f.AgentsOn = nil, map[string]bool{} }, Error, "agent", "no DaemonSet", "node.enabled=true"},
 		"a node without an agent":     {func(f *Facts) { f.AgentsOn = map[string]bool{} }, Error, "agent", "no ready agent runs on a", "spec.nodeName=a"},
@@ -165,7 +165,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 			func(f *Facts) {
 				f.Cluster.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 				f.Cluster.Pods = Pods("x", 1)
-			}, Warning, "Pod default/x-000", "requests nvidia.com/gpu.shared, which no NodePool", "explain",
+			}, Warning, "Pod default/x-000", "requests nvidia.com/gpu.shared, which none of Karve's NodePools", "explain",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

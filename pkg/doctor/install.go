@@ -20,7 +20,7 @@ const (
 func unread(f *Facts) []Finding {
 	var all []Finding
 	for _, u := range f.Unread {
-		all = append(all, Finding{Unknown, u.What, "could not be looked at: " + strings.TrimSuffix(u.Why, "."), "needs the right to " + u.Right})
+		all = append(all, Finding{Unknown, u.What, "could not be checked: " + strings.TrimSuffix(u.Why, "."), "needs permission to " + u.Right})
 	}
 	return all
 }
@@ -97,7 +97,7 @@ func cliSkew(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Controllers {
 		if p := &f.Controllers[i]; skewed(f.CLI, p.Version) {
-			all = append(all, Finding{Warning, "kubectl-karve", fmt.Sprintf("its version is %s, and that of %s is %s: it may plan and explain otherwise than the controller", f.CLI, p, p.Version), "install kubectl-karve " + p.Version})
+			all = append(all, Finding{Warning, "kubectl-karve", fmt.Sprintf("its version is %s, and that of %s is %s: its plans and explanations may differ from the controller's", f.CLI, p, p.Version), "install kubectl-karve " + p.Version})
 		}
 	}
 	return all
@@ -150,7 +150,7 @@ func crdsDiffer(f *Facts) []Finding {
 	for _, name := range slices.Sorted(maps.Keys(f.CRDs)) {
 		if f.CRDs[name].Differs {
 			all = append(all, Finding{
-				Warning, "CustomResourceDefinition " + name, "its fields are not those of this version: Helm does not upgrade CRDs with a chart, so fields may be missing",
+				Warning, "CustomResourceDefinition " + name, "its fields differ from those of this version: Helm does not upgrade CRDs with a chart, so fields may be missing",
 				"helm upgrade --install karve-crd charts/karve-crd, of the controller's version",
 			})
 		}
@@ -172,7 +172,7 @@ func rightsDenied(f *Facts) []Finding {
 	if more := len(f.Denied) - mostRights; more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return []Finding{{Error, "the controller's service account", "may not " + strings.Join(names, ", "), "helm upgrade karve charts/karve, which creates the roles, or add the rights of config/rbac to yours"}}
+	return []Finding{{Error, "the controller's service account", "may not " + strings.Join(names, ", "), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
 }
 
 // sameSettings are the flags of the controller and the environment variables of Karpenter that must have the same value, with Karpenter's defaults.
@@ -220,7 +220,7 @@ func nodeRepair(f *Facts) []Finding {
 		p := &f.Karpenters[i]
 		if slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") && strings.HasPrefix(strings.TrimPrefix(p.Version, "v"), testedKarpenter) {
 			all = append(all, Finding{
-				Warning, p.String(), "its feature gate NodeRepair deletes unhealthy nodes of Karve's pools too, without a place for their pods",
+				Warning, p.String(), "its feature gate NodeRepair also deletes unhealthy nodes of Karve's pools, without room for their pods elsewhere",
 				"settings.featureGates.nodeRepair=false in Karpenter's chart, or shorter times in Karve's: settings.notReadyTimeout and settings.gpuFaultTimeout",
 			})
 		}
@@ -254,10 +254,10 @@ func metricsUnread(f *Facts) []Finding {
 	}
 	var all []Finding
 	if len(f.Controllers) > 0 && !f.Monitors.Controller {
-		all = append(all, Finding{Warning, "ServiceMonitor", "the Prometheus Operator is installed, and nothing tells it to scrape the controller", "helm upgrade karve charts/karve --reuse-values --set serviceMonitor.enabled=true"})
+		all = append(all, Finding{Warning, "ServiceMonitor", "the Prometheus Operator is installed, but does not scrape the controller", "helm upgrade karve charts/karve --reuse-values --set serviceMonitor.enabled=true"})
 	}
 	if len(f.Agents) > 0 && !f.Monitors.Agent {
-		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, and nothing tells it to scrape the agents", "helm upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true"})
+		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, but does not scrape the agents", "helm upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true"})
 	}
 	return all
 }

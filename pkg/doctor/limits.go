@@ -37,7 +37,7 @@ func limitsNear(f *Facts) []Finding {
 				continue
 			}
 			all = append(all, Finding{
-				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("%s of its limit of %s %s is used", uses.String(), limit.String(), l.Name),
+				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("uses %s of its limit of %s %s", uses.String(), limit.String(), l.Name),
 				fmt.Sprintf("kubectl patch nodepool %s --type=merge -p '{\"spec\":{\"limits\":{\"%s\":\"MORE\"}}}'", p.NodePool.Name, l.Name),
 			})
 		}
@@ -60,7 +60,7 @@ func resourceQuotasNear(f *Facts) []Finding {
 				continue
 			}
 			all = append(all, Finding{
-				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("%s of %s %s is used, and pods beyond that are not created", used.String(), hard.String(), key),
+				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("uses %s of %s %s, and no pods beyond that are created", used.String(), hard.String(), key),
 				fmt.Sprintf("kubectl -n %s patch resourcequota %s --type=merge -p '{\"spec\":{\"hard\":{\"%s\":\"MORE\"}}}'", q.Namespace, q.Name, key),
 			})
 		}
@@ -82,7 +82,7 @@ func quotasExceeded(f *Facts) []Finding {
 				fix = increase(q, "VCPUS")
 			}
 			all = append(all, Finding{
-				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account may have no more vCPUs like those of %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
+				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account has used up its vCPU quota for %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
 			})
 		}
 	}

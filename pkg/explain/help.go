@@ -252,10 +252,10 @@ func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
 				return fmt.Sprintf("nodeSelector %s: %s", label.Key, has)
 			}
 			delete(p.Spec.NodeSelector, label.Key)
-			return fmt.Sprintf("no nodeSelector %s", label.Key)
+			return fmt.Sprintf("remove nodeSelector %s", label.Key)
 		case errors.Is(cause, snapshot.ErrNodeAffinity):
 			p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
-			return "no required node affinity"
+			return "remove the required node affinity"
 		}
 	}
 	return ""
@@ -383,7 +383,7 @@ func relaxed(pod *corev1.Pod) []Help {
 	}
 	if a := pod.Spec.Affinity.PodAntiAffinity; a != nil {
 		for i, term := range a.RequiredDuringSchedulingIgnoredDuringExecution {
-			tries = append(tries, changed(pod, "no required podAntiAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
+			tries = append(tries, changed(pod, "remove required podAntiAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
 				all := &p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 				*all = slices.Delete(*all, i, i+1)
 			}))
@@ -391,7 +391,7 @@ func relaxed(pod *corev1.Pod) []Help {
 	}
 	if a := pod.Spec.Affinity.PodAffinity; a != nil {
 		for i, term := range a.RequiredDuringSchedulingIgnoredDuringExecution {
-			tries = append(tries, changed(pod, "no required podAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
+			tries = append(tries, changed(pod, "remove required podAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
 				all := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 				*all = slices.Delete(*all, i, i+1)
 			}))

@@ -56,14 +56,14 @@ func (x *Explainer) Node(name string) (NodeAnswer, error) {
 	if node, _ := x.cluster.Index.Node(name); node != nil {
 		return NodeAnswer{Node: name, Summary: notKarves(node.Labels[v1alpha1.CanaryLabel] != "")}, nil
 	}
-	return NodeAnswer{}, fmt.Errorf("node %s does not exist: see the nodes with kubectl get nodes, and those that are starting with kubectl get nodeclaims", name)
+	return NodeAnswer{}, fmt.Errorf("node %s does not exist: list nodes with kubectl get nodes, and those that are starting with kubectl get nodeclaims", name)
 }
 
 func notKarves(canary bool) string {
 	if canary {
 		return "is a canary that tests an image: see kubectl get gpuimagerollouts"
 	}
-	return "was not launched by Karve, which does not delete it"
+	return "was not launched by Karve, so Karve does not delete it"
 }
 
 // machine explains one of Karve's machines.
@@ -193,12 +193,12 @@ func (x *Explainer) goes(a *NodeAnswer) *time.Time {
 func (x *Explainer) summary(a *NodeAnswer, m *snapshot.Machine) string {
 	switch a.State {
 	case lifecycle.Draining:
-		return fmt.Sprintf("goes: Karpenter evicts its %d pods", len(m.Moving()))
+		return fmt.Sprintf("is being deleted: Karpenter evicts its %d pods", len(m.Moving()))
 	case lifecycle.Broken:
-		return fmt.Sprintf("did not start in time: %s after its NodeClaim was created, it counts as no room", age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
+		return fmt.Sprintf("did not start in time, so it does not count as room: its NodeClaim was created %s ago", age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
 	case lifecycle.Started, lifecycle.Unhealthy, lifecycle.Replacing, lifecycle.Disrupting:
 	default:
-		return fmt.Sprintf("starts, and is %s (%s), %s after its NodeClaim was created", a.State, lifecycle.Of(a.State).Means, age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
+		return fmt.Sprintf("is starting, and is %s (%s), %s after its NodeClaim was created", a.State, lifecycle.Of(a.State).Means, age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
 	}
 	for _, c := range a.Causes {
 		switch {
@@ -207,11 +207,11 @@ func (x *Explainer) summary(a *NodeAnswer, m *snapshot.Machine) string {
 		case c.Kept != "":
 			return fmt.Sprintf("stays although %s: %s", clause(c), c.Kept)
 		case c.Reason == reason.Expiring && a.Goes != nil:
-			return "goes: it expires at " + clockTime(*a.Goes)
+			return "will be deleted: it expires at " + clockTime(*a.Goes)
 		case c.Due != nil && c.Due.After(x.cluster.Now):
-			return fmt.Sprintf("goes in %s at the earliest: %s", duration(c.Due.Sub(x.cluster.Now)), clause(c))
+			return fmt.Sprintf("will be deleted in %s at the earliest: %s", duration(c.Due.Sub(x.cluster.Now)), clause(c))
 		default:
-			return "goes as soon as its pods have another place: " + clause(c)
+			return "will be deleted once its pods have room elsewhere: " + clause(c)
 		}
 	}
 	if a.Goes != nil {
@@ -258,7 +258,7 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 		share := shareOf(pod, m, *price)
 		a.Place.Price = &share
 	}
-	a.Summary = fmt.Sprintf("runs on %s of NodePool %s since %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
+	a.Summary = fmt.Sprintf("has run on %s of NodePool %s for %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
 		age(x.cluster.Now, snapshot.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
 	a.Move = x.move(pod, m)
 }

@@ -62,7 +62,7 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 		// in is how long until it goes at the earliest. It is 0 if it stays.
 		in time.Duration
 	}{
-		"an idle one": {with(machine("a", 0), everything, onNode(idle)), lifecycle.Started, "goes in 2m at the earliest: it is idle", 2*time.Minute + 10*time.Second},
+		"an idle one": {with(machine("a", 0), everything, onNode(idle)), lifecycle.Started, "will be deleted in 2m at the earliest: it is idle", 2*time.Minute + 10*time.Second},
 		"an idle one that budgets keep": {
 			with(machine("a", 0), budgets("0"), onNode(idle)), lifecycle.Started, "stays although it is idle: the disruption budgets of NodePool gpu-shared allow 0 at present", month,
 		},
@@ -81,25 +81,25 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 					{NodeClaims: []string{"a"}, Pods: 4, RestartUSD: "0.200", USDPerHour: "0.400"},
 				}}
 			}), lifecycle.Started,
-			"goes in 15m at the earliest: the machines cost $0.526 an hour less without it, and have wasted $0.10 of the $0.20 that moving 4 pods costs", 15*time.Minute + 10*time.Second,
+			"will be deleted in 15m at the earliest: the machines cost $0.526 an hour less without it, and have wasted $0.10 of the $0.20 that moving 4 pods costs", 15*time.Minute + 10*time.Second,
 		},
 		"one that is deleted": {
-			with(machine("a", 2), onClaim(func(claim *karpv1.NodeClaim) { claim.DeletionTimestamp = new(metav1.NewTime(Now)) })), lifecycle.Draining, "goes: Karpenter evicts its 2 pods", 0,
+			with(machine("a", 2), onClaim(func(claim *karpv1.NodeClaim) { claim.DeletionTimestamp = new(metav1.NewTime(Now)) })), lifecycle.Draining, "is being deleted: Karpenter evicts its 2 pods", 0,
 		},
 		"one that did not start": {
 			with(machine("a", 0), onClaim(func(claim *karpv1.NodeClaim) { claim.Status.Conditions = claim.Status.Conditions[:1] }), func(c *snapshot.Cluster) { c.Nodes = nil }),
-			lifecycle.Broken, "did not start in time: 1h after", month,
+			lifecycle.Broken, "did not start in time, so it does not count as room: its NodeClaim was created 1h ago", month,
 		},
 		"one that is not ready for long": {
 			with(machine("a", 2), everything, onNode(func(n *corev1.Node) {
 				n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(Now.Add(-10 * time.Minute)), LastHeartbeatTime: metav1.NewTime(Now)}
-			}), machine("b", 2), machine("d", 2), machine("e", 2)), lifecycle.Unhealthy, "goes in 20m at the earliest", 20*time.Minute + 10*time.Second,
+			}), machine("b", 2), machine("d", 2), machine("e", 2)), lifecycle.Unhealthy, "will be deleted in 20m at the earliest", 20*time.Minute + 10*time.Second,
 		},
 		"one that is replaced": {
 			with(machine("a", 10), everything, onClaim(noted(v1alpha1.ReplacingAnnotation, "Drifted"), noted(v1alpha1.ReplacingSinceAnnotation, before(time.Minute))), drifted),
 			lifecycle.Replacing, "would have no place", month,
 		},
-		"one that drifted": {with(machine("a", 2), everything, drifted), lifecycle.Started, "goes as soon as its pods have another place: NodePoolDrifted", month},
+		"one that drifted": {with(machine("a", 2), everything, drifted), lifecycle.Started, "will be deleted once its pods have room elsewhere: NodePoolDrifted", month},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +149,7 @@ func TestANodeWithCordonedGPUs(t *testing.T) {
 		}
 	}
 	got, err := explainer(cordoned).Pod("default", "x")
-	if err != nil || len(got.Nodes) != 1 || got.Nodes[0].Why != "full beside cordoned GPUs" {
+	if err != nil || len(got.Nodes) != 1 || got.Nodes[0].Why != "full apart from cordoned GPUs" {
 		t.Errorf("a pod that waits for it is told %+v, %v", got.Nodes, err)
 	}
 }

@@ -44,7 +44,7 @@ func countNodes(now *attempt, class int) []NodeCount {
 			found = lack{why: refusedByCheck(now, class, v), order: 9}
 		}
 		if found.ofGPUs() && cordoned[s.Nodes[v].Name] {
-			found.why += " beside cordoned GPUs"
+			found.why += " apart from cordoned GPUs"
 		}
 		n := counts[found.why]
 		if n == nil {
@@ -68,7 +68,7 @@ func countNodes(now *attempt, class int) []NodeCount {
 // everything.
 func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placement) lack {
 	if _, ok := slices.BinarySearch(c.Nodes, node); !ok {
-		return lack{why: "not for it: its resource, taints, labels or volumes", order: 8}
+		return lack{why: "unsuitable (resource, taints, labels or volumes)", order: 8}
 	}
 	n := &s.Nodes[node]
 	free, gpus := n.Free, slices.Clone(n.GPUs)
@@ -138,7 +138,7 @@ func refusedByCheck(now *attempt, class, node int) string {
 		}
 	}
 	if err := check.Plan(s, only); err != nil {
-		return "kept from it by a rule between pods or a quota"
+		return "excluded by a rule between pods or a quota"
 	}
 	return "with room that other waiting pods need"
 }

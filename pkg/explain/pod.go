@@ -22,7 +22,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	full := namespace + "/" + name
 	pod := x.cluster.Index.Pod(full)
 	if pod == nil {
-		return PodAnswer{}, fmt.Errorf("pod %s does not exist: see the pods with kubectl get pods -n %s", full, namespace)
+		return PodAnswer{}, fmt.Errorf("pod %s does not exist: list pods with kubectl get pods -n %s", full, namespace)
 	}
 	asks := snapshot.GPURequestOf(pod)
 	a := PodAnswer{
@@ -50,7 +50,7 @@ func (x *Explainer) foreign(pod *corev1.Pod) string {
 		return why
 	}
 	if len(served) == 0 {
-		return "requests no GPU resource, and no NodePool of Karve's serves one"
+		return "requests no GPU resource, and none of Karve's NodePools serves one"
 	}
 	return fmt.Sprintf("requests no GPU resource, so Karve does nothing for it; Karve's NodePools serve %s", strings.Join(served, " and "))
 }
@@ -75,7 +75,7 @@ func Unserved(pod *corev1.Pod, served []string) string {
 		if slices.Contains(served, asked) {
 			continue
 		}
-		why := fmt.Sprintf("requests %s, which no NodePool of Karve's serves", asked)
+		why := fmt.Sprintf("requests %s, which none of Karve's NodePools serves", asked)
 		switch meant := nearest(asked, served); {
 		case asked == v1alpha1.ResourceGPUShared:
 			return why
@@ -160,7 +160,7 @@ func notAsked(pod *corev1.Pod) string {
 			return fmt.Sprintf("is not reported as unschedulable but as %s, so nothing is launched for it", c.Reason)
 		}
 	}
-	return fmt.Sprintf("was not tried by scheduler %s yet: Karve acts when the condition PodScheduled says that it is unschedulable", cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName))
+	return fmt.Sprintf("has not been tried by scheduler %s yet: Karve acts when the condition PodScheduled says that it is unschedulable", cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName))
 }
 
 // toOthers names Karpenter's own pool to which a pod is left, or returns "" if there is none.

@@ -93,13 +93,13 @@ func TestAPodWithoutAPlaceIsToldWhatWouldHelp(t *testing.T) {
 			with(pods(Pod("x", Tolerating()))), planner.ReasonNoPool, "tolerate nvidia.com/gpu.shared", "pod", 526_000, 0,
 		},
 		"it selects a label that no machine has": {
-			with(pods(Pod("x", Selecting("team", "a")))), planner.ReasonNoPool, "no nodeSelector team", "pod", 526_000, 0,
+			with(pods(Pod("x", Selecting("team", "a")))), planner.ReasonNoPool, "remove nodeSelector team", "pod", 526_000, 0,
 		},
 		"it selects another value of a label": {
 			with(pods(Pod("x", Selecting(corev1.LabelTopologyZone, "us-east-1z")))), planner.ReasonNoPool, "nodeSelector topology.kubernetes.io/zone: us-east-1a", "pod", 526_000, 0,
 		},
 		"it has several causes": {
-			with(pods(Pod("x", Tolerating(), Selecting("team", "a")))), planner.ReasonNoPool, "tolerate nvidia.com/gpu.shared, no nodeSelector team", "pod", 526_000, 0,
+			with(pods(Pod("x", Tolerating(), Selecting("team", "a")))), planner.ReasonNoPool, "tolerate nvidia.com/gpu.shared, remove nodeSelector team", "pod", 526_000, 0,
 		},
 		"it asks for the other resource": {
 			with(pods(Pod("x", Asking("cpu", "300m", v1alpha1.ResourceGPU, "1")))), planner.ReasonNoPool, "request nvidia.com/gpu.shared instead of nvidia.com/gpu", "pod", 526_000, 0,
@@ -216,16 +216,16 @@ func TestTheStateOfAPod(t *testing.T) {
 		"one that fits on a node":            {with(machine("a", 3), pods(Pod("x"))), PodFits, "has room on node a"},
 		"one that is nominated":              {with(machine("a", 3), pods(Pod("x", func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }))), PodFits, "is nominated for node a, which has room for it"},
 		"one that preempts elsewhere":        {with(other, pods(Pod("x", func(p *corev1.Pod) { p.Status.NominatedNodeName = "mine" }))), PodFits, "is nominated for node mine: the scheduler"},
-		"one that runs":                      {with(machine("a", 3), pods(Pod("x", Running("a")))), PodRuns, "runs on a of NodePool gpu-shared"},
+		"one that runs":                      {with(machine("a", 3), pods(Pod("x", Running("a")))), PodRuns, "has run on a of NodePool gpu-shared"},
 		"one that runs elsewhere":            {with(pods(Pod("x", Running("mine")))), PodRuns, "which Karve did not launch"},
 		"one that has ended":                 {with(pods(Pod("x", Running("a"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))), PodEnded, "has ended"},
 		"one that asks for nothing":          {with(pods(Pod("x", Asking("cpu", "1")))), PodForeign, "requests no GPU resource"},
-		"one that is misspelled":             {with(pods(Pod("x", Asking("nvidia.com/gpu.shred", "1")))), PodForeign, "requests nvidia.com/gpu.shred, which no NodePool of Karve's serves: did you mean nvidia.com/gpu.shared?"},
+		"one that is misspelled":             {with(pods(Pod("x", Asking("nvidia.com/gpu.shred", "1")))), PodForeign, "requests nvidia.com/gpu.shred, which none of Karve's NodePools serves: did you mean nvidia.com/gpu.shared?"},
 		"one with a gate": {with(pods(Pod("x", func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
 		}))), PodWaits, "has the scheduling gate example.com/wait"},
-		"one that no scheduler has tried": {with(pods(Pod("x", func(p *corev1.Pod) { p.Status.Conditions = nil }))), PodWaits, "was not tried by scheduler default-scheduler yet"},
+		"one that no scheduler has tried": {with(pods(Pod("x", func(p *corev1.Pod) { p.Status.Conditions = nil }))), PodWaits, "has not been tried by scheduler default-scheduler yet"},
 		"one of a DaemonSet":              {with(pods(Pod("x", OwnedBy("apps/v1", "DaemonSet", "agent")))), PodWaits, "belongs to a DaemonSet"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -130,7 +130,7 @@ func (m *Move) words() string {
 	if m.Kept != "" {
 		parts = append(parts, "the pod stays: "+m.Kept)
 	} else {
-		parts = append(parts, "the pod moves when it has another place")
+		parts = append(parts, "the pod moves once it has room elsewhere")
 	}
 	if m.Cost != nil {
 		parts = append(parts, fmt.Sprintf("its restart costs $%s", dollars(*m.Cost)))

@@ -35,7 +35,7 @@ func TestErrorsNameFileAndDocument(t *testing.T) {
 		"a template without containers":  {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {" + selector + ", template: {metadata: {labels: {app: x}}}}", "Deployment d: the template of its pods: it has no containers"},
 		"an invalid quantity":            {container("limits: {cpu: [1]}"), "spec.containers[0].resources.limits: cpu is [1], which is no quantity"},
 		"a negative amount":              {container("requests: {cpu: -1}"), "container main: requests: -1 of cpu is negative"},
-		"an implausible amount":          {container("requests: {memory: 9E}"), "9E of memory is beyond all sense"},
+		"an implausible amount":          {container("requests: {memory: 9E}"), "9E of memory is implausibly large"},
 		"half a GPU":                     {container("limits: {nvidia.com/gpu: 500m}"), "500m of nvidia.com/gpu is not a whole number"},
 		"a GPU without a limit":          {container("requests: {nvidia.com/gpu: 1}"), "nvidia.com/gpu has a request but no limit: write it as a limit"},
 		"a GPU request unlike its limit": {container("requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}"), "the request for nvidia.com/gpu is 1 and its limit 2: they must be the same"},

@@ -224,7 +224,7 @@ func validAmounts(of string, list corev1.ResourceList) error {
 		case q.Sign() < 0:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, &q, name))
 		case q.CmpInt64(maxAmount) > 0:
-			errs = append(errs, fmt.Errorf("%s: %s of %s is beyond all sense", of, &q, name))
+			errs = append(errs, fmt.Errorf("%s: %s of %s is implausibly large", of, &q, name))
 		case isExtended(name) && q.CmpInt64(amount.Value(q)) != 0:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, &q, name))
 		}

@@ -68,7 +68,7 @@ type Node struct {
 	Created  time.Time `json:"created"`
 	// State is the state of the machine as in docs/machines.md. Nodes that Karve did not launch are Started.
 	State lifecycle.State `json:"state"`
-	// Message describes the state, such as "idle 3m, leaves in 2m", and Severity defines how to show it.
+	// Message describes the state, such as "idle 3m, deleted in 2m", and Severity defines how to show it.
 	Message  string   `json:"message"`
 	Severity Severity `json:"severity"`
 	// IdleSince is when Karve first saw the node without pods. LeavesAt is when it may leave because of that. They are nil if the node is not idle, or

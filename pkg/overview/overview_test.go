@@ -111,7 +111,7 @@ func TestStatesAreInWords(t *testing.T) {
 		"a node that is tainted to leave": {func(n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
 			n.Annotations[v1alpha1.DisruptingSinceAnnotation] = ago(8 * time.Second)
-		}, lifecycle.Disrupting, "leaving 8s", overview.Busy},
+		}, lifecycle.Disrupting, "disrupting 8s", overview.Busy},
 		"a node that is being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.NewTime(overviewtest.Now)) }, lifecycle.Draining, "draining", overview.Busy},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func (b *builder) describe(n *Node, m *snapshot.Machine) {
 	case lifecycle.Replacing:
 		n.Message, n.Severity = "replacing"+since(m.Claim.Annotations, v1alpha1.ReplacingSinceAnnotation)+" ("+m.Replacing()+")", Busy
 	case lifecycle.Disrupting:
-		n.Message, n.Severity = "leaving"+since(m.Node.Annotations, v1alpha1.DisruptingSinceAnnotation), Busy
+		n.Message, n.Severity = "disrupting"+since(m.Node.Annotations, v1alpha1.DisruptingSinceAnnotation), Busy
 	case lifecycle.Draining:
 		n.Message, n.Severity = "draining", Busy
 		if at := m.Claim.DeletionTimestamp; at != nil {
@@ -75,7 +75,7 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 	if after, never := pool.IdleAfter(); !never {
 		n.LeavesAt = new(idle.Add(after))
 		if left := n.LeavesAt.Sub(b.Now); left > 0 {
-			n.Message += ", leaves in " + Age(left)
+			n.Message += ", deleted in " + Age(left)
 		}
 	}
 }

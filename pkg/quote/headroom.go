@@ -57,12 +57,12 @@ func (h *Headroom) words() string {
 	}
 	switch found := h.Pods - len(h.Unplaced); {
 	case found == 0:
-		return "there is no place for it"
+		return "no room for it"
 	case launched == 0:
-		return fmt.Sprintf("room for %d more pods is there", found)
+		return fmt.Sprintf("existing room for %d more pods", found)
 	case launched == found:
 		return fmt.Sprintf("room for %d more pods", found)
 	default:
-		return fmt.Sprintf("room for %d more pods, for %d of them on the other machines", found, found-launched)
+		return fmt.Sprintf("room for %d more pods, %d of them on the other machines", found, found-launched)
 	}
 }

@@ -171,7 +171,7 @@ func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan,
 func contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
 	s, plan, _, err := solve.Contain(s, first, build, func() bool { return true })
 	if err != nil {
-		return s, plan, fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
+		return s, plan, fmt.Errorf("the plan breaks a rule, which is a bug in Karve: %w", err)
 	}
 	return s, plan, nil
 }

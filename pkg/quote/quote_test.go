@@ -146,7 +146,7 @@ func TestHeadroomChangesNoOtherPartOfQuote(t *testing.T) {
 		}
 		q.Headroom = h
 		var out bytes.Buffer
-		if err := q.Text(&out, rapid.Bool().Draw(t, "wide")); err != nil || !strings.Contains(out.String(), "headroom besides") {
+		if err := q.Text(&out, rapid.Bool().Draw(t, "wide")); err != nil || !strings.Contains(out.String(), "plus headroom") {
 			t.Errorf("%v:\n%s", err, &out)
 		}
 	})
@@ -204,7 +204,7 @@ func TestQuoteReportsPodsThatWholeGPUsCannotHold(t *testing.T) {
 	c := Shared()
 	c.Pods = Pods("p", 2, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "7"))
 	q := of(t, c)
-	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
+	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q), "a whole GPU for each replica   0.000   -100 %, without a place for 2 of the pods") {
 		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q))
 	}
 }
@@ -258,7 +258,7 @@ func TestCheapestOfSweepPlacesMostPods(t *testing.T) {
                8          1   0.526      0.526   cheapest
               12          1   0.526      0.526
 
-No pod states how much memory of the GPU it needs (annotation karve.sh/gpu-memory), so that does not limit how many share one.
+No pod states how much GPU memory it needs (annotation karve.sh/gpu-memory), so memory does not limit how many share a GPU.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -303,12 +303,12 @@ func TestQuoteShowsReplicasPerGPUOfRange(t *testing.T) {
 	if len(q.Claims) != 1 || q.Claims[0].ReplicasPerGPU != 25 {
 		t.Fatalf("the claims are %+v, want one machine of 25 replicas", q.Claims)
 	}
-	if got := text(t, &q); !strings.Contains(got, "1 × g4dn.xlarge (25 a GPU)") {
+	if got := text(t, &q); !strings.Contains(got, "1 × g4dn.xlarge (25 per GPU)") {
 		t.Errorf("it does not say so:\n%s", got)
 	}
 	c.Pods = c.Pods[:5]
 	q = of(t, c)
-	if got := text(t, &q); strings.Contains(got, "a GPU)") || q.Claims[0].ReplicasPerGPU != 10 {
+	if got := text(t, &q); strings.Contains(got, "per GPU)") || q.Claims[0].ReplicasPerGPU != 10 {
 		t.Errorf("five pods need no more than the class says:\n%s", got)
 	}
 }

@@ -66,7 +66,7 @@ var alternatives = map[v1alpha1.Strategy]alternative{
 		return atMost(s, nodecontract.MaxMPSReplicas), err
 	}},
 	v1alpha1.StrategyMIG:         {"hardware", instances},
-	v1alpha1.StrategyMemorySlots: {"nothing, but watches memory", memorySlots},
+	v1alpha1.StrategyMemorySlots: {"nothing, watches memory", memorySlots},
 	v1alpha1.StrategyNone:        {"everything", wholeGPUs},
 }
 
@@ -88,7 +88,7 @@ func replicated(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32
 	case replicas > 0:
 		s.Replicas = &replicas
 	case was.Replicas == nil:
-		return s, fmt.Errorf("it does not say how many replicas a GPU has with %s: add --replicas", strategy)
+		return s, fmt.Errorf("the number of replicas per GPU is unknown for %s: add --replicas", strategy)
 	default:
 		s.Replicas, s.MaxReplicas = was.Replicas, was.MaxReplicas
 	}
@@ -284,7 +284,7 @@ func (c *Comparison) Text(w io.Writer) error {
 			notes = append(notes, "cheapest")
 		}
 		if row.Current {
-			notes = append(notes, "as now")
+			notes = append(notes, "current")
 		}
 		if len(row.SlotSizes) > 0 {
 			notes = append(notes, "sizes: "+strings.Join(row.SlotSizes, " "))

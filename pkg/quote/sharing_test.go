@@ -111,7 +111,7 @@ func TestWholeGPUsAreComparedWithReplicas(t *testing.T) {
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyNone}
 	c.Pods = Pods("p", 10, Asking("cpu", "100m", "memory", "500Mi", v1alpha1.ResourceGPU, "1"))
-	if _, err := quote.Compare(c, []v1alpha1.Strategy{v1alpha1.StrategyMPS}, nil, search); err == nil || !strings.Contains(err.Error(), "GPUNodeClass gpu-shared: it does not say how many replicas a GPU has with MPS: add --replicas") {
+	if _, err := quote.Compare(c, []v1alpha1.Strategy{v1alpha1.StrategyMPS}, nil, search); err == nil || !strings.Contains(err.Error(), "GPUNodeClass gpu-shared: the number of replicas per GPU is unknown for MPS: add --replicas") {
 		t.Errorf("without a number of replicas: %v", err)
 	}
 	rows := compared(t, c, []int32{5}, v1alpha1.StrategyNone, v1alpha1.StrategyTimeSlicing)
@@ -192,7 +192,7 @@ func TestSweepNeedsReplicas(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"7Gi"}}}
-	if _, err := quote.SweepOf(c, []int32{2, 4}, search); err == nil || !strings.Contains(err.Error(), "no GPUNodeClass has replicas") {
+	if _, err := quote.SweepOf(c, []int32{2, 4}, search); err == nil || !strings.Contains(err.Error(), "no GPUNodeClass has a number of replicas") {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -30,7 +30,7 @@ type SweepRow struct {
 	Unplaced int              `json:"unplacedPods"`
 }
 
-var errNoReplicas = errors.New("no GPUNodeClass has replicas, whose number could be compared: leave out --replicas, or compare strategies with --sharing")
+var errNoReplicas = errors.New("no GPUNodeClass has a number of replicas to compare: remove --replicas, or compare strategies with --sharing")
 
 // SweepOf plans for the cluster with each number of replicas. There must be at least one. It returns an error if no GPUNodeClass has replicas.
 func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {

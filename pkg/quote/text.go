@@ -18,7 +18,7 @@ import (
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
 	if q.waiting == 0 {
-		out.WriteString("No pod waits for a GPU.\n")
+		out.WriteString("No pods are waiting for GPUs.\n")
 	}
 	sections := []table.Table{q.claims(), q.placements()}
 	if wide {
@@ -68,7 +68,7 @@ func (q *Quote) launches() [][]Claim {
 // machine returns the instance types that the claim allows, and the replicas per GPU if they are more than the minimum of the class.
 func (c *Claim) machine() string {
 	if c.more {
-		return fmt.Sprintf("%s (%d a GPU)", strings.Join(c.InstanceTypes, ","), c.ReplicasPerGPU)
+		return fmt.Sprintf("%s (%d per GPU)", strings.Join(c.InstanceTypes, ","), c.ReplicasPerGPU)
 	}
 	return strings.Join(c.InstanceTypes, ",")
 }
@@ -129,7 +129,7 @@ func (q *Quote) summary() table.Table {
 		t.Add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	}
 	if h := q.Headroom; h != nil {
-		t.Add("headroom besides, "+machines(len(h.Claims)), dollars(h.Price), h.words())
+		t.Add("plus headroom, "+machines(len(h.Claims)), dollars(h.Price), h.words())
 	}
 	return t
 }
@@ -147,13 +147,13 @@ func (q *Quote) proof() string { return proof(q.Price, q.Bound) }
 func proof(price, bound planner.MicroUSD) string {
 	switch {
 	case bound >= price:
-		return "optimal: nothing that holds these pods costs less"
+		return "optimal: nothing cheaper holds these pods"
 	case bound <= 0:
 		return ""
 	}
 	// Round up, so that the statement is proven.
 	permille := (1000*(price-bound) + bound - 1) / bound
-	return fmt.Sprintf("at least %s is proven: within %d.%d %%", dollarsDown(bound), permille/10, permille%10)
+	return fmt.Sprintf("proven lower bound %s: within %d.%d %%", dollarsDown(bound), permille/10, permille%10)
 }
 
 // beside compares another price with that of the plan.
@@ -163,14 +163,14 @@ func (q *Quote) beside(price planner.MicroUSD, unplaced int) string {
 	case price == q.Price:
 		words = "the same"
 	case change == 0 && price > q.Price:
-		words = "hardly more"
+		words = "slightly more"
 	case change == 0:
-		words = "hardly less"
+		words = "slightly less"
 	default:
 		words = fmt.Sprintf("%+d %%", change)
 	}
 	if unplaced > 0 {
-		words += fmt.Sprintf(", and leaves %d of the pods without a place", unplaced)
+		words += fmt.Sprintf(", without a place for %d of the pods", unplaced)
 	}
 	return words
 }
@@ -189,7 +189,7 @@ func percent(price, than planner.MicroUSD) int64 {
 
 // steps returns the steps to a cheaper layout of the nodes, with all NodeClaims if wide is true.
 func (q *Quote) steps(wide bool) table.Table {
-	t := table.Table{Columns: []table.Column{{Title: "NODES THAT WILL GO"}, {Title: "$/H LESS", Right: true}, {Title: "WHEN"}}}
+	t := table.Table{Columns: []table.Column{{Title: "NODES TO DELETE"}, {Title: "$/H SAVED", Right: true}, {Title: "WHEN"}}}
 	for i := range q.Steps {
 		s := &q.Steps[i]
 		nodes := s.NodeClaims[0]
@@ -259,7 +259,7 @@ func (s *Sweep) Text(w io.Writer) error {
 		return err
 	}
 	if !s.statesMemory {
-		fmt.Fprintf(&out, "\nNo pod states how much memory of the GPU it needs (annotation %s), so that does not limit how many share one.\n", v1alpha1.GPUMemoryAnnotation)
+		fmt.Fprintf(&out, "\nNo pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.\n", v1alpha1.GPUMemoryAnnotation)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

@@ -30,11 +30,11 @@ func TestProofDescribesGapToBound(t *testing.T) {
 		price, bound planner.MicroUSD
 		want         string
 	}{
-		{4_208_000, 4_208_000, "optimal: nothing that holds these pods costs less"},
-		{1_000_000, 999_999, "at least 0.999 is proven: within 0.1 %"},
-		{1_010_000, 1_000_000, "at least 1.000 is proven: within 1.0 %"},
-		{1_010_001, 1_000_000, "at least 1.000 is proven: within 1.1 %"},
-		{3_000_000, 1_000_000, "at least 1.000 is proven: within 200.0 %"},
+		{4_208_000, 4_208_000, "optimal: nothing cheaper holds these pods"},
+		{1_000_000, 999_999, "proven lower bound 0.999: within 0.1 %"},
+		{1_010_000, 1_000_000, "proven lower bound 1.000: within 1.0 %"},
+		{1_010_001, 1_000_000, "proven lower bound 1.000: within 1.1 %"},
+		{3_000_000, 1_000_000, "proven lower bound 1.000: within 200.0 %"},
 		{1, 0, ""},
 	} {
 		if got := proof(c.price, c.bound); got != c.want {
@@ -47,13 +47,13 @@ func TestBesideFormatsDifference(t *testing.T) {
 	t.Parallel()
 	q := Quote{Price: 1_000_000}
 	for price, want := range map[planner.MicroUSD]string{
-		1_000_000: "the same", 1_004_999: "hardly more", 995_001: "hardly less", 1_005_000: "+1 %", 995_000: "-1 %", 1_860_000: "+86 %", 0: "-100 %",
+		1_000_000: "the same", 1_004_999: "slightly more", 995_001: "slightly less", 1_005_000: "+1 %", 995_000: "-1 %", 1_860_000: "+86 %", 0: "-100 %",
 	} {
 		if got := q.beside(price, 0); got != want {
 			t.Errorf("%d beside 1000000: %q, want %q", price, got, want)
 		}
 	}
-	if got := q.beside(1_000_000, 3); got != "the same, and leaves 3 of the pods without a place" {
+	if got := q.beside(1_000_000, 3); got != "the same, without a place for 3 of the pods" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -93,7 +93,7 @@ func TestQuoteShowsStepsToACheaperLayout(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{
-			"NODES THAT WILL GO", first, "0.226", "wasted $0.40 of the $0.40 that moving 10 pods costs; due now", "0.014", "wasted $0.40 of the $0.50 that this step and the 1 before it cost; due in about 25m",
+			"NODES TO DELETE", first, "0.226", "wasted $0.40 of the $0.40 that moving 10 pods costs; due now", "0.014", "wasted $0.40 of the $0.50 that this step and the 1 before it cost; due in about 25m",
 		} {
 			if !strings.Contains(text.String(), want) {
 				t.Errorf("%q is missing:\n%s", want, text.String())

@@ -131,9 +131,9 @@ func (o *Observed) Records(start, end time.Time, resolution time.Duration) (reco
 		case r.Replicas == 0:
 			out.add("the pod requests no GPU", p.name)
 		case r.MilliCPU > maxMilliCPU || r.MemoryBytes > maxMiB<<20 || r.Replicas > 1_000_000:
-			out.add("a number is beyond all sense", p.name)
+			out.add("a number is implausibly large", p.name)
 		case r.Ends <= r.Arrives:
-			out.add("the pod ended as it began, or before the time of the replay", p.name)
+			out.add("the pod ended as it began, or before the replay", p.name)
 		default:
 			records = append(records, r)
 		}

@@ -138,10 +138,10 @@ func (r *csvReader) header(line string) error {
 func (r *csvReader) pod(line string) string {
 	values, err := fields(line)
 	if err != nil {
-		return "the quotes are wrong"
+		return "its quotes are invalid"
 	}
 	if len(values) != r.fields {
-		return fmt.Sprintf("%d fields, and the header has %d", len(values), r.fields)
+		return fmt.Sprintf("%d fields, but the header has %d", len(values), r.fields)
 	}
 	var n [6]int64
 	for i, column := range columns {
@@ -157,7 +157,7 @@ func (r *csvReader) pod(line string) string {
 	cpu, memory, gpus, share, arrives, ends := n[0], n[1], n[2], n[3], n[4], n[5]
 	switch {
 	case cpu > maxMilliCPU || memory > maxMiB || arrives > maxSeconds || ends > maxSeconds || gpus > 1_000_000:
-		return "a number is beyond all sense"
+		return "a number is implausibly large"
 	case ends >= 0 && ends < arrives:
 		return "deletion_time is before creation_time"
 	case gpus == 0 || share == 0:

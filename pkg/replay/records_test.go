@@ -45,13 +45,13 @@ l,1000,2048
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if diff := cmp.Diff([]replay.Left{
-		{Count: 2, Reason: "3 fields, and the header has 11", First: "line 5"},
+		{Count: 2, Reason: "3 fields, but the header has 11", First: "line 5"},
 		{Count: 2, Reason: "cpu_milli is not a whole number of 0 or more", First: "line 6"},
 		{Count: 1, Reason: "deletion_time is before creation_time", First: "line 7"},
 		{Count: 1, Reason: "the pod requests no GPU", First: "line 8"},
 		{Count: 1, Reason: "the pod requests whole GPUs, which cost the same with and without sharing", First: "line 9"},
-		{Count: 1, Reason: "a number is beyond all sense", First: "line 11"},
-		{Count: 1, Reason: "the quotes are wrong", First: "line 12"},
+		{Count: 1, Reason: "a number is implausibly large", First: "line 11"},
+		{Count: 1, Reason: "its quotes are invalid", First: "line 12"},
 	}, left); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -156,8 +156,8 @@ func TestPodsOfPrometheusAreRead(t *testing.T) {
 	}
 	if diff := cmp.Diff([]replay.Left{
 		{Count: 1, Reason: "the pod requests no GPU", First: "batch/cpu"},
-		{Count: 1, Reason: "a number is beyond all sense", First: "batch/huge"},
-		{Count: 1, Reason: "the pod ended as it began, or before the time of the replay", First: "batch/job"},
+		{Count: 1, Reason: "a number is implausibly large", First: "batch/huge"},
+		{Count: 1, Reason: "the pod ended as it began, or before the replay", First: "batch/job"},
 	}, left); diff != "" || !dated {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

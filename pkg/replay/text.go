@@ -14,13 +14,13 @@ import (
 // Text writes the comparison as a table, and a chart of the prices over time.
 func (c *Comparison) Text(w io.Writer) error {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%d pods in %s, %.1f of them at a time\n\n", c.Pods, hours(c.Hours), c.Running)
+	fmt.Fprintf(&out, "%d pods in %s, on average %.1f at a time\n\n", c.Pods, hours(c.Hours), c.Running)
 	t := table.Table{Columns: []table.Column{
 		{},
 		{Title: "$", Right: true},
 		{Title: "$/H", Right: true},
 		{Title: "MACHINES", Right: true},
-		{Title: "AT MOST", Right: true},
+		{Title: "PEAK", Right: true},
 		{Title: "PODS MOVED", Right: true},
 		{Title: "$ WITH RESTARTS", Right: true},
 		{Title: "KARVE SAVES", Right: true},

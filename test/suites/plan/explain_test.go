@@ -24,7 +24,7 @@ func (w *world) explain(t *testing.T) {
 func (w *world) doctor(t *testing.T) {
 	t.Parallel()
 	out, errOut, ok := w.kubectl(t, w.cluster.Kubeconfig(), "karve", "doctor")
-	if ok || !strings.Contains(errOut, "to be fixed") || !strings.Contains(out, "no Deployment of Karve's controller was found") {
+	if ok || !strings.Contains(errOut, "must be fixed") || !strings.Contains(out, "no Deployment of Karve's controller was found") {
 		t.Errorf("an administrator gets %s%s", out, errOut)
 	}
 	// The CRDs are those of this version, and an administrator may read everything.
@@ -35,7 +35,7 @@ func (w *world) doctor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "doctor"); !ok || !strings.Contains(out, "needs the right to list deployments.apps in all namespaces") {
+	if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "doctor"); !ok || !strings.Contains(out, "needs permission to list deployments.apps in all namespaces") {
 		t.Errorf("a user without rights gets %s%s", out, errOut)
 	}
 }
