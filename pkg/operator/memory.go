@@ -39,7 +39,7 @@ func watchMemory(m ctrl.Manager, all *karvemetrics.Metrics, o Options, held func
 		return nil
 	}
 	all.MemoryLimit.Set(float64(limit))
-	w, err := newMemoryWatch(limit, o.LeaderElectionNamespace, held, m.GetEventRecorder(leaseName), clock.RealClock{})
+	w, err := newMemoryWatch(limit, o.LeaderElectionNamespace, held, eventRecorder{m.GetEventRecorder(leaseName)}, clock.RealClock{})
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	clk := clock.RealClock{}
 	ledger := launch.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
-	recorder := m.GetEventRecorder(leaseName)
+	recorder := eventRecorder{m.GetEventRecorder(leaseName)}
 	missing := &newKinds{serves: func(kind schema.GroupKind) (bool, error) { return serves(m, kind) }, clock: clk}
 	overlays, err := missing.served(nodeOverlay)
 	if err != nil {
