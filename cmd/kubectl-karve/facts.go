@@ -268,7 +268,7 @@ func (r *factReader) rights(ctx context.Context) {
 		if flag == "" || r.facts.Controllers[0].Flags[flag] == "true" {
 			rights, err := r.rightsIn("rbac/" + roleFiles[flag] + ".yaml")
 			if err != nil {
-				r.missed("permissions of the controller", "nothing: report this", err)
+				r.missed("permissions of the controller", "", err)
 				return
 			}
 			all = append(all, rights...)

@@ -134,7 +134,7 @@ type Monitors struct {
 
 // Unread is something that could not be read.
 type Unread struct {
-	// What names it, Why is the error, and Right is the right that the user needs.
+	// What names it, and Why is the error. Right is the permission that the user lacks, or "" if the fault is in kubectl-karve itself.
 	What, Why, Right string
 }
 

@@ -81,6 +81,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		fix      string
 	}{
 		"something is not readable": {func(f *Facts) { f.Unread = []Unread{{"Nodes", "forbidden", "list nodes"}} }, Unknown, "Nodes", "could not be checked: forbidden", "list nodes"},
+		"kubectl-karve has a bug":   {func(f *Facts) { f.Unread = []Unread{{"Nodes", "garbled", ""}} }, Unknown, "Nodes", "could not be checked: garbled", "report it as a bug"},
 		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm upgrade"},
 		"two controllers": {
 			func(f *Facts) { f.Controllers = append(f.Controllers, f.Controllers[0]) }, Error, "controller", "there are 2 installations", "helm uninstall",

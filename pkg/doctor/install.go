@@ -20,7 +20,11 @@ const (
 func unread(f *Facts) []Finding {
 	var all []Finding
 	for _, u := range f.Unread {
-		all = append(all, Finding{Unknown, u.What, "could not be checked: " + strings.TrimSuffix(u.Why, "."), "needs permission to " + u.Right})
+		fix := "needs permission to " + u.Right
+		if u.Right == "" {
+			fix = "report it as a bug of kubectl-karve"
+		}
+		all = append(all, Finding{Unknown, u.What, "could not be checked: " + strings.TrimSuffix(u.Why, "."), fix})
 	}
 	return all
 }
