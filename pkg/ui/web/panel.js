@@ -118,7 +118,7 @@ export class Panel {
           ["NodePool", node.nodePool], ["Type", node.instanceType ?? unknown], ["Zone", node.zone ?? unknown], ["Capacity", node.capacityType],
           ["Price", usd(node.microUSDPerHour) + " /h", h("small", {}, month(node.microUSDPerHour) + " a month")], ["Idle part", usd(node.idleMicroUSDPerHour) + " /h"],
           ["Replicas", `${count(node.replicasHeld)} of ${count(node.replicas)}`], ["Created", when(node.created)],
-          ["Agent", agent(node.agent)], ["Leaves", when(answer?.goes ?? node.leavesAt)],
+          ["Agent", agent(node.agent)], ["Deletion", when(answer?.goes ?? node.leavesAt)],
         ]),
         section("GPUs", node.gpus.map((gpu, i) => h("div", { class: "gpu-line" },
           h("div", { class: "line" }, h("span", {}, gpu.profile ? `MIG ${gpu.index}:${gpu.instance} ${gpu.profile}` : `GPU ${gpu.index}`, gpu.product && h("span", { class: "muted" }, " " + gpu.product)),
@@ -126,7 +126,7 @@ export class Panel {
           this.#map.strip(drawn.gpus[i]))), drawn.gpus.some((gpu) => gpu.assumed) && h("p", { class: "muted note" },
           node.gpus.length > 1 ? "No agent reports which GPU a pod is on: pods are drawn as the agent would spread them." : "No agent reports on this node.")),
         section(plural(pods.length, "pod"), pods.length ? this.#pods(pods) : h("p", { class: "muted" }, "No pod holds a replica.")),
-        answer?.causes?.length ? section("Why it stays or goes", causes(answer.causes)) : !answer && !this.#error && h("p", { class: "muted" }, "Asking why it stays …"),
+        answer?.causes?.length ? section("Why it stays or is deleted", causes(answer.causes)) : !answer && !this.#error && h("p", { class: "muted" }, "Checking why it stays …"),
         answer?.until && section("Next", facts([["At the latest", when(answer.until)], ["Until then", answer.next], ["Otherwise", answer.late]])),
       ],
     };
@@ -165,7 +165,7 @@ export class Panel {
     return {
       kind: "Pod", title: name,
       content: [
-        h("p", { class: "lead" }, badge(answer?.state ?? (pod ? "Running" : waits ? "Waiting" : "…"), pod ? "good" : "busy"), " ", answer?.summary ?? (waits ? "Asking why it waits …" : "")),
+        h("p", { class: "lead" }, badge(answer?.state ?? (pod ? "Running" : waits ? "Waiting" : "…"), pod ? "good" : "busy"), " ", answer?.summary ?? (waits ? "Checking why it waits …" : "")),
         answer?.message && answer.message !== answer.summary && h("p", {}, answer.message),
         facts([
           ["Requests", wants(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
