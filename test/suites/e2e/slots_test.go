@@ -66,6 +66,8 @@ func TestPodsOfThreeSizesGetSlotsAtTheProvenPrice(t *testing.T) {
 		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("pod-%02d", i)}, Spec: spec})
 		s.create(&pods[i])
 	}
+	// One plan for all pods has the proven price. Two plans for some of them each may cost more.
+	s.untilWaiting(30)
 	s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": strings.Join(families, ",")}})
 	s.untilRunning(30)
 	want, proven := s.proven(pods)
