@@ -158,7 +158,8 @@ func measure(ctx context.Context, s side, n int) (f figures, err error) {
 		return f, fmt.Errorf("creating the pods: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "%s: %d pods after %.1f s\n", s.name, n, time.Since(began).Seconds())
-	var told, changed time.Time
+	var told time.Time
+	changed := began
 	before := f
 	err = wait.PollUntilContextTimeout(ctx, time.Second, 15*time.Minute, true, func(context.Context) (bool, error) {
 		f.Created, f.Launched, f.Registered = w.steps(began)
