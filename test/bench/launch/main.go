@@ -159,19 +159,15 @@ func measure(ctx context.Context, s side, n int) (f figures, err error) {
 	}
 	fmt.Fprintf(os.Stderr, "%s: %d pods after %.1f s\n", s.name, n, time.Since(began).Seconds())
 	var told time.Time
-	changed := began
-	before := f
 	err = wait.PollUntilContextTimeout(ctx, time.Second, 15*time.Minute, true, func(context.Context) (bool, error) {
 		f.Created, f.Launched, f.Registered = w.steps(began)
-		if f != before {
-			before, changed = f, time.Now()
-		}
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()
 			fmt.Fprintf(os.Stderr, "%s: %.0f s, %d NodeClaims are created, %d launched, %d registered\n",
 				s.name, time.Since(began).Seconds(), f.Created.NodeClaims, f.Launched.NodeClaims, f.Registered.NodeClaims)
 		}
-		return f.complete() || time.Since(changed) > standstill, nil
+		last := max(f.Created.Last, f.Launched.Last, f.Registered.Last)
+		return f.complete() || time.Since(began).Seconds()-last > standstill.Seconds(), nil
 	})
 	for _, i := range c.AWS().Instances() {
 		if i.State != aws.Running && i.State != aws.Pending {
