@@ -118,6 +118,16 @@ func poolsUnhealthy(f *Facts) []Finding {
 	return all
 }
 
+// objectsSetAside finds that decisions leave objects out.
+func objectsSetAside(f *Facts) []Finding {
+	for _, p := range f.pools() {
+		if c := poolFailed(p.NodePool, v1alpha1.ConditionPlanningHealthy); c != nil { // It is the same for all pools.
+			return []Finding{{Error, "controller", "decides without some objects: " + message(c.Reason, c.Message), "change or delete these objects: see docs/runbooks.md#karvesteptoolong"}}
+		}
+	}
+	return nil
+}
+
 // agentMissing finds Karve's nodes without a ready agent.
 func agentMissing(f *Facts) []Finding {
 	if f.Cluster == nil || f.AgentsOn == nil {

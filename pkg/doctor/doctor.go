@@ -141,7 +141,7 @@ type Unread struct {
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
 	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
-	settingsDiffer, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, limitsNear, resourceQuotasNear,
+	settingsDiffer, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, limitsNear, resourceQuotasNear,
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
 }
 

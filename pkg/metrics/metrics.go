@@ -193,8 +193,8 @@ func (m *Metrics) Planned(plan planner.Plan, at time.Time) {
 	}
 }
 
-// SetAside counts a class of pods that was left out of a plan.
-func (m *Metrics) SetAside(a solve.Aside) {
+// ClassSetAside counts a class of pods that was left out of a plan.
+func (m *Metrics) ClassSetAside(a solve.Aside) {
 	reason := "Unsound"
 	if a.Invalid {
 		reason = "Invalid"

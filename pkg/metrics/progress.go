@@ -14,7 +14,10 @@ type progress struct {
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
 	// Nominated counts written nominations, and PodsMoved pods that were moved off nodes that are leaving.
 	Nominated prometheus.Counter
-	PodsMoved *prometheus.CounterVec
+	// StepOverruns counts steps of rounds that took too long, and SetAside is the number of objects that are set aside because of that.
+	StepOverruns *prometheus.CounterVec
+	SetAside     prometheus.Gauge
+	PodsMoved    *prometheus.CounterVec
 	// MemoryLimit is the memory limit of the controller, in bytes.
 	MemoryLimit    prometheus.Gauge
 	claims, oldest *prometheus.GaugeVec
@@ -40,6 +43,9 @@ func newProgress(r prometheus.Registerer) progress {
 		DisruptionSeconds: duration("disruption", "Duration of a reconciliation of the disruption controller."),
 		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
 		PodsMoved:         prometheus.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
+		StepOverruns: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: "step", Name: "overruns_total",
+			Help: "Steps of decisions (gather, view, plan, check, write) that took too long and were ended. Each is a bug."}, []string{"step"}),
+		SetAside: prometheus.NewGauge(gauge("objects", "set_aside", "Objects that decisions leave out, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
 		MemoryLimit: prometheus.NewGauge(gauge("memory", "limit_bytes",
 			"Memory limit of the controller, in bytes: that of its container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
 		decisions: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -49,7 +55,7 @@ func newProgress(r prometheus.Registerer) progress {
 		claims: prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
 		oldest: prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
-	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.MemoryLimit, p.claims, p.oldest, p.decisions)
+	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.MemoryLimit, p.StepOverruns, p.SetAside, p.claims, p.oldest, p.decisions)
 	return p
 }
 

@@ -48,6 +48,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/version"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // leaseName is the name of the leader election lease, and of the controller in events.
@@ -187,13 +188,18 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
 		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, NoDRA: !dra,
 	}
+	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
+	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
+	if err := m.Add(gatherer.Watchdog); err != nil {
+		return fmt.Errorf("adding the watchdog: %w", err)
+	}
 	if err := gatherer.Follow(ctx, m.GetCache()); err != nil {
 		return err
 	}
 	if err := watchMemory(m, all, o, gatherer.Held); err != nil {
 		return err
 	}
-	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget}
+	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget, Watchdog: gatherer.Watchdog}
 	c, tolerations := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
@@ -228,7 +234,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
-	if err := m.AddHealthzCheck("progress", newWatchdog(ctrlmetrics.Registry, clk).check); err != nil {
+	if err := m.AddHealthzCheck("progress", newProgressCheck(ctrlmetrics.Registry, clk).check); err != nil {
 		return fmt.Errorf("adding the check of the controllers' progress: %w", err)
 	}
 	return m.AddReadyzCheck("caches", cachesSynced(m))

@@ -16,6 +16,7 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Re
 	var reserves []Reserve
 	for i := range c.Buffers {
 		b := &c.Buffers[i]
+		c.visit("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name})
 		w := &waitingClass{shape: shapes.of(podOf(b))}
 		if w.gpu == "" {
 			continue

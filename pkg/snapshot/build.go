@@ -109,6 +109,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	planned, later := c.waiting(shapes, storage, c.nominating(v.Machines), asked)
 	v.Postponed, v.shapeOf = later, shapes.of
 	for _, w := range planned {
+		c.visit("Pod", w.pod())
 		a := admissions.of(w)
 		if !a.ours() {
 			v.strange = append(v.strange, w.pods...)
@@ -130,10 +131,13 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		v.keys = append(v.keys, w.short)
 		waiting = append(waiting, w)
 	}
+	c.visitNone()
 	rules := v.rules(rooms, running, waiting)
 	for i := range waiting {
+		c.visit("Pod", waiting[i].pod())
 		rules.place(i)
 	}
+	c.visitNone()
 	if !asIs {
 		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions)...)
 	}

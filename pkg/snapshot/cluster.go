@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
@@ -62,6 +63,26 @@ type Cluster struct {
 	Queue ClassQueue
 	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
+	// Visit is called with each object before it is translated, and with nil before work that concerns no single object. So a caller can tell which object
+	// takes long. It may be nil. It may panic to end the translation.
+	Visit func(kind string, object metav1.Object)
+}
+
+func (c *Cluster) visit(kind string, object metav1.Object) {
+	switch {
+	case c.Visit == nil:
+	case setAsideWhy(object) != "":
+		c.visitNone() // Little is left of it.
+	default:
+		c.Visit(kind, object)
+	}
+}
+
+// visitNone ends the visit of an object.
+func (c *Cluster) visitNone() {
+	if c.Visit != nil {
+		c.Visit("", nil)
+	}
 }
 
 // NodeClassState describes a node class of the cloud.

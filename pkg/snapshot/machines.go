@@ -361,6 +361,7 @@ func (c *Cluster) machines(x *Index, claims []*claimed) []Machine {
 	machines := make([]Machine, len(claims))
 	all := sync.OnceValue(c.InstanceTypes)
 	for i, claim := range claims {
+		c.visit("NodeClaim", claim.claim)
 		machines[i] = claim.machine(x.siteOf(claim.claim), c.typesOf(claim.claim.Spec.NodeClassRef, all))
 	}
 	return machines

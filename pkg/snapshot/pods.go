@@ -52,6 +52,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominati
 	slices.SortFunc(asking, comparePods)
 	var pods []waitingPod
 	for _, pod := range asking {
+		c.visit("Pod", pod)
 		if s := shapes.of(pod); s.gpu != "" {
 			pods = append(pods, waitingPod{pod, s})
 		}
@@ -60,6 +61,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominati
 	// All selections are known only now, after the last pod.
 	byKey := map[string]*waitingClass{}
 	for _, p := range pods {
+		c.visit("Pod", p.pod)
 		found := shapes.selections.of(p.pod)
 		v := storage.of(p.pod)
 		key := classKey(p.shape, found, v)

@@ -58,6 +58,7 @@ func (c *Cluster) Pools() []Pool {
 	var pools []Pool
 	for i := range c.NodePools {
 		if np := &c.NodePools[i]; IsOurs(np) {
+			c.visit("NodePool", np)
 			pools = append(pools, c.pool(np))
 		}
 	}
@@ -67,6 +68,10 @@ func (c *Cluster) Pools() []Pool {
 
 func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 	p := Pool{NodePool: np, Class: c.gpuNodeClass(np.Spec.Template.Spec.NodeClassRef.Name)}
+	if why := p.setAside(); why != "" {
+		p.Problems = []Problem{{karpv1.ConditionTypeValidationSucceeded, string(planner.ReasonSetAside), why}}
+		return p
+	}
 	if problem := c.classProblem(&p); problem != nil {
 		p.Problems = append(p.Problems, *problem)
 	}

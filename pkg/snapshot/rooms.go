@@ -66,6 +66,9 @@ func (c *Cluster) rooms(machines []Machine) []room {
 		default:
 			ours[s] = true
 		}
+		if m.Node != nil {
+			c.visit("Node", m.Node)
+		}
 		if r, ok := c.machineRoom(m, daemons); ok {
 			rooms = append(rooms, r)
 		}
@@ -73,6 +76,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 	types := sync.OnceValue(c.InstanceTypes)
 	for name, s := range x.gpus.all() {
 		if !ours[s] && !coming[name] && TakesPods(s.node) {
+			c.visit("Node", s.node)
 			rooms = append(rooms, s.unmanagedRoom(types()))
 		}
 	}

@@ -42,6 +42,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 		daemons: map[string][]term{}, counts: map[string]map[*site]int64{},
 	}
 	for i := range c.DaemonSets {
+		c.visit("DaemonSet", &c.DaemonSets[i])
 		pod := daemonPod(&c.DaemonSets[i])
 		if terms := c.apart(pod, r.selections); len(terms) > 0 {
 			r.daemons[PodName(pod)] = terms
@@ -57,6 +58,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 		}
 	}
 	for _, k := range r.index.repelling.all() {
+		c.visit("Pod", k.pod)
 		for _, t := range k.apart(c, r.selections) {
 			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}

@@ -72,6 +72,9 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 		_, mib := slotsIn(made.demand.requests)
 		made.gpuMemory = amount.Times(mib, bytesPerMiB)
 	}
+	if why := setAsideWhy(pod); why != "" {
+		made.fault = &planner.Refusal{Reason: planner.ReasonSetAside, Message: why}
+	}
 	if made.gpu != "" {
 		made.terms = s.cluster.termsOf(pod, &s.selections)
 	}
@@ -93,7 +96,7 @@ func textOf(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod)
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod)
 	if hasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}

@@ -35,7 +35,8 @@ type stockMachine struct {
 func (c *Cluster) stockPools() []stockPool {
 	var pools []stockPool
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; !IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() {
+		if np := &c.NodePools[i]; !IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() && setAsideWhy(np) == "" {
+			c.visit("NodePool", np)
 			pools = append(pools, stockPool{np, c.stockMachines(np)})
 		}
 	}

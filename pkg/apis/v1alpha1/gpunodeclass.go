@@ -28,6 +28,9 @@ const (
 	ConditionReplicasHealthy = "ReplicasHealthy"
 	// ConditionNodesHealthy is False on a NodePool while so many of its nodes are unhealthy that Karve replaces none of them.
 	ConditionNodesHealthy = "NodesHealthy"
+	// ConditionPlanningHealthy is False on all of Karve's NodePools while objects are set aside, because a step of a decision took too long at them. The
+	// message names the steps and the objects.
+	ConditionPlanningHealthy = "PlanningHealthy"
 	// ConditionHeadroomReady is on a NodePool with headroom: True while all of it is free, Unknown while the rest is being launched, and False while the
 	// rest cannot be provided. The reason and message say why.
 	ConditionHeadroomReady = "HeadroomReady"

@@ -26,7 +26,10 @@ func (c *Controller) observe(ctx context.Context) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := c.Planner.Of(cluster)
+	g, err := c.Planner.Of(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
 	s := newPass(cluster, g.Plan(ctx), g.Headroom(ctx), repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock, c.questions())
 	s.settle = c.Settle
 	c.memory.keep(s)

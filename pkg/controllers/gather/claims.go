@@ -50,6 +50,7 @@ func (g *Gatherer) withClaims(changes snapshot.Changes, full bool) {
 	c.stale = false
 	objects := g.claimObjects(slices.Collect(maps.Values(c.pods)))
 	for name, pod := range c.pods {
+		g.at("Pod", pod)
 		seen := objects.On(pod)
 		_, changed := changes.Pods[name]
 		if text := claims.Text(seen); changed || text != c.texts[name] {

@@ -45,6 +45,7 @@ func (g *Gatherer) Held() sizing.Objects {
 type kind interface {
 	track(ctx context.Context, caches Caches) error
 	missed() bool
+	forget()
 }
 
 func (f *followed) kinds() []kind {
@@ -72,6 +73,13 @@ func (f *followed) take() (changes snapshot.Changes, full bool) {
 		Pods: f.pods.take(full), Nodes: f.nodes.take(full), NodeClaims: f.nodeClaims.take(full), PersistentVolumeClaims: f.volumeClaims.take(full),
 		PersistentVolumes: f.volumes.take(full), CSINodes: f.csiNodes.take(full),
 	}, full
+}
+
+// forget makes the next take return all objects.
+func (f *followed) forget() {
+	for _, k := range f.kinds() {
+		k.forget()
+	}
 }
 
 // mostNames is the largest number of changed objects that are recorded. A replica that is not the leader never takes them.
@@ -139,6 +147,12 @@ func (t *tracked[T, P]) missed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.names == nil
+}
+
+func (t *tracked[T, P]) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.names = nil
 }
 
 // take returns the objects that have changed, or all objects if full is true. A deleted object is nil. An object that changes meanwhile is recorded for

@@ -36,6 +36,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // Gatherer reads the cluster. It is safe for concurrent use.
@@ -63,6 +64,8 @@ type Gatherer struct {
 	NoDRA bool
 	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
 	ImageRollouts bool
+	// Watchdog bounds how long a read takes, and has the objects to leave out. It may be nil.
+	Watchdog *watchdog.Watchdog
 
 	// claims is held for reading while NodeClaims are read, and exclusively while several are written together. written has those that the informer may
 	// not show yet.
@@ -81,12 +84,16 @@ type Gatherer struct {
 	published snapshot.Published
 	// unpublished are nodes whose published replicas are not in the index yet.
 	unpublished []string
+	// visit reports the object that a read works at. It is nil if nobody asks.
+	visit watchdog.Visit
 	// claiming has the pods with ResourceClaims.
 	claiming claiming
 	// nodeClasses has the cloud's node classes as last read.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
 	learned capacity.Learned
+	// aside has the objects that are set aside.
+	aside aside
 	// generation counts the reads that differ from the previous one, and since is when the last of them began. fresh has the differences.
 	generation uint64
 	since      time.Time
@@ -108,6 +115,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.update(ctx); err != nil {
 		return nil, err
 	}
+	g.beginAside()
 	s := &g.state
 	c := &snapshot.Cluster{
 		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
@@ -134,6 +142,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 			return nil, err
 		}
 	}
+	g.leaveOut(c)
 	return c, g.classes(ctx, c)
 }
 
@@ -164,6 +173,7 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 		return err
 	}
 	changes, full := g.followed.take()
+	g.withAside(changes)
 	g.withPublished(changes, g.unpublished)
 	g.unpublished = nil
 	g.withClaims(changes, full)
@@ -222,6 +232,7 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	for i := range c.Nodes {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])
 	}
+	c.Pods, c.Nodes = replaced(g, "Pod", c.Pods, snapshot.SetAside), replaced(g, "Node", c.Nodes, snapshot.SetAsideNode)
 	return nil
 }
 
@@ -235,6 +246,9 @@ type nodeClasses struct {
 
 // classesAtOnce is how many node classes are read concurrently.
 const classesAtOnce = 16
+
+// classTimeout is how long one node class may take to be read. A conversion webhook that does not answer must not delay the pools of other classes.
+const classTimeout = 10 * time.Second
 
 // classes sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
 // starts when the read has ended, so that a slow API server does not cause a read for every caller.
@@ -326,7 +340,9 @@ func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 	}
 	class := &unstructured.Unstructured{}
 	class.SetGroupVersionKind(mapping.GroupVersionKind)
-	err = g.Live.Get(ctx, client.ObjectKey{Name: ref.Name}, class)
+	reading, cancel := context.WithTimeout(ctx, classTimeout)
+	defer cancel()
+	err = g.Live.Get(reading, client.ObjectKey{Name: ref.Name}, class)
 	switch {
 	case apierrors.IsNotFound(err):
 		return snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf(

@@ -64,7 +64,10 @@ func BenchmarkRoundForTenants(b *testing.B) {
 					b.Fatal(err)
 				}
 				look := time.Since(began)
-				generation := (&planning.Planner{Clock: clock.RealClock{}, Metrics: all, Budget: budget}).Of(c)
+				generation, err := (&planning.Planner{Clock: clock.RealClock{}, Metrics: all, Budget: budget}).Of(b.Context(), c)
+				if err != nil {
+					b.Fatal(err)
+				}
 				view := time.Since(began) - look
 				if n := len(generation.View.Classes); n != deployments {
 					b.Fatalf("%d classes", n)

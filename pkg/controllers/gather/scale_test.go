@@ -136,7 +136,11 @@ func benchmarkOneProcess(b *testing.B, nodes int) {
 		defer measureCPU(b)()
 		for b.Loop() {
 			plans := planning.Planner{Clock: clock.RealClock{}, Metrics: metrics.New(prometheus.NewRegistry()), Budget: 200 * time.Millisecond}
-			plan := plans.Of(change()).Plan(b.Context())
+			generation, err := plans.Of(b.Context(), change())
+			if err != nil {
+				b.Fatal(err)
+			}
+			plan := generation.Plan(b.Context())
 			if plan.Err != nil || len(plan.Placements)+len(plan.Launches) == 0 {
 				b.Fatalf("%d placements, %d launches: %v", len(plan.Placements), len(plan.Launches), plan.Err)
 			}

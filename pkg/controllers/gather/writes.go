@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -169,38 +170,59 @@ type writer struct {
 }
 
 func (w writer) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return w.write(o, func() error { return w.Client.Create(ctx, o, options...) })
+	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Create(ctx, o, options...) })
 }
 
 func (w writer) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	return w.write(o, func() error { return w.Client.Update(ctx, o, options...) })
+	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Update(ctx, o, options...) })
 }
 
 func (w writer) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-	return w.write(o, func() error { return w.Client.Patch(ctx, o, patch, options...) })
+	return w.write(ctx, o, func(ctx context.Context) error { return w.Client.Patch(ctx, o, patch, options...) })
 }
 
 func (w writer) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok {
-		return w.Client.Delete(ctx, o, options...) //nolint:wrapcheck // It stands for the client.
-	}
-	w.gatherer.written.begin(claim.Name)
-	err := w.Client.Delete(ctx, o, options...)
-	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
-	return err //nolint:wrapcheck // It stands for the client.
+	return w.bounded(ctx, o, func(ctx context.Context) error {
+		claim, ok := o.(*karpv1.NodeClaim)
+		if !ok {
+			return w.Client.Delete(ctx, o, options...)
+		}
+		w.gatherer.written.begin(claim.Name)
+		err := w.Client.Delete(ctx, o, options...)
+		w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
+		return err
+	})
 }
 
 // write calls a function that writes an object and sets it to the result.
-func (w writer) write(o client.Object, do func() error) error {
-	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok {
-		return do()
-	}
-	w.gatherer.written.begin(claim.Name)
-	err := do()
-	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, claim: claim.DeepCopy()}, err, w.gatherer.Clock.Now())
-	return err
+func (w writer) write(ctx context.Context, o client.Object, do func(context.Context) error) error {
+	return w.bounded(ctx, o, func(ctx context.Context) error {
+		claim, ok := o.(*karpv1.NodeClaim)
+		if !ok {
+			return do(ctx)
+		}
+		w.gatherer.written.begin(claim.Name)
+		err := do(ctx)
+		w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion, claim: claim.DeepCopy()}, err, w.gatherer.Clock.Now())
+		return err
+	})
+}
+
+// bounded bounds how long a write may take.
+func (w writer) bounded(ctx context.Context, o client.Object, do func(context.Context) error) error {
+	return w.gatherer.Watchdog.Write(ctx, reflect.Indirect(reflect.ValueOf(o)).Type().Name(), o, do)
+}
+
+// Status returns a client whose writes of the status are bounded too.
+func (w writer) Status() client.SubResourceWriter { return statusWriter{w.Client.Status(), w} }
+
+type statusWriter struct {
+	client.SubResourceWriter
+	writer writer
+}
+
+func (s statusWriter) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	return s.writer.bounded(ctx, o, func(ctx context.Context) error { return s.SubResourceWriter.Patch(ctx, o, patch, options...) })
 }
 
 // former lists the NodeClaims that another replica may have written just before this one became the leader.

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // Plan is a plan for the pending pods of a view that passed its check. In the snapshot of the view, the classes that it leaves out are blocked.
@@ -39,7 +40,10 @@ type outcome struct {
 
 // Suppose makes a plan for a what-if view. It returns the plan for the pending pods and the headroom after it.
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
-	with := search{solver: func() solve.Solver { return solve.Solver{Effort: effort} }, more: func() bool { return false }}
+	with := search{
+		solver: func() solve.Solver { return solve.Solver{Effort: effort} }, more: func() bool { return false },
+		within: func(attempt func()) bool { attempt(); return true }, built: func() {},
+	}
 	plan := planFor(view, planner.Plan{}, nil, with)
 	return plan, headroomFor(&plan, planHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
 }
@@ -50,6 +54,9 @@ type search struct {
 	solver func() solve.Solver
 	// more reports whether there is time for more plans after some that broke rules.
 	more func() bool
+	// within makes and checks a plan, and reports whether that ended in time. built is called between the two.
+	within func(attempt func()) bool
+	built  func()
 }
 
 // contain returns a plan that passes its check, and its snapshot. It leaves out the classes that no valid plan includes. first is a plan that was
@@ -59,10 +66,11 @@ func (with search) contain(s planner.Snapshot, first *planner.Plan, build func(p
 	if first != nil {
 		plans = 1
 	}
-	kept, plan, aside, err := solve.Contain(s, first, func(s planner.Snapshot) planner.Plan {
+	kept, plan, aside, err := solve.ContainWithin(s, first, func(s planner.Snapshot) planner.Plan {
 		plans++
+		defer with.built()
 		return build(s, with.solver())
-	}, with.more)
+	}, with.more, with.within)
 	return kept, plan, outcome{Err: err, aside: aside, rejected: err != nil || plans > 1}
 }
 
@@ -129,7 +137,7 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
 	asked := question{view.Snapshot, p.Progress.earlier(&view, started)}
-	with, cut := p.search(started)
+	with, cut := p.search(ctx, started)
 	known := p.podPlans.to(asked, started)
 	plan := planFor(view, asked.earlier, known, with)
 	if known == nil {
@@ -139,6 +147,7 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
 		}
 	}
 	p.note(ctx, "pods", view.Snapshot, plan.outcome)
+	p.setAside(&view, plan.aside, started)
 	return plan
 }
 
@@ -150,7 +159,7 @@ func (p *Planner) headroom(ctx context.Context, after *Plan) Headroom {
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
 	demand := headroom.DemandOf(&after.View, after.Plan)
-	with, cut := p.search(started)
+	with, cut := p.search(ctx, started)
 	known := p.headroomPlans.to(demand, started)
 	if known == nil {
 		made := planHeadroom(demand, with)
@@ -164,8 +173,20 @@ func (p *Planner) headroom(ctx context.Context, after *Plan) Headroom {
 
 // search returns a search that ends when the time budget is used up, and whether that happened. Only the first plan gets the whole budget: further
 // plans are rare and follow a bug.
-func (p *Planner) search(started time.Time) (with search, cut *atomic.Bool) {
-	plans := 0
+func (p *Planner) search(ctx context.Context, started time.Time) (with search, cut *atomic.Bool) {
+	plans, attempts := 0, 0
+	var checking atomic.Bool
+	with.within = func(attempt func()) bool {
+		attempts++
+		checking.Store(false)
+		return p.Watchdog.Attempt(ctx, func() watchdog.Step {
+			if checking.Load() {
+				return watchdog.Check
+			}
+			return watchdog.Plan
+		}, attempts == 1, attempt)
+	}
+	with.built = func() { checking.Store(true) }
 	cut = &atomic.Bool{}
 	with.solver = func() solve.Solver {
 		budget, began := p.Budget, p.Clock.Now()
@@ -184,6 +205,18 @@ func (p *Planner) search(started time.Time) (with search, cut *atomic.Bool) {
 	return with, cut
 }
 
+// setAside sets the pods of classes aside with which plans took too long, so that the next plans do not try them again.
+func (p *Planner) setAside(view *snapshot.View, aside []solve.Aside, now time.Time) {
+	if p.Watchdog == nil {
+		return
+	}
+	for _, a := range aside {
+		if pods := view.Classes[a.Class].Pods; a.Late && len(pods) > 0 {
+			p.Watchdog.Aside.Add(watchdog.ObjectOf("Pod", view.Pods[pods[0]]), watchdog.Plan, now) // All pods of the class have its content.
+		}
+	}
+}
+
 // note counts plans that were rejected and classes that were left out. It logs the left-out classes that the previous plan for the same purpose
 // included.
 func (p *Planner) note(ctx context.Context, purpose string, s planner.Snapshot, o outcome) {
@@ -197,7 +230,7 @@ func (p *Planner) note(ctx context.Context, purpose string, s planner.Snapshot, 
 	}
 	before, now := p.aside[purpose], sets.New[string]()
 	for _, a := range o.aside {
-		p.Metrics.SetAside(a)
+		p.Metrics.ClassSetAside(a)
 		if pods := s.Classes[a.Class].Pods; len(pods) > 0 {
 			if !before.Has(pods[0]) {
 				log.FromContext(ctx).Info("Planned without pods that no sound plan was found for", "pod", pods[0], "pods", len(pods), "purpose", purpose, "reason", a.Refusal.Message)

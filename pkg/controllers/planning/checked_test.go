@@ -27,6 +27,16 @@ func newTestbed() testbed {
 	return testbed{&Planner{Clock: clock, Metrics: metrics.New(registry), Budget: time.Second}, clock, registry}
 }
 
+// of returns the generation of a cluster.
+func (b testbed) of(t testing.TB, c *snapshot.Cluster) *Generation {
+	t.Helper()
+	g, err := b.Of(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
 func TestPodsThatBreakPlanAreLeftOut(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
@@ -42,7 +52,7 @@ func TestPodsThatBreakPlanAreLeftOut(t *testing.T) {
 	}
 	for range 2 {
 		s := snapshot.Build(cluster).Snapshot
-		with, _ := b.search(b.clock.Now())
+		with, _ := b.search(t.Context(), b.clock.Now())
 		kept, plan, outcome := with.contain(s, nil, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
 			plan := solver.Plan(s)
 			if odd(s) {
@@ -68,7 +78,7 @@ func TestInvalidPlansPlaceNothing(t *testing.T) {
 	b := newTestbed()
 	cluster := Shared()
 	cluster.Pods = Pods("web", 11)
-	with, _ := b.search(b.clock.Now())
+	with, _ := b.search(t.Context(), b.clock.Now())
 	kept, _, outcome := with.contain(snapshot.Build(cluster).Snapshot, nil, func(planner.Snapshot, solve.Solver) planner.Plan {
 		return planner.Plan{Price: 1}
 	})

@@ -9,6 +9,7 @@ package planning
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // Planner makes the generations. It is safe for concurrent use.
@@ -32,6 +34,8 @@ type Planner struct {
 	Budget time.Duration
 	// Progress has the remaining launches of the plan.
 	Progress Progress
+	// Watchdog bounds how long a view, a plan and its check may take. It may be nil.
+	Watchdog *watchdog.Watchdog
 
 	// making is the number of callers that make a plan or wait for one.
 	making atomic.Int32
@@ -60,20 +64,27 @@ type Generation struct {
 }
 
 // Of returns the generation of a cluster. Clusters that were read together, with the same refusals, have the same generation.
-func (p *Planner) Of(c *snapshot.Cluster) *Generation {
+func (p *Planner) Of(ctx context.Context, c *snapshot.Cluster) (*Generation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if g := p.latest; g != nil && c.Generation > 0 && g.cluster.Generation == c.Generation && reflect.DeepEqual(g.cluster.Refused, c.Refused) {
-		return g
+		return g, nil
 	}
 	as := *c
 	as.Queue = p.queue
-	view := snapshot.Build(&as)
+	var view snapshot.View
+	if err := p.Watchdog.Run(ctx, watchdog.View, func(_ context.Context, visit watchdog.Visit) error {
+		as.Visit = visit
+		view = snapshot.Build(&as)
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("making the view: %w", err)
+	}
 	g := &Generation{View: &view, planner: p, cluster: &as}
 	if p.latest == nil || p.latest.cluster.Generation <= c.Generation {
 		p.latest = g
 	}
-	return g
+	return g, nil
 }
 
 // Without returns the generation as if some of the pending pods did not exist.

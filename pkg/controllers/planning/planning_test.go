@@ -46,7 +46,7 @@ func TestControllersShareOneViewAndOnePlan(t *testing.T) {
 	generations := make([]*Generation, 8)
 	for i := range generations {
 		wg.Go(func() {
-			generations[i] = b.Of(read(1, 11))
+			generations[i] = b.of(t, read(1, 11))
 			generations[i].Plan(t.Context())
 			generations[i].Headroom(t.Context())
 		})
@@ -70,7 +70,7 @@ func TestRelevantChangesStartNewGeneration(t *testing.T) {
 		"a later read": read(2, 11), "a refusal since then": refused, "an edit": read(0, 11),
 	} {
 		b := newTestbed()
-		if g := b.Of(read(1, 11)); g == b.Of(c) {
+		if g := b.of(t, read(1, 11)); g == b.of(t, c) {
 			t.Errorf("%s: the generation is the same", name)
 		}
 	}
@@ -79,9 +79,9 @@ func TestRelevantChangesStartNewGeneration(t *testing.T) {
 func TestEarlierGenerationDoesNotReplaceLaterOne(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	later := b.Of(read(2, 11))
-	b.Of(read(1, 11))
-	if b.Of(read(2, 11)) != later {
+	later := b.of(t, read(2, 11))
+	b.of(t, read(1, 11))
+	if b.of(t, read(2, 11)) != later {
 		t.Error("the later generation is made again")
 	}
 }
@@ -94,7 +94,7 @@ func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 		for _, edit := range edits {
 			edit(c)
 		}
-		p := b.Of(c).Plan(t.Context())
+		p := b.of(t, c).Plan(t.Context())
 		if err := check.Plan(p.View.Snapshot, p.Plan); err != nil || p.Err != nil {
 			t.Fatal(err, p.Err)
 		}
@@ -125,14 +125,14 @@ func TestReusedPlanKeepsLaterNominations(t *testing.T) {
 		return c
 	}
 	on := func(p *Plan) string { return p.Placements[0].Pods[0] }
-	before := b.Of(two(1)).Plan(t.Context())
+	before := b.of(t, two(1)).Plan(t.Context())
 	nominated := two(2)
 	for i := range nominated.Pods {
 		if pod := &nominated.Pods[i]; snapshot.PodName(pod) != on(before) {
 			pod.Status.NominatedNodeName = "a"
 		}
 	}
-	after := b.Of(nominated).Plan(t.Context())
+	after := b.of(t, nominated).Plan(t.Context())
 	if on(after) == on(before) {
 		t.Errorf("the place of the nominated pod is for %s", on(after))
 	}
@@ -152,13 +152,13 @@ func TestPlanThatRanOutOfTimeIsRepeatedLater(t *testing.T) {
 		}
 		return c
 	}
-	b.Of(mixed(1)).Plan(t.Context())
-	b.Of(mixed(2)).Plan(t.Context())
+	b.of(t, mixed(1)).Plan(t.Context())
+	b.of(t, mixed(2)).Plan(t.Context())
 	if n := b.made(t); n != 1 {
 		t.Errorf("%d plans were made at once, want 1", n)
 	}
 	b.clock.SetTime(Now.Add(again))
-	b.Of(mixed(3)).Plan(t.Context())
+	b.of(t, mixed(3)).Plan(t.Context())
 	if n := b.made(t); n != 2 {
 		t.Errorf("%d plans were made, want 2", n)
 	}
@@ -167,7 +167,7 @@ func TestPlanThatRanOutOfTimeIsRepeatedLater(t *testing.T) {
 func TestWithoutHasItsOwnPlan(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	g := b.Of(read(1, 11))
+	g := b.of(t, read(1, 11))
 	whole := g.Plan(t.Context())
 	out := sets.New[types.UID]()
 	for _, pod := range g.View.Waiting()[:10] {
@@ -187,7 +187,7 @@ func TestHeadroomFollowsPlanAndIsPlannedOnce(t *testing.T) {
 	warm := func(generation uint64, replicas int32) *Headroom {
 		c := read(generation, 1)
 		c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
-		return b.Of(c).Headroom(t.Context())
+		return b.of(t, c).Headroom(t.Context())
 	}
 	first := warm(1, 3)
 	if got, _ := first.Of("gpu-shared"); got.Wanted != 3 || got.Coming != 3 || first.Err != nil {
@@ -206,13 +206,13 @@ func TestHeadroomFollowsPlanAndIsPlannedOnce(t *testing.T) {
 func TestAdoptedPlanIsContinued(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	g := b.Of(read(1, 30))
+	g := b.of(t, read(1, 30))
 	entries := b.Adopt(g.View, g.Plan(t.Context()).Plan)
 	if len(entries) != len(g.Plan(t.Context()).Launches) || len(entries) == 0 {
 		t.Fatalf("entries %v of %d launches", entries, len(g.Plan(t.Context()).Launches))
 	}
 	b.Budget = 0 // There is no time for another plan.
-	if diff := cmp.Diff(g.Plan(t.Context()).Launches, b.Of(read(2, 30)).Plan(t.Context()).Launches); diff != "" {
+	if diff := cmp.Diff(g.Plan(t.Context()).Launches, b.of(t, read(2, 30)).Plan(t.Context()).Launches); diff != "" {
 		t.Errorf("the plan is not continued (-want +got):\n%s", diff)
 	}
 	if b.Adopt(g.View, planner.Plan{}) != nil {
@@ -228,7 +228,7 @@ func TestViewIsSafeForConcurrentUse(t *testing.T) {
 	small := TypeNamed("g4dn.xlarge")
 	c.NodeClaims = append(c.NodeClaims, Claim("a", &c.NodePools[0], small))
 	c.NodeClaims[0].Annotations[v1alpha1.PlannedPodsAnnotation] = "0123456789=3"
-	g := b.Of(c)
+	g := b.of(t, c)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -259,18 +259,18 @@ func BenchmarkPlan(b *testing.B) {
 	for _, known := range []bool{false, true} {
 		b.Run(fmt.Sprint("known=", known), func(b *testing.B) {
 			bed := newTestbed()
-			bed.Of(cluster(1)).Plan(b.Context())
+			bed.of(b, cluster(1)).Plan(b.Context())
 			for generation := uint64(2); b.Loop(); generation++ {
 				if !known {
 					bed = newTestbed()
 				}
-				bed.Of(cluster(generation)).Plan(b.Context())
+				bed.of(b, cluster(generation)).Plan(b.Context())
 			}
 		})
 	}
 	b.Run("view", func(b *testing.B) {
 		for b.Loop() {
-			newTestbed().Of(cluster(1))
+			newTestbed().of(b, cluster(1))
 		}
 	})
 }

@@ -52,7 +52,12 @@ func (c *Comparison) Start(ctx context.Context) error {
 			continue
 		}
 		seen = cluster.Generation
-		prices, ok := counterfactual.Karpenter(c.Planner.Of(cluster).View)
+		g, err := c.Planner.Of(ctx, cluster)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "There is no view for the comparison with Karpenter's packing")
+			continue
+		}
+		prices, ok := counterfactual.Karpenter(g.View)
 		c.Metrics.PoolKarpenter.Reset()
 		if !ok {
 			continue

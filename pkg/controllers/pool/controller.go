@@ -128,15 +128,20 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 	machines, measured := cluster.Machines(), sets.New[string]()
 	diagnosis, reserves := repair.Diagnose(cluster, machines, c.Tolerations), &headroom.Headroom{}
 	if cluster.WantsHeadroom() {
-		reserves = &c.Planner.Of(cluster).Headroom(ctx).Headroom
+		g, err := c.Planner.Of(ctx, cluster)
+		if err != nil {
+			return []error{err}
+		}
+		reserves = &g.Headroom(ctx).Headroom
 	}
+	aside := planningHealthy(c.Gatherer.Watchdog.Entries())
 	for _, pool := range cluster.Pools() {
 		name := pool.NodePool.Name
 		measured.Insert(name)
 		ours := of(machines, karpv1.NodePoolLabelKey, name)
 		for _, err := range []error{
 			c.updateHashes(ctx, pool.NodePool, ours),
-			c.pool(ctx, cluster, &pool, ours, diagnosis.Pools[name], reserves),
+			c.pool(ctx, cluster, &pool, ours, reserves, nodesHealthy(diagnosis.Pools[name]), aside),
 		} {
 			if err != nil {
 				errs = append(errs, err)
@@ -169,14 +174,14 @@ func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 }
 
 func (c *Controller) pool(
-	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, health repair.PoolHealth, headroom *headroom.Headroom,
+	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, headroom *headroom.Headroom, others ...status.Condition,
 ) error {
 	stored := pool.NodePool
 	np := stored.DeepCopy()
 	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker.Next(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
-	conditions := []status.Condition{healthy, launching(refused), nodesHealthy(health), honored(pool.Unhonored)}
+	conditions := append(others, healthy, launching(refused), honored(pool.Unhonored))
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
 	if reserve, ok := headroom.Of(np.Name); ok {
 		conditions = append(conditions, warm(pool, reserve))

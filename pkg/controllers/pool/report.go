@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // holding has the totals of a set of machines.
@@ -109,6 +110,18 @@ func nodesHealthy(health repair.PoolHealth) status.Condition {
 		return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionTrue, v1alpha1.ConditionNodesHealthy, "")
 	}
 	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, health.Closed, health.Message)
+}
+
+// planningHealthy returns the condition PlanningHealthy, which is the same for all pools.
+func planningHealthy(aside []watchdog.Entry) status.Condition {
+	if len(aside) == 0 {
+		return condition(v1alpha1.ConditionPlanningHealthy, metav1.ConditionTrue, v1alpha1.ConditionPlanningHealthy, "")
+	}
+	messages := make([]string, len(aside))
+	for i := range aside {
+		messages[i] = aside[i].Why()
+	}
+	return condition(v1alpha1.ConditionPlanningHealthy, metav1.ConditionFalse, "StepTooLong", strings.Join(messages, "; "))
 }
 
 // honored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.

@@ -228,9 +228,12 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if c.Ledger.Vanished(cluster.Indexed().HasNodeClaim, c.Clock.Now()) {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
+	g, err := c.Planner.Of(ctx, cluster)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	c.batch.planned()
 	arrived := c.arrived.Take()
-	g := c.Planner.Of(cluster)
 	warm := cluster.WantsHeadroom()
 	c.remember(g.View, warm)
 	g = g.Without(gathering)

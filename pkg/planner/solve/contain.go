@@ -14,9 +14,10 @@ import (
 type Aside struct {
 	// Class is an index into Snapshot.Classes.
 	Class int
-	// Invalid reports that the class is invalid in the snapshot. If it is false, no plan was found that includes the class and keeps the rules.
-	Invalid bool
-	Refusal planner.Refusal
+	// Invalid reports that the class is invalid in the snapshot, and Late that planning with it did not end in time. If both are false, no plan was found
+	// that includes the class and keeps the rules.
+	Invalid, Late bool
+	Refusal       planner.Refusal
 }
 
 // Contain makes up to minAttempts plans regardless of time, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans
@@ -34,7 +35,15 @@ const (
 // added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
 // is no correct plan for any class.
 func Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool) (planner.Snapshot, planner.Plan, []Aside, error) {
-	c := container{first: first, build: build, more: more}
+	return ContainWithin(s, first, build, more, func(attempt func()) bool { attempt(); return true })
+}
+
+// ContainWithin is like [Contain], and leaves out classes too with which an attempt does not end in time. within calls a function that makes and checks
+// a plan, and reports whether it ended. A function that did not end may still run.
+func ContainWithin(
+	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, within func(attempt func()) bool,
+) (planner.Snapshot, planner.Plan, []Aside, error) {
+	c := container{first: first, build: build, more: more, within: within}
 	given, out, err := mended(s)
 	if err != nil {
 		return s, planner.Plan{}, nil, fmt.Errorf("the snapshot is not valid: %w", err)
@@ -67,6 +76,7 @@ type container struct {
 	first    *planner.Plan
 	build    func(planner.Snapshot) planner.Plan
 	more     func() bool
+	within   func(attempt func()) bool
 	attempts int
 	// plan is the last correct plan, and out are the classes that it leaves out.
 	plan planner.Plan
@@ -83,29 +93,37 @@ func (c *container) without(out map[int]Aside) planner.Snapshot {
 	return s
 }
 
-// attempt makes a plan without some classes and returns its violations. A panic of build counts as a violation that concerns no particular object.
-func (c *container) attempt(out map[int]Aside) (violations []*planner.Violation) {
+// late is the violation of an attempt that did not end in time. It concerns no particular object.
+var late = &planner.Violation{Message: "planning does not end"}
+
+// attempt makes a plan without some classes and returns its violations.
+func (c *container) attempt(out map[int]Aside) []*planner.Violation {
 	c.attempts++
-	defer func() {
-		if r := recover(); r != nil {
-			violations = []*planner.Violation{{Message: fmt.Sprintf("planning panics: %v", r)}}
-		}
-	}()
-	s := c.without(out)
-	plan := c.next(s)
-	if violations = planner.Violations(check.Plan(s, plan)); len(violations) == 0 {
+	s, build := c.without(out), c.build
+	if first := c.first; first != nil {
+		c.first = nil
+		build = func(planner.Snapshot) planner.Plan { return *first }
+	}
+	var plan planner.Plan
+	var violations []*planner.Violation
+	if !c.within(func() { plan, violations = tried(s, build) }) {
+		return []*planner.Violation{late}
+	}
+	if len(violations) == 0 {
 		c.plan, c.out = plan, out
 	}
 	return violations
 }
 
-// next returns the plan to check next.
-func (c *container) next(s planner.Snapshot) planner.Plan {
-	if first := c.first; first != nil {
-		c.first = nil
-		return *first
-	}
-	return c.build(s)
+// tried makes a plan and returns its violations. A panic of build counts as a violation that concerns no particular object.
+func tried(s planner.Snapshot, build func(planner.Snapshot) planner.Plan) (plan planner.Plan, violations []*planner.Violation) {
+	defer func() {
+		if r := recover(); r != nil {
+			violations = []*planner.Violation{{Message: fmt.Sprintf("planning panics: %v", r)}}
+		}
+	}()
+	plan = build(s)
+	return plan, planner.Violations(check.Plan(s, plan))
 }
 
 // again reports whether another plan may be made.
@@ -155,6 +173,10 @@ func (c *container) takeBack(classes []int) {
 }
 
 func unsound(class int, v *planner.Violation) Aside {
-	return Aside{Class: class, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: fmt.Sprintf(
-		"no plan with it keeps all rules (%.200s), so the others are planned without it: this is a bug of Karve's, please report it with the pod's manifest", v.Message)}}
+	why := fmt.Sprintf("no plan with it keeps all rules (%.200s)", v.Message)
+	if v == late {
+		why = "planning with it takes too long"
+	}
+	return Aside{Class: class, Late: v == late, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: why +
+		", so the others are planned without it: this is a bug of Karve's, please report it with the pod's manifest"}}
 }

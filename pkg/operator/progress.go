@@ -15,15 +15,15 @@ import (
 // stuckAfter is how long a controller may work on one object. A plan takes less than a second, and a request to the API server or the cloud at most a minute.
 const stuckAfter = 5 * time.Minute
 
-// Metrics of controller-runtime that the watchdog reads.
+// Metrics of controller-runtime that the health check reads.
 const (
 	activeWorkers  = "controller_runtime_active_workers"
 	reconcileTotal = "controller_runtime_reconcile_total"
 )
 
-// watchdog is a health check that fails if a controller has worked on one object for too long. The lease does not show this, because it is renewed
+// progressCheck is a health check that fails if a controller has worked on one object for too long. The lease does not show this, because it is renewed
 // independently of the workers. When the check fails, the kubelet restarts the container, and another replica takes the lease.
-type watchdog struct {
+type progressCheck struct {
 	gatherer prometheus.Gatherer
 	clock    clock.PassiveClock
 
@@ -37,12 +37,12 @@ type progress struct {
 	since     time.Time
 }
 
-func newWatchdog(gatherer prometheus.Gatherer, clk clock.PassiveClock) *watchdog {
-	return &watchdog{gatherer: gatherer, clock: clk, seen: map[string]progress{}}
+func newProgressCheck(gatherer prometheus.Gatherer, clk clock.PassiveClock) *progressCheck {
+	return &progressCheck{gatherer: gatherer, clock: clk, seen: map[string]progress{}}
 }
 
 // check is a healthz.Checker. It compares the metrics with those of earlier calls.
-func (w *watchdog) check(*http.Request) error {
+func (w *progressCheck) check(*http.Request) error {
 	families, err := w.gatherer.Gather()
 	if err != nil && len(families) == 0 {
 		return fmt.Errorf("gathering metrics: %w", err)

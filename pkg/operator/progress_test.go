@@ -17,7 +17,7 @@ func TestHealthCheckFailsOnceControllerIsStuck(t *testing.T) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{Name: reconcileTotal}, []string{"controller", "result"})
 	registry.MustRegister(active, total)
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	w := newWatchdog(registry, clk)
+	w := newProgressCheck(registry, clk)
 	probe := func(minutes int) (err error) { // like the kubelet, every ten seconds
 		for range 6 * minutes {
 			err = w.check(nil)

@@ -1,0 +1,152 @@
+package gather
+
+import (
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
+)
+
+// aside has the objects that are set aside: see package watchdog.
+type aside struct {
+	// version is that of the entries at the last read.
+	version uint64
+	// held has the entry of each object that is set aside.
+	held map[watchdog.Object]watchdog.Object
+}
+
+// beginAside drops entries that are over. If other objects are set aside than at the last read, everything is read again.
+func (g *Gatherer) beginAside() {
+	if g.Watchdog == nil {
+		return
+	}
+	held := sets.New[watchdog.Object]()
+	for _, entry := range g.aside.held {
+		held.Insert(entry)
+	}
+	all := g.Watchdog.Aside
+	all.Expire(g.Clock.Now(), held.Has)
+	if version := all.Version(); version != g.aside.version || g.aside.held == nil {
+		g.aside = aside{version, map[watchdog.Object]watchdog.Object{}}
+		g.again()
+	}
+}
+
+// again makes the next read read everything.
+func (g *Gatherer) again() {
+	g.fresh.kinds, g.claiming.stale = true, true
+	if g.followed != nil {
+		g.followed.forget()
+	}
+}
+
+// why returns why an object is set aside, or "" if it is not.
+func (g *Gatherer) why(kind string, o metav1.Object) string {
+	return g.whyOf(kind, o, func() string { return contentOf(o) })
+}
+
+// whyOf is like why. content returns a text that differs once the object has changed in a way that may matter.
+func (g *Gatherer) whyOf(kind string, o metav1.Object, content func() string) string {
+	is := watchdog.ObjectOf(kind, o)
+	entry := g.Watchdog.Aside.Has(kind, o, g.Clock.Now(), content)
+	if entry == nil {
+		delete(g.aside.held, is)
+		return ""
+	}
+	g.aside.held[is] = entry.Object
+	return entry.Why()
+}
+
+// contentOf returns a text that differs once an object has changed in a way that may matter. Pods of one Deployment have the same.
+func contentOf(o metav1.Object) string {
+	if pod, ok := o.(*corev1.Pod); ok {
+		return snapshot.Content(pod)
+	}
+	return fmt.Sprint(o.GetUID(), o.GetGeneration(), o.GetLabels(), o.GetAnnotations())
+}
+
+// without returns the objects that are not set aside.
+func without[T any, P interface {
+	*T
+	metav1.Object
+}](g *Gatherer, kind string, all []T) []T {
+	if !slices.ContainsFunc(all, func(o T) bool { return g.why(kind, P(&o)) != "" }) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(o T) bool { return g.why(kind, P(&o)) != "" })
+}
+
+// marked returns the objects, with the reason on those that are set aside.
+func marked[T any, P interface {
+	*T
+	metav1.Object
+}](g *Gatherer, kind string, all []T) []T {
+	for i := range all {
+		if why := g.why(kind, P(&all[i])); why != "" {
+			all = slices.Clone(all)
+			P(&all[i]).SetAnnotations(snapshot.SetAsideSpec(P(&all[i]).GetAnnotations(), why))
+		}
+	}
+	return all
+}
+
+// leaveOut leaves the objects out that are set aside. A NodePool or a GPUNodeClass launches nothing.
+func (g *Gatherer) leaveOut(c *snapshot.Cluster) {
+	if len(g.Watchdog.Entries()) == 0 {
+		return
+	}
+	c.NodePools, c.GPUNodeClasses = marked(g, "NodePool", c.NodePools), marked(g, "GPUNodeClass", c.GPUNodeClasses)
+	c.DaemonSets = without[appsv1.DaemonSet](g, "DaemonSet", c.DaemonSets)
+	c.Buffers = slices.DeleteFunc(slices.Clone(c.Buffers), func(b karpenter.Buffer) bool {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: b.Template.Annotations}, Spec: b.Template.Spec}
+		return g.whyOf("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + snapshot.Content(pod) }) != ""
+	})
+}
+
+// withAside replaces changed objects that are set aside. It does not change objects that belong to a cache.
+func (g *Gatherer) withAside(changes snapshot.Changes) {
+	if len(g.Watchdog.Entries()) == 0 {
+		return
+	}
+	replace(g, "Pod", changes.Pods, snapshot.SetAside)
+	replace(g, "Node", changes.Nodes, snapshot.SetAsideNode)
+	replace(g, "NodeClaim", changes.NodeClaims, snapshot.SetAsideClaim)
+}
+
+func replace[T any, P interface {
+	*T
+	metav1.Object
+}](g *Gatherer, kind string, changes map[string]P, with func(P, string) P) {
+	for name, o := range changes {
+		if o == nil {
+			continue // Its entry ends if no other object is like it.
+		}
+		if why := g.why(kind, o); why != "" {
+			changes[name] = with(o, why)
+		}
+	}
+}
+
+// replaced is like replace for a list.
+func replaced[T any, P interface {
+	*T
+	metav1.Object
+}](g *Gatherer, kind string, all []T, with func(P, string) P) []T {
+	if len(g.Watchdog.Entries()) == 0 {
+		return all
+	}
+	all = slices.Clone(all)
+	for i := range all {
+		if why := g.why(kind, P(&all[i])); why != "" {
+			all[i] = *with(P(&all[i]), why)
+		}
+	}
+	return all
+}
