@@ -17,6 +17,9 @@ const setAsideAnnotation = "aside.karve.sh/why"
 
 func setAsideWhy(o metav1.Object) string { return o.GetAnnotations()[setAsideAnnotation] }
 
+// IsSetAside reports whether decisions are made without an object.
+func IsSetAside(o metav1.Object) bool { return setAsideWhy(o) != "" }
+
 // Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment.
 func Content(pod *corev1.Pod) string { return textOf(pod) }
 

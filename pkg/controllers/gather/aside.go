@@ -124,12 +124,14 @@ func replace[T any, P interface {
 	*T
 	metav1.Object
 }](g *Gatherer, kind string, changes map[string]P, with func(P, string) P) {
-	for name, o := range changes {
-		if o == nil {
-			continue // Its entry ends if no other object is like it.
-		}
-		if why := g.why(kind, o); why != "" {
-			changes[name] = with(o, why)
+	for range 2 { // The first time finds out what the object of a new entry is like, so that the second finds all that are like it.
+		for name, o := range changes {
+			if o == nil || snapshot.IsSetAside(o) {
+				continue
+			}
+			if why := g.why(kind, o); why != "" {
+				changes[name] = with(o, why)
+			}
 		}
 	}
 }
@@ -142,11 +144,14 @@ func replaced[T any, P interface {
 	if len(g.Watchdog.Entries()) == 0 {
 		return all
 	}
+	changes := make(map[string]P, len(all))
+	for i := range all {
+		changes[watchdog.ObjectOf(kind, P(&all[i])).Name] = P(&all[i])
+	}
+	replace(g, kind, changes, with)
 	all = slices.Clone(all)
 	for i := range all {
-		if why := g.why(kind, P(&all[i])); why != "" {
-			all[i] = *with(P(&all[i]), why)
-		}
+		all[i] = *changes[watchdog.ObjectOf(kind, P(&all[i])).Name]
 	}
 	return all
 }

@@ -143,7 +143,7 @@ func TestHangingWriteOfOneNodeClaimDoesNotDelayNextRounds(t *testing.T) {
 		t.Errorf("two rounds took %s", took)
 	}
 	w.wantClaims(2)
-	if n := w.counted("karve_step_overruns_total"); n != 1 {
+	if n := w.counted("karve_planner_step_overruns_total"); n != 1 {
 		t.Errorf("%v overruns were counted, want 1", n)
 	}
 }
