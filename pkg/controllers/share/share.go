@@ -1,5 +1,6 @@
-// Package share sets how many replicas each GPU of a machine should have, unless it has slots of memory, which package slots sets. A change is not
-// drift: the node agent follows the annotation of the Node while pods run, and removes replicas that are in use when their pods end.
+// Package share sets how many replicas each GPU of a machine should have, unless it has slots of memory, which package slots sets. The node agent follows
+// the annotation of the Node while pods run, and removes replicas that are in use when their pods end. A machine whose pods hold more than the new
+// number drifts: see package drift.
 package share
 
 import (
@@ -58,6 +59,9 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 			continue
 		default:
 			want = least
+			if held := m.ReplicasInUse(); held > want*m.Promise.GPUs {
+				why += fmt.Sprintf(". Its pods hold %d replicas, so it is replaced, as for any drift", held)
+			}
 		}
 		if m.Promise.ReplicasPerGPU != want || m.Node != nil && m.Registered() && snapshot.PromiseOf(m.Node.Annotations).ReplicasPerGPU != want {
 			all = append(all, Change{m, want, why})

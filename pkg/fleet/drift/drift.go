@@ -47,7 +47,8 @@ const catalogGrace = time.Hour
 // class that is not Ready, whose images may be missing briefly. It ignores Karpenter's condition Drifted of the NodeClaim, because Karpenter looks for
 // a node class with the name of the GPUNodeClass.
 //
-// A changed number of replicas is not drift: the node agent can change it while pods run.
+// A changed number of replicas is drift only while pods hold more than the new number: the node agent can change the number while pods run, but ends none
+// of them.
 func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if pool.Class == nil || !pool.NodePool.DeletionTimestamp.IsZero() || !m.Launched() {
 		return nil
@@ -112,6 +113,9 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if now := p.Resource(); !p.Serves(m.Promise.Resource) {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
 	}
+	if d := ofReplicas(p, m); d != nil {
+		return d
+	}
 	switch was, now := m.Promise.MPS, p.Class.Spec.Sharing.MPSSettings(); {
 	case was == now:
 		return nil
@@ -122,6 +126,19 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	default:
 		return &Drift{Sharing, fmt.Sprintf("it shares its GPUs with MPS as %s, and GPUNodeClass %s has %s now", was, p.Class.Name, now)}
 	}
+}
+
+// ofReplicas compares the replicas that pods hold with the most that the GPUNodeClass allows. More are held after the number was lowered.
+func ofReplicas(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+	if m.Type == nil || !m.Promise.Slots.IsZero() || m.Promise.Resource != p.Resource() {
+		return nil
+	}
+	share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB)
+	held := m.ReplicasInUse()
+	if !ok || held <= share.Most*m.Promise.GPUs {
+		return nil
+	}
+	return &Drift{Sharing, fmt.Sprintf("its pods hold %d replicas, and GPUNodeClass %s allows %d on its GPUs now (%d each)", held, p.Class.Name, share.Most*m.Promise.GPUs, share.Most)}
 }
 
 func backendName(promised string) string {

@@ -80,6 +80,13 @@ func TestDriftReason(t *testing.T) {
 	claim := func(edit func(*karpv1.NodeClaim)) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) { edit(&c.NodeClaims[0]) }
 	}
+	running := func(pods int) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			Initialized(Now.Add(-time.Hour))(&c.NodeClaims[0])
+			node := Node(&c.NodeClaims[0], TypeNamed("g4dn.xlarge"), 10)
+			c.Nodes, c.Pods = append(c.Nodes, node), Pods("held", pods, Running(node.Name))
+		}
+	}
 	for name, tc := range map[string]struct {
 		edits  []func(*snapshot.Cluster)
 		reason string
@@ -100,12 +107,20 @@ func TestDriftReason(t *testing.T) {
 		"a requirement for a label that no machine has":         {list(require("example.com/odd", corev1.NodeSelectorOpExists)), "", ""},
 		"a requirement for a label that only new machines have": {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), drift.Requirements, "example.com/group"},
 		"a requirement that a label is absent":                  {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
-		"another number of replicas":                            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
-		"another resource":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
-		"another backend":                                       {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA }), drift.Sharing, "backend DevicePlugin, and GPUNodeClass gpu-shared has backend DRA now"},
-		"the device plugin again":                               {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/backend"] = "DRA" })), drift.Sharing, "backend DRA, and GPUNodeClass gpu-shared has backend DevicePlugin now"},
-		"another strategy":                                      {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS }), drift.Sharing, "has strategy MPS now"},
-		"another strategy than MPS":                             {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" })), drift.Sharing, "shares its GPUs with MPS, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
+		"fewer replicas than pods hold":                         {list(running(10), func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(5)) }), drift.Sharing, "its pods hold 10 replicas, and GPUNodeClass gpu-shared allows 5 on its GPUs now (5 each)"},
+		"as many replicas as pods hold":                         {list(running(5), func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(5)) }), "", ""},
+		"the most of a range that pods hold": {list(running(10), func(c *snapshot.Cluster) {
+			c.GPUNodeClasses[0].Spec.Sharing.Replicas, c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = new(int32(5)), new(int32(10))
+		}), "", ""},
+		"fewer MPS clients than run": {list(running(10), claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" }), func(c *snapshot.Cluster) {
+			c.GPUNodeClasses[0].Spec.Sharing.Strategy, c.GPUNodeClasses[0].Spec.Sharing.Replicas = v1alpha1.StrategyMPS, new(int32(5))
+		}), drift.Sharing, "its pods hold 10 replicas"},
+		"another number of replicas": {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
+		"another resource":           {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
+		"another backend":            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA }), drift.Sharing, "backend DevicePlugin, and GPUNodeClass gpu-shared has backend DRA now"},
+		"the device plugin again":    {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/backend"] = "DRA" })), drift.Sharing, "backend DRA, and GPUNodeClass gpu-shared has backend DevicePlugin now"},
+		"another strategy":           {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS }), drift.Sharing, "has strategy MPS now"},
+		"another strategy than MPS":  {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" })), drift.Sharing, "shares its GPUs with MPS, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
 		"the same settings of MPS": {list(claim(func(n *karpv1.NodeClaim) { n.Annotations["karve.sh/mps"] = "{}" }), func(c *snapshot.Cluster) {
 			c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS
 		}), "", ""},
