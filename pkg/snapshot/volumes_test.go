@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -208,6 +209,55 @@ func TestDriverOf(t *testing.T) {
 		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source}}
 		if got := snapshot.DriverOf(pv); got != want {
 			t.Errorf("the driver is %q, want %q", got, want)
+		}
+	}
+}
+
+func exclusive(claim *corev1.PersistentVolumeClaim) {
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+}
+
+// planned returns the pods that the view plans for, and why others wait.
+func plannedFor(c *snapshot.Cluster) (planned, waiting []string) {
+	view := snapshot.Build(c)
+	for i := range view.Classes {
+		if view.Classes[i].Blocked == nil {
+			planned = append(planned, view.Classes[i].Pods...)
+			continue
+		}
+		for _, pod := range view.Classes[i].Pods {
+			waiting = append(waiting, pod+" "+view.Classes[i].Blocked.Message)
+		}
+	}
+	return planned, waiting
+}
+
+func TestOnePodUsesReadWriteOncePodVolume(t *testing.T) {
+	t.Parallel()
+	newer := func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(Now) }
+	important := func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1000)) }
+	for name, tc := range map[string]struct {
+		pods    []corev1.Pod
+		planned string
+		says    string
+	}{
+		"one runs":                  {[]corev1.Pod{Pod("a", Claiming("data"), Running("n")), Pod("b", Claiming("data"))}, "", "default/b PersistentVolumeClaim default/data has the access mode ReadWriteOncePod, and pod default/a uses it or comes first"},
+		"none runs":                 {[]corev1.Pod{Pod("a", Claiming("data"), newer), Pod("b", Claiming("data"))}, "default/b", "default/a PersistentVolumeClaim default/data has the access mode ReadWriteOncePod, and pod default/b uses it or comes first"},
+		"a more important one came": {[]corev1.Pod{Pod("a", Claiming("data"), newer, important), Pod("b", Claiming("data"))}, "default/a", "default/b PersistentVolumeClaim"},
+		"the other has ended":       {[]corev1.Pod{Pod("a", Claiming("data"), Running("n"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), Pod("b", Claiming("data"))}, "default/b", ""},
+	} {
+		c := Shared()
+		c.Nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}
+		bound("data", zonal("us-east-1a"))(c)
+		exclusive(&c.PersistentVolumeClaims[0])
+		c.Pods = tc.pods
+		planned, waiting := plannedFor(c)
+		if strings.Join(planned, " ") != tc.planned || !strings.HasPrefix(strings.Join(waiting, "; "), tc.says) || (tc.says == "") != (len(waiting) == 0) {
+			t.Errorf("%s: planned %q, waiting %q", name, planned, waiting)
+		}
+		c.PersistentVolumeClaims[0].Spec.AccessModes[0] = corev1.ReadWriteOnce
+		if _, waiting := plannedFor(c); len(waiting) > 0 {
+			t.Errorf("%s: with ReadWriteOnce, these wait: %q", name, waiting)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.claim(o)
 	case *corev1.PersistentVolumeClaim:
 		t.meta(&o.ObjectMeta)
-		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: o.Spec.VolumeName, StorageClassName: o.Spec.StorageClassName}
+		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: o.Spec.VolumeName, StorageClassName: o.Spec.StorageClassName, AccessModes: o.Spec.AccessModes}
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
 	case *corev1.PersistentVolume:
 		t.volume(o)
