@@ -6,13 +6,14 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/robfig/cron/v3"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/schedule"
 )
 
 // FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or a different effect than in Karpenter. Nodes are still launched.
@@ -97,10 +98,10 @@ func (p *Pool) unhonoredDisruption() []FieldReport {
 		if budget.Schedule == nil {
 			continue
 		}
-		if _, err := cron.ParseStandard("TZ=UTC " + *budget.Schedule); err != nil {
+		if _, err := schedule.Parse(*budget.Schedule, time.UTC); err != nil {
 			path := fmt.Sprintf("%s[%d].schedule", pathBudgets, i)
 			reports = append(reports, FieldReport{path, reasonInvalidBudget, fmt.Sprintf(
-				"%s: %q cannot be read, so no node is given back or replaced: write a cron expression of five fields, such as \"0 7 * * mon-fri\"", path, *budget.Schedule)})
+				"%s: %.80q cannot be read, so no node is given back or replaced: write a cron expression of five fields, such as \"0 7 * * mon-fri\"", path, *budget.Schedule)})
 		}
 	}
 	return reports

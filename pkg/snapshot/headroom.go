@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/robfig/cron/v3"
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/schedule"
 )
 
 // Reserve is headroom of one kind. Its class has placeholder pods, whose names show where the headroom comes from.
@@ -151,7 +151,7 @@ func holds(h *v1alpha1.Headroom, now time.Time) (bool, error) {
 	if h.Schedule == "" && h.Duration == "" {
 		return true, nil
 	}
-	schedule, err := cron.ParseStandard("TZ=UTC " + h.Schedule)
+	starts, err := schedule.Parse(h.Schedule, time.UTC)
 	if err != nil {
 		return false, fmt.Errorf("schedule: %w", err)
 	}
@@ -159,6 +159,5 @@ func holds(h *v1alpha1.Headroom, now time.Time) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("duration: %w", err)
 	}
-	next := schedule.Next(now.UTC().Add(-duration))
-	return !next.IsZero() && !next.After(now), nil // Next is zero if the schedule never matches, such as for a day that no month has.
+	return starts.Open(now, duration), nil
 }
