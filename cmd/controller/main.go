@@ -13,11 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/pkg/plain"
 )
 
 func main() {
 	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "karve:", err)
+		fmt.Fprintln(plain.Writer{W: os.Stderr}, "karve:", err)
 		os.Exit(1)
 	}
 }
@@ -66,7 +67,7 @@ func logger(level string) logr.Logger {
 	if level == "debug" {
 		least = zapcore.DebugLevel
 	}
-	log := zap.New(zap.Level(least), zap.StacktraceLevel(zapcore.PanicLevel))
+	log := zap.New(zap.WriteTo(plain.Writer{W: os.Stderr}), zap.Level(least), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(log)
 	return log
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -135,8 +136,7 @@ func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schem
 	for i := range list.Items {
 		all = append(all, list.Items[i].Name)
 	}
-	slices.Sort(all)
-	return all
+	return completable(all)
 }
 
 // contexts returns the sorted names of the contexts of the kubeconfig.
@@ -149,6 +149,15 @@ func contexts(flags *genericclioptions.ConfigFlags) []string {
 	for name := range config.Contexts {
 		all = append(all, name)
 	}
-	slices.Sort(all)
-	return all
+	return completable(all)
+}
+
+// plainName matches names in which a shell finds nothing to do. Completion scripts of old versions of kubectl do not quote names.
+var plainName = regexp.MustCompile(`^[\w.:/@,+=-]+$`)
+
+// completable returns the names that a shell may complete, sorted.
+func completable(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return !plainName.MatchString(name) })
+	slices.Sort(names)
+	return names
 }

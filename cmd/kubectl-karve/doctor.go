@@ -10,6 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"karve.sh/karve/pkg/doctor"
+	"karve.sh/karve/pkg/plain"
 )
 
 // doctorOptions are the flags of the doctor command.
@@ -101,7 +102,7 @@ func (d *diagnosis) text(w io.Writer, colors palette) error {
 		case doctor.Unknown:
 			severity = colors.faint(severity)
 		}
-		if _, err := fmt.Fprintf(w, "%s  %s\n  %s\n  fix: %s\n", severity, colors.bold(f.Object), f.Message, f.Fix); err != nil {
+		if _, err := fmt.Fprintf(w, "%s  %s\n  %s\n  fix: %s\n", severity, colors.bold(plain.Line(f.Object)), plain.Line(f.Message), plain.Line(f.Fix)); err != nil {
 			return err
 		}
 	}

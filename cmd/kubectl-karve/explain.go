@@ -129,7 +129,7 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		return err
 	}
 	for _, note := range notes {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	_, err = s.out.Write(out.Bytes())
 	return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
 )
 
@@ -140,7 +141,7 @@ func gpushareDetail(out io.Writer, all *overview.Overview, unit memoryUnit) erro
 	pods := podsOn(all)
 	for i := range all.Nodes {
 		n := &all.Nodes[i]
-		fmt.Fprintf(out, "\nNAME:       %s\nIPADDRESS:  %s\n\n", n.Name, orUnknown(n.Address))
+		fmt.Fprintf(out, "\nNAME:       %s\nIPADDRESS:  %s\n\n", plain.Line(n.Name), plain.Line(orUnknown(n.Address)))
 		t := table.Table{Columns: []table.Column{{Title: "NAME"}, {Title: "NAMESPACE"}}}
 		for j := range n.GPUs {
 			t.Columns = append(t.Columns, table.Column{Title: fmt.Sprintf("GPU%d(Allocated)", j)})

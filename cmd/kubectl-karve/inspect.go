@@ -75,7 +75,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 		all = one
 	}
 	for _, note := range agentNotes(all.Nodes) {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	if o.output.isData() {
 		return o.output.data(s.out, all)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -192,6 +193,14 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 	}
 	if _, err := configMapServer(t, 500, failure(metav1.StatusReasonInternalError)).machines(t.Context(), "karve", now); err == nil {
 		t.Error("an API server that fails gives instance types")
+	}
+}
+
+func TestTheShellCompletesNoNameThatItWouldRun(t *testing.T) {
+	t.Parallel()
+	got := completable([]string{"b-1.x", "$(reboot)", "a`id`", "arn:aws:eks:us-east-1:123:cluster/a", "a b", "x\n", "u@c", ";", ""})
+	if diff := cmp.Diff([]string{"arn:aws:eks:us-east-1:123:cluster/a", "b-1.x", "u@c"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -13,10 +13,14 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"karve.sh/karve/pkg/plain"
 )
 
 func main() {
+	klog.SetLogger(logr.Discard()) // Errors are returned, as in run.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr})
 	stop()
@@ -29,8 +33,19 @@ type streams struct {
 	out, err io.Writer
 }
 
+// note prints a note for the user.
+func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
+
+// error prints an error, which may consist of several, one on each line.
+func (s streams) error(err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(s.err, "error: %s\n", plain.Line(line))
+	}
+}
+
 // run runs the command and returns its exit status.
 func run(ctx context.Context, args []string, s streams) int {
+	s.out, s.err = newPrinter(s.out), newPrinter(s.err)
 	ctrl.SetLogger(logr.Discard()) // Errors are returned. Users should not see the logs of libraries.
 	root := &cobra.Command{
 		Use:         "kubectl-karve",
@@ -52,7 +67,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		if missing := missingRights(err); missing != "" {
 			err = fmt.Errorf("forbidden: %s: docs/cli.md lists the permissions for each verb", missing)
 		}
-		fmt.Fprintf(s.err, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
+		s.error(err)
 		return 1
 	}
 	return 0

@@ -106,7 +106,7 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 	go readKeys(ctx, in, keys)
 	go reread(ctx, read, readings)
 
-	v := view{all: first, wide: wide, colors: paletteFor(out), updated: first.AsOf}
+	v := view{all: first, wide: wide, colors: paletteOf(out), updated: first.AsOf}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/plain"
 )
 
 // output is a command's output format: "" for a table, "wide", "json", "yaml", or one of its own.
@@ -48,7 +50,8 @@ func (o *output) data(out io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	if o.format == "yaml" {
+	text = plain.Escaped(text)
+	if o.format == "yaml" { // The printer leaves out hidden characters that YAML does not escape.
 		if text, err = yaml.JSONToYAML(text); err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	for _, note := range notes {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	if _, err := s.out.Write(out.Bytes()); err != nil {
 		return err

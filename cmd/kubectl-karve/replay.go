@@ -98,7 +98,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	traces.Left = append(left, traces.Left...)
 	compared, err := replay.Compare(traces)
 	for _, note := range append(append(notes, more...), leftNotes(traces.Left)...) {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/table"
 )
@@ -157,7 +158,7 @@ func (c connection) editRollout(ctx context.Context, out io.Writer, name string,
 	if err != nil {
 		return fmt.Errorf("changing GPUImageRollout %s: %w", name, err)
 	}
-	_, err = fmt.Fprintf(out, "gpuimagerollout/%s %s\n", name, follows)
+	_, err = fmt.Fprintf(out, "gpuimagerollout/%s %s\n", name, plain.Line(follows))
 	return err
 }
 

@@ -143,7 +143,7 @@ func TestTheLiveViewDraws(t *testing.T) {
 		"scrolled":                      {func(*view) {}, []key{keyDown, keyDown, keyUp}},
 		"at-the-end":                    {func(*view) {}, []key{keyPageDown, keyPageDown, keyPageDown}},
 		"by-price-on-a-narrow-terminal": {func(v *view) { v.width = 50 }, []key{keySort, keySort}},
-		"by-state-in-colors":            {func(v *view) { v.colors.on = true }, []key{keySort, keySort, keySort, keySort}},
+		"by-state-in-colors":            {func(v *view) { v.colors = newPalette() }, []key{keySort, keySort, keySort, keySort}},
 		"pods":                          {func(v *view) { v.height = 24 }, []key{keyEnd, keyPods}},
 		"out-of-date":                   {func(v *view) { v.err, v.now = errors.New("the server\nis away"), now.Add(70*time.Second) }, nil},
 		"without-nodes":                 {func(v *view) { v.all = overview.Build(snapshottest.Shared()) }, []key{keyEnd}},

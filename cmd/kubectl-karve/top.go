@@ -89,7 +89,7 @@ func (o *topOptions) validate() error {
 
 func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topOptions, *overview.Overview) table.Table, notes []string) error {
 	for _, note := range notes {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	o.sort(all)
 	if o.output.isData() {

@@ -7,10 +7,8 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/cloud"
@@ -65,7 +63,6 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	klog.SetLogger(logr.Discard()) // The page reports it if the cluster cannot be read.
 	read, err := gather.Open(ctx, c.config, types, replicasTimeout)
 	if err != nil {
 		return err
@@ -85,7 +82,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	if note := types.Note(); note != "" {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+		s.note(note)
 	}
 	fmt.Fprintln(s.err, "Open this URL. Press Ctrl-C to stop.")
 	return server.Serve(ctx, listener)

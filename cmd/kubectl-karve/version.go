@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/version"
 )
 
@@ -59,10 +60,10 @@ func (v *versions) print(out io.Writer, format output) error {
 		_, err = fmt.Fprintf(out, "  commit %s of %s, %s, %s\n", cmp.Or(v.Client.Revision, unknown), cmp.Or(v.Client.Time, unknown), v.Client.Go, v.Client.Platform)
 	}
 	if err == nil && v.Controller != "" {
-		_, err = fmt.Fprintf(out, "Controller: %s\n", v.Controller)
+		_, err = fmt.Fprintf(out, "Controller: %s\n", plain.Line(v.Controller))
 	}
 	if err == nil && v.Note != "" {
-		_, err = fmt.Fprintf(out, "Controller: %s (%s)\n", unknown, v.Note)
+		_, err = fmt.Fprintf(out, "Controller: %s (%s)\n", unknown, plain.Line(v.Note))
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
 )
 
@@ -96,7 +97,7 @@ const otherLines = 5
 // room returns how many rows fit.
 func (v *view) room() int { return max(1, v.height-otherLines) }
 
-// frame returns the sequence that draws the view on a terminal.
+// frame returns the sequence that draws the view on a terminal. Like a [printer], it shows what objects contain as plain text.
 func (v *view) frame() string {
 	head, rows := v.lines()
 	top := v.clamped()
@@ -115,7 +116,7 @@ func (v *view) frame() string {
 		if i > 0 {
 			out.WriteString("\r\n")
 		}
-		out.WriteString(cut(line, v.width) + "\x1b[K")
+		out.WriteString(cut(v.colors.show(line), v.width) + "\x1b[K")
 	}
 	out.WriteString("\x1b[J")
 	return out.String()
@@ -241,7 +242,7 @@ func (v *view) footer(top, rows int) string {
 	if v.err != nil || age > stale {
 		why := ""
 		if v.err != nil {
-			why = ": " + cmp.Or(missingRights(v.err), strings.ReplaceAll(v.err.Error(), "\n", "; "))
+			why = ": " + plain.Line(cmp.Or(missingRights(v.err), strings.ReplaceAll(v.err.Error(), "\n", "; ")))
 		}
 		return v.colors.red("not updated for "+overview.Age(age)+why) + "  " + v.colors.faint(keys)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/plain"
 )
 
 const (
@@ -34,6 +35,7 @@ func newRecorder(record func(context.Context, nodeapi.Event) error, c clock.Pass
 
 // tell logs an event and queues it without blocking. A nil recorder, as used outside of a cluster, only logs it.
 func (r *recorder) tell(ctx context.Context, e health.Event) {
+	e.Message = plain.Line(e.Message)
 	logr.FromContextOrDiscard(ctx).Info(e.Message, "reason", e.Reason)
 	if r == nil {
 		return

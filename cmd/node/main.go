@@ -17,11 +17,12 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/nvml"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/plain"
 )
 
 func main() {
 	if err := run(); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "karve-node:", err)
+		fmt.Fprintln(plain.Writer{W: os.Stderr}, "karve-node:", err)
 		os.Exit(1)
 	}
 }
@@ -31,7 +32,7 @@ func runMPS(args []string) error {
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: level}))
 	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
 	return superviseMPS(ctx, dir, nvml.New(nvml.Options{}))
@@ -42,7 +43,7 @@ func runMIG(args []string) error {
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
 	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
 	node, err := nodeapi.InCluster(o.nodeName)
@@ -70,7 +71,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
 	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
 	again := make(chan os.Signal, 1)

@@ -44,9 +44,9 @@ func message(reason, text string) string {
 func classNotReady(f *Facts) []Finding {
 	var all []Finding
 	for _, class := range f.classes() {
-		fix := "kubectl describe gpunodeclass " + class.Name
+		fix := command("kubectl describe gpunodeclass %s", class.Name)
 		if c := failed(class.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
-			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), "kubectl edit gpunodeclass " + class.Name})
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), command("kubectl edit gpunodeclass %s", class.Name)})
 		} else if c := failed(class.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), fix})
 		} else if len(class.Status.Conditions) == 0 {
@@ -67,7 +67,7 @@ func catalogStale(f *Facts) []Finding {
 			continue
 		}
 		since := c.LastTransitionTime.UTC().Format("2006-01-02 15:04Z")
-		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices have been out of date since %s: %s", since, message(c.Reason, c.Message)), "kubectl describe gpunodeclass " + class.Name}
+		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices have been out of date since %s: %s", since, message(c.Reason, c.Message)), command("kubectl describe gpunodeclass %s", class.Name)}
 		if slices.Contains(credentials, c.Reason) {
 			finding.Severity, finding.Fix = Error, "give the controller its IAM role, then kubectl rollout restart its Deployment: docs/install.md#2-the-iam-role"
 		}
@@ -86,11 +86,11 @@ func poolNotReady(f *Facts) []Finding {
 			continue
 		}
 		if c := poolFailed(p.NodePool, karpv1.ConditionTypeValidationSucceeded); c != nil {
-			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl edit nodepool " + p.NodePool.Name})
+			all = append(all, Finding{Error, name, message(c.Reason, c.Message), command("kubectl edit nodepool %s", p.NodePool.Name)})
 		}
 		// If the GPUNodeClass is not Ready, its own finding gives the reason.
 		if c := poolFailed(p.NodePool, karpv1.ConditionTypeNodeClassReady); c != nil && failed(p.Class.Status.Conditions, v1alpha1.ConditionReady) == nil {
-			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl describe gpunodeclass " + class})
+			all = append(all, Finding{Error, name, message(c.Reason, c.Message), command("kubectl describe gpunodeclass %s", class)})
 		}
 	}
 	return all
@@ -148,7 +148,7 @@ func agentMissing(f *Facts) []Finding {
 	}
 	return []Finding{{
 		Error, "agent", fmt.Sprintf("no ready agent runs on %s, so pods get no replicas there", some(without)),
-		fmt.Sprintf("kubectl get pods -A -o wide -l app.kubernetes.io/name=karve-node --field-selector spec.nodeName=%s", without[0]),
+		command("kubectl get pods -A -o wide -l app.kubernetes.io/name=karve-node --field-selector spec.nodeName=%s", without[0]),
 	}}
 }
 
@@ -218,7 +218,7 @@ func resourceUnserved(f *Facts) []Finding {
 	var all []Finding
 	for _, why := range slices.Sorted(maps.Keys(pods)) {
 		namespace, name, _ := strings.Cut(pods[why][0], "/")
-		all = append(all, Finding{Warning, "Pod " + some(pods[why]), why, fmt.Sprintf("kubectl karve explain pod/%s -n %s", name, namespace)})
+		all = append(all, Finding{Warning, "Pod " + some(pods[why]), why, command("kubectl karve explain pod/%s -n %s", name, namespace)})
 	}
 	return all
 }

@@ -51,7 +51,7 @@ func controllerNotReady(f *Facts) []Finding {
 		if p := &f.Controllers[i]; p.Ready == 0 {
 			all = append(all, Finding{
 				Error, p.String(), fmt.Sprintf("none of its %d pods is ready, so nothing is launched and no node is deleted", p.Wanted),
-				fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
+				command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
 			})
 		}
 	}
@@ -82,7 +82,7 @@ func karpenterMissing(f *Facts) []Finding {
 		}
 	}
 	p := &f.Karpenters[0]
-	return []Finding{{Error, p.String(), "none of its pods is ready, so no machine is launched", fmt.Sprintf("kubectl -n %s describe deployment %s", p.Namespace, p.Name)}}
+	return []Finding{{Error, p.String(), "none of its pods is ready, so no machine is launched", command("kubectl -n %s describe deployment %s", p.Namespace, p.Name)}}
 }
 
 func karpenterUntested(f *Facts) []Finding {
@@ -204,7 +204,7 @@ func settingsDiffer(f *Facts) []Finding {
 		}
 		all = append(all, Finding{
 			Error, ours.String(), fmt.Sprintf("--%s is %q, and %s of %s is %q: Karve plans with machines that Karpenter does not launch", s.flag, value, s.variable, theirs, other),
-			fmt.Sprintf("helm upgrade karve charts/karve --reuse-values --set %s=%s", s.value, other),
+			command("helm upgrade karve charts/karve --reuse-values --set %s=%s", s.value, other),
 		})
 	}
 	return all

@@ -38,7 +38,7 @@ func limitsNear(f *Facts) []Finding {
 			}
 			all = append(all, Finding{
 				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("uses %s of its limit of %s %s", uses.String(), limit.String(), l.Name),
-				fmt.Sprintf("kubectl patch nodepool %s --type=merge -p '{\"spec\":{\"limits\":{\"%s\":\"MORE\"}}}'", p.NodePool.Name, l.Name),
+				command("kubectl patch nodepool %s --type=merge -p %s", p.NodePool.Name, fmt.Sprintf(`{"spec":{"limits":{%q:"MORE"}}}`, l.Name)),
 			})
 		}
 	}
@@ -61,7 +61,7 @@ func resourceQuotasNear(f *Facts) []Finding {
 			}
 			all = append(all, Finding{
 				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("uses %s of %s %s, and no pods beyond that are created", used.String(), hard.String(), key),
-				fmt.Sprintf("kubectl -n %s patch resourcequota %s --type=merge -p '{\"spec\":{\"hard\":{\"%s\":\"MORE\"}}}'", q.Namespace, q.Name, key),
+				command("kubectl -n %s patch resourcequota %s --type=merge -p %s", q.Namespace, q.Name, fmt.Sprintf(`{"spec":{"hard":{%q:"MORE"}}}`, key)),
 			})
 		}
 	}
@@ -91,7 +91,7 @@ func quotasExceeded(f *Facts) []Finding {
 
 // increase returns the command that requests a larger quota.
 func increase(q catalog.Quota, vcpus any) string {
-	return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %v", q.Code, vcpus)
+	return command("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %s", q.Code, fmt.Sprint(vcpus))
 }
 
 // quotaKey identifies a quota of the account.

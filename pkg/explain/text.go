@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
 )
@@ -192,7 +193,7 @@ type page struct {
 
 func (p *page) line(text string) {
 	if p.err == nil {
-		_, p.err = io.WriteString(p.w, strings.TrimRight(text, " ")+"\n")
+		_, p.err = io.WriteString(p.w, strings.TrimRight(plain.Line(text), " ")+"\n")
 	}
 }
 

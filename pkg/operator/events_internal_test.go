@@ -41,13 +41,13 @@ func TestEventWithAnotherNoteIsRecorded(t *testing.T) {
 		r := eventRecorder{broadcaster.NewRecorder(scheme.Scheme, "karve")}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod", UID: "1", ResourceVersion: "7"}}
 		for _, note := range []string{"no Ready condition yet", "AMIsReady=False", "AMIsReady=False"} {
-			r.Eventf(pod, runtime.Object(nil), corev1.EventTypeWarning, "PoolClosed", "Plan", "NodePool %s: 100%% %s", "gpu", note)
+			r.Eventf(pod, runtime.Object(nil), corev1.EventTypeWarning, "PoolClosed", "Plan", "NodePool %s: 100%% %s", "\x1bg\npu", note)
 			synctest.Wait()
 		}
-		if want := []string{"NodePool gpu: 100% no Ready condition yet", "NodePool gpu: 100% AMIsReady=False"}; !slices.Equal(s.created, want) {
+		if want := []string{"NodePool g pu: 100% no Ready condition yet", "NodePool g pu: 100% AMIsReady=False"}; !slices.Equal(s.created, want) {
 			t.Errorf("created %q, want %q", s.created, want)
 		}
-		if want := []string{"NodePool gpu: 100% AMIsReady=False"}; !slices.Equal(s.patched, want) {
+		if want := []string{"NodePool g pu: 100% AMIsReady=False"}; !slices.Equal(s.patched, want) {
 			t.Errorf("patched %q, want %q as a series", s.patched, want)
 		}
 		cancel()

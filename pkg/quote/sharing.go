@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodecontract/mig"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/table"
@@ -291,7 +292,7 @@ func (c *Comparison) Text(w io.Writer) error {
 		}
 		if row.Unplaced > 0 {
 			notes = append(notes, pods(row.Unplaced)+" without a place")
-			why = append(why, fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message))
+			why = append(why, plain.Line(fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message)))
 		}
 		t.Add(string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
 	}

@@ -5,8 +5,9 @@ import (
 	"io"
 	"regexp"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"karve.sh/karve/pkg/plain"
 )
 
 // gap separates columns.
@@ -23,8 +24,7 @@ type Column struct {
 // Table is text in columns.
 type Table struct {
 	Columns []Column
-	// Rows have a cell for each column. A cell may have colors (SGR sequences), which take no room. Write leaves out other control characters, because
-	// text from a cluster must not control the terminal.
+	// Rows have a cell for each column. A cell may have colors (SGR sequences), which take no room. The rest of it is written as [plain.Line] returns it.
 	Rows [][]string
 }
 
@@ -69,25 +69,18 @@ func (t *Table) Write(w io.Writer) error {
 // color matches a sequence that sets the color of the text after it.
 var color = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// clean removes control characters that do not belong to a color.
+// clean returns a cell as [plain.Line] does, with its colors unless it is too long.
 func clean(cell string) string {
-	if !strings.ContainsFunc(cell, unicode.IsControl) {
-		return cell
+	if !strings.Contains(cell, "\x1b") || width(cell) > plain.MaxLine {
+		return plain.Line(color.ReplaceAllString(cell, ""))
 	}
 	var out strings.Builder
-	for at := 0; at < len(cell); {
-		if found := color.FindStringIndex(cell[at:]); found != nil && found[0] == 0 {
-			out.WriteString(cell[at : at+found[1]])
-			at += found[1]
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(cell[at:])
-		if !unicode.IsControl(r) {
-			out.WriteString(cell[at : at+size])
-		}
-		at += size
+	at := 0
+	for _, found := range color.FindAllStringIndex(cell, -1) {
+		out.WriteString(plain.Line(cell[at:found[0]]) + cell[found[0]:found[1]])
+		at = found[1]
 	}
-	return out.String()
+	return out.String() + plain.Line(cell[at:])
 }
 
 func width(cell string) int {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
 )
 
@@ -30,8 +31,18 @@ func TestTextDoesNotControlTheTerminal(t *testing.T) {
 	tab := table.Table{Columns: []table.Column{{}, {}}}
 	tab.Add("a\x1b[2Jb\r\n\x1b]0;title\a\u009b1m", "\x1b[31mred\x1b[0m")
 	var out strings.Builder
-	if err := tab.Write(&out); err != nil || out.String() != "a[2Jb]0;title1m   \x1b[31mred\x1b[0m\n" {
+	if err := tab.Write(&out); err != nil || out.String() != "a[2Jb ]0;title1m   \x1b[31mred\x1b[0m\n" {
 		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+func TestAColumnIsNotWiderThanALine(t *testing.T) {
+	t.Parallel()
+	tab := table.Table{Columns: []table.Column{{}, {}}}
+	tab.Add("\x1b[31m"+strings.Repeat("x", 10*plain.MaxLine)+"\x1b[0m", "b")
+	var out strings.Builder
+	if err := tab.Write(&out); err != nil || out.String() != strings.Repeat("x", plain.MaxLine-1)+"…   b\n" {
+		t.Errorf("%d bytes, %v", out.Len(), err)
 	}
 }
 

@@ -1,0 +1,22 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// plainWord matches words that a shell passes on as they are.
+var plainWord = regexp.MustCompile(`^[\w.:/@%+=-]+$`)
+
+// command returns a command to paste into a shell. Arguments come from objects and are quoted, unless they are plain words.
+func command(format string, arguments ...string) string {
+	quoted := make([]any, len(arguments))
+	for i, word := range arguments {
+		if !plainWord.MatchString(word) {
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		quoted[i] = word
+	}
+	return fmt.Sprintf(format, quoted...)
+}
