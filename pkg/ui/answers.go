@@ -142,7 +142,7 @@ func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
-		return // The client is gone: plain values can always be encoded.
+	if text, err := encode(v); err == nil { // Plain values can always be encoded.
+		_, _ = w.Write(append(text, '\n')) // If it fails, the client is gone.
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -82,7 +83,7 @@ func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explaine
 	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
 		return nil, err
 	}
-	f.head, err = json.Marshal(head{Cluster: name, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
+	f.head, err = encode(head{Cluster: name, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
 	return f, err
 }
 
@@ -97,14 +98,20 @@ func (f *frame) failing(name string, problem error) (*frame, error) {
 	}
 	h.Cluster, h.Problem, failed.problem = name, problem.Error(), problem.Error()
 	var err error
-	failed.head, err = json.Marshal(h)
+	failed.head, err = encode(h)
 	return &failed, err
+}
+
+// encode returns a value as JSON, without the hidden characters of text in objects: the page shows names and messages as the command line does.
+func encode(v any) (json.RawMessage, error) {
+	text, err := json.Marshal(v)
+	return json.RawMessage(plain.Text(string(text))), err
 }
 
 func rowsOf[T any](list []T, name func(*T) string) (rows, error) {
 	r := rows{names: make([]string, len(list)), texts: make(map[string]json.RawMessage, len(list))}
 	for i := range list {
-		text, err := json.Marshal(&list[i])
+		text, err := encode(&list[i])
 		if err != nil {
 			return rows{}, err
 		}

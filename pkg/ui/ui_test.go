@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -226,6 +227,25 @@ func TestServerRequiresTokenAndLoopbackHost(t *testing.T) {
 	}
 }
 
+// TestAnswersHaveNoHiddenCharactersOfObjects looks at a pod whose scheduler has a name that turns the direction of the text after it around.
+func TestAnswersHaveNoHiddenCharactersOfObjects(t *testing.T) {
+	t.Parallel()
+	c := small()
+	pod := &c.Pods[len(c.Pods)-1]
+	pod.Spec.SchedulerName, pod.Status.Conditions = "my\u202e\u009b\u200b<b>scheduler", nil
+	c.Nodes[0].Labels[corev1.LabelTopologyZone] = "a\u202ezone"
+	handler := serve(t, of(c))
+	explained, overview := body(t, get(handler, "/karve/explain?pod="+pod.Namespace+"/"+pod.Name)), body(t, get(handler, "/karve/overview"))
+	if !strings.Contains(explained, `my\u003cb\u003escheduler`) {
+		t.Errorf("the scheduler is not in %s", explained)
+	}
+	for _, text := range []string{explained, overview} {
+		if i := strings.IndexAny(text, "\u202e\u009b\u200b"); i >= 0 {
+			t.Errorf("%q", text[max(0, i-30):])
+		}
+	}
+}
+
 // TestPageLoadsOnlyItsOwnFiles checks what a browser would refuse or load from elsewhere.
 func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	t.Parallel()
@@ -246,7 +266,7 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 		if got := r.Header.Get("Content-Type"); r.StatusCode != http.StatusOK || got != types[filepath.Ext(name)] {
 			t.Errorf("%s: status %d, type %q", name, r.StatusCode, got)
 		}
-		for _, refused := range []string{"https://", "http://", "style=", "innerHTML", "onclick=", "eval(", "<style"} {
+		for _, refused := range []string{"https://", "http://", "style=", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc", "javascript:", "createContextualFragment", "onclick=", "eval(", "<style"} {
 			if text := strings.ReplaceAll(text, "http://www.w3.org/2000/svg", ""); strings.Contains(text, refused) {
 				t.Errorf("%s has %q", name, refused)
 			}
