@@ -16,6 +16,32 @@ import (
 // forbidding starts an API server that serves all kinds that the verbs read, to nobody. It returns the path of its kubeconfig.
 func forbidding(t *testing.T) string {
 	t.Helper()
+	return serving(t, func(w http.ResponseWriter, r *http.Request) {
+		path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // apis/GROUP/VERSION/RESOURCE/NAME, or api/VERSION/…
+		group := ""
+		if path[0] == "apis" {
+			group, path = path[1], path[1:]
+		}
+		verb, scope, rest := "list", "at the cluster scope", path[2:]
+		if rest[0] == "namespaces" && len(rest) > 1 {
+			scope, rest = fmt.Sprintf("in the namespace %q", rest[1]), rest[2:]
+		}
+		if len(rest) > 1 {
+			verb = "get"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
+			Message: fmt.Sprintf("%s is forbidden: User \"jane\" cannot %s resource %q in API group %q %s", rest[0], verb, rest[0], group, scope),
+		})
+	})
+}
+
+// serving starts an API server that says that it serves all kinds that the verbs read, and answers requests for objects with objects. It returns the path
+// of its kubeconfig.
+func serving(t *testing.T, objects http.HandlerFunc) string {
+	t.Helper()
 	resources := map[string]string{
 		"/apis/karpenter.sh/v1":   `{"name": "nodepools", "kind": "NodePool"}, {"name": "nodeclaims", "kind": "NodeClaim"}`,
 		"/apis/karve.sh/v1alpha1": `{"name": "gpunodeclasses", "kind": "GPUNodeClass"}, {"name": "gpuimagerollouts", "kind": "GPUImageRollout"}`,
@@ -41,26 +67,7 @@ func forbidding(t *testing.T) string {
 	}
 	answer("/api", `{"kind": "APIVersions", "versions": ["v1"]}`)
 	answer("/apis", `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [`+strings.Join(groups, ",")+`]}`)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // apis/GROUP/VERSION/RESOURCE/NAME, or api/VERSION/…
-		group := ""
-		if path[0] == "apis" {
-			group, path = path[1], path[1:]
-		}
-		verb, scope, rest := "list", "at the cluster scope", path[2:]
-		if rest[0] == "namespaces" && len(rest) > 1 {
-			scope, rest = fmt.Sprintf("in the namespace %q", rest[1]), rest[2:]
-		}
-		if len(rest) > 1 {
-			verb = "get"
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
-			Message: fmt.Sprintf("%s is forbidden: User \"jane\" cannot %s resource %q in API group %q %s", rest[0], verb, rest[0], group, scope),
-		})
-	})
+	mux.HandleFunc("/", objects)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return kubeconfigFor(t, server.URL)

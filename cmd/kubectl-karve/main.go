@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -21,10 +22,35 @@ import (
 
 func main() {
 	klog.SetLogger(logr.Discard()) // Errors are returned, as in run.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr})
-	stop()
-	os.Exit(status)
+	os.Exit(untilSignal(func(ctx context.Context) int {
+		return run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr})
+	}))
+}
+
+// grace is how long a command may take to end after a signal. Some do not end by themselves: a plan is computed to its end, and so is a read of a pipe.
+const grace = 500 * time.Millisecond
+
+// untilSignal runs a command, whose context ends with the first SIGINT or SIGTERM. It returns the exit status: that of the command, or 128 plus the number
+// of the signal, at the latest when grace is over.
+func untilSignal(command func(context.Context) int) int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan int, 1)
+	go func() { ended <- command(ctx) }()
+	select {
+	case status := <-ended:
+		return status
+	case s := <-signals:
+		stop()
+		select {
+		case <-ended:
+		case <-time.After(grace):
+		}
+		number, _ := s.(syscall.Signal)
+		return 128 + int(number)
+	}
 }
 
 // streams are the standard streams of a command.
@@ -63,12 +89,16 @@ func run(ctx context.Context, args []string, s streams) int {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	if err := root.Execute(); err != nil {
-		if missing := missingRights(err); missing != "" {
-			err = fmt.Errorf("forbidden: %s: docs/cli.md lists the permissions for each verb", missing)
-		}
-		s.error(err)
-		return 1
+	err := root.Execute()
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		return 1 // The user ended it, and knows.
 	}
-	return 0
+	if missing := missingRights(err); missing != "" {
+		err = fmt.Errorf("forbidden: %s: docs/cli.md lists the permissions for each verb", missing)
+	}
+	s.error(err)
+	return 1
 }

@@ -100,6 +100,8 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 		fmt.Fprint(out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
 		_ = term.Restore(int(in.Fd()), before) // There is nothing else to try.
 	}()
+	// The program may be about to end although the terminal accepts no output.
+	defer context.AfterFunc(ctx, func() { _ = term.Restore(int(in.Fd()), before) })()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	keys, readings := make(chan key), make(chan reading)

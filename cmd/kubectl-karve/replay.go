@@ -108,7 +108,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 		if err := compared.SVG(&image); err != nil {
 			return err
 		}
-		if err := os.WriteFile(o.chart, image.Bytes(), 0o644); err != nil { //nolint:gosec // G306: a chart is for all to see.
+		if err := writeWhole(o.chart, image.Bytes()); err != nil {
 			return fmt.Errorf("--chart: %w", err)
 		}
 	}

@@ -121,3 +121,49 @@ func TestTheLiveViewDoesNotBeginWithoutACluster(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestASignalRestoresTheTerminal(t *testing.T) {
+	t.Parallel()
+	s := newScreen(t)
+	before, err := unix.IoctlGetTermios(int(s.program.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program(t, "main", "nodes", "--kubeconfig", serve(t, overviewtest.Example()))
+	cmd.Stdin, cmd.Stdout = s.program, s.program
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "s sort (by name)")
+	interrupt(t, cmd, unix.SIGTERM)
+	s.await(t, "\x1b[?1049l")
+	after, err := unix.IoctlGetTermios(int(s.program.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was: %v", err)
+	}
+}
+
+// TestASignalRestoresATerminalThatAcceptsNoOutput interrupts the live view while the user has stopped the output.
+func TestASignalRestoresATerminalThatAcceptsNoOutput(t *testing.T) {
+	t.Parallel()
+	s := newScreen(t)
+	before, err := unix.IoctlGetTermios(int(s.program.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program(t, "main", "nodes", "--kubeconfig", serve(t, overviewtest.Example()))
+	cmd.Stdin, cmd.Stdout = s.program, s.program
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "s sort (by name)")
+	if err := unix.IoctlSetInt(int(s.program.Fd()), unix.TCXONC, unix.TCOOFF); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second) // It draws every second.
+	interrupt(t, cmd, unix.SIGTERM)
+	after, err := unix.IoctlGetTermios(int(s.program.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was: %v", err)
+	}
+}
