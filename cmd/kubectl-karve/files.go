@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -35,16 +36,17 @@ func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([
 		return kustomization(o.Kustomize)
 	}
 	var files []manifests.File
+	b := newBounded("the manifests", manifests.MaxSize)
 	for _, name := range o.Filenames {
 		var read []manifests.File
 		var err error
 		switch {
 		case name == "-":
-			read, err = one("standard input")(io.ReadAll(in))
+			read, err = one("standard input")(b.readAll(in))
 		case strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://"):
-			read, err = one(name)(download(ctx, name))
+			read, err = one(name)(b.download(ctx, name))
 		default:
-			read, err = readPath(name, o.Recursive)
+			read, err = b.readPath(name, o.Recursive)
 		}
 		if err != nil {
 			return nil, err
@@ -64,8 +66,54 @@ func one(name string) func([]byte, error) ([]manifests.File, error) {
 	}
 }
 
+// bounded reads files with a limit on the size of all of them together, in bytes.
+type bounded struct {
+	limit, left int64
+	// what is read, in errors.
+	what string
+}
+
+func newBounded(what string, limit int64) *bounded { return &bounded{limit, limit, what} }
+
+// readAll reads all of a stream. It returns an error, without reading on, when there is more than is left.
+func (b *bounded) readAll(in io.Reader) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(in, b.left+1))
+	if b.left -= int64(len(content)); b.left < 0 {
+		return nil, fmt.Errorf("%s have more than %d MiB", b.what, b.limit>>20)
+	}
+	return content, err
+}
+
+// readFile reads a file, which may also be a pipe or a device.
+func (b *bounded) readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // It is only read.
+	content, err := b.readAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return content, nil
+}
+
+// downloadTimeout is how long a download may take.
+const downloadTimeout = time.Minute
+
 // download returns the content of a URL.
-func download(ctx context.Context, url string) ([]byte, error) {
+func (b *bounded) download(ctx context.Context, url string) ([]byte, error) {
+	slow := fmt.Errorf("it takes more than %s", downloadTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, downloadTimeout, slow)
+	defer stop()
+	content, err := b.get(ctx, url)
+	if err != nil && errors.Is(context.Cause(ctx), slow) {
+		return nil, slow
+	}
+	return content, err
+}
+
+func (b *bounded) get(ctx context.Context, url string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -78,7 +126,7 @@ func download(ctx context.Context, url string) ([]byte, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the server answered %s", answer.Status)
 	}
-	return io.ReadAll(answer.Body)
+	return b.readAll(answer.Body)
 }
 
 // kustomization returns the output of kubectl kustomize for a directory.
@@ -93,7 +141,7 @@ func kustomization(directory string) ([]manifests.File, error) {
 }
 
 // readPath reads a file or the files in a directory.
-func readPath(name string, recursive bool) ([]manifests.File, error) {
+func (b *bounded) readPath(name string, recursive bool) ([]manifests.File, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -106,7 +154,7 @@ func readPath(name string, recursive bool) ([]manifests.File, error) {
 	}
 	var files []manifests.File
 	for _, path := range paths {
-		content, err := os.ReadFile(path)
+		content, err := b.readFile(path)
 		if err != nil {
 			return nil, err
 		}
@@ -136,6 +184,9 @@ func writeWhole(path string, content []byte) error {
 	return nil
 }
 
+// maxFiles is the maximum number of manifests in a directory.
+const maxFiles = 10_000
+
 // expand returns the files in a directory that have one of kubectl's extensions.
 func expand(directory string, recursive bool) ([]string, error) {
 	var paths []string
@@ -147,6 +198,7 @@ func expand(directory string, recursive bool) ([]string, error) {
 			return filepath.SkipDir
 		case !entry.IsDir() && slices.Contains(resource.FileExtensions, filepath.Ext(path)):
 			paths = append(paths, path)
+			return usable(path, len(paths), directory)
 		}
 		return nil
 	})
@@ -154,4 +206,16 @@ func expand(directory string, recursive bool) ([]string, error) {
 		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R also reads its subdirectories", directory)
 	}
 	return paths, err
+}
+
+// usable returns an error if the n-th manifest of a directory is one too many, or something that may never end, such as a pipe.
+func usable(path string, n int, directory string) error {
+	if n > maxFiles {
+		return fmt.Errorf("%s has more than %d files named *.yaml, *.yml or *.json", directory, maxFiles)
+	}
+	info, err := os.Stat(path) // It follows links.
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s in a directory of manifests is not a file", path)
+	}
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -186,12 +185,15 @@ func (o *planOptions) search() solve.Solver {
 	return solve.Solver{Stop: func() bool { return time.Since(start) > o.budget }}
 }
 
+// maxInstanceTypes is the maximum size of a file of instance types in bytes. Those of a region of EC2 have 2 MiB.
+const maxInstanceTypes = 64 << 20
+
 // types returns the instance types in the file, or the built-in ones if there is no file.
 func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if o.instanceTypes == "" {
 		return builtin.InstanceTypes()
 	}
-	content, err := os.ReadFile(o.instanceTypes)
+	content, err := newBounded("the instance types", maxInstanceTypes).readFile(o.instanceTypes)
 	if err != nil {
 		return nil, fmt.Errorf("--instance-types: %w", err)
 	}

@@ -152,6 +152,9 @@ func (r *reader) list(d document, items []json.RawMessage, element metav1.TypeMe
 	var errs []error
 	for i, item := range items {
 		at := place{file: d.file, document: d.document, item: i + 1}
+		if err := r.left.spend(at, 0); err != nil {
+			return err
+		}
 		if element.Kind != "" {
 			item = withKind(item, element)
 		}

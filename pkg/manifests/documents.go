@@ -43,10 +43,10 @@ type document struct {
 // yamlError joins the lines of an error of the YAML reader.
 var yamlError = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", "\n  ", "; ", "\n", "; ")
 
-// split returns the documents of a file, numbered from 1. Empty documents are counted but not returned.
-func split(file File) ([]document, error) {
+// split returns the documents of a file, numbered from 1, and spends their size. Empty documents are counted but not returned.
+func split(file File, left *budget) ([]document, error) {
 	if utilyaml.IsJSONBuffer(file.Content) {
-		return splitJSON(file)
+		return splitJSON(file, left)
 	}
 	var documents []document
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(file.Content)))
@@ -59,9 +59,15 @@ func split(file File) ([]document, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
+		if err := checkAliases(at, text, left.bytes); err != nil {
+			return nil, err
+		}
 		object, err := yaml.YAMLToJSONStrict(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s", at, yamlError.Replace(err.Error()))
+		}
+		if err := errors.Join(left.spend(at, len(object)), checkDepth(at, object)); err != nil {
+			return nil, err
 		}
 		if !bytes.Equal(object, []byte("null")) {
 			documents = append(documents, document{at, object})
@@ -69,7 +75,7 @@ func split(file File) ([]document, error) {
 	}
 }
 
-func splitJSON(file File) ([]document, error) {
+func splitJSON(file File, left *budget) ([]document, error) {
 	var documents []document
 	decoder := json.NewDecoder(bytes.NewReader(file.Content))
 	for n := 1; ; n++ {
@@ -81,6 +87,9 @@ func splitJSON(file File) ([]document, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: reading JSON: %w", at, err)
+		}
+		if err := errors.Join(left.spend(at, len(object)), checkDepth(at, object)); err != nil {
+			return nil, err
 		}
 		documents = append(documents, document{at, object})
 	}

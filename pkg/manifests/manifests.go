@@ -53,13 +53,18 @@ type Replacement struct {
 // time, the instance types and the cloud's refusals.
 func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error) {
 	r := reader{
-		cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
-		seen:    map[string]int{}, kinds: map[string]int{}, innerClasses: map[v1alpha1.NodeClassReference]bool{}, priorities: map[string]int32{},
+		left: budget{MaxSize, maxObjects}, cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
+		seen: map[string]int{}, kinds: map[string]int{}, innerClasses: map[v1alpha1.NodeClassReference]bool{}, priorities: map[string]int32{},
 	}
 	for _, file := range files {
-		documents, err := split(file)
+		documents, err := split(file, &r.left)
 		if err != nil {
 			r.errs = append(r.errs, err)
+		}
+		if r.left.bytes < 0 || r.left.objects < 0 {
+			return nil, Skipped{}, err
+		}
+		if err != nil {
 			continue
 		}
 		for _, d := range documents {
@@ -68,6 +73,9 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 				continue
 			}
 			r.errs = append(r.errs, r.document(d))
+			if r.left.objects < 0 {
+				return nil, Skipped{}, r.errs[len(r.errs)-1]
+			}
 		}
 	}
 	for _, o := range r.objects {
@@ -97,6 +105,7 @@ func (r *reader) notObject(file string) {
 
 // reader collects the contents of the documents.
 type reader struct {
+	left      budget
 	cluster   *snapshot.Cluster
 	workloads []workload
 	// pools are the places of the cluster's NodePools, at the same indices.

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 
 // plainly describes why an object could not be decoded in terms of manifests and not of Go types.
 func plainly(err error, object []byte) error {
-	if quantity := badQuantity("", object); quantity != nil {
+	if quantity := badQuantity(object); quantity != nil {
 		return quantity
 	}
 	mistyped := (*json.UnmarshalTypeError)(nil)
@@ -54,27 +55,35 @@ var amounts = []string{"requests", "limits", "capacity", "allocatable", "overhea
 
 // badQuantity returns an error for the first value of such a field that is not a quantity, because decoding errors do not contain its path. It returns nil
 // if there is none.
-func badQuantity(path string, value json.RawMessage) error {
-	var fields map[string]json.RawMessage
-	var items []json.RawMessage
-	switch {
-	case json.Unmarshal(value, &fields) == nil:
-		for _, key := range slices.Sorted(maps.Keys(fields)) {
+func badQuantity(object []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber() // The error has numbers as they were written.
+	var value any
+	if decoder.Decode(&value) != nil {
+		return nil
+	}
+	return badQuantityIn("", value)
+}
+
+func badQuantityIn(path string, value any) error {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			inner := key
 			if path != "" {
 				inner = path + "." + key
 			}
-			err := badQuantity(inner, fields[key])
+			err := badQuantityIn(inner, v[key])
 			if slices.Contains(amounts, key) {
-				err = errors.Join(badAmounts(inner, fields[key]), err)
+				err = errors.Join(badAmounts(inner, v[key]), err)
 			}
 			if err != nil {
 				return err
 			}
 		}
-	case json.Unmarshal(value, &items) == nil:
-		for i, item := range items {
-			if err := badQuantity(fmt.Sprintf("%s[%d]", path, i), item); err != nil {
+	case []any:
+		for i, item := range v {
+			if err := badQuantityIn(fmt.Sprintf("%s[%d]", path, i), item); err != nil {
 				return err
 			}
 		}
@@ -82,14 +91,13 @@ func badQuantity(path string, value json.RawMessage) error {
 	return nil
 }
 
-func badAmounts(path string, value json.RawMessage) error {
-	var list map[string]json.RawMessage
-	if json.Unmarshal(value, &list) == nil {
-		for _, name := range slices.Sorted(maps.Keys(list)) {
-			var q resource.Quantity
-			if json.Unmarshal(list[name], &q) != nil {
-				return fmt.Errorf("%s: %s is %s, which is no quantity such as 2, 500m or 1Gi", path, name, list[name])
-			}
+func badAmounts(path string, value any) error {
+	list, _ := value.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		var q resource.Quantity
+		text, err := json.Marshal(list[name])
+		if err != nil || json.Unmarshal(text, &q) != nil {
+			return fmt.Errorf("%s: %s is %.80s, which is no quantity such as 2, 500m or 1Gi", path, name, text)
 		}
 	}
 	return nil

@@ -68,13 +68,16 @@ func (r *reader) makePods() error {
 			}
 		}
 	}
-	makers := r.makers()
+	makers, claims := r.makers(), 0
 	// The pods of StatefulSets come first, because their names are known. The pods of other workloads are numbered, because their names are random.
 	slices.SortStableFunc(makers, func(a, b *workload) int { return ordered(a) - ordered(b) })
 	for _, w := range makers {
 		missing := w.replicas - present[w.owner()]
 		if len(r.cluster.Pods)+missing > maxPods {
 			return fmt.Errorf("%s: it asks for %d pods, and a plan is made for at most %d", w.at, w.replicas, maxPods)
+		}
+		if claims += missing * len(w.claims); claims > maxClaims {
+			return fmt.Errorf("%s: it asks for %d PersistentVolumeClaims, and a plan is made for at most %d", w.at, missing*len(w.claims), maxClaims)
 		}
 		pod := r.made(w)
 		for n := w.first; missing > 0; n++ {
