@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"time"
 
@@ -150,25 +151,23 @@ func fromFile(name string, in io.Reader) ([]replay.Record, []replay.Left, error)
 
 // fromPrometheus reads the pods that requested GPUs between two times.
 func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]replay.Record, []replay.Left, []string, error) {
-	client, err := api.NewClient(api.Config{Address: url})
+	client, err := api.NewClient(api.Config{Address: url, RoundTripper: boundedAnswers{api.DefaultRoundTripper, maxAnswer}})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("--prometheus: %w", err)
 	}
 	var pods replay.Observed
 	for _, q := range []struct {
 		query string
-		add   func(model.Matrix)
+		add   func(model.Matrix) error
 	}{{replay.RequestsQuery, pods.Requests}, {replay.CreatedQuery, pods.Created}, {replay.CompletedQuery, pods.Completed}} {
 		for _, c := range replay.Chunks(start, end, chunk) {
-			value, _, err := prometheus.NewAPI(client).QueryRange(ctx, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
+			answer, err := queried(ctx, client, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
+			if err == nil {
+				err = q.add(answer)
+			}
 			if err != nil {
 				return nil, nil, nil, fmt.Errorf("querying Prometheus at %s: %w", url, err)
 			}
-			answer, ok := value.(model.Matrix)
-			if !ok {
-				return nil, nil, nil, fmt.Errorf("querying Prometheus at %s: the result is a %s, not a matrix", url, value.Type())
-			}
-			q.add(answer)
 		}
 	}
 	records, left, dated := pods.Records(start, end, resolution)
@@ -181,4 +180,58 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]re
 		notes = append(notes, fmt.Sprintf("Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, with a precision of %s", resolution))
 	}
 	return records, left, notes, nil
+}
+
+const (
+	// answerTimeout is how long Prometheus may take for an answer. It ends most queries itself after two minutes.
+	answerTimeout = 3 * time.Minute
+	// maxAnswer is the maximum size of an answer in bytes. The requests of 10,000 pods over a day have 200 MiB.
+	maxAnswer = 512 << 20
+)
+
+// queried returns the answer to a query.
+func queried(ctx context.Context, client api.Client, query string, over prometheus.Range) (model.Matrix, error) {
+	slow := fmt.Errorf("it has not answered for %s", answerTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, answerTimeout, slow)
+	defer stop()
+	value, _, err := prometheus.NewAPI(client).QueryRange(ctx, query, over)
+	if err != nil && errors.Is(context.Cause(ctx), slow) {
+		return nil, slow
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer, ok := value.(model.Matrix)
+	if !ok {
+		return nil, fmt.Errorf("the result is a %s, not a matrix", value.Type())
+	}
+	return answer, nil
+}
+
+// boundedAnswers makes an answer with more than limit bytes an error.
+type boundedAnswers struct {
+	http.RoundTripper
+	limit int64
+}
+
+func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := b.RoundTripper.RoundTrip(request)
+	if err == nil {
+		answer.Body = &boundedBody{answer.Body, b.limit, b.limit}
+	}
+	return answer, err
+}
+
+// boundedBody returns an error once more than left bytes were read.
+type boundedBody struct {
+	io.ReadCloser
+	limit, left int64
+}
+
+func (b *boundedBody) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, fmt.Errorf("the answer has more than %d MiB", b.limit>>20)
+	}
+	return n, err
 }

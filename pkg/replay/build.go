@@ -23,6 +23,9 @@ type Traces struct {
 	Left []Left
 }
 
+// maxShapes is the maximum number of shapes. The time that a plan takes grows with it.
+const maxShapes = 10_000
+
 // shape is what distinguishes pods of a trace for the planner.
 type shape struct{ milliCPU, memoryBytes, replicas, gpuMemoryBytes int64 }
 
@@ -30,6 +33,9 @@ type shape struct{ milliCPU, memoryBytes, replicas, gpuMemoryBytes int64 }
 // pools and Karpenter's own pools.
 func Build(c *snapshot.Cluster, records []Record) (Traces, error) {
 	shapes, of := shapesOf(records)
+	if len(shapes) > maxShapes {
+		return Traces{}, fmt.Errorf("the pods have %d different requests, and a replay is made for at most %d", len(shapes), maxShapes)
+	}
 	empty, err := templates(c, shapes)
 	if err != nil {
 		return Traces{}, err

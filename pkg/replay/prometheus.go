@@ -33,6 +33,8 @@ const (
 // Observed collects the pods in Prometheus' answers.
 type Observed struct {
 	pods map[string]*observed
+	// most is the maximum number of pods. 0 is maxPods.
+	most int
 }
 
 type observed struct {
@@ -42,22 +44,42 @@ type observed struct {
 	created, completed time.Time
 }
 
-func (o *Observed) pod(m model.Metric) *observed {
+// pod returns the pod of a series. It returns an error if there are too many pods.
+func (o *Observed) pod(m model.Metric) (*observed, error) {
 	key := fmt.Sprintf("%s/%s/%s", m["namespace"], m["pod"], m["uid"])
 	if o.pods == nil {
 		o.pods = map[string]*observed{}
 	}
 	if o.pods[key] == nil {
+		if most := cmp.Or(o.most, maxPods); len(o.pods) == most {
+			return nil, fmt.Errorf("there are more than %d pods", most)
+		}
 		o.pods[key] = &observed{name: fmt.Sprintf("%s/%s", m["namespace"], m["pod"]), requests: map[string]float64{}}
 	}
-	return o.pods[key]
+	return o.pods[key], nil
 }
 
-// Requests adds an answer to [RequestsQuery].
-func (o *Observed) Requests(answer model.Matrix) {
+// resources are those whose requests are read.
+var resources = []string{"cpu", "memory", wholeGPU, sharedGPU}
+
+// Requests adds an answer to [RequestsQuery]. It ignores values that are not numbers.
+func (o *Observed) Requests(answer model.Matrix) error {
 	for _, series := range answer {
-		p, resource := o.pod(series.Metric), string(series.Metric["resource"])
+		if series == nil {
+			continue
+		}
+		resource := string(series.Metric["resource"])
+		if !slices.Contains(resources, resource) {
+			continue
+		}
+		p, err := o.pod(series.Metric)
+		if err != nil {
+			return err
+		}
 		for _, v := range series.Values {
+			if math.IsNaN(float64(v.Value)) {
+				continue
+			}
 			p.requests[resource] = max(p.requests[resource], float64(v.Value))
 			at := v.Timestamp.Time()
 			if p.first.IsZero() || at.Before(p.first) {
@@ -68,29 +90,36 @@ func (o *Observed) Requests(answer model.Matrix) {
 			}
 		}
 	}
+	return nil
 }
 
 // Created adds an answer to [CreatedQuery].
-func (o *Observed) Created(answer model.Matrix) {
-	for _, series := range answer {
-		if t, ok := lastTime(series); ok {
-			o.pod(series.Metric).created = t
-		}
-	}
+func (o *Observed) Created(answer model.Matrix) error {
+	return o.times(answer, func(p *observed, t time.Time) { p.created = t })
 }
 
 // Completed adds an answer to [CompletedQuery].
-func (o *Observed) Completed(answer model.Matrix) {
+func (o *Observed) Completed(answer model.Matrix) error {
+	return o.times(answer, func(p *observed, t time.Time) { p.completed = t })
+}
+
+// times sets the last value of each series as a time.
+func (o *Observed) times(answer model.Matrix, set func(*observed, time.Time)) error {
 	for _, series := range answer {
 		if t, ok := lastTime(series); ok {
-			o.pod(series.Metric).completed = t
+			p, err := o.pod(series.Metric)
+			if err != nil {
+				return err
+			}
+			set(p, t)
 		}
 	}
+	return nil
 }
 
 // lastTime returns the last value of a series as a time. It returns false if the value is not a time.
 func lastTime(series *model.SampleStream) (time.Time, bool) {
-	if len(series.Values) == 0 {
+	if series == nil || len(series.Values) == 0 {
 		return time.Time{}, false
 	}
 	v := float64(series.Values[len(series.Values)-1].Value)

@@ -40,10 +40,21 @@ func (l *lefts) add(reason, where string) {
 			return
 		}
 	}
+	if len(*l) >= maxReasons && reason != otherReasons {
+		l.add(otherReasons, where)
+		return
+	}
 	*l = append(*l, Left{1, reason, where})
 }
 
 const (
+	// maxReasons is the maximum number of reasons that are told apart, beside otherReasons.
+	maxReasons   = 100
+	otherReasons = "other reasons"
+	// maxPods is the maximum number of pods. Names of pods, which sort in the order of arrival, have six digits.
+	maxPods = 1_000_000
+	// maxTrace is the maximum size of a file in bytes, after it is decompressed.
+	maxTrace = 256 << 20
 	// maxLine is the longest line of a trace in bytes.
 	maxLine = 1 << 20
 	// maxSeconds is 285 years. A time.Duration holds 292 years.
@@ -61,7 +72,9 @@ var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creat
 // ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any
 // order, and there may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica,
 // and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
-func ReadCSV(in io.Reader) ([]Record, []Left, error) {
+func ReadCSV(in io.Reader) ([]Record, []Left, error) { return readCSV(in, maxTrace, maxPods) }
+
+func readCSV(in io.Reader, bytes int64, pods int) ([]Record, []Left, error) {
 	buffered := bufio.NewReader(in)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		z, err := gzip.NewReader(buffered)
@@ -70,7 +83,7 @@ func ReadCSV(in io.Reader) ([]Record, []Left, error) {
 		}
 		buffered = bufio.NewReader(z)
 	}
-	lines := bufio.NewScanner(buffered)
+	lines := bufio.NewScanner(&limited{buffered, bytes, bytes})
 	lines.Buffer(nil, maxLine)
 	var r csvReader
 	for r.line = 1; lines.Scan(); r.line++ {
@@ -87,6 +100,9 @@ func ReadCSV(in io.Reader) ([]Record, []Left, error) {
 		if reason := r.pod(text); reason != "" {
 			r.left.add(reason, fmt.Sprintf("line %d", r.line))
 		}
+		if len(r.pods) > pods {
+			return nil, nil, fmt.Errorf("line %d: there are more than %d pods", r.line, pods)
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, nil, fmt.Errorf("reading line %d: %w", r.line, err)
@@ -95,6 +111,20 @@ func ReadCSV(in io.Reader) ([]Record, []Left, error) {
 		return nil, nil, errors.New("it is empty")
 	}
 	return r.records(), r.left, nil
+}
+
+// limited returns an error once more than left bytes were read.
+type limited struct {
+	in          io.Reader
+	limit, left int64
+}
+
+func (l *limited) Read(to []byte) (int, error) {
+	n, err := l.in.Read(to)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("there are more than %d MiB", l.limit>>20)
+	}
+	return n, err
 }
 
 type csvReader struct {

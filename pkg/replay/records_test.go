@@ -3,6 +3,9 @@ package replay_test
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -83,6 +86,42 @@ func TestAFileThatIsNoTraceIsRefused(t *testing.T) {
 	}
 }
 
+func TestValuesThatAreNoNumbersDoNotCount(t *testing.T) {
+	t.Parallel()
+	gpu := model.Metric{"namespace": "a", "pod": "b", "resource": "nvidia_com_gpu"}
+	var o replay.Observed
+	if err := o.Requests(model.Matrix{series(gpu, 1, math.NaN(), 1), series(model.Metric{"pod": "c", "resource": "nvidia_com_gpu"}, math.Inf(1), math.Inf(-1))}); err != nil {
+		t.Fatal(err)
+	}
+	records, left, _ := o.Records(time.Unix(1000, 0), time.Unix(5000, 0), 5*time.Minute)
+	if len(records) != 1 || records[0].Replicas != 1 || len(left) != 1 || left[0].Reason != "a number is implausibly large" {
+		t.Errorf("%+v, %+v", records, left)
+	}
+}
+
+// FuzzAnswers checks that what is read from answers of a Prometheus can be replayed.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(`[{"metric": {"pod": "a", "resource": "nvidia_com_gpu"}, "values": [[1000, "1"], [1300, "NaN"], [1e300, "+Inf"], [-1e300, "-1e308"]]}]`), []byte(`[{"metric": {"pod": "a"}, "values": [[1300, "1e18"]]}]`))
+	f.Add([]byte(`[{"metric": {"pod": "a", "resource": "cpu"}, "values": [[1000.5, "1e300"]]}, {}, null]`), []byte(`[{"values": [[1, "900"]]}]`))
+	f.Fuzz(func(t *testing.T, requests, times []byte) {
+		var asks, at model.Matrix
+		if json.Unmarshal(requests, &asks) != nil || json.Unmarshal(times, &at) != nil {
+			return
+		}
+		var o replay.Observed
+		if err := errors.Join(o.Requests(asks), o.Created(at), o.Completed(at)); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Unix(1000, 0)
+		records, _, _ := o.Records(start, start.Add(time.Hour), 5*time.Minute)
+		for _, r := range records {
+			if r.Arrives < 0 || r.Ends <= r.Arrives || r.Ends > time.Hour || r.Replicas <= 0 || r.Replicas > 1_000_000 || r.MilliCPU < 0 || r.MemoryBytes < 0 {
+				t.Fatalf("%+v", r)
+			}
+		}
+	})
+}
+
 // FuzzReadCSV checks that what is read can be replayed: the pods are in order, end after they arrive, and request something that a machine may have.
 func FuzzReadCSV(f *testing.F) {
 	f.Add([]byte(header + "a,1000,2048,1,500,,LS,Running,100,200,100\nb,1,1,1,1,,,,0,,\n"))
@@ -136,15 +175,17 @@ func TestPodsOfPrometheusAreRead(t *testing.T) {
 		return m
 	}
 	var o replay.Observed
-	o.Requests(model.Matrix{
+	err := o.Requests(model.Matrix{
 		// A pod from before the time, a Job that completes, a pod of the same name that comes later, and one that was not seen being created.
 		series(pod("old", "1", "cpu"), 0.5, 0.5), series(pod("old", "1", "memory"), 1<<30, 1<<30), series(pod("old", "1", "nvidia_com_gpu_shared"), 2, 2),
 		series(pod("job", "2", "nvidia_com_gpu"), 0, 1, 1), series(pod("job", "2", "cpu"), 0, 0.0001, 0.0001),
 		series(pod("job", "3", "nvidia_com_gpu"), 0, 0, 0, 1),
 		series(pod("cpu", "4", "cpu"), 1, 1), series(pod("huge", "5", "nvidia_com_gpu"), 1e300),
 	})
-	o.Created(model.Matrix{series(pod("old", "1", ""), 500), series(pod("job", "2", ""), 0, 1200, 1200), series(pod("gone", "6", ""), 1200)})
-	o.Completed(model.Matrix{series(pod("job", "2", ""), 0, 0, 1500)})
+	err = errors.Join(err, o.Created(model.Matrix{series(pod("old", "1", ""), 500), series(pod("job", "2", ""), 0, 1200, 1200), series(pod("gone", "6", ""), 1200)}))
+	if err = errors.Join(err, o.Completed(model.Matrix{series(pod("job", "2", ""), 0, 0, 1500)})); err != nil {
+		t.Fatal(err)
+	}
 	start := time.Unix(1000, 0)
 	records, left, dated := o.Records(start, start.Add(15*time.Minute), 5*time.Minute)
 	second := time.Second
