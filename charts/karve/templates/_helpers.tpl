@@ -132,3 +132,12 @@ profiles:
 {{- define "karve.ui.labels" -}}
 {{ include "karve.labels" . | replace "component: controller" "component: ui" }}
 {{- end -}}
+
+{{- /* The CEL expression for: of a map, only the keys in a list have changed. */ -}}
+{{- define "karve.unchanged" -}}
+{{- $new := index . 0 -}}
+{{- $old := index . 1 -}}
+{{- $own := toJson (index . 2) -}}
+{{ $new }}.all(field, field in {{ $own }} || field in {{ $old }} && {{ $new }}[field] == {{ $old }}[field]) &&
+{{ $old }}.all(field, field in {{ $own }} || field in {{ $new }})
+{{- end -}}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -65,6 +69,40 @@ func durationObject(kind string, spec map[string]any) *unstructured.Unstructured
 	u.SetKind(kind)
 	u.SetName("durations")
 	return u
+}
+
+// durationsOf returns the paths of the durations in a type of the API.
+func durationsOf(of reflect.Type, path string) []string {
+	switch of {
+	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[karpv1.NillableDuration]():
+		return []string{path}
+	}
+	switch of.Kind() {
+	case reflect.Pointer:
+		return durationsOf(of.Elem(), path)
+	case reflect.Slice, reflect.Map:
+		return durationsOf(of.Elem(), path+"[]")
+	case reflect.Struct:
+		var all []string
+		for f := range of.Fields() {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+				all = append(all, durationsOf(f.Type, path+"."+name)...)
+			} else if f.Anonymous {
+				all = append(all, durationsOf(f.Type, path)...)
+			}
+		}
+		return all
+	default:
+		return nil
+	}
+}
+
+func TestPolicyKnowsAllDurationsOfKarpenter(t *testing.T) {
+	all := append(durationsOf(reflect.TypeFor[karpv1.NodePoolSpec](), "NodePool spec"), durationsOf(reflect.TypeFor[karpv1.NodeClaimSpec](), "NodeClaim spec")...)
+	slices.Sort(all)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(durationFields)), all); diff != "" {
+		t.Errorf("add what is new to templates/durationpolicy.yaml and to durationFields (-known +in the API):\n%s", diff)
+	}
 }
 
 // TestUnparsableDurationIsRefused shows on a real API server what such a duration breaks, and that the chart's policy rejects it.

@@ -187,7 +187,7 @@ func TestPolicyLimitsAgentToItsOwnNode(t *testing.T) {
 	}
 	account := node.Namespace + ":karve-node"
 	agent := as(t, account, "a")
-	inForce(t, agent)
+	inForce(t, agent, "b")
 	for _, r := range requests {
 		err := r.what(t.Context(), agent, "a")
 		if forbidden := apierrors.IsForbidden(err); forbidden == r.allow || err != nil && !forbidden {
@@ -211,12 +211,12 @@ func TestPolicyLimitsAgentToItsOwnNode(t *testing.T) {
 }
 
 // inForce waits until the API server enforces the policies.
-func inForce(t *testing.T, agent kubernetes.Interface) {
+func inForce(t *testing.T, agent kubernetes.Interface, node string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
 		// Neither request changes anything.
-		label, about := patchNode(`{"metadata":{"labels":{"a":"b"}}}`)(t.Context(), agent, "b"), event("Pod", "none")(t.Context(), agent, "b")
+		label, about := patchNode(`{"metadata":{"labels":{"a":"b"}}}`)(t.Context(), agent, node), event("Pod", "none")(t.Context(), agent, node)
 		if apierrors.IsForbidden(label) && apierrors.IsForbidden(about) {
 			return
 		}

@@ -149,3 +149,12 @@ affinity:
 tolerations:
   {{- toYaml .Values.tolerations | nindent 2 }}
 {{- end -}}
+
+{{- /* The CEL expression for: of a map, only the keys in a list have changed. */ -}}
+{{- define "karve-node.unchanged" -}}
+{{- $new := index . 0 -}}
+{{- $old := index . 1 -}}
+{{- $own := toJson (index . 2) -}}
+{{ $new }}.all(field, field in {{ $own }} || field in {{ $old }} && {{ $new }}[field] == {{ $old }}[field]) &&
+{{ $old }}.all(field, field in {{ $own }} || field in {{ $new }})
+{{- end -}}
