@@ -28,14 +28,14 @@ func main() {
 }
 
 func runMPS(args []string) error {
-	dir, level, err := parseMPS(args, os.LookupEnv, os.Stderr)
+	o, err := parseMPS(args, os.LookupEnv, os.Stderr)
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: level}))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
 	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
-	return superviseMPS(ctx, dir, nvml.New(nvml.Options{}))
+	return superviseMPS(ctx, o, nvml.New(nvml.Options{}))
 }
 
 func runMIG(args []string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -214,21 +215,21 @@ func TestStatedMemoryIsThatOfThePodThatComes(t *testing.T) {
 func TestArgumentsOfMPSDaemons(t *testing.T) {
 	t.Parallel()
 	env := func(name string) (string, bool) {
-		v, ok := map[string]string{"MPS_DIR": "/elsewhere", "LOG_LEVEL": "debug"}[name]
+		v, ok := map[string]string{"MPS_DIR": "/elsewhere", "MPS_SHM_MIB": "64", "LOG_LEVEL": "debug"}[name]
 		return v, ok
 	}
 	nothing := func(string) (string, bool) { return "", false }
-	if dir, _, err := parseMPS(nil, nothing, os.Stderr); dir != mps.Dir || err != nil {
-		t.Errorf("without arguments: %s, %v", dir, err)
+	if o, err := parseMPS(nil, nothing, os.Stderr); o.dir != mps.Dir || o.shmMiB != 1024 || err != nil {
+		t.Errorf("without arguments: %+v, %v", o, err)
 	}
-	if dir, level, err := parseMPS(nil, env, os.Stderr); dir != "/elsewhere" || level.String() != "DEBUG" || err != nil {
-		t.Errorf("by environment: %s, %s, %v", dir, level, err)
+	if o, err := parseMPS(nil, env, os.Stderr); o.dir != "/elsewhere" || o.shmMiB != 64 || o.level != slog.LevelDebug || err != nil {
+		t.Errorf("by environment: %+v, %v", o, err)
 	}
-	if dir, _, err := parseMPS([]string{"--mps-dir=/here"}, env, os.Stderr); dir != "/here" || err != nil {
-		t.Errorf("by flag: %s, %v", dir, err)
+	if o, err := parseMPS([]string{"--mps-dir=/here", "--shm-mib=0"}, env, os.Stderr); o.dir != "/here" || o.shmMiB != 0 || err != nil {
+		t.Errorf("by flag: %+v, %v", o, err)
 	}
-	for _, bad := range [][]string{{"x"}, {"--log-level=loud"}} {
-		if _, _, err := parseMPS(bad, nothing, &strings.Builder{}); err == nil {
+	for _, bad := range [][]string{{"x"}, {"--log-level=loud"}, {"--shm-mib=1Gi"}, {"--shm-mib=-1"}, {"--shm-mib=1073741824"}} {
+		if _, err := parseMPS(bad, nothing, &strings.Builder{}); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 
 	"github.com/go-logr/logr"
 
@@ -15,32 +16,50 @@ import (
 // mpsCommand is the argument that makes karve-node run the MPS daemons of a node instead of the agent.
 const mpsCommand = "mps-daemon"
 
+// mpsOptions are the options of the program that runs MPS daemons.
+type mpsOptions struct {
+	dir    string
+	shmMiB int64
+	level  slog.Level
+}
+
+// mostShmMiB is a bound for a value that was meant to be in bytes.
+const mostShmMiB = 1 << 20
+
 // parseMPS parses the arguments after mpsCommand.
-func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) (dir string, level slog.Level, err error) {
+func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) (mpsOptions, error) {
 	or := func(name, otherwise string) string {
 		if value, ok := env(name); ok && value != "" {
 			return value
 		}
 		return otherwise
 	}
+	var o mpsOptions
 	set := flag.NewFlagSet("karve-node "+mpsCommand, flag.ContinueOnError)
 	set.SetOutput(stderr)
-	set.StringVar(&dir, "mps-dir", or("MPS_DIR", mps.Dir), "directory on the host that the agent and containers share with this program, at the same path [MPS_DIR]")
+	set.StringVar(&o.dir, "mps-dir", or("MPS_DIR", mps.Dir), "directory on the host that the agent and containers share with this program, at the same path [MPS_DIR]")
+	size := set.String("shm-mib", or("MPS_SHM_MIB", "1024"), "size of the shared memory of the daemon and the clients of each GPU, in MiB. "+
+		"The program mounts it in the directory, from which mounts must propagate to the host; 0 mounts nothing [MPS_SHM_MIB]")
 	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
 	if err := set.Parse(args); err != nil {
-		return "", 0, err
+		return mpsOptions{}, err
 	}
 	if set.NArg() > 0 {
-		return "", 0, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), mpsCommand)
+		return mpsOptions{}, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), mpsCommand)
 	}
-	if err := level.UnmarshalText([]byte(*said)); err != nil {
-		return "", 0, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
+	mib, err := strconv.ParseInt(*size, 10, 64)
+	if err != nil || mib < 0 || mib > mostShmMiB {
+		return mpsOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", *size, mostShmMiB)
 	}
-	return dir, level, nil
+	o.shmMiB = mib
+	if err := o.level.UnmarshalText([]byte(*said)); err != nil {
+		return mpsOptions{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
+	}
+	return o, nil
 }
 
 // superviseMPS runs the daemons that the agent wants until ctx ends.
-func superviseMPS(ctx context.Context, dir string, library mps.Library) error {
-	logr.FromContextOrDiscard(ctx).Info("Running MPS daemons", "dir", dir)
-	return (&mps.Supervisor{Dir: dir, Program: mps.Program, Library: library}).Run(ctx)
+func superviseMPS(ctx context.Context, o mpsOptions, library mps.Library) error {
+	logr.FromContextOrDiscard(ctx).Info("Running MPS daemons", "dir", o.dir, "shmMiB", o.shmMiB)
+	return (&mps.Supervisor{Dir: o.dir, Program: mps.Program, Library: library, ShmMiB: o.shmMiB}).Run(ctx)
 }

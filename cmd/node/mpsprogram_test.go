@@ -33,7 +33,15 @@ func TestProgramsShareGPUsWithMPS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		_ = syscall.Unmount(mps.ShmDir(filepath.Join(dir, "mps"), uuid), syscall.MNT_DETACH) // It may not be mounted.
+		_ = syscall.Unmount(mps.ShmDir(filepath.Join(dir, "mps"), machine.State.Devices[1].UUID), syscall.MNT_DETACH)
+		_ = os.RemoveAll(dir)
+	})
+	shm := "64"
+	if os.Geteuid() != 0 {
+		shm = "0" // Only root may mount.
+	}
 	program, control := buildProgram(t), mpstest.Install(t)
 	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
 	if err := k.Start(t.Context()); err != nil {
@@ -55,7 +63,7 @@ func TestProgramsShareGPUsWithMPS(t *testing.T) {
 	run := func(args ...string) *exec.Cmd {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), program, args...)
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), "MPS_DIR="+shared, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library), "MPS_DIR="+shared, "MPS_SHM_MIB="+shm, "PATH="+filepath.Dir(control)+":"+os.Getenv("PATH"))
 		cmd.Stderr = &log
 		cmd.WaitDelay = time.Second // Daemons of a supervisor that was killed keep its output open.
 		if err := cmd.Start(); err != nil {

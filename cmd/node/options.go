@@ -26,6 +26,7 @@ type options struct {
 	pluginRegistry                    string
 	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
+	mpsWritable                       bool
 	level                             slog.Level
 
 	// flag and env look up settings that were set by flag or environment variable.
@@ -90,6 +91,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
 	cdiDirs := ""
 	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
+	truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
 	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
 	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")

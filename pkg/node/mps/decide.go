@@ -25,9 +25,11 @@ const (
 // state is what the supervisor knows about a daemon.
 type state struct {
 	running bool
-	// multiUser is the mode in which the daemon was started. told are the limits that it has been told.
+	// multiUser is the mode in which the daemon was started. told are the limits that it has been told, and memory is its answer about
+	// the limit of memory then.
 	multiUser bool
 	told      Limits
+	memory    string
 	answers   bool
 	// misses counts consecutive unanswered questions, since the daemon first answered or since it started.
 	misses         int

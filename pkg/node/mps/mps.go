@@ -59,6 +59,8 @@ type Daemon struct {
 	Answers bool `json:"answers"`
 	// Problem is why it does not answer.
 	Problem string `json:"problem,omitempty"`
+	// OwnShm reports whether it has shared memory of its own, with a size. Its clients mount the same at /dev/shm: see [ClientShm].
+	OwnShm bool `json:"ownShm,omitempty"`
 	// Starts is how often it was started.
 	Starts int `json:"starts"`
 }
@@ -95,9 +97,6 @@ func (s Status) Unready(wanted []Limits, now time.Time) map[string]string {
 
 // PipeDir returns the directory on the node with the pipes of a GPU's daemon.
 func PipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }
-
-// ShmDir returns the directory on the node that clients and daemons mount at /dev/shm, for the memory that they share.
-func ShmDir(dir string) string { return filepath.Join(dir, "shm") }
 
 // ReadWanted reads what the agent wrote. Before the agent has written anything, it is empty.
 func ReadWanted(dir string) (Wanted, error) { return read[Wanted](dir, wantedFile) }

@@ -1,7 +1,6 @@
 package mps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +36,9 @@ type Supervisor struct {
 	// Program is the path or name of the control daemon.
 	Program string
 	Library Library
+	// ShmMiB is the size of the shared memory of each daemon and its clients, in MiB. With 0, daemons have the /dev/shm of this program, and clients the
+	// directory that OldShmDir returns. Otherwise, this program must be root, and its mounts in Dir must propagate to the host.
+	ShmMiB int64
 	// Every is how often it reads what the agent wants. It defaults to one second.
 	Every time.Duration
 
@@ -63,7 +64,6 @@ const (
 	// startingEvery is how often a daemon that has just started is asked.
 	startingEvery = 100 * time.Millisecond
 
-	askTimeout  = 3 * time.Second
 	quitTimeout = 5 * time.Second
 )
 
@@ -73,12 +73,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.Every = time.Second
 	}
 	s.daemons = map[string]*daemon{}
-	// Clients of any user write into the shared memory.
-	if err := os.MkdirAll(ShmDir(s.Dir), 0o755); err != nil { //nolint:gosec // See above.
-		return fmt.Errorf("making the directory of MPS: %w", err)
-	}
-	if err := os.Chmod(ShmDir(s.Dir), 0o777|os.ModeSticky); err != nil { //nolint:gosec // See above.
-		return fmt.Errorf("making the directory of MPS: %w", err)
+	if err := s.makeOldShm(); err != nil {
+		return err
 	}
 	for {
 		s.look(ctx)
@@ -91,6 +87,18 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 	}
+}
+
+// makeOldShm makes the directory for shared memory without a size, which clients of any user write to.
+func (s *Supervisor) makeOldShm() error {
+	if s.ShmMiB > 0 {
+		return nil
+	}
+	dir := OldShmDir(s.Dir)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777|os.ModeSticky)); err != nil { //nolint:gosec // See above.
+		return fmt.Errorf("making the directory of MPS: %w", err)
+	}
+	return nil
 }
 
 // pause returns the delay until the next look. It is shorter while a daemon starts, because pods wait for it.
@@ -163,6 +171,9 @@ func (s *Supervisor) step(ctx context.Context, d *daemon, wanted *Limits) {
 		s.kill(ctx, d)
 		d.state, d.problem = state{}, ""
 		log.Info("The daemon is not wanted any more")
+		if err := s.unmountShm(d.uuid); err != nil {
+			log.Error(err, "The shared memory of the daemon stays mounted")
+		}
 	case ask:
 		s.ask(ctx, d, *wanted)
 	case nothing:
@@ -204,7 +215,7 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 	command.Env = append(command.Env, "CUDA_VISIBLE_DEVICES="+d.uuid, "CUDA_MPS_LOG_DIRECTORY="+filepath.Join(home, "log"))
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Its servers end with it.
-	if err := command.Start(); err != nil {
+	if err := s.launch(command, d.uuid); err != nil {
 		return fmt.Errorf("starting the MPS daemon: %w", err)
 	}
 	d.command, d.ended = command, make(chan error, 1)
@@ -216,83 +227,15 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 	return nil
 }
 
-// ask asks a daemon whether it answers, after telling it its limits if it does not have them.
-func (s *Supervisor) ask(ctx context.Context, d *daemon, wanted Limits) {
-	d.asked = time.Now()
-	err := error(nil)
-	if !d.answers || d.told != wanted {
-		err = s.tell(ctx, wanted)
+// launch starts a daemon with the shared memory of its GPU.
+func (s *Supervisor) launch(command *exec.Cmd, uuid string) error {
+	if s.ShmMiB == 0 {
+		return command.Start()
 	}
-	if err == nil {
-		var percent string
-		if percent, err = s.talk(ctx, d.uuid, "get_default_active_thread_percentage"); err == nil {
-			if _, wrong := strconv.ParseFloat(percent, 64); wrong != nil {
-				err = fmt.Errorf("it says %.80q instead of a percentage", percent)
-			}
-		}
-	}
-	if err != nil {
-		d.answers = false
-		d.misses++
-		d.problem = fmt.Sprintf("its MPS daemon does not answer: %v", err)
-		return
-	}
-	d.answers, d.misses, d.told, d.problem = true, 0, wanted, ""
-}
-
-// tell tells a daemon its limits, for the servers that it will start and for the running ones. Running processes keep the limits with which they
-// started.
-func (s *Supervisor) tell(ctx context.Context, l Limits) error {
-	memory := ""
-	if l.MemoryMiB > 0 {
-		memory = fmt.Sprintf("0 %dM", l.MemoryMiB)
-	}
-	percent := strconv.FormatInt(l.ThreadPercent, 10)
-	servers, err := s.talk(ctx, l.UUID, "get_server_list")
-	if err != nil {
+	if err := s.mountShm(uuid); err != nil {
 		return err
 	}
-	commands := []string{"set_default_active_thread_percentage " + percent}
-	if memory != "" {
-		commands = append(commands, "set_default_device_pinned_mem_limit "+memory)
-	}
-	for server := range strings.FieldsSeq(servers) {
-		if _, err := strconv.Atoi(server); err != nil {
-			continue // The program reports in words that there is none.
-		}
-		commands = append(commands, "set_active_thread_percentage "+server+" "+percent)
-		if memory != "" {
-			commands = append(commands, "set_device_pinned_mem_limit "+server+" "+memory)
-		}
-	}
-	for _, command := range commands {
-		if _, err := s.talk(ctx, l.UUID, command); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// talk sends a command to the daemon of a GPU and returns its reply.
-func (s *Supervisor) talk(ctx context.Context, uuid, command string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	client := exec.CommandContext(ctx, s.Program) //nolint:gosec // An option.
-	client.Env = append(os.Environ(), s.environment(uuid)...)
-	client.Stdin = strings.NewReader(command + "\n")
-	client.WaitDelay = time.Second
-	var out bytes.Buffer
-	client.Stdout, client.Stderr = &out, &out
-	err := client.Run()
-	said := strings.TrimSpace(out.String())
-	if err != nil {
-		return "", fmt.Errorf("%s: %w %.200s", command, err, said)
-	}
-	return said, nil
-}
-
-func (s *Supervisor) environment(uuid string) []string {
-	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + PipeDir(s.Dir, uuid)}
+	return startWithShm(command, ShmDir(s.Dir, uuid))
 }
 
 // kill makes a daemon quit, and kills it with its servers if it does not.
@@ -334,7 +277,7 @@ func (s *Supervisor) write(now time.Time) error {
 	for _, d := range s.daemons {
 		limits := d.told
 		limits.UUID = d.uuid
-		status.Daemons = append(status.Daemons, Daemon{Limits: limits, Answers: d.answers, Problem: d.problem, Starts: d.starts})
+		status.Daemons = append(status.Daemons, Daemon{Limits: limits, Answers: d.answers, Problem: d.problem, OwnShm: s.ShmMiB > 0, Starts: d.starts})
 	}
 	slices.SortFunc(status.Daemons, func(a, b Daemon) int { return strings.Compare(a.Limits.UUID, b.Limits.UUID) })
 	if slices.Equal(status.Daemons, s.last.Daemons) && now.Sub(s.last.AsOf) < AskEvery {

@@ -67,6 +67,7 @@ type world struct {
 	dir     string
 	program string
 	driver  *driver
+	shmMiB  int64
 	end     context.CancelFunc
 	ended   chan error
 }
@@ -89,7 +90,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.end, w.ended = cancel, make(chan error, 1)
-	s := &mps.Supervisor{Dir: w.dir, Program: w.program, Library: w.driver, Every: 20 * time.Millisecond}
+	s := &mps.Supervisor{Dir: w.dir, Program: w.program, Library: w.driver, ShmMiB: w.shmMiB, Every: 20 * time.Millisecond}
 	go func() { w.ended <- s.Run(ctx) }()
 }
 
@@ -211,6 +212,28 @@ func TestEachGPUHasDaemonWithItsLimits(t *testing.T) {
 	w.ready(a, b)
 	if w.pid(a.UUID) == before {
 		t.Error("a daemon for several users became one for one without a restart")
+	}
+}
+
+func TestLimitsThatClientChangesAreSetAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b := both(w.driver.devices)
+	w.want(a, b)
+	w.ready(a, b)
+	w.ask(a.UUID, "start_server -uid 1000")
+	for _, c := range []struct{ change, query, want string }{
+		{"set_default_device_pinned_mem_limit 0 40G", "get_default_device_pinned_mem_limit 0", "1536M"},
+		{"set_default_active_thread_percentage 100", "get_default_active_thread_percentage", "10.0"},
+		{"set_device_pinned_mem_limit 4000 0 40G", "get_device_pinned_mem_limit 4000 0", "1536M"},
+	} {
+		w.ask(a.UUID, c.change)
+		w.eventually("the limit is back after "+c.change, func() error {
+			if got := w.ask(a.UUID, c.query); got != c.want {
+				return fmt.Errorf("it is %s", got)
+			}
+			return nil
+		})
 	}
 }
 

@@ -106,7 +106,8 @@ const (
 )
 
 // withMPS adds what a container needs to be a client of its GPU's MPS daemon. A process may have lower limits than the daemon's, but not higher ones.
-func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limits, stated Stated) {
+// Connecting to a socket and writing to a pipe do not write to their directory, so the container has it read-only: it cannot remove or replace them.
+func withMPS(r *pluginapi.ContainerAllocateResponse, c Config, limits mps.Limits, stated Stated) {
 	r.Envs[mpsPipes] = mpsContainer
 	if n := stated.MemoryMiB; n > 0 && (n < limits.MemoryMiB || limits.MemoryMiB == 0) {
 		r.Envs[mpsMemory] = "0=" + strconv.FormatInt(n, 10) + "M"
@@ -115,8 +116,8 @@ func withMPS(r *pluginapi.ContainerAllocateResponse, dir string, limits mps.Limi
 		r.Envs[mpsThreads] = strconv.FormatInt(n, 10)
 	}
 	r.Mounts = append(r.Mounts,
-		&pluginapi.Mount{HostPath: mps.PipeDir(dir, limits.UUID), ContainerPath: mpsContainer},
-		&pluginapi.Mount{HostPath: mps.ShmDir(dir), ContainerPath: sharedMemory},
+		&pluginapi.Mount{HostPath: mps.PipeDir(c.MPSDir, limits.UUID), ContainerPath: mpsContainer, ReadOnly: !c.MPSWritablePipes},
+		&pluginapi.Mount{HostPath: mps.ClientShm(c.MPSDir, limits.UUID), ContainerPath: sharedMemory},
 	)
 }
 

@@ -222,7 +222,7 @@ func TestContainerIsClientOfMPSDaemonOfItsGPU(t *testing.T) {
 		{ThreadPercent: 10}: {}, {ThreadPercent: 50}: {}, {ThreadPercent: 9}: {"", "9"}, {MemoryMiB: 1024, ThreadPercent: 1}: {"0=1024M", "1"},
 	} {
 		r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a"}}
-		withMPS(r, "/run/karve/mps", limits, stated)
+		withMPS(r, Config{MPSDir: "/run/karve/mps"}, limits, stated)
 		envs := map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a", "CUDA_MPS_PIPE_DIRECTORY": "/run/karve/mps/pipe"}
 		for i, name := range []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"} {
 			if want[i] != "" {
@@ -232,12 +232,35 @@ func TestContainerIsClientOfMPSDaemonOfItsGPU(t *testing.T) {
 		if diff := cmp.Diff(envs, r.GetEnvs()); diff != "" {
 			t.Errorf("a pod that states %+v: (-want +got)\n%s", stated, diff)
 		}
-		mounts := map[string]string{}
-		for _, m := range r.GetMounts() {
-			mounts[m.GetContainerPath()] = m.GetHostPath()
+	}
+}
+
+// A daemon that an earlier version started keeps running with the directory that it has at /dev/shm, and so do its clients.
+func TestContainerHasSharedMemoryOfItsDaemonAndCannotWriteToPipes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		status   *mps.Status
+		writable bool
+		shm      string
+	}{
+		"a daemon of an earlier version": {&mps.Status{Daemons: []mps.Daemon{{Limits: mps.Limits{UUID: "GPU-a"}}, {Limits: mps.Limits{UUID: "GPU-b"}, OwnShm: true}}}, false, "shm"},
+		"a daemon of this version":       {&mps.Status{Daemons: []mps.Daemon{{Limits: mps.Limits{UUID: "GPU-a"}, OwnShm: true}}}, true, "GPU-a/shm"},
+		"no daemon":                      {nil, false, "shm"},
+	} {
+		dir := t.TempDir()
+		if c.status != nil {
+			if err := c.status.Write(dir); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if diff := cmp.Diff(map[string]string{"/run/karve/mps/pipe": "/run/karve/mps/GPU-a/pipe", "/dev/shm": "/run/karve/mps/shm"}, mounts); diff != "" {
-			t.Errorf("(-want +got)\n%s", diff)
+		r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
+		withMPS(r, Config{MPSDir: dir, MPSWritablePipes: c.writable}, mps.Limits{UUID: "GPU-a"}, Stated{})
+		want := []*pluginapi.Mount{
+			{HostPath: dir + "/GPU-a/pipe", ContainerPath: "/run/karve/mps/pipe", ReadOnly: !c.writable},
+			{HostPath: dir + "/" + c.shm, ContainerPath: "/dev/shm"},
+		}
+		if diff := cmp.Diff(want, r.GetMounts(), protocmp.Transform()); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
 	}
 }

@@ -85,6 +85,8 @@ type Config struct {
 	CDIMissing func(devices []string) error
 	// MPSDir is the directory on the node with the pipes of MPS daemons.
 	MPSDir string
+	// MPSWritablePipes lets containers write to that directory.
+	MPSWritablePipes bool
 	// Stated returns the GPU needs that the pod being admitted states, for a container with a number of devices of a resource. It may be nil. It is only
 	// called for GPUs that are shared with MPS.
 	Stated func(ctx context.Context, resource string, devices int) Stated
@@ -617,7 +619,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	}
 	if len(gpus) == 1 {
 		if limits, ok := m.limits[gpus[0].UUID]; ok {
-			withMPS(response, m.config.MPSDir, limits, stated)
+			withMPS(response, m.config, limits, stated)
 		}
 	}
 	return response, nil

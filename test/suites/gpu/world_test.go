@@ -159,7 +159,7 @@ func (w *world) run(args ...string) *exec.Cmd {
 	w.must(err)
 	defer file.Close()
 	cmd.Stdout, cmd.Stderr = file, file
-	cmd.Env = append(os.Environ(), "KUBELET_SOCKET="+w.kubelet.Socket(), "POD_RESOURCES_SOCKET="+w.kubelet.PodResourcesSocket(), "STATE_DIR=none", "MPS_DIR="+w.mpsDir(),
+	cmd.Env = append(os.Environ(), "KUBELET_SOCKET="+w.kubelet.Socket(), "POD_RESOURCES_SOCKET="+w.kubelet.PodResourcesSocket(), "STATE_DIR=none", "MPS_DIR="+w.mpsDir(), "MPS_SHM_MIB=0", // Clients are no containers.
 		"CONFIG_FILE="+filepath.Join(w.dir, "config.yaml"), fmt.Sprintf("METRICS_ADDRESS=127.0.0.1:%d", w.port))
 	cmd.Env = append(cmd.Env, w.environment...)
 	w.must(cmd.Start())

@@ -91,6 +91,9 @@ func TestSixteenPodsShareGPUWithMPS(t *testing.T) {
 		if answer := environment["mps"]; answer != "6.0" {
 			t.Errorf("%s asked its daemon for the percentage of threads, which said %q", name, answer)
 		}
+		if environment["shm"] != "64 MiB" || !strings.Contains(environment["pipe"], "read-only") {
+			t.Errorf("%s has %s of shared memory, and when it moves the socket of its daemon: %q", name, environment["shm"], environment["pipe"])
+		}
 	}
 	w.create("seventeenth")
 	w.eventually(func() error {

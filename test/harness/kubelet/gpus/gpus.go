@@ -167,7 +167,7 @@ func (m *Machine) StartMPS(ctx context.Context, p Plugin) (*kubelet.Process, err
 	if err := os.Symlink(control, filepath.Join(bin, "nvidia-cuda-mps-control")); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("installing the fake MPS daemon: %w", err)
 	}
-	return m.Node.Run(kubelet.Program{Name: "mps-daemon", Path: p.Path, Args: []string{"mps-daemon"}, Env: append(m.environment(), "PATH="+bin+":"+os.Getenv("PATH"))})
+	return m.Node.Run(kubelet.Program{Name: "mps-daemon", Path: p.Path, Args: []string{"mps-daemon"}, Env: append(m.environment(), "MPS_SHM_MIB=64", "PATH="+bin+":"+os.Getenv("PATH"))})
 }
 
 // InCluster lets programs that start later talk to the API server, as in a pod whose service account may do everything.

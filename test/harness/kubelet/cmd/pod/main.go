@@ -1,5 +1,6 @@
 // Command pod is the only program in the image of the tests. It prints its environment as JSON and runs until it gets a signal. If it is a client of an MPS
-// daemon, it first asks the daemon for its percentage of threads, and adds the answer to the environment as "mps".
+// daemon, it first asks the daemon for its percentage of threads, and adds the answer to the environment as "mps", the size of its shared memory as "shm", and
+// why it cannot write to the directory with the pipes as "pipe".
 package main
 
 import (
@@ -24,6 +25,15 @@ func main() {
 	}
 	if dir := environment["CUDA_MPS_PIPE_DIRECTORY"]; dir != "" {
 		environment["mps"] = ask(filepath.Join(dir, "control"))
+		var shm syscall.Statfs_t
+		if err := syscall.Statfs("/dev/shm", &shm); err != nil {
+			environment["shm"] = err.Error()
+		} else {
+			environment["shm"] = fmt.Sprintf("%d MiB", shm.Blocks*uint64(shm.Bsize)>>20) //nolint:gosec // A block has a positive size.
+		}
+		if err := os.Rename(filepath.Join(dir, "control"), filepath.Join(dir, "mine")); err != nil {
+			environment["pipe"] = err.Error()
+		}
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(environment); err != nil {
 		fmt.Fprintln(os.Stderr, err)
