@@ -44,6 +44,10 @@ func TestInvalidConfigurationKeepsLastGoodOne(t *testing.T) {
 			_ = os.Mkdir(filepath.Join(m.dir, "config", "config.yaml"), 0o700)
 		}, "is a directory"},
 		"larger than a ConfigMap": {func(m *machine) { m.configure(strings.Repeat("#", 2<<20)) }, "larger than 1 MiB"},
+		"an alias bomb": {func(m *machine) {
+			m.configure("version: v1\na: &a " + strings.Repeat("a", 400_000) + "\nb: [" + strings.Repeat("*a,", 100_000) + "]\n")
+		}, "with its aliases expanded, the YAML is larger than 8 MiB"},
+		"a very long word": {func(m *machine) { m.configure("version: " + strings.Repeat("v", 900_000)) }, `version: is "vvvv`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/node/metrics"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
@@ -378,7 +379,11 @@ func (r *report) driverAway(away *health.Condition) {
 	r.poke()
 }
 
+// mostCondition is the longest message of a condition, in bytes. The Node is read by many.
+const mostCondition = 4 << 10
+
 func (r *report) condition(c health.Condition) {
+	c.Message = limited.Text(c.Message, mostCondition)
 	same := false
 	r.with(func() {
 		same = r.conditions[c.Type] == c

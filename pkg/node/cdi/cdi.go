@@ -3,13 +3,14 @@ package cdi
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/node/limited"
 )
 
 // Dirs are the default directories of container runtimes.
@@ -47,14 +48,9 @@ func Read(dirs ...string) Specs {
 }
 
 func (s *Specs) read(path string) error {
-	f, err := os.Open(path)
+	data, err := limited.ReadFile(path, maxSpec)
 	if err != nil {
 		return err
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
-	if err == nil && len(data) > maxSpec {
-		err = fmt.Errorf("is larger than %d MiB", maxSpec>>20)
 	}
 	var spec struct {
 		Kind    string `json:"kind"`
@@ -62,10 +58,10 @@ func (s *Specs) read(path string) error {
 			Name string `json:"name"`
 		} `json:"devices"`
 	}
-	if err == nil {
-		err = yaml.Unmarshal(data, &spec)
+	if err := limited.YAML(data); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err != nil {
+	if err := yaml.Unmarshal(data, &spec); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, d := range spec.Devices {

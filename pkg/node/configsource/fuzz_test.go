@@ -17,6 +17,7 @@ func FuzzChoose(f *testing.F) {
 	f.Add("/config.yaml", shared, true, "", "", "", "", "", "", false)
 	f.Add("", "", false, "a", shared, "version: v1", "b", "a", "nvidia.com/gpu.shared", true)
 	f.Add("/config.yaml", "", true, "default", "version: v2", "", "nowhere", "", "10", false)
+	f.Add("/config.yaml", "version: v1\na: &a aaaa\nb: [*a, *a]", true, "a", "", "", "", "", "4", false)
 	f.Add("/config.yaml", "[", false, "a", shared, shared, "", "b", "nvidia.com/gpu", true)
 	f.Fuzz(func(t *testing.T, path, file string, readable bool, name, one, two, label, other, promise string, strict bool) {
 		in := configsource.Inputs{Path: path, File: configsource.Document{Data: file}, Label: label, Default: other, Strict: strict, Resource: promise, Replicas: label}

@@ -3,7 +3,6 @@ package configsource
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
+	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -50,6 +50,8 @@ const (
 	nodeGrace = 10 * time.Second
 	// maxFile is the largest size of a ConfigMap, in bytes.
 	maxFile = 1 << 20
+	// maxNamed is the most files in a directory of configurations.
+	maxNamed = 1024
 )
 
 // Run calls update at first and after each change, until ctx ends. A value in again makes it read immediately, and call update even if nothing has
@@ -161,6 +163,9 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 		return in
 	}
 	entries, err := os.ReadDir(s.Dir)
+	if err == nil && len(entries) > maxNamed {
+		err = fmt.Errorf("there are %d files, and there can be %d", len(entries), maxNamed)
+	}
 	if err != nil {
 		in.DirErr = err
 		return in
@@ -181,15 +186,7 @@ func isFile(path string) bool {
 }
 
 func read(path string) Document {
-	f, err := os.Open(path)
-	if err != nil {
-		return Document{Err: err}
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s is larger than 1 MiB", path)
-	}
+	data, err := limited.ReadFile(path, maxFile)
 	return Document{Data: string(data), Err: err}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/atomicfile"
+	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -58,16 +59,9 @@ var validUID = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,127}$`)
 func readCheckpoint(dir string) (map[string]Claim, error) {
 	path := filepath.Join(dir, checkpointFile)
 	claims := map[string]Claim{}
-	info, err := os.Stat(path)
+	data, err := limited.ReadFile(path, maxCheckpoint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return claims, nil
-	}
-	var data []byte
-	if err == nil && info.Size() > maxCheckpoint {
-		err = fmt.Errorf("it is larger than %d MiB", maxCheckpoint>>20)
-	}
-	if err == nil {
-		data, err = os.ReadFile(path)
 	}
 	var c checkpoint
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -136,7 +137,7 @@ func claimsOfSpecs(dir string) (claims map[string]Claim, problem error) {
 	for _, path := range paths {
 		var s spec
 		var c Claim
-		data, err := os.ReadFile(path)
+		data, err := limited.ReadFile(path, maxCheckpoint)
 		if err == nil {
 			err = json.Unmarshal(data, &s)
 		}

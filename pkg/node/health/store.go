@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"karve.sh/karve/pkg/node/atomicfile"
+	"karve.sh/karve/pkg/node/limited"
 )
 
 // Store saves a State to a directory of the machine, in a file with the boot ID in its name. There are three cases:
@@ -29,6 +30,9 @@ type Store struct {
 // ErrUnreadable means that the record of this boot cannot be read.
 var ErrUnreadable = errors.New("what an earlier agent found since the machine started cannot be read")
 
+// maxFile bounds the file. A GPU has a few hundred bytes.
+const maxFile = 1 << 20
+
 var notInNames = regexp.MustCompile(`[^0-9A-Za-z-]+`)
 
 // Path returns the path of the file for this boot.
@@ -43,7 +47,7 @@ func (s Store) Path() string {
 // Load returns the State of this boot. If there is none, it returns the State of an earlier boot, from which New knows which GPUs are back, or the zero
 // value. With ErrUnreadable, it returns a State in which no GPU is trusted.
 func (s Store) Load() (State, error) {
-	data, err := os.ReadFile(s.Path())
+	data, err := limited.ReadFile(s.Path(), maxFile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // If the directory does not exist, Save fails.
 		return s.before(), nil
 	}
@@ -64,7 +68,7 @@ func (s Store) Load() (State, error) {
 func (s Store) before() State {
 	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json")) // Save leaves only one file.
 	for _, path := range old {
-		data, err := os.ReadFile(path)
+		data, err := limited.ReadFile(path, maxFile)
 		var state State
 		if err == nil && json.Unmarshal(data, &state) == nil && state.Boot != "" {
 			return state

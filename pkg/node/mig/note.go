@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/atomicfile"
+	"karve.sh/karve/pkg/node/limited"
 )
 
 // Note records on the machine that it was rebooted to turn MIG on, so that it is rebooted only once.
@@ -32,11 +33,14 @@ type noted struct {
 	At   time.Time `json:"at"`
 }
 
+// maxNote bounds the file.
+const maxNote = 4 << 10
+
 func (n Note) path() string { return filepath.Join(n.Dir, "mig-reboot.json") }
 
 // read returns the note, or nil if there is none.
 func (n Note) read() (*noted, error) {
-	data, err := os.ReadFile(n.path())
+	data, err := limited.ReadFile(n.path(), maxNote)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // That there is none is an answer.
 	}

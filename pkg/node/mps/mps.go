@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/atomicfile"
+	"karve.sh/karve/pkg/node/limited"
 )
 
 // Dir is the default directory that the agent, the supervisor and the containers of pods share. It is in memory, so that a reboot clears it.
@@ -20,6 +21,7 @@ const Dir = "/run/karve/mps"
 
 const (
 	wantedFile, statusFile = "wanted.json", "status.json"
+	maxFile                = 1 << 20
 	// AskEvery is how often the supervisor asks each daemon whether it answers, and writes the status.
 	AskEvery = 5 * time.Second
 	// freshFor is how long a status is valid. It tolerates two missed updates.
@@ -112,7 +114,7 @@ func (s Status) Write(dir string) error { return write(dir, statusFile, s) }
 
 func read[T any](dir, name string) (T, error) {
 	var value, none T
-	data, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // The path is an option.
+	data, err := limited.ReadFile(filepath.Join(dir, name), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return none, nil
 	}

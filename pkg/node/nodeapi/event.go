@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"karve.sh/karve/pkg/node/limited"
 )
 
 // Event is a Kubernetes event about the Node.
@@ -23,7 +25,7 @@ const eventNamespace = "default"
 
 const component = "karve-node"
 
-// maxMessage is the largest length of a message that the API server accepts.
+// maxMessage is the largest length of an event's message that the API server accepts.
 const maxMessage = 1024
 
 // Record writes an event about the Node.
@@ -32,10 +34,7 @@ func (c *Client) Record(ctx context.Context, e Event) error {
 	if e.Warning {
 		kind = "Warning"
 	}
-	message := e.Message
-	if len(message) > maxMessage {
-		message = message[:maxMessage-3] + "..."
-	}
+	message := limited.Text(e.Message, maxMessage)
 	at := e.At.UTC().Format(time.RFC3339)
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Event",

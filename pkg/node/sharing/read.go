@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"karve.sh/karve/pkg/node/limited"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -21,6 +22,9 @@ import (
 // NVIDIA's plugin silently ignores. If strict is true, unknown and duplicate keys are errors.
 func Read(data []byte, strict bool) (Config, []string, error) {
 	r := &reader{strict: strict}
+	if err := limited.YAML(data); err != nil {
+		return Config{}, nil, err
+	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		twice := err
@@ -207,6 +211,10 @@ func readDevices(r *reader, path string, v any) Devices {
 		}
 		return Devices{Count: n}
 	case []any:
+		if len(v) > mostItems {
+			r.fail(path, "has %d items, and can have at most %d", len(v), mostItems)
+			return Devices{}
+		}
 		d := Devices{List: make([]string, 0, len(v))}
 		for i, item := range v {
 			ref, ok := item.(string)
@@ -273,21 +281,44 @@ type reader struct {
 	errs     []error
 }
 
+const (
+	// mostItems bounds the lists of a configuration. A machine has at most a few dozen GPUs and MIG instances.
+	mostItems = 1024
+	// mostFindings and mostText bound what is said about a configuration.
+	mostFindings, mostText = 32, 300
+)
+
 func (r *reader) warn(format string, args ...any) {
-	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+	switch n := len(r.warnings); {
+	case n < mostFindings:
+		r.warnings = append(r.warnings, brieflyf(format, args...))
+	case n == mostFindings:
+		r.warnings = append(r.warnings, "there are more warnings")
+	}
 }
+
+func brieflyf(format string, args ...any) string { return limited.Text(fmt.Sprintf(format, args...), mostText) }
 
 // doubt adds a warning, or an error if the reader is strict.
 func (r *reader) doubt(format string, args ...any) {
 	if r.strict {
-		r.errs = append(r.errs, fmt.Errorf(format, args...))
+		r.refuse(format, args...)
 		return
 	}
 	r.warn(format, args...)
 }
 
 func (r *reader) fail(path, format string, args ...any) {
-	r.errs = append(r.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+	r.refuse("%s: %s", path, fmt.Sprintf(format, args...))
+}
+
+func (r *reader) refuse(format string, args ...any) {
+	switch n := len(r.errs); {
+	case n < mostFindings:
+		r.errs = append(r.errs, errors.New(brieflyf(format, args...)))
+	case n == mostFindings:
+		r.errs = append(r.errs, errors.New("there are more errors"))
+	}
 }
 
 func (r *reader) integer(path string, v any) (int, bool) {
@@ -442,6 +473,10 @@ func (o *object) list(key string) []any {
 	list, ok := v.([]any)
 	if !ok {
 		o.r.fail(o.at(key), "is %s, and must be a list", brief(v))
+	}
+	if len(list) > mostItems {
+		o.r.fail(o.at(key), "has %d items, and can have at most %d", len(list), mostItems)
+		return nil
 	}
 	return list
 }

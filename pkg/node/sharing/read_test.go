@@ -118,13 +118,17 @@ func TestInvalidConfigurationIsRefusedByPath(t *testing.T) {
 		"an empty device list":     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "must be > 0"},
 		"an invalid device":        {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [first]}]}}", "devices[0]: is \"first\""},
 		"a flag of the wrong type": {"flags: {failOnInitError: maybe}", `flags.failOnInitError: is "maybe", and must be true or false`},
+		"an alias bomb":            {"a: &a " + strings.Repeat("a", 100_000) + "\nb: [" + strings.Repeat("*a,", 1000) + "]", "with its aliases expanded, the YAML is larger than 8 MiB"},
+		"too many resources":       {"sharing: {timeSlicing: {resources: [" + strings.Repeat("{name: gpu, replicas: 2},", 1025) + "]}}", "sharing.timeSlicing.resources: has 1025 items, and can have at most 1024"},
+		"too many devices":         {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [" + strings.Repeat("0,", 1025) + "]}]}}", "devices: has 1025 items"},
+		"too many errors":          {"sharing: {timeSlicing: {resources: [" + strings.Repeat("{name: gpu},", 100) + "]}}", "there are more errors"},
 		"an invalid duration":      {"flags: {gfd: {sleepInterval: soon}}", "flags.gfd.sleepInterval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, _, err := sharing.Read([]byte(c.yaml), false)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q in it", err, c.want)
+			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 10_000 {
+				t.Errorf("got %.1000v, want %q in it", err, c.want)
 			}
 		})
 	}
