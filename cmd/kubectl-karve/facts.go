@@ -421,4 +421,24 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 			r.facts.AgentsOn[pod.Spec.NodeName] = true
 		}
 	}
+	if err := r.visible(ctx); err != nil {
+		r.missed("pods that name their GPUs", "list pods in all namespaces", err)
+	}
+}
+
+// visible reads which containers name GPUs to the container runtime. It decodes only pods with the name of the variable.
+func (r *factReader) visible(ctx context.Context) error {
+	return each(ctx, r.core, "pods", []selection{{fields: "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}}, func(message []byte) error {
+		if !bytes.Contains(message, []byte(doctor.VisibleDevices)) {
+			return nil
+		}
+		var pod corev1.Pod
+		if err := pod.Unmarshal(message); err != nil {
+			return err
+		}
+		if !isAgent(&pod) {
+			r.facts.Visible = append(r.facts.Visible, doctor.VisibleOf(&pod)...)
+		}
+		return nil
+	})
 }

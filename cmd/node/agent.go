@@ -295,6 +295,7 @@ func (a *agent) take(ctx context.Context, u configsource.Update) (*sharing.Confi
 	if err != nil {
 		return nil, err
 	}
+	a.reportAccess()
 	a.failOnInit.Store(settings.FailOnInitError)
 	log.Info("Configured", "source", u.Answer.Source)
 	return &config, nil

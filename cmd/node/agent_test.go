@@ -92,7 +92,7 @@ func (m *machine) run() {
 	m.t.Helper()
 	o, err := parse(append([]string{
 		"--kubelet-socket", m.kubelet.Socket(), "--pod-resources-socket", m.kubelet.PodResourcesSocket(), "--metrics-address", "none",
-		"--state-dir", filepath.Join(m.dir, "state"),
+		"--state-dir", filepath.Join(m.dir, "state"), "--runtime-config", none,
 	}, m.args...), func(string) (string, bool) { return "", false }, m.log)
 	if err != nil {
 		m.t.Fatal(err)

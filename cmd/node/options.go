@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/node/sharing"
+	"karve.sh/karve/pkg/node/toolkit"
 )
 
 // options are the values of flags and environment variables, except for the settings of NVIDIA's configuration.
@@ -23,6 +24,7 @@ type options struct {
 	stateDir                          string
 	podLogs                           string
 	mpsDir                            string
+	runtimeConfig                     string
 	pluginRegistry                    string
 	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
@@ -88,6 +90,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
 	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
 	text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
+	text(&o.runtimeConfig, "runtime-config", "RUNTIME_CONFIG", toolkit.File, "configuration of NVIDIA's container runtime, from which the agent knows how the runtime accepts lists of devices; \"none\" disables it")
 	text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
 	cdiDirs := ""
 	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
@@ -121,11 +124,15 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	return o, err
 }
 
-// override applies flags and environment variables to a configuration.
+// override applies flags and environment variables to a configuration. If nothing says how devices are passed to the container runtime, and it accepts
+// device lists from mounts and not from the environment, they are passed in mounts.
 func (o options) override(c sharing.Config) (sharing.Config, error) {
 	c, err := c.Override(o.flag, o.env)
 	if err != nil {
 		return sharing.Config{}, err
+	}
+	if runtime, ok, _ := o.runtime(); ok && runtime.Mounts && !runtime.Environment { // An error is reported in the Node's condition.
+		c = c.WithDefaultDeviceList(sharing.ListVolumeMounts)
 	}
 	_, err = c.Settings()
 	return c, err

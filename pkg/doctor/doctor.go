@@ -59,7 +59,9 @@ type Facts struct {
 	ResourceQuotas []corev1.ResourceQuota
 	// AgentsOn has the names of the Nodes on which a pod of the agent is ready. It is nil if unknown.
 	AgentsOn map[string]bool
-	Unread   []Unread
+	// Visible are the containers on nodes that name GPUs to the container runtime.
+	Visible []Visible
+	Unread  []Unread
 
 	nodePools []snapshot.Pool
 }
@@ -142,7 +144,7 @@ type Unread struct {
 var checks = []func(*Facts) []Finding{
 	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
 	settingsDiffer, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, limitsNear, resourceQuotasNear,
-	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, metricsUnread, resourceUnserved,
+	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, accessUnrestricted, devicesNamed, metricsUnread, resourceUnserved,
 }
 
 // Check returns all findings, the most severe first.

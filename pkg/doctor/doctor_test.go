@@ -68,6 +68,33 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 	}
 }
 
+func TestPodThatNamesGPUsIsNoFindingWhereRuntimeIgnoresThat(t *testing.T) {
+	t.Parallel()
+	f := well()
+	f.Cluster.Nodes[0].Status.Conditions = append(f.Cluster.Nodes[0].Status.Conditions, corev1.NodeCondition{Type: nodecontract.AccessCondition, Status: corev1.ConditionTrue})
+	f.Visible = []Visible{{Pod: "team/b", Container: "c", Node: "a", Value: "all"}}
+	if got := Check(f); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestContainersThatNameGPUs(t *testing.T) {
+	t.Parallel()
+	with := func(name, value string) corev1.Container {
+		return corev1.Container{Name: name, Env: []corev1.EnvVar{{Name: "OTHER", Value: "all"}, {Name: VisibleDevices, Value: value}}}
+	}
+	privileged := with("privileged", "all")
+	privileged.SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}, Spec: corev1.PodSpec{
+		NodeName: "n", InitContainers: []corev1.Container{with("init", "0,1")},
+		Containers: []corev1.Container{with("main", "all"), with("none", "none"), with("void", "void"), with("empty", ""), {Name: "unset"}, privileged},
+	}}
+	want := []Visible{{"team/a", "init", "n", "0,1"}, {"team/a", "main", "n", "all"}}
+	if got := VisibleOf(pod); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestEachCheckFindsItsProblem makes one change to an installation without problems, which has one finding then.
 func TestEachCheckFindsItsProblem(t *testing.T) {
 	t.Parallel()
@@ -152,10 +179,14 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 				f.Cluster.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPU, "1", "cpu", "100"))
 			}, Warning, "NodePool gpu-shared", "uses 1 of its limit of 1 nvidia.com/gpu", "kubectl patch nodepool gpu-shared",
 		},
-		"no agents":                   {func(f *Facts) { f.Agents, f.AgentsOn = nil, map[string]bool{} }, Error, "agent", "no DaemonSet", "node.enabled=true"},
-		"a node without an agent":     {func(f *Facts) { f.AgentsOn = map[string]bool{} }, Error, "agent", "no ready agent runs on a", "spec.nodeName=a"},
-		"an agent that stands back":   {nodeIs(nodecontract.SharingCondition, nodecontract.ReasonStandingBack), Error, "Node a", "StandingBack: it is so", "other device plugin"},
-		"a GPU that is out":           {nodeIs(nodecontract.HardwareCondition, nodecontract.ReasonLost), Warning, "Node a", "GPULost", "explain node/a"},
+		"no agents":                     {func(f *Facts) { f.Agents, f.AgentsOn = nil, map[string]bool{} }, Error, "agent", "no DaemonSet", "node.enabled=true"},
+		"a node without an agent":       {func(f *Facts) { f.AgentsOn = map[string]bool{} }, Error, "agent", "no ready agent runs on a", "spec.nodeName=a"},
+		"an agent that stands back":     {nodeIs(nodecontract.SharingCondition, nodecontract.ReasonStandingBack), Error, "Node a", "StandingBack: it is so", "other device plugin"},
+		"a GPU that is out":             {nodeIs(nodecontract.HardwareCondition, nodecontract.ReasonLost), Warning, "Node a", "GPULost", "explain node/a"},
+		"a runtime that gives all GPUs": {nodeIs(nodecontract.AccessCondition, nodecontract.ReasonEnvironmentAccepted), Warning, "Node a", "NVIDIA_VISIBLE_DEVICES", "accept-nvidia-visible-devices-envvar-when-unprivileged = false"},
+		"a pod that names its GPUs": {func(f *Facts) {
+			f.Visible = []Visible{{Pod: "team/b", Container: "c", Node: "a", Value: "all"}, {Pod: "team/a", Container: "c", Node: "a", Value: "\x1b[2J"}, {Pod: "team/c", Node: "without-agent", Value: "all"}}
+		}, Warning, "Pod team/a and 1 more", `sets NVIDIA_VISIBLE_DEVICES="\x1b[2J" in the container c, and so can use GPUs of the node a`, "remove the variable"},
 		"a cordon of no GPU":          {nodeIs(nodecontract.CordonCondition, nodecontract.ReasonCordonInvalid), Warning, "Node a", "GPUCordonInvalid", "annotate node a --overwrite karve.sh/gpu-cordon="},
 		"a controller without scrape": {func(f *Facts) { f.Monitors.Controller = false }, Warning, "ServiceMonitor", "scrape the controller", "serviceMonitor.enabled=true"},
 		"agents without scrape":       {func(f *Facts) { f.Monitors.Agent = false }, Warning, "PodMonitor", "scrape the agents", "node.podMonitor.enabled=true"},

@@ -12,6 +12,18 @@ const (
 	// CordonCondition is True while GPUs accept no new pods because GPUCordonAnnotation names them. The agent writes it once somebody has used the
 	// annotation. While it is True, the controller expects fewer replicas than promised.
 	CordonCondition = "KarveGPUsCordoned"
+	// AccessCondition is True if NVIDIA's container runtime gives unprivileged containers only the GPUs that they were allocated. It is missing if the
+	// agent does not find the configuration of the runtime.
+	AccessCondition = "KarveGPUAccessRestricted"
+)
+
+// Reasons of AccessCondition.
+const (
+	// ReasonEnvironmentIgnored and ReasonEnvironmentAccepted mean that the runtime ignores or accepts NVIDIA_VISIBLE_DEVICES of unprivileged containers.
+	ReasonEnvironmentIgnored  = "RuntimeIgnoresEnvironment"
+	ReasonEnvironmentAccepted = "RuntimeAcceptsEnvironment"
+	// ReasonRuntimeUnreadable means that the configuration of the runtime cannot be read.
+	ReasonRuntimeUnreadable = "RuntimeConfigurationUnreadable"
 )
 
 // Reasons of HardwareCondition.

@@ -90,6 +90,17 @@ func (s Setting) override(c *Config, flag, env func(string) (string, bool)) erro
 	return nil
 }
 
+// WithDefaultDeviceList returns a configuration in which devices are passed to the container runtime in the given way, unless it has one already.
+func (c Config) WithDefaultDeviceList(list string) Config {
+	if c.Flags.Plugin != nil {
+		c.Flags.Plugin = new(*c.Flags.Plugin)
+	}
+	if p := c.plugin(); len(p.DeviceListStrategy) == 0 {
+		p.DeviceListStrategy = []string{list}
+	}
+	return c
+}
+
 // given returns the value of a setting and the name that it was given with. The name is "" if it was not given.
 func (s Setting) given(flag, env func(string) (string, bool)) (value, name string) {
 	for _, name := range s.Flags {

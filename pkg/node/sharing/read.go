@@ -297,7 +297,9 @@ func (r *reader) warn(format string, args ...any) {
 	}
 }
 
-func brieflyf(format string, args ...any) string { return limited.Text(fmt.Sprintf(format, args...), mostText) }
+func brieflyf(format string, args ...any) string {
+	return limited.Text(fmt.Sprintf(format, args...), mostText)
+}
 
 // doubt adds a warning, or an error if the reader is strict.
 func (r *reader) doubt(format string, args ...any) {

@@ -162,7 +162,7 @@ func TestAgentHasMinimalHostAccess(t *testing.T) {
 		for _, m := range c.VolumeMounts {
 			readOnly[m.Name] = m.ReadOnly
 		}
-		host := map[string]bool{"/var/lib/kubelet/device-plugins": false, "/var/lib/kubelet/pod-resources": true, "/var/lib/karve": false}
+		host := map[string]bool{"/var/lib/kubelet/device-plugins": false, "/var/lib/kubelet/pod-resources": true, "/var/lib/karve": false, "/dev/null": false, "/etc/nvidia-container-runtime": true}
 		if ofPods {
 			host["/var/log/pods"], host["/var/log/containers"] = true, true
 		}
@@ -220,10 +220,12 @@ func mounts(d appsv1.DaemonSet) map[string]string {
 }
 
 const (
-	allGPUs    = "/dev/null at /var/run/nvidia-container-devices/all"
-	driverRoot = "/run/nvidia/driver at /driver-root"
-	etcCDI     = "/etc/cdi at /etc/cdi"
-	runCDI     = "/var/run/cdi at /var/run/cdi"
+	allGPUs = "/dev/null at /var/run/nvidia-container-devices/all"
+	// A runtime that ignores the environment gives the agent its GPUs because of this mount, and others ignore it.
+	runtimeConfig = "/etc/nvidia-container-runtime at /etc/nvidia-container-runtime"
+	driverRoot    = "/run/nvidia/driver at /driver-root"
+	etcCDI        = "/etc/cdi at /etc/cdi"
+	runCDI        = "/var/run/cdi at /var/run/cdi"
 )
 
 func TestAgentMountsWhatItsStrategiesNeed(t *testing.T) {
@@ -233,19 +235,19 @@ func TestAgentMountsWhatItsStrategiesNeed(t *testing.T) {
 		want    map[string]string
 	}{
 		"envvar":                            {nil, nil},
-		"volume-mounts":                     {[]string{"--set=deviceListStrategy=volume-mounts"}, map[string]string{allGPUs: "rw"}},
-		"volume-mounts in a map":            {[]string{inMap + "volume-mounts}}"}, map[string]string{allGPUs: "rw"}},
+		"volume-mounts":                     {[]string{"--set=deviceListStrategy=volume-mounts"}, nil},
+		"volume-mounts in a map":            {[]string{inMap + "volume-mounts}}"}, nil},
 		"envvar over volume-mounts":         {[]string{inMap + "volume-mounts}}", "--set=deviceListStrategy=envvar"}, nil},
 		"CDI":                               {[]string{"--set=deviceListStrategy=cdi-cri"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
 		"CDI in a map":                      {[]string{inMap + "cdi-annotations}}"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
 		"an existing ConfigMap":             {[]string{"--set=config.name=mine"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
 		"an existing ConfigMap with envvar": {[]string{"--set=config.name=mine", "--set=deviceListStrategy=envvar"}, nil},
-		"both":                              {[]string{`--set=deviceListStrategy=volume-mounts\,cdi-cri`}, map[string]string{allGPUs: "rw", etcCDI: "ro", runCDI: "ro"}},
+		"both":                              {[]string{`--set=deviceListStrategy=volume-mounts\,cdi-cri`}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
 		"the driver container":              {[]string{"--set=nvidiaDriverRoot=/run/nvidia/driver"}, map[string]string{driverRoot: "ro"}},
 		"the driver root of the host":       {[]string{"--set=nvidiaDriverRoot=/"}, nil},
 	} {
 		got := mounts(daemonSet(t, c.options...))
-		for _, always := range []string{"/var/lib/kubelet/device-plugins at /var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources at /var/lib/kubelet/pod-resources", "/var/lib/karve at /var/lib/karve"} {
+		for _, always := range []string{"/var/lib/kubelet/device-plugins at /var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources at /var/lib/kubelet/pod-resources", "/var/lib/karve at /var/lib/karve", allGPUs, runtimeConfig} {
 			if got[always] == "" {
 				t.Errorf("%s: no %s", name, always)
 			}

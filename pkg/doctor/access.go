@@ -1,0 +1,93 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// VisibleDevices is the environment variable with which a container names its GPUs to NVIDIA's container runtime.
+const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
+// Visible is a container that names its GPUs to the container runtime itself.
+type Visible struct {
+	// Pod is the namespace and name of its pod.
+	Pod, Container, Node, Value string
+}
+
+// VisibleOf returns the containers of a pod that name GPUs to the container runtime. Values from ConfigMaps and from images are not known.
+func VisibleOf(pod *corev1.Pod) []Visible {
+	var all []Visible
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if c := containers[i].SecurityContext; c != nil && c.Privileged != nil && *c.Privileged {
+				continue // It has all devices of the node anyway.
+			}
+			for _, e := range containers[i].Env {
+				if e.Name == VisibleDevices && !slices.Contains([]string{"", "none", "void"}, e.Value) {
+					all = append(all, Visible{pod.Namespace + "/" + pod.Name, containers[i].Name, pod.Spec.NodeName, e.Value})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// fixAccess says how to configure the runtime.
+const fixAccess = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false: docs/node.md#which-gpus-a-container-can-reach"
+
+// accessUnrestricted finds nodes whose container runtime gives containers the GPUs that they name.
+func accessUnrestricted(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	var names []string
+	for i := range f.Cluster.Nodes {
+		if c := access(&f.Cluster.Nodes[i]); c != nil && c.Status == corev1.ConditionFalse {
+			names = append(names, f.Cluster.Nodes[i].Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return []Finding{{Warning, "Node " + some(names), "the container runtime gives every container the GPUs that its variable " + VisibleDevices + " names, whatever it requests", fixAccess}}
+}
+
+// devicesNamed finds containers that name their GPUs themselves, on nodes whose container runtime is not known to ignore that.
+func devicesNamed(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	restricted := map[string]bool{}
+	for i := range f.Cluster.Nodes {
+		c := access(&f.Cluster.Nodes[i])
+		restricted[f.Cluster.Nodes[i].Name] = c != nil && c.Status == corev1.ConditionTrue
+	}
+	all := slices.DeleteFunc(slices.Clone(f.Visible), func(v Visible) bool { return !f.AgentsOn[v.Node] || restricted[v.Node] })
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b Visible) int {
+		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container))
+	})
+	var pods []string
+	for _, v := range all {
+		pods = append(pods, v.Pod)
+	}
+	message := fmt.Sprintf("sets %s=%.64q in the container %s, and so can use GPUs of the node %s that it was not allocated", VisibleDevices, all[0].Value, all[0].Container, all[0].Node)
+	return []Finding{{Warning, "Pod " + some(slices.Compact(pods)), message, "remove the variable from the pod, and " + fixAccess}}
+}
+
+func access(node *corev1.Node) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == nodecontract.AccessCondition })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
