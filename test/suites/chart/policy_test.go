@@ -120,7 +120,7 @@ var requests = []request{
 	{"labels it with its MIG instances", patchNode(`{"metadata":{"labels":{"nvidia.com/mig-1g.5gb.count":"7","nvidia.com/mig-1g.5gb.me.product":"A100","nvidia.com/mig.strategy":"mixed"}}}`), true},
 	{"tells NVIDIA's MIG manager to divide its GPUs", patchNode(`{"metadata":{"labels":{"nvidia.com/mig.config":"all-disabled"}}}`), false},
 	{"removes its own label", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`), true},
-	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"},{"type":"KarveGPUsCordoned","status":"True"}]}}`, "status"), true},
+	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"},{"type":"KarveGPUsCordoned","status":"True"},{"type":"KarveGPUAccessRestricted","status":"True"}]}}`, "status"), true},
 	{"removes GPUs from the reset annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), true},
 	{"removes the reset annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":null}}}`), true},
 	{"reports unused pods", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{}"}}}`), true},
