@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
@@ -61,7 +62,7 @@ func runUI(args []string) error {
 	return operator.ServeUI(ctrl.SetupSignalHandler(), config, logger(o.LogLevel), o)
 }
 
-// logger returns the logger, and makes it controller-runtime's logger.
+// logger returns the logger, and makes it that of controller-runtime and client-go.
 func logger(level string) logr.Logger {
 	least := zapcore.InfoLevel
 	if level == "debug" {
@@ -69,5 +70,6 @@ func logger(level string) logr.Logger {
 	}
 	log := zap.New(zap.WriteTo(plain.Writer{W: os.Stderr}), zap.Level(least), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(log)
+	klog.SetLogger(log) // The libraries of client-go log what the API server says about objects.
 	return log
 }
