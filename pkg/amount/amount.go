@@ -1,5 +1,6 @@
-// Package amount converts and adds amounts of resources without overflow. Tenants write quantities, and the API server accepts any: a sum or a product
-// that wraps around would turn a pod that requests too much into one that requests less than nothing.
+// Package amount converts and adds amounts of resources without overflow and in bounded time. Tenants write quantities, and the API server accepts any: a
+// sum or a product that wraps around would turn a pod that requests too much into one that requests less than nothing, and arithmetic on a quantity such
+// as 1e2000000000 takes hours. No other package does arithmetic on quantities.
 package amount
 
 import (
@@ -19,12 +20,28 @@ func Value(q resource.Quantity) int64 { return scaled(q, 0) }
 func Milli(q resource.Quantity) int64 { return scaled(q, resource.Milli) }
 
 func scaled(q resource.Quantity, scale resource.Scale) int64 {
-	// The largest value of an int64 at this scale. Sums of quantities can be larger than an int64 even at scale 0.
-	if q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
-		return math.MaxInt64
+	switch q.Sign() {
+	case 0:
+		return 0
+	case 1:
+		return magnitude(Clamp(q), scale)
 	}
-	if q.Cmp(*resource.NewScaledQuantity(math.MinInt64, scale)) <= 0 {
-		return math.MinInt64
+	positive := Clamp(q).DeepCopy()
+	positive.ToDec().Neg() // The smallest int64 has no opposite.
+	if m := magnitude(positive, scale); m < math.MaxInt64 {
+		return -m
+	}
+	return math.MinInt64
+}
+
+// exact bounds the values that need no comparison with the largest int64. It leaves room for the error of a float.
+const exact = 1 << 62
+
+// magnitude converts a positive, bounded quantity.
+func magnitude(q resource.Quantity, scale resource.Scale) int64 {
+	// Sums of quantities can be larger than an int64 even at scale 0.
+	if q.AsApproximateFloat64()*math.Pow10(-int(scale)) >= exact && q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
+		return math.MaxInt64
 	}
 	return q.ScaledValue(scale)
 }

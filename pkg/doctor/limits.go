@@ -37,7 +37,7 @@ func limitsNear(f *Facts) []Finding {
 				continue
 			}
 			all = append(all, Finding{
-				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("uses %s of its limit of %s %s", uses.String(), limit.String(), l.Name),
+				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("uses %s of its limit of %s %s", amount.Text(uses), amount.Text(limit), l.Name),
 				command("kubectl patch nodepool %s --type=merge -p %s", p.NodePool.Name, fmt.Sprintf(`{"spec":{"limits":{%q:"MORE"}}}`, l.Name)),
 			})
 		}
@@ -60,7 +60,7 @@ func resourceQuotasNear(f *Facts) []Finding {
 				continue
 			}
 			all = append(all, Finding{
-				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("uses %s of %s %s, and no pods beyond that are created", used.String(), hard.String(), key),
+				Warning, fmt.Sprintf("ResourceQuota %s/%s", q.Namespace, q.Name), fmt.Sprintf("uses %s of %s %s, and no pods beyond that are created", amount.Text(used), amount.Text(hard), key),
 				command("kubectl -n %s patch resourcequota %s --type=merge -p %s", q.Namespace, q.Name, fmt.Sprintf(`{"spec":{"hard":{%q:"MORE"}}}`, key)),
 			})
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -144,10 +145,8 @@ func raised(now *attempt, pool int, launches []planner.Launch) Help {
 		if *left == planner.Unlimited || missing <= 0 {
 			continue
 		}
-		q := l.Quantity(missing)
-		q.Add(p.NodePool.Spec.Limits[l.Name])
 		*left += missing
-		words = append(words, fmt.Sprintf("%s: %s", l.Name, q.String()))
+		words = append(words, fmt.Sprintf("%s: %s", l.Name, amount.Text(amount.Sum(l.Quantity(missing), p.NodePool.Spec.Limits[l.Name]))))
 	}
 	return Help{
 		Change: "limits " + strings.Join(words, ", "), On: "NodePool " + p.NodePool.Name,
@@ -341,7 +340,7 @@ func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (Help, int)
 				list[name] = q
 			}
 		})
-		words = append(words, fmt.Sprintf("%s: %s", name, q.String()))
+		words = append(words, fmt.Sprintf("%s: %s", name, amount.Text(q)))
 	}
 	if c.Requests.MilliCPU > o.Free.MilliCPU {
 		lower(corev1.ResourceCPU, *resource.NewMilliQuantity(o.Free.MilliCPU, resource.DecimalSI))

@@ -156,6 +156,7 @@ func TestAPodThatIsHelpedByNoNodePool(t *testing.T) {
 			with(stock, pods(Pod("x", Asking("cpu", "300m", v1alpha1.ResourceGPU, "1"), Tolerating("nvidia.com/gpu")))), planner.ReasonLeftToKarpenter, "nodeSelector karpenter.sh/nodepool: gpu-shared",
 		},
 		"one with a wrong annotation": {with(pods(Pod("x", GPUMemory("much")))), planner.ReasonUnsupported, "remove the annotation karve.sh/gpu-memory"},
+		"one with a huge annotation":  {with(pods(Pod("x", GPUMemory("1e2000000000")))), planner.ReasonUnsupported, "remove the annotation karve.sh/gpu-memory"},
 		"one that no machine has the label for": {
 			with(pods(Pod("x", racks))), planner.ReasonRule, "whenUnsatisfiable: ScheduleAnyway for the spread over example.com/rack",
 		},

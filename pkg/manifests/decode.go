@@ -180,6 +180,9 @@ func withKind(object json.RawMessage, kind metav1.TypeMeta) json.RawMessage {
 // into returns a function that decodes an object as the API server does by default. Unknown fields are errors, because most of them are misspelled.
 func into[T any](take func(*reader, context.Context, *T, place) error) func(context.Context, *reader, document) error {
 	return func(ctx context.Context, r *reader, d document) error {
+		if err := unboundedQuantity(d.json); err != nil {
+			return err
+		}
 		object := new(T)
 		strict, err := kjson.UnmarshalStrict(d.json, object)
 		if err != nil {

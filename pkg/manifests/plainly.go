@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/amount"
 )
 
 // plainly describes why an object could not be decoded in terms of manifests and not of Go types.
@@ -85,6 +89,48 @@ func badQuantityIn(path string, value any) error {
 		for i, item := range v {
 			if err := badQuantityIn(fmt.Sprintf("%s[%d]", path, i), item); err != nil {
 				return err
+			}
+		}
+	}
+	return nil
+}
+
+// exponent matches what may be the exponent of a quantity that takes hours to decode, such as 1e-2000000000.
+var exponent = regexp.MustCompile(`[eE][-+]?[0-9]{2}`)
+
+// unboundedQuantity returns an error for a quantity in an object, at any depth, that cannot be decoded in bounded time. It returns nil if there is none.
+func unboundedQuantity(object []byte) error {
+	if !exponent.Match(object) {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber()
+	var value any
+	if decoder.Decode(&value) != nil {
+		return nil
+	}
+	return unboundedIn("", value, false)
+}
+
+// unboundedIn checks a value below a path. Its strings and numbers are quantities if it is below one of the fields that hold them.
+func unboundedIn(path string, value any, quantities bool) error {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if err := unboundedIn(strings.TrimPrefix(path+"."+key, "."), v[key], quantities || slices.Contains(amounts, key) || key == "sizeLimit"); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i, item := range v {
+			if err := unboundedIn(fmt.Sprintf("%s[%d]", path, i), item, quantities); err != nil {
+				return err
+			}
+		}
+	case string, json.Number:
+		if text := fmt.Sprint(v); quantities && exponent.MatchString(text) {
+			if _, err := amount.Parse(text); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
 	}

@@ -18,9 +18,6 @@ import (
 
 // The functions below reject what the API server rejects, as far as plans depend on it.
 
-// maxAmount is the largest amount of a pod or node, which is 8 PiB in bytes. With it, thousandths and sums do not overflow.
-const maxAmount = 1 << 53
-
 // faults collects errors.
 type faults []error
 
@@ -201,10 +198,10 @@ func validRequests(of string, r corev1.ResourceRequirements) error {
 		switch {
 		case isExtended(name) && !limited:
 			errs = append(errs, fmt.Errorf("%s: %s has a request but no limit: write it as a limit", of, name))
-		case isExtended(name) && request.Cmp(limit) != 0:
-			errs = append(errs, fmt.Errorf("%s: the request for %s is %s and its limit %s: they must be the same", of, name, &request, &limit))
-		case limited && request.Cmp(limit) > 0:
-			errs = append(errs, fmt.Errorf("%s: the request for %s, %s, is above its limit, %s", of, name, &request, &limit))
+		case isExtended(name) && !amount.Equal(request, limit):
+			errs = append(errs, fmt.Errorf("%s: the request for %s is %s and its limit %s: they must be the same", of, name, amount.Text(request), amount.Text(limit)))
+		case limited && amount.Cmp(request, limit) > 0:
+			errs = append(errs, fmt.Errorf("%s: the request for %s, %s, is above its limit, %s", of, name, amount.Text(request), amount.Text(limit)))
 		}
 	}
 	return errors.Join(errs...)
@@ -222,11 +219,11 @@ func validAmounts(of string, list corev1.ResourceList) error {
 		q := list[name]
 		switch {
 		case q.Sign() < 0:
-			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, &q, name))
-		case q.CmpInt64(maxAmount) > 0:
-			errs = append(errs, fmt.Errorf("%s: %s of %s is implausibly large", of, &q, name))
-		case isExtended(name) && q.CmpInt64(amount.Value(q)) != 0:
-			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, &q, name))
+			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, amount.Text(q), name))
+		case amount.Value(q) > amount.Most:
+			errs = append(errs, fmt.Errorf("%s: %s of %s is implausibly large", of, amount.Text(q), name))
+		case isExtended(name) && !amount.Whole(q):
+			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, amount.Text(q), name))
 		}
 	}
 	return errors.Join(errs...)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
@@ -257,7 +256,7 @@ func stated(pod *corev1.Pod) *int64 {
 	if !ok {
 		return nil
 	}
-	q, err := resource.ParseQuantity(text)
+	q, err := amount.Parse(text)
 	if err != nil || q.Sign() < 0 {
 		return nil
 	}

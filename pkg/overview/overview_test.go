@@ -85,6 +85,25 @@ func TestPodsAndWhatIsIdleAddUpToThePriceOfANode(t *testing.T) {
 	}
 }
 
+func TestHugeAmountsInAnnotationsAreNotShown(t *testing.T) {
+	t.Parallel()
+	for _, stated := range []string{"1e2000000000", "0e2000000000", "1e-2000000000", strings.Repeat("9", 10_000), "-1Gi"} {
+		c := overviewtest.Example()
+		for i := range c.Pods {
+			metav1.SetMetaDataAnnotation(&c.Pods[i].ObjectMeta, v1alpha1.GPUMemoryAnnotation, stated)
+		}
+		o := overview.Build(c)
+		for _, p := range o.Pods {
+			if p.StatedMiB != nil {
+				t.Fatalf("%.20s: pod %s states %d MiB", stated, p.Name, *p.StatedMiB)
+			}
+		}
+		if len(o.Pods) == 0 {
+			t.Fatal("there are no pods")
+		}
+	}
+}
+
 func TestStatesAreInWords(t *testing.T) {
 	t.Parallel()
 	ago := func(d time.Duration) string { return overviewtest.Now.Add(-d).Format(time.RFC3339) }

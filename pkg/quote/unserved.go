@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -47,7 +46,7 @@ func unservedOf(c *snapshot.Cluster) []Unserved {
 		if !karpenter.IsProvisionable(p) {
 			continue
 		}
-		for name := range resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}) {
+		for name := range snapshot.PodRequests(p) {
 			if !isExtended(name) || name == v1alpha1.ResourceGPU || name == v1alpha1.ResourceGPUShared {
 				continue
 			}

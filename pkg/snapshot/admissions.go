@@ -227,8 +227,7 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 func (s *shape) impossible() *planner.Refusal {
 	for _, name := range sortedKeys(s.demand.requests) {
 		if amountOf(s.demand.requests, name) >= amount.Most {
-			asks := s.demand.requests[name]
-			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", asks.String(), name)}
+			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", amount.Text(s.demand.requests[name]), name)}
 		}
 	}
 	return nil

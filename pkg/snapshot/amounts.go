@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
@@ -75,7 +76,56 @@ func orElse(a, b planner.Resources) planner.Resources {
 
 func sortedKeys[K cmp.Ordered, V any, M ~map[K]V](m M) []K { return slices.Sorted(maps.Keys(m)) }
 
-// PodRequests returns what a pod requests of a node, as the scheduler counts it.
+// PodRequests returns what a pod requests of a node, as the scheduler counts it. Amounts that cannot be added in bounded time count as the closest ones that can.
 func PodRequests(pod *corev1.Pod) corev1.ResourceList {
+	if spec := WithBoundedAmounts(&pod.Spec); spec != &pod.Spec {
+		pod = &corev1.Pod{Spec: *spec}
+	}
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+}
+
+// AmountsOf returns the amounts of a list in the planner's units. Amounts are at most [amount.Most].
+func AmountsOf(list corev1.ResourceList) map[corev1.ResourceName]int64 {
+	amounts := make(map[corev1.ResourceName]int64, len(list))
+	for name := range list {
+		amounts[name] = amountOf(list, name)
+	}
+	return amounts
+}
+
+// WithBoundedAmounts returns a pod's spec with quantities that can be added, compared and written in bounded time. It is the spec itself if all of them can.
+func WithBoundedAmounts(spec *corev1.PodSpec) *corev1.PodSpec {
+	bounded := true
+	for list := range amountsIn(spec) {
+		for _, q := range list {
+			bounded = bounded && amount.Bounded(q)
+		}
+	}
+	if bounded {
+		return spec
+	}
+	spec = spec.DeepCopy()
+	for list := range amountsIn(spec) {
+		for name, q := range list {
+			list[name] = amount.Clamp(q)
+		}
+	}
+	return spec
+}
+
+// amountsIn returns the lists of amounts in a pod's spec.
+func amountsIn(spec *corev1.PodSpec) iter.Seq[corev1.ResourceList] {
+	return func(yield func(corev1.ResourceList) bool) {
+		for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+			for i := range containers {
+				if r := &containers[i].Resources; !yield(r.Requests) || !yield(r.Limits) {
+					return
+				}
+			}
+		}
+		if !yield(spec.Overhead) || spec.Resources == nil || !yield(spec.Resources.Requests) {
+			return
+		}
+		yield(spec.Resources.Limits)
+	}
 }

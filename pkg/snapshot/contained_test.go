@@ -56,6 +56,60 @@ func TestImpossibleRequestsBlockOnlyTheirPod(t *testing.T) {
 	}
 }
 
+// hugeAmounts are amounts that take hours to add, compare or write.
+var hugeAmounts = []string{"1e2000000000", "-1e2000000000", "0e2000000000", strings.Repeat("9", 10_000)}
+
+func TestHugeAmountsInAnnotationsBlockOnlyTheirPod(t *testing.T) {
+	t.Parallel()
+	for _, stated := range append(hugeAmounts, "1e-2000000000") {
+		c := snapshottest.Shared()
+		c.Pods = append(snapshottest.Pods("web", 11), snapshottest.Pod("hostile", snapshottest.GPUMemory(stated)))
+		plan := solve.Plan(snapshot.Build(c).Snapshot)
+		if len(plan.Launches) != 2 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Pod != "default/hostile" {
+			t.Fatalf("%.20s: want two launches for the others, and that one left out: %+v", stated, plan)
+		}
+		if m := plan.Unplaced[0].Message; !strings.Contains(m, "exponent beyond 30") && !strings.Contains(m, "an amount may have 64") || !strings.Contains(m, "write") {
+			t.Errorf("%.20s: it is told %q", stated, m)
+		}
+	}
+}
+
+func TestHugeAmountsInRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"1e2000000000", "0e2000000000", "0e-2000000000", strings.Repeat("9", 10_000)} { // The API server refuses negative ones.
+		q := resource.MustParse(text)
+		edit := func(pod *corev1.Pod) {
+			r := &pod.Spec.Containers[0].Resources
+			r.Requests[corev1.ResourceMemory], r.Limits = q, corev1.ResourceList{corev1.ResourceMemory: q}
+			pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: q}
+			twice(pod)
+		}
+		c := snapshottest.Shared()
+		node := foreignNode("cpu", "8", "pods", "110", v1alpha1.ResourceGPU, "4")
+		node.Status.Allocatable[corev1.ResourceMemory] = q
+		c.Nodes = []corev1.Node{node}
+		c.Pods = append(snapshottest.Pods("web", 11), snapshottest.Pod("waits", edit), snapshottest.Pod("runs", snapshottest.Running("foreign"), edit))
+		view := snapshot.Build(c)
+		plan := solve.Plan(view.Snapshot)
+		if err := check.Plan(view.Snapshot, plan); err != nil {
+			t.Fatal(err)
+		}
+		if q.Sign() > 0 && (len(plan.Unplaced) != 1 || plan.Unplaced[0].Reason != planner.ReasonTooLarge || !strings.Contains(plan.Unplaced[0].Message, "requests 1e30 of memory")) {
+			t.Errorf("%.20s: %+v", text, plan.Unplaced)
+		}
+		for node, used := range c.Indexed().Used() {
+			if n := used[corev1.ResourceMemory]; n < 0 && q.Sign() > 0 {
+				t.Errorf("%.20s: %s uses %d of memory", text, node.Name, n)
+			}
+		}
+		later := c.Pods[11].DeepCopy()
+		later.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1")}
+		if before := c.Pods[11].DeepCopy(); !snapshot.Same(before, before.DeepCopy()) || snapshot.Same(before, later) {
+			t.Errorf("%.20s: equal pods differ, or others do not", text)
+		}
+	}
+}
+
 func TestReasonNamesImpossibleRequest(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -28,9 +27,12 @@ func gpuMemory(pod *corev1.Pod) (int64, error) {
 	if !ok {
 		return 0, nil
 	}
-	q, err := resource.ParseQuantity(stated)
-	if err != nil || q.Sign() < 0 {
-		return 0, fmt.Errorf("annotation %s is %.64q, which is no amount of memory: write one such as 4Gi", v1alpha1.GPUMemoryAnnotation, stated)
+	q, err := amount.Parse(stated)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("annotation %s: %w", v1alpha1.GPUMemoryAnnotation, err)
+	case q.Sign() < 0:
+		return 0, fmt.Errorf("annotation %s: %q is negative: write one such as 4Gi", v1alpha1.GPUMemoryAnnotation, stated)
 	}
 	return min(amount.Most, amount.Value(q)), nil
 }

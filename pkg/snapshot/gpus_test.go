@@ -27,7 +27,7 @@ func TestInvalidDeviceMemoryBlocksPod(t *testing.T) {
 	for _, stated := range []string{"4 GB", "lots", "-1Gi", ""} {
 		c := Shared()
 		c.Pods = []corev1.Pod{Pod("a", GPUMemory(stated))}
-		wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-memory is", "write one such as 4Gi")
+		wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-memory", "write one such as 4Gi")
 	}
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("a", GPUMemory("4Gi"))}

@@ -496,11 +496,12 @@ func (x *Index) AllNodes() iter.Seq[*corev1.Node] {
 	}
 }
 
-// Used returns all Nodes with the total requests of their pods, where each pod counts as one of the resource pods. They are in no order.
-func (x *Index) Used() iter.Seq2[*corev1.Node, corev1.ResourceList] {
-	return func(yield func(*corev1.Node, corev1.ResourceList) bool) {
+// Used returns all Nodes with the total requests of their pods in the planner's units, where each pod counts as one of the resource pods. They are in no
+// order.
+func (x *Index) Used() iter.Seq2[*corev1.Node, map[corev1.ResourceName]int64] {
+	return func(yield func(*corev1.Node, map[corev1.ResourceName]int64) bool) {
 		for s := range x.sites() {
-			if !yield(s.node, s.use().requests) {
+			if !yield(s.node, s.use().all.all()) {
 				return
 			}
 		}

@@ -1,12 +1,12 @@
 package snapshot
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/catalog"
@@ -91,9 +91,7 @@ type siteMemo struct {
 type use struct {
 	// all and daemons are the requests of the pods, and of those that DaemonSets created, in the planner's units.
 	all, daemons total
-	// requests are the requests of the pods. Each pod counts as one of the resource pods.
-	requests corev1.ResourceList
-	ports    map[hostPort]bool
+	ports        map[hostPort]bool
 }
 
 // total is the sum of the requests of pods.
@@ -112,6 +110,16 @@ func (t *total) add(requests corev1.ResourceList) {
 	}
 }
 
+// all returns the sum by resource. Each pod counts as one of the resource pods.
+func (t *total) all() map[corev1.ResourceName]int64 {
+	all := maps.Clone(t.amounts)
+	if all == nil {
+		all = map[corev1.ResourceName]int64{}
+	}
+	all[corev1.ResourcePods] = t.pods
+	return all
+}
+
 // resources returns the sum with the amount of the resource gpu as replicas.
 func (t *total) resources(gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
@@ -123,16 +131,9 @@ func (t *total) resources(gpu corev1.ResourceName) planner.Resources {
 // use returns what the pods of a node use.
 func (s *site) use() *use {
 	s.once.Do(func() {
-		s.inUse.requests = corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(len(s.pods)), resource.DecimalSI)}
 		for _, pod := range s.pods {
 			requests := PodRequests(pod)
 			s.inUse.all.add(requests)
-			delete(requests, corev1.ResourcePods)
-			for name, q := range requests {
-				sum := s.inUse.requests[name]
-				sum.Add(q)
-				s.inUse.requests[name] = sum
-			}
 			if ofDaemonSet(pod) {
 				s.inUse.daemons.add(requests)
 			}

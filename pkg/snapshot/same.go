@@ -7,13 +7,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
+
+	"karve.sh/karve/pkg/amount"
 )
 
 // Same reports whether two versions of an object are equal as far as decisions are concerned, such as those of a Node before and after a heartbeat. The
 // objects are pointers of one type.
 func Same(a, b metav1.Object) bool {
-	return equality.Semantic.DeepEqual(versionless(a), versionless(b))
+	return semantic.DeepEqual(versionless(a), versionless(b))
 }
+
+// semantic is the equality of the API machinery, which compares quantities by value, with quantities that a tenant wrote compared in bounded time.
+var semantic = func() conversion.Equalities {
+	e := equality.Semantic.Copy()
+	_ = e.AddFunc(amount.Equal) // It fails only for functions of another form.
+	return e
+}()
 
 // versionless returns a copy of an object without its resource version, managed fields and heartbeat times.
 func versionless(o metav1.Object) metav1.Object {

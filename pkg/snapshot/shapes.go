@@ -92,7 +92,7 @@ func textOf(pod *corev1.Pod) string {
 		Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
 		Containers: bare(pod.Spec.Containers), InitContainers: bare(pod.Spec.InitContainers),
 	}
-	b, err := spec.Marshal()
+	b, err := WithBoundedAmounts(&spec).Marshal()
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}

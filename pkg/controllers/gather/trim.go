@@ -14,6 +14,7 @@ import (
 	volumehelper "k8s.io/component-helpers/storage/volume"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
@@ -163,6 +164,7 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) corev1.PodSpec {
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
 	}
+	bare = *snapshot.WithBoundedAmounts(&bare)
 	key, err := bare.Marshal()
 	if err != nil {
 		return bare // It cannot be compared with others.
@@ -264,12 +266,13 @@ func (t *trimmer) labelMap(m map[string]string) map[string]string {
 
 // resourceList returns an equal list that is shared.
 func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
+	l = amount.ClampAll(l)
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		q := l[name]
 		key.WriteString(string(name))
 		key.WriteByte('=')
-		key.WriteString(q.String())
+		key.WriteString(amount.Text(q))
 		key.WriteByte(0)
 	}
 	return t.amounts.of(key.String(), l)

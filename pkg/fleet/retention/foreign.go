@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -51,8 +51,11 @@ func draining(c *snapshot.Cluster) map[string]bool {
 // freeNode is a node and its free resources.
 type freeNode struct {
 	node *corev1.Node
-	free corev1.ResourceList
+	free amounts
 }
+
+// amounts are amounts of resources in the planner's units.
+type amounts = map[corev1.ResourceName]int64
 
 // Hold returns which foreign pod of the machines to be removed would find no room on another existing node, and why. It returns "" if all would find
 // room. The other node need not belong to Karve. Foreign pods of machines that are being deleted are included if their room is on one of the removed
@@ -74,7 +77,7 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 	for _, name := range slices.Sorted(maps.Keys(leaves)) {
 		pods = append(pods, o.promised[name]...)
 	}
-	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]corev1.ResourceList{}}
+	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]amounts{}}
 	for _, pod := range pods {
 		if _, why := left.settle(pod); why != "" {
 			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", snapshot.PodName(pod), why)
@@ -86,7 +89,7 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 // look reads the cluster. Foreign pods of machines that are being deleted, and pending foreign pods, take room first.
 func (o *OtherNodes) look() {
 	o.nodes, o.filter = freeNodes(o.cluster), o.cluster.NodeFilter()
-	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
+	ahead := remainder{OtherNodes: o, changed: map[int]amounts{}}
 	x := o.cluster.Indexed()
 	for _, name := range slices.Sorted(maps.Keys(o.draining())) {
 		_, pods := x.Node(name)
@@ -121,7 +124,7 @@ func freeNodes(c *snapshot.Cluster) []freeNode {
 		if leaves[node.Name] || !snapshot.TakesPods(node) {
 			continue
 		}
-		free := node.Status.Allocatable.DeepCopy()
+		free := snapshot.AmountsOf(node.Status.Allocatable)
 		take(free, used)
 		nodes = append(nodes, freeNode{node, free})
 	}
@@ -135,7 +138,7 @@ type remainder struct {
 	leaves map[string]bool
 	taken  map[string]planner.Resources
 	// changed is the free capacity of the nodes that pods were placed on, by index.
-	changed map[int]corev1.ResourceList
+	changed map[int]amounts
 }
 
 // settle places the pod on a node and returns the name of the node, or why no node fits.
@@ -147,7 +150,7 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if why != "" {
 		return "", why
 	}
-	asks := withSlot(snapshot.PodRequests(pod))
+	asks := withSlot(snapshot.AmountsOf(snapshot.PodRequests(pod)))
 	why = "there is none"
 	if slices.ContainsFunc(r.nodes, func(n freeNode) bool { return !r.leaves[n.node.Name] }) {
 		why = "none admits it with room for it"
@@ -157,7 +160,7 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 			continue
 		}
 		if free := r.free(i); has(free, asks) {
-			r.changed[i] = free.DeepCopy()
+			r.changed[i] = maps.Clone(free)
 			take(r.changed[i], asks)
 			return r.nodes[i].node.Name, ""
 		}
@@ -167,7 +170,7 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 }
 
 // free returns the free capacity of a node. Callers must not change it.
-func (r *remainder) free(i int) corev1.ResourceList {
+func (r *remainder) free(i int) amounts {
 	if free, ok := r.changed[i]; ok {
 		return free
 	}
@@ -175,7 +178,7 @@ func (r *remainder) free(i int) corev1.ResourceList {
 	if !ok {
 		return r.nodes[i].free
 	}
-	free := r.nodes[i].free.DeepCopy()
+	free := maps.Clone(r.nodes[i].free)
 	take(free, listOf(others))
 	r.changed[i] = free
 	return free
@@ -198,33 +201,26 @@ func (o *OtherNodes) admit(demand snapshot.NodeDemand) []int {
 }
 
 // withSlot adds one pod to the requests of a pod.
-func withSlot(asks corev1.ResourceList) corev1.ResourceList {
-	all := asks.DeepCopy()
-	if all == nil {
-		all = corev1.ResourceList{}
-	}
-	all[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return all
+func withSlot(asks amounts) amounts {
+	asks[corev1.ResourcePods] = 1
+	return asks
 }
 
-func listOf(r planner.Resources) corev1.ResourceList {
-	return corev1.ResourceList{
-		corev1.ResourceCPU: *resource.NewMilliQuantity(r.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(r.MemoryBytes, resource.BinarySI),
-		corev1.ResourceEphemeralStorage: *resource.NewQuantity(r.EphemeralBytes, resource.BinarySI), corev1.ResourcePods: *resource.NewQuantity(r.Pods, resource.DecimalSI),
+func listOf(r planner.Resources) amounts {
+	return amounts{
+		corev1.ResourceCPU: r.MilliCPU, corev1.ResourceMemory: r.MemoryBytes, corev1.ResourceEphemeralStorage: r.EphemeralBytes, corev1.ResourcePods: r.Pods,
 	}
 }
 
-func take(free, asks corev1.ResourceList) {
-	for name, amount := range asks {
-		left := free[name]
-		left.Sub(amount)
-		free[name] = left
+func take(free, asks amounts) {
+	for name, n := range asks {
+		free[name] = amount.Sub(free[name], n)
 	}
 }
 
-func has(free, asks corev1.ResourceList) bool {
-	for name, amount := range asks {
-		if left := free[name]; amount.Sign() > 0 && left.Cmp(amount) < 0 {
+func has(free, asks amounts) bool {
+	for name, n := range asks {
+		if n > 0 && free[name] < n {
 			return false
 		}
 	}
