@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +20,8 @@ import (
 type demand struct {
 	pod      *corev1.Pod
 	requests corev1.ResourceList
-	affinity nodeaffinity.RequiredNodeAffinity
+	// affinity returns the pod's node selector and required node affinity. They are parsed once, when they are first needed.
+	affinity func() nodeaffinity.RequiredNodeAffinity
 	// selectors are the keys of the pod's node selector, sorted.
 	selectors []string
 	// places has, for each of the pod's volumes, the nodes on which it is available.
@@ -27,8 +29,10 @@ type demand struct {
 }
 
 func demandOf(pod *corev1.Pod) demand {
+	pod = withinBounds(pod)
 	return demand{
-		pod: pod, requests: PodRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
+		pod: pod, requests: PodRequests(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
+		affinity: sync.OnceValue(func() nodeaffinity.RequiredNodeAffinity { return nodeaffinity.GetRequiredNodeAffinity(pod) }),
 	}
 }
 
@@ -45,7 +49,7 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 		}
 	}
 	node := nodeOf(name, labels)
-	matches, err := d.affinity.Match(node)
+	matches, err := d.affinity().Match(node)
 	if err != nil {
 		return fmt.Errorf("reading the required node affinity: %w", err)
 	}
@@ -92,7 +96,7 @@ func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bo
 
 // selects reports whether the pod's node selector and required node affinity match a node.
 func (d *demand) selects(node *corev1.Node) bool {
-	matches, err := d.affinity.Match(node)
+	matches, err := d.affinity().Match(node)
 	return err == nil && matches
 }
 

@@ -118,6 +118,67 @@ func BenchmarkBuildForTenants(b *testing.B) {
 	}
 }
 
+// nodeTerms returns node affinity terms with expressions for one label, each with as many values of which no node has any but the last.
+func nodeTerms(name string, terms, values int) []corev1.NodeSelectorTerm {
+	all := make([]corev1.NodeSelectorTerm, terms)
+	for i := range all {
+		is := corev1.NodeSelectorRequirement{Key: zone, Operator: corev1.NodeSelectorOpIn}
+		for k := range values - 1 {
+			is.Values = append(is.Values, fmt.Sprintf("%s-%d-%d", name, i, k))
+		}
+		is.Values = append(is.Values, Zones[i%2])
+		all[i].MatchExpressions = []corev1.NodeSelectorRequirement{is}
+	}
+	return all
+}
+
+func requiring(terms []corev1.NodeSelectorTerm) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+}
+
+func preferring(terms []corev1.NodeSelectorTerm) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+		for i, term := range terms {
+			preferred := &pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+			*preferred = append(*preferred, corev1.PreferredSchedulingTerm{Weight: int32(100 - i%100), Preference: term})
+		}
+	}
+}
+
+// BenchmarkBuildOfNodeAffinity builds the view of pods with long node affinity, within and beyond the bounds.
+func BenchmarkBuildOfNodeAffinity(b *testing.B) {
+	for _, x := range []struct {
+		name                string
+		pods, terms, values int
+		edit                func([]corev1.NodeSelectorTerm) func(*corev1.Pod)
+	}{
+		{"1 pod, 4000 preferred terms", 1, 4000, 1, preferring},
+		{"1000 pods, 300 preferred terms", 1000, 300, 1, preferring},
+		{"1000 pods, 100 preferred terms of 18 values", 1000, 100, 18, preferring},
+		{"300 pods, 200 required terms of 100 values", 300, 200, 100, requiring},
+		{"1000 pods, 100 required terms of 18 values", 1000, 100, 18, requiring},
+		{"1000 pods, 1 required term of 60 values", 1000, 1, 60, requiring},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			c := tenants(0)
+			for i := range x.pods {
+				name := fmt.Sprintf("app-%d", i)
+				c.Pods = append(c.Pods, Pod(name, Asking("cpu", "1", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), x.edit(nodeTerms(name, x.terms, x.values))))
+			}
+			c.Index = c.Indexed() // As in the controller.
+			b.ReportAllocs()
+			for b.Loop() {
+				if got := len(snapshot.Build(c).Classes); got == 0 {
+					b.Fatal("no classes")
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkBuildOfManyTerms builds the view of 60 pods, each with a required affinity of 400 terms.
 func BenchmarkBuildOfManyTerms(b *testing.B) {
 	c := tenants(0)

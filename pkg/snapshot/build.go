@@ -107,7 +107,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
 	planned, later := c.waiting(shapes, storage, c.nominating(v.Machines), asked)
-	v.Postponed, v.shapeOf = later, shapes.of
+	v.Postponed, v.shapeOf = later, shapes.turn
 	for _, w := range planned {
 		c.visit("Pod", w.pod())
 		a := admissions.of(w)

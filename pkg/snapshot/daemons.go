@@ -53,7 +53,7 @@ func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)
 	pod := &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
 	pod.Namespace, pod.Name = ds.Namespace, ds.Name
-	return pod
+	return withinBounds(pod) // Without its affinity, it counts as running on each node whose taints it tolerates.
 }
 
 func withDefaultRequests(containers []corev1.Container) []corev1.Container {

@@ -149,6 +149,9 @@ func (x *Index) With(c Changes) (after *Index, d Difference) {
 		e.setNode(name, node)
 	}
 	for _, p := range byNode(c.Pods) {
+		if p.pod != nil {
+			p.pod = withinBounds(p.pod)
+		}
 		d.Others = d.Others || differ(e.pods.get(p.key), p.pod)
 		e.setPod(p.key, p.pod)
 	}

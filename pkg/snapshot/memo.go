@@ -70,7 +70,10 @@ type kinTermsMemo struct {
 func (k *kin) apart(c *Cluster, known *selections) []term {
 	m := k.terms.last.Load()
 	if m == nil || m.namespaces != identityOf(c.Namespaces) {
-		own := &selections{}
+		if known.selecting == nil {
+			known.selecting = map[string]namespaceSet{}
+		}
+		own := &selections{selecting: known.selecting}
 		m = &kinTermsMemo{namespaces: identityOf(c.Namespaces), terms: c.apart(k.pod, own), selections: own.byKey}
 		k.terms.last.Store(m)
 	}

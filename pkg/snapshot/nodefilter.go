@@ -21,6 +21,9 @@ type NodeDemand struct {
 
 // Demand returns what a pod requires of a node. If Karve does not plan for such demands, why is the reason. Otherwise why is "".
 func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
+	if pod = withinBounds(pod); excessWhy(pod) != "" {
+		return NodeDemand{}, "it " + excessWhy(pod)
+	}
 	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
 		return NodeDemand{}, "it asks for places by other pods, ports or devices, which is not planned for"
 	}

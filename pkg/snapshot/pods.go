@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"maps"
 	"slices"
@@ -53,25 +55,32 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominati
 	var pods []waitingPod
 	for _, pod := range asking {
 		c.visit("Pod", pod)
-		if s := shapes.of(pod); s.gpu != "" {
+		if s := shapes.turn(pod); s.gpu != "" {
 			pods = append(pods, waitingPod{pod, s})
 		}
 	}
 	pods, later = c.fairShare(pods, moving)
+	for _, p := range pods {
+		c.visit("Pod", p.pod)
+		shapes.of(p.pod)
+	}
 	// All selections are known only now, after the last pod.
-	byKey := map[string]*waitingClass{}
+	byKey := map[classKey]*waitingClass{}
 	for _, p := range pods {
 		c.visit("Pod", p.pod)
 		found := shapes.selections.of(p.pod)
 		v := storage.of(p.pod)
-		key := classKey(p.shape, found, v)
+		key := classKeyOf(p.shape, found, v)
 		if byKey[key] == nil {
 			byKey[key] = &waitingClass{shape: p.shape, volumes: v, found: found}
 		}
 		byKey[key].pods = append(byKey[key].pods, p.pod)
 	}
+	keys := slices.SortedFunc(maps.Keys(byKey), func(a, b classKey) int {
+		return cmp.Or(strings.Compare(byKey[a].key, byKey[b].key), strings.Compare(a.found, b.found), strings.Compare(a.volumes, b.volumes))
+	})
 	classes := make([]*waitingClass, 0, len(byKey))
-	for _, key := range sortedKeys(byKey) {
+	for _, key := range keys {
 		class := byKey[key]
 		slices.SortFunc(class.pods, comparePods)
 		classes = append(classes, class)
@@ -79,14 +88,18 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominati
 	return classes, later
 }
 
-func classKey(s *shape, found []int, v *volumes) string {
-	key := make([]byte, 0, len(s.key)+4*len(found)+1)
-	key = append(append(key, s.key...), 0)
+// classKey identifies a class: its shape, the selections that match its pods, and what their volumes require of a node.
+type classKey struct {
+	shape          [sha256.Size]byte
+	found, volumes string
+}
+
+func classKeyOf(s *shape, found []int, v *volumes) classKey {
+	numbers := make([]byte, 0, 4*len(found))
 	for _, i := range found {
-		key = binary.BigEndian.AppendUint32(key, uint32(i))
+		numbers = binary.BigEndian.AppendUint32(numbers, uint32(i))
 	}
-	key = append(key, 0)
-	return string(key) + v.key()
+	return classKey{s.sum, string(numbers), v.key()}
 }
 
 // mentionsGPU reports whether a container of the pod requests a GPU resource. It is faster than computing how many the pod needs.

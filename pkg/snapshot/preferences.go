@@ -53,18 +53,44 @@ func (r *rules) preferredNodes(class int) {
 	}
 	preferred := slices.SortedStableFunc(slices.Values(affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution),
 		func(a, b corev1.PreferredSchedulingTerm) int { return int(b.Weight) - int(a.Weight) })
-	var asked []corev1.NodeSelectorTerm
-	for _, p := range preferred {
-		asked = append(asked, p.Preference)
-		nodes := nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: asked})
-		r.preferPlaces(class, func(_ []corev1.Taint, name string, labels map[string]string) bool {
-			matches, err := nodes.Match(nodeOf(name, labels))
+	terms := make([]*nodeaffinity.LazyErrorNodeSelector, len(preferred))
+	for i := range preferred {
+		terms[i] = nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{preferred[i].Preference}})
+	}
+	// Each place counts from the first term that matches it.
+	first := func(name string, labels map[string]string) int {
+		node := nodeOf(name, labels)
+		return slices.IndexFunc(terms, func(term *nodeaffinity.LazyErrorNodeSelector) bool {
+			matches, err := term.Match(node)
 			return err == nil && matches
 		})
 	}
+	c := &r.view.Classes[class]
+	offerings, nodes, counts := make([]int, len(c.Offerings)), make([]int, len(c.Nodes)), make([]bool, len(terms)+1)
+	for i, at := range c.Offerings {
+		offerings[i] = first("", r.view.Offerings[at].Labels)
+		counts[offerings[i]+1] = true
+	}
+	for i, at := range c.Nodes {
+		nodes[i] = first(r.rooms[at].nodeName, r.rooms[at].labels)
+		counts[nodes[i]+1] = true
+	}
+	from := func(places, firsts []int, term int) (of []int) {
+		for i, place := range places {
+			if firsts[i] >= 0 && firsts[i] <= term {
+				of = append(of, place)
+			}
+		}
+		return of
+	}
+	for term := range terms {
+		if counts[term+1] { // The others add no place.
+			addPreference(c, planner.Preference{Rule: -1, Offerings: from(c.Offerings, offerings, term), Nodes: from(c.Nodes, nodes, term)})
+		}
+	}
 }
 
-// preferPlaces adds a preference for the class's places for which grants is true, unless it is true for all or none.
+// preferPlaces adds a preference for the class's places for which grants is true.
 func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
 	c := &r.view.Classes[class]
 	preference := planner.Preference{Rule: -1}
@@ -79,6 +105,11 @@ func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node 
 			preference.Nodes = append(preference.Nodes, i)
 		}
 	}
+	addPreference(c, preference)
+}
+
+// addPreference adds a preference for places, unless it has all or none of those of the class.
+func addPreference(c *planner.Class, preference planner.Preference) {
 	granted := len(preference.Offerings) + len(preference.Nodes)
 	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeats(c.Preferences, preference) {
 		c.Preferences = append(c.Preferences, preference)

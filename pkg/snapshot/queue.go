@@ -36,12 +36,10 @@ type queuedClass struct {
 	since    time.Time
 }
 
-func queueKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.short }
+func queueKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.turn }
 
 // count returns the number of terms of a pod of the shape.
-func (s *shape) count() int {
-	return len(s.terms.required) + len(s.terms.affinity) + len(s.terms.spread)
-}
+func (s *shape) count() int { return s.load }
 
 // fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New
 // classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces

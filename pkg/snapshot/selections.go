@@ -16,7 +16,21 @@ import (
 type selector struct {
 	// namespaces are sorted. Nil matches all namespaces.
 	namespaces []string
-	labels     labels.Selector
+	// in is the text of the namespaces.
+	in     string
+	labels labels.Selector
+}
+
+// namespaceSet is a sorted list of namespaces with its text.
+type namespaceSet struct {
+	names []string
+	text  string
+}
+
+func setOf(names []string) namespaceSet {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return namespaceSet{names, short(strings.Join(names, ","))}
 }
 
 func (s *selector) key() string {
@@ -26,11 +40,16 @@ func (s *selector) key() string {
 	if s.namespaces == nil {
 		return "*/" + s.labels.String()
 	}
-	return strings.Join(s.namespaces, ",") + "/" + s.labels.String()
+	return s.in + "/" + s.labels.String()
 }
 
 func (s *selector) finds(pod *corev1.Pod) bool {
-	return (s.namespaces == nil || slices.Contains(s.namespaces, pod.Namespace)) && s.labels.Matches(labels.Set(pod.Labels))
+	if s.namespaces != nil {
+		if _, in := slices.BinarySearch(s.namespaces, pod.Namespace); !in {
+			return false
+		}
+	}
+	return s.labels.Matches(labels.Set(pod.Labels))
 }
 
 // selections holds all selections of pods in rules, so that each pod is matched with all of them at once. A selection is a list of selectors that must all
@@ -48,6 +67,8 @@ type selections struct {
 	byLabel     map[string]map[string][]int
 	byNamespace map[string][]int
 	others      []int
+	// selecting caches the namespaces that a namespaceSelector matches, by its text.
+	selecting map[string]namespaceSet
 }
 
 // maxKey is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
@@ -62,12 +83,18 @@ func (s *selections) add(all ...selector) string {
 	}
 	slices.Sort(parts)
 	key := strings.Join(slices.Compact(parts), " & ")
-	if len(key) > maxKey {
-		sum := sha256.Sum256([]byte(key))
-		key = hex.EncodeToString(sum[:])
-	}
+	key = short(key)
 	s.set(key, all)
 	return key
+}
+
+// short returns a key, or its checksum if the key is long.
+func short(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
 }
 
 func (s *selections) set(key string, all []selector) {
@@ -163,26 +190,37 @@ func (s *selections) finds(found []int, key string) bool {
 	return known && ok
 }
 
-// namespaces returns the sorted namespaces to which a term applies, for a pod in the namespace own. Nil means all.
-func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector) []string {
+// namespaces returns the namespaces to which a term applies, for a pod in the namespace own. A set without names means all.
+func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector, known *selections) namespaceSet {
 	if selects == nil {
 		if len(named) == 0 {
-			return []string{own}
+			return namespaceSet{[]string{own}, own}
 		}
-		return slices.Compact(slices.Sorted(slices.Values(named)))
+		return setOf(slices.Clone(named))
 	}
 	if len(selects.MatchLabels) == 0 && len(selects.MatchExpressions) == 0 {
-		return nil
+		return namespaceSet{}
 	}
-	all := slices.Clone(named)
 	selector := selectorOf(selects)
-	for i := range c.Namespaces {
-		if selector.Matches(labels.Set(c.Namespaces[i].Labels)) {
-			all = append(all, c.Namespaces[i].Name)
+	key := selector.String()
+	all, ok := known.selecting[key]
+	if !ok {
+		names := []string{}
+		for i := range c.Namespaces {
+			if selector.Matches(labels.Set(c.Namespaces[i].Labels)) {
+				names = append(names, c.Namespaces[i].Name)
+			}
 		}
+		all = setOf(names)
+		if known.selecting == nil {
+			known.selecting = map[string]namespaceSet{}
+		}
+		known.selecting[key] = all
 	}
-	slices.Sort(all)
-	return append([]string{}, slices.Compact(all)...)
+	if len(named) == 0 {
+		return all
+	}
+	return setOf(slices.Concat(all.names, named))
 }
 
 // selectorOf converts a selector. A nil or invalid selector matches nothing.

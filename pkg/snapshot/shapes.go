@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -18,8 +20,12 @@ import (
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
 type shape struct {
-	key string
-	// short is a short form of the key for annotations.
+	// turn identifies the shape in the queue. load is its part of the work of a plan, in terms. They are known before the selectors are parsed.
+	turn string
+	load int
+	key  string
+	// sum is a checksum of the key, and short a short form of it for annotations.
+	sum   [sha256.Size]byte
 	short string
 	// gpu is the GPU resource that the pod requests, or "" if it requests none.
 	gpu    corev1.ResourceName
@@ -54,14 +60,37 @@ type shapes struct {
 
 func (c *Cluster) shapes() *shapes { return &shapes{cluster: c, byText: map[string]*shape{}} }
 
+// of returns the shape of a pod.
 func (s *shapes) of(pod *corev1.Pod) *shape {
-	text := textOf(pod)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	found := s.sketch(pod)
+	if found.key == "" {
+		if found.gpu != "" {
+			found.terms = s.cluster.termsOf(found.pod(), &s.selections)
+		}
+		found.key = found.written()
+		found.sum = sha256.Sum256([]byte(found.key))
+		found.short = hex.EncodeToString(found.sum[:])[:shapeKeyLength]
+	}
+	return found
+}
+
+// turn returns the shape of a pod without its terms and keys, which take time in proportion to the text of its selectors.
+func (s *shapes) turn(pod *corev1.Pod) *shape {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sketch(pod)
+}
+
+func (s *shapes) sketch(pod *corev1.Pod) *shape {
+	pod = withinBounds(pod)
+	text := textOf(pod)
 	if known := s.byText[text]; known != nil {
 		return known
 	}
-	made := &shape{demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
+	size := sizeOf(pod)
+	made := &shape{turn: shortened(text), load: size.load(), demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
 	made.gpu, _ = gpuResource(pod)
 	made.gpuMemory, made.wrong = gpuMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
@@ -75,11 +104,9 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	if why := setAsideWhy(pod); why != "" {
 		made.fault = &planner.Refusal{Reason: planner.ReasonSetAside, Message: why}
 	}
-	if made.gpu != "" {
-		made.terms = s.cluster.termsOf(pod, &s.selections)
+	if why := excessWhy(pod); why != "" && made.fault == nil {
+		made.fault = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
-	made.key = made.written()
-	made.short = shortened(made.key)
 	s.byText[text] = made
 	return made
 }
@@ -96,7 +123,7 @@ func textOf(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod)
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod) + excessWhy(pod)
 	if hasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}
@@ -150,12 +177,12 @@ func (s *shape) written() string {
 			key.Requests[name] = n
 		}
 	}
-	s.onNodes = written(pod, struct {
+	s.onNodes = short(written(pod, struct {
 		NodeSelector map[string]string
 		NodeAffinity *corev1.NodeAffinity
 		Tolerations  []corev1.Toleration
-	}{key.NodeSelector, key.NodeAffinity, key.Tolerations})
-	s.asks = written(pod, key)
+	}{key.NodeSelector, key.NodeAffinity, key.Tolerations}))
+	s.asks = short(written(pod, key))
 	for _, part := range [][]term{s.terms.required, s.terms.affinity, s.terms.spread} {
 		for i := range part {
 			key.Terms = append(key.Terms, part[i].id())

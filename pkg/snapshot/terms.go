@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,7 +92,7 @@ func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known 
 		byAffinity: is(constraint.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor), byTaints: is(constraint.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore),
 		// The scheduler treats an empty selector as no selector.
 		nothing:   constraint.LabelSelector == nil || found.Empty(),
-		selection: known.add(selector{[]string{pod.Namespace}, found}),
+		selection: known.add(selector{[]string{pod.Namespace}, pod.Namespace, found}),
 	}
 	if constraint.MinDomains != nil {
 		t.minDomains = int64(*constraint.MinDomains)
@@ -122,7 +123,7 @@ func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, k
 	}
 	all := make([]selector, len(affinity))
 	for i := range affinity {
-		all[i] = c.selectorOf(pod, &affinity[i])
+		all[i] = c.selectorOf(pod, &affinity[i], known)
 	}
 	selection := known.add(all...)
 	terms := make([]term, len(affinity))
@@ -146,14 +147,12 @@ func (c *Cluster) apart(pod *corev1.Pod, known *selections) []term {
 }
 
 func (c *Cluster) apartFrom(pod *corev1.Pod, anti *corev1.PodAffinityTerm, known *selections) term {
-	return term{kind: planner.Apart, field: "podAntiAffinity", key: anti.TopologyKey, selection: known.add(c.selectorOf(pod, anti))}
+	return term{kind: planner.Apart, field: "podAntiAffinity", key: anti.TopologyKey, selection: known.add(c.selectorOf(pod, anti, known))}
 }
 
-func (c *Cluster) selectorOf(pod *corev1.Pod, affinity *corev1.PodAffinityTerm) selector {
-	return selector{
-		c.namespaces(pod.Namespace, affinity.Namespaces, affinity.NamespaceSelector),
-		narrowed(affinity.LabelSelector, pod, affinity.MatchLabelKeys, affinity.MismatchLabelKeys),
-	}
+func (c *Cluster) selectorOf(pod *corev1.Pod, affinity *corev1.PodAffinityTerm, known *selections) selector {
+	in := c.namespaces(pod.Namespace, affinity.Namespaces, affinity.NamespaceSelector, known)
+	return selector{in.names, in.text, narrowed(affinity.LabelSelector, pod, affinity.MatchLabelKeys, affinity.MismatchLabelKeys)}
 }
 
 // heaviestFirst sorts terms by descending weight, the order in which Karpenter relaxes them.
@@ -174,28 +173,37 @@ func termLabels(pod *corev1.Pod) map[string]string {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		note(pod.Spec.TopologySpreadConstraints[i].MatchLabelKeys...)
 	}
-	for _, t := range affinityTerms(pod) {
+	for t := range affinityTerms(&pod.Spec) {
 		note(t.MatchLabelKeys...)
 		note(t.MismatchLabelKeys...)
 	}
 	return asked
 }
 
-// affinityTerms returns all terms of the pod's affinity and anti-affinity, required and preferred.
-func affinityTerms(pod *corev1.Pod) []corev1.PodAffinityTerm {
-	var all []corev1.PodAffinityTerm
-	preferred := func(terms []corev1.WeightedPodAffinityTerm) {
-		for i := range terms {
-			all = append(all, terms[i].PodAffinityTerm)
+// affinityTerms returns all terms of a pod's affinity and anti-affinity, required and preferred.
+func affinityTerms(spec *corev1.PodSpec) iter.Seq[*corev1.PodAffinityTerm] {
+	return func(yield func(*corev1.PodAffinityTerm) bool) {
+		if spec.Affinity == nil {
+			return
+		}
+		each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
+			for i := range required {
+				if !yield(&required[i]) {
+					return false
+				}
+			}
+			for i := range preferred {
+				if !yield(&preferred[i].PodAffinityTerm) {
+					return false
+				}
+			}
+			return true
+		}
+		if a := spec.Affinity.PodAffinity; a != nil && !each(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution) {
+			return
+		}
+		if a := spec.Affinity.PodAntiAffinity; a != nil {
+			each(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
 		}
 	}
-	if affinity := pod.Spec.Affinity; affinity != nil && affinity.PodAffinity != nil {
-		all = append(all, affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
-		preferred(affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if affinity := pod.Spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
-		all = append(all, affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
-		preferred(affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	return all
 }

@@ -249,6 +249,13 @@ func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named
 func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) string {
 	p := s.places[volume]
 	if p == nil {
+		var demands size
+		for i := range on.NodeSelectorTerms {
+			demands.nodeTerm(&on.NodeSelectorTerms[i])
+		}
+		if excess := demands.excess(); excess != "" {
+			return fmt.Sprintf("%s %s", volume, excess)
+		}
 		nodes, err := nodeaffinity.NewNodeSelector(on)
 		if err != nil {
 			return fmt.Sprintf("the nodes on which %s can be had cannot be read: %v", volume, err)
@@ -257,7 +264,7 @@ func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) str
 		if err != nil {
 			return fmt.Sprintf("the nodes on which %s can be had cannot be written down: %v", volume, err)
 		}
-		p = &place{volume, nodes, string(key)}
+		p = &place{volume, nodes, short(string(key))}
 		s.places[volume] = p
 	}
 	v.places = append(v.places, p)

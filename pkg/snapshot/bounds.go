@@ -1,0 +1,245 @@
+package snapshot
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// The bounds of what a pod may demand of the scheduler. The API server has none but the size of an object, so a single pod could delay the plans for all
+// others. A pod beyond a bound waits alone. They are far above what pods need: a pod that lists all instance types has a thousand values. docs/scheduling.md
+// has the numbers.
+const (
+	// mostNodeTerms bounds the required and preferred terms of node affinity. mostExpressions bounds the expressions in one of them: parsing takes time
+	// proportional to their square.
+	mostNodeTerms, mostExpressions = 100, 50
+	// mostNodeValues bounds the values and expressions of node affinity, and the entries of the node selector.
+	mostNodeValues = 2_000
+	// mostPodTerms bounds the required and preferred terms of affinity to other pods, and of topology spread.
+	mostPodTerms = 400
+	// mostPodValues bounds the labels, expressions, values and namespaces in these terms.
+	mostPodValues = 2_000
+	// mostTolerations, mostContainers, mostPorts and mostVolumes bound the tolerations, the containers, their host ports, and the volumes with a
+	// PersistentVolumeClaim.
+	mostTolerations, mostContainers, mostPorts, mostVolumes = 200, 200, 200, 200
+	// mostAmounts bounds the requests and limits of all containers.
+	mostAmounts = 2_000
+	// mostText bounds the bytes of all these, in which names of nodes and labels are long.
+	mostText = 64 << 10
+)
+
+// excessAnnotation has the reason why a pod is beyond a bound. It is never on an object of the API server: caches remove it.
+const excessAnnotation = "aside.karve.sh/excess"
+
+func excessWhy(pod *corev1.Pod) string { return pod.Annotations[excessAnnotation] }
+
+// size is the number of each thing that a pod may have too much of.
+type size struct {
+	nodeTerms, preferred, longestTerm, expressions, nodeValues int
+	podTerms, podValues                                        int
+	tolerations, containers, amounts, ports, volumes, text     int
+}
+
+// excess returns which bound a pod exceeds, with the way out, or "" if it exceeds none. It takes time proportional to the pod.
+func (s *size) excess() string {
+	for _, b := range []struct {
+		has, most int
+		of, do    string
+	}{
+		{s.nodeTerms, mostNodeTerms, "terms of node affinity", "list the values of a label in one expression"},
+		{s.longestTerm, mostExpressions, "expressions in a term of node affinity", "list the values of a label in one expression"},
+		{s.nodeValues, mostNodeValues, "expressions and values in its node selector and node affinity", "select nodes by a label that they share"},
+		{s.podTerms, mostPodTerms, "terms of pod affinity, pod anti-affinity and topology spread", "select pods by a label that they share"},
+		{s.podValues, mostPodValues, "labels, expressions, values and namespaces in its pod affinity, pod anti-affinity and topology spread", "select pods and namespaces by a label that they share"},
+		{s.tolerations, mostTolerations, "tolerations", "tolerate taints with operator Exists"},
+		{s.containers, mostContainers, "containers", "divide it into several pods"},
+		{s.amounts, mostAmounts, "requests and limits", "divide it into several pods"},
+		{s.ports, mostPorts, "host ports", "use fewer"},
+		{s.volumes, mostVolumes, "volumes with a PersistentVolumeClaim", "use fewer"},
+		{s.text, mostText, "bytes of node selector, affinity, topology spread, tolerations and annotations of Karve", "select nodes and pods by labels that they share"},
+	} {
+		if b.has > b.most {
+			return fmt.Sprintf("has %d %s, and Karve plans for pods with at most %d: %s", b.has, b.of, b.most, b.do)
+		}
+	}
+	return ""
+}
+
+// load returns the part of the work of a plan that pods of this size cause: terms in units of mostTerms. Most node selectors and required terms of node
+// affinity count as none.
+func (s *size) load() int {
+	return s.podTerms + s.preferred + (5*(s.nodeTerms+s.expressions)+s.nodeValues+s.podValues)/100
+}
+
+func sizeOf(pod *corev1.Pod) size {
+	var s size
+	spec := &pod.Spec
+	s.tolerations, s.containers = len(spec.Tolerations), len(spec.Containers)+len(spec.InitContainers)
+	for list := range amountsIn(spec) {
+		s.amounts += len(list)
+	}
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			for j := range containers[i].Ports {
+				if containers[i].Ports[j].HostPort > 0 {
+					s.ports++
+				}
+			}
+		}
+	}
+	for i := range spec.Volumes {
+		if _, claimed := claimName(pod, &spec.Volumes[i]); claimed {
+			s.volumes++
+		}
+	}
+	s.nodes(spec)
+	s.pods(spec)
+	for i := range spec.Tolerations {
+		s.text += len(spec.Tolerations[i].Key) + len(spec.Tolerations[i].Value)
+	}
+	s.text += len(pod.Annotations[v1alpha1.GPUMemoryAnnotation]) + len(pod.Annotations[nodecontract.GPUThreadsAnnotation])
+	return s
+}
+
+// nodes counts what selects nodes.
+func (s *size) nodes(spec *corev1.PodSpec) {
+	for key, value := range spec.NodeSelector {
+		s.nodeValues++
+		s.text += len(key) + len(value)
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+		return
+	}
+	affinity := spec.Affinity.NodeAffinity
+	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		for i := range required.NodeSelectorTerms {
+			s.nodeTerm(&required.NodeSelectorTerms[i])
+		}
+	}
+	s.preferred = len(affinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	for i := range affinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		s.nodeTerm(&affinity.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+	}
+}
+
+func (s *size) nodeTerm(t *corev1.NodeSelectorTerm) {
+	s.nodeTerms++
+	s.longestTerm = max(s.longestTerm, len(t.MatchExpressions), len(t.MatchFields))
+	for _, expressions := range [][]corev1.NodeSelectorRequirement{t.MatchExpressions, t.MatchFields} {
+		for i := range expressions {
+			s.expressions++
+			s.nodeValues += 1 + len(expressions[i].Values)
+			s.text += len(expressions[i].Key) + lengthOf(expressions[i].Values)
+		}
+	}
+}
+
+// pods counts what selects other pods.
+func (s *size) pods(spec *corev1.PodSpec) {
+	for i := range spec.TopologySpreadConstraints {
+		c := &spec.TopologySpreadConstraints[i]
+		s.term(c.TopologyKey, c.MatchLabelKeys)
+		s.selector(c.LabelSelector)
+	}
+	term := func(t *corev1.PodAffinityTerm) {
+		s.term(t.TopologyKey, t.MatchLabelKeys, t.MismatchLabelKeys, t.Namespaces)
+		s.selector(t.LabelSelector)
+		s.selector(t.NamespaceSelector)
+	}
+	for t := range affinityTerms(spec) {
+		term(t)
+	}
+}
+
+func (s *size) term(topology string, lists ...[]string) {
+	s.podTerms++
+	s.text += len(topology)
+	for _, list := range lists {
+		s.podValues += len(list)
+		s.text += lengthOf(list)
+	}
+}
+
+func lengthOf(values []string) int {
+	n := 0
+	for _, value := range values {
+		n += len(value)
+	}
+	return n
+}
+
+func (s *size) selector(selector *metav1.LabelSelector) {
+	if selector == nil {
+		return
+	}
+	for key, value := range selector.MatchLabels {
+		s.podValues++
+		s.text += len(key) + len(value)
+	}
+	for i := range selector.MatchExpressions {
+		e := &selector.MatchExpressions[i]
+		s.podValues += 1 + len(e.Values)
+		s.text += len(e.Key) + lengthOf(e.Values)
+	}
+}
+
+// withinBounds returns the pod without what is beyond the bounds, and with the reason as an annotation. It is the pod itself if it is within the bounds.
+func withinBounds(pod *corev1.Pod) *corev1.Pod {
+	s := sizeOf(pod)
+	why := s.excess()
+	if why == "" {
+		return pod
+	}
+	within := *pod
+	within.Annotations = map[string]string{excessAnnotation: why}
+	for key, value := range pod.Annotations {
+		if len(value) <= amount.MaxText || !slices.Contains(shapeAnnotations, key) {
+			within.Annotations[key] = value
+		}
+	}
+	spec := &within.Spec
+	spec.Affinity, spec.TopologySpreadConstraints = nil, nil
+	if pod.Spec.NodeName != "" && len(requiredAntiAffinity(pod)) > 0 && !ofDaemonSet(pod) {
+		spec.Affinity = alone
+	}
+	if s.text > mostText || s.nodeValues > mostNodeValues {
+		spec.NodeSelector = nil
+	}
+	if s.text > mostText || s.tolerations > mostTolerations {
+		spec.Tolerations = nil
+	}
+	if s.volumes > mostVolumes {
+		spec.Volumes = nil
+	}
+	if s.containers > mostContainers || s.amounts > mostAmounts || s.ports > mostPorts {
+		spec.InitContainers, spec.Containers, spec.Overhead, spec.Resources = nil, []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: mainRequests(pod)}}}, nil, nil
+	}
+	return &within
+}
+
+// shapeAnnotations are the annotations of users that shapes have.
+var shapeAnnotations = []string{v1alpha1.GPUMemoryAnnotation, nodecontract.GPUThreadsAnnotation}
+
+// alone is the affinity of a running pod whose required anti-affinity is beyond the bounds: no pod is planned for its node.
+var alone = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+	TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{},
+}}}}
+
+// mainRequests returns the sum of the requests of a pod's containers for the resources that nodes of all kinds have, and for its GPU resource.
+func mainRequests(pod *corev1.Pod) corev1.ResourceList {
+	sum, gpu := requested(pod), corev1.ResourceName("")
+	for _, name := range sortedKeys(sum) {
+		if nodecontract.IsGPUResource(string(name)) && sum[name] > 0 && (gpu == "" || name == v1alpha1.ResourceGPUShared) {
+			gpu = name
+		}
+	}
+	maps.DeleteFunc(sum, func(name corev1.ResourceName, _ int64) bool { return isExtended(name, gpu) })
+	return bounded(sum)
+}
