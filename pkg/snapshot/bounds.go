@@ -75,8 +75,10 @@ func (s *size) excess() string {
 // load returns the part of the work of a plan that pods of this size cause: terms in units of mostTerms. Most node selectors and required terms of node
 // affinity count as none.
 func (s *size) load() int {
-	return s.podTerms + s.preferred + (5*(s.nodeTerms+s.expressions)+s.nodeValues+s.podValues)/100
+	return s.podTerms + s.preferred + s.nodeLoad() + s.podValues/100
 }
+
+func (s *size) nodeLoad() int { return (5*(s.nodeTerms+s.expressions) + s.nodeValues) / 100 }
 
 func sizeOf(pod *corev1.Pod) size {
 	var s size

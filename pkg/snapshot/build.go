@@ -310,7 +310,7 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 // StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
 func (v *View) StockPool(pod *corev1.Pod) string {
 	gpu, _ := gpuResource(pod)
-	return stockServing(v.cluster.stockPools, pod, gpu, claims.Of(pod))
+	return stockServing(v.cluster.stockPools, withinBounds(pod), gpu, claims.Of(pod))
 }
 
 // admitting returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
@@ -56,19 +57,36 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		s := x.site(n.node)
 		return s != nil && s.node.Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
 	}
+	load, counted := 0, map[*shape]bool{}
+	count := func(pod *corev1.Pod) {
+		if s := shapes.turn(pod); !counted[s] {
+			counted[s] = true
+			load += s.nodeLoad
+		}
+	}
 	for _, h := range x.holders.all() {
-		if s := shapes.of(h.pod); s.gpu == p.Resource() && (p.admitsShape(s) || slices.ContainsFunc(h.on.numbers, onPool)) && !note(s) {
+		count(h.pod)
+	}
+	for _, pod := range x.pending.all() {
+		if mentionsGPU(pod) {
+			count(pod)
+		}
+	}
+	// To read more node affinity than that of one plan would delay the plan. Pods with much of it then count as admitted.
+	admits := func(s *shape) bool { return load > mostTerms && s.nodeLoad > 0 || p.admitsShape(s) }
+	for _, h := range x.holders.all() {
+		if s := shapes.turn(h.pod); s.gpu == p.Resource() && (admits(s) || slices.ContainsFunc(h.on.numbers, onPool)) && !note(s) {
 			return 0
 		}
 	}
 	fits := map[*shape]bool{}
 	for _, pod := range x.pending.all() {
-		if !mentionsGPU(pod) {
+		if !mentionsGPU(pod) || excessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
 			continue
 		}
-		s := shapes.of(pod)
+		s := shapes.turn(pod)
 		if _, known := fits[s]; !known {
-			fits[s] = s.gpu == p.Resource() && p.admitsShape(s) && p.takes(s)
+			fits[s] = s.gpu == p.Resource() && admits(s) && p.takes(s)
 		}
 		if fits[s] && storage.of(pod).refusal() == nil && !note(s) {
 			return 0

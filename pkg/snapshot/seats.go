@@ -14,8 +14,9 @@ import (
 // it examines each pod only once. It is not safe for concurrent use.
 type Seating struct {
 	shapes *shapes
-	// waiting has the pods without a Node and a nomination, by shape, the oldest first.
-	waiting map[string][]*corev1.Pod
+	// unsorted has the pods without a Node and a nomination, by the turn of their shape. waiting has the same pods by the key of their shape, the oldest
+	// first. It is nil until it is needed, because keys take longer.
+	unsorted, waiting map[string][]*corev1.Pod
 	// on has the pods that are on a Node or nominated for it, by the name of the Node.
 	on map[string][]*corev1.Pod
 	// pending has the pods of waiting by UID.
@@ -26,7 +27,7 @@ type Seating struct {
 
 // NewSeating returns the seating of pods, which must include all pending ones.
 func NewSeating(pods []*corev1.Pod) *Seating {
-	s := &Seating{shapes: (&Cluster{}).shapes(), waiting: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
+	s := &Seating{shapes: (&Cluster{}).shapes(), unsorted: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
 		if !mentionsGPU(pod) {
@@ -36,20 +37,29 @@ func NewSeating(pods []*corev1.Pod) *Seating {
 			s.on[node] = append(s.on[node], pod)
 			continue
 		}
-		shape := s.shapes.of(pod).short
+		shape := s.shapes.turn(pod).turn
 		kinds[shape] = true
 		if node := pod.Status.NominatedNodeName; node != "" {
 			s.on[node] = append(s.on[node], pod)
 		} else if Waits(pod) {
-			s.waiting[shape] = append(s.waiting[shape], pod)
+			s.unsorted[shape] = append(s.unsorted[shape], pod)
 			s.pending[pod.UID] = pod
 		}
+	}
+	s.alike = len(kinds) < 2
+	return s
+}
+
+// sort sets waiting.
+func (s *Seating) sort() {
+	s.waiting = map[string][]*corev1.Pod{}
+	for _, pods := range s.unsorted {
+		shape := s.shapes.of(pods[0]).short
+		s.waiting[shape] = append(s.waiting[shape], pods...)
 	}
 	for _, of := range s.waiting {
 		slices.SortFunc(of, older)
 	}
-	s.alike = len(kinds) < 2
-	return s
 }
 
 // older orders pods from oldest to newest.
@@ -66,6 +76,9 @@ func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]st
 	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
 	if m.Node == nil || len(planned) == 0 || s.alike {
 		return nil
+	}
+	if s.waiting == nil {
+		s.sort()
 	}
 	seated := func(pod *corev1.Pod) {
 		if IsWorkload(pod) && mentionsGPU(pod) {

@@ -20,10 +20,11 @@ import (
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
 type shape struct {
-	// turn identifies the shape in the queue. load is its part of the work of a plan, in terms. They are known before the selectors are parsed.
-	turn string
-	load int
-	key  string
+	// turn identifies the shape in the queue. load is its part of the work of a plan, in terms, and nodeLoad that of its node affinity. They are known before
+	// the selectors are parsed.
+	turn           string
+	load, nodeLoad int
+	key            string
 	// sum is a checksum of the key, and short a short form of it for annotations.
 	sum   [sha256.Size]byte
 	short string
@@ -90,7 +91,7 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 		return known
 	}
 	size := sizeOf(pod)
-	made := &shape{turn: shortened(text), load: size.load(), demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
+	made := &shape{turn: shortened(text), load: size.load(), nodeLoad: size.nodeLoad(), demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
 	made.gpu, _ = gpuResource(pod)
 	made.gpuMemory, made.wrong = gpuMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
