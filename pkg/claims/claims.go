@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -70,6 +71,8 @@ type Objects struct {
 	claims    map[string]*resourcev1.ResourceClaim
 	templates map[string]*resourcev1.ResourceClaimTemplate
 	classes   map[string]*resourcev1.DeviceClass
+	// drivers has the drivers of the classes for which Karve plans.
+	drivers map[string]*driver
 	// users counts the pods that name a claim.
 	users map[string]int
 }
@@ -78,7 +81,7 @@ type Objects struct {
 func New(claims []resourcev1.ResourceClaim, templates []resourcev1.ResourceClaimTemplate, classes []resourcev1.DeviceClass, pods []*corev1.Pod) *Objects {
 	o := &Objects{
 		claims: map[string]*resourcev1.ResourceClaim{}, templates: map[string]*resourcev1.ResourceClaimTemplate{}, classes: map[string]*resourcev1.DeviceClass{},
-		users: map[string]int{},
+		drivers: map[string]*driver{}, users: map[string]int{},
 	}
 	for i := range claims {
 		o.claims[claims[i].Namespace+"/"+claims[i].Name] = &claims[i]
@@ -88,6 +91,9 @@ func New(claims []resourcev1.ResourceClaim, templates []resourcev1.ResourceClaim
 	}
 	for i := range classes {
 		o.classes[classes[i].Name] = &classes[i]
+		if d := driverOf(&classes[i]); d != nil {
+			o.drivers[classes[i].Name] = d
+		}
 	}
 	for _, pod := range pods {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -125,7 +131,7 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	if err != nil {
 		return pod // Strings and booleans can always be encoded.
 	}
-	with.Annotations[annotation] = string(text)
+	with.Annotations[annotation] = unique.Make(string(text)).Value() // Pods of a template share the memory.
 	delete(with.Annotations, v1alpha1.GPUMemoryAnnotation)
 	total := ask.Total()
 	if total.MemoryBytes > 0 && ask.Distinct() == 1 { // The annotation is for pods that find room on one GPU.
@@ -193,8 +199,12 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 	return nil
 }
 
-// driver returns the driver of a claim's first request for a GPU, with its DeviceClass, or nil if there is none.
+// driver returns the driver of a claim's first request for a GPU, with its DeviceClass, or nil if there is none. A claim with more requests than Karve
+// reads counts as one for a GPU, because one of the others may be.
 func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
+	if requestsIn(f.spec) > mostRequests {
+		return drivers[0], nil
+	}
 	for _, r := range f.spec.Devices.Requests {
 		var names []string
 		if r.Exactly != nil {
@@ -204,20 +214,12 @@ func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
 			names = append(names, r.FirstAvailable[i].DeviceClassName)
 		}
 		for _, name := range names {
-			if d := o.driverOf(name); d != nil {
+			if d := o.drivers[name]; d != nil {
 				return d, o.classes[name]
 			}
 		}
 	}
 	return nil, nil
-}
-
-// driverOf returns the driver of a DeviceClass, or nil if the class does not exist or Karve does not plan for its driver.
-func (o *Objects) driverOf(class string) *driver {
-	if c := o.classes[class]; c != nil {
-		return driverOf(c)
-	}
-	return nil
 }
 
 // DeviceClass returns the chart's DeviceClass for an extended resource.
@@ -243,7 +245,7 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	var of *driver
 	var class *resourcev1.DeviceClass
 	other := ""
-	for _, ref := range pod.Spec.ResourceClaims {
+	for _, ref := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), mostClaims)] {
 		f := o.find(pod, ref)
 		if f == nil {
 			other = ref.Name
@@ -259,18 +261,25 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 			of, class = d, c
 		}
 	}
+	tooMany := tooManyClaims(pod)
+	if of == nil && tooMany != "" { // One of the others may be for a GPU.
+		of = drivers[0]
+	}
 	if of == nil {
 		return nil, ""
 	}
-	ask = &Ask{}
+	ask = &Ask{Refusal: tooMany}
 	if of.name != nodecontract.DRADriver {
 		ask.Driver = of.name
 	}
-	if ask.Refusal = o.use(pod, all, other); ask.Refusal == "" {
+	if ask.Refusal == "" {
+		ask.Refusal = o.use(pod, all, other)
+	}
+	if ask.Refusal == "" {
 		ask.Refusal = o.read(pod, all, of, ask)
 	}
 	if ask.Refusal != "" {
-		ask.Sets = []Set{held(all)}
+		ask.Sets, ask.Selectors = []Set{held(all)}, nil
 	}
 	ask.sort()
 	return ask, of.resource(class)
@@ -311,10 +320,14 @@ func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) string {
 	// on has the claims and requests to which containers refer, with equal values for those that are certain to be on one GPU.
 	on := map[corev1.ResourceClaim]string{}
+	used := &budget{}
 	for _, f := range all {
+		if why := used.claim(f); why != "" {
+			return why
+		}
 		var shares []Share
 		for i := range f.spec.Devices.Requests {
-			s, refusal := o.share(f, &f.spec.Devices.Requests[i], of, ask)
+			s, refusal := o.share(f, &f.spec.Devices.Requests[i], of, used, ask)
 			if refusal != "" {
 				return refusal
 			}
@@ -325,7 +338,7 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 			return refusal
 		}
 		for _, c := range f.spec.Devices.Config {
-			if why := of.configured(c.DeviceConfiguration, len(c.Requests) > 0, ask); why != "" {
+			if why := used.config(of, c.DeviceConfiguration, len(c.Requests) > 0, ask); why != "" {
 				return fmt.Sprintf("%s has a config of the driver %s with %s", f.name, of.name, why)
 			}
 		}
@@ -353,14 +366,14 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 
 // share returns what a request needs on each of its GPUs, and adds its selectors to ask. The refusal is why nothing is launched for it, or "" if
 // something can be.
-func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, ask *Ask) (s Share, refusal string) {
+func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, used *budget, ask *Ask) (s Share, refusal string) {
 	request := r.Exactly
 	switch {
 	case request == nil:
 		return s, f.name + " has firstAvailable, and Karve does not know which of the requests the scheduler takes: use exactly"
-	case o.driverOf(request.DeviceClassName) == nil:
+	case o.drivers[request.DeviceClassName] == nil:
 		return s, fmt.Sprintf("%s has a request for the DeviceClass %s too, and Karve plans for no other devices: remove the request", f.name, request.DeviceClassName)
-	case o.driverOf(request.DeviceClassName) != of:
+	case o.drivers[request.DeviceClassName] != of:
 		return s, fmt.Sprintf("%s has a request for the DeviceClass %s, and the pod has one for GPUs of the driver %s, which are on other nodes: use one driver", f.name, request.DeviceClassName, of.name)
 	case request.AdminAccess != nil && *request.AdminAccess:
 		return s, f.name + " has adminAccess, for which no node is launched: start the pod on a node that there is"
@@ -382,19 +395,31 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, ask *
 		}
 	}
 	class := o.classes[request.DeviceClassName]
-	for _, c := range class.Spec.Config {
-		if why := of.configured(c.DeviceConfiguration, true, ask); why != "" {
+	for i := range class.Spec.Config {
+		if why := used.config(of, class.Spec.Config[i].DeviceConfiguration, true, ask); why != "" {
 			return s, fmt.Sprintf("%s has the DeviceClass %s with a config of the driver %s with %s", f.name, class.Name, of.name, why)
 		}
 	}
-	for _, selector := range slices.Concat(class.Spec.Selectors, request.Selectors) {
-		if selector.CEL == nil {
-			return s, f.name + " has a selector of a kind that this version of Karve does not know: use CEL, or upgrade Karve"
-		}
-		if why := of.unknowable(selector.CEL.Expression); why != "" {
-			return s, fmt.Sprintf("a selector of %s or its DeviceClass %s %s", f.name, request.DeviceClassName, why)
-		}
-		ask.Selectors = append(ask.Selectors, selector.CEL.Expression)
+	if refusal = used.read(f, class.Spec.Selectors, "DeviceClass "+class.Name, of, ask); refusal == "" {
+		refusal = used.read(f, request.Selectors, f.name, of, ask)
 	}
-	return s, ""
+	return s, refusal
+}
+
+// read adds the selectors of an object to ask. It returns why nothing is launched for the claim, or "" if something can be.
+func (b *budget) read(f *found, all []resourcev1.DeviceSelector, from string, of *driver, ask *Ask) string {
+	for i := range all {
+		c := all[i].CEL
+		if c == nil {
+			return f.name + " has a selector of a kind that this version of Karve does not know: use CEL, or upgrade Karve"
+		}
+		if why := b.selector(from, c.Expression); why != "" {
+			return why
+		}
+		if why := of.unknowable(c.Expression); why != "" {
+			return fmt.Sprintf("a selector of %s %s", from, why)
+		}
+		ask.Selectors = append(ask.Selectors, c.Expression)
+	}
+	return ""
 }

@@ -89,6 +89,9 @@ func agents() *driver {
 			return known
 		},
 		resource: func(c *resourcev1.DeviceClass) corev1.ResourceName {
+			if c == nil { // The claim is refused.
+				return v1alpha1.ResourceGPUShared
+			}
 			if name := c.Spec.ExtendedResourceName; name != nil && nodecontract.IsGPUResource(*name) {
 				return corev1.ResourceName(*name)
 			}
@@ -166,18 +169,18 @@ func nvidiaConfig(parameters []byte, named bool, ask *Ask) string {
 		} `json:"sharing"`
 	}
 	if err := json.Unmarshal(parameters, &c); err != nil {
-		return "which cannot be read: " + err.Error()
+		return "parameters that cannot be read: " + clip(err.Error())
 	}
 	switch {
 	case c.APIVersion != "resource.nvidia.com/v1beta1" || !slices.Contains([]string{"GpuConfig", "MigDeviceConfig", "VfioDeviceConfig"}, c.Kind):
-		return fmt.Sprintf("%s %s, which Karve does not know: use resource.nvidia.com/v1beta1 GpuConfig", c.APIVersion, c.Kind)
+		return fmt.Sprintf("%s %s, which Karve does not know: use resource.nvidia.com/v1beta1 GpuConfig", clip(c.APIVersion), clip(c.Kind))
 	case c.Kind != "GpuConfig" && named:
 		return c.Kind + ", which the driver refuses for whole GPUs: use GpuConfig"
 	case c.Kind != "GpuConfig": // It is not for devices of this type.
 	case c.Sharing.Strategy == "MPS":
 		ask.MPS = true
 	case c.Sharing.Strategy != "" && c.Sharing.Strategy != "TimeSlicing":
-		return fmt.Sprintf("the sharing strategy %q, which Karve does not know: use TimeSlicing or MPS", c.Sharing.Strategy)
+		return fmt.Sprintf("the sharing strategy %q, which Karve does not know: use TimeSlicing or MPS", clip(c.Sharing.Strategy))
 	}
 	return ""
 }
@@ -218,14 +221,6 @@ func (d *driver) unknowable(expression string) string {
 	default:
 		return fmt.Sprintf("reads %s, which is known only when there is a node: use %s or %s, or node selectors of the pod", name, nodecontract.DRAArchitecture, nodecontract.DRAComputeCapability)
 	}
-}
-
-// configured adds the driver's parameters to ask, if there are any. It returns the problem with them, or "" if there is none.
-func (d *driver) configured(c resourcev1.DeviceConfiguration, named bool, ask *Ask) string {
-	if c.Opaque == nil || c.Opaque.Driver != d.name {
-		return ""
-	}
-	return d.config(c.Opaque.Parameters.Raw, named, ask)
 }
 
 // driverOf returns the driver whose devices a DeviceClass selects, or nil if Karve does not plan for it.

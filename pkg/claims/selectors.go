@@ -2,8 +2,10 @@ package claims
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -24,8 +26,9 @@ const (
 	// costLimit limits the evaluation of a selector, in CEL's cost units. Usual selectors cost less than a hundred. The scheduler allows a million, which
 	// takes milliseconds for each expression and model: many such claims would slow down the plans of all pods.
 	costLimit uint64 = 10_000
-	// mostKept is the number of compiled expressions and of results that are cached.
-	mostKept = 1 << 10
+	// mostCompiled is the number of compiled expressions that are cached, each up to 200 KiB. They are those of one pod, which are evaluated for one kind
+	// after the other. mostResults is the number of cached results, each up to 1 KiB and mostly a third.
+	mostCompiled, mostResults = mostSelectors, 1 << 14
 )
 
 // Devices are the GPUs of a machine, or their MIG instances, which are all alike.
@@ -88,6 +91,9 @@ func (a *Ask) Fits(d Devices) string {
 		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %d %ss the scheduler may give every %s to smaller pods first: allow machines with one %s",
 			d.what(), d.Count, d.what(), d.what(), d.what())
 	}
+	if len(a.Selectors) > mostSelectors || slices.ContainsFunc(a.Selectors, func(expression string) bool { return len(expression) > selectorBytes }) {
+		return "the claim has too many or too long selectors" // On does not let any pass.
+	}
 	for _, expression := range a.Selectors {
 		if why := evaluated.of(expression, d.Kind); why != "" {
 			return why
@@ -103,10 +109,11 @@ type evaluations struct {
 }
 
 // evaluated is shared by all callers: a result depends only on the expression and the kind.
-var evaluated = &evaluations{compiled: lru.New(mostKept), results: lru.New(mostKept)}
+var evaluated = &evaluations{compiled: lru.New(mostCompiled), results: lru.New(mostResults)}
 
+// evaluation identifies an expression by its hash, so that the cache does not keep the text.
 type evaluation struct {
-	expression string
+	expression [sha256.Size]byte
 	kind       Kind
 }
 
@@ -114,7 +121,7 @@ type evaluation struct {
 func (e *evaluations) of(expression string, kind Kind) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := evaluation{expression, kind}
+	key := evaluation{sha256.Sum256([]byte(expression)), kind}
 	if known, ok := e.results.Get(key); ok {
 		if why, ok := known.(string); ok {
 			return why
@@ -131,16 +138,19 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 		program, ok = known.(cel.CompilationResult)
 	}
 	if !ok {
+		if why := costly(expression); why != "" {
+			return fmt.Sprintf("selector %s %s", short(expression), why)
+		}
 		limit := costLimit
 		program = cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{CostLimit: &limit, DisableCostEstimation: true})
 		e.compiled.Add(expression, program)
 	}
 	if program.Error != nil {
-		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", short(expression), program.Error.Detail)
+		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", short(expression), clip(program.Error.Detail))
 	}
 	certain, err := matches(program, known(kind))
 	if err != nil {
-		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", short(expression), kind.what(), kind.model(), err)
+		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", short(expression), kind.what(), kind.model(), clip(err.Error()))
 	}
 	// An expression may read attributes without naming them, for example by a macro.
 	if later, err := matches(program, invented(kind)); err != nil || later != certain {

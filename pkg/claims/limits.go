@@ -1,0 +1,114 @@
+package claims
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+)
+
+// Limits for the claims of one pod. Anyone who may create pods may create claims. The API server allows 32 requests of a claim with 32 selectors of
+// 10 KiB each, and any number of claims of a pod. Compiling 10 KiB of CEL can take 300 ms, and 1 KiB 6 ms.
+const (
+	// mostClaims is the number of claims of a pod.
+	mostClaims = 32
+	// mostRequests is the number of requests in the claims of a pod, with their alternatives.
+	mostRequests = 64
+	// mostConstraints is the number of constraints in a claim, and mostConstrained that of the requests that they name.
+	mostConstraints, mostConstrained = 16, 128
+	// mostSelectors is the number of selectors in the claims of a pod, with those of their DeviceClasses. They count for each request.
+	mostSelectors = 64
+	// selectorBytes is the length of a selector, and selectorsBytes that of all selectors of a pod.
+	selectorBytes, selectorsBytes = 1 << 10, 4 << 10
+	// mostConfigs is the number of configs for the driver in the claims of a pod and their DeviceClasses, and configBytes the length of each.
+	mostConfigs, configBytes = 64, 1 << 10
+	// messageBytes is the length of what a message repeats of a claim.
+	messageBytes = 200
+)
+
+// budget counts what the claims of a pod use of their limits.
+type budget struct{ requests, selectors, bytes, configs int }
+
+// requestsIn returns the number of requests in a claim, with their alternatives.
+func requestsIn(spec *resourcev1.ResourceClaimSpec) int {
+	n := len(spec.Devices.Requests)
+	for i := range spec.Devices.Requests {
+		n += len(spec.Devices.Requests[i].FirstAvailable)
+	}
+	return n
+}
+
+// tooManyClaims returns why Karve does not plan for the number of claims of a pod, or "" if it does.
+func tooManyClaims(pod *corev1.Pod) string {
+	if len(pod.Spec.ResourceClaims) > mostClaims {
+		return fmt.Sprintf("has more than %d claims, for which Karve does not plan: use several requests of one claim", mostClaims)
+	}
+	return ""
+}
+
+// claim counts the requests of a claim. It returns why Karve does not plan for it, or "" if it does.
+func (b *budget) claim(f *found) string {
+	named := 0
+	for i := range f.spec.Devices.Constraints {
+		named += len(f.spec.Devices.Constraints[i].Requests)
+	}
+	b.requests += requestsIn(f.spec)
+	switch {
+	case b.requests > mostRequests:
+		return fmt.Sprintf("%s brings the requests of the pod above %d, and Karve does not plan for more: use requests with a count", f.name, mostRequests)
+	case len(f.spec.Devices.Constraints) > mostConstraints || named > mostConstrained:
+		return fmt.Sprintf("%s has more than %d constraints, or constraints for more than %d requests in total, for which Karve does not plan: remove some", f.name, mostConstraints, mostConstrained)
+	}
+	return ""
+}
+
+// selector counts a selector, before anything reads its text. from is the object that has it. It returns why Karve does not evaluate it, or "" if it does.
+func (b *budget) selector(from, expression string) string {
+	b.selectors++
+	b.bytes += len(expression)
+	switch {
+	case len(expression) > selectorBytes:
+		return fmt.Sprintf("%s has a selector of more than %d bytes, which Karve does not evaluate: shorten it", from, selectorBytes)
+	case b.selectors > mostSelectors:
+		return fmt.Sprintf("%s brings the selectors of the pod above %d, counted for each request, and Karve does not evaluate more: combine them with &&, or use a request with a count", from, mostSelectors)
+	case b.bytes > selectorsBytes:
+		return fmt.Sprintf("%s brings the selectors of the pod above %d bytes, counted for each request, and Karve does not evaluate more: shorten them, or use a request with a count", from, selectorsBytes)
+	}
+	return ""
+}
+
+// config adds the parameters for a driver to ask, if a config has any. It returns the problem with them, or "" if there is none.
+func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named bool, ask *Ask) string {
+	if c.Opaque == nil || c.Opaque.Driver != d.name {
+		return ""
+	}
+	b.configs++
+	switch raw := c.Opaque.Parameters.Raw; {
+	case len(raw) > configBytes:
+		return fmt.Sprintf("more than %d bytes, which Karve does not read: shorten it", configBytes)
+	case b.configs > mostConfigs:
+		return fmt.Sprintf("more than %d configs in total, counted for each request with its DeviceClass, which Karve does not read: remove some", mostConfigs)
+	default:
+		return d.config(raw, named, ask)
+	}
+}
+
+// Work returns the work of evaluating each selector for a plan, in terms: as much time as a plan takes for that many terms of pod affinity.
+func (a *Ask) Work() map[string]int {
+	if a == nil || a.Refusal != "" {
+		return nil
+	}
+	work := make(map[string]int, len(a.Selectors))
+	for _, expression := range a.Selectors {
+		work[expression] = 2 + len(expression)/128
+	}
+	return work
+}
+
+// clip shortens a text for messages.
+func clip(text string) string {
+	if len(text) > messageBytes {
+		return text[:messageBytes] + "..."
+	}
+	return text
+}
