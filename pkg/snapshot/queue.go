@@ -9,11 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
 )
 
 // mostTerms bounds the number of terms (affinity, anti-affinity, topology spread) of the pending classes in one plan. It allows a thousand classes with three terms
-// each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
+// each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round. Selectors of ResourceClaims count as
+// several terms, once for all classes with the same selector.
 const mostTerms = 3_000
 
 // ClassQueue is the queue of classes with terms if there are too many for one plan. It maps each namespace and class to a number. The smallest number
@@ -30,7 +32,6 @@ type waitingPod struct {
 type queuedClass struct {
 	key      string
 	pods     []waitingPod
-	terms    int
 	place    int64
 	priority int32
 	since    time.Time
@@ -38,8 +39,30 @@ type queuedClass struct {
 
 func queueKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.turn }
 
-// count returns the number of terms of a pod of the shape.
-func (s *shape) count() int { return s.load }
+// count returns the number of terms of a pod of the shape, with those of its claim's selectors that are not in seen.
+func (s *shape) count(seen map[string]bool) int {
+	n := s.load
+	for _, selector := range s.selectors() {
+		if !seen[selector] {
+			n += claims.Work(selector)
+		}
+	}
+	return n
+}
+
+// selectors returns the selectors of the shape's claim.
+func (s *shape) selectors() []string {
+	if s.claim == nil {
+		return nil
+	}
+	return s.claim.Selectors
+}
+
+func (s *shape) see(seen map[string]bool) {
+	for _, selector := range s.selectors() {
+		seen[selector] = true
+	}
+}
 
 // fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New
 // classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces
@@ -47,19 +70,19 @@ func (s *shape) count() int { return s.load }
 // for.
 func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
 	classes := map[string]*queuedClass{}
-	total := 0
+	total, seen := 0, map[string]bool{}
 	for _, p := range pods {
-		terms := p.shape.count()
-		if terms == 0 || moving[p.pod] {
+		if p.shape.count(nil) == 0 || moving[p.pod] {
 			now = append(now, p)
 			continue
 		}
 		key := queueKey(p.pod, p.shape)
 		t := classes[key]
 		if t == nil {
-			t = &queuedClass{key: key, terms: terms, place: c.Queue.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
+			t = &queuedClass{key: key, place: c.Queue.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
 			classes[key] = t
-			total += terms
+			total += p.shape.count(seen)
+			p.shape.see(seen)
 		}
 		t.pods = append(t.pods, p)
 		if created := p.pod.CreationTimestamp.Time; created.Before(t.since) {
@@ -70,14 +93,17 @@ func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod,
 		return pods, nil
 	}
 	used := 0
+	clear(seen)
 	for _, t := range fairOrder(classes) {
-		if used > 0 && used+t.terms > mostTerms {
+		terms := t.pods[0].shape.count(seen)
+		if used > 0 && used+terms > mostTerms {
 			for _, p := range t.pods {
 				later = append(later, p.pod)
 			}
 			continue
 		}
-		used += t.terms
+		used += terms
+		t.pods[0].shape.see(seen)
 		now = append(now, t.pods...)
 	}
 	slices.SortFunc(later, comparePods)
@@ -144,7 +170,7 @@ func (v *View) NextQueue(before ClassQueue, plan planner.Plan) ClassQueue {
 		keep(pod)
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
-		if pod := v.Pods[name]; v.shapeOf(pod).count() > 0 {
+		if pod := v.Pods[name]; v.shapeOf(pod).count(nil) > 0 {
 			keep(pod)
 		}
 	}
@@ -155,7 +181,7 @@ func (v *View) NextQueue(before ClassQueue, plan planner.Plan) ClassQueue {
 		}
 	}
 	for _, pod := range served {
-		if s := v.shapeOf(pod); s.count() > 0 {
+		if s := v.shapeOf(pod); s.count(nil) > 0 {
 			next[queueKey(pod, s)] = last + 2
 		}
 	}
