@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/controllers/gather"
 )
 
 // omitted are the fields that are left out of a protobuf message before it is decoded. An entry with fields of its own is a message that is left out in
@@ -344,7 +346,7 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 		l.Items = itemsOf(nodes)
 		return err
 	}
-	return b.Client.List(ctx, list, options...)
+	return gather.List(ctx, b.Client, list, options...)
 }
 
 // itemsOf returns a list of the final size. A growing slice of objects would take several times as much memory.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/table"
@@ -176,7 +177,7 @@ func (c connection) rolloutStatus(ctx context.Context, out io.Writer, name strin
 
 func (c connection) rolloutList(ctx context.Context, out io.Writer, format output, now time.Time) error {
 	var list v1alpha1.GPUImageRolloutList
-	if err := c.List(ctx, &list); err != nil {
+	if err := gather.List(ctx, c.Client, &list); err != nil {
 		return fmt.Errorf("listing GPUImageRollouts: %w", err)
 	}
 	seen := []rollout.Overview{}

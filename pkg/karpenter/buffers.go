@@ -29,30 +29,37 @@ type Buffer struct {
 	Template corev1.PodTemplateSpec
 }
 
-// Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name. The number of pods comes from the status, which
-// Karpenter writes. The template comes from the object to which the buffer refers. As in Karpenter, buffers whose object does not exist are left out.
-func Buffers(ctx context.Context, reader client.Reader) ([]Buffer, error) {
+// OddBuffer is a CapacityBuffer that another autoscaler may serve, but not Karve.
+type OddBuffer struct{ Namespace, Name, Why string }
+
+// Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name, and those of them that refer to something that cannot be
+// read. The number of pods comes from the status, which Karpenter writes. The template comes from the object to which the buffer refers. As in Karpenter,
+// buffers whose object does not exist are left out.
+func Buffers(ctx context.Context, reader client.Reader) (buffers []Buffer, odd []OddBuffer, err error) {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := reader.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("listing CapacityBuffers: %w", err)
+		return nil, nil, fmt.Errorf("listing CapacityBuffers: %w", err)
 	}
-	var buffers []Buffer
+	slices.SortFunc(list.Items, func(a, b autoscalingv1beta1.CapacityBuffer) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
 	for i := range list.Items {
 		cb := &list.Items[i]
 		if !ready(cb) {
 			continue
 		}
 		found, err := apps.ResolveCapacityBuffer(ctx, readOnly{reader: reader}, cb)
-		if apierrors.IsNotFound(err) {
-			continue
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil && ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("reading what CapacityBuffer %s/%s is for: %w", cb.Namespace, cb.Name, err)
+		case err != nil: // Cluster Autoscaler knows other kinds of scalableRef. One buffer must not stop the plans of all pods.
+			odd = append(odd, OddBuffer{cb.Namespace, cb.Name, err.Error()})
+		default:
+			buffers = append(buffers, Buffer{Namespace: cb.Namespace, Name: cb.Name, Replicas: *cb.Status.Replicas, Template: found.PodTemplateSpec})
 		}
-		if err != nil {
-			return nil, fmt.Errorf("reading what CapacityBuffer %s/%s is for: %w", cb.Namespace, cb.Name, err)
-		}
-		buffers = append(buffers, Buffer{Namespace: cb.Namespace, Name: cb.Name, Replicas: *cb.Status.Replicas, Template: found.PodTemplateSpec})
 	}
-	slices.SortFunc(buffers, func(a, b Buffer) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
-	return buffers, nil
+	return buffers, odd, nil
 }
 
 func ready(cb *autoscalingv1beta1.CapacityBuffer) bool {

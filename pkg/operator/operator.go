@@ -89,7 +89,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       new(shutdownGrace),
 		Cache: cache.Options{
-			DefaultTransform: gather.Trim(),
+			DefaultTransform: gather.Trim(), NewInformer: gather.NewInformer(config),
 			ByObject: map[client.Object]cache.ByObject{
 				// Events about objects without a namespace are in the namespace default.
 				&corev1.Event{}: {Namespaces: map[string]cache.Config{metav1.NamespaceDefault: {FieldSelector: launch.AboutNodeClaims()}}},

@@ -14,6 +14,7 @@ import (
 // buffered returns the headroom for CapacityBuffers whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles the others.
 func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Reserve {
 	var reserves []Reserve
+	var served []*karpenter.Buffer
 	for i := range c.Buffers {
 		b := &c.Buffers[i]
 		c.visit("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name})
@@ -32,11 +33,32 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Re
 			}
 		}
 		reserves = append(reserves, Reserve{v.indexOf(heaviest), planner.Class{
-			Pods: namesOf(fmt.Sprintf("buffer/%s/%s", b.Namespace, b.Name), b.Replicas), Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes,
+			Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes,
 			Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
 		}, w})
+		served = append(served, b)
+	}
+	share := bufferShare(served)
+	for i, b := range served {
+		reserves[i].Class.Pods = namesOf(fmt.Sprintf("buffer/%s/%s", b.Namespace, b.Name), min(b.Replicas, share(b.Namespace)))
 	}
 	return reserves
+}
+
+// bufferShare returns how many pods a CapacityBuffer of a namespace may have in a plan: the namespaces share maxReserve, and the buffers of a namespace share
+// its part, unless all of them need less. Each buffer has at least one.
+func bufferShare(buffers []*karpenter.Buffer) func(namespace string) int32 {
+	total, in := int64(0), map[string]int{}
+	for i := range buffers {
+		total += min(int64(buffers[i].Replicas), maxReserve)
+		in[buffers[i].Namespace]++
+	}
+	return func(namespace string) int32 {
+		if total <= maxReserve {
+			return maxReserve
+		}
+		return int32(max(1, maxReserve/len(in)/in[namespace])) //nolint:gosec // It is at most maxReserve.
+	}
 }
 
 func (v *View) indexOf(pool *Pool) int {

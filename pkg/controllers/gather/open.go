@@ -72,7 +72,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err
 	}
-	informers, err := cache.New(config, cache.Options{Scheme: scheme, Mapper: live.RESTMapper(), DefaultTransform: Trim()})
+	informers, err := cache.New(config, cache.Options{Scheme: scheme, Mapper: live.RESTMapper(), DefaultTransform: Trim(), NewInformer: NewInformer(config)})
 	if err != nil {
 		return nil, fmt.Errorf("making the informers: %w", err)
 	}

@@ -85,7 +85,13 @@ func relist[L any, P interface {
 }](ctx context.Context, g *Gatherer, k *kept[L]) (differs bool, err error) {
 	return k.update(func() (uint64, bool) { return g.changes.of(typeOf[L]()) }, func() (L, error) {
 		var list L
-		if err := g.Cached.List(ctx, P(&list)); err != nil {
+		read := g.Cached.List
+		if g.followed == nil { // It may read from the API server.
+			read = func(ctx context.Context, all client.ObjectList, options ...client.ListOption) error {
+				return List(ctx, g.Cached, all, options...)
+			}
+		}
+		if err := read(ctx, P(&list)); err != nil {
 			return list, fmt.Errorf("listing %T: %w", &list, err)
 		}
 		return list, nil

@@ -228,7 +228,7 @@ func (s statusWriter) Patch(ctx context.Context, o client.Object, patch client.P
 // former lists the NodeClaims that another replica may have written just before this one became the leader.
 func (g *Gatherer) former(ctx context.Context) error {
 	var claims karpv1.NodeClaimList
-	if err := g.Live.List(ctx, &claims, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
+	if err := List(ctx, g.Live, &claims, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
 		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
 	}
 	for i := range claims.Items {

@@ -1,0 +1,63 @@
+package karpenter
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
+)
+
+// buffered has CapacityBuffers, and the Deployment web.
+type buffered struct {
+	client.Reader
+	buffers []autoscalingv1beta1.CapacityBuffer
+}
+
+func (b buffered) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*autoscalingv1beta1.CapacityBufferList).Items = b.buffers
+	return nil
+}
+
+func (b buffered) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if _, ok := o.(*appsv1.Deployment); ok && key.Name == "web" {
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+func TestForeignBuffersAreLeftOutAlone(t *testing.T) {
+	t.Parallel()
+	var from buffered
+	add := func(name string, edit func(*autoscalingv1beta1.CapacityBuffer)) {
+		b := autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		b.Spec.ScalableRef = &autoscalingv1beta1.ScalableRef{APIGroup: "apps", Kind: "Deployment", Name: "web"}
+		b.Status.Replicas = new(int32(3))
+		b.SetCondition(autoscalingv1beta1.ReadyForProvisioningCondition, metav1.ConditionTrue, "Resolved", "")
+		edit(&b)
+		from.buffers = append(from.buffers, b)
+	}
+	add("z-served", func(*autoscalingv1beta1.CapacityBuffer) {})
+	add("kind", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ScalableRef.Kind = "Job" })
+	add("group", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ScalableRef.APIGroup = "argoproj.io" })
+	add("missing", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ScalableRef.Name = "missing" })
+	add("no-ref", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ScalableRef = nil })
+	add("strategy", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ProvisioningStrategy = new("example.com/other") })
+	add("no-replicas", func(b *autoscalingv1beta1.CapacityBuffer) { b.Status.Replicas = nil })
+	add("negative", func(b *autoscalingv1beta1.CapacityBuffer) { b.Status.Replicas = new(int32(-1)) })
+	buffers, odd, err := Buffers(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(buffers) != 1 || buffers[0].Name != "z-served" {
+		t.Errorf("the buffers are %+v", buffers)
+	}
+	if len(odd) != 2 || odd[0].Name != "group" || odd[1].Name != "kind" || !strings.Contains(odd[1].Why, "Job") {
+		t.Errorf("the odd ones are %+v", odd)
+	}
+}
