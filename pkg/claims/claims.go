@@ -338,7 +338,7 @@ func (o *Objects) read(pod *corev1.Pod, all []*found, of *driver, ask *Ask) stri
 			return refusal
 		}
 		for _, c := range f.spec.Devices.Config {
-			if why := used.config(of, c.DeviceConfiguration, len(c.Requests) > 0, ask); why != "" {
+			if why := used.config(of, c.DeviceConfiguration, len(c.Requests) > 0, false, ask); why != "" {
 				return fmt.Sprintf("%s has a config of the driver %s with %s", f.name, of.name, why)
 			}
 		}
@@ -396,7 +396,7 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, used 
 	}
 	class := o.classes[request.DeviceClassName]
 	for i := range class.Spec.Config {
-		if why := used.config(of, class.Spec.Config[i].DeviceConfiguration, true, ask); why != "" {
+		if why := used.config(of, class.Spec.Config[i].DeviceConfiguration, true, true, ask); why != "" {
 			return s, fmt.Sprintf("%s has the DeviceClass %s with a config of the driver %s with %s", f.name, class.Name, of.name, why)
 		}
 	}

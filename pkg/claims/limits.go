@@ -20,8 +20,8 @@ const (
 	mostSelectors = 64
 	// selectorBytes is the length of a selector, and selectorsBytes that of all selectors of a pod.
 	selectorBytes, selectorsBytes = 1 << 10, 4 << 10
-	// mostConfigs is the number of configs for the driver in the claims of a pod and their DeviceClasses, and configBytes the length of each.
-	mostConfigs, configBytes = 64, 1 << 10
+	// mostConfigs is the number of configs for the driver in the claims of a pod, and configBytes the length of each, and of those of DeviceClasses.
+	mostConfigs, configBytes = 8, 1 << 10
 	// messageBytes is the length of what a message repeats of a claim.
 	messageBytes = 200
 )
@@ -78,16 +78,19 @@ func (b *budget) selector(from, expression string) string {
 }
 
 // config adds the parameters for a driver to ask, if a config has any. It returns the problem with them, or "" if there is none.
-func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named bool, ask *Ask) string {
+// class reports whether it is that of a DeviceClass.
+func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named, class bool, ask *Ask) string {
 	if c.Opaque == nil || c.Opaque.Driver != d.name {
 		return ""
 	}
-	b.configs++
+	if !class {
+		b.configs++
+	}
 	switch raw := c.Opaque.Parameters.Raw; {
 	case len(raw) > configBytes:
 		return fmt.Sprintf("more than %d bytes, which Karve does not read: shorten it", configBytes)
 	case b.configs > mostConfigs:
-		return fmt.Sprintf("more than %d configs in total, counted for each request with its DeviceClass, which Karve does not read: remove some", mostConfigs)
+		return fmt.Sprintf("more than %d configs in the claims of the pod, which Karve does not read: remove some", mostConfigs)
 	default:
 		return d.config(raw, named, ask)
 	}

@@ -46,8 +46,10 @@ type admission struct {
 	unfit map[string]bool
 }
 
-// ours reports whether Karve serves the pods. It is false if only Karpenter can serve them.
-func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
+// ours reports whether Karve serves the pods of a class. It is false if only Karpenter can serve them. If that is unknown, Karve reports why it does not.
+func (a *admission) ours(w *waitingClass) bool {
+	return len(a.pools) > 0 || a.stock == "" || TooLarge(w.pod()) != ""
+}
 
 func (a *admissions) of(w *waitingClass) *admission {
 	demand := w.demand
@@ -169,6 +171,9 @@ func (r *room) replicaMemory() int64 {
 func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	if w.claim != nil && w.claim.Refusal != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.claim.Refusal}
+	}
+	if why := TooLarge(w.pod()); why != "" {
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
 	if w.fault != nil && w.impossible() == nil {
 		return w.fault

@@ -111,7 +111,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	for _, w := range planned {
 		c.visit("Pod", w.pod())
 		a := admissions.of(w)
-		if !a.ours() {
+		if !a.ours(w) {
 			v.strange = append(v.strange, w.pods...)
 			continue
 		}

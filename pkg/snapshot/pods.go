@@ -178,6 +178,18 @@ func unsupported(pod *corev1.Pod) string {
 	return ""
 }
 
+// CutAnnotation says which parts of a pod are too large to be kept, and were left out. Only objects in memory have it.
+const CutAnnotation = v1alpha1.Group + "/too-large"
+
+// TooLarge returns why Karve does not plan for a pod of which parts were left out, or "" if the pod is complete.
+func TooLarge(pod *corev1.Pod) string {
+	cut, is := pod.Annotations[CutAnnotation]
+	if !is {
+		return ""
+	}
+	return "has " + cut + ", which Karve does not read: make them smaller"
+}
+
 // Waits reports whether a pod requests a GPU resource and waits for a machine. Pods that are nominated for a node do not wait.
 func Waits(pod *corev1.Pod) bool {
 	_, gpu := gpuResource(pod)

@@ -124,7 +124,7 @@ func textOf(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod) + excessWhy(pod)
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod) + excessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation]
 	if hasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}
@@ -170,6 +170,7 @@ func (s *shape) written() string {
 	if s.fault != nil {
 		key.Wrong += s.fault.Message
 	}
+	key.Wrong += TooLarge(pod)
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		key.NodeAffinity = affinity.NodeAffinity
 	}

@@ -77,7 +77,9 @@ func TestOneObjectThatCannotBeDecodedLosesOnlyItsFields(t *testing.T) {
 		"a duration beyond 64 bits": {func(spec map[string]any) {
 			spec["disruption"] = map[string]any{"consolidateAfter": "99999999999999999999h", "budgets": []any{map[string]any{"nodes": "1"}}}
 		}, "spec.disruption.consolidateAfter"},
-		"a text instead of a list": {func(spec map[string]any) { spec["template"].(map[string]any)["spec"].(map[string]any)["taints"] = "none" }, "spec.template.spec.taints"},
+		"a text instead of a list": {func(spec map[string]any) {
+			spec["template"].(map[string]any)["spec"].(map[string]any)["taints"] = "none"
+		}, "spec.template.spec.taints"},
 		"an element of a list": {func(spec map[string]any) {
 			spec["template"].(map[string]any)["spec"].(map[string]any)["taints"] = []any{map[string]any{"key": "a", "effect": "NoSchedule"}, int64(5)}
 		}, "spec.template.spec.taints[1]"},

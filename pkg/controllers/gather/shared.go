@@ -2,14 +2,16 @@ package gather
 
 import "sync"
 
-// mostShared is the number of values in one generation of shared values.
-const mostShared = 1 << 13
+// mostShared is the number of values in one generation of shared values, and sharedBytes the length of their keys. Values take up to twenty times as much.
+const mostShared, sharedBytes = 1 << 13, 1 << 20
 
 // shared deduplicates recently used values. It has two generations: a value that nobody uses while one generation fills up is dropped with the previous
 // one. It is safe for concurrent use.
 type shared[T any] struct {
 	mu         sync.Mutex
 	young, old map[string]T
+	// bytes is the length of the keys in young.
+	bytes int
 }
 
 func newShared[T any]() *shared[T] { return &shared[T]{young: map[string]T{}} }
@@ -24,9 +26,10 @@ func (s *shared[T]) of(key string, value T) T {
 	if known, ok := s.old[key]; ok {
 		value = known
 	}
-	if len(s.young) >= mostShared {
-		s.young, s.old = make(map[string]T, mostShared), s.young
+	if len(s.young) >= mostShared || s.bytes >= sharedBytes {
+		s.young, s.old, s.bytes = map[string]T{}, s.young, 0
 	}
 	s.young[key] = value
+	s.bytes += len(key)
 	return value
 }

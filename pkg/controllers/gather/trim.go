@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
-	volumehelper "k8s.io/component-helpers/storage/volume"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
@@ -50,8 +50,9 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *karpv1.NodeClaim:
 		t.claim(o)
 	case *corev1.PersistentVolumeClaim:
-		t.meta(&o.ObjectMeta)
-		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: o.Spec.VolumeName, StorageClassName: o.Spec.StorageClassName, AccessModes: o.Spec.AccessModes}
+		t.userMeta(&o.ObjectMeta)
+		o.Labels, o.OwnerReferences = nil, nil
+		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName, AccessModes: o.Spec.AccessModes}
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
 	case *corev1.PersistentVolume:
 		t.volume(o)
@@ -62,44 +63,54 @@ func (t *trimmer) trim(object any) (any, error) {
 			*d = storagev1.CSINodeDriver{Name: t.strings.of(d.Name, d.Name), Allocatable: d.Allocatable}
 		}
 	case *corev1.Namespace:
-		t.meta(&o.ObjectMeta)
+		t.userMeta(&o.ObjectMeta)
 	case *resourcev1.ResourceSlice:
-		t.meta(&o.ObjectMeta)
+		t.userMeta(&o.ObjectMeta)
 		trimDevices(&o.Spec)
 	case *resourcev1.ResourceClaim:
-		t.meta(&o.ObjectMeta)
-		o.Status.Devices = nil
+		t.bareMeta(&o.ObjectMeta)
+		claims.Cut(&o.Spec)
+		claims.CutStatus(&o.Status)
 	case *resourcev1.ResourceClaimTemplate:
-		t.meta(&o.ObjectMeta)
+		t.bareMeta(&o.ObjectMeta)
+		claims.Cut(&o.Spec.Spec)
+		o.Spec.ObjectMeta = metav1.ObjectMeta{}
+	case *resourcev1.DeviceClass:
+		t.bareMeta(&o.ObjectMeta)
+		claims.CutClass(o)
 	case *appsv1.DaemonSet:
-		t.meta(&o.ObjectMeta)
-		t.template(&o.Spec.Template)
-		o.Status = appsv1.DaemonSetStatus{}
+		t.bareMeta(&o.ObjectMeta)
+		o.Spec, o.Status = appsv1.DaemonSetSpec{Template: t.template(&o.Spec.Template)}, appsv1.DaemonSetStatus{}
 	case *appsv1.Deployment:
-		t.meta(&o.ObjectMeta)
-		t.template(&o.Spec.Template)
-		o.Status = appsv1.DeploymentStatus{}
+		t.bareMeta(&o.ObjectMeta)
+		o.Spec, o.Status = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas, Template: t.template(&o.Spec.Template)}, appsv1.DeploymentStatus{}
 	case *appsv1.ReplicaSet:
-		t.meta(&o.ObjectMeta)
-		t.template(&o.Spec.Template)
-		o.Status = appsv1.ReplicaSetStatus{}
+		t.bareMeta(&o.ObjectMeta)
+		o.Spec, o.Status = appsv1.ReplicaSetSpec{Replicas: o.Spec.Replicas, Template: t.template(&o.Spec.Template)}, appsv1.ReplicaSetStatus{}
 	case *appsv1.StatefulSet:
-		t.meta(&o.ObjectMeta)
-		t.template(&o.Spec.Template)
-		o.Spec.VolumeClaimTemplates, o.Status = nil, appsv1.StatefulSetStatus{}
+		t.bareMeta(&o.ObjectMeta)
+		o.Spec, o.Status = appsv1.StatefulSetSpec{Replicas: o.Spec.Replicas, Template: t.template(&o.Spec.Template)}, appsv1.StatefulSetStatus{}
 	case *corev1.PodTemplate:
-		t.meta(&o.ObjectMeta)
-		t.template(&o.Template)
+		t.bareMeta(&o.ObjectMeta)
+		o.Template = t.template(&o.Template)
 	}
 	return object, nil
 }
 
-// meta trims the metadata of a kind with many objects.
+// meta trims the metadata of a kind that only administrators, nodes and controllers write.
 func (t *trimmer) meta(m *metav1.ObjectMeta) {
+	labels, annotations := m.Labels, m.Annotations
+	t.userMeta(m)
+	m.Labels, m.Annotations = labels, t.annotations(annotations)
+}
+
+// userMeta trims the metadata of a kind that users write. It returns false if it leaves out labels.
+func (t *trimmer) userMeta(m *metav1.ObjectMeta) bool {
+	labels, all := boundedLabels(m.Labels)
 	*m = metav1.ObjectMeta{
 		Namespace: t.strings.of(m.Namespace, m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
-		Labels: m.Labels, Annotations: t.annotations(m.Annotations), OwnerReferences: m.OwnerReferences,
+		Labels: labels, Annotations: userAnnotations(m.Annotations), OwnerReferences: owners(m.OwnerReferences),
 	}
 	if len(m.OwnerReferences) > 0 {
 		var key strings.Builder
@@ -108,18 +119,24 @@ func (t *trimmer) meta(m *metav1.ObjectMeta) {
 		}
 		m.OwnerReferences = t.owners.of(key.String(), m.OwnerReferences)
 	}
+	return all
 }
 
-// annotations returns the annotations that the controller or Karpenter reads, or nil if there are none. It drops the agent's report of holders, which
-// changes with every pod: each change of it would count as a change that affects decisions.
+// bareMeta trims the metadata of a kind of which decisions read neither labels nor annotations nor owners.
+func (t *trimmer) bareMeta(m *metav1.ObjectMeta) {
+	t.userMeta(m)
+	m.Labels, m.Annotations, m.OwnerReferences = nil, nil, nil
+}
+
+// annotations returns the annotations of a node or NodeClaim that the controller or Karpenter reads, or nil if there are none. It drops the agent's report of
+// holders, which changes with every pod: each change of it would count as a change that affects decisions.
 func (t *trimmer) annotations(all map[string]string) map[string]string {
 	var kept map[string]string
 	for key, value := range all {
 		domain, _, _ := strings.Cut(key, "/")
 		switch {
 		case key == nodecontract.HoldersAnnotation:
-		case domain == v1alpha1.Group, strings.HasPrefix(domain, "karpenter."), key == corev1.PodDeletionCost, key == volumehelper.AnnBindCompleted,
-			key == corev1.BetaStorageClassAnnotation:
+		case domain == v1alpha1.Group, strings.HasPrefix(domain, "karpenter."):
 			if kept == nil {
 				kept = map[string]string{}
 			}
@@ -130,46 +147,71 @@ func (t *trimmer) annotations(all map[string]string) map[string]string {
 }
 
 func (t *trimmer) pod(p *corev1.Pod) {
-	t.meta(&p.ObjectMeta)
+	var cut []string
+	if all := t.userMeta(&p.ObjectMeta); !all {
+		cut = append(cut, fmt.Sprintf("labels of more than %d KiB", labelsBytes>>10))
+	}
 	p.Labels = t.labelMap(p.Labels)
-	spec := t.spec(&p.Spec, false)
+	spec, all := t.spec(&p.Spec, false)
+	if !all {
+		cut = append(cut, fmt.Sprintf("containers, selectors, affinity, tolerations or claims of more than %d KiB", specBytes>>10))
+	}
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
-	spec.Volumes = volumesOf(p.Spec.Volumes)
-	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime, ResourceClaimStatuses: p.Status.ResourceClaimStatuses}
+	if spec.Volumes = volumesOf(p.Spec.Volumes); len(spec.Volumes) > mostVolumes {
+		spec.Volumes, cut = prefix(spec.Volumes, mostVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", mostVolumes))
+	}
+	if len(cut) > 0 {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, snapshot.CutAnnotation, strings.Join(cut, " and "))
+	}
+	p.Spec, p.Status = spec, t.status(p, spec.ResourceClaims)
+}
+
+// status returns the parts of a pod's status that decisions read.
+func (t *trimmer) status(p *corev1.Pod, claims []corev1.PodResourceClaim) corev1.PodStatus {
+	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime}
+	for _, s := range p.Status.ResourceClaimStatuses {
+		if slices.ContainsFunc(claims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) && len(status.ResourceClaimStatuses) < mostClaims {
+			status.ResourceClaimStatuses = append(status.ResourceClaimStatuses, s)
+		}
+	}
 	for i := range p.Status.Conditions {
 		// These conditions say why a pod was not scheduled, and that it is not ready: some PodDisruptionBudgets allow the eviction of pods that are not
 		// ready.
 		c := &p.Status.Conditions[i]
 		if c.Type == corev1.PodScheduled && p.Spec.NodeName == "" || c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
-			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.of(c.Reason, c.Reason)})
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.of(c.Reason, clip(c.Reason, messageBytes))})
 		}
 	}
-	if p.Status.Phase == corev1.PodSucceeded {
-		for _, s := range p.Status.ContainerStatuses { // The durations of a Job's pods predict how long the others will take.
-			if ended := s.State.Terminated; ended != nil {
-				status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended.FinishedAt}},
-				})
+	if p.Status.Phase == corev1.PodSucceeded { // The durations of a Job's pods predict how long the others will take.
+		var end metav1.Time
+		for i := range p.Status.ContainerStatuses {
+			if ended := p.Status.ContainerStatuses[i].State.Terminated; ended != nil && end.Before(&ended.FinishedAt) {
+				end = ended.FinishedAt
 			}
 		}
+		if !end.IsZero() {
+			status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: end}}}}
+		}
 	}
-	p.Spec, p.Status = spec, status
+	return status
 }
 
 // spec returns the parts of a spec that affect a pod's placement, without those that differ between the pods of one template. It shares memory with
-// equal specs. Limits matter in templates, where the API server has not defaulted requests to them yet.
-func (t *trimmer) spec(s *corev1.PodSpec, limits bool) corev1.PodSpec {
+// equal specs. Limits matter in templates, where the API server has not defaulted requests to them yet. It returns false if it leaves out parts because
+// they are too large.
+func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
 	bare := corev1.PodSpec{
 		Containers: containers(s.Containers, limits), InitContainers: containers(s.InitContainers, limits), Resources: s.Resources, Overhead: s.Overhead,
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
 	}
 	bare = *snapshot.WithBoundedAmounts(&bare)
+	bare, all := boundedSpec(bare, bare.Size())
 	key, err := bare.Marshal()
 	if err != nil {
-		return bare // It cannot be compared with others.
+		return bare, all // It cannot be compared with others.
 	}
-	return t.specs.of(string(key), bare)
+	return t.specs.of(string(key), bare), all
 }
 
 func containers(all []corev1.Container, limits bool) []corev1.Container {
@@ -207,11 +249,15 @@ func volumesOf(all []corev1.Volume) []corev1.Volume {
 	return kept
 }
 
-func (t *trimmer) template(p *corev1.PodTemplateSpec) {
-	volumes := volumesOf(p.Spec.Volumes)
-	p.Spec = t.spec(&p.Spec, true)
-	p.Spec.Volumes = volumes
-	p.ObjectMeta = metav1.ObjectMeta{Labels: p.Labels, Annotations: t.annotations(p.Annotations)}
+func (t *trimmer) template(p *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
+	labels, _ := boundedLabels(p.Labels)
+	kept := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: userAnnotations(p.Annotations)}}
+	var all bool
+	if kept.Spec, all = t.spec(&p.Spec, true); !all {
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, snapshot.CutAnnotation, fmt.Sprintf("a template of more than %d KiB", specBytes>>10))
+	}
+	kept.Spec.Volumes = prefix(volumesOf(p.Spec.Volumes), mostVolumes)
+	return kept
 }
 
 func (t *trimmer) node(n *corev1.Node) {
@@ -224,7 +270,8 @@ func (t *trimmer) node(n *corev1.Node) {
 	n.Spec = corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
-		c.Reason, c.Message = t.strings.of(c.Reason, c.Reason), t.strings.of(c.Message, c.Message)
+		reason, message := clip(c.Reason, messageBytes), clip(c.Message, messageBytes)
+		c.Reason, c.Message = t.strings.of(reason, reason), t.strings.of(message, message)
 	}
 	n.Status = corev1.NodeStatus{Capacity: t.resourceList(n.Status.Capacity), Allocatable: t.resourceList(n.Status.Allocatable), Conditions: n.Status.Conditions}
 }

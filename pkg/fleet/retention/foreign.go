@@ -146,6 +146,9 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
 		return "", "it has no owner that would make it again"
 	}
+	if why := snapshot.TooLarge(pod); why != "" {
+		return "", "it " + why
+	}
 	demand, why := r.filter.Demand(pod)
 	if why != "" {
 		return "", why

@@ -15,7 +15,7 @@ import (
 )
 
 // Pods returns a function that names the pod that keeps a machine from being removed to save cost, although Karpenter would drain it. The function
-// returns "" if no pod does. A pod keeps the machine if nothing would recreate it, if it belongs to a Job and is more than half done, or if it is
+// returns "" if no pod does. A pod keeps the machine if nothing would recreate it, if it is too large to be read, if it belongs to a Job and is more than half done, or if it is
 // foreign and has no room on another existing node.
 func Pods(c *snapshot.Cluster) func(*snapshot.Machine) string {
 	jobs, others := jobsOf(c), NewOtherNodes(c)
@@ -82,6 +82,9 @@ func (j jobs) keeps(m *snapshot.Machine) string {
 		}
 		if metav1.GetControllerOf(pod) == nil {
 			return fmt.Sprintf("pod %s has no owner that would make it again", snapshot.PodName(pod))
+		}
+		if why := snapshot.TooLarge(pod); why != "" {
+			return fmt.Sprintf("pod %s %s", snapshot.PodName(pod), why)
 		}
 		owner := jobOf(pod)
 		if owner == "" {
