@@ -13,8 +13,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protowire"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -346,7 +350,23 @@ func (b bulk) List(ctx context.Context, list client.ObjectList, options ...clien
 		l.Items = itemsOf(nodes)
 		return err
 	}
-	return gather.List(ctx, b.Client, list, options...)
+	if err := gather.List(ctx, b.Client, list, options...); err != nil {
+		return err
+	}
+	return trimmed(list)
+}
+
+// trimmed removes from objects that users write what the controller does not keep of them, so that its memory does not depend on their size.
+func trimmed(list client.ObjectList) error {
+	trim := gather.Trim()
+	return meta.EachListItem(list, func(o runtime.Object) error {
+		switch o.(type) {
+		case *corev1.PersistentVolumeClaim, *corev1.Namespace, *appsv1.DaemonSet, *resourcev1.ResourceClaim, *resourcev1.ResourceClaimTemplate, *resourcev1.DeviceClass, *resourcev1.ResourceSlice:
+			_, err := trim(o)
+			return err
+		}
+		return nil
+	})
 }
 
 // itemsOf returns a list of the final size. A growing slice of objects would take several times as much memory.

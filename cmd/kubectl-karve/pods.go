@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 // Most of a pod is environment, mounts, probes and the status of its containers.
@@ -26,12 +29,12 @@ var (
 	}
 )
 
-// podReader decodes pods. Of a pod with a node it keeps what the controller keeps: only for pending pods does explain need more. The pods of a workload
-// have the same spec except for their node, so it decodes each spec once, and equal parts of pods share memory.
+// podReader decodes pods. Of a pod with a node, without a GPU, or too large, it keeps what the controller keeps: only for other pods does explain need more.
+// The pods of a workload have the same spec except for their node, so it decodes each spec once, and equal parts of pods share memory.
 type podReader struct {
 	trim func(any) (any, error)
-	// specs has the specs without a node, by their bytes.
-	specs map[string]*sharedSpec
+	// specs has the specs without a node, by the hash of their bytes.
+	specs map[[sha256.Size]byte]*sharedSpec
 	// less, spec and status are reused for each pod.
 	less, spec, status []byte
 }
@@ -41,10 +44,15 @@ type sharedSpec struct {
 	corev1.PodSpec
 	// metrics is the number of the container port with that name, or 0 without one.
 	metrics int32
+	// cut names the parts that are too large and were left out.
+	cut string
 }
 
+// wholeBytes is an encoded size of pods of which the controller certainly keeps all parts that it reads.
+const wholeBytes = 512
+
 func newPodReader() *podReader {
-	return &podReader{trim: gather.Trim(), specs: map[string]*sharedSpec{}}
+	return &podReader{trim: gather.Trim(), specs: map[[sha256.Size]byte]*sharedSpec{}}
 }
 
 // The numbers of the fields of a pod, of its spec, of a volume and of its status.
@@ -80,7 +88,7 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 		return nil, 0, err
 	}
 	if pod.Spec.NodeName == "" {
-		return pod, 0, errors.Join(pod.Status.Unmarshal(status), pod.Spec.Unmarshal(spec))
+		return pod, 0, errors.Join(pod.Status.Unmarshal(status), pod.Spec.Unmarshal(spec), r.pending(pod, len(r.less)))
 	}
 	if err := r.bound(&pod.Status, status); err != nil {
 		return nil, 0, err
@@ -95,7 +103,31 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 	node := pod.Spec.NodeName // It now shares memory with other pods.
 	pod.Spec = shared.PodSpec
 	pod.Spec.NodeName = node
+	if shared.cut != "" {
+		cut := shared.cut
+		if labels := pod.Annotations[snapshot.CutAnnotation]; labels != "" {
+			cut = labels + " and " + cut
+		}
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, snapshot.CutAnnotation, cut)
+	}
 	return pod, shared.metrics, nil
+}
+
+// pending trims a pod without a node of which explain tells nothing, or that the controller does not keep in full.
+func (r *podReader) pending(pod *corev1.Pod, size int) error {
+	if snapshot.IsForeign(pod) && len(pod.Spec.ResourceClaims) == 0 {
+		_, err := r.trim(pod)
+		return err
+	}
+	if size <= wholeBytes {
+		return nil
+	}
+	kept := pod.DeepCopy()
+	_, err := r.trim(kept)
+	if snapshot.TooLarge(kept) != "" {
+		*pod = *kept
+	}
+	return err
 }
 
 // bound decodes the parts of the status of a pod with a node that the controller keeps: the conditions that are false, and the container statuses if
@@ -125,7 +157,8 @@ func (r *podReader) bound(status *corev1.PodStatus, message []byte) error {
 
 // shared returns the shared spec for the bytes in r.spec.
 func (r *podReader) shared() (*sharedSpec, error) {
-	if known := r.specs[string(r.spec)]; known != nil {
+	key := sha256.Sum256(r.spec)
+	if known := r.specs[key]; known != nil {
 		return known, nil
 	}
 	var pod corev1.Pod
@@ -141,8 +174,8 @@ func (r *podReader) shared() (*sharedSpec, error) {
 		}
 	}
 	_, err := r.trim(&pod)
-	s.PodSpec = pod.Spec
-	r.specs[string(r.spec)] = s
+	s.PodSpec, s.cut = pod.Spec, pod.Annotations[snapshot.CutAnnotation]
+	r.specs[key] = s
 	return s, err
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -64,6 +68,35 @@ func TestPodsHaveWhatTheControllerKeepsOfThem(t *testing.T) {
 	}
 	if n := len(pods); &decoded[n-5].Spec.Containers[0] != &decoded[n-4].Spec.Containers[0] {
 		t.Error("pods of a workload do not share their spec")
+	}
+}
+
+func TestPodsThatAreTooLargeAreMarkedAsTheControllerMarksThem(t *testing.T) {
+	t.Parallel()
+	var pods []corev1.Pod
+	for name, edit := range map[string]func(*corev1.Pod, map[string]string){
+		"labels": func(p *corev1.Pod, m map[string]string) { p.Labels = m }, "selector": func(p *corev1.Pod, m map[string]string) { p.Spec.NodeSelector = m },
+		"both": func(p *corev1.Pod, m map[string]string) { p.Labels, p.Spec.NodeSelector = m, m },
+	} {
+		for state, place := range map[string]func(*corev1.Pod){"waits": func(*corev1.Pod) {}, "runs": snapshottest.Running("a")} {
+			m := map[string]string{}
+			for i := range 1000 {
+				m[fmt.Sprintf("example.com/%d", i)] = strings.Repeat("v", 60)
+			}
+			pod := snapshottest.Pod(name+"-"+state, snapshottest.Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1"), place)
+			edit(&pod, m)
+			pods = append(pods, pod)
+		}
+	}
+	decoded, _ := decodeAll(t, pods)
+	trim := gather.Trim()
+	for i, pod := range decoded {
+		if _, err := trim(&pods[i]); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(&pods[i], pod); diff != "" || snapshot.TooLarge(pod) == "" {
+			t.Errorf("%s (-controller +command):\n%s", pod.Name, diff)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -136,7 +137,11 @@ func TestConfigOfClaimForNVIDIAsDriver(t *testing.T) {
 		"of MIG instances":         {config(`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}`, "gpu"), "MigDeviceConfig, which the driver refuses for whole GPUs", "", ""},
 		"of MIG instances, if any": {config(`{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}`), "", "", ""},
 		"no object":                {config(`7`), "cannot be read", "", ""},
-		"of the class":             {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) { c.Requests[0].Exactly.DeviceClassName = "configured" }, "has the DeviceClass configured with a config of the driver gpu.nvidia.com with VfioDeviceConfig", "", ""},
+		"too long":                 {config(`{` + gpuConfig + `, "x": "` + strings.Repeat("x", configBytes) + `"}`), "ResourceClaim default/mine has a config of the driver gpu.nvidia.com with more than 1024 bytes", "", ""},
+		"too many": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) {
+			c.Config = slices.Repeat([]resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: opaque(`{` + gpuConfig + `}`)}}, mostConfigs+1)
+		}, "more than 8 configs", "", ""},
+		"of the class": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) { c.Requests[0].Exactly.DeviceClassName = "configured" }, "has the DeviceClass configured with a config of the driver gpu.nvidia.com with VfioDeviceConfig", "", ""},
 		"of another driver": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) {
 			c.Config = []resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: "example.com"}}}}
 		}, "", "", ""},
