@@ -7,6 +7,7 @@ import (
 	celcommon "github.com/google/cel-go/common"
 	celast "github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/parser"
 )
 
@@ -68,6 +69,6 @@ func plain(arguments []celast.Expr) bool {
 	if last.Kind() != celast.LiteralKind {
 		return false
 	}
-	text, ok := last.AsLiteral().Value().(string)
-	return ok && !strings.Contains(text, "{")
+	text, ok := last.AsLiteral().(types.String)
+	return ok && !strings.Contains(string(text), "{")
 }

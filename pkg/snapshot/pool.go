@@ -72,9 +72,6 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 		p.Problems = []Problem{{karpv1.ConditionTypeValidationSucceeded, string(planner.ReasonSetAside), why}}
 		return p
 	}
-	if problem := p.unreadable(); problem != nil {
-		p.Problems = append(p.Problems, *problem)
-	}
 	if problem := c.classProblem(&p); problem != nil {
 		p.Problems = append(p.Problems, *problem)
 	}
@@ -97,24 +94,6 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 		p.Problems = append(p.Problems, *problem)
 	}
 	return p
-}
-
-// UnreadableAnnotation has the paths of the fields that an object lacks because they could not be decoded. Only objects in memory have it.
-const UnreadableAnnotation = v1alpha1.Group + "/unreadable-fields"
-
-// unreadable returns the problem of a NodePool or GPUNodeClass with a field that cannot be decoded, or nil if there is none. The field may be a limit, so the
-// pool launches nothing.
-func (p *Pool) unreadable() *Problem {
-	problem := func(kind, name, paths string) *Problem {
-		return &Problem{karpv1.ConditionTypeValidationSucceeded, "FieldsUnreadable", fmt.Sprintf("%s %q has fields that cannot be read: %s: correct them. Until then nothing is launched", kind, name, paths)}
-	}
-	if paths := p.NodePool.Annotations[UnreadableAnnotation]; paths != "" {
-		return problem("NodePool", p.NodePool.Name, paths)
-	}
-	if p.Class != nil && p.Class.Annotations[UnreadableAnnotation] != "" {
-		return problem(v1alpha1.Kind, p.Class.Name, p.Class.Annotations[UnreadableAnnotation])
-	}
-	return nil
 }
 
 // classProblem returns the problem of the GPUNodeClass or its node class, or nil if there is none.

@@ -271,8 +271,8 @@ func measure(v reflect.Value) int {
 		return sum
 	case reflect.Map:
 		sum := 0
-		for entries := v.MapRange(); entries.Next(); {
-			sum += entryBytes + int(v.Type().Key().Size()) + int(v.Type().Elem().Size()) + measure(entries.Key()) + measure(entries.Value())
+		for key, value := range v.Seq2() {
+			sum += entryBytes + int(key.Type().Size()) + int(value.Type().Size()) + measure(key) + measure(value)
 		}
 		return sum
 	case reflect.Struct:

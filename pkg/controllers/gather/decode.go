@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -117,19 +116,14 @@ func decode(object map[string]any, typed runtime.Object, fresh func() (runtime.O
 	return []string{"spec", "status"}
 }
 
-// mark records the paths of the fields that an object lacks. A NodePool gets a budget of 0 nodes, because one that cannot be read may be smaller than
-// others.
+// mark sets an object aside that lacks fields: a NodePool or a GPUNodeClass launches nothing, because the field may be a limit. A NodePool gets a budget of 0
+// nodes, because one that cannot be read may be smaller than others.
 func mark(typed runtime.Object, paths []string) error {
 	object, err := meta.Accessor(typed)
 	if err != nil {
 		return err
 	}
-	annotations := maps.Clone(object.GetAnnotations())
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[snapshot.UnreadableAnnotation] = strings.Join(paths, ", ")
-	object.SetAnnotations(annotations)
+	object.SetAnnotations(snapshot.SetAsideSpec(object.GetAnnotations(), "it has fields that cannot be read: "+strings.Join(paths, ", ")+". Correct them"))
 	if pool, ok := typed.(*karpv1.NodePool); ok {
 		pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0"}}
 	}

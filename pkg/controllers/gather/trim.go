@@ -51,7 +51,7 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.claim(o)
 	case *corev1.PersistentVolumeClaim:
 		t.userMeta(&o.ObjectMeta)
-		o.Labels, o.OwnerReferences = nil, nil
+		o.Labels = nil
 		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName, AccessModes: o.Spec.AccessModes}
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
 	case *corev1.PersistentVolume:

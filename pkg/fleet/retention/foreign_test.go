@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,6 +93,22 @@ func TestForeignPodsOfSeveralMachinesShareFreeCapacity(t *testing.T) {
 	for i := range both {
 		if why := others.Hold(both[i:i+1], nil); why != "" {
 			t.Errorf("one pod alone has no place: %s", why)
+		}
+	}
+}
+
+func TestPodThatIsTooLargeToBeReadKeepsItsMachine(t *testing.T) {
+	t.Parallel()
+	c := withForeignPods(2, 1, 0)
+	c.Pods = append(c.Pods, Pod("shared", OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("nvidia.com/gpu.shared", "1"), Running(c.NodeClaims[1].Name)))
+	for machine, pod := range map[int]int{0: 0, 1: 2} {
+		keeps := func() string { return retention.Pods(c)(&c.Machines()[machine]) }
+		if why := keeps(); why != "" {
+			t.Fatalf("the machine stays before: %s", why)
+		}
+		c.Pods[pod].Annotations = map[string]string{snapshot.CutAnnotation: "labels of more than 8 KiB"}
+		if why := keeps(); !strings.Contains(why, "has labels of more than 8 KiB") {
+			t.Errorf("machine %d stays because of %q", machine, why)
 		}
 	}
 }
