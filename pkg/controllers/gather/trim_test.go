@@ -71,6 +71,16 @@ func varied() *snapshot.Cluster {
 	add("ephemeral", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	})
+	for i := range 2 { // Each pod controls its claim.
+		name := fmt.Sprintf("ephemeral-%d", i)
+		claim := *c.PersistentVolumeClaims[0].DeepCopy()
+		claim.Name, claim.OwnerReferences = name+"-scratch", []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: snapshottest.Pod(name).UID, Controller: new(true)}}
+		c.PersistentVolumeClaims = append(c.PersistentVolumeClaims, claim)
+	}
+	add("exclusive", snapshottest.Claiming("exclusive"))
+	exclusive := *c.PersistentVolumeClaims[0].DeepCopy()
+	exclusive.Name, exclusive.Spec.AccessModes = "exclusive", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	c.PersistentVolumeClaims = append(c.PersistentVolumeClaims, exclusive)
 	add("with-a-sidecar", func(pod *corev1.Pod) {
 		always := corev1.ContainerRestartPolicyAlways
 		pod.Spec.InitContainers = []corev1.Container{{Name: "side", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Requests: snapshottest.Amounts("cpu", "2")}}}
