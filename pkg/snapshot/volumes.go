@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	volumehelper "k8s.io/component-helpers/storage/volume"
 	csitranslation "k8s.io/csi-translation-lib"
@@ -66,16 +65,16 @@ type storage struct {
 	classes map[string]*storagev1.StorageClass
 	// places caches the places by the name of the object that determines them.
 	places map[string]*place
-	// users has the pod that uses or will use each PersistentVolumeClaim that only one pod may use, by namespace/name. It is made when it is first needed.
+	// users has the pods that may use exclusive claims.
 	users func() map[string]*corev1.Pod
 }
 
 func (c *Cluster) storage() *storage {
 	s := &storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*place{}}
+	s.users = sync.OnceValue(s.index.exclusiveUsers)
 	for i := range c.StorageClasses {
 		s.classes[c.StorageClasses[i].Name] = &c.StorageClasses[i]
 	}
-	s.users = sync.OnceValue(s.exclusive)
 	return s
 }
 
@@ -119,6 +118,11 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
+	if claim != nil {
+		if used := s.inUse(claim, pod, named); used != "" {
+			return used
+		}
+	}
 	switch {
 	case claim == nil && ephemeral:
 		return named + " does not exist yet: it is made for the pod's ephemeral volume; see the events of the pod"
@@ -128,9 +132,6 @@ func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bo
 		return named + " is not of this pod, though it has the name of its ephemeral volume: delete it, or rename the volume"
 	case !claim.DeletionTimestamp.IsZero():
 		return named + " is being deleted: create it anew once it is gone"
-	case isExclusive(claim) && s.other(pod, name) != nil:
-		return fmt.Sprintf("%s has the access mode %s, and pod %s uses it or comes first: wait until that pod is gone, or use %s",
-			named, corev1.ReadWriteOncePod, PodName(s.other(pod, name)), corev1.ReadWriteOnce)
 	case claim.Status.Phase == corev1.ClaimLost:
 		return fmt.Sprintf("%s has lost its PersistentVolume %s: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	case claim.Spec.VolumeName != "":
@@ -138,47 +139,6 @@ func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bo
 	default:
 		return s.unbound(v, claim, named)
 	}
-}
-
-// isExclusive reports whether only one pod may use a PersistentVolumeClaim at a time.
-func isExclusive(claim *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod)
-}
-
-// other returns another pod than this one that uses a PersistentVolumeClaim which only one pod may use, or nil if there is none.
-func (s *storage) other(pod *corev1.Pod, claim string) *corev1.Pod {
-	if user := s.users()[pod.Namespace+"/"+claim]; user != nil && user.Name != pod.Name {
-		return user
-	}
-	return nil
-}
-
-// exclusive returns the user of each PersistentVolumeClaim that only one pod may use: the pod that is bound to a node, or the pending pod that comes first.
-func (s *storage) exclusive() map[string]*corev1.Pod {
-	users := map[string]*corev1.Pod{}
-	note := func(pod *corev1.Pod) {
-		for i := range pod.Spec.Volumes {
-			if of := pod.Spec.Volumes[i].PersistentVolumeClaim; of != nil {
-				key := pod.Namespace + "/" + of.ClaimName
-				if claim := s.index.volumeClaims.get(key); claim != nil && isExclusive(claim) && users[key] == nil {
-					users[key] = pod
-				}
-			}
-		}
-	}
-	for site := range s.index.sites() {
-		for _, pod := range site.pods {
-			note(pod)
-		}
-	}
-	pending := slices.DeleteFunc(s.index.Pending(), func(pod *corev1.Pod) bool { return len(pod.Spec.Volumes) == 0 || !Waits(pod) })
-	slices.SortStableFunc(pending, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(schedulinghelper.PodPriority(b), schedulinghelper.PodPriority(a)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
-	})
-	for _, pod := range pending {
-		note(pod)
-	}
-	return users
 }
 
 func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {

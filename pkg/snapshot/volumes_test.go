@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -183,6 +186,85 @@ func TestReasonNamesWhatVolumesWaitFor(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonVolumes, "default/a-scratch is not of this pod")
 }
 
+// exclusively returns a cluster with a claim that one pod at a time may use.
+func exclusively(pods ...corev1.Pod) *snapshot.Cluster {
+	c := machine(Initialized(Now), 10)
+	ofClass("data", func(*storagev1.StorageClass) {})(c)
+	c.PersistentVolumeClaims[0].Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	c.Pods = pods
+	return c
+}
+
+func TestOnlyOnePodAtATimeUsesAnExclusiveVolume(t *testing.T) {
+	t.Parallel()
+	created := func(d time.Duration) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(Now.Add(d)) }
+	}
+	of := func(priority int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &priority } }
+	data := Claiming("data")
+	deleted := func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }
+	ended := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }
+	gated := func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }
+	nominated := func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "m" }
+	beyond := func(pod *corev1.Pod) { preferring(nodeTerms("x", 101, 1))(pod) }
+	const uses, first = "pod default/a uses it: wait until that pod is gone", "pod default/a, which waits too, uses it first"
+	for name, c := range map[string]struct {
+		pods []corev1.Pod
+		// says is what pod b is told, or "" if it has a place.
+		says string
+	}{
+		"alone":                                {[]corev1.Pod{Pod("b", data)}, ""},
+		"a running pod uses it":                {[]corev1.Pod{Pod("a", data, Running("m")), Pod("b", data)}, uses},
+		"a pod without GPUs uses it":           {[]corev1.Pod{Pod("a", data, Asking("cpu", "1"), Running("elsewhere")), Pod("b", data)}, uses},
+		"its user is being deleted":            {[]corev1.Pod{Pod("a", data, Running("m"), deleted), Pod("b", data)}, uses},
+		"its user has ended":                   {[]corev1.Pod{Pod("a", data, Running("m"), ended), Pod("b", data)}, ""},
+		"a pod of another namespace":           {[]corev1.Pod{Pod("a", data, Running("m"), in("other")), Pod("b", data)}, ""},
+		"an older pod waits":                   {[]corev1.Pod{Pod("a", data, created(-time.Minute)), Pod("b", data, created(0))}, first},
+		"a younger pod waits":                  {[]corev1.Pod{Pod("a", data, created(time.Minute)), Pod("b", data, created(0))}, ""},
+		"a younger pod with a higher priority": {[]corev1.Pod{Pod("a", data, created(time.Minute), of(7)), Pod("b", data, created(0))}, first},
+		"a nominated pod":                      {[]corev1.Pod{Pod("a", data, created(time.Minute), nominated), Pod("b", data, created(0), of(7))}, first},
+		"an older pod is gated":                {[]corev1.Pod{Pod("a", data, created(-time.Minute), gated), Pod("b", data, created(0))}, ""},
+		"an older pod is beyond a bound":       {[]corev1.Pod{Pod("a", data, created(-time.Minute), beyond), Pod("b", data, created(0))}, ""},
+		"an older pod is being deleted":        {[]corev1.Pod{Pod("a", data, created(-time.Minute), deleted), Pod("b", data, created(0))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			view := snapshot.Build(exclusively(c.pods...))
+			blocked := view.Classes[classOf(view, "b")].Blocked
+			switch {
+			case c.says == "" && blocked != nil:
+				t.Errorf("it is told %s", blocked.Message)
+			case c.says != "" && (blocked == nil || blocked.Reason != planner.ReasonVolumes || !strings.Contains(blocked.Message, "PersistentVolumeClaim default/data has the access mode ReadWriteOncePod and "+c.says)):
+				t.Errorf("it is told %+v, want %q", blocked, c.says)
+			}
+		})
+	}
+}
+
+func TestPodsOfADeploymentOnAnExclusiveVolumeGetOneNode(t *testing.T) {
+	t.Parallel()
+	c := exclusively(Pods("a", 3, Claiming("data"), Asking("cpu", "1", "nvidia.com/gpu.shared", "10"))...)
+	c.Nodes, c.NodeClaims = nil, nil
+	view := snapshot.Build(c)
+	plan := solve.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Launches) != 1 || len(plan.Unplaced) != 2 {
+		t.Errorf("want one launch and two pods that wait: %+v", plan)
+	}
+}
+
+func TestAPodWithAnExclusiveVolumeMovesWithItsMachine(t *testing.T) {
+	t.Parallel()
+	c := exclusively(Pod("a", Claiming("data"), Running("m")))
+	view := snapshot.Build(c)
+	leaving := view.WhatIf(snapshot.WhatIf{Leaving: []string{"m"}})
+	if len(leaving.Classes) != 1 || leaving.Classes[0].Blocked != nil {
+		t.Errorf("classes: %+v", leaving.Classes)
+	}
+}
+
 // Each pod of a StatefulSet has its own PersistentVolumeClaim.
 func TestPodsWithVolumesInSameZoneShareClass(t *testing.T) {
 	t.Parallel()
@@ -209,55 +291,6 @@ func TestDriverOf(t *testing.T) {
 		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source}}
 		if got := snapshot.DriverOf(pv); got != want {
 			t.Errorf("the driver is %q, want %q", got, want)
-		}
-	}
-}
-
-func exclusive(claim *corev1.PersistentVolumeClaim) {
-	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
-}
-
-// planned returns the pods that the view plans for, and why others wait.
-func plannedFor(c *snapshot.Cluster) (planned, waiting []string) {
-	view := snapshot.Build(c)
-	for i := range view.Classes {
-		if view.Classes[i].Blocked == nil {
-			planned = append(planned, view.Classes[i].Pods...)
-			continue
-		}
-		for _, pod := range view.Classes[i].Pods {
-			waiting = append(waiting, pod+" "+view.Classes[i].Blocked.Message)
-		}
-	}
-	return planned, waiting
-}
-
-func TestOnePodUsesReadWriteOncePodVolume(t *testing.T) {
-	t.Parallel()
-	newer := func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(Now) }
-	important := func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1000)) }
-	for name, tc := range map[string]struct {
-		pods    []corev1.Pod
-		planned string
-		says    string
-	}{
-		"one runs":                  {[]corev1.Pod{Pod("a", Claiming("data"), Running("n")), Pod("b", Claiming("data"))}, "", "default/b PersistentVolumeClaim default/data has the access mode ReadWriteOncePod, and pod default/a uses it or comes first"},
-		"none runs":                 {[]corev1.Pod{Pod("a", Claiming("data"), newer), Pod("b", Claiming("data"))}, "default/b", "default/a PersistentVolumeClaim default/data has the access mode ReadWriteOncePod, and pod default/b uses it or comes first"},
-		"a more important one came": {[]corev1.Pod{Pod("a", Claiming("data"), newer, important), Pod("b", Claiming("data"))}, "default/a", "default/b PersistentVolumeClaim"},
-		"the other has ended":       {[]corev1.Pod{Pod("a", Claiming("data"), Running("n"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), Pod("b", Claiming("data"))}, "default/b", ""},
-	} {
-		c := Shared()
-		c.Nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}
-		bound("data", zonal("us-east-1a"))(c)
-		exclusive(&c.PersistentVolumeClaims[0])
-		c.Pods = tc.pods
-		planned, waiting := plannedFor(c)
-		if strings.Join(planned, " ") != tc.planned || !strings.HasPrefix(strings.Join(waiting, "; "), tc.says) || (tc.says == "") != (len(waiting) == 0) {
-			t.Errorf("%s: planned %q, waiting %q", name, planned, waiting)
-		}
-		c.PersistentVolumeClaims[0].Spec.AccessModes[0] = corev1.ReadWriteOnce
-		if _, waiting := plannedFor(c); len(waiting) > 0 {
-			t.Errorf("%s: with ReadWriteOnce, these wait: %q", name, waiting)
 		}
 	}
 }

@@ -52,7 +52,11 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *corev1.PersistentVolumeClaim:
 		t.userMeta(&o.ObjectMeta)
 		o.Labels = nil
-		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName, AccessModes: o.Spec.AccessModes}
+		spec := corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName}
+		if snapshot.IsExclusive(o) {
+			spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+		}
+		o.Spec = spec
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
 	case *corev1.PersistentVolume:
 		t.volume(o)
