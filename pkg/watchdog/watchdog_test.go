@@ -192,8 +192,10 @@ func TestObjectIsSetAsideUntilItChanges(t *testing.T) {
 	}
 	none := func(watchdog.Object) bool { return false }
 	all.Add(watchdog.ObjectOf("Pod", pod("a", "1")), watchdog.View, now)
-	if !has("a", "1", "large") || !has("a", "1", "large") {
-		t.Error("it is not set aside")
+	for range 2 {
+		if !has("a", "1", "large") {
+			t.Error("it is not set aside")
+		}
 	}
 	if !has("b", "2", "large") {
 		t.Error("another pod of its Deployment is not set aside")

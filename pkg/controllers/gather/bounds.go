@@ -277,8 +277,8 @@ func measure(v reflect.Value) int {
 		return sum
 	case reflect.Struct:
 		sum := 0
-		for i := range v.NumField() {
-			sum += measure(v.Field(i))
+		for _, field := range v.Fields() {
+			sum += measure(field)
 		}
 		return sum
 	}

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -232,9 +233,7 @@ func TestPodsThatAreTooLargeWaitWithAReason(t *testing.T) {
 		if !ok || pod.Status.Phase == corev1.PodSucceeded || strings.HasPrefix(name, "a") && name != "anti-affinity" || name == "the value of an annotation" || name == "owners" {
 			continue // What is left out of these pods has no effect, or is invalid.
 		}
-		for key, value := range snapshottest.Amounts(v1alpha1.ResourceGPUShared, "1", "cpu", "100m") {
-			pod.Spec.Containers[0].Resources.Requests[key] = value
-		}
+		maps.Copy(pod.Spec.Containers[0].Resources.Requests, snapshottest.Amounts(v1alpha1.ResourceGPUShared, "1", "cpu", "100m"))
 		c := snapshottest.Shared()
 		c.Pods = copies(t, Trim(), []corev1.Pod{*pod})
 		if why := snapshot.TooLarge(&c.Pods[0]); why == "" || snapshot.GPURequestOf(&c.Pods[0]).Replicas != 1 {
