@@ -254,7 +254,7 @@ const (
 	ReasonUnavailable Reason = "OfferingsUnavailable"
 	// ReasonPoolClosed: the pools that admit the pod launch nothing at present.
 	ReasonPoolClosed Reason = "PoolClosed"
-	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not support yet.
+	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not support yet, or has more rules than Karve reads.
 	ReasonUnsupported Reason = "UnsupportedConstraint"
 	// ReasonLeftToKarpenter: a NodePool that Karpenter manages could also serve the pod.
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"

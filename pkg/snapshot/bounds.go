@@ -209,7 +209,7 @@ func withinBounds(pod *corev1.Pod) *corev1.Pod {
 	spec := &within.Spec
 	spec.Affinity, spec.TopologySpreadConstraints = nil, nil
 	if pod.Spec.NodeName != "" && len(requiredAntiAffinity(pod)) > 0 && !ofDaemonSet(pod) {
-		spec.Affinity = alone
+		spec.Affinity = widened(requiredAntiAffinity(pod))
 	}
 	if s.text > mostText || s.nodeValues > mostNodeValues {
 		spec.NodeSelector = nil
@@ -229,10 +229,21 @@ func withinBounds(pod *corev1.Pod) *corev1.Pod {
 // shapeAnnotations are the annotations of users that shapes have.
 var shapeAnnotations = []string{v1alpha1.GPUMemoryAnnotation, nodecontract.GPUThreadsAnnotation}
 
-// alone is the affinity of a running pod whose required anti-affinity is beyond the bounds: no pod is planned for its node.
-var alone = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-	TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{},
-}}}}
+// widened returns the affinity of a running pod whose required anti-affinity is beyond the bounds: it keeps all pods away in the same topologies, of which it
+// has at most mostTopologies.
+func widened(terms []corev1.PodAffinityTerm) *corev1.Affinity {
+	const mostTopologies = 8
+	known, anti := map[string]bool{}, &corev1.PodAntiAffinity{}
+	for i := range terms {
+		if key := terms[i].TopologyKey; !known[key] && len(known) < mostTopologies {
+			known[key] = true
+			anti.RequiredDuringSchedulingIgnoredDuringExecution = append(anti.RequiredDuringSchedulingIgnoredDuringExecution, corev1.PodAffinityTerm{
+				TopologyKey: key, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{},
+			})
+		}
+	}
+	return &corev1.Affinity{PodAntiAffinity: anti}
+}
 
 // mainRequests returns the sum of the requests of a pod's containers for the resources that nodes of all kinds have, and for its GPU resource.
 func mainRequests(pod *corev1.Pod) corev1.ResourceList {

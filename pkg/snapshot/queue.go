@@ -13,9 +13,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// mostTerms bounds the number of terms (affinity, anti-affinity, topology spread) of the pending classes in one plan. It allows a thousand classes with three terms
-// each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round. Selectors of ResourceClaims count as
-// several terms, once for all classes with the same selector.
+// mostTerms bounds the number of terms (affinity, anti-affinity, topology spread, preferred node affinity) of the pending classes in one plan. Long selectors
+// count too: see size.load. Selectors of ResourceClaims count as several terms, once for all classes with the same selector.
+// It allows a thousand classes with three terms each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const mostTerms = 3_000
 
 // ClassQueue is the queue of classes with terms if there are too many for one plan. It maps each namespace and class to a number. The smallest number

@@ -46,8 +46,8 @@ type volumeTemplate struct {
 	d     *draw
 	kind  volumeKind
 	class string
-	// shared means that all pods use one claim.
-	shared bool
+	// shared means that all pods use one claim, and exclusive that only one of them can at a time.
+	shared, exclusive bool
 	// labeled means that only a label tells the zone of a disk, as on old volumes.
 	labeled bool
 }
@@ -81,6 +81,7 @@ func (d *draw) volumesOf(pod *corev1.Pod) *volumeTemplate {
 	}
 	v.labeled = d.chance(0.1)
 	v.shared = v.kind == claimBound && d.chance(0.2)
+	v.exclusive = v.shared && d.chance(0.4)
 	return v
 }
 
@@ -101,6 +102,9 @@ func (v *volumeTemplate) giveTo(pod *corev1.Pod, node *corev1.Node) {
 			Resources: corev1.VolumeResourceRequirements{Requests: snapshottest.Amounts("storage", "10Gi")},
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+	}
+	if v.exclusive {
+		claim.Spec.AccessModes[0] = corev1.ReadWriteOncePod
 	}
 	if v.kind == ephemeral {
 		source = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claim.Spec}}}
