@@ -71,8 +71,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	if o.since <= 0 || o.since > longest {
 		return fmt.Errorf("--since must be more than 0 and at most %s, but is %s", longest, o.since)
 	}
-	var records []replay.Record
-	var left []replay.Left
+	var recording replay.Recording
 	var notes []string
 	var err error
 	switch {
@@ -81,9 +80,10 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	case len(args) > 0 && o.prometheus != "":
 		return errors.New("name a CSV file or --prometheus, not both")
 	case o.prometheus != "":
-		records, left, notes, err = fromPrometheus(ctx, o.prometheus, now.Add(-o.since).Truncate(resolution), now.Truncate(resolution))
+		recording, err = fromPrometheus(ctx, o.prometheus, now.Add(-o.since).Truncate(resolution), now.Truncate(resolution))
+		notes = recordingNotes(&recording)
 	default:
-		records, left, err = fromFile(args[0], s.in)
+		recording, err = fromFile(args[0], s.in)
 	}
 	if err != nil {
 		return err
@@ -92,14 +92,14 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	if err != nil {
 		return err
 	}
-	traces, err := replay.Build(c, records)
+	traces, err := replay.Build(c, recording.Records, recording.Duration())
 	if err != nil {
 		return err
 	}
-	traces.Left = append(left, traces.Left...)
+	traces.Left = append(recording.Left, traces.Left...)
 	compared, err := replay.Compare(traces)
-	for _, note := range append(append(notes, more...), leftNotes(traces.Left)...) {
-		s.note(note)
+	for _, note := range append(append(notes, more...), leftNotes(compared.Left)...) {
+		fmt.Fprintf(s.err, "note: %s\n", note)
 	}
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 		if err := compared.SVG(&image); err != nil {
 			return err
 		}
-		if err := writeWhole(o.chart, image.Bytes()); err != nil {
+		if err := os.WriteFile(o.chart, image.Bytes(), 0o644); err != nil { //nolint:gosec // G306: a chart is for all to see.
 			return fmt.Errorf("--chart: %w", err)
 		}
 	}
@@ -133,54 +133,81 @@ func leftNotes(left []replay.Left) []string {
 }
 
 // fromFile reads a CSV file. The name - stands for standard input.
-func fromFile(name string, in io.Reader) ([]replay.Record, []replay.Left, error) {
+func fromFile(name string, in io.Reader) (replay.Recording, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, nil, err
+			return replay.Recording{}, err
 		}
 		defer f.Close() //nolint:errcheck // It is only read.
 		in = f
 	}
-	records, left, err := replay.ReadCSV(in)
+	recording, err := replay.ReadCSV(in)
 	if err != nil {
 		err = fmt.Errorf("reading %s: %w", name, err)
 	}
-	return records, left, err
+	return recording, err
 }
 
 // fromPrometheus reads the pods that requested GPUs between two times.
-func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]replay.Record, []replay.Left, []string, error) {
+func fromPrometheus(ctx context.Context, url string, start, end time.Time) (replay.Recording, error) {
 	client, err := api.NewClient(api.Config{Address: url, RoundTripper: boundedAnswers{api.DefaultRoundTripper, maxAnswer}})
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("--prometheus: %w", err)
+		return replay.Recording{}, fmt.Errorf("--prometheus: %w", err)
 	}
 	var pods replay.Observed
 	for _, q := range []struct {
 		query string
 		add   func(model.Matrix) error
-	}{{replay.RequestsQuery, pods.Requests}, {replay.CreatedQuery, pods.Created}, {replay.CompletedQuery, pods.Completed}} {
+	}{
+		{replay.MetricsQuery, pods.Metrics}, {replay.RequestsQuery, pods.Requests}, {replay.CreatedQuery, pods.Created}, {replay.ScheduledQuery, pods.Scheduled},
+		{replay.CompletedQuery, pods.Completed},
+	} {
 		for _, c := range replay.Chunks(start, end, chunk) {
 			answer, err := queried(ctx, client, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
 			if err == nil {
 				err = q.add(answer)
 			}
 			if err != nil {
-				return nil, nil, nil, fmt.Errorf("querying Prometheus at %s: %w", url, err)
+				return replay.Recording{}, fmt.Errorf("querying Prometheus at %s: %w", url, err)
 			}
 		}
 	}
-	records, left, dated := pods.Records(start, end, resolution)
-	if len(records) == 0 && len(left) == 0 {
-		return nil, nil, nil, fmt.Errorf("no pods are known: Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
+	r := pods.Recording(start, end, resolution)
+	if len(r.Records) == 0 && len(r.Left) == 0 {
+		return r, fmt.Errorf("no pods are known: Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
 			"let it scrape kube-state-metrics, or set another time with --since", url, start.UTC().Format(time.RFC3339))
 	}
-	var notes []string
-	if !dated {
-		notes = append(notes, fmt.Sprintf("Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, with a precision of %s", resolution))
-	}
-	return records, left, notes, nil
+	return r, nil
 }
+
+// recordingNotes describes what Prometheus does not know of the pods.
+func recordingNotes(r *replay.Recording) []string {
+	var notes []string
+	if !r.Dated {
+		notes = append(notes, fmt.Sprintf("Prometheus has none of kube_pod_status_scheduled_time, kube_pod_start_time and kube_pod_created, so pods count from when they were first seen, "+
+			"with a precision of %s", resolution))
+	}
+	if !r.Phased {
+		notes = append(notes, "Prometheus has no kube_pod_status_phase, so pods that are pending, and those that failed or were evicted, count until they are deleted")
+	}
+	if r.Late > 0 {
+		notes = append(notes, fmt.Sprintf("Prometheus has metrics of pods only since %s: the replay begins there", utc(r.Start)))
+	}
+	if r.Early > 0 {
+		notes = append(notes, fmt.Sprintf("Prometheus has metrics of pods only until %s: the replay ends there", utc(r.End)))
+	}
+	if n := len(r.Gaps); n > 0 {
+		gap := fmt.Sprintf("Prometheus has no metrics of pods from %s to %s", utc(r.Gaps[0][0]), utc(r.Gaps[0][1]))
+		if n > 1 {
+			gap += fmt.Sprintf(", and in %d more gaps", n-1)
+		}
+		notes = append(notes, gap+": pods that were seen before and after count as running in between, and others end or begin there")
+	}
+	return notes
+}
+
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 const (
 	// answerTimeout is how long Prometheus may take for an answer. It ends most queries itself after two minutes.

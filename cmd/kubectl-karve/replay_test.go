@@ -30,10 +30,17 @@ func prometheusServer(t *testing.T, missing ...string) string {
 			result = append(result, fmt.Sprintf(`{"metric": {"namespace": "batch", "pod": "p-%d", "uid": "%d-%.0f", "resource": %q}, "values": [[%.0f, %q], [%.0f, %q]]}`,
 				pod, pod, start, resource, start+3600, value, end, value))
 		}
+		if query == replay.MetricsQuery {
+			var times []string
+			for at := start; at <= end; at += 300 {
+				times = append(times, fmt.Sprintf(`[%.0f, "40"]`, at))
+			}
+			result = append(result, fmt.Sprintf(`{"metric": {"__name__": "kube_pod_status_phase"}, "values": [%s]}`, strings.Join(times, ",")))
+		}
 		for pod := range 12 {
-			switch {
-			case strings.Contains(query, "kube_pod_completion_time"):
-			case strings.Contains(query, "kube_pod_created"):
+			switch query {
+			case replay.CompletedQuery, replay.ScheduledQuery, replay.MetricsQuery:
+			case replay.CreatedQuery:
 				add(pod, "", fmt.Sprintf("%.0f", start+3500))
 			default:
 				add(pod, "cpu", "0.5")
@@ -59,7 +66,8 @@ func TestPodsOfPrometheusAreReplayed(t *testing.T) {
 		note    string
 	}{
 		"all metrics":     {nil, 0, ""},
-		"no creation":     {[]string{"kube_pod_created"}, 0, "note: Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, with a precision of 5m0s\n"},
+		"no phases":       {[]string{"count by (__name__) (kube_pod_status_phase"}, 0, "note: Prometheus has no kube_pod_status_phase, so pods that are pending, and those that failed or were evicted, count until they are deleted\n"},
+		"no creation":     {[]string{"kube_pod_created"}, 0, "note: Prometheus has none of kube_pod_status_scheduled_time, kube_pod_start_time and kube_pod_created, so pods count from when they were first seen, with a precision of 5m0s\n"},
 		"no GPU is asked": {[]string{"kube_pod_container_resource_requests"}, 1, " has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since "},
 	} {
 		var out, errOut bytes.Buffer

@@ -31,7 +31,7 @@ func TestATraceHasBounds(t *testing.T) {
 		"line 1002: there are more than 1000 pods": strings.NewReader(header + strings.Repeat("1,1,1,1,0,\n", 1001)),
 		"token too long":                           strings.NewReader(header + strings.Repeat("a", 2<<20)),
 	} {
-		if _, _, err := readCSV(in, 4<<20, 1000); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readCSV(in, 4<<20, 1000); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
@@ -40,7 +40,8 @@ func TestATraceHasBounds(t *testing.T) {
 	for i := range 300 {
 		text.WriteString(strings.Repeat(",", i) + "\n")
 	}
-	_, left, err := ReadCSV(strings.NewReader(text.String()))
+	r, err := ReadCSV(strings.NewReader(text.String()))
+	left := r.Left
 	if err != nil || len(left) != 101 || left[100].Reason != "other reasons" || left[100].Count < 100 {
 		t.Errorf("%d reasons, %v: %+v", len(left), err, left[len(left)-1])
 	}
@@ -48,7 +49,7 @@ func TestATraceHasBounds(t *testing.T) {
 	for i := range 10_001 {
 		records = append(records, Record{MilliCPU: int64(i), Replicas: 1, Ends: 1})
 	}
-	if _, err := Build(&snapshot.Cluster{}, records); err == nil || err.Error() != "the pods have 10001 different requests, and a replay is made for at most 10000" {
+	if _, err := Build(&snapshot.Cluster{}, records, 1); err == nil || err.Error() != "the pods have 10001 different requests, and a replay is made for at most 10000" {
 		t.Error(err)
 	}
 }

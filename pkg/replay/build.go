@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,9 +30,9 @@ const maxShapes = 10_000
 // shape is what distinguishes pods of a trace for the planner.
 type shape struct{ milliCPU, memoryBytes, replicas, gpuMemoryBytes int64 }
 
-// Build returns the traces of the records on the machines of Karve's NodePools in a cluster. It ignores the cluster's nodes and pods, the limits of its
-// pools and Karpenter's own pools.
-func Build(c *snapshot.Cluster, records []Record) (Traces, error) {
+// Build returns the traces of the records, until an end, on the machines of Karve's NodePools in a cluster. It ignores the cluster's nodes and pods, the
+// limits of its pools and Karpenter's own pools.
+func Build(c *snapshot.Cluster, records []Record, end time.Duration) (Traces, error) {
 	shapes, of := shapesOf(records)
 	if len(shapes) > maxShapes {
 		return Traces{}, fmt.Errorf("the pods have %d different requests, and a replay is made for at most %d", len(shapes), maxShapes)
@@ -53,7 +54,7 @@ func Build(c *snapshot.Cluster, records []Record) (Traces, error) {
 			why[i] = cmp.Or(why[i], u.Message)
 		}
 	}
-	t := Traces{Shared: Trace{Name: "shared", Snapshot: shared}, Whole: Trace{Name: "whole", Snapshot: whole}}
+	t := Traces{Shared: Trace{Name: "shared", Snapshot: shared, End: end}, Whole: Trace{Name: "whole", Snapshot: whole, End: end}}
 	var left lefts
 	for i, r := range records {
 		if reason := why[of[i]]; reason != "" {

@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -48,8 +49,9 @@ type Outcome struct {
 const (
 	// parts is the number of parts of a trace in a series.
 	parts = 60
-	// steps is the default maximum number of steps of a replay. shortestStep is the shortest step.
+	// steps is the maximum number of steps in which pods arrive, which cost a plan each, and quietSteps that of all steps. shortestStep is the shortest step.
 	steps        = 9000
+	quietSteps   = 300_000
 	shortestStep = 10 * time.Second
 	// consolidations is the maximum number of consolidations of a replay. soonest is the shortest interval between them.
 	consolidations = 1500
@@ -58,24 +60,49 @@ const (
 	effort = 2000
 )
 
-// Step returns the time between two decisions in the replay of a trace: ten seconds, or more for traces of more than a day.
+// Step returns the time between two decisions in the replay of a trace: ten seconds, or more for long traces and for those of many pods.
 func Step(t *Trace) time.Duration {
 	step := shortestStep
 	for _, longer := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour} {
-		if t.last()/step > steps {
+		if t.end(step)/step > quietSteps || t.arrivals(step) > steps {
 			step = longer
 		}
 	}
 	return step
 }
 
+// arrivals returns the number of steps in which pods arrive.
+func (t *Trace) arrivals(step time.Duration) int {
+	n, last := 0, time.Duration(-1)
+	for i := range t.Pods {
+		if at := nextStep(t.Pods[i].Arrives, step); at != last {
+			n, last = n+1, at
+		}
+	}
+	return n
+}
+
+// nextStep returns the first step at or after a time.
+func nextStep(at, step time.Duration) time.Duration { return (at + step - 1).Truncate(step) }
+
+// brief returns the pods that come and go between two steps, and so cost nothing in the replay.
+func (t *Trace) brief(step time.Duration) []Left {
+	var left lefts
+	for i, p := range t.Pods {
+		if nextStep(p.Arrives, step) == nextStep(p.Ends, step) {
+			left.add(fmt.Sprintf("the pod ran for less than the %s between two decisions of the replay", step), fmt.Sprintf("pod %d", i+1))
+		}
+	}
+	return left
+}
+
 // Compare replays a trace with whole GPUs, with Karpenter's packing and consolidation, and with Karve's. It returns an error if a policy breaks a rule.
 func Compare(t Traces) (Comparison, error) {
 	if len(t.Shared.Pods) == 0 {
-		return Comparison{}, errors.New("no pod of the trace can be replayed")
+		return Comparison{Left: t.Left}, errors.New("no pod of the trace can be replayed")
 	}
 	step := Step(&t.Shared)
-	every := max(soonest, step, (t.Shared.last() / consolidations).Round(step))
+	every := max(soonest, step, (t.Shared.end(step) / consolidations).Round(step))
 	restart, err := v1alpha1.Consolidation{}.RestartMicroUSD()
 	if err != nil {
 		return Comparison{}, err
@@ -91,7 +118,8 @@ func Compare(t Traces) (Comparison, error) {
 		{"shared GPUs, Karpenter alone", &t.Shared, Setup{Provision: firstfit.Plan, Consolidate: Karpenter}},
 		{"shared GPUs, Karve", &t.Shared, Setup{Provision: search.Plan, Consolidate: karve.Consolidate}},
 	}
-	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Restart: karve.Restart, Outcomes: make([]Outcome, len(policies)), Left: t.Left}
+	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Restart: karve.Restart, Outcomes: make([]Outcome, len(policies)),
+		Left: append(slices.Clone(t.Left), t.Shared.brief(step)...)}
 	errs := make([]error, len(policies))
 	var group sync.WaitGroup
 	for i, p := range policies {
@@ -114,20 +142,20 @@ func Compare(t Traces) (Comparison, error) {
 func outcome(t *Trace, s Setup) (o Outcome, hours, running float64, err error) {
 	var sums [parts]planner.MicroUSD
 	var counts [parts]int
-	end := t.last() + s.Batch
-	var total planner.MicroUSD
+	end := t.end(s.Batch)
+	var total, rest planner.MicroUSD // rest is in micro-dollars times seconds per hour.
 	s.Seen = func(now time.Duration, price planner.MicroUSD, _ int) {
 		part := min(parts-1, int(now*parts/(end+1)))
 		sums[part] += price
 		counts[part]++
-		total += price
+		rest += price * planner.MicroUSD(min(s.Batch, end-now)/time.Second)
+		total, rest = total+rest/3600, rest%3600
 	}
 	r, err := Run(t, s)
 	if err != nil {
 		return o, 0, 0, err
 	}
-	perHour := int64(time.Hour / s.Batch)
-	o = Outcome{Total: total / planner.MicroUSD(max(1, perHour)), Mean: r.Mean, Launched: r.Launched, Peak: r.Peak, Moved: r.Evictions}
+	o = Outcome{Total: total, Mean: r.Mean, Launched: r.Launched, Peak: r.Peak, Moved: r.Evictions}
 	for i, n := range counts {
 		if n > 0 {
 			o.Series = append(o.Series, sums[i]/planner.MicroUSD(n))

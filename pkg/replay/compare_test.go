@@ -55,11 +55,11 @@ func month(pods int, over time.Duration, median float64) string {
 
 func compare(t testing.TB, csv string) replay.Comparison {
 	t.Helper()
-	records, left, err := replay.ReadCSV(strings.NewReader(csv))
-	if err != nil || len(left) > 0 {
-		t.Fatalf("%v, left out: %v", err, left)
+	recording, err := replay.ReadCSV(strings.NewReader(csv))
+	if err != nil || len(recording.Left) > 0 {
+		t.Fatalf("%v, left out: %v", err, recording.Left)
 	}
-	traces, err := replay.Build(examples(t), records)
+	traces, err := replay.Build(examples(t), recording.Records, recording.Duration())
 	if err != nil {
 		t.Fatal(err)
 	}

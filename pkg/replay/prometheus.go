@@ -17,31 +17,49 @@ const (
 	wholeGPU  = "nvidia_com_gpu"
 )
 
-// of restricts a query to the pods that request GPUs.
-const of = ` and on (namespace, pod, uid) kube_pod_container_resource_requests{resource=~"` + wholeGPU + "|" + sharedGPU + `"})`
-
-// The queries for pods that request GPUs. They are range queries: a pod exists at the times at which it has a value.
 const (
-	// RequestsQuery returns the requests of each pod.
-	RequestsQuery = `sum by (namespace, pod, uid, resource) (kube_pod_container_resource_requests{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of
+	requested = "kube_pod_container_resource_requests"
+	phases    = "kube_pod_status_phase"
+	pod       = " (namespace, pod, uid) "
+	// of restricts a query to the pods that request GPUs.
+	of = ` and on` + pod + requested + `{resource=~"` + wholeGPU + "|" + sharedGPU + `"}`
+	// onNode excludes the times at which a pod holds no machine: before it is scheduled, and after it has ended, when kube-state-metrics still reports its
+	// requests until it is deleted.
+	onNode = ` unless on` + pod + `(` + phases + `{phase=~"Failed|Succeeded"} == 1)` +
+		` unless on` + pod + `(` + phases + `{phase="Pending"} == 1 unless on` + pod + `kube_pod_status_scheduled{condition="true"} == 1)`
+)
+
+// The queries for pods that request GPUs. They are range queries. A pod holds a machine at the times at which [RequestsQuery] has a value.
+const (
+	// RequestsQuery returns the requests of each pod. Two instances of kube-state-metrics count once.
+	RequestsQuery = `sum by (namespace, pod, uid, resource) (max by (namespace, pod, uid, container, resource) (` +
+		requested + `{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of + onNode + `))`
 	// CreatedQuery returns when each pod was created, in seconds.
-	CreatedQuery = `max by (namespace, pod, uid) ((kube_pod_created or kube_pod_start_time)` + of
-	// CompletedQuery returns when each pod completed, in seconds.
-	CompletedQuery = `max by (namespace, pod, uid) (kube_pod_completion_time` + of
+	CreatedQuery = `max by` + pod + `(kube_pod_created` + of + `)`
+	// ScheduledQuery returns when each pod was scheduled or else started, in seconds.
+	ScheduledQuery = `max by` + pod + `((kube_pod_status_scheduled_time or on` + pod + `kube_pod_start_time)` + of + `)`
+	// CompletedQuery returns when the containers of each pod ended, in seconds.
+	CompletedQuery = `max by` + pod + `(kube_pod_completion_time` + of + `)`
+	// MetricsQuery returns the times at which there were metrics of any pods: their phases or, if there were none, their requests.
+	MetricsQuery = `count by (__name__) (` + phases + `{phase="Running"}) or count by (__name__) (` + requested + `{resource=~"cpu|` + wholeGPU + "|" + sharedGPU + `"})`
 )
 
 // Observed collects the pods in Prometheus' answers.
 type Observed struct {
 	pods map[string]*observed
+	// metrics are the times at which there were metrics of pods, and phased reports whether their phases were among them.
+	metrics map[time.Time]bool
+	phased  bool
 	// most is the maximum number of pods. 0 is maxPods.
 	most int
 }
 
 type observed struct {
-	name               string
-	requests           map[string]float64
-	first, last        time.Time
-	created, completed time.Time
+	name     string
+	requests map[string]float64
+	// first and last are the first and the last time at which the pod held a machine.
+	first, last                   time.Time
+	created, scheduled, completed time.Time
 }
 
 // pod returns the pod of a series. It returns an error if there are too many pods.
@@ -98,6 +116,11 @@ func (o *Observed) Created(answer model.Matrix) error {
 	return o.times(answer, func(p *observed, t time.Time) { p.created = t })
 }
 
+// Scheduled adds an answer to [ScheduledQuery].
+func (o *Observed) Scheduled(answer model.Matrix) error {
+	return o.times(answer, func(p *observed, t time.Time) { p.scheduled = t })
+}
+
 // Completed adds an answer to [CompletedQuery].
 func (o *Observed) Completed(answer model.Matrix) error {
 	return o.times(answer, func(p *observed, t time.Time) { p.completed = t })
@@ -117,6 +140,23 @@ func (o *Observed) times(answer model.Matrix, set func(*observed, time.Time)) er
 	return nil
 }
 
+// Metrics adds an answer to [MetricsQuery].
+func (o *Observed) Metrics(answer model.Matrix) error {
+	for _, series := range answer {
+		if series == nil {
+			continue
+		}
+		o.phased = o.phased || series.Metric[model.MetricNameLabel] == phases && len(series.Values) > 0
+		for _, v := range series.Values {
+			if o.metrics == nil {
+				o.metrics = map[time.Time]bool{}
+			}
+			o.metrics[v.Timestamp.Time()] = true
+		}
+	}
+	return nil
+}
+
 // lastTime returns the last value of a series as a time. It returns false if the value is not a time.
 func lastTime(series *model.SampleStream) (time.Time, bool) {
 	if series == nil || len(series.Values) == 0 {
@@ -129,45 +169,98 @@ func lastTime(series *model.SampleStream) (time.Time, bool) {
 	return time.Unix(int64(v), 0), true
 }
 
-// Records returns the pods between two times, ordered by arrival, and those that are left out. Pods whose creation or completion was not observed count
-// from the first to the last time at which they were observed. Observations are resolution apart. dated reports whether a pod's creation is known.
-func (o *Observed) Records(start, end time.Time, resolution time.Duration) (records []Record, left []Left, dated bool) {
+// Recording returns the pods between two times, as far as there are metrics. Observations are resolution apart.
+//
+// A pod holds a machine from when it was scheduled. If that is unknown, it does from its creation, but not before the observation in which it is still
+// pending. It ends when all its containers have completed, or with the first observation in which it has ended or is gone.
+func (o *Observed) Recording(start, end time.Time, resolution time.Duration) Recording {
+	seen := slices.SortedFunc(maps.Keys(o.metrics), time.Time.Compare)
+	seen = slices.DeleteFunc(seen, func(t time.Time) bool { return t.Before(start) || t.After(end) })
+	r := Recording{Start: start, End: end, Gaps: gaps(seen, resolution), Phased: o.phased}
+	if len(seen) > 0 {
+		r.Start, r.End = later(start, seen[0]), earlier(end, seen[len(seen)-1].Add(resolution))
+		r.Late, r.Early = r.Start.Sub(start), end.Sub(r.End)
+	}
 	var out lefts
 	for _, key := range slices.Sorted(maps.Keys(o.pods)) {
 		p := o.pods[key]
-		dated = dated || !p.created.IsZero()
+		r.Dated = r.Dated || !p.created.IsZero() || !p.scheduled.IsZero()
 		if p.first.IsZero() {
-			continue // Its requests are unknown.
+			out.add("the pod held no machine in this time: it was pending, or had ended before", p.name)
+			continue
 		}
-		from, to := p.first, p.last.Add(resolution)
-		if !p.created.IsZero() && p.created.Before(from) {
-			from = p.created
-		}
-		if !p.completed.IsZero() && p.completed.Before(to) {
-			to = p.completed
-		}
-		if from.Before(start) {
-			from = start
-		}
-		if to.After(end) {
-			to = end
-		}
-		r := Record{
+		from, to := later(p.from(before(seen, p.first)), r.Start), earlier(p.to(resolution, o.phased), r.End)
+		record := Record{
 			MilliCPU: whole(p.requests["cpu"] * 1000), MemoryBytes: whole(p.requests["memory"]),
-			Replicas: max(whole(p.requests[sharedGPU]), whole(p.requests[wholeGPU])), Arrives: from.Sub(start), Ends: to.Sub(start),
+			Replicas: max(whole(p.requests[sharedGPU]), whole(p.requests[wholeGPU])), Arrives: from.Sub(r.Start), Ends: to.Sub(r.Start),
 		}
 		switch {
-		case r.Replicas == 0:
+		case record.Replicas == 0:
 			out.add("the pod requests no GPU", p.name)
-		case r.MilliCPU > maxMilliCPU || r.MemoryBytes > maxMiB<<20 || r.Replicas > 1_000_000:
+		case record.MilliCPU > maxMilliCPU || record.MemoryBytes > maxMiB<<20 || record.Replicas > 1_000_000:
 			out.add("a number is implausibly large", p.name)
-		case r.Ends <= r.Arrives:
+		case record.Ends <= record.Arrives:
 			out.add("the pod ended as it began, or before the replay", p.name)
 		default:
-			records = append(records, r)
+			r.Records = append(r.Records, record)
 		}
 	}
-	return sorted(records), out, dated
+	r.Records, r.Left = sorted(r.Records), out
+	return r
+}
+
+// from returns when the pod began to hold a machine. It did not at the time of the observation before the first with it, which may be the zero time.
+func (p *observed) from(before time.Time) time.Time {
+	switch {
+	case !p.scheduled.IsZero():
+		return earlier(p.scheduled, p.first)
+	case !p.created.IsZero():
+		return earlier(later(p.created, before), p.first)
+	}
+	return p.first
+}
+
+// to returns when the pod ceased to hold a machine. A container that completes before the others does not end the pod: with phases, the pod is then seen
+// after the completion.
+func (p *observed) to(resolution time.Duration, phased bool) time.Time {
+	gone := p.last.Add(resolution)
+	if p.completed.IsZero() || phased && p.completed.Before(p.last) {
+		return gone
+	}
+	return earlier(p.completed, gone)
+}
+
+// before returns the last of the sorted times before another, or the zero time if there is none.
+func before(times []time.Time, t time.Time) time.Time {
+	i, _ := slices.BinarySearchFunc(times, t, time.Time.Compare)
+	if i == 0 {
+		return time.Time{}
+	}
+	return times[i-1]
+}
+
+// gaps returns the ranges between sorted times that are more than resolution apart.
+func gaps(times []time.Time, resolution time.Duration) (found [][2]time.Time) {
+	for i := 1; i < len(times); i++ {
+		if times[i].Sub(times[i-1]) > resolution {
+			found = append(found, [2]time.Time{times[i-1].Add(resolution), times[i]})
+		}
+	}
+	return found
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // whole rounds an amount up. NaN and negative amounts count as 0.

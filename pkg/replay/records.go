@@ -22,6 +22,24 @@ type Record struct {
 	Arrives, Ends time.Duration
 }
 
+// Recording is what is known of the pods of a time.
+type Recording struct {
+	// Records are ordered by arrival. Their times count from Start.
+	Records []Record
+	// Left are the pods and lines that are left out.
+	Left       []Left
+	Start, End time.Time
+	// Late and Early are how much later and earlier than requested it starts and ends, for lack of metrics.
+	Late, Early time.Duration
+	// Gaps are the times between Start and End without metrics of any pods. Pods that were seen before and after a gap count as running in it.
+	Gaps [][2]time.Time
+	// Dated reports whether the creation or start of pods was observed, and Phased whether their phases were.
+	Dated, Phased bool
+}
+
+// Duration returns how long the recording is.
+func (r *Recording) Duration() time.Duration { return r.End.Sub(r.Start) }
+
 // Left counts pods or lines of a trace that are left out for one reason.
 type Left struct {
 	Count  int    `json:"count"`
@@ -72,14 +90,14 @@ var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creat
 // ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any
 // order, and there may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica,
 // and the same share of 16 GiB of device memory as of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
-func ReadCSV(in io.Reader) ([]Record, []Left, error) { return readCSV(in, maxTrace, maxPods) }
+func ReadCSV(in io.Reader) (Recording, error) { return readCSV(in, maxTrace, maxPods) }
 
-func readCSV(in io.Reader, bytes int64, pods int) ([]Record, []Left, error) {
+func readCSV(in io.Reader, bytes int64, pods int) (Recording, error) {
 	buffered := bufio.NewReader(in)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		z, err := gzip.NewReader(buffered)
 		if err != nil {
-			return nil, nil, fmt.Errorf("decompressing it: %w", err)
+			return Recording{}, fmt.Errorf("decompressing it: %w", err)
 		}
 		buffered = bufio.NewReader(z)
 	}
@@ -93,7 +111,7 @@ func readCSV(in io.Reader, bytes int64, pods int) ([]Record, []Left, error) {
 		}
 		if r.at == nil {
 			if err := r.header(text); err != nil {
-				return nil, nil, err
+				return Recording{}, err
 			}
 			continue
 		}
@@ -101,16 +119,16 @@ func readCSV(in io.Reader, bytes int64, pods int) ([]Record, []Left, error) {
 			r.left.add(reason, fmt.Sprintf("line %d", r.line))
 		}
 		if len(r.pods) > pods {
-			return nil, nil, fmt.Errorf("line %d: there are more than %d pods", r.line, pods)
+			return Recording{}, fmt.Errorf("line %d: there are more than %d pods", r.line, pods)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, nil, fmt.Errorf("reading line %d: %w", r.line, err)
+		return Recording{}, fmt.Errorf("reading line %d: %w", r.line, err)
 	}
 	if r.at == nil {
-		return nil, nil, errors.New("it is empty")
+		return Recording{}, errors.New("it is empty")
 	}
-	return r.records(), r.left, nil
+	return r.recording(), nil
 }
 
 // limited returns an error once more than left bytes were read.
@@ -209,14 +227,14 @@ func number(text string) (int64, error) {
 	return n, nil
 }
 
-// records returns the pods, ordered by their arrival, with times from the first of them.
-func (r *csvReader) records() []Record {
+// recording returns the pods, with times from the arrival of the first of them until the last time of the trace.
+func (r *csvReader) recording() Recording {
 	if len(r.pods) == 0 {
-		return nil
+		return Recording{Left: r.left}
 	}
 	first, last := r.pods[0].arrives, int64(0)
 	for _, p := range r.pods {
-		first, last = min(first, p.arrives), max(last, p.arrives, p.ends)
+		first, last = min(first, p.arrives), max(last, p.arrives+1, p.ends)
 	}
 	records := make([]Record, 0, len(r.pods))
 	for _, p := range r.pods {
@@ -226,7 +244,7 @@ func (r *csvReader) records() []Record {
 		p.record.Arrives, p.record.Ends = time.Duration(p.arrives-first)*time.Second, time.Duration(max(p.ends, p.arrives+1)-first)*time.Second
 		records = append(records, p.record)
 	}
-	return sorted(records)
+	return Recording{Records: sorted(records), Left: r.left, Start: time.Unix(first, 0), End: time.Unix(last, 0)}
 }
 
 func sorted(records []Record) []Record {

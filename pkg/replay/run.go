@@ -64,10 +64,10 @@ func Run(t *Trace, s Setup) (Result, error) {
 	w := newWorld(t)
 	ends := t.byEnd()
 	batch := cmp.Or(s.Batch, defaultBatch)
-	last, arrived, ended, consolidated := t.last(), 0, 0, time.Duration(0)
+	end, arrived, ended, consolidated := t.end(batch), 0, 0, time.Duration(0)
 	var paid planner.MicroUSD
 	batches := 0
-	for now := time.Duration(0); now <= last+batch; now += batch {
+	for now := time.Duration(0); now < end; now += batch {
 		w.at(now)
 		for ; ended < len(ends) && t.Pods[ends[ended]].Ends <= w.now; ended++ {
 			if w.pods[ends[ended]].machine != nil {
@@ -153,6 +153,14 @@ func (w *world) consolidate(s Setup, r *Result) error {
 	w.waiting = append(came, w.waiting...)
 	w.drop()
 	return err
+}
+
+// end returns when a replay in batches ends.
+func (t *Trace) end(batch time.Duration) time.Duration {
+	if t.End > 0 {
+		return t.End
+	}
+	return t.last().Truncate(batch) + 2*batch
 }
 
 // last returns the arrival time of the last pod.

@@ -16,6 +16,8 @@ type Trace struct {
 	Pods []Pod
 	// Prices are changes of prices, ordered by time. They also apply to running machines.
 	Prices []PriceChange
+	// End is when the replay ends. If it is 0, the replay ends soon after the last arrival.
+	End time.Duration
 }
 
 // PriceChange is the price per hour of an offering from a time on.
