@@ -28,6 +28,10 @@ type Provider struct {
 	Images func(class *unstructured.Unstructured) []Image
 	// Subnets returns the zones of the subnets in the status of a node class, by subnet ID.
 	Subnets func(class *unstructured.Unstructured) map[string]string
+	// Configure returns instance types with the resources that a node class leaves to pods. The types are those of a node class without configuration. It also
+	// returns the paths of fields whose effect on the resources is unknown. It returns an error for an invalid node class. It is nil if node classes change
+	// nothing.
+	Configure func(class *unstructured.Unstructured, types []catalog.InstanceType) (configured []catalog.InstanceType, unused []string, err error)
 	// ImageField and SubnetField are the paths of the fields by which a node class selects its images and subnets, for messages.
 	ImageField, SubnetField string
 	// ImageRollouts is nil if Karve cannot roll out images on the cloud.

@@ -14,7 +14,11 @@ import (
 // Text writes the comparison as a table, and a chart of the prices over time.
 func (c *Comparison) Text(w io.Writer) error {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%d pods in %s, on average %.1f at a time\n\n", c.Pods, hours(c.Hours), c.Running)
+	pods := "pods"
+	if c.Pods == 1 {
+		pods = "pod"
+	}
+	fmt.Fprintf(&out, "%d %s in %s, on average %.1f at a time\n\n", c.Pods, pods, hours(c.Hours), c.Running)
 	t := table.Table{Columns: []table.Column{
 		{},
 		{Title: "$", Right: true},

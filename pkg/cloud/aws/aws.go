@@ -38,6 +38,7 @@ var Provider = cloud.Provider{
 	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",
 	Images:                imagesOf,
 	Subnets:               subnetsOf,
+	Configure:             configure,
 	ImageField:            "spec.amiSelectorTerms",
 	SubnetField:           "spec.subnetSelectorTerms",
 	ImageRollouts:         &imageRollouts,

@@ -3,8 +3,12 @@ package instancetype_test
 import (
 	"testing"
 
+	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud/aws"
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
@@ -56,6 +60,63 @@ func TestBuiltinCatalogMatchesAWS(t *testing.T) {
 		if whole := aws.GPU.Count > 0 && hasOnDemand(aws); whole != known[aws.Name] {
 			t.Errorf("%s is available on AWS: %v, in the built-in catalog: %v", aws.Name, whole, known[aws.Name])
 		}
+	}
+}
+
+// A manifest of a node class changes the built-in catalog as the node class does on AWS.
+func TestBuiltinCatalogIsConfiguredAsOnAWS(t *testing.T) {
+	t.Parallel()
+	volume := func(device string, root bool, size string) func(*ec2v1.EC2NodeClass) {
+		return func(c *ec2v1.EC2NodeClass) {
+			c.Spec.BlockDeviceMappings = append(c.Spec.BlockDeviceMappings,
+				&ec2v1.BlockDeviceMapping{DeviceName: &device, RootVolume: root, EBS: &ec2v1.BlockDevice{VolumeSize: new(resource.MustParse(size))}})
+		}
+	}
+	with := func(k ec2v1.KubeletConfiguration) func(*ec2v1.EC2NodeClass) {
+		return func(c *ec2v1.EC2NodeClass) { c.Spec.Kubelet = &k }
+	}
+	custom := func(c *ec2v1.EC2NodeClass) {
+		c.Spec.AMISelectorTerms, c.Spec.AMIFamily = []ec2v1.AMISelectorTerm{{ID: "ami-1"}}, new(ec2v1.AMIFamilyCustom)
+	}
+	for name, edits := range map[string][]func(*ec2v1.EC2NodeClass){
+		"nothing":                           nil,
+		"a limit of pods":                   {with(ec2v1.KubeletConfiguration{MaxPods: new(int32(8))})},
+		"more pods":                         {with(ec2v1.KubeletConfiguration{MaxPods: new(int32(250))})},
+		"pods for each CPU":                 {with(ec2v1.KubeletConfiguration{PodsPerCore: new(int32(3))})},
+		"reservations":                      {with(ec2v1.KubeletConfiguration{KubeReserved: map[string]string{"cpu": "1"}, SystemReserved: map[string]string{"memory": "2Gi", "ephemeral-storage": "1G"}})},
+		"evictions":                         {with(ec2v1.KubeletConfiguration{EvictionHard: map[string]string{"memory.available": "750Mi", "nodefs.available": "100%"}})},
+		"a kubelet and its disks":           {kubelet},
+		"a volume":                          {volume("/dev/xvda", false, "100Gi")},
+		"a volume for something else":       {volume("/dev/xvdz", false, "100Gi")},
+		"a root volume":                     {volume("/dev/xvdz", false, "50Gi"), volume("/dev/sda1", true, "1T")},
+		"Bottlerocket":                      {bottlerocket, func(c *ec2v1.EC2NodeClass) { c.Spec.BlockDeviceMappings = nil }},
+		"Bottlerocket with a data volume":   {bottlerocket},
+		"Bottlerocket with few pods":        {bottlerocket, with(ec2v1.KubeletConfiguration{MaxPods: new(int32(20)), PodsPerCore: new(int32(1))})},
+		"images of one's own with a volume": {custom, volume("/dev/xvdz", false, "80Gi")},
+		"images of one's own":               {custom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			class := object(t, nodeClass("gpu", append(edits, allZones)...))
+			listing := newWorld(t, fakeaws.Config{}).until(class, "fresh", fresh)
+			types, err := builtin.InstanceTypes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			configured, unused, err := aws.Provider.Configure(class, types)
+			if err != nil || len(unused) > 0 {
+				t.Fatal(unused, err)
+			}
+			for _, ours := range configured {
+				left, theirs := ours.Allocatable, named(t, listing, ours.Name).Allocatable
+				if cpu := theirs.MilliCPU - left.MilliCPU; cpu < 0 || cpu > cpuKept {
+					t.Errorf("%s has %d mCPU allocatable, on AWS %d", ours.Name, left.MilliCPU, theirs.MilliCPU)
+				}
+				if left.MilliCPU = theirs.MilliCPU; left != theirs {
+					t.Errorf("%s has %+v allocatable, on AWS %+v", ours.Name, left, theirs)
+				}
+			}
+		})
 	}
 }
 
