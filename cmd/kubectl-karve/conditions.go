@@ -42,13 +42,30 @@ func (c *conditions) limit(comparing bool) (planner.MicroUSD, error) {
 // check returns an error for each condition that the plan does not meet.
 func (c *conditions) check(q *quote.Quote, limit planner.MicroUSD) error {
 	var errs []error
-	if homeless := q.Homeless(); c.failOnUnplaced && len(homeless) > 0 {
+	homeless := q.Homeless()
+	if c.failOnUnplaced && len(homeless) > 0 {
 		errs = append(errs, fmt.Errorf("%s (--fail-on-unplaced)", noPlace(homeless)))
+	}
+	for _, u := range q.Unplanned {
+		if c.failOnUnplaced || c.maxUSDPerHour != "" {
+			errs = append(errs, fmt.Errorf("the pods of %s are not part of the plan: %s (%s)", u.Object, u.Message, c.flag()))
+		}
+	}
+	if c.maxUSDPerHour != "" && !c.failOnUnplaced && len(homeless) > 0 {
+		errs = append(errs, fmt.Errorf("%s, so the price of all pods is unknown (--max-usd-per-hour)", noPlace(homeless)))
 	}
 	if total := q.Total(); total > limit {
 		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", strconv.FormatFloat(float64(total)/1e6, 'f', -1, 64), c.maxUSDPerHour))
 	}
 	return errors.Join(errs...)
+}
+
+// flag returns the first of the flags that are set.
+func (c *conditions) flag() string {
+	if c.failOnUnplaced {
+		return "--fail-on-unplaced"
+	}
+	return "--max-usd-per-hour"
 }
 
 func noPlace(pods []string) string {

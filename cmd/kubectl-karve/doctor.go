@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -24,7 +25,8 @@ const doctorLong = `Check the installation: versions, CRDs, the controller's per
 and limits, agents, metrics, and pods that request a resource that nothing serves. Each finding comes with a fix. The command changes
 nothing. It skips what you may not read, and names the missing permission.
 
-The exit code is 1 if there is a finding of severity error, or if the command fails, and 0 otherwise.`
+The exit code is 1 if there is a finding of severity error, if neither the controller nor the NodePools can be read, or if the
+command fails, and 0 otherwise.`
 
 func doctorCommand(ctx context.Context, s streams) *cobra.Command {
 	o := doctorOptions{kube: clusterFlags()}
@@ -51,7 +53,8 @@ func (o *doctorOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(live.facts(ctx, o.namespace))...)}
+	facts := live.facts(ctx, o.namespace)
+	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(facts)...)}
 	var out bytes.Buffer
 	if o.output.isData() {
 		err = o.output.data(&out, &d)
@@ -64,7 +67,13 @@ func (o *doctorOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	return d.verdict()
+	if err := d.verdict(); err != nil {
+		return err
+	}
+	if facts.Controllers == nil && facts.Cluster == nil {
+		return errors.New("nothing could be checked: neither the controller nor the NodePools, nodes and pods could be read")
+	}
+	return nil
 }
 
 // verdict returns an error if there is a finding of severity error.

@@ -69,7 +69,7 @@ func runIt(t *testing.T, args []string, stdin string) string {
 	var out, errOut bytes.Buffer
 	status := run(t.Context(), args, streams{strings.NewReader(stdin), &out, &errOut})
 	failed := strings.Contains(errOut.String(), "error: ")
-	conditional := strings.Contains(errOut.String(), "(--fail-on-unplaced)") || strings.Contains(errOut.String(), "more than --max-usd-per-hour")
+	conditional := strings.Contains(errOut.String(), "(--fail-on-unplaced)") || strings.Contains(errOut.String(), "--max-usd-per-hour)") || strings.Contains(errOut.String(), "more than --max-usd-per-hour")
 	if status != 0 != failed || failed == (out.Len() > 0) != conditional || status > 1 {
 		t.Errorf("status %d with %d bytes on stdout and on stderr: %s", status, out.Len(), &errOut)
 	}

@@ -35,12 +35,30 @@ func builtinNotes(c *snapshot.Cluster) []string {
 const maxNamed = 3
 
 func skippedNotes(skipped *manifests.Skipped) []string {
-	var notes, kinds []string
-	for _, k := range skipped.Kinds {
-		kinds = append(kinds, fmt.Sprintf("%d %s", k.Count, k.Kind))
+	var notes []string
+	for _, r := range skipped.Refused {
+		notes = append(notes, fmt.Sprintf("the API server would refuse %s of %s: %s", manyPods(len(r.Pods)), r.Object, r.Why))
 	}
-	if len(kinds) > 0 {
-		notes = append(notes, "ignored, because plans do not depend on them: "+strings.Join(kinds, ", "))
+	for _, u := range skipped.Unplanned {
+		notes = append(notes, fmt.Sprintf("the pods of %s are not part of the plan: %s", u.Object, u.Why))
+	}
+	if len(skipped.Found) > 0 {
+		notes = append(notes, "of unknown kinds, so they count with the pod templates in them and the replicas beside these: "+named(skipped.Found))
+	}
+	if len(skipped.Missing) > 0 {
+		notes = append(notes, "the plan may be wrong, because no file has what pods name: "+named(skipped.Missing))
+	}
+	for _, e := range skipped.Effects {
+		notes = append(notes, fmt.Sprintf("not part of the plan: %d %s, which %s", e.Count, e.Kind, e.Effect))
+	}
+	if len(skipped.Unused) > 0 {
+		notes = append(notes, "not part of the plan, because only AWS knows their effect: "+named(skipped.Unused))
+	}
+	if len(skipped.Unknown) > 0 {
+		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+counted(skipped.Unknown))
+	}
+	if len(skipped.Kinds) > 0 {
+		notes = append(notes, "ignored, because plans do not depend on them: "+counted(skipped.Kinds))
 	}
 	if files := skipped.NotObjects; len(files) > 0 {
 		notes = append(notes, "ignored, because they are not Kubernetes objects: "+named(files))
@@ -49,6 +67,22 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		notes = append(notes, fmt.Sprintf("%s is in %s and in %s: the latter applies, as with kubectl apply", r.Object, r.First, r.Last))
 	}
 	return notes
+}
+
+func counted(kinds []manifests.KindCount) string {
+	var all []string
+	for _, k := range kinds {
+		all = append(all, fmt.Sprintf("%d %s", k.Count, k.Kind))
+	}
+	return strings.Join(all, ", ")
+}
+
+// manyPods returns a number of pods in words.
+func manyPods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
 }
 
 // named joins names, and counts those beyond the first few.

@@ -113,7 +113,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	c, notes, err := o.cluster(ctx, s.in)
+	c, skipped, notes, err := o.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		err = o.sweep(&out, c, replicas)
 	default:
 		var q quote.Quote
-		if q, err = o.plan(&out, c); err == nil {
+		if q, err = o.plan(&out, c, &skipped); err == nil {
 			notes = append(notes, unservedNotes(&q)...)
 			broken = o.conditions.check(&q, limit)
 		}
@@ -143,10 +143,16 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	return broken
 }
 
-func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster) (quote.Quote, error) {
+func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster, skipped *manifests.Skipped) (quote.Quote, error) {
 	q, err := quote.Of(c, o.search)
 	if err != nil {
 		return q, err
+	}
+	for _, r := range skipped.Refused {
+		q.Refused = append(q.Refused, quote.Refused{Object: r.Object, Pods: r.Pods, Message: r.Why})
+	}
+	for _, u := range skipped.Unplanned {
+		q.Unplanned = append(q.Unplanned, quote.Unplanned{Object: u.Object, Message: u.Why})
 	}
 	if o.output.isData() {
 		return q, o.output.data(out, &q)
@@ -204,34 +210,41 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
-// cluster returns the cluster to plan for, and notes for the user.
-func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Cluster, []string, error) {
+// cluster returns the cluster to plan for, what it lacks of the manifests, and notes for the user.
+func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Cluster, manifests.Skipped, []string, error) {
 	named := o.files.ToOptions()
 	if len(named.Filenames) == 0 && named.Kustomize == "" {
 		live, err := connect(o.kube, ", or name manifests with -f")
 		if err != nil {
-			return nil, nil, err
+			return nil, manifests.Skipped{}, nil, err
 		}
-		return o.read(ctx, live)
+		c, notes, err := o.read(ctx, live)
+		return c, manifests.Skipped{}, notes, err
 	}
 	types, err := o.types()
 	if err != nil {
-		return nil, nil, err
+		return nil, manifests.Skipped{}, nil, err
 	}
 	files, err := readFiles(ctx, named, in)
 	if err != nil {
-		return nil, nil, err
+		return nil, manifests.Skipped{}, nil, err
 	}
 	c, skipped, err := manifests.Read(ctx, files)
 	if err != nil {
-		return nil, nil, err
+		return nil, skipped, nil, err
 	}
-	c.UseInstanceTypes(types)
+	listing := catalog.Listing{InstanceTypes: types}
+	if o.instanceTypes == "" {
+		listing.Read = builtin.Read
+	}
+	if err := skipped.UseInstanceTypes(c, listing); err != nil {
+		return nil, skipped, nil, err
+	}
 	notes := skippedNotes(&skipped)
 	if o.instanceTypes == "" {
 		notes = append(notes, builtinNotes(c)...)
 	}
-	return c, notes, nil
+	return c, skipped, notes, nil
 }
 
 // machines returns the instance types in the file, or those that the controller has published.

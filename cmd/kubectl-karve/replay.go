@@ -88,7 +88,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	if err != nil {
 		return err
 	}
-	c, more, err := o.plan.cluster(ctx, s.in)
+	c, _, more, err := o.plan.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}

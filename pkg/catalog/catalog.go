@@ -1,6 +1,8 @@
 // Package catalog describes the instance types that a cloud offers: their hardware, the capacity that they leave to pods, their zones and their prices.
 package catalog
 
+import "time"
+
 // Limits for the GPUs of one machine, several times those of any current machine. Larger numbers in files, labels and annotations are invalid.
 const (
 	MaxGPUs      = 256
@@ -45,6 +47,8 @@ type Listing struct {
 	// Reason and Message are those of a condition. They explain why there are no instance types, or what is out of date. They are empty if there is no
 	// problem.
 	Reason, Message string
+	// Read is when the instance types were read from the cloud. It is zero if unknown.
+	Read time.Time
 }
 
 // Offering is a zone and a capacity type in which an instance type is offered.

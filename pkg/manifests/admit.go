@@ -1,27 +1,122 @@
 package manifests
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"karve.sh/karve/pkg/amount"
 )
 
-// admit sets the fields of a pod that the API server sets: its priority and its default requests. It copies the parts that it changes.
-func (r *reader) admit(pod *corev1.Pod) {
-	if pod.Spec.Priority == nil {
-		if value, ok := r.priorities[pod.Spec.PriorityClassName]; ok {
-			pod.Spec.Priority = &value
-		}
-	}
+// admit sets the fields of a pod that the API server sets, and returns why it would refuse the pod, or "". It copies the parts that it changes. A pod that
+// is in a cluster already is not refused, and has its limits.
+func (r *reader) admit(pod *corev1.Pod) string {
+	r.prioritize(pod)
 	pod.Spec.InitContainers = withDefaultRequests(pod.Spec.InitContainers)
 	pod.Spec.Containers = withDefaultRequests(pod.Spec.Containers)
+	withDefaultPodRequests(pod)
+	if isAdmitted(&pod.ObjectMeta, &pod.Spec) {
+		return ""
+	}
+	if refused := r.runtimeClass(&pod.Spec); refused != "" {
+		return refused
+	}
+	for _, limits := range r.limits[pod.Namespace] {
+		limits.setDefaults(&pod.Spec)
+	}
+	for _, limits := range r.limits[pod.Namespace] {
+		if refused := limits.refuse(pod); refused != "" {
+			return refused
+		}
+	}
+	return ""
+}
+
+// isAdmitted reports whether a pod was read from a cluster, so that its spec is as the API server has admitted it.
+func isAdmitted(object *metav1.ObjectMeta, spec *corev1.PodSpec) bool {
+	return spec.NodeName != "" || object.UID != "" || object.ResourceVersion != ""
+}
+
+// admitDaemonSets sets what the API server sets in the pods of DaemonSets.
+func (r *reader) admitDaemonSets() {
+	for i := range r.cluster.DaemonSets {
+		ds := &r.cluster.DaemonSets[i]
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ds.Namespace}, Spec: ds.Spec.Template.Spec}
+		if r.admit(&pod) == "" {
+			ds.Spec.Template.Spec = pod.Spec
+		}
+	}
+}
+
+// prioritize sets the priority of a pod from its class.
+func (r *reader) prioritize(pod *corev1.Pod) {
+	class, ok := r.priorities[pod.Spec.PriorityClassName]
+	if !ok {
+		return
+	}
+	if pod.Spec.Priority == nil {
+		pod.Spec.Priority = &class.Value
+	}
+	if pod.Spec.PreemptionPolicy == nil {
+		pod.Spec.PreemptionPolicy = class.PreemptionPolicy
+	}
+}
+
+// runtimeClass sets the overhead, the node selector and the tolerations of the pod's RuntimeClass, as the admission plugin RuntimeClass does. It returns why
+// the plugin would refuse the pod, or "".
+func (r *reader) runtimeClass(pod *corev1.PodSpec) string {
+	if pod.RuntimeClassName == nil {
+		if len(pod.Overhead) > 0 {
+			return "it has an overhead without a RuntimeClass"
+		}
+		return ""
+	}
+	class, ok := r.runtimeClasses[*pod.RuntimeClassName]
+	if !ok {
+		return ""
+	}
+	var overhead corev1.ResourceList
+	if class.Overhead != nil {
+		overhead = class.Overhead.PodFixed
+	}
+	if len(pod.Overhead) > 0 && !maps.EqualFunc(pod.Overhead, overhead, func(a, b resource.Quantity) bool { return amount.Milli(a) == amount.Milli(b) }) {
+		return fmt.Sprintf("its overhead is not that of its RuntimeClass %s", class.Name)
+	}
+	pod.Overhead = overhead
+	if class.Scheduling == nil {
+		return ""
+	}
+	selector := maps.Clone(pod.NodeSelector)
+	for key, value := range class.Scheduling.NodeSelector {
+		if is, ok := selector[key]; ok && is != value {
+			return fmt.Sprintf("its node selector %s=%s conflicts with that of its RuntimeClass %s, %s", key, is, class.Name, value)
+		}
+		if selector == nil {
+			selector = map[string]string{}
+		}
+		selector[key] = value
+	}
+	pod.NodeSelector, pod.Tolerations = selector, slices.Clone(pod.Tolerations)
+	for _, t := range class.Scheduling.Tolerations {
+		if !slices.ContainsFunc(pod.Tolerations, func(has corev1.Toleration) bool { return has.MatchToleration(&t) }) {
+			pod.Tolerations = append(pod.Tolerations, t)
+		}
+	}
+	return ""
+}
+
+// withDefaultPodRequests sets the requests of the pod. They default to the sum of its containers' requests, and to the limits of the pod if the containers
+// have none.
+func withDefaultPodRequests(pod *corev1.Pod) {
 	if pod.Spec.Resources == nil {
 		return
 	}
-	// The requests of the pod default to the sum of its containers' requests, and to the limits of the pod if the containers have none.
 	whole := pod.Spec.Resources.DeepCopy()
 	defaults := corev1.ResourceList{}
 	maps.Copy(defaults, whole.Limits)
@@ -47,4 +142,12 @@ func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 		containers[i].Resources.Requests = requests
 	}
 	return containers
+}
+
+// validRuntimeClass returns an error for an overhead that is no amount.
+func validRuntimeClass(class *nodev1.RuntimeClass) error {
+	if class.Overhead == nil {
+		return nil
+	}
+	return validAmounts("overhead.podFixed", class.Overhead.PodFixed)
 }

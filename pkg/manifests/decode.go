@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -30,30 +31,37 @@ type kind struct {
 	namespaced bool
 	// read adds an object of the kind to the reader.
 	read func(ctx context.Context, r *reader, d document) error
+	// late reports whether objects of the kind are read after all others.
+	late bool
 }
 
 // kinds are the kinds that are read. Objects of other kinds are skipped.
 var kinds = map[schema.GroupKind]kind{
-	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}: {"v1alpha1", false, into((*reader).gpuNodeClass)},
-	{Group: "karpenter.sh", Kind: "NodePool"}:    {"v1", false, into((*reader).nodePool)},
-	{Group: "karpenter.sh", Kind: "NodeClaim"}:   {"v1", false, into((*reader).nodeClaim)},
-	{Group: "karpenter.sh", Kind: "NodeOverlay"}: {"v1alpha1", false, into((*reader).nodeOverlay)},
-	{Kind: "Node"}:                                            {"v1", false, into((*reader).node)},
-	{Kind: "Pod"}:                                             {"v1", true, into((*reader).pod)},
-	{Group: "apps", Kind: "Deployment"}:                       {"v1", true, into((*reader).deployment)},
-	{Group: "apps", Kind: "ReplicaSet"}:                       {"v1", true, into((*reader).replicaSet)},
-	{Group: "apps", Kind: "StatefulSet"}:                      {"v1", true, into((*reader).statefulSet)},
-	{Group: "apps", Kind: "DaemonSet"}:                        {"v1", true, into((*reader).daemonSet)},
-	{Group: "batch", Kind: "Job"}:                             {"v1", true, into((*reader).job)},
-	{Kind: "Namespace"}:                                       {"v1", false, into((*reader).namespace)},
-	{Kind: "PersistentVolumeClaim"}:                           {"v1", true, into((*reader).persistentVolumeClaim)},
-	{Kind: "PersistentVolume"}:                                {"v1", false, into((*reader).persistentVolume)},
-	{Group: "storage.k8s.io", Kind: "StorageClass"}:           {"v1", false, into((*reader).storageClass)},
-	{Group: "storage.k8s.io", Kind: "CSINode"}:                {"v1", false, into((*reader).csiNode)},
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}:       {"v1", false, into((*reader).priorityClass)},
-	{Group: "resource.k8s.io", Kind: "ResourceClaim"}:         {"v1", true, into((*reader).resourceClaim)},
-	{Group: "resource.k8s.io", Kind: "ResourceClaimTemplate"}: {"v1", true, into((*reader).resourceClaimTemplate)},
-	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, into((*reader).deviceClass)},
+	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}:              {"v1alpha1", false, into((*reader).gpuNodeClass), false},
+	{Group: "karpenter.sh", Kind: "NodePool"}:                 {"v1", false, into((*reader).nodePool), false},
+	{Group: "karpenter.sh", Kind: "NodeClaim"}:                {"v1", false, into((*reader).nodeClaim), false},
+	{Group: "karpenter.sh", Kind: "NodeOverlay"}:              {"v1alpha1", false, into((*reader).nodeOverlay), false},
+	{Kind: "LimitRange"}:                                      {"v1", true, into((*reader).limitRange), false},
+	{Kind: "ResourceQuota"}:                                   {"v1", true, into((*reader).resourceQuota), false},
+	{Kind: "ReplicationController"}:                           {"v1", true, into((*reader).replicationController), false},
+	{Group: "batch", Kind: "CronJob"}:                         {"v1", true, into((*reader).cronJob), false},
+	{Group: "node.k8s.io", Kind: "RuntimeClass"}:              {"v1", false, into((*reader).readRuntimeClass), false},
+	{Kind: "Node"}:                                            {"v1", false, into((*reader).node), false},
+	{Kind: "Pod"}:                                             {"v1", true, into((*reader).pod), false},
+	{Group: "apps", Kind: "Deployment"}:                       {"v1", true, into((*reader).deployment), false},
+	{Group: "apps", Kind: "ReplicaSet"}:                       {"v1", true, into((*reader).replicaSet), false},
+	{Group: "apps", Kind: "StatefulSet"}:                      {"v1", true, into((*reader).statefulSet), false},
+	{Group: "apps", Kind: "DaemonSet"}:                        {"v1", true, into((*reader).daemonSet), false},
+	{Group: "batch", Kind: "Job"}:                             {"v1", true, into((*reader).job), false},
+	{Kind: "Namespace"}:                                       {"v1", false, into((*reader).namespace), false},
+	{Kind: "PersistentVolumeClaim"}:                           {"v1", true, into((*reader).persistentVolumeClaim), false},
+	{Kind: "PersistentVolume"}:                                {"v1", false, into((*reader).persistentVolume), false},
+	{Group: "storage.k8s.io", Kind: "StorageClass"}:           {"v1", false, into((*reader).storageClass), false},
+	{Group: "storage.k8s.io", Kind: "CSINode"}:                {"v1", false, into((*reader).csiNode), false},
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}:       {"v1", false, into((*reader).priorityClass), false},
+	{Group: "resource.k8s.io", Kind: "ResourceClaim"}:         {"v1", true, into((*reader).resourceClaim), false},
+	{Group: "resource.k8s.io", Kind: "ResourceClaimTemplate"}: {"v1", true, into((*reader).resourceClaimTemplate), false},
+	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, into((*reader).deviceClass), false},
 }
 
 // header holds the fields that are read from objects of any kind.
@@ -96,10 +104,11 @@ func (r *reader) document(d document) error {
 	switch element, isList := listOf(group, h.Kind); {
 	case isList && d.item == 0:
 		return r.list(d, h.Items, element)
-	case !known:
+	case !known && h.Metadata.Name == "":
 		r.kinds[kindName(gk.Group, gk.Kind)]++
-		r.innerClasses[v1alpha1.NodeClassReference{Group: gk.Group, Kind: gk.Kind, Name: h.Metadata.Name}] = true
 		return nil
+	case !known:
+		return r.keep(d, other(gk), gk, h)
 	case group.Version != k.version:
 		return fmt.Errorf("%s: apiVersion %s is not read: write it as %s", d.place, h.APIVersion, schema.GroupVersion{Group: gk.Group, Version: k.version})
 	}
@@ -109,6 +118,11 @@ func (r *reader) document(d document) error {
 	if wrong := validation.IsDNS1123Subdomain(h.Metadata.Name); len(wrong) > 0 {
 		return fmt.Errorf("%s: metadata.name: %s", d.place, strings.Join(wrong, ", "))
 	}
+	return r.keep(d, k, gk, h)
+}
+
+// keep adds an object to those to read. It replaces one of an earlier file.
+func (r *reader) keep(d document, k kind, gk schema.GroupKind, h header) error {
 	namespace := ""
 	if k.namespaced {
 		namespace = namespaceOf(h.Metadata.Namespace)
@@ -143,7 +157,11 @@ func listOf(group schema.GroupVersion, kind string) (element metav1.TypeMeta, ok
 	if name == "" {
 		return metav1.TypeMeta{}, true
 	}
-	_, ok = kinds[schema.GroupKind{Group: group.Group, Kind: name}]
+	item := schema.GroupKind{Group: group.Group, Kind: name}
+	_, ok = kinds[item]
+	if !ok {
+		_, ok = operators[item]
+	}
 	return metav1.TypeMeta{APIVersion: group.String(), Kind: name}, ok
 }
 
@@ -259,29 +277,82 @@ func (r *reader) statefulSet(_ context.Context, s *appsv1.StatefulSet, at place)
 	return r.workload(w, s.Spec.Template, s.Spec.Replicas, s.Spec.Selector)
 }
 
+func (r *reader) replicationController(_ context.Context, rc *corev1.ReplicationController, at place) error {
+	if rc.Spec.Template == nil {
+		return errors.New("spec.template is missing")
+	}
+	selector := rc.Spec.Selector
+	if len(selector) == 0 {
+		selector = rc.Spec.Template.Labels
+	}
+	return r.workload(workload{kind: "ReplicationController", object: rc.ObjectMeta, at: at}, *rc.Spec.Template, rc.Spec.Replicas, &metav1.LabelSelector{MatchLabels: selector})
+}
+
 func (r *reader) job(_ context.Context, job *batchv1.Job, at place) error {
-	running := job.Spec.Parallelism
-	if running == nil {
-		running = new(int32(1))
+	running := podsOf(&job.Spec, job.Status.Succeeded)
+	for _, c := range job.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			running = 0
+		}
 	}
-	if job.Spec.Completions != nil {
-		running = new(min(*running, max(0, *job.Spec.Completions-job.Status.Succeeded)))
+	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, templateOf(&job.Spec, job.Name), &running, nil)
+}
+
+// cronJob adds the pods of one run.
+func (r *reader) cronJob(_ context.Context, cron *batchv1.CronJob, at place) error {
+	running := podsOf(&cron.Spec.JobTemplate.Spec, 0)
+	if cron.Spec.Suspend != nil && *cron.Spec.Suspend {
+		running = 0
 	}
-	if job.Spec.Suspend != nil && *job.Spec.Suspend {
-		running = new(int32(0))
+	return r.workload(workload{kind: "CronJob", object: cron.ObjectMeta, at: at}, templateOf(&cron.Spec.JobTemplate.Spec, cron.Name), &running, nil)
+}
+
+// podsOf returns how many pods a Job runs at a time.
+func podsOf(job *batchv1.JobSpec, succeeded int32) int32 {
+	running := int32(1)
+	if job.Parallelism != nil {
+		running = *job.Parallelism
 	}
-	template := *job.Spec.Template.DeepCopy()
+	if job.Completions != nil {
+		running = min(running, max(0, *job.Completions-succeeded))
+	}
+	if job.Suspend != nil && *job.Suspend {
+		return 0
+	}
+	return running
+}
+
+// templateOf returns the template of a Job's pods with the label of the Job.
+func templateOf(job *batchv1.JobSpec, name string) corev1.PodTemplateSpec {
+	template := *job.Template.DeepCopy()
 	if template.Labels == nil {
 		template.Labels = map[string]string{}
 	}
-	template.Labels[batchv1.JobNameLabel] = job.Name
-	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, template, running, nil)
+	template.Labels[batchv1.JobNameLabel] = name
+	return template
+}
+
+func (r *reader) readRuntimeClass(_ context.Context, class *nodev1.RuntimeClass, _ place) error {
+	r.runtimeClasses[class.Name] = class
+	return validRuntimeClass(class)
+}
+
+func (r *reader) limitRange(_ context.Context, limits *corev1.LimitRange, _ place) error {
+	namespace := namespaceOf(limits.Namespace)
+	r.limits[namespace] = append(r.limits[namespace], limitRangeOf(limits))
+	return validLimits(limits)
+}
+
+func (r *reader) resourceQuota(_ context.Context, quota *corev1.ResourceQuota, _ place) error {
+	namespace := namespaceOf(quota.Namespace)
+	r.quotas[namespace] = append(r.quotas[namespace], quotaOf(quota))
+	return validAmounts("spec.hard", quota.Spec.Hard)
 }
 
 func (r *reader) priorityClass(_ context.Context, class *schedulingv1.PriorityClass, _ place) error {
-	r.priorities[class.Name] = class.Value
-	if class.GlobalDefault {
-		r.priorities[""] = class.Value
+	r.priorities[class.Name] = class
+	if byDefault := r.priorities[""]; class.GlobalDefault && (byDefault == nil || class.Value < byDefault.Value) {
+		r.priorities[""] = class
 	}
 	return nil
 }

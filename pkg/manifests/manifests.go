@@ -9,11 +9,16 @@ import (
 	"fmt"
 	"slices"
 
+	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -26,10 +31,24 @@ type File struct {
 	Found bool
 }
 
-// Skipped is what was not read.
+// Skipped is what the cluster lacks of the files.
 type Skipped struct {
-	// Kinds are the kinds that no plan depends on, sorted by name.
-	Kinds []KindCount
+	// Kinds are the kinds that no plan depends on, sorted by name. Unknown are those of which nothing is known.
+	Kinds, Unknown []KindCount
+	// Effects are the kinds that plans depend on in a way that is not planned, sorted by name.
+	Effects []Effect
+	// Unplanned are the objects that run pods with GPUs, but not in the cluster.
+	Unplanned []Unplanned
+	// Found are the objects of unknown kinds whose pods are those of their pod templates.
+	Found []string
+	// Refused are the pods that the API server would not create, and that are not in the cluster.
+	Refused []Refused
+	// Missing are the objects that pods with GPUs name and no file has, such as RuntimeClass nvidia, sorted.
+	Missing []string
+	// Unused are fields of node classes that change machines in an unknown way, such as EC2NodeClass gpu: spec.networkInterfaces.
+	Unused []string
+	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses name.
+	NodeClasses map[v1alpha1.NodeClassReference]*unstructured.Unstructured
 	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
 	NotObjects []string
 	// Replaced are the objects that a later file defines again.
@@ -43,6 +62,14 @@ type KindCount struct {
 	Count int
 }
 
+// Refused are pods of an object that the API server would not create, for one reason.
+type Refused struct {
+	// Object is the kind, namespace and name of the object that would create them.
+	Object string
+	Pods   []string
+	Why    string
+}
+
 // Replacement is an object that two files define. As in kubectl apply, the later one counts.
 type Replacement struct {
 	// Object is the kind and name of the object. First and Last are the names of the files.
@@ -54,7 +81,9 @@ type Replacement struct {
 func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error) {
 	r := reader{
 		left: budget{MaxSize, maxObjects}, cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
-		seen: map[string]int{}, kinds: map[string]int{}, innerClasses: map[v1alpha1.NodeClassReference]bool{}, priorities: map[string]int32{},
+		with: map[string]bool{}, seen: map[string]int{}, kinds: map[string]int{}, unknown: map[schema.GroupKind]int{}, effects: map[schema.GroupKind]int{}, runtimes: map[string]fields{},
+		priorities: systemPriorities(), runtimeClasses: map[string]*nodev1.RuntimeClass{}, limits: map[string][]limitRange{}, quotas: map[string][]*quota{},
+		skipped: Skipped{NodeClasses: map[v1alpha1.NodeClassReference]*unstructured.Unstructured{}},
 	}
 	for _, file := range files {
 		documents, err := split(file, &r.left)
@@ -68,6 +97,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 			continue
 		}
 		for _, d := range documents {
+			r.with[file.Name] = true
 			if file.Found && !isObject(d.json) {
 				r.notObject(file.Name)
 				continue
@@ -78,22 +108,77 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 			}
 		}
 	}
-	for _, o := range r.objects {
-		r.errs[o.slot] = errors.Join(r.errs[o.slot], o.read(ctx, &r))
-	}
+	r.errs = append(r.errs, r.withoutObjects(files)...)
+	r.readObjects(ctx, false)
 	r.errs = append(r.errs, r.checkClasses()...)
+	r.readObjects(ctx, true)
+	r.errs = append(r.errs, r.planTrainJobs()...)
 	if err := errors.Join(r.errs...); err != nil {
 		return nil, Skipped{}, err
 	}
 	if err := r.makePods(); err != nil {
 		return nil, Skipped{}, err
 	}
+	r.admitDaemonSets()
 	r.readClaims()
 	r.makeClaims()
 	r.bindClaims()
 	r.makeNamespaces()
-	r.skipped.Kinds = r.skips()
+	r.findMissing()
+	r.skips()
 	return r.cluster, r.skipped, nil
+}
+
+// readObjects reads the objects of kinds that are late or not.
+func (r *reader) readObjects(ctx context.Context, late bool) {
+	for _, o := range r.objects {
+		if o.kind.late == late {
+			r.errs[o.slot] = errors.Join(r.errs[o.slot], o.read(ctx, r))
+		}
+	}
+}
+
+// withoutObjects returns an error for each file without objects that the user has named, and one if no file has any.
+func (r *reader) withoutObjects(files []File) []error {
+	var errs []error
+	any := len(r.objects)+len(r.kinds) > 0 || errors.Join(r.errs...) != nil
+	for _, file := range files {
+		if !file.Found && !r.with[file.Name] {
+			errs = append(errs, fmt.Errorf("%s: it has no objects", file.Name))
+		}
+	}
+	if len(errs) == 0 && !any {
+		errs = append(errs, errors.New("there are no objects in the files"))
+	}
+	return errs
+}
+
+// UseInstanceTypes sets the instance types of the cluster's node classes. Those whose node class is in the files have the resources that it leaves to pods.
+func (s *Skipped) UseInstanceTypes(c *snapshot.Cluster, listing catalog.Listing) error {
+	for ref, state := range c.NodeClasses {
+		state.Learn(listing)
+		c.NodeClasses[ref] = state
+	}
+	var errs []error
+	for ref, class := range s.NodeClasses {
+		configure := clouds.OfRef(ref).Configure
+		if configure == nil {
+			continue
+		}
+		state := c.NodeClasses[ref]
+		configured, unused, err := configure(class, listing.InstanceTypes)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		state.InstanceTypes = configured
+		c.NodeClasses[ref] = state
+		for _, field := range unused {
+			s.Unused = append(s.Unused, fmt.Sprintf("%s %s: %s", ref.Kind, ref.Name, field))
+		}
+	}
+	slices.Sort(s.Unused)
+	return errors.Join(errs...)
 }
 
 // notObject records that a file has a document that is not a Kubernetes object.
@@ -117,13 +202,21 @@ type reader struct {
 	// objects are the objects to read, and seen has the index of each, keyed by id.
 	objects []object
 	seen    map[string]int
-	// priorities are the values of the PriorityClasses by name. The key "" is the default.
-	priorities map[string]int32
-	skipped    Skipped
-	// kinds counts the skipped objects by kind.
-	kinds map[string]int
-	// innerClasses are the skipped objects that may be node classes of the cloud.
-	innerClasses map[v1alpha1.NodeClassReference]bool
+	// priorities are the PriorityClasses by name. The key "" is the default.
+	priorities     map[string]*schedulingv1.PriorityClass
+	runtimeClasses map[string]*nodev1.RuntimeClass
+	// limits and quotas are those of each namespace.
+	limits map[string][]limitRange
+	quotas map[string][]*quota
+	// trainJobs use the runtimes, which are keyed by kind and name.
+	trainJobs []trainJob
+	runtimes  map[string]fields
+	skipped   Skipped
+	// with has the names of the files with objects.
+	with map[string]bool
+	// kinds counts the skipped objects by kind, unknown those of unknown kinds, and effects those of kinds with an effect.
+	kinds            map[string]int
+	unknown, effects map[schema.GroupKind]int
 	// errs has an entry for each document, in the order of the files.
 	errs []error
 }
@@ -162,21 +255,21 @@ func (r *reader) checkClasses() []error {
 	return errs
 }
 
-// skips returns the skipped kinds, sorted by name. It does not count the node classes that a GPUNodeClass refers to, because those are assumed to be Ready.
-func (r *reader) skips() []KindCount {
-	for ref := range r.cluster.NodeClasses {
-		if r.innerClasses[ref] {
-			r.kinds[kindName(ref.Group, ref.Kind)]--
-		}
-	}
-	var skips []KindCount
+// skips sets the skipped kinds, sorted by name.
+func (r *reader) skips() {
 	for kind, count := range r.kinds {
-		if count > 0 {
-			skips = append(skips, KindCount{kind, count})
-		}
+		r.skipped.Kinds = append(r.skipped.Kinds, KindCount{kind, count})
 	}
-	slices.SortFunc(skips, func(a, b KindCount) int { return cmp.Compare(a.Kind, b.Kind) })
-	return skips
+	for gk, count := range r.unknown {
+		r.skipped.Unknown = append(r.skipped.Unknown, KindCount{kindName(gk.Group, gk.Kind), count})
+	}
+	for gk, count := range r.effects {
+		r.skipped.Effects = append(r.skipped.Effects, Effect{KindCount{kindName(gk.Group, gk.Kind), count}, effects[gk]})
+	}
+	byKind := func(a, b KindCount) int { return cmp.Compare(a.Kind, b.Kind) }
+	slices.SortFunc(r.skipped.Kinds, byKind)
+	slices.SortFunc(r.skipped.Unknown, byKind)
+	slices.SortFunc(r.skipped.Effects, func(a, b Effect) int { return byKind(a.KindCount, b.KindCount) })
 }
 
 func kindName(group, kind string) string {

@@ -55,7 +55,7 @@ func named(t reflect.Type) string {
 }
 
 // amounts are the names of the fields that hold quantities.
-var amounts = []string{"requests", "limits", "capacity", "allocatable", "overhead"}
+var amounts = []string{"requests", "limits", "capacity", "allocatable", "overhead", "hard", "used"}
 
 // badQuantity returns an error for the first value of such a field that is not a quantity, because decoding errors do not contain its path. It returns nil
 // if there is none.

@@ -17,6 +17,8 @@ const maxPods = 200_000
 type workload struct {
 	kind   string
 	object metav1.ObjectMeta
+	// set is the name of the pods among those of the object, if it has several pod templates.
+	set string
 	// labels, annotations and spec are those of the pods.
 	labels, annotations map[string]string
 	spec                corev1.PodSpec
@@ -45,7 +47,7 @@ func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas 
 	if err := validPod(&w.spec); err != nil {
 		return fmt.Errorf("the template of its pods: %w", err)
 	}
-	if w.kind == "Job" {
+	if w.kind == "Job" || w.kind == "CronJob" {
 		return nil // The API server sets the selector of a Job.
 	}
 	return validSelector(selector, w.labels)
@@ -53,59 +55,155 @@ func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas 
 
 // makePods adds pods to the cluster: those in the files, and those that workloads still need to create.
 func (r *reader) makePods() error {
-	names, present := map[string]bool{}, map[owner]int{}
-	for i := range r.workloads {
-		w := &r.workloads[i]
-		if w.status == nil {
-			continue
-		}
-		pod := r.existing(w)
-		r.cluster.Pods = append(r.cluster.Pods, pod)
-		names[pod.Namespace+"/"+pod.Name] = true
-		if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed && pod.DeletionTimestamp == nil {
-			for _, o := range ownersOf(&pod.ObjectMeta) {
-				present[o]++
-			}
-		}
-	}
-	makers, claims := r.makers(), 0
+	names, makers := map[string]bool{}, r.makers()
+	present := r.existingPods(names)
+	claims := 0
 	// The pods of StatefulSets come first, because their names are known. The pods of other workloads are numbered, because their names are random.
 	slices.SortStableFunc(makers, func(a, b *workload) int { return ordered(a) - ordered(b) })
 	for _, w := range makers {
-		missing := w.replicas - present[w.owner()]
+		there := min(w.replicas, present[w.owner()])
+		present[w.owner()] -= there
+		missing := w.replicas - there
 		if len(r.cluster.Pods)+missing > maxPods {
 			return fmt.Errorf("%s: it asks for %d pods, and a plan is made for at most %d", w.at, w.replicas, maxPods)
 		}
 		if claims += missing * len(w.claims); claims > maxClaims {
 			return fmt.Errorf("%s: it asks for %d PersistentVolumeClaims, and a plan is made for at most %d", w.at, missing*len(w.claims), maxClaims)
 		}
-		pod := r.made(w)
-		for n := w.first; missing > 0; n++ {
-			pod.Name = fmt.Sprintf("%s-%d", w.object.Name, n)
-			if key := pod.Namespace + "/" + pod.Name; !names[key] {
-				names[key] = true
-				r.cluster.Pods = append(r.cluster.Pods, withVolumes(pod, w))
-				missing--
-			}
+		if missing > 0 {
+			r.makePodsOf(w, missing, names)
 		}
 	}
 	return nil
+}
+
+// existingPods adds the pods in the files. It returns how many each owner has.
+func (r *reader) existingPods(names map[string]bool) map[owner]int {
+	present, parents := map[owner]int{}, r.parents()
+	for i := range r.workloads {
+		w := &r.workloads[i]
+		if w.status == nil {
+			continue
+		}
+		pod, refused := r.existing(w)
+		names[pod.Namespace+"/"+pod.Name] = true
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		quotas := r.quotas[pod.Namespace]
+		switch {
+		case refused != "" || len(quotas) == 0 || ended:
+		case !isAdmitted(&pod.ObjectMeta, &pod.Spec):
+			refused = create(quotas, &pod, usage(&pod))
+		default:
+			used := usage(&pod)
+			for _, q := range quotas {
+				q.take(&pod, used)
+			}
+		}
+		if refused != "" {
+			r.refuse(w, pod.Namespace+"/"+pod.Name, refused)
+			continue
+		}
+		r.cluster.Pods = append(r.cluster.Pods, pod)
+		if !ended && pod.DeletionTimestamp == nil {
+			for o := range withParents(ownersOf(&pod.ObjectMeta), parents) {
+				present[o]++
+			}
+		}
+	}
+	return present
+}
+
+// makePodsOf adds pods that a workload still needs to create, unless the API server would refuse them.
+func (r *reader) makePodsOf(w *workload, missing int, names map[string]bool) {
+	pod, refused := r.made(w)
+	quotas := r.quotas[pod.Namespace]
+	var used map[corev1.ResourceName]int64
+	if len(quotas) > 0 {
+		used = usage(&pod)
+	}
+	name := w.object.Name
+	if w.set != "" {
+		name += "-" + w.set
+	}
+	for n := w.first; missing > 0; n++ {
+		pod.Name = fmt.Sprintf("%s-%d", name, n)
+		key := pod.Namespace + "/" + pod.Name
+		if names[key] {
+			continue
+		}
+		names[key] = true
+		missing--
+		why := refused
+		if why == "" {
+			why = create(quotas, &pod, used)
+		}
+		if why != "" {
+			r.refuse(w, key, why)
+			continue
+		}
+		r.cluster.Pods = append(r.cluster.Pods, withVolumes(pod, w))
+	}
+}
+
+// refuse records a pod that the API server would not create. Pods without GPUs are not part of plans.
+func (r *reader) refuse(w *workload, pod, why string) {
+	if !asksGPU(&w.spec) {
+		return
+	}
+	object := fmt.Sprintf("%s %s/%s", w.kind, w.object.Namespace, w.object.Name)
+	if n := len(r.skipped.Refused); n > 0 && r.skipped.Refused[n-1].Object == object && r.skipped.Refused[n-1].Why == why {
+		r.skipped.Refused[n-1].Pods = append(r.skipped.Refused[n-1].Pods, pod)
+		return
+	}
+	r.skipped.Refused = append(r.skipped.Refused, Refused{object, []string{pod}, why})
 }
 
 // makers returns the workloads that create pods, except those that belong to another workload in the files, such as a ReplicaSet that was exported with its
 // Deployment.
 func (r *reader) makers() []*workload {
 	var makers []*workload
-	all := map[owner]bool{}
+	all, runs := map[owner]bool{}, map[owner]bool{}
 	for i := range r.workloads {
-		if w := &r.workloads[i]; w.status == nil {
-			makers = append(makers, w)
-			all[w.owner()] = true
+		w := &r.workloads[i]
+		if w.status != nil {
+			continue
+		}
+		makers = append(makers, w)
+		all[w.owner()] = w.kind != "CronJob" // Its Jobs are runs of the past or of now.
+		for _, o := range ownersOf(&w.object) {
+			runs[o] = runs[o] || w.replicas > 0
 		}
 	}
 	return slices.DeleteFunc(makers, func(w *workload) bool {
-		return slices.ContainsFunc(ownersOf(&w.object), func(o owner) bool { return all[o] })
+		return w.kind == "CronJob" && runs[w.owner()] || slices.ContainsFunc(ownersOf(&w.object), func(o owner) bool { return all[o] })
 	})
+}
+
+// parents returns the owners in the files of workloads in the files.
+func (r *reader) parents() map[owner][]owner {
+	parents := map[owner][]owner{}
+	for i := range r.workloads {
+		if w := &r.workloads[i]; w.status == nil {
+			if owners := ownersOf(&w.object); len(owners) > 0 {
+				parents[w.owner()] = owners
+			}
+		}
+	}
+	return parents
+}
+
+// withParents returns owners and the owners of these, each once.
+func withParents(owners []owner, parents map[owner][]owner) map[owner]bool {
+	all := map[owner]bool{}
+	for len(owners) > 0 {
+		o := owners[0]
+		owners = owners[1:]
+		if !all[o] {
+			all[o] = true
+			owners = append(slices.Clone(owners), parents[o]...)
+		}
+	}
+	return all
 }
 
 func ordered(w *workload) int {
@@ -135,18 +233,19 @@ func ownersOf(object *metav1.ObjectMeta) []owner {
 	return owners
 }
 
-// existing returns a pod in the files as it would be in the cluster.
-func (r *reader) existing(w *workload) corev1.Pod {
+// existing returns a pod in the files as it would be in the cluster, or why the API server would refuse it.
+func (r *reader) existing(w *workload) (corev1.Pod, string) {
 	pod := corev1.Pod{ObjectMeta: w.object, Spec: w.spec, Status: *w.status}
-	r.admit(&pod)
+	refused := r.admit(&pod)
 	if pod.Spec.NodeName == "" && (pod.Status.Phase == "" || pod.Status.Phase == corev1.PodPending) {
 		wait(&pod)
 	}
-	return pod
+	return pod, refused
 }
 
-// made returns a pod that the controller of the workload would create, without a name. The pods of a workload share its parts, which must not be modified.
-func (r *reader) made(w *workload) corev1.Pod {
+// made returns a pod that the controller of the workload would create, without a name, or why the API server would refuse it. The pods of a workload share
+// its parts, which must not be modified.
+func (r *reader) made(w *workload) (corev1.Pod, string) {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.object.Namespace, Labels: w.labels, Annotations: w.annotations,
@@ -154,9 +253,9 @@ func (r *reader) made(w *workload) corev1.Pod {
 		},
 		Spec: w.spec,
 	}
-	r.admit(&pod)
+	refused := r.admit(&pod)
 	wait(&pod)
-	return pod
+	return pod, refused
 }
 
 // withVolumes returns a pod of a StatefulSet with the volumes of its own PersistentVolumeClaims.

@@ -27,6 +27,9 @@ type Quote struct {
 	Unplaced []Unplaced `json:"unplaced"`
 	// Unserved are the resources that nothing serves. The pods that request them are not part of the plan.
 	Unserved []Unserved `json:"unserved,omitempty"`
+	// Refused are pods that the API server would not create. Unplanned are objects whose pods are unknown. They are not part of the plan.
+	Refused   []Refused   `json:"refused,omitempty"`
+	Unplanned []Unplanned `json:"unplanned,omitempty"`
 	// Price is the sum of the prices of the claims. Bound is a lower bound for any plan for the same pods.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
@@ -79,6 +82,25 @@ type Unplaced struct {
 	Message string         `json:"message"`
 }
 
+// Refused are pods of an object that the API server would not create.
+type Refused struct {
+	// Object is the kind, namespace and name of the object that would create them.
+	Object  string   `json:"object"`
+	Pods    []string `json:"pods"`
+	Message string   `json:"message"`
+}
+
+// Unplanned is an object whose pods are unknown.
+type Unplanned struct {
+	Object  string `json:"object"`
+	Message string `json:"message"`
+}
+
+// complete reports whether the plan has a place for every pod.
+func (q *Quote) complete() bool {
+	return len(q.Unplaced)+len(q.Unserved)+len(q.Refused)+len(q.Unplanned) == 0
+}
+
 // Total returns the price of all machines to launch, including those for headroom.
 func (q *Quote) Total() planner.MicroUSD {
 	if q.Headroom == nil {
@@ -87,7 +109,7 @@ func (q *Quote) Total() planner.MicroUSD {
 	return q.Price + q.Headroom.Price
 }
 
-// Homeless returns the sorted names of the pods without a place, including those that request an unserved resource.
+// Homeless returns the sorted names of the pods without a place, including those that request an unserved resource and those that would not be created.
 func (q *Quote) Homeless() []string {
 	var pods []string
 	for _, u := range q.Unplaced {
@@ -95,6 +117,9 @@ func (q *Quote) Homeless() []string {
 	}
 	for _, u := range q.Unserved {
 		pods = append(pods, u.Pods...)
+	}
+	for _, r := range q.Refused {
+		pods = append(pods, r.Pods...)
 	}
 	slices.Sort(pods)
 	return slices.Compact(pods)

@@ -17,7 +17,10 @@ import (
 // Text writes the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
-	if q.waiting == 0 {
+	switch {
+	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned) > 0:
+		out.WriteString("No pods are part of the plan.\n")
+	case q.waiting == 0:
 		out.WriteString("No pods are waiting for GPUs.\n")
 	}
 	sections := []table.Table{q.claims(), q.placements()}
@@ -142,7 +145,12 @@ func machines(n int) string {
 }
 
 // proof describes how close the price is to the lower bound.
-func (q *Quote) proof() string { return proof(q.Price, q.Bound) }
+func (q *Quote) proof() string {
+	if q.Bound >= q.Price && !q.complete() {
+		return "nothing cheaper holds the pods that have a place"
+	}
+	return proof(q.Price, q.Bound)
+}
 
 func proof(price, bound planner.MicroUSD) string {
 	switch {

@@ -100,6 +100,8 @@ type NodeClassState struct {
 	InstanceTypes []catalog.InstanceType
 	// CatalogReason and CatalogMessage name the part of InstanceTypes that is out of date, and why. They are empty if it is up to date.
 	CatalogReason, CatalogMessage string
+	// CatalogRead is when InstanceTypes were read from the cloud. It is zero if unknown.
+	CatalogRead time.Time
 	// Hash and HashVersion are Karpenter's hash of the spec of an EC2NodeClass, which it compares to detect drift. They are "" for other kinds.
 	Hash, HashVersion string
 	// Images are the machine images in its status. It is nil for kinds other than EC2NodeClass.
@@ -109,6 +111,7 @@ type NodeClassState struct {
 // Learn sets the instance types from a catalog. A node class without instance types is not Ready.
 func (s *NodeClassState) Learn(listing catalog.Listing) {
 	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
+	s.CatalogRead = listing.Read
 	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
 		s.Ready, s.Reason, s.Message = false, "CatalogUnavailable", listing.Message
 	}

@@ -50,6 +50,8 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}
 	case len(parts) > 0:
 		return invalid(some(parts) + " has only a part of a GPU, which Karve does not share: allow instance types with whole GPUs in spec.template.spec.requirements")
+	case t.unknownTypes(state.CatalogRead) != "":
+		return invalid(t.unknownTypes(state.CatalogRead))
 	default:
 		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
 	}

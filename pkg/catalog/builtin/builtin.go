@@ -5,6 +5,7 @@ package builtin
 import (
 	"bytes"
 	_ "embed"
+	"time"
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/aws"
@@ -12,6 +13,9 @@ import (
 
 //go:embed instance-types.json
 var file []byte
+
+// Read is the date of the built-in instance types.
+var Read = time.Date(2026, time.August, 21, 0, 0, 0, 0, time.UTC)
 
 // InstanceTypes returns the built-in instance types, sorted by name.
 func InstanceTypes() ([]catalog.InstanceType, error) {

@@ -264,14 +264,11 @@ func evict(into *int64, whole int64, signal string, configured map[string]string
 	return nil
 }
 
-// quantity reads a quantity. A longer text than any that is meant could take long to compute with.
+// quantity reads an amount that is not negative.
 func quantity(text string) (resource.Quantity, error) {
-	if len(text) > 30 || strings.ContainsAny(text, "eE") && !strings.HasSuffix(text, "E") && !strings.HasSuffix(text, "Ei") {
-		return resource.Quantity{}, fmt.Errorf("%.30q is no quantity such as 2, 500m or 1Gi", text)
+	q, err := amount.Parse(text)
+	if err == nil && q.Sign() < 0 {
+		err = fmt.Errorf("%s is negative", text)
 	}
-	q, err := resource.ParseQuantity(text)
-	if err != nil || q.Sign() < 0 {
-		return resource.Quantity{}, fmt.Errorf("%q is no quantity such as 2, 500m or 1Gi", text)
-	}
-	return q, nil
+	return q, err
 }

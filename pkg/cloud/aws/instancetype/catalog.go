@@ -135,7 +135,7 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 		r.types, r.problem = c.resolve(ctx, class)
 		c.resolved[class.GetUID()] = r
 	}
-	listing := catalog.Listing{InstanceTypes: r.types}
+	listing := catalog.Listing{InstanceTypes: r.types, Read: c.sources[0].refreshed}
 	if p := first(r.problem, c.stale()); p != nil {
 		listing.Reason, listing.Message = p.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), p.message)
 	}

@@ -46,6 +46,7 @@ type source struct {
 	problem   *problem
 }
 
+// allSources returns the sources, that of the instance types first.
 func (c *Catalog) allSources() []*source {
 	return []*source{
 		{
