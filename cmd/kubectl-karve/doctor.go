@@ -67,17 +67,11 @@ func (o *doctorOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	if err := d.verdict(); err != nil {
-		return err
-	}
-	if facts.Controllers == nil && facts.Cluster == nil {
-		return errors.New("nothing could be checked: neither the controller nor the NodePools, nodes and pods could be read")
-	}
-	return nil
+	return d.verdict(facts)
 }
 
-// verdict returns an error if there is a finding of severity error.
-func (d *diagnosis) verdict() error {
+// verdict returns an error if there is a finding of severity error, or if too little could be read to find any.
+func (d *diagnosis) verdict(facts *doctor.Facts) error {
 	n := 0
 	for _, f := range d.Findings {
 		if f.Severity == doctor.Error {
@@ -86,6 +80,9 @@ func (d *diagnosis) verdict() error {
 	}
 	switch n {
 	case 0:
+		if facts.Controllers == nil && facts.Cluster == nil {
+			return errors.New("nothing could be checked: neither the controller nor the NodePools, nodes and pods could be read")
+		}
 		return nil
 	case 1:
 		return fmt.Errorf("1 problem must be fixed")

@@ -95,8 +95,22 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			`limit "ephemeral-storage" cannot be enforced: use cpu, memory, nodes, nvidia.com/gpu (physical GPUs) or nvidia.com/gpu.shared (replicas)`,
 		},
 		"no instance type": {
-			pool(Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "p5.48xlarge")),
+			pool(Requiring(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "riscv64")),
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "loosen them",
+		},
+		"instance types that the catalog does not have": {
+			pool(Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g9.xlarge", "g9.2xlarge")),
+			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "the catalog has no instance type with a GPU whose node.kubernetes.io/instance-type is g9.2xlarge, g9.xlarge: correct the name or",
+		},
+		"a family that the catalog does not have": {
+			func(c *snapshot.Cluster) {
+				Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g9")(&c.NodePools[0])
+				for ref, state := range c.NodeClasses {
+					state.CatalogRead = time.Date(2026, 8, 21, 9, 0, 0, 0, time.UTC)
+					c.NodeClasses[ref] = state
+				}
+			},
+			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "the catalog of 2026-08-21 has no instance type with a GPU whose karpenter.k8s.aws/instance-family is g9: ",
 		},
 		"a zone without offerings": {
 			pool(Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1f")),
