@@ -38,8 +38,9 @@ type planOptions struct {
 const planLong = `Show which machines Karve would launch for pods that share GPUs, and what they would cost. It plans for the
 pending pods of a cluster, or for the pods of manifests that have not been applied. The command changes nothing and launches nothing.
 
-Manifests are files for kubectl apply: NodePools, GPUNodeClasses, Pods and their owners (Deployments, StatefulSets,
-ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. Without --instance-types,
+Manifests are files for kubectl apply: NodePools, GPUNodeClasses, EC2NodeClasses, Pods and their owners (Deployments, Jobs,
+CronJobs, JobSets, RayClusters and others), DaemonSets, what limits pods (RuntimeClasses, LimitRanges, ResourceQuotas), and
+optionally existing Nodes, NodeClaims and running Pods. Notes name what the plan lacks. Without --instance-types,
 prices for manifests are EC2's on-demand prices in us-east-1, and prices for a cluster are those of the controller.`
 
 const planExample = `  # What would these manifests cost?
