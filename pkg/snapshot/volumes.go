@@ -118,11 +118,6 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
-	if claim != nil {
-		if used := s.inUse(claim, pod, named); used != "" {
-			return used
-		}
-	}
 	switch {
 	case claim == nil && ephemeral:
 		return named + " does not exist yet: it is made for the pod's ephemeral volume; see the events of the pod"
@@ -132,6 +127,8 @@ func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bo
 		return named + " is not of this pod, though it has the name of its ephemeral volume: delete it, or rename the volume"
 	case !claim.DeletionTimestamp.IsZero():
 		return named + " is being deleted: create it anew once it is gone"
+	case s.inUse(claim, pod, named) != "":
+		return s.inUse(claim, pod, named)
 	case claim.Status.Phase == corev1.ClaimLost:
 		return fmt.Sprintf("%s has lost its PersistentVolume %s: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	case claim.Spec.VolumeName != "":

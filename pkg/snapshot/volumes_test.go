@@ -237,6 +237,12 @@ func TestOnlyOnePodAtATimeUsesAnExclusiveVolume(t *testing.T) {
 			case c.says != "" && (blocked == nil || blocked.Reason != planner.ReasonVolumes || !strings.Contains(blocked.Message, "PersistentVolumeClaim default/data has the access mode ReadWriteOncePod and "+c.says)):
 				t.Errorf("it is told %+v, want %q", blocked, c.says)
 			}
+			shared := exclusively(c.pods...)
+			shared.PersistentVolumeClaims[0].Spec.AccessModes[0] = corev1.ReadWriteOnce
+			view = snapshot.Build(shared)
+			if blocked := view.Classes[classOf(view, "b")].Blocked; blocked != nil {
+				t.Errorf("with ReadWriteOnce it is told %s", blocked.Message)
+			}
 		})
 	}
 }

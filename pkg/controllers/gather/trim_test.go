@@ -68,6 +68,9 @@ func varied() *snapshot.Cluster {
 	add("plain")
 	add("ported", snapshottest.HostPort(8080))
 	add("claiming", snapshottest.Claiming("data"))
+	c.PersistentVolumeClaims = append(c.PersistentVolumeClaims, *c.PersistentVolumeClaims[0].DeepCopy())
+	c.PersistentVolumeClaims[1].Name, c.PersistentVolumeClaims[1].Spec.AccessModes = "exclusive", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	add("exclusive", snapshottest.Claiming("exclusive"))
 	add("ephemeral", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	})
