@@ -3,12 +3,16 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
@@ -18,8 +22,50 @@ import (
 // CapacityBufferKind is the kind of objects that request free capacity.
 var CapacityBufferKind = schema.GroupKind{Group: autoscalingv1beta1.Group, Kind: "CapacityBuffer"}
 
-// NewCapacityBuffer returns an empty CapacityBuffer, for a watch.
-func NewCapacityBuffer() client.Object { return &autoscalingv1beta1.CapacityBuffer{} }
+// NewCapacityBuffer returns an empty CapacityBuffer, for a watch. CapacityBuffers are read as unstructured objects: their limits are quantities of users that
+// the API server has not decoded, and decoding 1e-2000000000 does not end.
+func NewCapacityBuffer() client.Object {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(CapacityBufferKind.WithVersion("v1beta1"))
+	return u
+}
+
+// TrimBuffer removes what Buffers does not read from a CapacityBuffer.
+func TrimBuffer(u *unstructured.Unstructured) {
+	cb := bufferOf(u)
+	ready := metav1.Condition{Type: autoscalingv1beta1.ReadyForProvisioningCondition, Status: metav1.ConditionFalse}
+	if apimeta.IsStatusConditionTrue(cb.Status.Conditions, ready.Type) {
+		ready.Status = metav1.ConditionTrue
+	}
+	kept := autoscalingv1beta1.CapacityBuffer{Spec: cb.Spec, Status: autoscalingv1beta1.CapacityBufferStatus{Replicas: cb.Status.Replicas, Conditions: []metav1.Condition{ready}}}
+	kept.ObjectMeta = metav1.ObjectMeta{
+		Namespace: cb.Namespace, Name: cb.Name, UID: cb.UID, ResourceVersion: cb.ResourceVersion, Generation: cb.Generation, DeletionTimestamp: cb.DeletionTimestamp,
+		CreationTimestamp: cb.CreationTimestamp,
+	}
+	if object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&kept); err == nil {
+		gvk := u.GroupVersionKind()
+		u.Object = object
+		u.SetGroupVersionKind(gvk)
+	}
+}
+
+// bufferOf converts a CapacityBuffer without its limits. Fields of wrong types are left out.
+func bufferOf(u *unstructured.Unstructured) *autoscalingv1beta1.CapacityBuffer {
+	cb := &autoscalingv1beta1.CapacityBuffer{}
+	into := func(field string, target any) {
+		part, ok := u.Object[field].(map[string]any)
+		if !ok {
+			return
+		}
+		part = maps.Clone(part)
+		delete(part, "limits")
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(part, target) // A buffer without its fields is not ready.
+	}
+	into("metadata", &cb.ObjectMeta)
+	into("spec", &cb.Spec)
+	into("status", &cb.Status)
+	return cb
+}
 
 // Buffer is a CapacityBuffer that Karpenter has resolved to a number of pods of a template.
 type Buffer struct {
@@ -36,15 +82,16 @@ type OddBuffer struct{ Namespace, Name, Why string }
 // read. The number of pods comes from the status, which Karpenter writes. The template comes from the object to which the buffer refers. As in Karpenter,
 // buffers whose object does not exist are left out.
 func Buffers(ctx context.Context, reader client.Reader) (buffers []Buffer, odd []OddBuffer, err error) {
-	var list autoscalingv1beta1.CapacityBufferList
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: CapacityBufferKind.Group, Version: "v1beta1", Kind: CapacityBufferKind.Kind + "List"})
 	if err := reader.List(ctx, &list); err != nil {
 		return nil, nil, fmt.Errorf("listing CapacityBuffers: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b autoscalingv1beta1.CapacityBuffer) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int {
+		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
 	})
 	for i := range list.Items {
-		cb := &list.Items[i]
+		cb := bufferOf(&list.Items[i])
 		if !ready(cb) {
 			continue
 		}
@@ -66,7 +113,7 @@ func ready(cb *autoscalingv1beta1.CapacityBuffer) bool {
 	active := cb.Spec.ProvisioningStrategy == nil || *cb.Spec.ProvisioningStrategy == autoscalingv1beta1.ActiveProvisioningStrategy
 	return active && cb.DeletionTimestamp.IsZero() && cb.Status.Replicas != nil && *cb.Status.Replicas > 0 &&
 		(cb.Spec.PodTemplateRef != nil || cb.Spec.ScalableRef != nil) &&
-		meta.IsStatusConditionTrue(cb.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition)
+		apimeta.IsStatusConditionTrue(cb.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition)
 }
 
 // readOnly is a client for Karpenter's helper, which only calls Get.

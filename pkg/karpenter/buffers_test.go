@@ -8,6 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
@@ -17,10 +19,22 @@ import (
 type buffered struct {
 	client.Reader
 	buffers []autoscalingv1beta1.CapacityBuffer
+	trimmed bool
 }
 
 func (b buffered) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	list.(*autoscalingv1beta1.CapacityBufferList).Items = b.buffers
+	for i := range b.buffers {
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b.buffers[i])
+		if err != nil {
+			return err
+		}
+		u := unstructured.Unstructured{Object: object}
+		_ = unstructured.SetNestedField(u.Object, "1e-2000000000", "spec", "limits", "cpu") // Decoding it would not end.
+		if b.trimmed {
+			TrimBuffer(&u)
+		}
+		list.(*unstructured.UnstructuredList).Items = append(list.(*unstructured.UnstructuredList).Items, u)
+	}
 	return nil
 }
 
@@ -50,14 +64,16 @@ func TestForeignBuffersAreLeftOutAlone(t *testing.T) {
 	add("strategy", func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ProvisioningStrategy = new("example.com/other") })
 	add("no-replicas", func(b *autoscalingv1beta1.CapacityBuffer) { b.Status.Replicas = nil })
 	add("negative", func(b *autoscalingv1beta1.CapacityBuffer) { b.Status.Replicas = new(int32(-1)) })
-	buffers, odd, err := Buffers(t.Context(), from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(buffers) != 1 || buffers[0].Name != "z-served" {
-		t.Errorf("the buffers are %+v", buffers)
-	}
-	if len(odd) != 2 || odd[0].Name != "group" || odd[1].Name != "kind" || !strings.Contains(odd[1].Why, "Job") {
-		t.Errorf("the odd ones are %+v", odd)
+	for _, from.trimmed = range []bool{false, true} {
+		buffers, odd, err := Buffers(t.Context(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(buffers) != 1 || buffers[0].Name != "z-served" || buffers[0].Replicas != 3 {
+			t.Errorf("the buffers are %+v", buffers)
+		}
+		if len(odd) != 2 || odd[0].Name != "group" || odd[1].Name != "kind" || !strings.Contains(odd[1].Why, "Job") {
+			t.Errorf("the odd ones are %+v", odd)
+		}
 	}
 }

@@ -25,7 +25,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -199,7 +198,7 @@ func listOf(object runtime.Object) client.ObjectList {
 		return nil
 	}
 	gvk, err := apiutil.GVKForObject(object, kinds)
-	if err != nil || !slices.Contains([]string{apis.Group, v1alpha1.Group, karpenter.CapacityBufferKind.Group}, gvk.Group) {
+	if err != nil || !slices.Contains([]string{apis.Group, v1alpha1.Group}, gvk.Group) {
 		return nil
 	}
 	if _, raw := object.(*unstructured.Unstructured); raw {

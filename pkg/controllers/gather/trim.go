@@ -11,12 +11,14 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	toolscache "k8s.io/client-go/tools/cache"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -97,6 +99,10 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *corev1.PodTemplate:
 		t.bareMeta(&o.ObjectMeta)
 		o.Template = t.template(&o.Template)
+	case *unstructured.Unstructured:
+		if o.GroupVersionKind().GroupKind() == karpenter.CapacityBufferKind {
+			karpenter.TrimBuffer(o)
+		}
 	}
 	return object, nil
 }
