@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -82,9 +83,9 @@ func agents() *driver {
 			if kind.Profile != "" {
 				known[nodecontract.DRAProfile] = text(kind.Profile)
 			}
-			if c, ok := capabilities[kind.Model]; ok {
-				known[nodecontract.DRAArchitecture] = text(nodecontract.Architecture(c[0], c[1]))
-				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(c[0], c[1]))
+			if d, ok := (catalog.GPU{Name: kind.Model}).Driver(); ok {
+				known[nodecontract.DRAArchitecture] = text(nodecontract.Architecture(d.Major, d.Minor))
+				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(d.Major, d.Minor))
 			}
 			return known
 		},
@@ -123,9 +124,9 @@ func nvidias() *driver {
 		},
 		known: func(kind Kind) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
 			known := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{nvidiaType: text(nvidiaGPU)}
-			if c, ok := capabilities[kind.Model]; ok {
-				known[nodecontract.DRAArchitecture] = text(nvidiaArchitecture(nodecontract.Architecture(c[0], c[1])))
-				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(c[0], c[1]))
+			if d, ok := (catalog.GPU{Name: kind.Model}).Driver(); ok {
+				known[nodecontract.DRAArchitecture] = text(nvidiaArchitecture(nodecontract.Architecture(d.Major, d.Minor)))
+				known[nodecontract.DRAComputeCapability] = version(nodecontract.ComputeCapability(d.Major, d.Minor))
 			}
 			return known
 		},

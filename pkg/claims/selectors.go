@@ -16,12 +16,6 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// capabilities has the CUDA compute capability of GPU models, by the cloud's name (https://developer.nvidia.com/cuda-gpus).
-var capabilities = map[string][2]int{
-	"m60": {5, 2}, "p100": {6, 0}, "p4": {6, 1}, "v100": {7, 0}, "t4": {7, 5}, "t4g": {7, 5}, "a100": {8, 0}, "a10": {8, 6}, "a10g": {8, 6}, "l4": {8, 9}, "l40s": {8, 9},
-	"h100": {9, 0}, "h200": {9, 0}, "b200": {10, 0}, "b300": {10, 3}, "rtx-pro-server-6000": {12, 0},
-}
-
 const (
 	// costLimit limits the evaluation of a selector, in CEL's cost units. Usual selectors cost less than a hundred. The scheduler allows a million, which
 	// takes milliseconds for each expression and model: many such claims would slow down the plans of all pods.
