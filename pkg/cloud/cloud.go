@@ -36,8 +36,6 @@ type Provider struct {
 	ImageField, SubnetField string
 	// ImageRollouts is nil if Karve cannot roll out images on the cloud.
 	ImageRollouts *ImageRollouts
-	// ZoneLabels are labels that the cloud's storage drivers set on nodes and use in volumes. They have the same value as the zone label of Kubernetes.
-	ZoneLabels []string
 	// Quota returns the group of an instance type whose machines share a quota of the cloud.
 	Quota func(instanceType string) string
 	// Quotas are the quotas of vCPUs by group and capacity type, without the limits, which are those of an account.

@@ -63,7 +63,7 @@ var Table = []Entry{
 	{Key: nodecontract.GPUReplicasLabel, By: byAgent, Known: Always, Value: "replicas of each GPU, between `replicas` and `maxReplicas`. With MIG, 0, or those of each instance with `naming: Single`. None with memory slots", Instead: "use karpenter.sh/nodepool", of: (*Node).replicas},
 	{Key: nvidia + "gpu.sharing-strategy", By: byAgent, Known: Always, Value: "`time-slicing`, `mps`, `memory-slots` or `none`", of: (*Node).strategy},
 	{Key: nvidia + "gpu.product", By: byAgent, Known: Always, Value: "the driver's name of the model, see below", Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).product},
-	{Key: nodecontract.GPUMemoryLabel, By: byAgent, Known: Always, Value: "roughly, because it depends on the driver: `Gt` and `Lt` count if they hold for all drivers, other operators do not", Instead: "use operator Gt or Lt with a number that no driver reports, or karpenter.k8s.aws/instance-gpu-memory", of: (*Node).memory},
+	{Key: nodecontract.GPUMemoryLabel, By: byAgent, Known: Always, Value: "roughly, because it depends on the driver: `Gt` and `Lt` count if they hold for all drivers, other operators do not", Instead: "use operator Gt or Lt, or karpenter.k8s.aws/instance-gpu-memory", of: (*Node).memory},
 	{Key: nvidia + "gpu.family", By: byAgent, Known: Always, Value: "the architecture of the model", Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).family},
 	{Key: nvidia + "gpu.compute.major", By: byAgent, Known: Always, Value: "that of the model", Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).major},
 	{Key: nvidia + "gpu.compute.minor", By: byAgent, Known: Always, Value: "that of the model", Instead: "use karpenter.k8s.aws/instance-gpu-name", of: (*Node).minor},

@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -149,12 +150,20 @@ func uids(view *snapshot.View, pods []string) []types.UID {
 // labels returns the labels of a NodeClaim. They are few and equal for many NodeClaims, because on EC2 each set of labels needs its own launch template.
 func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]string {
 	l := map[string]string{}
-	maps.Copy(l, np.Spec.Template.Labels)
+	for key, value := range np.Spec.Template.Labels {
+		if !writtenByOthers(key) {
+			l[key] = value
+		}
+	}
 	maps.Copy(l, o.CustomLabels)
 	l[karpv1.NodePoolLabelKey] = np.Name
 	l[v1alpha1.GPUNodeClassLabel] = class
 	return l
 }
+
+// writtenByOthers reports whether another component sets the label on the node. The offering meets the pool's requirement for it, and Karpenter, which does not know
+// the label, would set a value of its own.
+func writtenByOthers(key string) bool { return nodelabels.Written(key) || nodelabels.Current(key) != key }
 
 // alternatives returns the other offerings that the NodeClaim allows.
 func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {
@@ -236,8 +245,8 @@ func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.
 	least := map[string]*int{}
 	var list []karpv1.NodeSelectorRequirementWithMinValues
 	for _, req := range np.Spec.Template.Spec.Requirements {
-		if normalized, ok := karpv1.NormalizedLabels[req.Key]; ok {
-			req.Key = normalized
+		if req.Key = nodelabels.Current(req.Key); writtenByOthers(req.Key) {
+			continue
 		}
 		if req.MinValues != nil {
 			req.MinValues = new(*req.MinValues)

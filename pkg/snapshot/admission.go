@@ -13,7 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
-	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/nodelabels"
 )
 
 // demand is what a pod requires of a node.
@@ -24,6 +24,8 @@ type demand struct {
 	affinity func() nodeaffinity.RequiredNodeAffinity
 	// selectors are the keys of the pod's node selector, sorted.
 	selectors []string
+	// later reports whether they, or the required node affinity, mention labels that others write on nodes after the launch.
+	later bool
 	// places has, for each of the pod's volumes, the nodes on which it is available.
 	places []*place
 }
@@ -31,7 +33,7 @@ type demand struct {
 func demandOf(pod *corev1.Pod) demand {
 	pod = withinBounds(pod)
 	return demand{
-		pod: pod, requests: PodRequests(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
+		pod: pod, requests: PodRequests(pod), selectors: sortedKeys(pod.Spec.NodeSelector), later: dependsOnLater(pod),
 		affinity: sync.OnceValue(func() nodeaffinity.RequiredNodeAffinity { return nodeaffinity.GetRequiredNodeAffinity(pod) }),
 	}
 }
@@ -39,23 +41,17 @@ func demandOf(pod *corev1.Pod) demand {
 // refusal returns why the scheduler would not bind the pod to a node with the taints and labels, or nil if it would. The name is "" for a node that
 // does not exist yet. It matches like the scheduler and does not use Karpenter's requirements, which combine two contradictory demands for a label into
 // the demand that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
-func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]string) error {
+func (d *demand) refusal(taints []corev1.Taint, name string, labels nodelabels.Labels) error {
 	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
 		return UntoleratedTaintError{*taint}
 	}
-	for _, key := range d.selectors {
-		if value, ok := labels[key]; !ok || value != d.pod.Spec.NodeSelector[key] {
-			return OtherLabelError{Key: key, Want: d.pod.Spec.NodeSelector[key], Has: value}
-		}
+	if err := d.otherLabel(labels); err != nil {
+		return err
 	}
-	node := nodeOf(name, labels)
-	matches, err := d.affinity().Match(node)
-	if err != nil {
-		return fmt.Errorf("reading the required node affinity: %w", err)
+	if err := d.otherAffinity(name, labels); err != nil {
+		return err
 	}
-	if !matches {
-		return ErrNodeAffinity
-	}
+	node := nodeOf(name, labels.Known)
 	for _, p := range d.places {
 		if !p.nodes.Match(node) {
 			return fmt.Errorf("%s cannot be had there", p.volume)
@@ -74,7 +70,18 @@ func (e UntoleratedTaintError) Error() string {
 // OtherLabelError reports that a pod's node selector wants another value of a label. Has is "" if there is no such label.
 type OtherLabelError struct{ Key, Want, Has string }
 
-func (e OtherLabelError) Error() string { return fmt.Sprintf("label %s is not %s", e.Key, e.Want) }
+func (e OtherLabelError) Error() string {
+	text := fmt.Sprintf("label %s is not %s", e.Key, e.Want)
+	switch entry := nodelabels.Find(e.Key); {
+	case entry == nil:
+		return text
+	case entry.Known == nodelabels.Never:
+		return fmt.Sprintf("%s: %s writes it. %s", text, entry.By, entry.Instead)
+	case e.Has != "" && nodelabels.Foretold(e.Key):
+		return text + " but " + e.Has
+	}
+	return text
+}
 
 // ErrNodeAffinity reports that a pod's required node affinity is not met.
 var ErrNodeAffinity = errors.New("the required node affinity is not met")
@@ -94,26 +101,15 @@ func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bo
 	return nil
 }
 
-// selects reports whether the pod's node selector and required node affinity match a node.
-func (d *demand) selects(node *corev1.Node) bool {
-	matches, err := d.affinity().Match(node)
-	return err == nil && matches
-}
-
-var zoneLabels = clouds.ZoneLabels()
+var aliases = nodelabels.Aliases()
 
 // whenStarted returns the labels of a node that has started, given those of its NodeClaim and its machine. Karpenter adds its own labels, and the kubelet
 // and the cloud also set some labels under their old names.
 func whenStarted(labels map[string]string) map[string]string {
 	all := maps.Clone(labels)
-	for former, key := range karpv1.NormalizedLabels {
+	for former, key := range aliases {
 		if value, ok := labels[key]; ok {
 			all[former] = value
-		}
-	}
-	if zone, ok := labels[corev1.LabelTopologyZone]; ok {
-		for _, key := range zoneLabels {
-			all[key] = zone
 		}
 	}
 	all[karpv1.NodeRegisteredLabelKey] = "true"

@@ -12,10 +12,10 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -259,10 +259,7 @@ func (v *View) minValues(pool *Pool) []planner.MinValues {
 
 // normalized returns the current name of a label.
 func normalized(key string) string {
-	if present, ok := karpv1.NormalizedLabels[key]; ok {
-		return present
-	}
-	return key
+	return nodelabels.Current(key)
 }
 
 // OtherResourceError reports that a pool offers another GPU resource than a pod requests.
@@ -327,7 +324,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 		if !p.Offerings[i].exposes(gpu, demand.requests) {
 			continue
 		}
-		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].Labels); err != nil {
+		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].shown()); err != nil {
 			why[err.Error()] = err
 			continue
 		}

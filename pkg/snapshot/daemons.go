@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -20,16 +21,16 @@ func (c *Cluster) daemonDemands() []demand {
 	return demands
 }
 
-// daemonsOn returns the DaemonSet pods that run on a node with the taints and labels. Pods that request more than empty, the capacity of an empty node,
+// daemonsOn returns the DaemonSet pods that run, or may run, on a node with the taints and labels. Pods that request more than empty, the capacity of an empty node,
 // never run there and do not count.
-func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, empty planner.Resources, gpu corev1.ResourceName) []*demand {
+func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels nodelabels.Labels, empty planner.Resources, gpu corev1.ResourceName) []*demand {
 	var on []*demand
 	for i := range daemons {
 		asks := ResourcesOf(daemons[i].requests, gpu)
 		if asks != within(asks, empty) {
 			continue
 		}
-		if daemons[i].refusal(taints, name, labels) == nil {
+		if daemons[i].runsOn(taints, name, labels) {
 			on = append(on, &daemons[i])
 		}
 	}

@@ -163,6 +163,7 @@ type roomMemo struct {
 type roomInput struct {
 	mostPerGPU int64
 	raised     bool
+	settling   bool
 	daemons    identity
 	types      identity
 }
@@ -181,7 +182,7 @@ func (m *roomMemo) refusing(key string, d *demand) bool {
 	if len(m.refuses) >= mostRefuses || m.refuses == nil {
 		m.refuses = map[string]bool{}
 	}
-	refuses = d.refusal(m.room.taints, m.room.nodeName, m.room.labels) != nil
+	refuses = d.refusal(m.room.taints, m.room.nodeName, m.room.shown()) != nil
 	m.refuses[key] = refuses
 	return refuses
 }

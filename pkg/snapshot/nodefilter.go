@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/nodelabels"
 )
 
 // NodeFilter finds the existing nodes that admit a pod. It applies the scheduler's filters for single nodes: taints, node selectors, node affinity and
@@ -40,5 +42,7 @@ func (d NodeDemand) Admits() func(*corev1.Node) bool {
 	if d.volumes != nil {
 		demand.places = d.volumes.places
 	}
-	return func(node *corev1.Node) bool { return demand.refusal(node.Spec.Taints, node.Name, node.Labels) == nil }
+	return func(node *corev1.Node) bool {
+		return demand.refusal(node.Spec.Taints, node.Name, nodelabels.Labels{Known: node.Labels}) == nil
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract/mig"
+	"karve.sh/karve/pkg/nodelabels"
 )
 
 // ofOfferings lists the labels that differ between the offerings of an instance type.
@@ -26,6 +27,9 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	ref := p.Class.Spec.NodeClassRef
 	state := c.NodeClasses[ref]
 	parts, offered, unoffered := t.candidates()
+	if message := p.otherLabels(t, offered); message != "" {
+		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NodeLabelsDiffer", message}
+	}
 	invalid := func(message string) *Problem {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", message}
 	}
@@ -56,6 +60,44 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
 	}
 }
+
+// otherLabels returns the message that the nodes of all instance types have, or may have, another value than required of a label that others write. It
+// returns "" if there is no such requirement.
+func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string {
+	least, has := p.leastReplicas(t.types), map[string]map[string]bool{}
+	for _, it := range offered {
+		for _, share := range p.sharesOf(it, least) {
+			key, verdict := t.admitsLater(share.foretold)
+			value := share.foretold.Known[key]
+			switch {
+			case verdict == nodelabels.Yes:
+				return ""
+			case verdict == nodelabels.Maybe:
+				value = laterLabel(key, share.foretold).Error()
+			case value == "":
+				value = "nodes do not have it"
+			default:
+				value = "it is " + value
+			}
+			if has[key] == nil {
+				has[key] = map[string]bool{}
+			}
+			has[key][value] = true
+		}
+	}
+	var parts []string
+	for _, key := range sortedKeys(has) {
+		values := sortedKeys(has[key])
+		if more := len(values) - mostValues; more > 0 {
+			values = append(values[:mostValues], fmt.Sprintf("and %d others", more))
+		}
+		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, strings.Join(values, ", ")))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// mostValues is the number of values of a label that a message names.
+const mostValues = 5
 
 // divides reports whether the pool's GPUNodeClass shares the GPUs of an instance type. That is always so, except with MIG.
 func (p *Pool) divides(it *catalog.InstanceType) bool {

@@ -3,7 +3,9 @@ package snapshot
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -23,8 +26,9 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price in millionths of a US dollar per hour.
 	MicroUSDPerHour int64
-	// Labels are all labels of the started node that pods can select by.
+	// Labels are the labels of the started node that pods can select by, as far as they are known. doubts are the others.
 	Labels map[string]string
+	doubts nodelabels.Doubts
 	// CustomLabels are those Labels whose values Karve chose from a requirement of the pool.
 	CustomLabels map[string]string
 	// Share is what each GPU is divided into.
@@ -35,6 +39,10 @@ type Offering struct {
 	Daemons planner.Resources
 	// daemons are the pods of those DaemonSets.
 	daemons []*demand
+}
+
+func (o *Offering) shown() nodelabels.Labels {
+	return nodelabels.Labels{Known: o.Labels, Doubts: o.doubts}
 }
 
 // Free returns what the machine has for pods, less the requests of DaemonSets.
@@ -91,6 +99,8 @@ type template struct {
 	types        []catalog.InstanceType
 	// described are the labels that the catalog has for the instance types.
 	described map[string]bool
+	// later are the requirements for labels that others write on nodes after the launch.
+	later []karpv1.NodeSelectorRequirementWithMinValues
 }
 
 // template reads the template of a pool whose class exists. As in Karpenter, a label that the cloud sets is a requirement. For example, a zone label selects
@@ -101,18 +111,60 @@ func (c *Cluster) template(p *Pool) *template {
 	maps.Copy(t.fixed, spec.Labels)
 	t.fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
 	t.fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
-	t.requirements = scheduling.NewNodeSelectorRequirementsWithMinValues(spec.Spec.Requirements...)
-	labels := maps.Clone(spec.Labels)
-	maps.DeleteFunc(labels, func(key, _ string) bool { return slices.Contains(ownLabels, key) })
-	t.requirements.Add(scheduling.NewLabelRequirements(labels).Values()...)
+	requirements := slices.Clone(spec.Spec.Requirements)
+	for i := range requirements {
+		requirements[i].Key = normalized(requirements[i].Key)
+	}
+	for _, key := range sortedKeys(spec.Labels) {
+		if !slices.Contains(ownLabels, key) {
+			requirements = append(requirements, karpv1.NodeSelectorRequirementWithMinValues{Key: normalized(key), Operator: corev1.NodeSelectorOpIn, Values: []string{spec.Labels[key]}})
+		}
+	}
+	t.requirements = scheduling.NewNodeSelectorRequirementsWithMinValues(requirements...)
+	for _, req := range requirements {
+		if nodelabels.Written(req.Key) {
+			t.later = append(t.later, req)
+		}
+	}
+	maps.DeleteFunc(t.fixed, func(key, _ string) bool { return nodelabels.Written(key) })
 	t.described = describedLabels(t.types)
 	return t
+}
+
+// admitsLater reports whether a node will meet the requirements for labels that others write. It returns the first label that is not as required, and whether
+// that is in doubt.
+func (t *template) admitsLater(labels nodelabels.Labels) (key string, verdict nodelabels.Verdict) {
+	for i := range t.later {
+		if v := labels.Judge(strict(&t.later[i])); v < nodelabels.Yes {
+			return t.later[i].Key, v
+		}
+	}
+	return "", nodelabels.Yes
+}
+
+// strict returns a requirement with the operators that pods can use.
+func strict(req *karpv1.NodeSelectorRequirementWithMinValues) *corev1.NodeSelectorRequirement {
+	as := &corev1.NodeSelectorRequirement{Key: req.Key, Operator: req.Operator, Values: req.Values}
+	operator, by := corev1.NodeSelectorOpGt, int64(-1)
+	switch req.Operator {
+	case karpv1.NodeSelectorOpGte:
+	case karpv1.NodeSelectorOpLte:
+		operator, by = corev1.NodeSelectorOpLt, 1
+	default:
+		return as
+	}
+	if len(req.Values) == 1 {
+		if n, err := strconv.ParseInt(req.Values[0], 10, 64); err == nil {
+			as.Operator, as.Values = operator, []string{strconv.FormatInt(n+by, 10)}
+		}
+	}
+	return as
 }
 
 // open reports whether neither the pool nor the cloud sets the label. It is false for all labels if the cloud's instance types are unknown.
 func (t *template) open(key string) bool {
 	_, fixed := t.fixed[key]
-	return !fixed && len(t.types) > 0 && !describes(t.described, key)
+	return !fixed && len(t.types) > 0 && !describes(t.described, key) && !nodelabels.Written(key)
 }
 
 // chosenKeys returns the sorted labels for which Karve chooses one of several values for each node, because pods may select nodes by them.
@@ -127,7 +179,7 @@ func (t *template) chosenKeys() []string {
 func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
 	choices := t.choices()
-	daemons := c.daemonDemands()
+	daemons, least := c.daemonDemands(), p.leastReplicas(t.types)
 
 	var offerings []Offering
 	for i := range t.types {
@@ -135,7 +187,7 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 		if instanceType.GPU.Count <= 0 {
 			continue
 		}
-		shares := p.Class.Spec.Sharing.Shares(instanceType.GPU.Name, instanceType.GPU.MemoryMiB)
+		shares := p.sharesOf(instanceType, least)
 		for _, o := range instanceType.Offerings {
 			if o.CapacityType == karpv1.CapacityTypeReserved ||
 				o.CapacityType != karpv1.CapacityTypeOnDemand && !t.requirements.Has(karpv1.CapacityTypeLabelKey) {
@@ -146,13 +198,10 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 				continue
 			}
 			for _, custom := range choices {
-				labels := whenStarted(merged(machine, t.fixed, custom))
-				for _, share := range shares {
-					if !share.Slots.IsZero() {
-						share.Least = share.Slots.Most(instanceType.GPU.UsableMiB())
-						share.Most = share.Least
-					}
-					if share.Most < 1 {
+				for i := range shares {
+					share := shares[i].Share
+					labels := nodelabels.Labels{Known: whenStarted(merged(machine, t.fixed, custom, shares[i].foretold.Known)), Doubts: shares[i].foretold.Doubts}
+					if _, verdict := t.admitsLater(labels); verdict < nodelabels.Yes {
 						continue
 					}
 					gpu, empty := corev1.ResourceName(share.Resource), allocatable(instanceType)
@@ -160,7 +209,7 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 					runs := daemonsOn(daemons, taints, "", labels, empty, gpu)
 					offerings = append(offerings, Offering{
 						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
-						Labels: labels, CustomLabels: custom, Share: share,
+						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share,
 						ReplicasPerGPU: share.Least,
 						Daemons:        overhead(runs, gpu),
 						daemons:        runs,
@@ -171,6 +220,42 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	}
 	slices.SortStableFunc(offerings, compareOfferings)
 	return offerings
+}
+
+// foretoldShare is a share of the GPUs of an instance type, with the labels that others write on its nodes.
+type foretoldShare struct {
+	v1alpha1.Share
+	foretold nodelabels.Labels
+}
+
+// sharesOf returns the shares of an instance type with at least one replica. least is the smallest number of replicas that a NodeClaim may promise.
+func (p *Pool) sharesOf(t *catalog.InstanceType, least int64) []foretoldShare {
+	var all []foretoldShare
+	for _, share := range p.Class.Spec.Sharing.Shares(t.GPU.Name, t.GPU.MemoryMiB) {
+		if !share.Slots.IsZero() {
+			share.Least = share.Slots.Most(t.GPU.UsableMiB())
+			share.Most = share.Least
+		}
+		if share.Most >= 1 {
+			all = append(all, foretoldShare{share, p.foretold(t, &share, least)})
+		}
+	}
+	return all
+}
+
+// leastReplicas returns the smallest number of replicas of a GPU that a NodeClaim may promise: a NodeClaim that allows several types promises what all of them
+// have.
+func (p *Pool) leastReplicas(types []catalog.InstanceType) int64 {
+	least := int64(math.MaxInt64)
+	if len(p.Class.Spec.Sharing.Overrides) > 0 {
+		for i := range types {
+			if types[i].GPU.Count > 0 {
+				replicas, _ := p.Class.Spec.Sharing.ReplicasRange(types[i].GPU.Name)
+				least = min(least, replicas)
+			}
+		}
+	}
+	return least
 }
 
 // compareOfferings orders the offerings of a pool independently of the order in the catalog.
@@ -212,6 +297,9 @@ func admits(machine, fixed map[string]string, requirements scheduling.Requiremen
 		}
 		if ok && !req.Has(value) {
 			return false
+		}
+		if nodelabels.Written(key) {
+			continue // See template.admitsLater.
 		}
 		if op := req.Operator(); !ok && describes(described, key) && op != corev1.NodeSelectorOpNotIn && op != corev1.NodeSelectorOpDoesNotExist {
 			return false

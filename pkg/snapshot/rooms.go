@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -15,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -30,6 +32,8 @@ type room struct {
 	gpu      corev1.ResourceName
 	taints   []corev1.Taint
 	labels   map[string]string
+	// doubts are the labels of a node that does not show all of its labels yet.
+	doubts nodelabels.Doubts
 	// pods are the pods on the node, and use is what they use. daemons are the DaemonSet pods that will still start there.
 	pods    []*corev1.Pod
 	use     *use
@@ -124,8 +128,8 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.facts().closed {
 		return room{}, false
 	}
-	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.raised(c.Now)}
-	if !m.Initialized() {
+	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.raised(c.Now), settling: m.settling(c.Now)}
+	if given.settling {
 		given.daemons = identityOf(c.DaemonSets)
 	}
 	r := room{}
@@ -135,6 +139,9 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 		made := &roomMemo{given: given}
 		if m.Initialized() {
 			made.room = m.startedRoom(given.raised)
+			if given.settling {
+				made.room.expectLabels(m, daemons)
+			}
 		} else {
 			made.room = m.startingRoom(daemons, given.raised)
 		}
@@ -178,7 +185,9 @@ func (m *Machine) startedRoom(raised bool) room {
 // Afterwards its startup taints are removed, and its replicas and DaemonSet pods appear.
 func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	gpu, machine := m.Promise.Resource, *m
-	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: m.ExpectedLabels(), use: &use{}}
+	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, use: &use{}}
+	shown := m.expectedLabels()
+	r.labels, r.doubts = shown.Known, shown.Doubts
 	if m.Node != nil {
 		r.node.Name, r.nodeName, r.use = m.Node.Name, m.Node.Name, m.memo.site.use()
 		if m.Registered() {
@@ -188,7 +197,7 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	expected := m.expected()
 	var more int64
 	expected.Replicas, more = m.hasOrGets(expected.Replicas, raised)
-	r.pods, r.extended, r.daemons = m.Pods, machine.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
+	r.pods, r.extended, r.daemons = m.Pods, machine.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, shown, expected, gpu)
 	toCome := atLeastZero(minus(overhead(r.daemons, gpu), r.use.daemons.resources(gpu)))
 	r.node.Free = atLeastZero(minus(minus(expected, r.use.all.resources(gpu)), toCome))
 	if !m.Promise.Slots.IsZero() {
@@ -245,8 +254,20 @@ const (
 	assumedEphemeralBytes = 1 << 40
 )
 
-// ExpectedLabels returns the labels that the machine's Node has or will have.
-func (m *Machine) ExpectedLabels() map[string]string {
+// ExpectedLabels returns the labels that the machine's Node has or will have, as far as they are known.
+func (m *Machine) ExpectedLabels() map[string]string { return m.expectedLabels().Known }
+
+// PlannedLabels are like ExpectedLabels, with the values that were planned of labels that others write.
+func (m *Machine) PlannedLabels() map[string]string {
+	labels := maps.Clone(m.ExpectedLabels())
+	maps.DeleteFunc(labels, func(key, _ string) bool { return nodelabels.Written(key) })
+	maps.Copy(labels, m.foretold().Known)
+	return labels
+}
+
+// expectedLabels returns the labels that the machine's Node has or will have. They are in this order of precedence: those of the Node, those that others will
+// write, those of the NodeClaim, and those of the catalog.
+func (m *Machine) expectedLabels() nodelabels.Labels {
 	instanceType, zone, capacityType := ShapeOf(m.Claim)
 	labels := map[string]string{}
 	if m.Type != nil {
@@ -265,11 +286,32 @@ func (m *Machine) ExpectedLabels() map[string]string {
 		}
 	}
 	maps.Copy(labels, m.Claim.Labels)
+	foretold := m.foretold()
+	maps.Copy(labels, foretold.Known)
 	if m.Node != nil {
 		maps.Copy(labels, m.Node.Labels)
 	}
-	return whenStarted(labels)
+	return nodelabels.Labels{Known: whenStarted(labels), Doubts: foretold.Doubts}
 }
+
+// settling reports whether the Node of a machine may still lack labels that others write: it has not started, or only just.
+func (m *Machine) settling(now time.Time) bool {
+	initialized := m.since(karpv1.ConditionTypeInitialized)
+	return !m.Initialized() || !initialized.IsZero() && now.Before(initialized.Add(settleTime))
+}
+
+// expectLabels adds the labels that the Node of a started machine still lacks, and keeps room for the DaemonSet pods that come with them.
+func (r *room) expectLabels(m *Machine, daemons []demand) {
+	shown := m.expectedLabels()
+	r.daemons = slices.DeleteFunc(daemonsOn(daemons, r.taints, r.nodeName, shown, ResourcesOf(m.Node.Status.Allocatable, r.gpu), r.gpu), func(d *demand) bool {
+		return !d.later || d.refusal(r.taints, r.nodeName, r.shown()) == nil
+	})
+	r.labels, r.doubts = shown.Known, shown.Doubts
+	r.node.Free = atLeastZero(minus(r.node.Free, overhead(r.daemons, r.gpu)))
+}
+
+// shown returns the labels of the room.
+func (r *room) shown() nodelabels.Labels { return nodelabels.Labels{Known: r.labels, Doubts: r.doubts} }
 
 // lasting returns the taints that will remain once the node has started.
 func lasting(taints, startup []corev1.Taint) []corev1.Taint {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -247,7 +248,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	var count []int64
 	for s, n := range r.running.on(t.selection) {
 		node := s.node
-		if !r.waiting[class].countsOn(t, node.Name, node.Labels, node.Spec.Taints) {
+		if !r.waiting[class].countsOn(t, node.Name, nodelabels.Labels{Known: node.Labels}, node.Spec.Taints) {
 			continue
 		}
 		at, ok := r.domainOf(t, node)
@@ -285,14 +286,14 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 
 // countsOn reports whether pods on a node with the labels and taints count for a term of the class. For spread terms, the scheduler ignores nodes that lack
 // the label of one of the pod's spread terms. Machines that do not exist yet have the name "", and will have the hostname label.
-func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
+func (w *waitingClass) countsOn(t *term, name string, labels nodelabels.Labels, taints []corev1.Taint) bool {
 	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
-		_, ok := labels[other.key]
+		_, ok := labels.Known[other.key]
 		return other.kind == planner.Spread && !ok && (name != "" || !other.perNode())
 	}) {
 		return false
 	}
-	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
+	return (!t.byAffinity || w.demand.matches(name, labels)) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 
 // eligible returns the domains that count for a spread term, or nil if all count. They are the domains of existing nodes that the scheduler counts, and
@@ -326,19 +327,19 @@ func (w *waitingClass) eligibleKey(t *term) string {
 func (r *rules) look(class int, t *term) []int {
 	topology := r.topologies[t.key]
 	eligible := make([]bool, len(r.domains[topology]))
-	note := func(name string, labels map[string]string, taints []corev1.Taint) {
-		if value, ok := labels[t.key]; ok && !eligible[r.domains[topology][value]] && r.waiting[class].countsOn(t, name, labels, taints) {
+	note := func(name string, labels nodelabels.Labels, taints []corev1.Taint) {
+		if value, ok := labels.Known[t.key]; ok && !eligible[r.domains[topology][value]] && r.waiting[class].countsOn(t, name, labels, taints) {
 			eligible[r.domains[topology][value]] = true
 		}
 	}
 	for s := range r.running.index.sites() {
-		note(s.name, s.node.Labels, s.node.Spec.Taints)
+		note(s.name, nodelabels.Labels{Known: s.node.Labels}, s.node.Spec.Taints)
 	}
 	for i := range r.rooms {
-		note(r.rooms[i].nodeName, r.rooms[i].labels, r.rooms[i].taints)
+		note(r.rooms[i].nodeName, r.rooms[i].shown(), r.rooms[i].taints)
 	}
 	for i, o := range r.view.Offerings {
-		note("", o.Labels, r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
+		note("", o.shown(), r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
 	}
 	if !slices.Contains(eligible, false) {
 		return nil

@@ -42,7 +42,6 @@ var Provider = cloud.Provider{
 	ImageField:            "spec.amiSelectorTerms",
 	SubnetField:           "spec.subnetSelectorTerms",
 	ImageRollouts:         &imageRollouts,
-	ZoneLabels:            []string{"topology.ebs.csi.aws.com/zone"},
 	Quota:                 vcpuQuota,
 	Quotas:                vcpuQuotas,
 	SpotLabels:            map[string]string{"eks.amazonaws.com/capacityType": "SPOT"}, // of managed node groups

@@ -91,15 +91,6 @@ func managing(kind schema.GroupKind) *cloud.Provider {
 	return nil
 }
 
-// ZoneLabels returns the labels that have the same value as the zone label of Kubernetes, of all clouds.
-func ZoneLabels() []string {
-	var all []string
-	for _, p := range All {
-		all = append(all, p.ZoneLabels...)
-	}
-	return all
-}
-
 // Interrupts reports whether an event with this reason announces the interruption of a spot machine.
 func Interrupts(reason string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.Interrupted != "" && p.Interrupted == reason })

@@ -53,7 +53,7 @@ func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if pool.Class == nil || !pool.NodePool.DeletionTimestamp.IsZero() || !m.Launched() {
 		return nil
 	}
-	labels := m.ExpectedLabels()
+	labels := m.PlannedLabels()
 	for _, drift := range []func() *Drift{
 		func() *Drift { return ofTemplate(pool, m) },
 		func() *Drift { return ofRequirements(pool, labels) },
