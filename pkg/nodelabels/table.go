@@ -54,7 +54,7 @@ const (
 	byPool      = "use karpenter.sh/nodepool, or a label of the NodePool"
 )
 
-// Table lists the labels. The first entry that matches a label applies.
+// Table lists the labels. An entry for one label applies before those with patterns, of which the first applies.
 var Table = []Entry{
 	{Key: nvidia + "gpu.present", By: byAgent, Known: Always, Value: "`true`", of: func(*Node) value { return text("true") }},
 	{Key: nvidia + "gpu.machine", By: byAgent, Known: Always, Value: "the instance type, on Nitro machines", Instead: "use node.kubernetes.io/instance-type", of: (*Node).machine},
@@ -128,14 +128,33 @@ var Table = []Entry{
 
 // Find returns the entry of a label, or nil if the table does not have it.
 func Find(key string) *Entry {
-	for i := range Table {
-		if Table[i].matches(key) {
-			return &Table[i]
+	if e := exact[key]; e != nil {
+		return e
+	}
+	for _, e := range patterns {
+		if e.matches(key) {
+			return e
 		}
 	}
 	return nil
 }
 
+// exact has the entries for one label, and patterns the others.
+var exact, patterns = sorted()
+
+func sorted() (exact map[string]*Entry, patterns []*Entry) {
+	exact = map[string]*Entry{}
+	for i := range Table {
+		if e := &Table[i]; strings.ContainsAny(e.Key, "*<") {
+			patterns = append(patterns, e)
+		} else {
+			exact[e.Key] = e
+		}
+	}
+	return exact, patterns
+}
+
+// matches reports whether a pattern matches a label.
 func (e *Entry) matches(key string) bool {
 	pattern := e.Key
 	if before, after, ok := strings.Cut(pattern, "<profile>"); ok {
@@ -145,10 +164,7 @@ func (e *Entry) matches(key string) bool {
 		}
 		return has && strings.HasSuffix(rest, after)
 	}
-	if prefix, all := strings.CutSuffix(pattern, "*"); all {
-		return strings.HasPrefix(key, prefix)
-	}
-	return key == pattern
+	return strings.HasPrefix(key, strings.TrimSuffix(pattern, "*"))
 }
 
 // key returns the label on a node.

@@ -268,6 +268,8 @@ const (
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 	// ReasonSetAside: no plan that includes the pod keeps the rules, so the plan leaves the pod out. See solve.Contain.
 	ReasonSetAside Reason = "SetAside"
+	// ReasonLabels: a node that was launched for the pod has other labels than planned and does not admit it.
+	ReasonLabels Reason = "NodeLabelsDiffer"
 )
 
 // Refusal is a reason with a message that names the objects and says what to do.

@@ -163,7 +163,9 @@ func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]
 
 // writtenByOthers reports whether another component sets the label on the node. The offering meets the pool's requirement for it, and Karpenter, which does not know
 // the label, would set a value of its own.
-func writtenByOthers(key string) bool { return nodelabels.Written(key) || nodelabels.Current(key) != key }
+func writtenByOthers(key string) bool {
+	return nodelabels.Written(key) || nodelabels.Current(key) != key
+}
 
 // alternatives returns the other offerings that the NodeClaim allows.
 func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {

@@ -30,6 +30,8 @@ type admissions struct {
 
 // admission holds the places where the pods of a class may go.
 type admission struct {
+	// demand is what the pods require of nodes.
+	demand           demand
 	offerings, nodes []int
 	// pools are those with offerings that admit the pods. They include pools that refuse the pods' number of replicas.
 	pools []*Pool
@@ -72,7 +74,7 @@ func (a *admissions) of(w *waitingClass) *admission {
 
 // admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
 func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64, claim *claims.Ask) *admission {
-	found := &admission{unfit: map[string]bool{}, stock: stockServing(a.stock, demand.pod, gpu, claim)}
+	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.pod, gpu, claim)}
 	for i := range a.rooms {
 		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
 			found.nodes = append(found.nodes, i)

@@ -12,7 +12,7 @@ import (
 )
 
 // buffered returns the headroom for CapacityBuffers whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles the others.
-func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Reserve {
+func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions, mismatches *mismatches) []Reserve {
 	var reserves []Reserve
 	var served []*karpenter.Buffer
 	for i := range c.Buffers {
@@ -32,10 +32,11 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Re
 				heaviest = pool
 			}
 		}
-		reserves = append(reserves, Reserve{v.indexOf(heaviest), planner.Class{
-			Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes,
-			Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
-		}, w})
+		class := planner.Class{
+			Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes, Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
+		}
+		v.awaitLabels(&class, mismatches.ofHeadroom(w, a))
+		reserves = append(reserves, Reserve{v.indexOf(heaviest), class, w})
 		served = append(served, b)
 	}
 	share := bufferShare(served)

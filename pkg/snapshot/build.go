@@ -44,6 +44,8 @@ type View struct {
 	// keys has the shortened shape keys of Snapshot.Classes, at the same indices. keyOf returns the key of a pod.
 	keys  []string
 	keyOf func(*corev1.Pod) string
+	// mismatches are the machines whose labels do not admit waiting pods for which they were launched, by the name of the GPUNodeClass.
+	mismatches map[string][]v1alpha1.NodeMismatch
 	// cluster is the input of the view.
 	cluster *Cluster
 	// broken reports whether a machine did not start in time.
@@ -102,6 +104,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || slices.Contains(going, m.Claim.Name) })
 	running := c.running(shapes, moving) // Before the classes, because they depend on which terms of running pods match.
 	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
+	mismatches := v.newMismatches()
 	var waiting []*waitingClass
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
@@ -119,6 +122,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 			Requests: requests(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
 			Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 		}
+		v.awaitLabels(&class, mismatches.of(w, a))
 		for _, pod := range w.pods {
 			if settled[pod] {
 				classes[pod] = len(v.Classes)
@@ -139,7 +143,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	}
 	c.visitNone()
 	if !asIs {
-		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions)...)
+		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions, mismatches)...)
 	}
 	v.quotas(c, rooms, waiting, storage)
 	v.limitProbes()

@@ -529,6 +529,12 @@ type GPUNodeClassStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
+	// nodeMismatches lists nodes whose labels do not admit the pods for which Karve launched them. Karve launches no more nodes for such pods until the pods,
+	// the NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label. A restarted controller reads them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	NodeMismatches []NodeMismatch `json:"nodeMismatches,omitempty"`
 	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. A restarted controller reads it. It
 	// is missing if no cheaper layout is known.
 	// +optional
@@ -582,6 +588,52 @@ type WasteStep struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour"`
 }
+
+// NodeMismatch is a node with a label that another component wrote, with another value than the pods need for which it was launched.
+type NodeMismatch struct {
+	// nodePool is the name of the NodePool of the node.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	NodePool string `json:"nodePool"`
+	// nodeClaim is the name of the NodeClaim of the node, which may be gone.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	NodeClaim string `json:"nodeClaim"`
+	// pods identifies the pods: it is a hash of what they request, as in the annotation karve.sh/planned-pods.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Pods string `json:"pods"`
+	// label is the label of the node.
+	// +required
+	// +kubebuilder:validation:MaxLength=317
+	Label string `json:"label"`
+	// expected is the value that was planned, or a description of it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Expected string `json:"expected,omitempty"`
+	// actual is the value on the node. It is empty if the node does not have the label.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Actual string `json:"actual,omitempty"`
+	// nodePoolGeneration, classGeneration and nodeClassGeneration are the generations of the NodePool, the GPUNodeClass and the cloud's node class.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	NodePoolGeneration int64 `json:"nodePoolGeneration,omitempty"`
+	// classGeneration: see nodePoolGeneration.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ClassGeneration int64 `json:"classGeneration,omitempty"`
+	// nodeClassGeneration: see nodePoolGeneration.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`
+	// since is the time at which Karve found the difference.
+	// +required
+	Since metav1.Time `json:"since"`
+}
+
+// MostNodeMismatches is the number of NodeMismatches that a GPUNodeClass keeps.
+const MostNodeMismatches = 100
 
 // RefusedOffering is a combination of instance type, zone and capacity type that the cloud refused to launch.
 type RefusedOffering struct {

@@ -100,6 +100,7 @@ func New(config Config) *Controller {
 // +kubebuilder:rbac:feature=nominations,groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=create;patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/finalizers,verbs=update
+// +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Register adds the controller to the manager.
@@ -263,7 +264,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
-	errs = append(errs, c.replan(ctx, view, plan))
+	errs = append(errs, c.replan(ctx, view, plan), c.recordMismatches(ctx, g.View, cluster.GPUNodeClasses))
 	more := c.withdraw(ctx, view, plan)
 	again, failed := c.wake(ctx, view, plan)
 	errs = append(errs, failed)

@@ -1,0 +1,43 @@
+package provisioning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// recordMismatches writes the nodes whose labels differ from the plan to the status of their GPUNodeClasses, so that they count after the nodes are gone.
+func (c *Controller) recordMismatches(ctx context.Context, view *snapshot.View, classes []v1alpha1.GPUNodeClass) error {
+	var errs []error
+	for i := range classes {
+		stored := &classes[i]
+		found := view.NodeMismatches(stored)
+		if equality.Semantic.DeepEqual(stored.Status.NodeMismatches, found) {
+			continue
+		}
+		class := stored.DeepCopy()
+		class.Status.NodeMismatches = found
+		if err := c.Client.Status().Patch(ctx, class, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("writing the node mismatches of GPUNodeClass %s: %w", class.Name, err))
+			continue
+		}
+		for _, m := range found {
+			if m.Since.Time.Equal(view.Now().UTC()) {
+				c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "NodeLabelsDiffer", "Check", "%s", wording.Shorten(fmt.Sprintf(
+					"NodeClaim %s of NodePool %s: the label %s of its node is %q instead of %q, so it does not admit the pods for which it was launched", m.NodeClaim, m.NodePool, m.Label, m.Actual, m.Expected), wording.MaxNote))
+				log.FromContext(ctx).Info("Node has another label than planned", "nodeClaim", klog.KRef("", m.NodeClaim), "nodePool", m.NodePool, "label", m.Label, "actual", m.Actual, "expected", m.Expected)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

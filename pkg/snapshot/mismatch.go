@@ -1,0 +1,212 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodelabels"
+	"karve.sh/karve/pkg/planner"
+)
+
+// A label that another component writes may have another value than foretold, or not appear. Then the node does not admit the pods for which it was launched,
+// and another node would not either. So nothing more is launched for these pods. A node shows the difference as long as it exists, and the status of its
+// GPUNodeClass afterwards.
+
+// mismatches finds the machines whose labels do not admit the pods for which they were launched.
+type mismatches struct {
+	view *View
+	// launched has the machines by the shapes of the pods for which they were launched. It has those for headroom below "".
+	launched map[string][]*Machine
+}
+
+func (v *View) newMismatches() *mismatches {
+	v.mismatches = map[string][]v1alpha1.NodeMismatch{}
+	return &mismatches{view: v}
+}
+
+func (m *mismatches) launchedFor(short string) []*Machine {
+	if m.launched == nil {
+		m.launched = map[string][]*Machine{}
+		for i := range m.view.Machines {
+			machine := &m.view.Machines[i]
+			if machine.Node == nil {
+				continue
+			}
+			planned := machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]
+			if planned == "" {
+				m.launched[""] = append(m.launched[""], machine)
+			}
+			for key := range countsOf(planned) {
+				m.launched[key] = append(m.launched[key], machine)
+			}
+		}
+	}
+	return m.launched[short]
+}
+
+// of returns a mismatch because of which nothing is launched for the class, or nil if there is none.
+func (m *mismatches) of(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+	return m.among(m.launchedFor(w.short), w, a)
+}
+
+// ofHeadroom is like of for headroom, whose machines do not say for what they were launched.
+func (m *mismatches) ofHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *Machine) bool { return !m.Empty() })
+	return m.among(empty, w, a)
+}
+
+func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+	v := m.view
+	var found *v1alpha1.NodeMismatch
+	for _, machine := range machines {
+		pool := v.PoolNamed(machine.Pool())
+		if pool == nil || pool.Class == nil {
+			continue
+		}
+		if difference := v.difference(machine, w, &a.demand); difference != nil {
+			difference.Pods, difference.Since = w.short, metav1.NewTime(v.Now().UTC())
+			difference.NodePoolGeneration, difference.ClassGeneration, difference.NodeClassGeneration = v.generations(pool)
+			v.mismatches[pool.Class.Name] = append(v.mismatches[pool.Class.Name], *difference)
+			found = difference
+		}
+	}
+	if found != nil {
+		return found
+	}
+	for i := range v.Pools {
+		if class := v.Pools[i].Class; class != nil {
+			for j := range class.Status.NodeMismatches {
+				if known := &class.Status.NodeMismatches[j]; known.Pods == w.short && known.NodePool == v.Pools[i].NodePool.Name && v.lasts(known) && !v.corrected(known, &a.demand) {
+					return known
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// generations returns the generations of the objects with whose change a mismatch ends.
+func (v *View) generations(pool *Pool) (nodePool, class, nodeClass int64) {
+	return pool.NodePool.Generation, pool.Class.Generation, v.cluster.NodeClasses[pool.Class.Spec.NodeClassRef].Generation
+}
+
+// lasts reports whether the NodePool and its classes are the same as when a mismatch was found.
+func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
+	pool := v.PoolNamed(known.NodePool)
+	if pool == nil || pool.Class == nil {
+		return false
+	}
+	nodePool, class, nodeClass := v.generations(pool)
+	return known.NodePoolGeneration == nodePool && known.ClassGeneration == class && known.NodeClassGeneration == nodeClass
+}
+
+// corrected reports whether the node of a mismatch admits the pods now.
+func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
+	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
+		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil
+	})
+}
+
+// difference returns the label because of which a machine does not admit the pods for which it was launched, or nil if it admits them, may still get the label,
+// or was not expected to admit them. If such pods run there, it has admitted them.
+func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.NodeMismatch {
+	planned, shows := m.planned(), nodelabels.Labels{Known: m.Node.Labels}
+	if m.settling(v.Now()) {
+		shows = m.expectedLabels()
+	}
+	if d.refusal(nil, m.Node.Name, shows) == nil || d.refusal(nil, m.Node.Name, planned) != nil {
+		return nil
+	}
+	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && mentionsGPU(pod) && v.keyOf(pod) == w.short }) {
+		return nil
+	}
+	key := otherKey(d, planned, shows)
+	expected := planned.Known[key]
+	if doubt, ok := planned.Doubts.About(key); ok && expected == "" {
+		expected = doubt.String()
+	}
+	return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Label: key, Expected: expected, Actual: shows.Known[key]}
+}
+
+// planned returns the labels that the machine's Node was planned to have.
+func (m *Machine) planned() nodelabels.Labels {
+	before := *m
+	before.Node, before.memo = nil, nil
+	labels := before.expectedLabels()
+	if name, ok := m.Node.Labels[corev1.LabelHostname]; ok {
+		labels.Known[corev1.LabelHostname] = name
+	}
+	return labels
+}
+
+// otherKey returns the label because of which a node does not admit pods as planned.
+func otherKey(d *demand, planned, shows nodelabels.Labels) string {
+	var mentioned []corev1.NodeSelectorRequirement
+	for _, key := range d.selectors {
+		mentioned = append(mentioned, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{d.pod.Spec.NodeSelector[key]}})
+	}
+	for _, term := range requiredTerms(d.pod) {
+		mentioned = append(mentioned, term.MatchExpressions...)
+	}
+	for i := range mentioned {
+		if planned.Judge(&mentioned[i]) == nodelabels.Yes && shows.Judge(&mentioned[i]) < nodelabels.Yes {
+			return mentioned[i].Key
+		}
+	}
+	for _, key := range sortedKeys(planned.Known) { // A volume mentions it.
+		if shows.Known[key] != planned.Known[key] {
+			return key
+		}
+	}
+	return "unknown"
+}
+
+// awaitLabels makes a class wait because of a mismatch. It may still go to nodes.
+func (v *View) awaitLabels(class *planner.Class, mismatch *v1alpha1.NodeMismatch) {
+	if mismatch == nil || len(class.Offerings) == 0 {
+		return
+	}
+	of := func(value string) string { return cmp.Or(value, "missing") }
+	refusal := &planner.Refusal{Reason: planner.ReasonLabels, Message: fmt.Sprintf(
+		"the node of NodeClaim %s was launched for such pods and does not admit them: its label %s is %s, and was expected to be %s. Nothing more is launched for them until NodePool %s, its "+
+			"classes or the pods change, or the node gets the label: see what writes the label on the node", mismatch.NodeClaim, mismatch.Label, of(mismatch.Actual), of(mismatch.Expected), mismatch.NodePool)}
+	class.Offerings, class.Unserved = nil, refusal
+	if len(class.Nodes) == 0 && class.Blocked == nil {
+		class.Blocked = refusal
+	}
+}
+
+// NodeMismatches returns the mismatches of a GPUNodeClass: those of its status that last, and those found by the view, the newest
+// [v1alpha1.MostNodeMismatches].
+func (v *View) NodeMismatches(class *v1alpha1.GPUNodeClass) []v1alpha1.NodeMismatch {
+	keyOf := func(m *v1alpha1.NodeMismatch) string {
+		return strings.Join([]string{m.NodePool, m.NodeClaim, m.Pods}, "\x00")
+	}
+	known := map[string]bool{}
+	var all []v1alpha1.NodeMismatch
+	for i := range class.Status.NodeMismatches {
+		m := &class.Status.NodeMismatches[i]
+		if v.lasts(m) && !v.over(m) {
+			all, known[keyOf(m)] = append(all, *m), true
+		}
+	}
+	for i := range v.mismatches[class.Name] {
+		if m := &v.mismatches[class.Name][i]; !known[keyOf(m)] {
+			all, known[keyOf(m)] = append(all, *m), true
+		}
+	}
+	return all[max(0, len(all)-v1alpha1.MostNodeMismatches):]
+}
+
+// over reports whether the node of a mismatch has the label with the expected value.
+func (v *View) over(known *v1alpha1.NodeMismatch) bool {
+	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
+		return m.Claim.Name == known.NodeClaim && m.Node != nil && known.Expected != "" && m.Node.Labels[known.Label] == known.Expected
+	})
+}
