@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodelabels"
@@ -52,16 +53,17 @@ func (m *mismatches) launchedFor(short string) []*Machine {
 
 // of returns a mismatch because of which nothing is launched for the class, or nil if there is none.
 func (m *mismatches) of(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
-	return m.among(m.launchedFor(w.short), w, a)
+	return m.among(m.launchedFor(w.short), w, a, nil)
 }
 
 // ofHeadroom is like of for headroom, whose machines do not say for what they were launched.
 func (m *mismatches) ofHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
 	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *Machine) bool { return !m.Empty() })
-	return m.among(empty, w, a)
+	return m.among(empty, w, a, func(machine *Machine) bool { return a.demand.refusal(nil, machine.Node.Name, machine.planned()) == nil })
 }
 
-func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
+// among looks for a machine that does not admit the pods. If fit is not nil, the others do not count.
+func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission, fit func(*Machine) bool) *v1alpha1.NodeMismatch {
 	v := m.view
 	var found *v1alpha1.NodeMismatch
 	for _, machine := range machines {
@@ -69,7 +71,7 @@ func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission) *
 		if pool == nil || pool.Class == nil {
 			continue
 		}
-		if difference := v.difference(machine, w, &a.demand); difference != nil {
+		if difference := v.difference(machine, w, &a.demand); difference != nil && (fit == nil || fit(machine)) && isOf(machine, pool) {
 			difference.Pods, difference.Since = w.short, metav1.NewTime(v.Now().UTC())
 			difference.NodePoolGeneration, difference.ClassGeneration, difference.NodeClassGeneration = v.generations(pool)
 			v.mismatches[pool.Class.Name] = append(v.mismatches[pool.Class.Name], *difference)
@@ -89,6 +91,12 @@ func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission) *
 		}
 	}
 	return nil
+}
+
+// isOf reports whether a machine was launched with the current template of its pool.
+func isOf(m *Machine, pool *Pool) bool {
+	hash, version := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey], m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey]
+	return hash == pool.NodePool.Hash() && version == karpv1.NodePoolHashVersion
 }
 
 // generations returns the generations of the objects with whose change a mismatch ends.
@@ -113,23 +121,27 @@ func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
 	})
 }
 
-// difference returns the label because of which a machine does not admit the pods for which it was launched, or nil if it admits them, may still get the label,
-// or was not expected to admit them. If such pods run there, it has admitted them.
+// difference returns the label because of which a machine does not admit the pods for which it was launched, or nil if it admits them or may still get the label.
+// If such pods run there, it has admitted them.
 func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.NodeMismatch {
-	planned, shows := m.planned(), nodelabels.Labels{Known: m.Node.Labels}
+	shows := nodelabels.Labels{Known: m.Node.Labels}
 	if m.settling(v.Now()) {
 		shows = m.expectedLabels()
 	}
-	if d.refusal(nil, m.Node.Name, shows) == nil || d.refusal(nil, m.Node.Name, planned) != nil {
+	if d.refusal(nil, m.Node.Name, shows) == nil {
 		return nil
 	}
 	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && mentionsGPU(pod) && v.keyOf(pod) == w.short }) {
 		return nil
 	}
+	planned := m.planned()
 	key := otherKey(d, planned, shows)
 	expected := planned.Known[key]
 	if doubt, ok := planned.Doubts.About(key); ok && expected == "" {
 		expected = doubt.String()
+	}
+	if expected == shows.Known[key] {
+		expected = "" // The NodeClaim already had the label.
 	}
 	return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Label: key, Expected: expected, Actual: shows.Known[key]}
 }
@@ -154,9 +166,11 @@ func otherKey(d *demand, planned, shows nodelabels.Labels) string {
 	for _, term := range requiredTerms(d.pod) {
 		mentioned = append(mentioned, term.MatchExpressions...)
 	}
-	for i := range mentioned {
-		if planned.Judge(&mentioned[i]) == nodelabels.Yes && shows.Judge(&mentioned[i]) < nodelabels.Yes {
-			return mentioned[i].Key
+	for _, least := range []nodelabels.Verdict{nodelabels.Yes, nodelabels.No} { // The first that was planned to be met, if there is one.
+		for i := range mentioned {
+			if planned.Judge(&mentioned[i]) >= least && shows.Judge(&mentioned[i]) < nodelabels.Yes {
+				return mentioned[i].Key
+			}
 		}
 	}
 	for _, key := range sortedKeys(planned.Known) { // A volume mentions it.

@@ -264,7 +264,11 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
-	errs = append(errs, c.replan(ctx, view, plan), c.recordMismatches(ctx, g.View, cluster.GPUNodeClasses))
+	if failed := c.recordMismatches(ctx, g.View, cluster.GPUNodeClasses); failed != nil {
+		errs = append(errs, failed)
+	} else { // It overwrites for which pods a node was launched.
+		errs = append(errs, c.replan(ctx, view, plan))
+	}
 	more := c.withdraw(ctx, view, plan)
 	again, failed := c.wake(ctx, view, plan)
 	errs = append(errs, failed)
