@@ -30,6 +30,7 @@ var Marks = []Mark{
 	{v1alpha1.ConditionNodesHealthy + "=False", "NodePool", "Karve replaces no unhealthy machine of the pool", Limit{}, "administrators", "at most a fifth of the pool's machines are unhealthy. The message names the unhealthy ones: delete their NodeClaims"},
 	{v1alpha1.ConditionPlanningHealthy + "=False", "NodePool", "Karve decides without the objects that the message names", Limit{Default: 24 * time.Hour}, "Karve", "the objects have changed, or have been gone for ten minutes"},
 	{"status.refusedOfferings", "GPUNodeClass", "Karve does not request the offering", Limit{Setting: "notBefore"}, "Karve", "the time has passed, or the cloud launches the offering"},
+	{"status.nodeMismatches", "GPUNodeClass", "Karve launches nothing for pods that a node did not admit because of its labels", Limit{}, "administrators", "the pods, the NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label. The message names the label"},
 	{v1alpha1.ReplicasNotReadyTaintKey, "Node", "the scheduler binds no pod to a machine that is starting", replicasTimeout, "Karve", "the replicas appear, or the NodeClaim is deleted"},
 	{v1alpha1.ReplicasReadySinceAnnotation, "Node", "nothing", replicasTimeout, "Karve", "Karpenter initializes the NodeClaim, or it is deleted"},
 	{v1alpha1.IdleSinceAnnotation, "Node", "nothing", Limit{"idleAfter", 5 * time.Minute}, "Karve", "a pod is bound to the machine, or Karve taints it"},

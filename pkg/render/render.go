@@ -161,8 +161,7 @@ func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]
 	return l
 }
 
-// writtenByOthers reports whether another component sets the label on the node. The offering meets the pool's requirement for it, and Karpenter, which does not know
-// the label, would set a value of its own.
+// writtenByOthers reports whether another component sets the label on the node. The offering meets the pool's requirement for it, and Karpenter does not know it.
 func writtenByOthers(key string) bool {
 	return nodelabels.Written(key) || nodelabels.Current(key) != key
 }

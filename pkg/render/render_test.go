@@ -465,3 +465,31 @@ func TestClaimPromisesSlots(t *testing.T) {
 		}
 	}
 }
+
+// Karpenter does not know them, and would set them or find no instance type for them.
+func TestClaimHasNoLabelsThatOthersWrite(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	np := &c.NodePools[0]
+	Requiring("nvidia.com/gpu.product", corev1.NodeSelectorOpIn, "Tesla-T4", "NVIDIA-A10G")(np)
+	Requiring("nvidia.com/gpu.memory", corev1.NodeSelectorOpGt, "10000")(np)
+	Requiring("topology.ebs.csi.aws.com/zone", corev1.NodeSelectorOpIn, "us-east-1a")(np)
+	Labeled(map[string]string{"owner": "ml", "nvidia.com/gpu.present": "true", "topology.ebs.csi.aws.com/zone": "us-east-1a"})(np)
+	view := snapshot.Build(c)
+	got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+	for key := range got.Labels {
+		if strings.HasPrefix(key, "nvidia.com/") || strings.HasPrefix(key, "topology.") {
+			t.Errorf("the label %s", key)
+		}
+	}
+	for _, req := range got.Spec.Requirements {
+		if strings.HasPrefix(req.Key, "nvidia.com/") || strings.HasPrefix(req.Key, "topology.ebs") || req.Key == corev1.LabelTopologyZone && !slices.Equal(req.Values, []string{"us-east-1a"}) {
+			t.Errorf("the requirement %+v", req)
+		}
+	}
+	for _, o := range view.Snapshot.Offerings {
+		if o.Zone != "us-east-1a" {
+			t.Errorf("an offering in %s", o.Zone)
+		}
+	}
+}

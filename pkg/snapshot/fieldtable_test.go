@@ -37,7 +37,7 @@ var nodePoolFields = []decision{
 	{"spec.template.spec.nodeClassRef.group", "`karve.sh`. Karve ignores pools with another group", "pkg/snapshot.TestPodThatOnlyStockKarpenterServesIsIgnored"},
 	{"spec.template.spec.nodeClassRef.kind", "`GPUNodeClass`. Karve ignores pools with another kind", "pkg/snapshot.TestPodThatOnlyStockKarpenterServesIsIgnored"},
 	{"spec.template.spec.nodeClassRef.name", "honored", "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},
-	{"spec.template.spec.requirements[].key", "honored. If neither the cloud nor the template sets the label, Karve chooses one of the values of `In`", "pkg/snapshot.TestCustomRequirementWithSeveralValuesBecomesLabelChoice"},
+	{"spec.template.spec.requirements[].key", "honored. [Labels that others write](scheduling.md#labels-that-others-write) restrict the machines; if no node is sure to have the value, the pool launches nothing: `NodeLabelsDiffer`. If nothing else sets the label, Karve chooses one of the values of `In`", "pkg/snapshot.TestCustomRequirementWithSeveralValuesBecomesLabelChoice"},
 	{"spec.template.spec.requirements[].minValues", "honored for labels of instance types. For any other label the pool launches nothing: `UnsupportedMinValues`", "pkg/render.TestClaimListsAlternativesForMinValues"},
 	{"spec.template.spec.requirements[].operator=DoesNotExist", "honored", ofRequirements},
 	{"spec.template.spec.requirements[].operator=Exists", "honored for labels that the cloud sets. For any other label Karve cannot choose a value: reported as `LabelNotChosen`. Use `In`", ofRequirements},

@@ -527,6 +527,26 @@ var pairs = []struct {
 		reject:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 251)},
 		message: "must have at most 250 items",
 	},
+	{
+		rule:    "status.nodeMismatches maxItems",
+		accept:  edits{"status.nodeMismatches": slices.Repeat([]any{mismatch(nil)}, 100)},
+		reject:  edits{"status.nodeMismatches": slices.Repeat([]any{mismatch(nil)}, 101)},
+		message: "must have at most 100 items",
+	},
+	{rule: "status.nodeMismatches[].nodePool required", accept: mismatched(nil), reject: mismatched(edits{"nodePool": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].nodePool maxLength", accept: mismatched(edits{"nodePool": long(253)}), reject: mismatched(edits{"nodePool": long(254)}), message: "may not be more than 253"},
+	{rule: "status.nodeMismatches[].nodeClaim required", accept: mismatched(nil), reject: mismatched(edits{"nodeClaim": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].nodeClaim maxLength", accept: mismatched(edits{"nodeClaim": long(253)}), reject: mismatched(edits{"nodeClaim": long(254)}), message: "may not be more than 253"},
+	{rule: "status.nodeMismatches[].pods required", accept: mismatched(nil), reject: mismatched(edits{"pods": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].pods maxLength", accept: mismatched(edits{"pods": long(63)}), reject: mismatched(edits{"pods": long(64)}), message: "may not be more than 63"},
+	{rule: "status.nodeMismatches[].label required", accept: mismatched(nil), reject: mismatched(edits{"label": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].label maxLength", accept: mismatched(edits{"label": long(317)}), reject: mismatched(edits{"label": long(318)}), message: "may not be more than 317"},
+	{rule: "status.nodeMismatches[].expected maxLength", accept: mismatched(edits{"expected": long(253)}), reject: mismatched(edits{"expected": long(254)}), message: "may not be more than 253"},
+	{rule: "status.nodeMismatches[].actual maxLength", accept: mismatched(edits{"actual": long(63)}), reject: mismatched(edits{"actual": long(64)}), message: "may not be more than 63"},
+	{rule: "status.nodeMismatches[].since required", accept: mismatched(nil), reject: mismatched(edits{"since": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].nodePoolGeneration minimum", accept: mismatched(edits{"nodePoolGeneration": 0}), reject: mismatched(edits{"nodePoolGeneration": -1}), message: "greater than or equal to 0"},
+	{rule: "status.nodeMismatches[].classGeneration minimum", accept: mismatched(edits{"classGeneration": 0}), reject: mismatched(edits{"classGeneration": -1}), message: "greater than or equal to 0"},
+	{rule: "status.nodeMismatches[].nodeClassGeneration minimum", accept: mismatched(edits{"nodeClassGeneration": 0}), reject: mismatched(edits{"nodeClassGeneration": -1}), message: "greater than or equal to 0"},
 	{rule: "status.refusedOfferings[].instanceType required", accept: refused(nil), reject: refused(edits{"instanceType": nil}), message: "Required value"},
 	{rule: "status.refusedOfferings[].instanceType minLength", accept: refused(edits{"instanceType": "g"}), reject: refused(edits{"instanceType": ""}), message: "at least 1 chars"},
 	{
@@ -895,6 +915,15 @@ func offering(change edits) map[string]any {
 		"instanceType": "g4dn.xlarge", "zone": "eu-west-1a", "capacityType": "on-demand", "failures": 2, "notBefore": "2026-01-02T03:04:05Z",
 	}, change)
 }
+
+// mismatch returns an entry of status.nodeMismatches with a change.
+func mismatch(change edits) map[string]any {
+	return with(map[string]any{
+		"nodePool": "gpu", "nodeClaim": "gpu-1", "pods": "1f0c9a2b7e", "label": "nvidia.com/gpu.product", "expected": "NVIDIA-A10G", "actual": "Tesla-T4", "since": "2026-01-02T03:04:05Z",
+	}, change)
+}
+
+func mismatched(change edits) edits { return edits{"status.nodeMismatches": []any{mismatch(change)}} }
 
 // wasted returns a step of status.waste with a change.
 func wasted(change edits) map[string]any {
