@@ -87,7 +87,7 @@ var Table = []Entry{
 	{Key: nvidia + "gpu.clique", By: "feature discovery", Known: Later, Instead: "use topology.kubernetes.io/zone or pod affinity"},
 	{Key: nvidia + "vgpu.*", By: "feature discovery", Known: Later, Instead: byModel},
 	{Key: nvidia + "mig.config.state", By: "MIG manager", Known: Later, Instead: byPool},
-	{Key: nvidia + "mig.config", By: "administrators, MIG manager", Known: Later, Instead: byPool, Free: true},
+	{Key: nodecontract.MIGConfigLabel, By: "administrators, MIG manager", Known: Later, Instead: byPool, Free: true},
 	{Key: nodecontract.ConfigLabel, By: "administrators", Known: Later, Instead: byPool, Free: true},
 	{Key: nvidia + "gpu.deploy.*", By: byOperate, Known: Later, Instead: "use nvidia.com/gpu.present", Free: true},
 	{Key: nvidia + "gpu-driver-upgrade*", By: byOperate, Known: Later, Instead: byPool, Free: true},
