@@ -72,7 +72,7 @@ func TestAnAnswerOfPrometheusThatNeverEndsIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := time.Unix(1_800_000_000, 0)
-	if _, err := queried(t.Context(), client, replay.RequestsQuery, prometheus.Range{Start: end.Add(-chunk), End: end, Step: resolution}); err == nil || !strings.Contains(err.Error(), "the answer has more than 8 MiB") {
+	if _, err := queried(t.Context(), client, replay.RequestsQuery, prometheus.Range{Start: end.Add(-chunk), End: end, Step: replay.Resolution}); err == nil || !strings.Contains(err.Error(), "the answer has more than 8 MiB") {
 		t.Error(err)
 	}
 }

@@ -31,8 +31,6 @@ const replayExample = `  # What would last month have cost?
   kubectl karve replay trace.csv -f manifests/ --chart cost.svg`
 
 const (
-	// resolution is the time between two points of a series. It is the precision of the end time of a pod that does not complete.
-	resolution = 5 * time.Minute
 	// chunk is the time range of one query to Prometheus.
 	chunk = 24 * time.Hour
 	// longest is the longest time that can be replayed.
@@ -80,7 +78,7 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	case len(args) > 0 && o.prometheus != "":
 		return errors.New("name a CSV file or --prometheus, not both")
 	case o.prometheus != "":
-		recording, err = fromPrometheus(ctx, o.prometheus, now.Add(-o.since).Truncate(resolution), now.Truncate(resolution))
+		recording, err = fromPrometheus(ctx, o.prometheus, now.Add(-o.since).Truncate(replay.Resolution), now.Truncate(replay.Resolution))
 		notes = recordingNotes(&recording)
 	default:
 		recording, err = fromFile(args[0], s.in)
@@ -160,11 +158,11 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) (repl
 		query string
 		add   func(model.Matrix) error
 	}{
-		{replay.MetricsQuery, pods.Metrics}, {replay.RequestsQuery, pods.Requests}, {replay.CreatedQuery, pods.Created}, {replay.ScheduledQuery, pods.Scheduled},
+		{replay.MetricsQuery, pods.Metrics}, {replay.RequestsQuery, pods.Requests}, {replay.EndedQuery, pods.Ended}, {replay.CreatedQuery, pods.Created}, {replay.ScheduledQuery, pods.Scheduled},
 		{replay.CompletedQuery, pods.Completed},
 	} {
 		for _, c := range replay.Chunks(start, end, chunk) {
-			answer, err := queried(ctx, client, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
+			answer, err := queried(ctx, client, q.query, prometheus.Range{Start: c[0], End: c[1], Step: replay.Resolution})
 			if err == nil {
 				err = q.add(answer)
 			}
@@ -173,7 +171,7 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) (repl
 			}
 		}
 	}
-	r := pods.Recording(start, end, resolution)
+	r := pods.Recording(start, end)
 	if len(r.Records) == 0 && len(r.Left) == 0 {
 		return r, fmt.Errorf("no pods are known: Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
 			"let it scrape kube-state-metrics, or set another time with --since", url, start.UTC().Format(time.RFC3339))
@@ -186,7 +184,7 @@ func recordingNotes(r *replay.Recording) []string {
 	var notes []string
 	if !r.Dated {
 		notes = append(notes, fmt.Sprintf("Prometheus has none of kube_pod_status_scheduled_time, kube_pod_start_time and kube_pod_created, so pods count from when they were first seen, "+
-			"with a precision of %s", resolution))
+			"with a precision of %s", replay.Resolution))
 	}
 	if !r.Phased {
 		notes = append(notes, "Prometheus has no kube_pod_status_phase, so pods that are pending, and those that failed or were evicted, count until they are deleted")

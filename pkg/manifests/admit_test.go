@@ -164,6 +164,7 @@ func TestQuotasRefusePods(t *testing.T) {
 		"a running pod":               {"hard: {requests.nvidia.com/gpu.shared: 3}", running, 2, "ResourceQuota q: it allows no more requests.nvidia.com/gpu.shared"},
 		"a pod that ended":            {"hard: {requests.nvidia.com/gpu.shared: 3}", ended, 3, "ResourceQuota q: it allows no more requests.nvidia.com/gpu.shared"},
 		"what others use":             {"hard: {pods: 9}}\nstatus: {used: {pods: 7}", "", 2, "ResourceQuota q: it allows no more pods"},
+		"what others use up":          {"hard: {pods: 7}}\nstatus: {used: {pods: 7}", "", 0, "ResourceQuota q: it allows no more pods"},
 		"pods of another priority":    {"hard: {pods: 2}, scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}", "", 5, ""},
 		"pods with requests":          {"hard: {pods: 2}, scopes: [NotBestEffort]", "", 2, "ResourceQuota q: it allows no more pods"},
 		"pods without requests":       {"hard: {pods: 2}, scopes: [BestEffort]", "", 5, ""},

@@ -121,6 +121,10 @@ func TestExportedPodsOfOperatorsCountOnce(t *testing.T) {
 	if got := waiting(read(t, set, job, pod)); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
+	ray := object("ray.io/v1", "RayCluster", "{headGroupSpec: {template: TEMPLATE}, workerGroupSpecs: [{groupName: a, replicas: 2, template: TEMPLATE}]}")
+	if got := waiting(read(t, ray, owned("Pod", "o-head-x", "nodeName: there, "+podSpec, "RayCluster", "o"))); len(got) != 2 {
+		t.Errorf("beside a head: %v", got)
+	}
 	cron := strings.Replace(made("batch/v1", "CronJob", "nightly", "schedule: '0 3 * * *', jobTemplate: {spec: {parallelism: 5, template: TEMPLATE}}"), ", template: {metadata: {labels: {app: x}}, spec: {"+podSpec+"}}}", "}", 1)
 	cron = strings.ReplaceAll(strings.Replace(cron, "name: nightly", "name: nightly, namespace: ml", 1), "TEMPLATE", template)
 	if got := waiting(read(t, cron)); len(got) != 5 {

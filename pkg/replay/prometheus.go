@@ -23,17 +23,25 @@ const (
 	pod       = " (namespace, pod, uid) "
 	// of restricts a query to the pods that request GPUs.
 	of = ` and on` + pod + requested + `{resource=~"` + wholeGPU + "|" + sharedGPU + `"}`
-	// onNode excludes the times at which a pod holds no machine: before it is scheduled, and after it has ended, when kube-state-metrics still reports its
-	// requests until it is deleted.
-	onNode = ` unless on` + pod + `(` + phases + `{phase=~"Failed|Succeeded"} == 1)` +
-		` unless on` + pod + `(` + phases + `{phase="Pending"} == 1 unless on` + pod + `kube_pod_status_scheduled{condition="true"} == 1)`
+	// ended are the pods that have ended, until they are deleted.
+	ended = phases + `{phase=~"Failed|Succeeded"}`
+	// before excludes them, except at the first time at which they have ended.
+	before = ` unless on` + pod + `(` + ended + ` offset 5m == 1)`
+	// unscheduled excludes the times at which a pod holds no machine yet.
+	unscheduled = ` unless on` + pod + `(` + phases + `{phase="Pending"} == 1 unless on` + pod + `kube_pod_status_scheduled{condition="true"} == 1)`
 )
 
-// The queries for pods that request GPUs. They are range queries. A pod holds a machine at the times at which [RequestsQuery] has a value.
+// Resolution is the time between two points of the series. It is the precision of the end of a pod that does not complete.
+const Resolution = 5 * time.Minute
+
+// The queries for pods that request GPUs. They are range queries with the step [Resolution].
 const (
-	// RequestsQuery returns the requests of each pod. Two instances of kube-state-metrics count once.
+	// RequestsQuery returns the requests of each pod while it holds a machine, and at the first time at which it has ended. kube-state-metrics reports them
+	// longer: until the pod is deleted. Two instances of kube-state-metrics count once.
 	RequestsQuery = `sum by (namespace, pod, uid, resource) (max by (namespace, pod, uid, container, resource) (` +
-		requested + `{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of + onNode + `))`
+		requested + `{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of + before + unscheduled + `))`
+	// EndedQuery returns the first time at which each pod has ended.
+	EndedQuery = `max by` + pod + `(` + ended + ` == 1` + before + of + `)`
 	// CreatedQuery returns when each pod was created, in seconds.
 	CreatedQuery = `max by` + pod + `(kube_pod_created` + of + `)`
 	// ScheduledQuery returns when each pod was scheduled or else started, in seconds.
@@ -57,8 +65,8 @@ type Observed struct {
 type observed struct {
 	name     string
 	requests map[string]float64
-	// first and last are the first and the last time at which the pod held a machine.
-	first, last                   time.Time
+	// first and last are the first and the last time at which the pod was observed. ended is the first one at which it had ended.
+	first, last, ended            time.Time
 	created, scheduled, completed time.Time
 }
 
@@ -140,6 +148,23 @@ func (o *Observed) times(answer model.Matrix, set func(*observed, time.Time)) er
 	return nil
 }
 
+// Ended adds an answer to [EndedQuery].
+func (o *Observed) Ended(answer model.Matrix) error {
+	for _, series := range answer {
+		if series == nil || len(series.Values) == 0 {
+			continue
+		}
+		p, err := o.pod(series.Metric)
+		if err != nil {
+			return err
+		}
+		if at := series.Values[0].Timestamp.Time(); p.ended.IsZero() || at.Before(p.ended) {
+			p.ended = at
+		}
+	}
+	return nil
+}
+
 // Metrics adds an answer to [MetricsQuery].
 func (o *Observed) Metrics(answer model.Matrix) error {
 	for _, series := range answer {
@@ -169,27 +194,28 @@ func lastTime(series *model.SampleStream) (time.Time, bool) {
 	return time.Unix(int64(v), 0), true
 }
 
-// Recording returns the pods between two times, as far as there are metrics. Observations are resolution apart.
+// Recording returns the pods between two times, as far as there are metrics.
 //
-// A pod holds a machine from when it was scheduled. If that is unknown, it does from its creation, but not before the observation in which it is still
+// A pod holds a machine from when it was scheduled. If that is unknown, it does from its creation, but not before the observation in which it was still
 // pending. It ends when all its containers have completed, or with the first observation in which it has ended or is gone.
-func (o *Observed) Recording(start, end time.Time, resolution time.Duration) Recording {
+func (o *Observed) Recording(start, end time.Time) Recording {
 	seen := slices.SortedFunc(maps.Keys(o.metrics), time.Time.Compare)
 	seen = slices.DeleteFunc(seen, func(t time.Time) bool { return t.Before(start) || t.After(end) })
-	r := Recording{Start: start, End: end, Gaps: gaps(seen, resolution), Phased: o.phased}
+	r := Recording{Start: start, End: end, Gaps: gaps(seen), Phased: o.phased}
 	if len(seen) > 0 {
-		r.Start, r.End = later(start, seen[0]), earlier(end, seen[len(seen)-1].Add(resolution))
+		r.Start, r.End = later(start, seen[0]), earlier(end, seen[len(seen)-1].Add(Resolution))
 		r.Late, r.Early = r.Start.Sub(start), end.Sub(r.End)
 	}
 	var out lefts
 	for _, key := range slices.Sorted(maps.Keys(o.pods)) {
 		p := o.pods[key]
 		r.Dated = r.Dated || !p.created.IsZero() || !p.scheduled.IsZero()
-		if p.first.IsZero() {
+		before := timeBefore(seen, p.first)
+		if p.first.IsZero() || p.over(before) {
 			out.add("the pod held no machine in this time: it was pending, or had ended before", p.name)
 			continue
 		}
-		from, to := later(p.from(before(seen, p.first)), r.Start), earlier(p.to(resolution, o.phased), r.End)
+		from, to := later(p.from(before), r.Start), earlier(p.to(o.phased), r.End)
 		record := Record{
 			MilliCPU: whole(p.requests["cpu"] * 1000), MemoryBytes: whole(p.requests["memory"]),
 			Replicas: max(whole(p.requests[sharedGPU]), whole(p.requests[wholeGPU])), Arrives: from.Sub(r.Start), Ends: to.Sub(r.Start),
@@ -209,6 +235,16 @@ func (o *Observed) Recording(start, end time.Time, resolution time.Duration) Rec
 	return r
 }
 
+// over reports whether the pod had ended at the observation before the first with it, which may be the zero time. A gap in the metrics makes it appear
+// again: it was there and held no machine.
+func (p *observed) over(before time.Time) bool {
+	began := p.created
+	if !p.scheduled.IsZero() {
+		began = p.scheduled
+	}
+	return p.first.Equal(p.ended) && !before.IsZero() && !began.IsZero() && !began.After(before)
+}
+
 // from returns when the pod began to hold a machine. It did not at the time of the observation before the first with it, which may be the zero time.
 func (p *observed) from(before time.Time) time.Time {
 	switch {
@@ -216,22 +252,27 @@ func (p *observed) from(before time.Time) time.Time {
 		return earlier(p.scheduled, p.first)
 	case !p.created.IsZero():
 		return earlier(later(p.created, before), p.first)
+	case p.first.Equal(p.ended):
+		return p.first.Add(-Resolution)
 	}
 	return p.first
 }
 
-// to returns when the pod ceased to hold a machine. A container that completes before the others does not end the pod: with phases, the pod is then seen
-// after the completion.
-func (p *observed) to(resolution time.Duration, phased bool) time.Time {
-	gone := p.last.Add(resolution)
-	if p.completed.IsZero() || phased && p.completed.Before(p.last) {
+// to returns when the pod ceased to hold a machine. The completion of a container ends the pod only if it is known that the pod has ended, or if no phases
+// are known.
+func (p *observed) to(phased bool) time.Time {
+	gone := p.last.Add(Resolution)
+	if !p.ended.IsZero() {
+		gone = p.ended
+	}
+	if p.completed.IsZero() || phased && p.ended.IsZero() {
 		return gone
 	}
 	return earlier(p.completed, gone)
 }
 
-// before returns the last of the sorted times before another, or the zero time if there is none.
-func before(times []time.Time, t time.Time) time.Time {
+// timeBefore returns the last of the sorted times before another, or the zero time if there is none.
+func timeBefore(times []time.Time, t time.Time) time.Time {
 	i, _ := slices.BinarySearchFunc(times, t, time.Time.Compare)
 	if i == 0 {
 		return time.Time{}
@@ -239,11 +280,11 @@ func before(times []time.Time, t time.Time) time.Time {
 	return times[i-1]
 }
 
-// gaps returns the ranges between sorted times that are more than resolution apart.
-func gaps(times []time.Time, resolution time.Duration) (found [][2]time.Time) {
+// gaps returns the ranges between sorted times that are more than [Resolution] apart.
+func gaps(times []time.Time) (found [][2]time.Time) {
 	for i := 1; i < len(times); i++ {
-		if times[i].Sub(times[i-1]) > resolution {
-			found = append(found, [2]time.Time{times[i-1].Add(resolution), times[i]})
+		if times[i].Sub(times[i-1]) > Resolution {
+			found = append(found, [2]time.Time{times[i-1].Add(Resolution), times[i]})
 		}
 	}
 	return found

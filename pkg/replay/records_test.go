@@ -95,11 +95,11 @@ func FuzzAnswers(f *testing.F) {
 		}
 		for _, metrics := range []model.Matrix{nil, at, asks} {
 			var o replay.Observed
-			if err := errors.Join(o.Metrics(metrics), o.Requests(asks), o.Created(at), o.Scheduled(at), o.Completed(at)); err != nil {
+			if err := errors.Join(o.Metrics(metrics), o.Requests(asks), o.Created(at), o.Scheduled(at), o.Completed(at), o.Ended(at)); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Unix(1000, 0)
-			recording := o.Recording(start, start.Add(time.Hour), 5*time.Minute)
+			recording := o.Recording(start, start.Add(time.Hour))
 			for _, r := range recording.Records {
 				if r.Arrives < 0 || r.Ends <= r.Arrives || r.Ends > recording.Duration() || r.Replicas <= 0 || r.Replicas > 1_000_000 || r.MilliCPU < 0 || r.MemoryBytes < 0 {
 					t.Fatalf("%+v", r)

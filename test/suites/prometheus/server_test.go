@@ -23,6 +23,12 @@ type server struct {
 // start starts a Prometheus with a configuration, and stops it with the test.
 func start(t *testing.T, config string, port int) *server {
 	t.Helper()
+	return startOn(t, config, port, filepath.Join(t.TempDir(), "data"))
+}
+
+// startOn is start with a folder of data.
+func startOn(t *testing.T, config string, port int, data string) *server {
+	t.Helper()
 	bin, dir := must[string](t)(binaries()), t.TempDir()
 	file := filepath.Join(dir, "prometheus.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -30,7 +36,7 @@ func start(t *testing.T, config string, port int) *server {
 	}
 	s := &server{t, fmt.Sprintf("http://127.0.0.1:%d", port)}
 	log := must[*os.File](t)(os.Create(filepath.Join(dir, "log")))
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+data,
 		"--web.listen-address="+s.url[len("http://"):], "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
