@@ -24,6 +24,7 @@ func TestModulesBuiltTogetherAgreeOnVersions(t *testing.T) {
 		}},
 		"NVIDIA's device plugin is built with the product's libraries":     {module: "test/harness/cluster/build/nvidia", like: ".", other: map[string]bool{"github.com/NVIDIA/go-nvml": true, "k8s.io/kubelet": true}},
 		"the scheduler's filters are built with the scheduler's libraries": {module: "test/harness/scheduler/filter", like: "test/harness/cluster/build/kubernetes"},
+		"the validator is built with the API server's libraries":           {module: "test/harness/hostile/validator", like: "test/harness/cluster/build/kubernetes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -112,29 +113,28 @@ func holds(o client.Object, node string) bool {
 	return ok && (pod.Spec.NodeName == node || pod.Status.NominatedNodeName == node)
 }
 
-// compare fails if a sane pod has a worse place than without the objects. Another pod may take its room on a node, even a sane one; then a machine is launched
+// compare returns which sane pods have a worse place than without the objects. Another pod may take its room on a node, even a sane one; then a machine is launched
 // for it. It may be left unplaced only if one of the objects has its room and no machine may be launched for it, or if another sane pod that had no place before has
 // one instead: if there is not room for all sane pods, any of them may have it.
-// compare returns how many pods wait for a machine although they could run at once and no object has their room. The preferences of pods that are planned
+// compare also returns how many pods wait for a machine although they could run at once and no object has their room. The preferences of pods that are planned
 // together can have this effect, which only costs time.
-func compare(t *testing.T, before, after decision, objects []client.Object) (delayed int) {
-	t.Helper()
+func compare(before, after map[string]place, objects []client.Object) (worse []string, delayed int) {
 	instead := 0
-	for pod, was := range before.places {
-		if strings.HasPrefix(pod, "default/sane-") && was.kind == nowhere && after.places[pod].kind != nowhere {
+	for pod, was := range before {
+		if strings.HasPrefix(pod, "default/sane-") && was.kind == nowhere && after[pod].kind != nowhere {
 			instead++
 		}
 	}
-	for pod, was := range before.places {
-		now, planned := after.places[pod]
+	for pod, was := range before {
+		now, planned := after[pod]
 		if !strings.HasPrefix(pod, "default/sane-") || planned && now.kind >= was.kind {
 			continue
 		}
 		rival := was.kind == placed && slices.ContainsFunc(objects, func(o client.Object) bool {
-			return holds(o, was.node) || after.places[hostile.Namespace+"/"+o.GetName()] == was
+			return holds(o, was.node) || after[o.GetNamespace()+"/"+o.GetName()] == was
 		})
-		for other, place := range after.places {
-			rival = rival || was.kind == placed && now.kind == launched && place == was && before.places[other] != was
+		for other, place := range after {
+			rival = rival || was.kind == placed && now.kind == launched && place == was && before[other] != was
 		}
 		switch {
 		case planned && now.kind == nowhere && instead > 0:
@@ -142,10 +142,10 @@ func compare(t *testing.T, before, after decision, objects []client.Object) (del
 		case was.kind == placed && now.kind == launched && !rival:
 			delayed++
 		case !rival || now.kind == nowhere && was.node != hostile.SaneNode:
-			t.Errorf("%s was %+v and is %+v (planned: %t)", pod, was, now, planned)
+			worse = append(worse, fmt.Sprintf("%s was %+v and is %+v (planned: %t)", pod, was, now, planned))
 		}
 	}
-	return delayed
+	return worse, delayed
 }
 
 // round adds objects to the sane cluster and compares the decisions.
@@ -172,7 +172,10 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 		objects = append(objects, o)
 	}
 	before, after := decide(t, beside), decide(t, all)
-	delayed = compare(t, before, after, objects)
+	worse, delayed := compare(before.places, after.places, objects)
+	for _, pod := range worse {
+		t.Error(pod)
+	}
 	began := time.Now()
 	others(t, all)
 	decided := time.Now()
@@ -260,8 +263,8 @@ func TestPodWithOverflowingRequestsBlocksOnlyItself(t *testing.T) {
 		})
 		c.Pods = append(c.Pods, pod)
 		after := decide(t, c)
-		if n := compare(t, before, after, nil); n > 0 {
-			t.Errorf("%d sane pods wait longer", n)
+		if worse, delayed := compare(before.places, after.places, nil); len(worse) > 0 || delayed > 0 {
+			t.Errorf("%d sane pods wait longer: %v", delayed, worse)
 		}
 		if got := after.places[hostile.Namespace+"/headline"]; got.kind != nowhere {
 			t.Errorf("%v: the pod has a place: %+v", asks, got)

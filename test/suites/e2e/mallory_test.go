@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/karve"
+)
+
+const (
+	// mallory is the namespace of the bad objects.
+	mallory = "mallory"
+	// goodPods need five machines.
+	goodPods, goodMachines = 50, 5
+	// slower is how much longer the good pods may wait for machines beside bad ones.
+	slower = 30 * time.Second
+)
+
+func TestHundredBadPodsDoNotDelayMachinesOfOthers(t *testing.T) { besideMallory(t, 100) }
+
+func TestThousandBadPodsDoNotDelayMachinesOfOthers(t *testing.T) {
+	cluster.Long(t)
+	besideMallory(t, 1000)
+}
+
+// besideMallory measures how long good pods wait for machines, alone and beside bad pods and a CapacityBuffer that Karve cannot read.
+func besideMallory(t *testing.T, bad int) {
+	t.Helper()
+	cluster.Require(t)
+	t.Parallel()
+	w := ownWorld(t, cluster.Config{}, karve.Options{Alone: true, DRA: true})
+	s := w.scene(t, "good")
+	s.class("1s")
+	s.pool(poolOptions{})
+	d := s.deploy("good", 0)
+	wait := func() time.Duration {
+		s.scale(d, goodPods)
+		took := s.until(enough, "the good pods have machines", func() (bool, string) { return len(alive(s.claims())) >= goodMachines, lines(s.claims()) })
+		s.untilRunning(goodPods)
+		return took
+	}
+	alone := wait()
+	s.scale(d, 0)
+	s.untilGone(s.name)
+
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: mallory}})
+	s.create(foreignBuffer())
+	s.patchStatus(foreignBuffer(), `{"status":{"replicas":3,"conditions":[{"type":"ReadyForProvisioning","status":"True","reason":"Ready","message":"","lastTransitionTime":"2026-03-01T12:00:00Z"}]}}`)
+	var group errgroup.Group
+	group.SetLimit(8)
+	for i := range bad {
+		for _, o := range s.badPod(i) {
+			if claims, ok := o.(*resourcev1.ResourceClaimTemplate); ok {
+				s.create(claims) // Before its pod.
+				continue
+			}
+			group.Go(func() error { return s.api.Create(t.Context(), o) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	beside := wait()
+	t.Logf("%d pods got %d machines in %s alone, and in %s beside %d bad pods", goodPods, goodMachines, alone.Round(time.Millisecond), beside.Round(time.Millisecond), bad)
+	if beside > alone+slower {
+		t.Errorf("the good pods waited %s for machines beside %d bad pods, and %s alone", beside, bad, alone)
+	}
+}
+
+// foreignBuffer returns a CapacityBuffer for an object of a kind that neither Karpenter nor Karve can read.
+func foreignBuffer() *unstructured.Unstructured {
+	buffer := manifest("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", "foreign", map[string]any{
+		"replicas": int64(3), "scalableRef": map[string]any{"apiGroup": "argoproj.io", "kind": "Rollout", "name": "of"},
+	})
+	buffer.SetNamespace(mallory)
+	return buffer
+}
+
+func (s *scene) patchStatus(o client.Object, patch string) {
+	s.t.Helper()
+	if err := s.api.Status().Patch(s.t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		s.t.Fatalf("patching the status of %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// badPod returns the i-th bad pod, with the template of its claim if it has one. No machine has room for it. No two of them are alike.
+func (s *scene) badPod(i int) []client.Object {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: fmt.Sprintf("bad-%04d", i), Labels: map[string]string{"app": "bad"}, Annotations: map[string]string{}},
+		Spec: s.podSpec(func(spec *corev1.PodSpec) {
+			spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("4000")
+		}),
+	}
+	switch i % 5 {
+	case 0:
+		pod.Annotations[v1alpha1.GPUMemoryAnnotation] = fmt.Sprintf("%de2000000000", 1+i)
+	case 1:
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: preferredTerms(4000, i)}}
+	case 2:
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: requiredTerms(200, 100, i)}}
+	case 3:
+		pod.Spec.Containers[0].Resources.Limits, pod.Spec.Containers[0].Resources.Claims = nil, []corev1.ResourceClaim{{Name: "gpu"}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &pod.Name}}
+		return []client.Object{costlyClaim(pod.Name, i), pod}
+	case 4:
+		pod.Spec.Containers[0].Resources.Limits = nil
+		pod.Annotations[v1alpha1.Group+"/note"] = strings.Repeat(fmt.Sprintf("%08d", i), 250<<10/8)
+	}
+	return []client.Object{pod}
+}
+
+func preferredTerms(n, salt int) []corev1.PreferredSchedulingTerm {
+	terms := make([]corev1.PreferredSchedulingTerm, n)
+	for i := range terms {
+		terms[i] = corev1.PreferredSchedulingTerm{Weight: int32(1 + i%100), Preference: term(2, salt*n+i)} //nolint:gosec // It is small.
+	}
+	return terms
+}
+
+func requiredTerms(n, values, salt int) *corev1.NodeSelector {
+	terms := make([]corev1.NodeSelectorTerm, n)
+	for i := range terms {
+		terms[i] = term(values, salt*n+i)
+	}
+	return &corev1.NodeSelector{NodeSelectorTerms: terms}
+}
+
+func term(values, salt int) corev1.NodeSelectorTerm {
+	r := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn}
+	for i := range values {
+		r.Values = append(r.Values, fmt.Sprintf("zone-%d-%d", salt, i))
+	}
+	return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}}
+}
+
+// costlyClaim returns a claim with as many selectors as the API server accepts, each as long as possible.
+func costlyClaim(name string, salt int) *resourcev1.ResourceClaimTemplate {
+	exactly := &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver}
+	for i := range resourcev1.DeviceSelectorsMaxSize {
+		var all strings.Builder
+		for j := 0; all.Len() < resourcev1.CELSelectorExpressionMaxLength-200; j++ {
+			fmt.Fprintf(&all, "device.attributes['%s'].architecture != 'x%d-%d-%d' && ", nodecontract.DRADriver, salt, i, j)
+		}
+		exactly.Selectors = append(exactly.Selectors, resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: all.String() + "true"}})
+	}
+	return &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{
+		Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: exactly}}},
+	}}}
+}

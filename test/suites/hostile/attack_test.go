@@ -1,0 +1,210 @@
+package hostile_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/test/harness/hostile"
+)
+
+// What the bad objects of a tenant may cost all others in a round: the decisions of the controller, and answers of kubectl karve.
+const (
+	mostTime = time.Second
+	mostHeap = 64 << 20
+	// mostBytes is how large the objects of an attack are together.
+	mostBytes = 100 << 20
+	// mostElements is how many elements of lists in lists the API server is asked about. More do not fit into an object.
+	mostElements = 50_000
+)
+
+// attack is what a tenant does: it creates objects, one of which is bad, in several namespaces.
+type attack struct {
+	seed    uint64
+	objects []client.Object
+	bad     int
+	edits   []edit
+	// most is how many elements each list and map of the bad object has at most.
+	most, copies int
+}
+
+// edit makes an object bad.
+type edit interface {
+	On(o client.Object, salt, most int)
+	Elements(most int) int
+	String() string
+}
+
+func (a *attack) String() string {
+	edits := make([]string, len(a.edits))
+	for i, e := range a.edits {
+		edits[i] = e.String()
+	}
+	return fmt.Sprintf("seed %d: %d times %T with at most %d elements in\n  %s", a.seed, a.copies, a.objects[a.bad], a.most, strings.Join(edits, "\n  "))
+}
+
+// draw returns an attack of which the API server accepts each object, and how many it rejected before.
+func draw(v *hostile.Validator, seed uint64) (a *attack, rejected int) {
+	for ; ; rejected++ {
+		g := hostile.New("t", seed<<16+uint64(rejected)) //nolint:gosec // It is not negative.
+		a := &attack{seed: seed, objects: g.Tenant()}
+		a.bad = g.Below(len(a.objects))
+		for _, e := range g.Edits(a.objects[a.bad]) {
+			a.edits = append(a.edits, e)
+		}
+		a.copies = g.Copies()
+		if a.grow(v) {
+			return a, rejected
+		}
+	}
+}
+
+// grow sets the largest number of elements that the API server accepts. It reports false if that is none. It tries few elements first: errors for each of
+// thousands take long.
+func (a *attack) grow(v *hostile.Validator) bool {
+	for _, most := range []int{3, math.MaxInt, 1000, 300, 128, 64, 32, 16, 8, 4} {
+		elements := 1
+		for _, e := range a.edits {
+			elements = min(elements*e.Elements(most), 1<<20)
+		}
+		if elements > mostElements {
+			continue
+		}
+		_, err := a.create(v, 0, most)
+		if most == 3 && err != nil {
+			return false
+		}
+		if a.most = most; most > 3 && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// written returns the objects as the tenant writes them into the i-th namespace. Lists and maps of the bad object grow to most elements, and it is the original one
+// if most is 0.
+func (a *attack) written(i, most int) []client.Object {
+	objects := hostile.In(i, a.objects)
+	for _, e := range a.edits {
+		if most > 0 {
+			e.On(objects[a.bad], i, most)
+		}
+	}
+	return objects
+}
+
+// create returns what the API server stores of the written objects.
+func (a *attack) create(v *hostile.Validator, i, most int) ([]client.Object, error) {
+	created := a.written(i, most)
+	for j, o := range created {
+		stored, err := v.Create(o)
+		if err != nil {
+			return nil, err
+		}
+		created[j] = stored
+	}
+	return created, nil
+}
+
+// created returns the encoded objects of the tenants, and the objects without what is in them.
+func (a *attack) created(v *hostile.Validator, most int) (all [][]byte, outlines []client.Object, err error) {
+	size := 0
+	for i := 0; i < a.copies && size < mostBytes; i++ {
+		created, err := a.create(v, i, most)
+		if err != nil {
+			continue // In this namespace, it would be too large.
+		}
+		for _, o := range created {
+			encoded, err := hostile.Encode(o)
+			if err != nil {
+				return nil, nil, err
+			}
+			all, outlines, size = append(all, encoded), append(outlines, outline(o)), size+len(encoded)
+		}
+	}
+	return all, outlines, nil
+}
+
+// outline returns of a pod only what compare reads, and of other objects the name.
+func outline(o client.Object) client.Object {
+	if pod, ok := o.(*corev1.Pod); ok {
+		of := &corev1.Pod{Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName}, Status: corev1.PodStatus{NominatedNodeName: pod.Status.NominatedNodeName}}
+		of.Namespace, of.Name = pod.Namespace, pod.Name
+		return of
+	}
+	return o
+}
+
+// harm returns how an attack harms others, or nil.
+func (a *attack) harm(ctx context.Context, v *hostile.Validator) error {
+	var err error
+	for range 3 { // The garbage collector may run at bad times.
+		var retry bool
+		if err, retry = a.harmOnce(ctx, v); err == nil || !retry {
+			return err
+		}
+	}
+	return err
+}
+
+func (a *attack) harmOnce(ctx context.Context, v *hostile.Validator) (harm error, retry bool) {
+	var places [2]map[string]place
+	var costs [2]cost
+	var tenants []client.Object
+	for i, most := range []int{0, a.most} {
+		all, created, err := a.created(v, most)
+		if err != nil {
+			return err, false
+		}
+		tenants = created
+		questions := []client.ObjectKey{{Namespace: "default", Name: "sane-plain-000"}}
+		for _, o := range tenants {
+			if _, ok := o.(*corev1.Pod); ok && len(questions) < 2 {
+				questions = append(questions, client.ObjectKeyFromObject(o))
+			}
+		}
+		if places[i], costs[i], err = observe(ctx, all, a.copies, questions); err != nil {
+			return err, false
+		}
+	}
+	if was, is := costs[0], costs[1]; is.time > was.time+mostTime || is.kept > was.kept+mostHeap || is.peak > was.peak+mostHeap {
+		return fmt.Errorf("a round takes %s, and %s without the bad value", is, was), true
+	}
+	if worse, _ := compare(places[0], places[1], tenants); len(worse) > 0 && !a.ruling() {
+		return fmt.Errorf("others have worse places: %s", strings.Join(worse, ", ")), false
+	}
+	return nil, false
+}
+
+// ruling is rules for the bad object. A DaemonSet of a tenant takes room on the machines of all others.
+func (a *attack) ruling() bool {
+	_, daemons := a.objects[a.bad].(*appsv1.DaemonSet)
+	return daemons || rules(a.objects[a.bad])
+}
+
+// smallest returns the attack with fewer copies and edits if that does the same harm, and the harm.
+func (a *attack) smallest(ctx context.Context, v *hostile.Validator, harm error) (*attack, error) {
+	for i := range a.edits {
+		less := *a
+		less.edits = slices.Concat(a.edits[:i], a.edits[i+1:])
+		if err := less.harm(ctx, v); len(less.edits) > 0 && err != nil {
+			return less.smallest(ctx, v, err)
+		}
+	}
+	for _, copies := range []int{1, 8, 40} {
+		less := *a
+		if less.copies = copies; copies < a.copies {
+			if err := less.harm(ctx, v); err != nil {
+				return &less, err
+			}
+		}
+	}
+	return a, harm
+}

@@ -1,0 +1,217 @@
+package hostile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	runtimemetrics "runtime/metrics"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/hostile"
+)
+
+// effort limits the search, so that equal clusters have equal plans.
+const effort = 2000
+
+// everything makes the decisions of the controller about a cluster, and answers questions about the cluster and about some pods. It returns the places of the pods.
+func everything(ctx context.Context, api *cache, questions []client.ObjectKey) (map[string]place, error) {
+	clk := clocktesting.NewFakeClock(snapshottest.Now)
+	gatherer := &gather.Gatherer{
+		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launch.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
+		ReplicasTimeout: 10 * time.Minute,
+	}
+	c, err := gatherer.Cluster(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster: %w", err)
+	}
+	plan, headroom := planning.Suppose(snapshot.Build(c), effort)
+	overview.Build(c)
+	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
+	if err := errors.Join(plan.Err, headroom.Err, unquoted); err != nil {
+		return nil, err
+	}
+	x := explain.New(c, explain.DefaultSettings(clk))
+	for _, pod := range questions {
+		if _, err := x.Pod(pod.Namespace, pod.Name); err != nil {
+			return nil, fmt.Errorf("explaining %s: %w", pod, err)
+		}
+	}
+	places := map[string]place{}
+	for _, p := range plan.Placements {
+		for _, pod := range p.Pods {
+			places[pod] = place{placed, plan.View.Nodes[p.Node].Name}
+		}
+	}
+	for _, l := range plan.Launches {
+		for _, pod := range l.Pods {
+			places[pod] = place{launched, ""}
+		}
+	}
+	for _, u := range plan.Unplaced {
+		places[u.Pod] = place{nowhere, u.Message}
+	}
+	return places, nil
+}
+
+// cache has what the controller's caches have of a cluster.
+type cache struct {
+	client.Client // No other method is called.
+	objects       map[reflect.Type][]client.Object
+}
+
+func decode(objects [][]byte) ([]client.Object, error) {
+	all := make([]client.Object, len(objects))
+	for i := range objects {
+		var err error
+		if all[i], err = hostile.Decode(objects[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// trimmed returns the caches with objects.
+func trimmed(all []client.Object) (*cache, error) {
+	c, trim := &cache{objects: map[reflect.Type][]client.Object{}}, gather.Trim()
+	for _, o := range all {
+		if _, err := trim(o); err != nil {
+			return nil, err
+		}
+		c.objects[reflect.TypeOf(o).Elem()] = append(c.objects[reflect.TypeOf(o).Elem()], o)
+	}
+	return c, nil
+}
+
+func (c *cache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	var all []kruntime.Object
+	for _, o := range c.objects[reflect.ValueOf(list).Elem().FieldByName("Items").Type().Elem()] {
+		all = append(all, o)
+	}
+	return meta.SetList(list, all)
+}
+
+func (c *cache) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	for _, is := range c.objects[reflect.TypeOf(o).Elem()] {
+		if client.ObjectKeyFromObject(is) == key {
+			reflect.ValueOf(o).Elem().Set(reflect.ValueOf(is).Elem())
+			return nil
+		}
+	}
+	return (&server{cluster: &snapshot.Cluster{}}).Get(ctx, key, o, options...) // It has the node classes of the cloud.
+}
+
+// cost is what a round takes: CPU time, which other processes of a busy machine do not affect, the most memory during the round, and the memory of the caches.
+type cost struct {
+	time       time.Duration
+	peak, kept int64
+}
+
+func (c cost) String() string {
+	return fmt.Sprintf("%s, %d MiB at most and %d MiB in the caches", c.time.Round(time.Millisecond), c.peak>>20, c.kept>>20)
+}
+
+// endless is how much CPU time a round may take until it counts as one that never ends.
+const endless = 20 * time.Second
+
+var errEndless = errors.New("a round does not end")
+
+// observe makes all decisions about the encoded objects of some tenants among others. It returns what that costs.
+func observe(ctx context.Context, objects [][]byte, tenants int, questions []client.ObjectKey) (places map[string]place, c cost, err error) {
+	before := heapAfterGC()
+	all, err := decode(objects)
+	if err != nil {
+		return nil, c, err
+	}
+	all = append(all, hostile.Stage(tenants)...)
+	var api *cache
+	read, err := gauge(func() (err error) { api, err = trimmed(all); return err })
+	all = nil
+	if err != nil {
+		return nil, read, err
+	}
+	kept := heapAfterGC() - before
+	c, err = gauge(func() (err error) { places, err = everything(ctx, api, questions); return err })
+	runtime.KeepAlive(api)
+	runtime.KeepAlive(objects)
+	return places, cost{c.time + read.time, c.peak + kept, kept}, err
+}
+
+// gauge returns what a function costs. It returns an error if the function panics or does not end.
+func gauge(f func() error) (c cost, err error) {
+	before, began, done := heapAfterGC(), used(), make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("panic: %v\n%s", r, stacks(false))
+			}
+		}()
+		err := f()
+		done <- err
+	}()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-done:
+			c.time = used() - began
+			return c, err
+		case <-ticker.C:
+			c.peak = max(c.peak, heap()-before)
+			if used()-began > endless {
+				return c, fmt.Errorf("%w after %s of CPU time:\n%s", errEndless, endless, stacks(true))
+			}
+		}
+	}
+}
+
+// stacks returns the stack of this goroutine, or that of the one that gauge started.
+func stacks(all bool) string {
+	buf := make([]byte, 1<<20)
+	text := string(buf[:runtime.Stack(buf, all)])
+	for stack := range strings.SplitSeq(text, "\n\n") {
+		if strings.Contains(stack, "hostile_test.gauge.func") {
+			text = stack
+		}
+	}
+	return fmt.Sprintf("%.4000s", text)
+}
+
+// heap returns how many bytes objects take, with those that are not collected yet.
+func heap() int64 {
+	sample := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	runtimemetrics.Read(sample)
+	return int64(sample[0].Value.Uint64()) //nolint:gosec // It fits.
+}
+
+func heapAfterGC() int64 {
+	runtime.GC()
+	return heap()
+}
+
+// used returns the CPU time of the process.
+func used() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

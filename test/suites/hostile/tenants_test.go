@@ -1,0 +1,50 @@
+package hostile_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"karve.sh/karve/test/harness/hostile"
+)
+
+// firstSeed returns KARVE_HOSTILE_SEED, or 1.
+func firstSeed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("KARVE_HOSTILE_SEED"), 10, 64); err == nil {
+		return n
+	}
+	return 1
+}
+
+// validator starts a validator that answers within a time, or counts as rejecting an object.
+func validator(t *testing.T, answersWithin time.Duration) *hostile.Validator {
+	t.Helper()
+	v, err := hostile.NewValidator(answersWithin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = v.Close() })
+	return v
+}
+
+// TestNoTextOfATenantStopsOrSlowsOthers replaces one part of an object of a tenant with something bad that the API server accepts. All others must have the same
+// places, and a round must not take longer. It does not run in parallel, because it measures CPU time and memory.
+func TestNoTextOfATenantStopsOrSlowsOthers(t *testing.T) {
+	v, tried, rejected := validator(t, 2*time.Second), map[string]int{}, 0
+	for seed := firstSeed(); seed < firstSeed()+uint64(count(t)/10); seed++ { //nolint:gosec // It is not negative.
+		a, n := draw(v, seed)
+		rejected += n
+		tried[fmt.Sprintf("%T", a.objects[a.bad])]++
+		if harm := a.harm(t.Context(), v); harm != nil {
+			t.Logf("%s\n%.500q", a, harm)
+			if !errors.Is(harm, errEndless) { // What does not end goes on in the background, and would be counted.
+				a, harm = a.smallest(t.Context(), v, harm)
+			}
+			t.Fatalf("%s\n%.5000v", a, harm)
+		}
+	}
+	t.Logf("bad objects: %v; the API server rejected %d others", tried, rejected)
+}
