@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -241,19 +242,14 @@ func withResources(template fields, resources any) fields {
 	changed := make([]any, 0, len(containers))
 	for _, c := range containers {
 		if c.text("name") == "node" || len(containers) == 1 {
-			with := fields{}
-			for key, value := range c {
-				with[key] = value
-			}
+			with := maps.Clone(c)
 			with["resources"] = resources
 			c = with
 		}
 		changed = append(changed, map[string]any(c))
 	}
 	spec := fields{}
-	for key, value := range template.object("spec") {
-		spec[key] = value
-	}
+	maps.Copy(spec, template.object("spec"))
 	spec["containers"] = changed
 	return fields{"metadata": template.at("metadata"), "spec": map[string]any(spec)}
 }

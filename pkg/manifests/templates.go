@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -201,9 +202,7 @@ var frameworks = []string{"model", "sklearn", "xgboost", "tensorflow", "pytorch"
 // withModel returns the spec of a pod with the container of its model.
 func withModel(component fields) fields {
 	spec := fields{}
-	for key, value := range component {
-		spec[key] = value
-	}
+	maps.Copy(spec, component)
 	containers, _ := component["containers"].([]any)
 	for _, framework := range frameworks {
 		if model := component.object(framework); model != nil {

@@ -138,13 +138,14 @@ func (d *demand) otherLabel(labels nodelabels.Labels) error {
 // otherAffinity returns why a node does not meet the pod's required node affinity, or nil if it does.
 func (d *demand) otherAffinity(name string, labels nodelabels.Labels) error {
 	if d.later && labels.Doubts != nil && len(requiredTerms(d.pod)) > 0 {
-		switch verdict, key := d.judge(name, labels); {
-		case verdict == nodelabels.Maybe:
+		switch verdict, key := d.judge(name, labels); verdict {
+		case nodelabels.Maybe:
 			return laterLabel(key, labels)
-		case verdict == nodelabels.Yes:
+		case nodelabels.Yes:
 			return nil
+		default:
+			return ErrNodeAffinity
 		}
-		return ErrNodeAffinity
 	}
 	matches, err := d.affinity().Match(nodeOf(name, labels.Known))
 	if err != nil {

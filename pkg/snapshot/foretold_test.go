@@ -1,6 +1,7 @@
 package snapshot_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -171,9 +172,7 @@ func started(at time.Time, labels map[string]string) *snapshot.Cluster {
 		claim.Annotations[karpv1.NodePoolHashAnnotationKey], claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = c.NodePools[0].Hash(), karpv1.NodePoolHashVersion
 	})
 	node := Node(&claim, &Types()[3], 10)
-	for key, value := range labels {
-		node.Labels[key] = value
-	}
+	maps.Copy(node.Labels, labels)
 	c.NodeClaims, c.Nodes = []karpv1.NodeClaim{claim}, []corev1.Node{node}
 	return c
 }
