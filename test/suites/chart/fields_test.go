@@ -208,7 +208,7 @@ func TestAgentChangesNoFieldsOfNodeButItsOwn(t *testing.T) {
 	})
 	made.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("10")}
 	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if made, err = admin.CoreV1().Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+	if _, err = admin.CoreV1().Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inForce(t, as(t, node.Namespace+":karve-node", "another"), "fields")

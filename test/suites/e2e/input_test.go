@@ -87,7 +87,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) {
 				s.class(never)
 				s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p9"}})
 			}, nil,
-			[]expectation{{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoInstanceTypes", "spec.template.spec.requirements", "loosen"}}},
+			[]expectation{{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoInstanceTypes", "the catalog of", "karpenter.k8s.aws/instance-family is p9", "correct the name"}}},
 		},
 		{
 			"too-many", func(s *scene) {
