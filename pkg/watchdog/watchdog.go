@@ -73,6 +73,9 @@ type Watchdog struct {
 
 // New returns a Watchdog with a limit for each step. It counts steps that exceed the limit, and what is set aside. It is a Runnable of the manager.
 func New(limit time.Duration, store Store, overruns *prometheus.CounterVec, setAside prometheus.Gauge) *Watchdog {
+	for _, step := range []Step{Gather, View, Plan, Check, Write} {
+		overruns.WithLabelValues(string(step)) // A counter that begins at 1 has not increased.
+	}
 	return &Watchdog{Aside: &Aside{}, limit: limit, store: store, overruns: overruns, setAside: setAside, stop: make(chan struct{}), unwritten: map[Object]time.Time{}}
 }
 
