@@ -43,6 +43,7 @@ func happen(m *metrics.Metrics) {
 	now := time.Now()
 	m.Planned(planner.Plan{Price: 1_052_000, Bound: 1_000_000, Unplaced: []planner.Unplaced{{Pod: "team/a", Refusal: planner.Refusal{Reason: planner.ReasonLimitReached}}}}, now)
 	m.ClassSetAside(solve.Aside{Invalid: true})
+	m.StepOverruns.WithLabelValues("view").Inc()
 	m.Decided("provisioning", map[metrics.Event]time.Time{metrics.Pending: now.Add(-time.Second)}, now)
 	m.Claims(pool, map[string]metrics.Claims{"Requested": {Count: 1, Oldest: time.Minute}, "Started": {Count: 2, Oldest: time.Hour}})
 	m.Limits(pool, map[string]metrics.Limit{"nvidia.com/gpu": {Limit: 20, Used: 2}})
