@@ -181,9 +181,17 @@ func otherKey(d *demand, planned, shows nodelabels.Labels) string {
 	return "unknown"
 }
 
-// awaitLabels makes a class wait because of a mismatch. It may still go to nodes.
-func (v *View) awaitLabels(class *planner.Class, mismatch *v1alpha1.NodeMismatch) {
-	if mismatch == nil || len(class.Offerings) == 0 {
+// awaitLabels makes a class wait because of a mismatch. It may still go to nodes that show its labels. Others were launched for other pods, which would need
+// another node if the class got this one.
+func (v *View) awaitLabels(class *planner.Class, a *admission, mismatch *v1alpha1.NodeMismatch) {
+	if mismatch == nil {
+		return
+	}
+	class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(i int) bool {
+		m := v.rooms[i].machine
+		return m != nil && (m.Node == nil || a.demand.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) != nil)
+	})
+	if len(class.Offerings) == 0 {
 		return
 	}
 	of := func(value string) string { return cmp.Or(value, "missing") }
