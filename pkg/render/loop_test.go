@@ -50,7 +50,10 @@ func TestNoPodsCauseAThirdLaunch(t *testing.T) {
 		return !slices.Contains([]string{"g4dn.xlarge", "g4dn.2xlarge", "g5.xlarge", "g5.4xlarge", "g6.xlarge", "p3dn.24xlarge"}, t.Name)
 	})
 	launched, bound, waited := 0, 0, 0
-	for i := range count {
+	for i := range count + len(found) {
+		if i >= count {
+			i = found[i-count]
+		}
 		w := newWorld(rand.New(rand.NewPCG(1, uint64(i))), types) //nolint:gosec // The same clusters in every run.
 		for range 24 {
 			if err := w.round(); err != nil {
@@ -75,6 +78,9 @@ func TestNoPodsCauseAThirdLaunch(t *testing.T) {
 		t.Errorf("%d launches, %d running pods and %d mismatches in %d clusters: the generator is too tame", launched, bound, waited, count)
 	}
 }
+
+// found are clusters beyond the usual number that failed once.
+var found = []int{1236, 7453}
 
 // world is a cluster with agents, a scheduler and a controller that deletes idle nodes.
 type world struct {
