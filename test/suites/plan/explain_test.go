@@ -35,7 +35,7 @@ func (w *world) doctor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "doctor"); !ok || !strings.Contains(out, "needs permission to list deployments.apps in all namespaces") {
+	if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "doctor"); ok || !strings.Contains(out, "needs permission to list deployments.apps in all namespaces") || !strings.Contains(errOut, "nothing could be checked") {
 		t.Errorf("a user without rights gets %s%s", out, errOut)
 	}
 }
