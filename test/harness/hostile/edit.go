@@ -177,7 +177,7 @@ func quantityOf(text string) resource.Quantity {
 
 // repeat returns an edit that repeats the first element of a list, with variations.
 func (g *Generator) repeat(path string, v reflect.Value) Edit {
-	n, seed := pick(g, 0, 2, 8, 32, 128, 1000, 4000, 4000), g.rand.Uint64()
+	n, seed := pick(g, 0, 2, 8, 20, 32, 100, 200, 400, 1000, 4000, 4000), g.rand.Uint64()
 	return Edit{path, fmt.Sprintf("%d elements like the first", n), n, func(v reflect.Value, n, salt int) {
 		first := reflect.New(v.Type().Elem()).Elem()
 		if v.Len() > 0 {
@@ -279,7 +279,7 @@ func (g *Generator) grow(path string, v reflect.Value) Edit {
 // Below returns a number from 0 to n-1.
 func (g *Generator) Below(n int) int { return g.rand.IntN(n) }
 
-// Copies returns in how many namespaces a tenant creates the same: mostly in one.
+// Copies returns how often a tenant creates the same: mostly once.
 func (g *Generator) Copies() int {
 	switch {
 	case g.maybe(0.7):

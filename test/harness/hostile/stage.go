@@ -1,8 +1,6 @@
 package hostile
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -19,9 +17,9 @@ import (
 // draMachine is an initialized machine of the pool with backend DRA.
 const draMachine = "dra-machine"
 
-// Stage returns the objects of the sane cluster, and what tenants can use besides: a pool with backend DRA that has pods with claims, storage, DeviceClasses, and
-// the first n namespaces of tenants.
-func Stage(n int) []client.Object {
+// Stage returns the objects of the sane cluster, and what a tenant can use besides: a pool with backend DRA that has pods with claims, storage, DeviceClasses and
+// the tenant's namespace.
+func Stage() []client.Object {
 	c := Sane()
 	class := snapshottest.Class("dra", 10, func(class *v1alpha1.GPUNodeClass) { class.Spec.Sharing.Backend = v1alpha1.BackendDRA })
 	np := snapshottest.Pool("dra", "dra", snapshottest.Tainted(v1alpha1.ResourceGPUShared), snapshottest.Tainted("dra"))
@@ -42,7 +40,7 @@ func Stage(n int) []client.Object {
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpu")}}
 		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
 	})
-	for _, name := range append([]string{"default"}, tenants(n)...) {
+	for _, name := range []string{"default", Namespace} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}})
 	}
 	objects = append(objects, pointers(c.GPUNodeClasses)...)
@@ -50,14 +48,6 @@ func Stage(n int) []client.Object {
 	objects = append(objects, pointers(c.NodeClaims)...)
 	objects = append(objects, pointers(c.Nodes)...)
 	return append(objects, pointers(append(c.Pods, pods...))...)
-}
-
-func tenants(n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprint(Namespace, "-", i)
-	}
-	return names
 }
 
 func pointers[T any, P interface {

@@ -3,6 +3,7 @@ package hostile
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -222,15 +223,27 @@ func (g *Generator) Buffered() []client.Object {
 	return []client.Object{buffer, of}
 }
 
-// In moves objects to the i-th namespace of tenants.
-func In(i int, objects []client.Object) []client.Object {
-	moved := make([]client.Object, len(objects))
+// Copy returns the i-th copy of objects, with names of their own and references to each other.
+func Copy(i int, objects []client.Object) []client.Object {
+	copies := make([]client.Object, len(objects))
 	for j, o := range objects {
-		moved[j], _ = o.DeepCopyObject().(client.Object)
-		moved[j].SetNamespace(fmt.Sprint(Namespace, "-", i))
+		copies[j], _ = o.DeepCopyObject().(client.Object)
+		copies[j].SetName(fmt.Sprint(o.GetName(), "-", i))
+		visit(reflect.ValueOf(copies[j]).Elem(), "", func(path string, v reflect.Value) bool {
+			if v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().Kind() == reflect.String {
+				v = v.Elem()
+			}
+			if v.Kind() == reflect.String && refers.MatchString(path) {
+				v.SetString(fmt.Sprint(v.String(), "-", i))
+			}
+			return false
+		})
 	}
-	return moved
+	return copies
 }
+
+// refers matches the paths of references to objects in the same namespace.
+var refers = regexp.MustCompile(`(\.ClaimName|\.ResourceClaimName|\.ResourceClaimTemplateName|TemplateRef\.Name|ScalableRef\.Name)$`)
 
 // keepStatus sets the status of an object to that of another one of the same type.
 func keepStatus(to, from client.Object) {

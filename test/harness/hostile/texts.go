@@ -37,12 +37,9 @@ var texts = map[string][]text{
 	),
 	"cel": {
 		nested(30, 2), nested(4, 60), nested(9, 9),
-		longest(func(i int) string { return fmt.Sprintf(`"%s".matches("^(a+)+$%d") || `, strings.Repeat("a", 400), i) }),
-		longest(func(i int) string {
-			return fmt.Sprintf(`device.attributes["gpu.karve.sh"].architecture != "x%d" && `, i)
-		}),
-		longest(func(i int) string { return fmt.Sprintf(`quantity("%de18").isGreaterThan(quantity("1")) && `, 1+i%9) }),
-		longest(func(i int) string { return fmt.Sprintf("%d + ", i) }),
+		filled(celLongest, backtracking), filled(celLong, backtracking), filled(celLongest, comparing), filled(celLong, comparing),
+		filled(celLong, func(i int) string { return fmt.Sprintf(`quantity("%de18").isGreaterThan(quantity("1")) && `, 1+i%9) }),
+		filled(celLongest, func(i int) string { return fmt.Sprintf("%d + ", i) }),
 		varied(func(i int) string {
 			return fmt.Sprintf(`%s"%d".size() >= 0%s`, strings.Repeat("(", 200), i, strings.Repeat(")", 200))
 		}),
@@ -66,7 +63,7 @@ var texts = map[string][]text{
 	"other": {
 		only("\x1b[2J\x1b[31mgone\x07"), only("\u202edrawkcab\u2066"), only("a\x00b"), only("\xff\xfe\xed\xa0\x80"), only("a\r\nb\tc\u2028"), only(strings.Repeat("🦣", 1_000)),
 		only(strings.Repeat("a,", 100_000)), only(strings.Repeat("\n", 200_000)),
-		sized(10 << 10), sized(100 << 10), sized(250 << 10), sized(1400 << 10),
+		sized(1 << 10), sized(10 << 10), sized(60 << 10), sized(250 << 10), sized(1400 << 10),
 	},
 }
 
@@ -83,16 +80,19 @@ func sized(bytes int) text {
 	return varied(func(i int) string { return strings.Repeat("x", bytes-8) + fmt.Sprintf("%08d", i) })
 }
 
-// celMost is the length of the longest CEL expression that the API server accepts, less some bytes for what makes it differ from others.
-const celMost = 10<<10 - 100
+// Sizes of expressions: the API server accepts 10 KiB, and Karve evaluates 1 KiB. What makes an expression differ from others fits too.
+const (
+	celLongest = 10<<10 - 100
+	celLong    = 1<<10 - 100
+)
 
-// longest returns the longest CEL expressions that consist of parts.
-func longest(part func(i int) string) text {
+// filled returns CEL expressions with a size that consist of parts.
+func filled(size int, part func(i int) string) text {
 	return varied(func(salt int) string {
 		var b strings.Builder
 		for i := 0; ; i++ {
 			p := part(salt*1000 + i)
-			if b.Len()+len(p)+10 > celMost {
+			if b.Len()+len(p)+10 > size {
 				break
 			}
 			b.WriteString(p)
@@ -102,6 +102,14 @@ func longest(part func(i int) string) text {
 		}
 		return b.String() + "true"
 	})
+}
+
+func backtracking(i int) string {
+	return fmt.Sprintf(`"%s".matches("^(a+)+$%d") || `, strings.Repeat("a", 400), i)
+}
+
+func comparing(i int) string {
+	return fmt.Sprintf(`device.attributes["gpu.karve.sh"].architecture != "x%d" && `, i)
 }
 
 // nested returns CEL expressions with loops in loops over lists.

@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
@@ -99,7 +100,7 @@ func (v *Validator) Create(o client.Object) (client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored.SetUID(o.GetUID())
+	stored.SetUID(types.UID(fmt.Sprintf("%T %s", o, o.GetName())))
 	stored.SetCreationTimestamp(o.GetCreationTimestamp())
 	keepStatus(stored, o)
 	return stored, nil

@@ -96,7 +96,8 @@ func (s *scene) patchStatus(o client.Object, patch string) {
 	}
 }
 
-// badPod returns the i-th bad pod, with the template of its claim if it has one. No machine has room for it. No two of them are alike.
+// badPod returns the i-th bad pod, with the template of its claim if it has one. No machine has room for it. No two of them are alike. Half of them are as large as
+// the API server accepts, and half as Karve plans for. Few have claims, because the API server takes seconds for the largest of them.
 func (s *scene) badPod(i int) []client.Object {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: fmt.Sprintf("bad-%04d", i), Labels: map[string]string{"app": "bad"}, Annotations: map[string]string{}},
@@ -104,22 +105,32 @@ func (s *scene) badPod(i int) []client.Object {
 			spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("4000")
 		}),
 	}
-	switch i % 5 {
-	case 0:
-		pod.Annotations[v1alpha1.GPUMemoryAnnotation] = fmt.Sprintf("%de2000000000", 1+i)
-	case 1:
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: preferredTerms(4000, i)}}
-	case 2:
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: requiredTerms(200, 100, i)}}
-	case 3:
+	large, affinity := i%2 == 0, &corev1.NodeAffinity{}
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: affinity}
+	if i%20 < 2 {
 		pod.Spec.Containers[0].Resources.Limits, pod.Spec.Containers[0].Resources.Claims = nil, []corev1.ResourceClaim{{Name: "gpu"}}
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &pod.Name}}
-		return []client.Object{costlyClaim(pod.Name, i), pod}
-	case 4:
+		return []client.Object{costlyClaim(pod.Name, i, i%100 == 0), pod}
+	}
+	switch i / 2 % 4 {
+	case 0:
+		pod.Annotations[v1alpha1.GPUMemoryAnnotation] = fmt.Sprintf("%de%d", 1+i, sizeOf(large, 2_000_000_000, 20))
+	case 1:
+		affinity.PreferredDuringSchedulingIgnoredDuringExecution = preferredTerms(sizeOf(large, 4000, 90), i)
+	case 2:
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = requiredTerms(sizeOf(large, 200, 45), sizeOf(large, 100, 10), i)
+	case 3:
 		pod.Spec.Containers[0].Resources.Limits = nil
 		pod.Annotations[v1alpha1.Group+"/note"] = strings.Repeat(fmt.Sprintf("%08d", i), 250<<10/8)
 	}
 	return []client.Object{pod}
+}
+
+func sizeOf(large bool, accepted, planned int) int {
+	if large {
+		return accepted
+	}
+	return planned
 }
 
 func preferredTerms(n, salt int) []corev1.PreferredSchedulingTerm {
@@ -146,12 +157,12 @@ func term(values, salt int) corev1.NodeSelectorTerm {
 	return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}}
 }
 
-// costlyClaim returns a claim with as many selectors as the API server accepts, each as long as possible.
-func costlyClaim(name string, salt int) *resourcev1.ResourceClaimTemplate {
+// costlyClaim returns a claim with selectors: as many and as long ones as the API server accepts, or as Karve evaluates.
+func costlyClaim(name string, salt int, large bool) *resourcev1.ResourceClaimTemplate {
 	exactly := &resourcev1.ExactDeviceRequest{DeviceClassName: nodecontract.DRADriver}
-	for i := range resourcev1.DeviceSelectorsMaxSize {
+	for i := range sizeOf(large, resourcev1.DeviceSelectorsMaxSize, 4) {
 		var all strings.Builder
-		for j := 0; all.Len() < resourcev1.CELSelectorExpressionMaxLength-200; j++ {
+		for j := 0; all.Len() < sizeOf(large, resourcev1.CELSelectorExpressionMaxLength, 1000)-100; j++ {
 			fmt.Fprintf(&all, "device.attributes['%s'].architecture != 'x%d-%d-%d' && ", nodecontract.DRADriver, salt, i, j)
 		}
 		exactly.Selectors = append(exactly.Selectors, resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: all.String() + "true"}})

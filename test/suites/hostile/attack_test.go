@@ -18,14 +18,18 @@ import (
 // What the bad objects of a tenant may cost all others in a round: the decisions of the controller, and answers of kubectl karve.
 const (
 	mostTime = time.Second
-	mostHeap = 64 << 20
+	// mostAnswer is how long a tenant may wait for an answer about an own pod.
+	mostAnswer = 15 * time.Second
+	mostHeap   = 64 << 20
+	// trimming is how much longer than decoding it may take to trim objects, which happens once after each of their changes.
+	trimming = 5
 	// mostBytes is how large the objects of an attack are together.
 	mostBytes = 100 << 20
 	// mostElements is how many elements of lists in lists the API server is asked about. More do not fit into an object.
 	mostElements = 50_000
 )
 
-// attack is what a tenant does: it creates objects, one of which is bad, in several namespaces.
+// attack is what a tenant does: it creates objects, one of which is bad, several times.
 type attack struct {
 	seed    uint64
 	objects []client.Object
@@ -33,6 +37,15 @@ type attack struct {
 	edits   []edit
 	// most is how many elements each list and map of the bad object has at most.
 	most, copies int
+
+	// made has the created objects, by most.
+	made map[int]made
+}
+
+// made has the encoded objects of a tenant, and the objects without what is in them.
+type made struct {
+	encoded  [][]byte
+	outlines []client.Object
 }
 
 // edit makes an object bad.
@@ -88,10 +101,10 @@ func (a *attack) grow(v *hostile.Validator) bool {
 	return false
 }
 
-// written returns the objects as the tenant writes them into the i-th namespace. Lists and maps of the bad object grow to most elements, and it is the original one
-// if most is 0.
+// written returns the i-th copy of the objects as the tenant writes them. Lists and maps of the bad object grow to most elements, and it is the original one if
+// most is 0.
 func (a *attack) written(i, most int) []client.Object {
-	objects := hostile.In(i, a.objects)
+	objects := hostile.Copy(i, a.objects)
 	for _, e := range a.edits {
 		if most > 0 {
 			e.On(objects[a.bad], i, most)
@@ -113,23 +126,35 @@ func (a *attack) create(v *hostile.Validator, i, most int) ([]client.Object, err
 	return created, nil
 }
 
-// created returns the encoded objects of the tenants, and the objects without what is in them.
-func (a *attack) created(v *hostile.Validator, most int) (all [][]byte, outlines []client.Object, err error) {
-	size := 0
+// created creates all copies, with the bad objects or, if most is 0, with the original ones.
+func (a *attack) created(v *hostile.Validator, most int) (m made, err error) {
+	if m, ok := a.made[most]; ok {
+		return m, nil
+	}
+	size, names := 0, map[string]bool{}
 	for i := 0; i < a.copies && size < mostBytes; i++ {
 		created, err := a.create(v, i, most)
 		if err != nil {
-			continue // In this namespace, it would be too large.
+			continue // This copy would be too large.
 		}
 		for _, o := range created {
+			key := fmt.Sprintf("%T %s", o, o.GetName())
+			if names[key] {
+				continue // It exists.
+			}
 			encoded, err := hostile.Encode(o)
 			if err != nil {
-				return nil, nil, err
+				return m, err
 			}
-			all, outlines, size = append(all, encoded), append(outlines, outline(o)), size+len(encoded)
+			names[key], size = true, size+len(encoded)
+			m.encoded, m.outlines = append(m.encoded, encoded), append(m.outlines, outline(o))
 		}
 	}
-	return all, outlines, nil
+	if a.made == nil {
+		a.made = map[int]made{}
+	}
+	a.made[most] = m
+	return m, nil
 }
 
 // outline returns of a pod only what compare reads, and of other objects the name.
@@ -157,27 +182,27 @@ func (a *attack) harm(ctx context.Context, v *hostile.Validator) error {
 func (a *attack) harmOnce(ctx context.Context, v *hostile.Validator) (harm error, retry bool) {
 	var places [2]map[string]place
 	var costs [2]cost
-	var tenants []client.Object
+	var m made
 	for i, most := range []int{0, a.most} {
-		all, created, err := a.created(v, most)
-		if err != nil {
+		var err error
+		if m, err = a.created(v, most); err != nil {
 			return err, false
 		}
-		tenants = created
-		questions := []client.ObjectKey{{Namespace: "default", Name: "sane-plain-000"}}
-		for _, o := range tenants {
-			if _, ok := o.(*corev1.Pod); ok && len(questions) < 2 {
-				questions = append(questions, client.ObjectKeyFromObject(o))
+		own := client.ObjectKey{}
+		for _, o := range m.outlines {
+			if _, ok := o.(*corev1.Pod); ok {
+				own = client.ObjectKeyFromObject(o)
 			}
 		}
-		if places[i], costs[i], err = observe(ctx, all, a.copies, questions); err != nil {
+		if places[i], costs[i], err = observe(ctx, m.encoded, own); err != nil {
 			return err, false
 		}
 	}
-	if was, is := costs[0], costs[1]; is.time > was.time+mostTime || is.kept > was.kept+mostHeap || is.peak > was.peak+mostHeap {
+	was, is := costs[0], costs[1]
+	if is.round > was.round+mostTime || is.answer > mostAnswer || is.trim > mostTime+trimming*is.decode || is.kept > was.kept+mostHeap || is.peak > was.peak+mostHeap {
 		return fmt.Errorf("a round takes %s, and %s without the bad value", is, was), true
 	}
-	if worse, _ := compare(places[0], places[1], tenants); len(worse) > 0 && !a.ruling() {
+	if worse, _ := compare(places[0], places[1], m.outlines); len(worse) > 0 && !a.ruling() {
 		return fmt.Errorf("others have worse places: %s", strings.Join(worse, ", ")), false
 	}
 	return nil, false
@@ -189,21 +214,25 @@ func (a *attack) ruling() bool {
 	return daemons || rules(a.objects[a.bad])
 }
 
-// smallest returns the attack with fewer copies and edits if that does the same harm, and the harm.
-func (a *attack) smallest(ctx context.Context, v *hostile.Validator, harm error) (*attack, error) {
+// smallest returns the attack with fewer copies and edits if that does the same harm, and the harm. It looks until a time.
+func (a *attack) smallest(ctx context.Context, v *hostile.Validator, harm error, until time.Time) (*attack, error) {
+	var less []*attack
 	for i := range a.edits {
-		less := *a
-		less.edits = slices.Concat(a.edits[:i], a.edits[i+1:])
-		if err := less.harm(ctx, v); len(less.edits) > 0 && err != nil {
-			return less.smallest(ctx, v, err)
+		if len(a.edits) > 1 {
+			less = append(less, &attack{a.seed, a.objects, a.bad, slices.Concat(a.edits[:i], a.edits[i+1:]), a.most, a.copies, nil})
 		}
 	}
 	for _, copies := range []int{1, 8, 40} {
-		less := *a
-		if less.copies = copies; copies < a.copies {
-			if err := less.harm(ctx, v); err != nil {
-				return &less, err
-			}
+		if copies < a.copies {
+			less = append(less, &attack{a.seed, a.objects, a.bad, a.edits, a.most, copies, nil})
+		}
+	}
+	for _, b := range less {
+		if time.Now().After(until) {
+			break
+		}
+		if err := b.harm(ctx, v); err != nil {
+			return b.smallest(ctx, v, err, until)
 		}
 	}
 	return a, harm

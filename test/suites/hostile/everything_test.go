@@ -7,12 +7,10 @@ import (
 	"reflect"
 	"runtime"
 	runtimemetrics "runtime/metrics"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -32,11 +30,11 @@ import (
 )
 
 // effort limits the search, so that equal clusters have equal plans.
-const effort = 2000
+const effort = 200
 
-// everything makes the decisions of the controller about a cluster, and answers questions about the cluster and about some pods. It returns the places of the
-// pods. later adds those of the pods that have to wait for their turn, which are those of the next rounds.
-func everything(ctx context.Context, api *cache, questions []client.ObjectKey) (places map[string]place, later func(), err error) {
+// everything makes the decisions of the controller about a cluster, and answers questions about the cluster and one of its pods. It returns the places of the pods,
+// and a function that answers a question about another pod.
+func everything(ctx context.Context, api *cache) (map[string]place, func(pod client.ObjectKey) error, error) {
 	clk := clocktesting.NewFakeClock(snapshottest.Now)
 	gatherer := &gather.Gatherer{
 		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launch.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
@@ -49,38 +47,11 @@ func everything(ctx context.Context, api *cache, questions []client.ObjectKey) (
 	plan, headroom := planning.Suppose(snapshot.Build(c), effort)
 	overview.Build(c)
 	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
-	if err := errors.Join(plan.Err, headroom.Err, unquoted); err != nil {
-		return nil, nil, err
-	}
 	x := explain.New(c, explain.DefaultSettings(clk))
-	for _, pod := range questions {
-		if _, err := x.Pod(pod.Namespace, pod.Name); err != nil {
-			return nil, nil, fmt.Errorf("explaining %s: %w", pod, err)
-		}
-	}
-	places = placesOf(&plan)
-	return places, func() {
-		for range turns {
-			if len(plan.View.Postponed) == 0 {
-				return
-			}
-			c.Queue = plan.View.NextQueue(c.Queue, plan.Plan)
-			c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(pod corev1.Pod) bool { // Their machines exist by then.
-				is, planned := places[snapshot.PodName(&pod)]
-				return planned && is.kind != nowhere && pod.Spec.NodeName == ""
-			})
-			plan, _ = planning.Suppose(snapshot.Build(c), effort)
-			for pod, is := range placesOf(&plan) {
-				if _, known := places[pod]; !known {
-					places[pod] = is
-				}
-			}
-		}
-	}, nil
+	explained := func(pod client.ObjectKey) error { _, err := x.Pod(pod.Namespace, pod.Name); return err }
+	err = errors.Join(plan.Err, headroom.Err, unquoted, explained(client.ObjectKey{Namespace: "default", Name: "sane-plain-000"}))
+	return placesOf(&plan), explained, err
 }
-
-// turns is how many rounds a pod may have to wait for, if more want to be planned for than one plan reads.
-const turns = 3
 
 func placesOf(plan *planning.Plan) map[string]place {
 	places := map[string]place{}
@@ -147,14 +118,18 @@ func (c *cache) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 	return (&server{cluster: &snapshot.Cluster{}}).Get(ctx, key, o, options...) // It has the node classes of the cloud.
 }
 
-// cost is what a round takes: CPU time, which other processes of a busy machine do not affect, the most memory during the round, and the memory of the caches.
+// cost is what a round takes: CPU time, which other processes of a busy machine do not affect, and memory.
 type cost struct {
-	time       time.Duration
+	// decode and trim are for reading the objects once, answer is for a question of the tenant, and round is for everything else.
+	decode, trim, answer, round time.Duration
+	// peak is the most memory during the round, and kept that of the caches.
 	peak, kept int64
 }
 
 func (c cost) String() string {
-	return fmt.Sprintf("%s, %d MiB at most and %d MiB in the caches", c.time.Round(time.Millisecond), c.peak>>20, c.kept>>20)
+	const unit = time.Millisecond
+	return fmt.Sprintf("%s after %s of decoding and %s of trimming, an answer to the tenant %s, %d MiB at most and %d MiB in the caches",
+		c.round.Round(unit), c.decode.Round(unit), c.trim.Round(unit), c.answer.Round(unit), c.peak>>20, c.kept>>20)
 }
 
 // endless is how much CPU time a round may take until it counts as one that never ends.
@@ -162,33 +137,34 @@ const endless = 20 * time.Second
 
 var errEndless = errors.New("a round does not end")
 
-// observe makes all decisions about the encoded objects of some tenants among others. It returns what that costs.
-func observe(ctx context.Context, objects [][]byte, tenants int, questions []client.ObjectKey) (places map[string]place, c cost, err error) {
-	before := heapAfterGC()
+// observe makes all decisions about the encoded objects of a tenant among others, and answers a question about one of the tenant's pods. It returns what that costs.
+func observe(ctx context.Context, objects [][]byte, own client.ObjectKey) (places map[string]place, c cost, err error) {
+	before, began := heapAfterGC(), used()
 	all, err := decode(objects)
 	if err != nil {
 		return nil, c, err
 	}
-	all = append(all, hostile.Stage(tenants)...)
+	c.decode = used() - began
+	all = append(all, hostile.Stage()...)
 	var api *cache
-	read, err := gauge(func() (err error) { api, err = trimmed(all); return err })
-	all = nil
-	if err != nil {
-		return nil, read, err
+	if c.trim, _, err = gauge(func() (err error) { api, err = trimmed(all); return err }); err != nil {
+		return nil, c, err
 	}
-	kept := heapAfterGC() - before
-	var later func()
-	c, err = gauge(func() (err error) { places, later, err = everything(ctx, api, questions); return err })
-	if err == nil {
-		later()
+	all = nil
+	c.kept = heapAfterGC() - before
+	var explained func(pod client.ObjectKey) error
+	c.round, c.peak, err = gauge(func() (err error) { places, explained, err = everything(ctx, api); return err })
+	c.peak += c.kept
+	if err == nil && own.Name != "" {
+		c.answer, _, err = gauge(func() error { return explained(own) })
 	}
 	runtime.KeepAlive(api)
 	runtime.KeepAlive(objects)
-	return places, cost{c.time + read.time, c.peak + kept, kept}, err
+	return places, c, err
 }
 
-// gauge returns what a function costs. It returns an error if the function panics or does not end.
-func gauge(f func() error) (c cost, err error) {
+// gauge returns the CPU time and the most memory that a function takes. It returns an error if the function panics or does not end.
+func gauge(f func() error) (took time.Duration, peak int64, err error) {
 	before, began, done := heapAfterGC(), used(), make(chan error, 1)
 	go func() {
 		defer func() {
@@ -204,12 +180,11 @@ func gauge(f func() error) (c cost, err error) {
 	for {
 		select {
 		case err := <-done:
-			c.time = used() - began
-			return c, err
+			return used() - began, peak, err
 		case <-ticker.C:
-			c.peak = max(c.peak, heap()-before)
+			peak = max(peak, heap()-before)
 			if used()-began > endless {
-				return c, fmt.Errorf("%w after %s of CPU time:\n%s", errEndless, endless, stacks(true))
+				return 0, peak, fmt.Errorf("%w after %s of CPU time:\n%s", errEndless, endless, stacks(true))
 			}
 		}
 	}

@@ -76,7 +76,7 @@ func known() map[string]*attack {
 	all["capacity of 1e2000000000"] = claim(1, func(r *resourcev1.ExactDeviceRequest, _ *resourcev1.ResourceClaimSpec, _ int) {
 		r.Capacity.Requests[nodecontract.DRAMemory] = resource.MustParse("1e2000000000")
 	})
-	all["long selectors"] = claim(8, func(r *resourcev1.ExactDeviceRequest, spec *resourcev1.ResourceClaimSpec, i int) {
+	all["long selectors"] = claim(4, func(r *resourcev1.ExactDeviceRequest, spec *resourcev1.ResourceClaimSpec, i int) {
 		r.Selectors = selectors(i)
 		for j := range 3 {
 			more := spec.Devices.Requests[0].DeepCopy()

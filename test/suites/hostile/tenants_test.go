@@ -12,19 +12,16 @@ import (
 )
 
 // firstSeed returns KARVE_HOSTILE_SEED, or 1.
-func firstSeed() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("KARVE_HOSTILE_SEED"), 10, 64); err == nil {
+func firstSeed() uint64 { return numberOr("KARVE_HOSTILE_SEED", 1) }
+
+// clusters returns how many clusters a test generates: a tenth of KARVE_HOSTILE, or 100.
+func clusters() uint64 { return numberOr("KARVE_HOSTILE", 1000) / 10 }
+
+func numberOr(variable string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(variable), 10, 64); err == nil {
 		return n
 	}
-	return 1
-}
-
-// clusters returns how many clusters a test generates: a tenth of KARVE_HOSTILE, or 30.
-func clusters() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("KARVE_HOSTILE"), 10, 64); err == nil {
-		return n / 10
-	}
-	return 30
+	return otherwise
 }
 
 // validator starts a validator that answers within a time, or counts as rejecting an object.
@@ -49,7 +46,7 @@ func TestNoTextOfATenantStopsOrSlowsOthers(t *testing.T) {
 		if harm := a.harm(t.Context(), v); harm != nil {
 			t.Logf("%s\n%.500q", a, harm)
 			if !errors.Is(harm, errEndless) { // What does not end goes on in the background, and would be counted.
-				a, harm = a.smallest(t.Context(), v, harm)
+				a, harm = a.smallest(t.Context(), v, harm, time.Now().Add(time.Minute))
 			}
 			t.Fatalf("%s\n%.5000v", a, harm)
 		}
