@@ -204,6 +204,9 @@ func (l *Library) SetComputeMode(uuid string, mode gpu.ComputeMode) error {
 	return failed(k.handle.SetComputeMode(nvml.ComputeMode(mode)), "setting the compute mode of %s", uuid)
 }
 
+// displays are the products that only drive a screen. NVIDIA's go-nvlib, through which its plugin lists GPUs, leaves them out too.
+var displays = []string{"DGX Display", "NVIDIA DGX Display"}
+
 // devices returns the GPUs that are present, and those that were present at Init and are lost. A GPU that could never be read is skipped, so that the
 // others can be used. If no GPU can be read, it returns an error.
 func (l *Library) devices() ([]gpu.Device, error) {
@@ -241,7 +244,9 @@ func (l *Library) devices() ([]gpu.Device, error) {
 	l.unusable = unusable
 	out := make([]gpu.Device, 0, len(found))
 	for _, k := range found {
-		out = append(out, k.device)
+		if !slices.Contains(displays, k.device.Product) {
+			out = append(out, k.device)
+		}
 	}
 	l.mu.Unlock()
 	slices.SortFunc(out, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })

@@ -144,6 +144,25 @@ func TestUnusableReportsGPUsThatDriverDoesNotOffer(t *testing.T) {
 	}
 }
 
+// TestDisplayGPUIsNotListed reads a DGX Station: four GPUs for programs, and one for the screen.
+func TestDisplayGPUIsNotListed(t *testing.T) {
+	for _, product := range []string{"DGX Display", "NVIDIA DGX Display"} {
+		path, machine := fake.Use(t, fake.A100(5))
+		sysfs := t.TempDir()
+		machine.State.WriteSysfs(t, sysfs)
+		machine.Change(t, func(s *fake.State) { s.Devices[1].Product = product })
+		l := nvml.New(nvml.Options{Library: path, Sysfs: sysfs})
+		start(t, l)
+		devices, err := l.Devices()
+		if err != nil || len(devices) != 4 || devices[1].Index != 2 {
+			t.Errorf("beside a %s: %v, %v", product, devices, err)
+		}
+		if got := l.Unusable(); len(got) != 0 {
+			t.Errorf("the %s is reported as unusable: %v", product, got)
+		}
+	}
+}
+
 func TestUnusableReportsOnlyGPUThatCannotBeOpened(t *testing.T) {
 	profile := fake.T4(1)
 	profile.Devices[0].Lost = true
