@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	yamlv2 "go.yaml.in/yaml/v2"
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/node/limited"
@@ -33,6 +35,9 @@ func Read(data []byte, strict bool) (Config, []string, error) {
 		}
 		r.doubt("%s", strings.TrimPrefix(twice.Error(), "yaml: "))
 	}
+	if hasLaterDocument(data) {
+		r.doubt("only the first document of the file counts, as in NVIDIA's plugin; what comes after \"---\" is ignored")
+	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var root any
@@ -47,6 +52,23 @@ func Read(data []byte, strict bool) (Config, []string, error) {
 		return Config{}, r.warnings, errors.Join(r.errs...)
 	}
 	return c, r.warnings, nil
+}
+
+// hasLaterDocument reports whether a second or later YAML document has content, valid or not.
+func hasLaterDocument(data []byte) bool {
+	documents := yamlv2.NewDecoder(bytes.NewReader(data))
+	for i := 0; ; i++ {
+		var document any
+		err := documents.Decode(&document)
+		switch {
+		case errors.Is(err, io.EOF):
+			return false
+		case i > 0 && (err != nil || document != nil):
+			return true
+		case err != nil:
+			return false
+		}
+	}
 }
 
 func readConfig(o *object) Config {
@@ -126,15 +148,16 @@ func readFlags(o *object) Flags {
 func readPatterns(o *object, key string) []Pattern {
 	var out []Pattern
 	for i, v := range o.list(key) {
-		o.r.object(index(o.at(key), i), v, false, func(o *object) {
+		o.r.item(index(o.at(key), i), v, func(o *object) {
+			_, patterned := o.fields["pattern"]
 			pattern, name := o.text("pattern"), o.text("name")
 			switch {
-			case pattern == nil:
+			case !patterned:
 				o.r.fail(o.at("pattern"), "is missing")
 			case name == nil:
 				o.r.fail(o.at("name"), "is missing")
 			default:
-				out = append(out, Pattern{Pattern: *pattern, Name: o.r.name(o.at("name"), *name)})
+				out = append(out, Pattern{Pattern: or(pattern, ""), Name: o.r.name(o.at("name"), *name)})
 			}
 		})
 	}
@@ -153,7 +176,7 @@ func readReplicated(r *reader, path string, v any) *Replicated {
 		}
 		s.FailRequestsGreaterThanOne = o.boolean("failRequestsGreaterThanOne")
 		for i, v := range o.list("resources") {
-			o.r.object(index(o.at("resources"), i), v, false, func(o *object) {
+			o.r.item(index(o.at("resources"), i), v, func(o *object) {
 				s.Resources = append(s.Resources, readEntry(o, s.RenameByDefault))
 			})
 		}
@@ -186,8 +209,8 @@ func readEntry(o *object, rename bool) Entry {
 			o.r.fail(o.at("replicas"), "is %d, and a GPU can have at most %d", n, MaxReplicas)
 		}
 	}
-	if name := o.text("rename"); name != nil && *name != "" {
-		if e.Rename = o.r.name(o.at("rename"), *name); !rename || e.Rename != e.Name+SharedSuffix {
+	if _, renamed := o.fields["rename"]; renamed {
+		if e.Rename = o.r.name(o.at("rename"), or(o.text("rename"), "")); !rename || e.Rename != e.Name+SharedSuffix {
 			o.r.warn("%s: takes effect, unlike in NVIDIA's plugin, which knows only renameByDefault", o.at("rename"))
 		}
 	}
@@ -325,8 +348,8 @@ func (r *reader) refuse(format string, args ...any) {
 
 func (r *reader) integer(path string, v any) (int, bool) {
 	if number, ok := v.(json.Number); ok {
-		if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil && n >= math.MinInt32 && n <= math.MaxInt32 {
-			return int(n), true
+		if n, err := strconv.Atoi(number.String()); err == nil {
+			return n, true
 		}
 	}
 	r.fail(path, "is %s, and must be a whole number", brief(v))
@@ -379,6 +402,14 @@ func (r *reader) object(path string, v any, fold bool, read func(*object)) {
 	}
 }
 
+// item reads a mapping in a list. An item without a value is an empty mapping.
+func (r *reader) item(path string, v any, read func(*object)) {
+	if v == nil {
+		v = map[string]any{}
+	}
+	r.object(path, v, false, read)
+}
+
 // object is a mapping. Fields that were read are removed, so that the remaining ones are unknown.
 type object struct {
 	r      *reader
@@ -396,21 +427,27 @@ func (o *object) at(key string) string {
 }
 
 func (o *object) take(key string) (any, bool) {
-	if v, ok := o.fields[key]; ok {
-		delete(o.fields, key)
-		return v, true
-	}
-	if o.fold {
-		for _, k := range slices.Sorted(maps.Keys(o.fields)) {
-			if strings.EqualFold(k, key) {
-				o.r.doubt("%s: is read as %s", o.at(k), key)
-				v := o.fields[k]
-				delete(o.fields, k)
-				return v, true
-			}
+	var spellings []string
+	for _, k := range slices.Sorted(maps.Keys(o.fields)) {
+		if k == key || o.fold && strings.EqualFold(k, key) {
+			spellings = append(spellings, k)
 		}
 	}
-	return nil, false
+	if len(spellings) == 0 {
+		return nil, false
+	}
+	k := spellings[0]
+	v := o.fields[k]
+	for _, spelling := range spellings {
+		delete(o.fields, spelling)
+	}
+	switch {
+	case len(spellings) > 1:
+		o.r.fail(o.at(key), "is written %s; keep one", strings.Join(spellings, " and "))
+	case k != key:
+		o.r.doubt("%s: is read as %s", o.at(k), key)
+	}
+	return v, true
 }
 
 func (o *object) object(key string, read func(*object)) {
@@ -491,8 +528,8 @@ func (o *object) duration(key string) *Duration {
 	}
 	switch v := v.(type) {
 	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return new(Duration(n))
+		if n, err := v.Float64(); err == nil {
+			return new(Duration(min(max(n, math.MinInt64), math.MaxInt64/2)))
 		}
 	case string:
 		if v == "infinite" {

@@ -178,6 +178,9 @@ func TestIgnoredSettingsAreWarnedAboutByPath(t *testing.T) {
 		"in a list":               {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 4}]}}", "sharing.timeSlicing.resources[0].memory: unknown key", true},
 		"in the wrong case":       {"Flags: {migstrategy: none}", "flags.migstrategy: is read as migStrategy", true},
 		"a duplicate key":         {"version: v1\nversion: v1", "version", true},
+		"in a second document":    {"version: v1\n---\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}", "only the first document of the file counts", true},
+		"after an empty document": {"---\n---\nversion: v1", "only the first document of the file counts", true},
+		"a broken document":       {"version: v1\n---\n{", "only the first document of the file counts", true},
 		"names by product":        {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
 		"some devices":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "resources[0].devices: takes effect, unlike in NVIDIA's plugin", false},
 		"a custom name":           {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: gpu.shared}]}}", "resources[0].rename: takes effect, unlike in NVIDIA's plugin", false},
@@ -198,7 +201,7 @@ func TestIgnoredSettingsAreWarnedAboutByPath(t *testing.T) {
 
 func TestRecipeConfigurationsGiveNoWarning(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{recipeDefault, recipeShared} {
+	for _, text := range []string{recipeDefault, recipeShared, "---\n" + recipeShared, recipeShared + "\n---\n", recipeShared + "\n---\n# " + recipeDefault[:11]} {
 		if _, warnings, err := sharing.Read([]byte(text), true); err != nil || len(warnings) > 0 {
 			t.Errorf("got %q, %v", warnings, err)
 		}
