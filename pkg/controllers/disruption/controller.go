@@ -28,6 +28,7 @@ import (
 	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // soon is the delay after a conflict, or before a step that is almost due.
@@ -142,7 +143,11 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, s.view, nil, c.Clock.Now()))
 	errs = append(errs, c.noteShortages(ctx, s))
-	commands, again := decide(s)
+	var commands []command
+	var again time.Duration
+	if err := c.bounded(ctx, s, func() { commands, again = decide(s) }); err != nil {
+		return reconcile.Result{}, errors.Join(append(errs, err)...)
+	}
 	decided := c.Clock.Now()
 	c.pace.Passed(started, decided, 0, longestRest)
 	c.Metrics.Decided("disruption", arrived, decided)
@@ -164,6 +169,15 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// bounded makes decisions of a pass within the limit of the watchdog. A machine at which they take longer is left out of the next passes.
+func (c *Controller) bounded(ctx context.Context, s *pass, decide func()) error {
+	return c.Planner.Watchdog.Run(ctx, watchdog.Plan, func(_ context.Context, visit watchdog.Visit) error {
+		s.visits = visit
+		decide()
+		return nil
+	})
 }
 
 // nodesAtOnce is how many nodes are changed concurrently.

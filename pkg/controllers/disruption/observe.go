@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 func (c *Controller) observe(ctx context.Context) (*pass, error) {
@@ -30,7 +31,14 @@ func (c *Controller) observe(ctx context.Context) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newPass(cluster, g.Plan(ctx), g.Headroom(ctx), repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock, c.questions())
+	plan, headroom := g.Plan(ctx), g.Headroom(ctx)
+	var s *pass
+	if err := c.Planner.Watchdog.Run(ctx, watchdog.View, func(context.Context, watchdog.Visit) error {
+		s = newPass(cluster, plan, headroom, repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock, c.questions())
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	s.settle = c.Settle
 	c.memory.keep(s)
 	s.whatIf = c.memory.remember(s, c.Metrics)

@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 // pass is the input of the decisions in one pass of the controller, together with the decisions so far.
@@ -38,6 +39,8 @@ type pass struct {
 	offered, begun []proposal
 	pods           pods
 	whatIf         simulator
+	// visits reports the machine about which the pass decides to the watchdog. It may be nil.
+	visits watchdog.Visit
 
 	// going holds the NodeClaims that are marked and whose pods have room elsewhere. idle holds the idle machines that are about to be deleted.
 	going []string
@@ -105,6 +108,13 @@ type simulator interface {
 	saving(marked, claims []string) (planner.MicroUSD, string)
 	// saves returns the saving of a proposal after the marked machines. It also returns why the proposal must not begin, or "" if it may.
 	saves(marked []string, p proposal) (planner.MicroUSD, string)
+}
+
+// visit reports the machine about which the pass decides from now on.
+func (s *pass) visit(m *snapshot.Machine) {
+	if s.visits != nil {
+		s.visits("NodeClaim", m.Claim)
+	}
 }
 
 // pool returns the record of a machine's pool.

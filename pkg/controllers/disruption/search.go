@@ -140,7 +140,9 @@ func (c *Controller) cheaper(ctx context.Context, s *pass, again time.Duration) 
 	case again < layoutFor, c.moreUrgent():
 		again = soon
 	default:
-		again = c.searchLayout(s)
+		if err := c.bounded(ctx, s, func() { again = c.searchLayout(s) }); err != nil {
+			return nil, soon, err
+		}
 	}
 	c.applyFound(s)
 	commands := s.consolidate()
@@ -162,6 +164,10 @@ func (c *Controller) searchLayout(s *pass) time.Duration {
 	names, ends := rounds.next(claimsOf(s.machines))
 	part := s.part(names)
 	keeps := func(m *snapshot.Machine) string {
+		if snapshot.IsSetAside(m.Claim) {
+			return "a decision about it took too long"
+		}
+		s.visit(m)
 		return s.keepsInLayout(s.named(m.Claim.Name), c.memory.machines[m.Claim.UID].unprofitable)
 	}
 	x := c.startSearch()

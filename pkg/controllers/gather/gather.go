@@ -202,7 +202,9 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	d.Others = d.Others || g.fresh.objects.Others
 	if len(unseen) > 0 {
 		var more snapshot.Difference
-		index, more = index.With(snapshot.Changes{NodeClaims: unseen})
+		written := snapshot.Changes{NodeClaims: unseen}
+		g.withAside(written)
+		index, more = index.With(written)
 		d.Machines = d.Machines || more.Machines
 		for name := range unseen {
 			g.followed.nodeClaims.note(client.ObjectKey{Name: name}) // The next read takes it from the informer again.
@@ -249,6 +251,7 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])
 	}
 	c.Pods, c.Nodes = replaced(g, "Pod", c.Pods, snapshot.SetAside), replaced(g, "Node", c.Nodes, snapshot.SetAsideNode)
+	c.NodeClaims = replaced(g, "NodeClaim", c.NodeClaims, snapshot.SetAsideClaim)
 	return nil
 }
 

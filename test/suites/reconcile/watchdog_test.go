@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,28 @@ func TestSlowReadIsEndedAndNextRoundLeavesItsObjectOut(t *testing.T) {
 	if events := strings.Join(w.events(), " "); !strings.Contains(events, "SetAside Karve decides without it") {
 		t.Errorf("the events are %q", events)
 	}
+}
+
+func TestSlowMachineDelaysRemovalOfOthersOnce(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(w.forget)
+	np := w.shared("idle")
+	slow, _ := w.machine("slow", np)
+	other, _ := w.machine("other", np)
+	w.guarded(w).Inject = func(step watchdog.Step, o watchdog.Object) {
+		if step == watchdog.Plan && o.Name == slow.Name {
+			time.Sleep(stepLimit + stepLimit/100) // It ends, but the next visit is too late.
+		}
+	}
+	controller := w.disruption()
+	_, err := controller.Reconcile(t.Context(), reconcile.Request{})
+	if over := (&watchdog.OverrunError{}); !errors.As(err, &over) || over.Object.Name != slow.Name {
+		t.Fatalf("the first pass ends with %v", err)
+	}
+	w.idle(controller)
+	w.reconciles(controller, "")
+	w.wantGoing(other, true)
+	w.wantGoing(slow, false)
 }
 
 func TestHangingWriteOfOneNodeClaimDoesNotDelayNextRounds(t *testing.T) {
