@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	"sigs.k8s.io/karpenter/pkg/utils/apps"
@@ -76,7 +77,19 @@ type Buffer struct {
 }
 
 // OddBuffer is a CapacityBuffer that another autoscaler may serve, but not Karve.
-type OddBuffer struct{ Namespace, Name, Why string }
+type OddBuffer struct {
+	Namespace, Name string
+	UID             types.UID
+	// Why is why what it refers to cannot be read.
+	Why string
+}
+
+// Reference returns a reference for events.
+func (b *OddBuffer) Reference() *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: CapacityBufferKind.Group + "/v1beta1", Kind: CapacityBufferKind.Kind, Namespace: b.Namespace, Name: b.Name, UID: b.UID,
+	}
+}
 
 // Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name, and those of them that refer to something that cannot be
 // read. The number of pods comes from the status, which Karpenter writes. The template comes from the object to which the buffer refers. As in Karpenter,
@@ -101,7 +114,7 @@ func Buffers(ctx context.Context, reader client.Reader) (buffers []Buffer, odd [
 		case err != nil && ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("reading what CapacityBuffer %s/%s is for: %w", cb.Namespace, cb.Name, err)
 		case err != nil: // Cluster Autoscaler knows other kinds of scalableRef. One buffer must not stop the plans of all pods.
-			odd = append(odd, OddBuffer{cb.Namespace, cb.Name, err.Error()})
+			odd = append(odd, OddBuffer{cb.Namespace, cb.Name, cb.UID, err.Error()})
 		default:
 			buffers = append(buffers, Buffer{Namespace: cb.Namespace, Name: cb.Name, Replicas: *cb.Status.Replicas, Template: found.PodTemplateSpec})
 		}

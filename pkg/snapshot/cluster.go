@@ -46,8 +46,9 @@ type Cluster struct {
 	DRA DRA
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
-	// Buffers are CapacityBuffers.
-	Buffers []karpenter.Buffer
+	// Buffers are CapacityBuffers. OddBuffers are those for which no capacity is kept free, because what they refer to cannot be read.
+	Buffers    []karpenter.Buffer
+	OddBuffers []karpenter.OddBuffer
 	// Namespaces are needed for affinity terms with a namespaceSelector.
 	Namespaces []corev1.Namespace
 	// These objects describe the volumes of pods, and how many volumes a node can attach.

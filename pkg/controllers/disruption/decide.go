@@ -42,7 +42,9 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	for _, c := range forced {
 		add(c)
 	}
-	machines := slices.DeleteFunc(s.ordered(), func(m *reason.Machine) bool { return reason.Forced(m) || m.Deleting() || m.Node == nil || snapshot.IsSetAside(m.Claim) })
+	machines := slices.DeleteFunc(s.ordered(), func(m *reason.Machine) bool {
+		return reason.Forced(m) || m.Deleting() || m.Node == nil || snapshot.IsSetAside(m.Claim)
+	})
 	s.whatIf.expect(asIs, claimsOf(slices.DeleteFunc(slices.Clone(machines), func(m *reason.Machine) bool { return m.Replacing() == "" || m.Candidate == nil })))
 	for _, m := range machines {
 		s.visit(m.Machine)

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	volumehelper "k8s.io/component-helpers/storage/volume"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -37,6 +39,27 @@ const (
 	// valueBytes limits the value of an annotation of a pod.
 	valueBytes = 128
 )
+
+// selectorBytes limits the encoded size of the selector of a PodDisruptionBudget, which each pass parses.
+const selectorBytes = 4 << 10
+
+// boundBudget keeps what decisions read of a PodDisruptionBudget. One whose selector is too large or cannot be read selects all pods of its namespace and
+// allows no eviction, so that it harms nobody else.
+func boundBudget(o *policyv1.PodDisruptionBudget) {
+	o.Spec = policyv1.PodDisruptionBudgetSpec{
+		Selector: o.Spec.Selector, MinAvailable: o.Spec.MinAvailable, MaxUnavailable: o.Spec.MaxUnavailable, UnhealthyPodEvictionPolicy: o.Spec.UnhealthyPodEvictionPolicy,
+	}
+	o.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: o.Status.DisruptionsAllowed}
+	within := o.Spec.Selector.Size() <= selectorBytes
+	if within {
+		_, err := metav1.LabelSelectorAsSelector(o.Spec.Selector)
+		within = err == nil
+	}
+	if !within {
+		o.Spec = policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}, MaxUnavailable: new(intstr.FromInt32(0))}
+		o.Status.DisruptionsAllowed = 0
+	}
+}
 
 // podAnnotations are the annotations that decisions read of pods, PersistentVolumeClaims and pod templates, with the package that reads them.
 var podAnnotations = map[string]string{

@@ -14,9 +14,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -334,4 +336,34 @@ func annotationsIn(t *testing.T, dirs ...string) []string {
 		}
 	}
 	return names
+}
+
+func TestBudgetBeyondBoundsKeepsThePodsOfItsNamespaceAlone(t *testing.T) {
+	t.Parallel()
+	huge, invalid := map[string]string{}, []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}
+	for i := range 100 {
+		huge[fmt.Sprintf("key-%d", i)] = strings.Repeat("v", 60)
+	}
+	for name, c := range map[string]struct {
+		selector *metav1.LabelSelector
+		selects  bool // the pod with another label
+		allowed  int32
+	}{
+		"within":  {&metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, false, 2},
+		"none":    {nil, false, 2},
+		"huge":    {&metav1.LabelSelector{MatchLabels: huge}, true, 0},
+		"invalid": {&metav1.LabelSelector{MatchExpressions: invalid}, true, 0},
+	} {
+		budget := &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "budget", Annotations: mapOf(filled(0, 10, 1000), "v")},
+			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: c.selector}, Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 2},
+		}
+		if _, err := Trim()(budget); err != nil {
+			t.Fatal(err)
+		}
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || selector.Matches(labels.Set{"app": "other"}) != c.selects || budget.Status.DisruptionsAllowed != c.allowed || budget.Annotations != nil {
+			t.Errorf("%s: %+v, %v", name, budget, err)
+		}
+	}
 }

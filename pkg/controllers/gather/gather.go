@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -89,8 +88,6 @@ type Gatherer struct {
 	visit watchdog.Visit
 	// claiming has the pods with ResourceClaims.
 	claiming claiming
-	// odd are the CapacityBuffers that were left out of the last read.
-	odd map[karpenter.OddBuffer]bool
 	// nodeClasses has the cloud's node classes as last read.
 	nodeClasses nodeClasses
 	// learned has the capacities that machines have shown since the controller started.
@@ -140,26 +137,13 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	}
 	if g.CapacityBuffers {
 		g.fresh.kinds = true // Their changes are not tracked.
-		var odd []karpenter.OddBuffer
 		var err error
-		if c.Buffers, odd, err = karpenter.Buffers(ctx, g.Cached); err != nil {
+		if c.Buffers, c.OddBuffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
 			return nil, err
 		}
-		g.tell(ctx, odd)
 	}
 	g.leaveOut(c)
 	return c, g.classes(ctx, c)
-}
-
-// tell logs the CapacityBuffers for which no capacity is kept free because what they refer to cannot be read, once for each.
-func (g *Gatherer) tell(ctx context.Context, odd []karpenter.OddBuffer) {
-	told := map[karpenter.OddBuffer]bool{}
-	for _, b := range odd {
-		if told[b] = true; !g.odd[b] {
-			log.FromContext(ctx).Info("A CapacityBuffer is left out because what it refers to cannot be read", "CapacityBuffer", klog.KRef(b.Namespace, b.Name), "reason", b.Why)
-		}
-	}
-	g.odd = told
 }
 
 // fresh records the differences to the last successful read that can affect decisions.

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +71,9 @@ func (t *trimmer) trim(object any) (any, error) {
 		}
 	case *corev1.Namespace:
 		t.userMeta(&o.ObjectMeta)
+	case *policyv1.PodDisruptionBudget:
+		t.bareMeta(&o.ObjectMeta)
+		boundBudget(o)
 	case *resourcev1.ResourceSlice:
 		t.userMeta(&o.ObjectMeta)
 		trimDevices(&o.Spec)

@@ -75,7 +75,9 @@ type Controller struct {
 	pending atomic.Bool
 	// reported has the latest events about pending pods, and events limits their rate.
 	reported map[types.UID]report
-	events   *rate.Limiter
+	// odd has the CapacityBuffers with an event that no capacity is kept free for them.
+	odd    map[karpenter.OddBuffer]bool
+	events *rate.Limiter
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 	// woken has the pods that plans place on nodes with backend DRA but the scheduler does not bind.
@@ -229,6 +231,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if c.Ledger.Vanished(cluster.Indexed().HasNodeClaim, c.Clock.Now()) {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
+	c.recordOddBuffers(cluster.OddBuffers)
 	g, err := c.Planner.Of(ctx, cluster)
 	if err != nil {
 		return reconcile.Result{}, err

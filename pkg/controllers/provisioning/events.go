@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -64,4 +65,16 @@ func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, m
 	}
 	c.reported[pod.UID] = report{reason, message, now}
 	c.Recorder.Eventf(pod, nil, kind, string(reason), "Plan", "%s", message)
+}
+
+// recordOddBuffers records an event on each CapacityBuffer for which no capacity is kept free, once for each reason.
+func (c *Controller) recordOddBuffers(odd []karpenter.OddBuffer) {
+	told := make(map[karpenter.OddBuffer]bool, len(odd))
+	for _, b := range odd {
+		if told[b] = c.odd[b] || c.events.AllowN(c.Clock.Now(), 1); told[b] && !c.odd[b] {
+			c.Recorder.Eventf(b.Reference(), nil, corev1.EventTypeWarning, "Unreadable", "Plan", "%s",
+				wording.Shorten("No capacity is kept free for it, because what it refers to cannot be read: "+b.Why, wording.MaxNote))
+		}
+	}
+	c.odd = told
 }

@@ -16,7 +16,14 @@ import (
 // buffer creates a CapacityBuffer for a PodTemplate, as resolved by Karpenter.
 func (w *world) buffer(name, template string, ready bool) {
 	w.t.Helper()
-	b := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"podTemplateRef": map[string]any{"name": template}, "replicas": int64(11)}}}
+	w.bufferFor(name, map[string]any{"podTemplateRef": map[string]any{"name": template}}, ready)
+}
+
+// bufferFor creates a CapacityBuffer with a spec, to which the number of pods is added.
+func (w *world) bufferFor(name string, spec map[string]any, ready bool) {
+	w.t.Helper()
+	spec["replicas"] = int64(11)
+	b := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	b.SetGroupVersionKind(schema.GroupVersionKind{Group: karpenter.CapacityBufferKind.Group, Version: "v1beta1", Kind: karpenter.CapacityBufferKind.Kind})
 	b.SetNamespace("default")
 	b.SetName(name)
@@ -51,6 +58,7 @@ func TestCapacityBufferAddsHeadroom(t *testing.T) {
 	w.buffer("burst", "burst", true)
 	w.buffer("unready", "burst", false)
 	w.buffer("lost", "missing", true)
+	w.bufferFor("foreign", map[string]any{"scalableRef": map[string]any{"apiGroup": "argoproj.io", "kind": "Rollout", "name": "web"}}, true)
 
 	w.reconciles(w.provisioning(), "") // The controller does not list CapacityBuffers.
 	w.wantClaims(0)
@@ -58,6 +66,7 @@ func TestCapacityBufferAddsHeadroom(t *testing.T) {
 	provisions := w.provisioning()
 	w.reconciles(provisions, "")
 	w.wantClaims(2) // A machine has room for ten.
+	w.wantEvents(1, "Warning Unreadable No capacity is kept free for it, because what it refers to cannot be read")
 	w.reconciles(provisions, "")
 	w.wantClaims(2)
 	w.reconcilesPools(w.poolController())
