@@ -68,8 +68,9 @@ var kinds = map[schema.GroupKind]kind{
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
+		Name         string `json:"name"`
+		GenerateName string `json:"generateName"`
+		Namespace    string `json:"namespace"`
 	} `json:"metadata"`
 	Items []json.RawMessage `json:"items"`
 }
@@ -88,6 +89,14 @@ func (r *reader) document(d document) error {
 	var h header
 	if err := json.Unmarshal(d.json, &h); err != nil {
 		return fmt.Errorf("%s: %w", d.place, plainly(err, nil))
+	}
+	if h.Metadata.Name == "" && h.Metadata.GenerateName != "" {
+		r.generated++
+		h.Metadata.Name = fmt.Sprint(h.Metadata.GenerateName, r.generated)
+		var err error
+		if d.json, err = withName(d.json, h.Metadata.Name); err != nil {
+			return fmt.Errorf("%s: %w", d.place, err)
+		}
 	}
 	if d.object = h.Kind; h.Metadata.Name != "" {
 		d.object += " " + h.Metadata.Name
@@ -119,6 +128,17 @@ func (r *reader) document(d document) error {
 		return fmt.Errorf("%s: metadata.name: %s", d.place, strings.Join(wrong, ", "))
 	}
 	return r.keep(d, k, gk, h)
+}
+
+// withName returns the object with the name that the API server would generate.
+func withName(object []byte, name string) ([]byte, error) {
+	var f fields
+	if err := json.Unmarshal(object, &f); err != nil {
+		return nil, err
+	}
+	metadata := f.object("metadata")
+	metadata["name"] = name
+	return json.Marshal(map[string]any(f))
 }
 
 // keep adds an object to those to read. It replaces one of an earlier file.
@@ -295,16 +315,31 @@ func (r *reader) job(_ context.Context, job *batchv1.Job, at place) error {
 			running = 0
 		}
 	}
-	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, templateOf(&job.Spec, job.Name), &running, nil)
+	template := templateOf(&job.Spec, job.Name)
+	if job.Spec.Suspend != nil && *job.Spec.Suspend {
+		r.hold("Job", &job.ObjectMeta, &template.Spec, suspended)
+	}
+	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, template, &running, nil)
 }
 
 // cronJob adds the pods of one run.
 func (r *reader) cronJob(_ context.Context, cron *batchv1.CronJob, at place) error {
-	running := podsOf(&cron.Spec.JobTemplate.Spec, 0)
+	running, template := podsOf(&cron.Spec.JobTemplate.Spec, 0), templateOf(&cron.Spec.JobTemplate.Spec, cron.Name)
 	if cron.Spec.Suspend != nil && *cron.Spec.Suspend {
 		running = 0
+		r.hold("CronJob", &cron.ObjectMeta, &template.Spec, suspended)
 	}
-	return r.workload(workload{kind: "CronJob", object: cron.ObjectMeta, at: at}, templateOf(&cron.Spec.JobTemplate.Spec, cron.Name), &running, nil)
+	return r.workload(workload{kind: "CronJob", object: cron.ObjectMeta, at: at}, template, &running, nil)
+}
+
+// suspended is why a Job has no pods yet.
+const suspended = "suspended"
+
+// hold records an object whose pods with GPUs do not wait for machines yet.
+func (r *reader) hold(kind string, object *metav1.ObjectMeta, spec *corev1.PodSpec, why string) {
+	if asksGPU(spec) {
+		r.skipped.Held = append(r.skipped.Held, fmt.Sprintf("%s %s/%s (%s)", kind, namespaceOf(object.Namespace), object.Name, why))
+	}
 }
 
 // podsOf returns how many pods a Job runs at a time.

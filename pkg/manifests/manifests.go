@@ -39,6 +39,8 @@ type Skipped struct {
 	Effects []Effect
 	// Unplanned are the objects that run pods with GPUs, but not in the cluster.
 	Unplanned []Unplanned
+	// Held are the objects whose pods with GPUs do not wait for machines yet, and why, such as Job default/train (suspended).
+	Held []string
 	// Found are the objects of unknown kinds whose pods are those of their pod templates.
 	Found []string
 	// Refused are the pods that the API server would not create, and that are not in the cluster.
@@ -202,6 +204,8 @@ type reader struct {
 	// objects are the objects to read, and seen has the index of each, keyed by id.
 	objects []object
 	seen    map[string]int
+	// generated counts the objects whose names the API server would generate.
+	generated int
 	// priorities are the PriorityClasses by name. The key "" is the default.
 	priorities     map[string]*schedulingv1.PriorityClass
 	runtimeClasses map[string]*nodev1.RuntimeClass

@@ -92,6 +92,28 @@ func TestPodsThatCannotBeKnownAreNamed(t *testing.T) {
 	}
 }
 
+func TestPodsThatDoNotWaitYetAreNamed(t *testing.T) {
+	t.Parallel()
+	gated := "{schedulingGates: [{name: a}, {name: b}], " + podSpec + "}"
+	_, skipped, err := manifests.Read(t.Context(), files(
+		strings.Replace(object("batch/v1", "Job", "{suspend: true, template: TEMPLATE}"), "name: o", "generateName: train-", 1),
+		strings.Replace(object("batch/v1", "Job", "{suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: x}]}}}"), "name: o", "name: cpu", 1),
+		object("batch/v1", "CronJob", "{suspend: true, schedule: '* * * * *', jobTemplate: {spec: {template: TEMPLATE}}}"),
+		object("jobset.x-k8s.io/v1alpha2", "JobSet", "{suspend: true, replicatedJobs: [{name: a, template: {spec: {template: TEMPLATE}}}]}"),
+		object("apps/v1", "ReplicaSet", "{replicas: 2, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: "+gated+"}}"),
+		object("v1", "Pod", gated),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{
+		"Job ml/train-1 (suspended)", "CronJob ml/o (suspended)", "JobSet.jobset.x-k8s.io ml/o (no pods of its own now)",
+		"Pod ml/o (scheduling gates a, b)", "ReplicaSet ml/o (scheduling gates a, b)",
+	}, skipped.Held); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // A pod template of an operator that is no pod is an error, as in a Deployment.
 func TestErrorsInTemplatesOfOperatorsAreReported(t *testing.T) {
 	t.Parallel()

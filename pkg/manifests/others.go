@@ -123,6 +123,9 @@ func (r *reader) other(gk schema.GroupKind, f fields, at place) error {
 			r.unplanned(name, f, err)
 			return nil
 		}
+		if len(sets) == 0 && mentionsGPU(map[string]any(f)) {
+			r.skipped.Held = append(r.skipped.Held, name+" (no pods of its own now)")
+		}
 		return r.podSets(gk, object, sets, at)
 	case effect != "":
 		r.effects[gk]++
@@ -201,6 +204,7 @@ func (r *reader) planTrainJobs() []error {
 	for _, job := range r.trainJobs {
 		name := fmt.Sprintf("TrainJob.%s %s/%s", trainer, job.object.Namespace, job.object.Name)
 		if job.fields.at("spec", "suspend") == true {
+			r.skipped.Held = append(r.skipped.Held, name+" ("+suspended+")")
 			continue
 		}
 		kind := job.fields.text("spec", "runtimeRef", "kind")

@@ -104,6 +104,9 @@ func (r *reader) existingPods(names map[string]bool) map[owner]int {
 			continue
 		}
 		r.cluster.Pods = append(r.cluster.Pods, pod)
+		if !ended {
+			r.holdGated(w)
+		}
 		if !ended && pod.DeletionTimestamp == nil {
 			for o := range withParents(ownersOf(&pod.ObjectMeta), parents) {
 				present[o]++
@@ -116,6 +119,7 @@ func (r *reader) existingPods(names map[string]bool) map[owner]int {
 // makePodsOf adds pods that a workload still needs to create, unless the API server would refuse them.
 func (r *reader) makePodsOf(w *workload, missing int, names map[string]bool) {
 	pod, refused := r.made(w)
+	r.holdGated(w)
 	quotas := r.quotas[pod.Namespace]
 	var used map[corev1.ResourceName]int64
 	if len(quotas) > 0 {
@@ -142,6 +146,17 @@ func (r *reader) makePodsOf(w *workload, missing int, names map[string]bool) {
 			continue
 		}
 		r.cluster.Pods = append(r.cluster.Pods, withVolumes(pod, w))
+	}
+}
+
+// holdGated records a workload whose pods have scheduling gates.
+func (r *reader) holdGated(w *workload) {
+	var gates []string
+	for _, gate := range w.spec.SchedulingGates {
+		gates = append(gates, gate.Name)
+	}
+	if len(gates) > 0 {
+		r.hold(w.kind, &w.object, &w.spec, "scheduling gates "+strings.Join(gates, ", "))
 	}
 }
 
