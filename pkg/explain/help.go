@@ -36,7 +36,7 @@ func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why p
 		return x.first(pod, relaxed(pod))
 	case planner.ReasonPoolClosed:
 		return x.first(pod, []Help{{Change: "once the NodePool launches again", edit: edit{snapshot: func(s *planner.Snapshot) { s.Pools[pool].Closed = nil }}}})
-	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels: // They do not depend on the pool.
+	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // They do not depend on the pool.
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && snapshot.GPURequestOf(pod).MemoryBytes == 0 {
 			tries = append(tries, changed(pod, "remove the annotation "+v1alpha1.GPUMemoryAnnotation, func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.GPUMemoryAnnotation) }))
 		}
-	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels: // No change of the pod or a pool helps.
+	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // No change of the pod or a pool helps.
 	case planner.ReasonNoPool, planner.ReasonLimitReached, planner.ReasonUnavailable, planner.ReasonPoolClosed: // They depend on the pool.
 	}
 	return x.first(pod, tries)

@@ -270,6 +270,8 @@ const (
 	ReasonSetAside Reason = "SetAside"
 	// ReasonLabels: a node that was launched for the pod has other labels than planned and does not admit it.
 	ReasonLabels Reason = "NodeLabelsDiffer"
+	// ReasonTaints: a node that was launched for the pod has a taint that its pool does not have, and does not admit the pod.
+	ReasonTaints Reason = "NodeTainted"
 )
 
 // Refusal is a reason with a message that names the objects and says what to do.

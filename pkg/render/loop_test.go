@@ -31,7 +31,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// TestNoPodsCauseAThirdLaunch plays generated clusters with agents that write labels late, never, or with other values than foretold. Pods get at most one more
+// TestNoPodsCauseAThirdLaunch plays generated clusters with agents that write labels late, never, or with other values than foretold, and add taints. Pods get at most one more
 // node after the first while no pod is bound to a node, and bound pods end all launches. KARVE_LABEL_CLUSTERS is the number of clusters.
 func TestNoPodsCauseAThirdLaunch(t *testing.T) {
 	t.Parallel()
@@ -98,6 +98,8 @@ type world struct {
 	nominated map[string]string
 	// writes has the labels that the agent of a node writes, and when. empty has since when a node is empty.
 	writes map[string]written
+	// taints has the taints that another component adds to a node for good.
+	taints map[string][]corev1.Taint
 	empty  map[string]time.Time
 }
 
@@ -150,8 +152,8 @@ func (w *world) required() *corev1.Affinity {
 
 func newWorld(r *rand.Rand, types []catalog.InstanceType) *world {
 	w := &world{
-		Rand: r, c: Shared(), types: types, launches: map[string]int{}, launchedFor: map[string]bool{}, nominated: map[string]string{}, writes: map[string]written{}, empty: map[string]time.Time{},
-		agents: pick(r, "honest", "late", "wrong", "missing", "other", "each another"), idle: pick(r, 0, time.Minute, 3*time.Minute, 5*time.Minute),
+		Rand: r, c: Shared(), types: types, launches: map[string]int{}, launchedFor: map[string]bool{}, nominated: map[string]string{}, writes: map[string]written{}, taints: map[string][]corev1.Taint{}, empty: map[string]time.Time{},
+		agents: pick(r, "honest", "late", "wrong", "missing", "other", "tainting", "each another"), idle: pick(r, 0, time.Minute, 3*time.Minute, 5*time.Minute),
 	}
 	w.c.UseInstanceTypes(types)
 	w.c.ReplicasTimeout = 10 * time.Minute
@@ -252,7 +254,7 @@ func (w *world) start() {
 		case w.c.Nodes[at].Labels[karpv1.NodeInitializedLabelKey] == "":
 			node := w.c.Nodes[at].DeepCopy()
 			node.Labels[karpv1.NodeInitializedLabelKey] = "true"
-			node.Spec.Taints = claim.Spec.Taints
+			node.Spec.Taints = append(slices.Clone(claim.Spec.Taints), w.taints[node.Name]...)
 			w.c.Nodes[at] = *node
 			started := claim.DeepCopy()
 			started.Status.Conditions = append(started.Status.Conditions, conditions(w.c.Now, karpv1.ConditionTypeInitialized)...)
@@ -294,12 +296,12 @@ func (w *world) arrive(claim *karpv1.NodeClaim) corev1.Node {
 		}
 	}
 	node.Labels[corev1.LabelHostname] = node.Name
-	w.writes[node.Name] = w.agent(m.t, &promise)
+	w.writes[node.Name] = w.agent(node.Name, m.t, &promise)
 	return node
 }
 
 // agent returns what the agent of a machine writes on its Node.
-func (w *world) agent(t *catalog.InstanceType, p *snapshot.Promise) written {
+func (w *world) agent(node string, t *catalog.InstanceType, p *snapshot.Promise) written {
 	honest := nodelabels.Of(&nodelabels.Node{
 		Type: t.Name, Nitro: true, GPU: t.GPU, Resource: string(p.Resource), Least: p.ReplicasPerGPU, Most: p.ReplicasPerGPU, MPS: p.MPS.Users != "",
 	})
@@ -312,7 +314,7 @@ func (w *world) agent(t *catalog.InstanceType, p *snapshot.Promise) written {
 	}
 	at, agents := w.c.Now, w.agents
 	if agents == "each another" {
-		agents = pick(w.Rand, "honest", "late", "wrong", "missing", "other")
+		agents = pick(w.Rand, "honest", "late", "wrong", "missing", "other", "tainting")
 	}
 	keys := slices.Sorted(maps.Keys(labels))
 	switch agents {
@@ -326,6 +328,8 @@ func (w *world) agent(t *catalog.InstanceType, p *snapshot.Promise) written {
 		}
 	case "missing":
 		maps.DeleteFunc(labels, func(string, string) bool { return w.IntN(2) == 0 })
+	case "tainting":
+		w.taints[node] = []corev1.Taint{pick(w.Rand, corev1.Taint{Key: "example.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute}, corev1.Taint{Key: "team", Value: "ml", Effect: corev1.TaintEffectNoSchedule})}
 	case "other":
 		labels["nvidia.com/gpu.product"] += "-SHARED"
 		labels["nvidia.com/gpu.memory"] = pick(w.Rand, "15360", "23028", "9000")

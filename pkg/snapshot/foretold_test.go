@@ -209,6 +209,46 @@ func TestNodeThatContradictsThePlanStopsLaunches(t *testing.T) {
 	}
 }
 
+func TestNodeWithAnotherTaintStopsLaunchesUntilItIsRemoved(t *testing.T) {
+	t.Parallel()
+	taint := func(key string, effect corev1.TaintEffect) corev1.Taint { return corev1.Taint{Key: key, Effect: effect} }
+	for name, tc := range map[string]struct {
+		taint corev1.Taint
+		waits bool
+	}{
+		"an agent's":                {taint("example.com/agent-not-ready", corev1.TaintEffectNoExecute), true},
+		"an administrator's":        {taint("team", corev1.TaintEffectNoSchedule), true},
+		"only a preference":         {taint("team", corev1.TaintEffectPreferNoSchedule), false},
+		"of a condition":            {taint(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule), false},
+		"cordoned":                  {taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), false},
+		"an interruption of spot":   {taint("aws-node-termination-handler/spot-itn", corev1.TaintEffectNoSchedule), false},
+		"one that the pod ignores":  {taint("ignored", corev1.TaintEffectNoSchedule), false},
+		"one of the NodePool":       {taint("own", corev1.TaintEffectNoSchedule), false},
+		"a startup taint of a pool": {taint("starting", corev1.TaintEffectNoSchedule), false},
+	} {
+		c := started(Now.Add(-3*time.Minute), map[string]string{"nvidia.com/gpu.product": "Tesla-T4"})
+		c.Pods[0].Spec.Tolerations = append(c.Pods[0].Spec.Tolerations, corev1.Toleration{Key: "ignored", Operator: corev1.TolerationOpExists})
+		c.NodeClaims[0].Annotations[v1alpha1.PlannedPodsAnnotation] = new(snapshot.Build(c)).PlannedPods(planner.Launch{Pods: []string{"default/a"}})
+		c.NodeClaims[0].Spec.Taints = append(c.NodeClaims[0].Spec.Taints, taint("own", corev1.TaintEffectNoSchedule))
+		c.NodeClaims[0].Spec.StartupTaints = append(c.NodeClaims[0].Spec.StartupTaints, taint("starting", corev1.TaintEffectNoSchedule))
+		c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, tc.taint)
+		view := snapshot.Build(c)
+		class := view.Classes[0]
+		if waits := class.Blocked != nil && class.Blocked.Reason == planner.ReasonTaints; waits != tc.waits || tc.waits && !strings.Contains(class.Blocked.Message, "it has the taint "+tc.taint.ToString()) {
+			t.Errorf("%s: blocked: %+v", name, class.Blocked)
+		}
+		found := view.NodeMismatches(&c.GPUNodeClasses[0])
+		if (len(found) == 1) != tc.waits {
+			t.Errorf("%s: recorded %+v", name, found)
+		}
+		c.GPUNodeClasses[0].Status.NodeMismatches = found
+		c.Nodes[0].Spec.Taints = nil
+		if view = snapshot.Build(c); view.Classes[0].Blocked != nil || len(view.NodeMismatches(&c.GPUNodeClasses[0])) > 0 {
+			t.Errorf("%s: without the taint: %+v", name, view.Classes[0].Blocked)
+		}
+	}
+}
+
 func TestMismatchOutlivesItsNodeAndEndsWithAChange(t *testing.T) {
 	t.Parallel()
 	after := func(edit func(*snapshot.Cluster)) *planner.Refusal {

@@ -15,11 +15,11 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// A label that another component writes may have another value than foretold, or not appear. Then the node does not admit the pods for which it was launched,
-// and another node would not either. So nothing more is launched for these pods. A node shows the difference as long as it exists, and the status of its
-// GPUNodeClass afterwards.
+// A label that another component writes may have another value than foretold, or not appear, and another component may add a taint. Then the node does not admit
+// the pods for which it was launched, and another node would not either. So nothing more is launched for these pods. A node shows the difference as long as it
+// exists, and the status of its GPUNodeClass afterwards.
 
-// mismatches finds the machines whose labels do not admit the pods for which they were launched.
+// mismatches finds the machines whose labels or taints do not admit the pods for which they were launched.
 type mismatches struct {
 	view *View
 	// launched has the machines by the shapes of the pods for which they were launched. It has those for headroom below "".
@@ -117,22 +117,47 @@ func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
 // corrected reports whether the node of a mismatch admits the pods now.
 func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
 	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
-		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil
+		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.untolerated(m.foreignTaints(), every) == nil
 	})
 }
 
-// difference returns the label because of which a machine does not admit the pods for which it was launched, or nil if it admits them or may still get the label.
-// If such pods run there, it has admitted them.
+// foreignTaints returns the taints of the machine's Node that another component has added and that do not come from a condition of the node.
+func (m *Machine) foreignTaints() []corev1.Taint {
+	return slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
+		is := func(own corev1.Taint) bool { return own.MatchTaint(&t) }
+		return t.Effect == corev1.TaintEffectPreferNoSchedule || slices.ContainsFunc(m.Claim.Spec.Taints, is) || slices.ContainsFunc(m.Claim.Spec.StartupTaints, is) ||
+			slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) })
+	})
+}
+
+func every(corev1.Taint) bool { return true }
+
+// passing are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
+// nodes. Another node would not have them.
+var passing = []string{
+	"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/", v1alpha1.Group + "/", "aws-node-termination-handler/", "ToBeDeletedByClusterAutoscaler",
+}
+
+// difference returns the label or taint because of which a machine does not admit the pods for which it was launched, or nil if it admits them or may still get the
+// label. If such pods run there, it has admitted them.
 func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.NodeMismatch {
 	shows := nodelabels.Labels{Known: m.Node.Labels}
 	if m.settling(v.Now()) {
 		shows = m.expectedLabels()
 	}
-	if d.refusal(nil, m.Node.Name, shows) == nil {
+	labelled := d.refusal(nil, m.Node.Name, shows) == nil
+	var taint *corev1.Taint
+	if labelled && !m.Deleting() {
+		taint = d.untolerated(m.foreignTaints(), every)
+	}
+	if labelled && taint == nil {
 		return nil
 	}
 	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && mentionsGPU(pod) && v.keyOf(pod) == w.short }) {
 		return nil
+	}
+	if taint != nil {
+		return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Taint: taint.ToString()}
 	}
 	planned := m.planned()
 	key := otherKey(d, planned, shows)
@@ -189,7 +214,7 @@ func (v *View) awaitLabels(class *planner.Class, a *admission, mismatch *v1alpha
 	}
 	class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(i int) bool {
 		m := v.rooms[i].machine
-		return m != nil && (m.Node == nil || a.demand.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) != nil)
+		return m != nil && (m.Node == nil || mismatch.Taint == "" && a.demand.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) != nil)
 	})
 	if len(class.Offerings) == 0 {
 		return
@@ -198,6 +223,11 @@ func (v *View) awaitLabels(class *planner.Class, a *admission, mismatch *v1alpha
 	refusal := &planner.Refusal{Reason: planner.ReasonLabels, Message: fmt.Sprintf(
 		"the node of NodeClaim %s was launched for such pods and does not admit them: its label %s is %s, and was expected to be %s. Nothing more is launched for them until NodePool %s, its "+
 			"classes or the pods change, or the node gets the label: see what writes the label on the node", mismatch.NodeClaim, mismatch.Label, of(mismatch.Actual), of(mismatch.Expected), mismatch.NodePool)}
+	if mismatch.Taint != "" {
+		refusal = &planner.Refusal{Reason: planner.ReasonTaints, Message: fmt.Sprintf(
+			"the node of NodeClaim %s was launched for such pods and does not admit them: it has the taint %s, which NodePool %s does not have. Nothing more is launched for them until the taint is "+
+				"removed, or the NodePool, its classes or the pods change: add the taint to spec.template.spec.startupTaints of the NodePool if it is removed later, or else to spec.template.spec.taints", mismatch.NodeClaim, mismatch.Taint, mismatch.NodePool)}
+	}
 	class.Offerings, class.Unserved = nil, refusal
 	if len(class.Nodes) == 0 && class.Blocked == nil {
 		class.Blocked = refusal
@@ -226,9 +256,12 @@ func (v *View) NodeMismatches(class *v1alpha1.GPUNodeClass) []v1alpha1.NodeMisma
 	return all[max(0, len(all)-v1alpha1.MostNodeMismatches):]
 }
 
-// over reports whether the node of a mismatch has the label with the expected value.
+// over reports whether the node of a mismatch has the label with the expected value, or no longer has the taint.
 func (v *View) over(known *v1alpha1.NodeMismatch) bool {
 	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
+		if m.Claim.Name == known.NodeClaim && m.Node != nil && known.Taint != "" {
+			return !slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.ToString() == known.Taint })
+		}
 		return m.Claim.Name == known.NodeClaim && m.Node != nil && known.Expected != "" && m.Node.Labels[known.Label] == known.Expected
 	})
 }

@@ -603,10 +603,10 @@ type NodeMismatch struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Pods string `json:"pods"`
-	// label is the label of the node.
-	// +required
+	// label is the label of the node. It is empty if the node has a taint instead.
+	// +optional
 	// +kubebuilder:validation:MaxLength=317
-	Label string `json:"label"`
+	Label string `json:"label,omitempty"`
 	// expected is the value that was planned, or a description of it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -615,6 +615,10 @@ type NodeMismatch struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Actual string `json:"actual,omitempty"`
+	// taint is the taint of the node that the pods do not tolerate and the NodePool does not have.
+	// +optional
+	// +kubebuilder:validation:MaxLength=400
+	Taint string `json:"taint,omitempty"`
 	// nodePoolGeneration, classGeneration and nodeClassGeneration are the generations of the NodePool, the GPUNodeClass and the cloud's node class.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

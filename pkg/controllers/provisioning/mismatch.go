@@ -33,9 +33,13 @@ func (c *Controller) recordMismatches(ctx context.Context, view *snapshot.View, 
 		}
 		for _, m := range found {
 			if m.Since.Time.Equal(view.Now().UTC()) {
-				c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "NodeLabelsDiffer", "Check", "%s", wording.Shorten(fmt.Sprintf(
-					"NodeClaim %s of NodePool %s: the label %s of its node is %q instead of %q, so it does not admit the pods for which it was launched", m.NodeClaim, m.NodePool, m.Label, m.Actual, m.Expected), wording.MaxNote))
-				log.FromContext(ctx).Info("Node has another label than planned", "nodeClaim", klog.KRef("", m.NodeClaim), "nodePool", m.NodePool, "label", m.Label, "actual", m.Actual, "expected", m.Expected)
+				reason, differs := "NodeLabelsDiffer", fmt.Sprintf("the label %s of its node is %q instead of %q", m.Label, m.Actual, m.Expected)
+				if m.Taint != "" {
+					reason, differs = "NodeTainted", fmt.Sprintf("its node has the taint %s, which the NodePool does not have", m.Taint)
+				}
+				message := fmt.Sprintf("NodeClaim %s of NodePool %s: %s, so it does not admit the pods for which it was launched", m.NodeClaim, m.NodePool, differs)
+				c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, reason, "Check", "%s", wording.Shorten(message, wording.MaxNote))
+				log.FromContext(ctx).Info("Node differs from the plan", "nodeClaim", klog.KRef("", m.NodeClaim), "nodePool", m.NodePool, "label", m.Label, "actual", m.Actual, "expected", m.Expected, "taint", m.Taint)
 			}
 		}
 	}
