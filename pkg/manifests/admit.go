@@ -35,6 +35,19 @@ func (r *reader) admit(pod *corev1.Pod) string {
 			return refused
 		}
 	}
+	return aboveDefault(&pod.Spec)
+}
+
+// aboveDefault returns which request is more than the limit that a LimitRange has set, or "".
+func aboveDefault(pod *corev1.PodSpec) string {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, name := range slices.Sorted(maps.Keys(c.Resources.Requests)) {
+			request := c.Resources.Requests[name]
+			if limit, ok := c.Resources.Limits[name]; ok && amount.Milli(request) > amount.Milli(limit) {
+				return fmt.Sprintf("container %s: its request of %s of %s is more than the default limit of its namespace, %s", c.Name, amount.Text(request), name, amount.Text(limit))
+			}
+		}
+	}
 	return ""
 }
 

@@ -160,7 +160,7 @@ func TestQuotasRefusePods(t *testing.T) {
 		"CPU":                         {"hard: {cpu: 4500m}", "", 4, "ResourceQuota q: it allows no more cpu"},
 		"limits":                      {"hard: {limits.cpu: 1}", "", 1, "ResourceQuota q: it allows no more limits.cpu"},
 		"enough":                      {"hard: {pods: 5, requests.nvidia.com/gpu.shared: 5, cpu: 5}", "", 5, ""},
-		"memory that no pod states":   {"hard: {requests.memory: 1Ti}", "", 0, "ResourceQuota q: it must state requests.memory"},
+		"memory that no pod states":   {"hard: {requests.memory: 1Ti}", "", 0, "ResourceQuota q: container main must state requests.memory"},
 		"a running pod":               {"hard: {requests.nvidia.com/gpu.shared: 3}", running, 2, "ResourceQuota q: it allows no more requests.nvidia.com/gpu.shared"},
 		"a pod that ended":            {"hard: {requests.nvidia.com/gpu.shared: 3}", ended, 3, "ResourceQuota q: it allows no more requests.nvidia.com/gpu.shared"},
 		"what others use":             {"hard: {pods: 9}}\nstatus: {used: {pods: 7}", "", 2, "ResourceQuota q: it allows no more pods"},

@@ -105,17 +105,39 @@ func (q *quota) take(pod *corev1.Pod, used map[corev1.ResourceName]int64) {
 // explicit are the resources of which each container of a pod must state the amount if a quota limits it.
 var explicit = []corev1.ResourceName{"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"}
 
+// withoutStated returns the first container that does not state an amount which a quota limits by this name. An amount of the whole pod is enough.
+func withoutStated(pod *corev1.Pod, name corev1.ResourceName) (container string, missing bool) {
+	states := func(r *corev1.ResourceRequirements) bool {
+		list, resource := r.Requests, corev1.ResourceName(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix))
+		if limit, ok := strings.CutPrefix(string(name), "limits."); ok {
+			list, resource = r.Limits, corev1.ResourceName(limit)
+		}
+		_, ok := list[resource]
+		return ok
+	}
+	if pod.Spec.Resources != nil && states(pod.Spec.Resources) {
+		return "", false
+	}
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	i := slices.IndexFunc(all, func(c corev1.Container) bool { return !states(&c.Resources) })
+	if i < 0 {
+		return "", false
+	}
+	return all[i].Name, true
+}
+
 // refuse returns why the API server would not create one more pod, or "".
 func (q *quota) refuse(pod *corev1.Pod, used map[corev1.ResourceName]int64) string {
 	if !q.counts(pod) {
 		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.hard)) {
-		n, states := used[name]
-		if !states && slices.Contains(explicit, name) {
-			return fmt.Sprintf("ResourceQuota %s: it must state %s", q.name, name)
+		if slices.Contains(explicit, name) {
+			if container, missing := withoutStated(pod, name); missing {
+				return fmt.Sprintf("ResourceQuota %s: container %s must state %s", q.name, container, name)
+			}
 		}
-		if n > 0 && amount.Add(max(q.used[name], q.another[name]), n) > q.hard[name] {
+		if n := used[name]; n > 0 && amount.Add(max(q.used[name], q.another[name]), n) > q.hard[name] {
 			return fmt.Sprintf("ResourceQuota %s: it allows no more %s", q.name, name)
 		}
 	}
