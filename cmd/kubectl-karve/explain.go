@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/leader"
 )
 
 // explainOptions are the flags of the explain command.
@@ -109,13 +110,12 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	var more []string
 	var reading sync.WaitGroup
 	reading.Go(func() { settings, more = live.settings(ctx) })
-	cluster, notes, err := o.read(ctx, live)
+	cluster, err := o.read(ctx, live)
 	if err != nil {
 		return err
 	}
 	reading.Wait()
-	notes = append(notes, more...)
-	a, err := explained(explain.New(cluster, settings), kind, namespace, name)
+	a, err := explained(explain.New(cluster.Cluster, settings), kind, namespace, name, cluster.controller)
 	if err != nil {
 		return err
 	}
@@ -128,19 +128,22 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return err
 	}
-	for _, note := range notes {
+	s.warn(cluster.controller)
+	for _, note := range append(cluster.notes, more...) {
 		s.note(note)
 	}
 	_, err = s.out.Write(out.Bytes())
 	return err
 }
 
-func explained(x *explain.Explainer, kind, namespace, name string) (answer, error) {
+func explained(x *explain.Explainer, kind, namespace, name string, controller *leader.Leader) (answer, error) {
 	if kind == kindPod {
 		a, err := x.Pod(namespace, name)
+		a.Controller = controller
 		return &a, err
 	}
 	a, err := x.Node(name)
+	a.Controller = controller
 	return &a, err
 }
 

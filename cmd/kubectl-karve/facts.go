@@ -36,6 +36,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/doctor"
+	"karve.sh/karve/pkg/leader"
 )
 
 const nameLabel = "app.kubernetes.io/name"
@@ -52,6 +53,7 @@ func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	group.Go(func() { r.resourceQuotas(ctx) })
 	group.Go(func() {
 		r.programs(ctx)
+		r.leads(ctx, cmp.Or(r.namespace, namespace))
 		r.rights(ctx)
 		r.monitors(ctx)
 	})
@@ -385,6 +387,15 @@ func (r *factReader) account(quotas published.Quotas) {
 	if quotas.Problem != "" {
 		r.missed("the quotas of the AWS account", "servicequotas:GetServiceQuota, for the controller: examples/iam/README.md", errors.New(quotas.Problem))
 	}
+}
+
+func (r *factReader) leads(ctx context.Context, namespace string) {
+	found := leader.Find(ctx, r, namespace, time.Now)
+	if found.State == leader.Unknown {
+		r.missed("whether a controller works", fmt.Sprintf("get leases.coordination.k8s.io %s in the namespace %s", leader.Name, namespace), errors.New(found.Message))
+		return
+	}
+	r.facts.Leader = &found
 }
 
 func (r *factReader) resourceQuotas(ctx context.Context) {

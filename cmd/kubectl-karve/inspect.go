@@ -74,6 +74,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 		}
 		all = one
 	}
+	s.warn(all.Controller)
 	for _, note := range agentNotes(all.Nodes) {
 		s.note(note)
 	}

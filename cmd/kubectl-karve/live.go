@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -143,6 +145,13 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 	}
 	cluster.Index = cluster.Indexed() // All questions about the cluster need it.
 	return cluster, nil
+}
+
+// leader begins to find out whether a controller works, and returns a function that waits for the answer.
+func (c connection) leader(ctx context.Context, namespace string) func() *leader.Leader {
+	found := make(chan leader.Leader, 1)
+	go func() { found <- leader.Find(ctx, c.Client, namespace, time.Now) }()
+	return sync.OnceValue(func() *leader.Leader { return new(<-found) })
 }
 
 // serves reports whether the cluster serves a kind, in one of the versions if there are any.

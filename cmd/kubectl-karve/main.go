@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/plain"
 )
 
@@ -61,6 +62,13 @@ type streams struct {
 
 // note prints a note for the user.
 func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
+
+// warn warns the user if no controller works.
+func (s streams) warn(controller *leader.Leader) {
+	if text := controller.Warning(); text != "" {
+		fmt.Fprintf(s.err, "warning: %s\n", plain.Line(text))
+	}
+}
 
 // error prints an error, which may consist of several, one on each line.
 func (s streams) error(err error) {

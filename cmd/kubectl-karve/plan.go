@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
@@ -114,20 +115,21 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	c, skipped, notes, err := o.cluster(ctx, s.in)
+	c, err := o.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}
+	notes := c.notes
 	var out bytes.Buffer
 	var broken error
 	switch {
 	case len(strategies) > 0:
-		err = o.compare(&out, c, strategies, replicas)
+		err = o.compare(&out, c.Cluster, strategies, replicas)
 	case len(replicas) > 0:
-		err = o.sweep(&out, c, replicas)
+		err = o.sweep(&out, c.Cluster, replicas)
 	default:
 		var q quote.Quote
-		if q, err = o.plan(&out, c, &skipped); err == nil {
+		if q, err = o.plan(&out, &c); err == nil {
 			notes = append(notes, unservedNotes(&q)...)
 			broken = o.conditions.check(&q, limit)
 		}
@@ -135,6 +137,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	s.warn(c.controller)
 	for _, note := range notes {
 		s.note(note)
 	}
@@ -144,15 +147,16 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	return broken
 }
 
-func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster, skipped *manifests.Skipped) (quote.Quote, error) {
-	q, err := quote.Of(c, o.search)
+func (o *planOptions) plan(out io.Writer, c *source) (quote.Quote, error) {
+	q, err := quote.Of(c.Cluster, o.search)
 	if err != nil {
 		return q, err
 	}
-	for _, r := range skipped.Refused {
+	q.Controller = c.controller
+	for _, r := range c.skipped.Refused {
 		q.Refused = append(q.Refused, quote.Refused{Object: r.Object, Pods: r.Pods, Message: r.Why})
 	}
-	for _, u := range skipped.Unplanned {
+	for _, u := range c.skipped.Unplanned {
 		q.Unplanned = append(q.Unplanned, quote.Unplanned{Object: u.Object, Message: u.Why})
 	}
 	if o.output.isData() {
@@ -211,41 +215,51 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
-// cluster returns the cluster to plan for, what it lacks of the manifests, and notes for the user.
-func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Cluster, manifests.Skipped, []string, error) {
+// source is the cluster to plan for.
+type source struct {
+	*snapshot.Cluster
+	// skipped is what the cluster lacks of the manifests.
+	skipped manifests.Skipped
+	// notes are for the user.
+	notes []string
+	// controller says whether a controller works. It is nil for manifests.
+	controller *leader.Leader
+}
+
+// cluster returns the cluster to plan for.
+func (o *planOptions) cluster(ctx context.Context, in io.Reader) (source, error) {
 	named := o.files.ToOptions()
 	if len(named.Filenames) == 0 && named.Kustomize == "" {
 		live, err := connect(o.kube, ", or name manifests with -f")
 		if err != nil {
-			return nil, manifests.Skipped{}, nil, err
+			return source{}, err
 		}
-		c, notes, err := o.read(ctx, live)
-		return c, manifests.Skipped{}, notes, err
+		return o.read(ctx, live)
 	}
 	types, err := o.types()
 	if err != nil {
-		return nil, manifests.Skipped{}, nil, err
+		return source{}, err
 	}
 	files, err := readFiles(ctx, named, in)
 	if err != nil {
-		return nil, manifests.Skipped{}, nil, err
+		return source{}, err
 	}
 	c, skipped, err := manifests.Read(ctx, files)
 	if err != nil {
-		return nil, skipped, nil, err
+		return source{}, err
 	}
 	listing := catalog.Listing{InstanceTypes: types}
 	if o.instanceTypes == "" {
 		listing.Read = builtin.Read
 	}
 	if err := skipped.UseInstanceTypes(c, listing); err != nil {
-		return nil, skipped, nil, err
+		return source{}, err
 	}
 	notes := skippedNotes(&skipped)
 	if o.instanceTypes == "" {
 		notes = append(notes, builtinNotes(c)...)
 	}
-	return c, skipped, notes, nil
+	return source{Cluster: c, skipped: skipped, notes: notes}, nil
 }
 
 // machines returns the instance types in the file, or those that the controller has published.
@@ -257,18 +271,19 @@ func (o *planOptions) machines(ctx context.Context, live connection) (machines, 
 	return machines{Catalog: cloud.SameForAll(types)}, err
 }
 
-// read reads a cluster, and returns notes on its instance types.
-func (o *planOptions) read(ctx context.Context, live connection) (*snapshot.Cluster, []string, error) {
+// read reads a cluster.
+func (o *planOptions) read(ctx context.Context, live connection) (source, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	controller := live.leader(ctx, o.namespace)
 	lists := live.readAhead(ctx, allPods)
 	m, err := o.machines(ctx, live)
 	if err != nil {
-		return nil, nil, err
+		return source{}, err
 	}
 	c, err := live.cluster(ctx, lists, m)
 	if err != nil {
-		return nil, nil, err
+		return source{}, err
 	}
 	var notes []string
 	if m.note != "" {
@@ -277,5 +292,5 @@ func (o *planOptions) read(ctx context.Context, live connection) (*snapshot.Clus
 	if m.builtin {
 		notes = append(notes, builtinNotes(c)...)
 	}
-	return c, notes, nil
+	return source{Cluster: c, notes: notes, controller: controller()}, nil
 }

@@ -63,6 +63,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 			told.Catalog = nil // The lists below report what is wrong with the API server.
 		}
 	})
+	controller := c.leader(ctx, namespace)
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return seen{}, err
@@ -77,7 +78,9 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		return seen{}, err
 	}
 	cluster.Pods = itemsOf(pods.pods)
-	return seen{overview.Build(cluster), pods.agents, cluster}, nil
+	all := overview.Build(cluster)
+	all.Controller = controller()
+	return seen{all, pods.agents, cluster}, nil
 }
 
 // few is the minimum ratio of all nodes to shown nodes at which the shown nodes' pods are listed node by node. The API server finds the pods of a node

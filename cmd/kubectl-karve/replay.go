@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/api"
@@ -86,18 +87,19 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	if err != nil {
 		return err
 	}
-	c, _, more, err := o.plan.cluster(ctx, s.in)
+	c, err := o.plan.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}
-	traces, err := replay.Build(c, recording.Records, recording.Duration())
+	traces, err := replay.Build(c.Cluster, recording.Records, recording.Duration())
 	if err != nil {
 		return err
 	}
 	traces.Left = append(recording.Left, traces.Left...)
 	compared, err := replay.Compare(traces)
-	for _, note := range append(append(notes, more...), leftNotes(compared.Left)...) {
-		fmt.Fprintf(s.err, "note: %s\n", note)
+	s.warn(c.controller)
+	for _, note := range slices.Concat(notes, c.notes, leftNotes(compared.Left)) {
+		s.note(note)
 	}
 	if err != nil {
 		return err

@@ -53,14 +53,14 @@ func rolloutCommand(ctx context.Context, s streams) *cobra.Command {
 }
 
 func rolloutStatusCommand(ctx context.Context, s streams) *cobra.Command {
-	kube, format := clusterFlags(), output{}
+	kube, format, namespace := clusterFlags(), output{}, ""
 	cmd := &cobra.Command{
 		Use: "status [NAME]", Short: "Show the step of a rollout, its nodes, and what it waits for", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := format.validate(); err != nil {
 				return err
 			}
-			c, err := connectForRollouts(kube)
+			c, err := connectForRollouts(ctx, s, kube, namespace)
 			if err != nil {
 				return err
 			}
@@ -71,33 +71,35 @@ func rolloutStatusCommand(ctx context.Context, s streams) *cobra.Command {
 		},
 	}
 	format.addFlag(cmd.Flags(), "what each rollout waits for")
+	addNamespaceFlag(cmd.Flags(), &namespace)
 	kube.AddFlags(cmd.Flags())
 	return cmd
 }
 
 // rolloutEditCommand returns a command that edits the spec of a rollout.
 func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit func(*v1alpha1.GPUImageRollout) (string, error)) *cobra.Command {
-	kube := clusterFlags()
+	kube, namespace := clusterFlags(), ""
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: oneRollout,
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := connectForRollouts(kube)
+			c, err := connectForRollouts(ctx, s, kube, namespace)
 			if err != nil {
 				return err
 			}
 			return c.editRollout(ctx, s.out, args[0], edit)
 		},
 	}
+	addNamespaceFlag(cmd.Flags(), &namespace)
 	kube.AddFlags(cmd.Flags())
 	return cmd
 }
 
 func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
-	kube, to := clusterFlags(), ""
+	kube, namespace, to := clusterFlags(), "", ""
 	cmd := &cobra.Command{
 		Use: "undo NAME", Short: "Roll back to the previous image, or to another one", Args: oneRollout,
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := connectForRollouts(kube)
+			c, err := connectForRollouts(ctx, s, kube, namespace)
 			if err != nil {
 				return err
 			}
@@ -105,6 +107,7 @@ func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "release or ID of the image, or Newest to follow new images; default: the latest other image that ran well")
+	addNamespaceFlag(cmd.Flags(), &namespace)
 	kube.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -116,8 +119,8 @@ func oneRollout(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// connectForRollouts returns a client of a cluster with GPUImageRollouts.
-func connectForRollouts(kube *genericclioptions.ConfigFlags) (connection, error) {
+// connectForRollouts returns a client of a cluster with GPUImageRollouts, and warns the user if no controller works.
+func connectForRollouts(ctx context.Context, s streams, kube *genericclioptions.ConfigFlags, namespace string) (connection, error) {
 	c, err := connect(kube, "")
 	if err != nil {
 		return c, err
@@ -125,6 +128,9 @@ func connectForRollouts(kube *genericclioptions.ConfigFlags) (connection, error)
 	served, err := serves(c.RESTMapper(), schema.GroupKind{Group: v1alpha1.Group, Kind: imageRolloutKind})
 	if err == nil && !served {
 		err = fmt.Errorf("the cluster has no kind %s: upgrade Karve's CRDs", imageRolloutKind)
+	}
+	if err == nil {
+		s.warn(c.leader(ctx, namespace)())
 	}
 	return c, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fieldselectors "k8s.io/apimachinery/pkg/fields"
@@ -207,6 +208,12 @@ func TestReplicasInARowAreARange(t *testing.T) {
 // serve starts an API server that serves the objects of a cluster, and the metrics of agents. It refuses the paths that contain one of the words in forbidden.
 func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 	t.Helper()
+	return serveWith(t, c, time.Now(), forbidden...)
+}
+
+// serveWith is like serve with a controller that last worked at a time, or with none if the time is zero.
+func serveWith(t testing.TB, c *snapshot.Cluster, worked time.Time, forbidden ...string) string {
+	t.Helper()
 	c.Pods = append(c.Pods, agentPod("busy"), agentPod("quad"))
 	for i := range c.Nodes { // The commands read the clock, and fresh reports are to stay fresh.
 		if r, ok, err := nodecontract.ParseHolders(c.Nodes[i].Annotations[nodecontract.HoldersAnnotation]); ok && err == nil && r.FreshAt(c.Now) {
@@ -262,7 +269,18 @@ func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
 		return metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{gv}, PreferredVersion: gv}
 	}
 	serve("/api", metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
-	serve("/apis", metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{version("karpenter.sh", "v1"), version("karve.sh", "v1alpha1")}})
+	serve("/apis", metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{version("karpenter.sh", "v1"), version("karve.sh", "v1alpha1"), version("coordination.k8s.io", "v1")}})
+	leases := resources("coordination.k8s.io/v1", "Lease")
+	leases.APIResources[0].Namespaced = true
+	serve("/apis/coordination.k8s.io/v1", leases)
+	serve("/apis/coordination.k8s.io/v1/leases", coordinationv1.LeaseList{TypeMeta: list("coordination.k8s.io/v1", "Lease")})
+	if !worked.IsZero() {
+		holder, seconds := "karve-0", int32(15)
+		serve("/apis/coordination.k8s.io/v1/namespaces/karve-system/leases/karve", coordinationv1.Lease{
+			TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "karve-system", Name: "karve"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &metav1.MicroTime{Time: worked}},
+		})
+	}
 	serve("/api/v1", resources("v1", "Node", "Pod"))
 	serve("/apis/karpenter.sh/v1", resources("karpenter.sh/v1", "NodePool", "NodeClaim"))
 	serve("/apis/karve.sh/v1alpha1", resources("karve.sh/v1alpha1", "GPUNodeClass"))
@@ -378,6 +396,9 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtinRegion
 	}
 	priced := serve(t, regional)
+	dead, never := serveWith(t, overviewtest.Example(), time.Date(2026, 1, 2, 14, 2, 0, 0, time.UTC)), serveWith(t, overviewtest.Example(), time.Time{})
+	hidden := serve(t, overviewtest.Example(), "/leases")
+	stopped := "warning: no controller has worked since 2026-01-02 14:02 UTC: nothing is launched and no node is deleted until one does\n"
 	for name, c := range map[string]struct {
 		args        string
 		kubeconfig  string
@@ -396,6 +417,12 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"nodes for programs":    {"nodes -o json", kubeconfig, 0, []string{`"name": "busy"`, `"replicasHeld": 4`}, nil},
 		"nodes in YAML":         {"nodes -o yaml", kubeconfig, 0, []string{"name: busy", "replicasHeld: 4"}, nil},
 		"nodes in XML":          {"nodes -o xml", kubeconfig, 1, nil, []string{"error: --output must be wide, json or yaml, not \"xml\""}},
+		"inspect, dead":         {"inspect", dead, 0, []string{"busy "}, []string{stopped}},
+		"inspect as JSON, dead": {"inspect -o json", dead, 0, []string{`"state": "Stopped"`, `"lastSeen": "2026-01-02T14:02:00Z"`}, []string{stopped}},
+		"top, dead":             {"top pods", dead, 0, []string{"team/infer-0"}, []string{stopped}},
+		"nodes, dead":           {"nodes", dead, 0, []string{stopped, "busy "}, nil},
+		"no controller ever":    {"inspect", never, 0, []string{"busy "}, []string{"warning: no controller has ever worked here, since no namespace has a Lease karve: nothing is launched"}},
+		"a Lease out of reach":  {"inspect -o json", hidden, 0, []string{`"state": "Unknown"`, "you may not get leases.coordination.k8s.io in the namespace karve-system"}, []string{"note: no agent"}},
 		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing Nodes: forbidden\nerror: listing Pods: forbidden\n"}},
 		"top of nothing":        {"top", "", 1, nil, []string{"error: name what to show"}},
 		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
@@ -424,6 +451,9 @@ func TestTheVerbsReadACluster(t *testing.T) {
 			}
 			if c.out == nil && out.Len() > 0 || strings.Contains(out.String(), "\x1b") {
 				t.Error("something is printed after an error, or in colors although this is no terminal")
+			}
+			if c.kubeconfig != dead && c.kubeconfig != never && strings.Contains(errOut.String()+out.String(), "no controller") {
+				t.Error("it warns of a controller that works, or of one that nothing is known of")
 			}
 			if t.Failed() {
 				t.Logf("stdout:\n%s\nstderr:\n%s", &out, &errOut)

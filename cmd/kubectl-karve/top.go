@@ -88,6 +88,7 @@ func (o *topOptions) validate() error {
 }
 
 func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topOptions, *overview.Overview) table.Table, notes []string) error {
+	s.warn(all.Controller)
 	for _, note := range notes {
 		s.note(note)
 	}

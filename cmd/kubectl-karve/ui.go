@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -14,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/ui"
 )
@@ -70,6 +72,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	token := rand.Text()
 	server := ui.New(ui.Config{
 		Cluster: clusterName(o.plan.kube), Read: read, Note: types.Note, Clock: clk, Admit: ui.Token(token),
+		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, c.Client, o.plan.namespace, time.Now) },
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			return explain.New(c, explain.DefaultSettings(clk))
 		},

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/version"
 )
@@ -24,7 +25,7 @@ const serverTimeout = 5 * time.Second
 // versions are the versions of this program and of the controller.
 type versions struct {
 	Client version.Build `json:"client"`
-	// Controller is the version of the controller, or "" if it is unknown. Note says why.
+	// Controller is the version of the controller, or "" if it is unknown. Note says why it is unknown, or that no controller works.
 	Controller string `json:"controller,omitempty"`
 	Note       string `json:"note,omitempty"`
 }
@@ -59,12 +60,14 @@ func (v *versions) print(out io.Writer, format output) error {
 	if err == nil && format.wide() {
 		_, err = fmt.Fprintf(out, "  commit %s of %s, %s, %s\n", cmp.Or(v.Client.Revision, unknown), cmp.Or(v.Client.Time, unknown), v.Client.Go, v.Client.Platform)
 	}
-	if err == nil && v.Controller != "" {
-		_, err = fmt.Fprintf(out, "Controller: %s\n", plain.Line(v.Controller))
+	if err != nil || v.Controller+v.Note == "" {
+		return err
 	}
-	if err == nil && v.Note != "" {
-		_, err = fmt.Fprintf(out, "Controller: %s (%s)\n", unknown, plain.Line(v.Note))
+	note := ""
+	if v.Note != "" {
+		note = " (" + plain.Line(v.Note) + ")"
 	}
+	_, err = fmt.Fprintf(out, "Controller: %s%s\n", cmp.Or(plain.Line(v.Controller), unknown), note)
 	return err
 }
 
@@ -97,5 +100,6 @@ func controllerVersion(ctx context.Context, kube *genericclioptions.ConfigFlags,
 	if v = published.Controller(&m); v == "" {
 		return "", fmt.Sprintf("ConfigMap %s does not have it", key)
 	}
-	return v, ""
+	working := leader.Find(ctx, c, namespace, time.Now)
+	return v, working.Warning()
 }

@@ -91,11 +91,11 @@ func (v *view) clamped() int {
 	return max(0, min(v.top, rows-v.room()))
 }
 
-// otherLines is the number of lines of a frame that are not rows: two of the summary, a blank one, the titles, and the keys.
-const otherLines = 5
+// otherLines is the number of lines of a frame that are neither rows nor the summary: a blank one, the titles, and the keys.
+const otherLines = 3
 
 // room returns how many rows fit.
-func (v *view) room() int { return max(1, v.height-otherLines) }
+func (v *view) room() int { return max(1, v.height-otherLines-len(v.summary())) }
 
 // frame returns the sequence that draws the view on a terminal. Like a [printer], it shows what objects contain as plain text.
 func (v *view) frame() string {
@@ -148,7 +148,11 @@ func (v *view) summary() []string {
 	if n := len(v.all.Waiting); n > 0 {
 		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", plural(n, "pod")+" waiting", overview.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
 	}
-	return []string{first, second + "  idle $" + usd(t.IdleMicroUSDPerHour) + "/h"}
+	lines := []string{first, second + "  idle $" + usd(t.IdleMicroUSDPerHour) + "/h"}
+	if text := v.all.Controller.Warning(); text != "" {
+		lines = append([]string{v.colors.red("warning: " + plain.Line(text))}, lines...)
+	}
+	return lines
 }
 
 // Widths of bars.

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -45,6 +46,8 @@ type Facts struct {
 	Kubernetes string
 	// Controllers, Agents and Karpenters are the installed programs.
 	Controllers, Agents, Karpenters []Program
+	// Leader says whether a controller works. It is nil if its Lease cannot be read.
+	Leader *leader.Leader
 	// CRDs has the CustomResourceDefinitions of Karve and Karpenter by name.
 	CRDs map[string]CRD
 	// Denied are the rights that the controller needs and lacks.
@@ -142,7 +145,7 @@ type Unread struct {
 
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
-	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
+	unread, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
 	settingsDiffer, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, limitsNear, resourceQuotasNear,
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, accessUnrestricted, devicesNamed, metricsUnread, resourceUnserved,
 }

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/nodecontract"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -66,6 +67,11 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 	if got := Check(&Facts{}); len(got) > 0 {
 		t.Errorf("of nothing that is known: %+v", got)
 	}
+	alone := well()
+	alone.Controllers[0].Flags["leader-elect"], alone.Leader = "false", &leader.Leader{State: leader.Missing, Message: "there is no Lease"}
+	if got := Check(alone); len(got) > 0 {
+		t.Errorf("of a controller without leader election: %+v", got)
+	}
 }
 
 func TestPodThatNamesGPUsIsNoFindingWhereRuntimeIgnoresThat(t *testing.T) {
@@ -112,6 +118,16 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm upgrade"},
 		"two controllers": {
 			func(f *Facts) { f.Controllers = append(f.Controllers, f.Controllers[0]) }, Error, "controller", "there are 2 installations", "helm uninstall",
+		},
+		"a controller that has stopped": {
+			func(f *Facts) {
+				f.Leader = &leader.Leader{State: leader.Stopped, Namespace: "karve-system", Message: "no controller has worked since 14:02 UTC"}
+			}, Error, "Lease karve-system/karve", "no controller has worked since 14:02 UTC", "kubectl -n karve-system logs deployment/karve",
+		},
+		"a controller that has stopped, unread": {
+			func(f *Facts) {
+				f.Controllers, f.Leader = nil, &leader.Leader{State: leader.Missing, Namespace: "gpus", Message: "no controller has ever worked here"}
+			}, Error, "Lease gpus/karve", "no controller has ever worked here", "kubectl -n gpus get lease karve",
 		},
 		"a controller that is not ready": {controller(func(p *Program) { p.Ready = 0 }), Error, "Deployment karve-system/karve", "none of its 2 pods is ready", "kubectl -n karve-system"},
 		"an old Kubernetes":              {func(f *Facts) { f.Kubernetes = "v1.29.4" }, Error, "Kubernetes", "v1.29.4 is older than v1.30", "upgrade"},

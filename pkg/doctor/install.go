@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/leader"
 )
 
 // Versions that Karve works with.
@@ -27,6 +28,20 @@ func unread(f *Facts) []Finding {
 		all = append(all, Finding{Unknown, u.What, "could not be checked: " + strings.TrimSuffix(u.Why, "."), fix})
 	}
 	return all
+}
+
+// controllerStopped reports that no controller works. Without leader election, there is no Lease.
+func controllerStopped(f *Facts) []Finding {
+	text := f.Leader.Warning()
+	if text == "" || f.Controllers != nil && len(f.Controllers) == 0 || len(f.Controllers) == 1 && f.Controllers[0].Flags["leader-elect"] == "false" {
+		return nil
+	}
+	logs := command("kubectl -n %s get lease %s -o yaml", f.Leader.Namespace, leader.Name)
+	if len(f.Controllers) == 1 {
+		p := &f.Controllers[0]
+		logs = command("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name)
+	}
+	return []Finding{{Error, "Lease " + f.Leader.Namespace + "/" + leader.Name, text, logs}}
 }
 
 func controllerMissing(f *Facts) []Finding {

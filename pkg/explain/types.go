@@ -5,6 +5,7 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 )
@@ -57,6 +58,8 @@ type PodAnswer struct {
 	Rules []Rule `json:"rules,omitempty"`
 	// Move reports whether consolidation would move a running pod.
 	Move *Move `json:"move,omitempty"`
+	// Controller says whether a controller works. It is nil if the caller has not asked.
+	Controller *leader.Leader `json:"controller,omitempty"`
 }
 
 // Wants is a pod's request for GPUs.
@@ -184,6 +187,8 @@ type NodeAnswer struct {
 	Goes *time.Time `json:"goes,omitempty"`
 	// Causes are the reasons for which Karve deletes nodes, those that apply to this one first.
 	Causes []Cause `json:"causes,omitempty"`
+	// Controller says whether a controller works. It is nil if the caller has not asked.
+	Controller *leader.Leader `json:"controller,omitempty"`
 }
 
 // Cause is a reason to delete a node.

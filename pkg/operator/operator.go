@@ -45,6 +45,7 @@ import (
 	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/controllers/usage"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/version"
@@ -52,7 +53,7 @@ import (
 )
 
 // leaseName is the name of the leader election lease, and of the controller in events.
-const leaseName = "karve"
+const leaseName = leader.Name
 
 // shutdownGrace is how long the controllers may take to stop.
 const shutdownGrace = 20 * time.Second

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/ui"
@@ -85,7 +86,8 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	}
 	server := ui.New(ui.Config{
 		Read: read, Note: types.Note, Clock: clk,
-		Admit: func(next http.Handler) (http.Handler, error) { return filter(log, next) },
+		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, live, o.Namespace, clk.Now) },
+		Admit:      func(next http.Handler) (http.Handler, error) { return filter(log, next) },
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			settings := explain.Settings{
 				Settle: o.Settle, Clock: clk, Tolerations: repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout},

@@ -287,7 +287,7 @@ func (o *Overview) Only(name string) (*Overview, bool) {
 		return nil, false
 	}
 	n := o.Nodes[i]
-	one := &Overview{AsOf: o.AsOf, Pools: []Pool{}, Nodes: []Node{n}, Pods: []Pod{}, Waiting: []Waiting{}}
+	one := &Overview{AsOf: o.AsOf, Pools: []Pool{}, Nodes: []Node{n}, Pods: []Pod{}, Waiting: []Waiting{}, Controller: o.Controller}
 	for _, p := range o.Pools {
 		if p.Name == n.Pool {
 			p.Totals = Totals{}

@@ -8,6 +8,7 @@ package overview
 import (
 	"time"
 
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -21,6 +22,8 @@ type Overview struct {
 	Pods    []Pod     `json:"pods"`
 	Waiting []Waiting `json:"waiting"`
 	Totals  Totals    `json:"totals"`
+	// Controller says whether a controller works. It is nil if the caller has not asked. Build does not set it.
+	Controller *leader.Leader `json:"controller,omitempty"`
 }
 
 // Totals are the sums of nodes.

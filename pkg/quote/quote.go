@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/waste"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -44,6 +45,8 @@ type Quote struct {
 	Headroom *Headroom `json:"headroom,omitempty"`
 	// Steps are the steps to a cheaper layout of the nodes that exist, in the order in which the waste of each GPUNodeClass pays for them.
 	Steps []waste.Step `json:"consolidation,omitempty"`
+	// Controller says whether a controller works. It is nil if the caller has not asked, as for manifests.
+	Controller *leader.Leader `json:"controller,omitempty"`
 
 	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods. now is the time of the
 	// plan.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
@@ -16,6 +17,8 @@ type frame struct {
 	// cluster and explainer are nil if the cluster was never read.
 	cluster   *snapshot.Cluster
 	explainer func() *explain.Explainer
+	// controller says whether a controller works.
+	controller leader.Leader
 	// problem is why the last read of the cluster failed. The other fields are then from the read before.
 	problem string
 
@@ -34,6 +37,8 @@ type head struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Problem is why the cluster cannot be read. It is "" if it can.
 	Problem string `json:"problem,omitempty"`
+	// Controller says whether a controller works.
+	Controller leader.Leader `json:"controller"`
 	// Note describes where prices come from, if not from the controller.
 	Note  string          `json:"note,omitempty"`
 	Pools []overview.Pool `json:"pools"`
@@ -63,7 +68,7 @@ type gone struct {
 }
 
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
-func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
+func newFrame(name, note string, c *snapshot.Cluster, works leader.Leader, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
 	// The bound of a cluster without pods does not hold for the pods that have arrived since.
 	if len(o.Pods)+len(o.Waiting) == 0 || e.bound != nil && *e.bound > 0 {
@@ -72,7 +77,7 @@ func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explaine
 	for i := range o.Waiting {
 		o.Waiting[i].Reason = e.reasons[o.Waiting[i].Namespace+"/"+o.Waiting[i].Name]
 	}
-	f := &frame{cluster: c, explainer: x}
+	f := &frame{cluster: c, controller: works, explainer: x}
 	var err error
 	if f.nodes, err = rowsOf(o.Nodes, func(n *overview.Node) string { return n.Name }); err != nil {
 		return nil, err
@@ -83,13 +88,13 @@ func newFrame(name, note string, c *snapshot.Cluster, x func() *explain.Explaine
 	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
 		return nil, err
 	}
-	f.head, err = encode(head{Cluster: name, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
+	f.head, err = encode(head{Cluster: name, Controller: works, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
 	return f, err
 }
 
 // failing returns the frame with a problem.
 func (f *frame) failing(name string, problem error) (*frame, error) {
-	failed, h := frame{}, head{Pools: []overview.Pool{}}
+	failed, h := frame{}, head{Controller: leader.Leader{State: leader.Unknown}, Pools: []overview.Pool{}}
 	if f != nil {
 		failed = *f
 		if err := json.Unmarshal(f.head, &h); err != nil {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -37,6 +39,8 @@ type Config struct {
 	Explain func(*snapshot.Cluster) *explain.Explainer
 	// Note tells users where prices come from. It returns "" if there is nothing to say.
 	Note func() string
+	// Controller tells whether a controller works. It returns within a few seconds.
+	Controller func(context.Context) leader.Leader
 	// Admit wraps the handler of all paths below Prefix, and refuses requests from users who may not see the cluster.
 	Admit func(http.Handler) (http.Handler, error)
 	Clock clock.WithTicker
@@ -45,6 +49,10 @@ type Config struct {
 // Server serves the page. It reads the cluster once for all viewers, and only while there are any.
 type Server struct {
 	config Config
+
+	// works says whether a controller works. It was found out at the time asked.
+	works leader.Leader
+	asked time.Time
 
 	// showing is locked while the frame is replaced. It guards estimates.
 	showing   sync.Mutex
@@ -209,7 +217,7 @@ func (s *Server) estimating(ctx context.Context) {
 				if before == nil || before.problem != "" {
 					return before, nil
 				}
-				return newFrame(s.config.Cluster, s.config.Note(), before.cluster, before.explainer, e)
+				return newFrame(s.config.Cluster, s.config.Note(), before.cluster, before.controller, before.explainer, e)
 			})
 			select {
 			case <-ctx.Done():
@@ -246,9 +254,24 @@ func (s *Server) read(ctx context.Context) (*snapshot.Cluster, error) {
 	return c, err
 }
 
+// asks is how often it is found out whether a controller works.
+const asks = 5 * time.Second
+
+// controller returns whether a controller works. Only Run calls it.
+func (s *Server) controller(ctx context.Context) leader.Leader {
+	if now := s.config.Clock.Now(); s.asked.IsZero() || now.Sub(s.asked) >= asks {
+		s.works, s.asked = s.config.Controller(ctx), now
+	}
+	return s.works
+}
+
 // look reads the cluster, and shows it if it has changed.
 func (s *Server) look(ctx context.Context) {
 	c, err := s.read(ctx)
+	var works leader.Leader
+	if err == nil {
+		works = s.controller(ctx)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -259,10 +282,10 @@ func (s *Server) look(ctx context.Context) {
 		switch {
 		case err != nil:
 			return before.failing(s.config.Cluster, err)
-		case before != nil && before.problem == "" && c.Generation != 0 && c.Generation == before.cluster.Generation:
+		case before != nil && before.problem == "" && c.Generation != 0 && c.Generation == before.cluster.Generation && reflect.DeepEqual(works, before.controller):
 			return before, nil
 		}
-		return newFrame(s.config.Cluster, s.config.Note(), c, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
+		return newFrame(s.config.Cluster, s.config.Note(), c, works, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 	"karve.sh/karve/pkg/ui"
@@ -47,6 +48,8 @@ type source struct {
 	is    atomic.Pointer[snapshot.Cluster]
 	fails atomic.Pointer[error]
 	reads atomic.Int32
+	// works says whether a controller works.
+	works atomic.Pointer[leader.Leader]
 	// silent makes reads wait until their context ends.
 	silent atomic.Bool
 }
@@ -63,6 +66,13 @@ func (s *source) read(ctx context.Context) (*snapshot.Cluster, error) {
 	return s.is.Load(), nil
 }
 
+func (s *source) controller(context.Context) leader.Leader {
+	if works := s.works.Load(); works != nil {
+		return *works
+	}
+	return leader.Leader{State: leader.Working, Namespace: "karve-system"}
+}
+
 func (s *source) note() string { return "the prices are of a test" }
 
 const token = "a-token"
@@ -70,7 +80,8 @@ const token = "a-token"
 func serve(t *testing.T, s *source) http.Handler {
 	t.Helper()
 	server := ui.New(ui.Config{
-		Cluster: "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.Token(token),
+		Controller: s.controller,
+		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.Token(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			return explain.New(c, explain.DefaultSettings(clock.RealClock{}))
 		},
@@ -246,6 +257,33 @@ func TestAnswersHaveNoHiddenCharactersOfObjects(t *testing.T) {
 	}
 }
 
+// TestThePageLearnsThatTheControllerStopped follows a cluster in which nothing else changes.
+func TestThePageLearnsThatTheControllerStopped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := of(small())
+		s.is.Load().Generation = 1
+		handler := serve(t, s)
+		state := func() string {
+			var u struct {
+				Overview struct{ Controller leader.Leader }
+			}
+			if err := json.Unmarshal([]byte(body(t, get(handler, "/karve/overview"))), &u); err != nil {
+				t.Fatal(err)
+			}
+			return string(u.Overview.Controller.State)
+		}
+		if got := state(); got != "Working" {
+			t.Errorf("first it is %s", got)
+		}
+		s.works.Store(&leader.Leader{State: leader.Stopped, Message: "no controller has worked"})
+		time.Sleep(6 * time.Second)
+		if got := state(); got != "Stopped" {
+			t.Errorf("then it is %s", got)
+		}
+	})
+}
+
 // TestPageLoadsOnlyItsOwnFiles checks what a browser would refuse or load from elsewhere.
 func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	t.Parallel()
@@ -343,7 +381,7 @@ func TestUnreadClusterHasNoNumbers(t *testing.T) {
 	s := &source{}
 	s.fails.Store(new(errors.New("nodes is forbidden")))
 	handler := serve(t, s)
-	want := `{"whole":true,"overview":{"cluster":"test","problem":"nodes is forbidden","pools":[]}}` + "\n"
+	want := `{"whole":true,"overview":{"cluster":"test","problem":"nodes is forbidden","controller":{"state":"Unknown"},"pools":[]}}` + "\n"
 	if got := body(t, get(handler, "/karve/overview")); got != want {
 		t.Errorf("the overview is %s, want %s", got, want)
 	}

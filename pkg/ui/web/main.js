@@ -91,7 +91,7 @@ function drawLegend(namespaces) {
 }
 
 function drawTiles() {
-  const { totals, headroomReplicas, problem, note } = model.overview;
+  const { totals, headroomReplicas, problem, note, controller } = model.overview;
   const t = totals ?? {}; // Nothing is known of a cluster that was never read.
   const partly = t.unpricedNodes ? `\nwithout ${plural(t.unpricedNodes, "node")}` : "";
   const priced = t.unpricedNodes !== t.nodes || t.nodes === 0 ? t.microUSDPerHour : undefined;
@@ -128,9 +128,14 @@ function drawTiles() {
   byId("states").replaceChildren(...model.states().map(({ state: name, nodes }) => h("li", {}, h("button", { type: "button", class: "chip " + (tones.get(name) ?? ""), "aria-pressed": String(state.state === name), data: { state: name } }, `${count(nodes)} ${name}`))));
   setText(byId("cluster"), model.overview.cluster ?? "");
   say("banner", problem && (totals ? `The cluster cannot be read, and this is as it was: ${problem}` : `The cluster cannot be read: ${problem}`));
+  const stopped = ["Stopped", "Missing"].includes(controller.state);
+  say("stopped", stopped && sentence(controller.message));
+  byId("stopped").title = stopped && controller.lastSeen ? new Date(controller.lastSeen).toLocaleString() : "";
   say("note", note && `Note: ${note}.`);
   document.title = `Karve ${usd(priced)} /h${t.nodes === 0 ? " – no nodes" : ""}`;
 }
+
+const sentence = (text) => text[0].toUpperCase() + text.slice(1) + ".";
 
 function say(id, text) {
   byId(id).hidden = !text;

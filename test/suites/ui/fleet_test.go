@@ -17,6 +17,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 	"karve.sh/karve/pkg/ui"
@@ -58,6 +59,8 @@ type source struct {
 	is atomic.Pointer[snapshot.Cluster]
 	// fails is why the cluster cannot be read.
 	fails atomic.Pointer[error]
+	// works says whether a controller works.
+	works atomic.Pointer[leader.Leader]
 	// note is where prices come from.
 	note string
 }
@@ -67,6 +70,13 @@ func (c *source) read(context.Context) (*snapshot.Cluster, error) {
 		return nil, *err
 	}
 	return c.is.Load(), nil
+}
+
+func (c *source) controller(context.Context) leader.Leader {
+	if works := c.works.Load(); works != nil {
+		return *works
+	}
+	return leader.Leader{State: leader.Working}
 }
 
 // show replaces the cluster.
@@ -91,7 +101,7 @@ func (c *source) serve(t *testing.T) string {
 	t.Helper()
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read,
+		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
 		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
