@@ -18,7 +18,7 @@ func TestDoctorNeedsACluster(t *testing.T) {
 	t.Parallel()
 	var out, errOut bytes.Buffer
 	status := run(t.Context(), []string{"doctor", "--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1")}, streams{strings.NewReader(""), &out, &errOut})
-	if want := "error: the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused\n"; status != 1 || out.Len() > 0 || errOut.String() != want {
+	if want := "error: the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused: select another one with --kubeconfig or --context\n"; status != 1 || out.Len() > 0 || errOut.String() != want {
 		t.Errorf("status %d, %s%s, want %s", status, &out, &errOut, want)
 	}
 }

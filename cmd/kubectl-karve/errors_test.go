@@ -95,9 +95,9 @@ func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 		for flags, want := range map[string]string{
 			forbidden:                  want,
 			empty:                      "error: the cluster has no kind NodePool.karpenter.sh: install Karpenter" + instead + "\n",
-			gone:                       "error: the cluster at http://127.0.0.1:1 cannot be reached" + instead + ": dial tcp 127.0.0.1:1: connect: connection refused\n",
-			empty + " --context=other": "error: select a cluster with --kubeconfig or --context" + instead + ": context \"other\" does not exist\n",
-			"--kubeconfig=/none":       "error: select a cluster with --kubeconfig or --context" + instead + ": stat /none: no such file or directory\n",
+			gone:                       "error: the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused: select another one with --kubeconfig or --context" + instead + "\n",
+			empty + " --context=other": "error: no cluster is selected: context \"other\" does not exist: select one with --kubeconfig or --context" + instead + "\n",
+			"--kubeconfig=/none":       "error: no cluster is selected: stat /none: no such file or directory: select one with --kubeconfig or --context" + instead + "\n",
 		} {
 			var out, errOut bytes.Buffer
 			status := run(t.Context(), append(strings.Fields(verb), strings.Fields(flags)...), streams{strings.NewReader(""), &out, &errOut})
@@ -108,7 +108,7 @@ func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 	}
 	for flags, want := range map[string]string{
 		forbidden:                  "you may not get ConfigMap karve-system/karve-catalog",
-		gone:                       "the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused",
+		gone:                       "the cluster at http://127.0.0.1:1 cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused: select another one with --kubeconfig or --context",
 		empty + " --context=other": `context "other" does not exist`,
 	} {
 		var out, errOut bytes.Buffer

@@ -15,7 +15,7 @@ func TestWhatCannotBeExplained(t *testing.T) {
 		"pod a b":             "error: name one object: pod/NAME or node/NAME\n",
 		"deployment/web":      "error: \"deployment\" is not a kind that can be explained: name pod/NAME or node/NAME\n",
 		"pod/a -o xml":        "error: --output must be wide, json or yaml, not \"xml\"\n",
-		"pod/a --context=not": "error: select a cluster with --kubeconfig or --context: context \"not\" does not exist\n",
+		"pod/a --context=not": "error: no cluster is selected: context \"not\" does not exist: select one with --kubeconfig or --context\n",
 	} {
 		var out, errOut bytes.Buffer
 		status := run(t.Context(), append([]string{"explain"}, strings.Fields(args)...), streams{strings.NewReader(""), &out, &errOut})

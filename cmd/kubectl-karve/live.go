@@ -92,7 +92,7 @@ func (c connection) missing() (string, error) {
 func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
-		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
+		return connection{}, fmt.Errorf("no cluster is selected: %w: select one with --kubeconfig or --context%s", err, instead)
 	}
 	config.QPS = -1 // The API server limits the requests of each user.
 	// With HTTP/2, both sides take 50 % more processor time to send a list of 50,000 pods: they wait for each other after each frame.

@@ -72,5 +72,5 @@ func unreachable(config *rest.Config, err error, instead string) error {
 	if !errors.As(err, &request) {
 		return err
 	}
-	return fmt.Errorf("the cluster at %s cannot be reached%s: %w", config.Host, instead, request.Err)
+	return fmt.Errorf("the cluster at %s cannot be reached: %w: select another one with --kubeconfig or --context%s", config.Host, request.Err, instead)
 }

@@ -427,7 +427,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"top of nothing":        {"top", "", 1, nil, []string{"error: name what to show"}},
 		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
 		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json, gpushare or yaml, not "csv"`}},
-		"no cluster":            {"nodes", filepath.Join(t.TempDir(), "none"), 1, nil, []string{"error: select a cluster with --kubeconfig or --context: "}},
+		"no cluster":            {"nodes", filepath.Join(t.TempDir(), "none"), 1, nil, []string{"error: no cluster is selected: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,7 +15,7 @@ func TestUIReportsUnusableCluster(t *testing.T) {
 		"without Karpenter": {[]string{"--kubeconfig", apiServer(t, "karve.sh/v1alpha1")}, "the cluster has no kind NodePool.karpenter.sh: install Karpenter"},
 		"without Karve":     {[]string{"--kubeconfig", apiServer(t, "karpenter.sh/v1")}, "the cluster has no kind GPUNodeClass.karve.sh: install Karve's CRD"},
 		"unreachable":       {[]string{"--kubeconfig", away}, "connection refused"},
-		"unknown context":   {[]string{"--kubeconfig", away, "--context", "other"}, `select a cluster with --kubeconfig or --context: context "other" does not exist`},
+		"unknown context":   {[]string{"--kubeconfig", away, "--context", "other"}, `no cluster is selected: context "other" does not exist: select one with --kubeconfig or --context`},
 		"forbidden":         {[]string{"--kubeconfig", apiServer(t, "karpenter.sh/v1", "karve.sh/v1alpha1")}, "reading ConfigMap karve-system/karve-catalog: "},
 		"impossible port":   {[]string{"--kubeconfig", away, "--port", "70000"}, "--port must be between 0 and 65535, but is 70000"},
 	} {

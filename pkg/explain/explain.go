@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/karpenter"
@@ -123,30 +122,6 @@ func classOf(s *planner.Snapshot, pod string) int {
 		_, ok := slices.BinarySearch(c.Pods, pod)
 		return ok
 	})
-}
-
-// edit is a hypothetical change. Its zero value changes nothing.
-type edit struct {
-	// pod replaces the pod with its name, unless it is nil.
-	pod *corev1.Pod
-	// snapshot changes a copy of the planner's snapshot, unless it is nil. It may change Pools and Offerings.
-	snapshot func(*planner.Snapshot)
-}
-
-// suppose returns the plan after a change.
-func (x *Explainer) suppose(e edit) attempt {
-	view := x.view()
-	if e.pod != nil {
-		c := *x.cluster
-		c.Generation = 0
-		c.Index, _ = c.Index.With(snapshot.Changes{Pods: map[string]*corev1.Pod{snapshot.PodName(e.pod): e.pod}})
-		view = snapshot.Build(&c)
-	}
-	if e.snapshot != nil {
-		view.Snapshot.Pools, view.Snapshot.Offerings = slices.Clone(view.Snapshot.Pools), slices.Clone(view.Snapshot.Offerings)
-		e.snapshot(&view.Snapshot)
-	}
-	return plan(view)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

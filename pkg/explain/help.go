@@ -1,12 +1,12 @@
 package explain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +35,7 @@ func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why p
 	case planner.ReasonRule:
 		return x.first(pod, relaxed(pod))
 	case planner.ReasonPoolClosed:
-		return x.first(pod, []Help{{Change: "once the NodePool launches again", edit: edit{snapshot: func(s *planner.Snapshot) { s.Pools[pool].Closed = nil }}}})
+		return x.first(pod, []Help{helpOf(Change{Action: Reopen, NodePool: now.view.Pools[pool].NodePool.Name})})
 	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // They do not depend on the pool.
 	}
 	return nil
@@ -50,11 +50,11 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 		for i := range view.Pools {
 			name := view.Pools[i].NodePool.Name
 			if view.Admits(&view.Pools[i], pod) == nil {
-				tries = append(tries, changed(pod, fmt.Sprintf("nodeSelector %s: %s", karpv1.NodePoolLabelKey, name), func(p *corev1.Pod) { selectLabel(p, karpv1.NodePoolLabelKey, name) }))
+				tries = append(tries, helpOf(Change{Action: SetNodeSelector, Key: karpv1.NodePoolLabelKey, Value: name}))
 			}
 		}
 	case planner.ReasonRequestsAboveOne:
-		tries = []Help{oneReplica(pod)}
+		tries = []Help{helpOf(oneReplica(pod))}
 	case planner.ReasonTooLarge:
 		now := x.planned()
 		for i := range view.Pools {
@@ -64,7 +64,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 		tries = relaxed(pod)
 	case planner.ReasonUnsupported:
 		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && snapshot.GPURequestOf(pod).MemoryBytes == 0 {
-			tries = append(tries, changed(pod, "remove the annotation "+v1alpha1.GPUMemoryAnnotation, func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.GPUMemoryAnnotation) }))
+			tries = append(tries, helpOf(Change{Action: RemoveAnnotation, Key: v1alpha1.GPUMemoryAnnotation}))
 		}
 	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // No change of the pod or a pool helps.
 	case planner.ReasonNoPool, planner.ReasonLimitReached, planner.ReasonUnavailable, planner.ReasonPoolClosed: // They depend on the pool.
@@ -75,7 +75,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 // first returns the first of the changes that helps, with its price, or nil if none does.
 func (x *Explainer) first(pod *corev1.Pod, tries []Help) *Help {
 	for _, h := range tries {
-		after := x.suppose(h.edit)
+		after := x.suppose(pod, &h)
 		name := snapshot.PodName(pod)
 		launch := after.launch(name)
 		if launch == nil && after.node(name) < 0 {
@@ -88,22 +88,6 @@ func (x *Explainer) first(pod *corev1.Pod, tries []Help) *Help {
 		return &h
 	}
 	return nil
-}
-
-// changed returns a change of a copy of the pod.
-func changed(pod *corev1.Pod, change string, edits ...func(*corev1.Pod)) Help {
-	p := pod.DeepCopy()
-	for _, e := range edits {
-		e(p)
-	}
-	return Help{Change: change, On: "pod", edit: edit{pod: p}}
-}
-
-func selectLabel(p *corev1.Pod, key, value string) {
-	if p.Spec.NodeSelector == nil {
-		p.Spec.NodeSelector = map[string]string{}
-	}
-	p.Spec.NodeSelector[key] = value
 }
 
 // raisedLimits returns the limits of a pool, raised by the machine of the pod, and by those of all pods that wait for the pool.
@@ -120,14 +104,16 @@ func (x *Explainer) raisedLimits(pod *corev1.Pod, now *attempt, class, pool int)
 	view := onlyIn(now, class, pool, snapshot.PodName(pod))
 	unlimited(&view.Snapshot)
 	if alone := plan(view); len(alone.plan.Launches) == 1 {
-		tries = append(tries, raised(now, pool, append(slices.Clone(now.plan.Launches), alone.plan.Launches...)))
+		tries = append(tries, raised(now, pool, append(slices.Clone(now.plan.Launches), alone.plan.Launches...))...)
 	}
-	all := x.suppose(edit{snapshot: unlimited})
-	return append(tries, raised(now, pool, all.plan.Launches))
+	view = now.view
+	view.Snapshot.Pools = slices.Clone(view.Snapshot.Pools)
+	unlimited(&view.Snapshot)
+	return append(tries, raised(now, pool, plan(view).plan.Launches)...)
 }
 
-// raised returns the change of a pool's limits that allows the launches.
-func raised(now *attempt, pool int, launches []planner.Launch) Help {
+// raised returns the change of a pool's limits that allows the launches, or none if the limits allow them.
+func raised(now *attempt, pool int, launches []planner.Launch) []Help {
 	p := &now.view.Pools[pool]
 	var used planner.Physical
 	for _, launch := range launches {
@@ -138,20 +124,21 @@ func raised(now *attempt, pool int, launches []planner.Launch) Help {
 		}
 	}
 	more := now.view.Snapshot.Pools[pool].Remaining
-	var words []string
+	var changes []Change
 	for _, l := range p.Limits() {
 		left := l.Of(&more)
 		missing := *l.Of(&used) - *left
 		if *left == planner.Unlimited || missing <= 0 {
 			continue
 		}
-		*left += missing
-		words = append(words, fmt.Sprintf("%s: %s", l.Name, amount.Text(amount.Sum(l.Quantity(missing), p.NodePool.Spec.Limits[l.Name]))))
+		changes = append(changes, Change{
+			Action: SetLimit, NodePool: p.NodePool.Name, Key: string(l.Name), Value: amount.Text(amount.Sum(l.Quantity(missing), p.NodePool.Spec.Limits[l.Name])),
+		})
 	}
-	return Help{
-		Change: "limits " + strings.Join(words, ", "), On: "NodePool " + p.NodePool.Name,
-		edit: edit{snapshot: func(s *planner.Snapshot) { s.Pools[pool].Remaining = more }},
+	if len(changes) == 0 {
+		return nil
 	}
+	return []Help{helpOf(changes...)}
 }
 
 // mostRetries limits the number of retry times that are tried.
@@ -174,24 +161,18 @@ func (x *Explainer) retries(now *attempt, class, pool int) []Help {
 			break
 		}
 		r := times[t]
-		tries = append(tries, Help{
-			Change: fmt.Sprintf("retry %s (%s ×%d)", t.Format("15:04:05Z"), r.Reason, r.Failures), At: at(t),
-			edit: edit{snapshot: func(s *planner.Snapshot) { x.retried(&now.view, s, t) }},
-		})
+		tries = append(tries, Help{Change: fmt.Sprintf("retry %s (%s ×%d)", t.Format("15:04:05Z"), r.Reason, r.Failures), At: at(t)})
 	}
 	return tries
 }
 
-// retried makes the offerings available whose refusals have ended at a time.
-func (x *Explainer) retried(view *snapshot.View, s *planner.Snapshot, t time.Time) {
-	for i := range s.Offerings {
-		if s.Offerings[i].Unavailable == nil {
-			continue
-		}
-		if r := x.cluster.RefusalOf(&view.Pools[s.Offerings[i].Pool], view.Offerings[i]); r != nil && !r.NotBefore.After(t) {
-			s.Offerings[i].Unavailable = nil
-		}
+// refusedAfter returns the refusals that remain at the time of a retry.
+func (x *Explainer) refusedAfter(h *Help) map[string][]v1alpha1.RefusedOffering {
+	left := map[string][]v1alpha1.RefusedOffering{}
+	for class, all := range x.cluster.Refused {
+		left[class] = slices.DeleteFunc(slices.Clone(all), func(r v1alpha1.RefusedOffering) bool { return !r.NotBefore.After(*h.At) })
 	}
+	return left
 }
 
 // mostChanges is the largest number of changes of a pod that are proposed together.
@@ -199,65 +180,61 @@ const mostChanges = 6
 
 // admitted returns the change of a pod that makes a pool admit it, or none if there is no such change.
 func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
-	p, words := pod.DeepCopy(), []string(nil)
+	p, changes := pod.DeepCopy(), []Change(nil)
 	target := &view.Pools[pool]
 	if target.Class == nil || len(target.Offerings) == 0 {
 		return nil
+	}
+	add := func(c Change) {
+		c.ApplyTo(p)
+		changes = append(changes, c)
 	}
 	for range mostChanges {
 		err := view.Admits(target, p)
 		if err == nil {
 			break
 		}
-		word := adapt(p, target, err)
-		if word == "" {
+		change, ok := adapt(target, err)
+		if !ok {
 			return nil
 		}
-		words = append(words, word)
+		add(change)
 	}
 	if target.Class.Spec.Sharing.RefusesAboveOne() && target.Class.Spec.Sharing.MemorySlots().IsZero() && snapshot.GPURequestOf(p).Replicas > 1 {
-		one := oneReplica(p)
-		p, words = one.edit.pod, append(words, one.Change)
+		add(oneReplica(p))
 	}
-	if len(words) == 0 || view.Admits(target, p) != nil {
+	if len(changes) == 0 || view.Admits(target, p) != nil {
 		return nil
 	}
-	return []Help{{Change: strings.Join(words, ", "), On: "pod", edit: edit{pod: p}}}
+	return []Help{helpOf(changes...)}
 }
 
-// adapt changes a pod so that a pool does not refuse it for the first cause of an error. It returns a description of the change, or "" if there is
-// none.
-func adapt(p *corev1.Pod, pool *snapshot.Pool, err error) string {
+// adapt returns the change to a pod after which a pool does not refuse it for the first cause of an error. It returns false if there is none.
+func adapt(pool *snapshot.Pool, err error) (Change, bool) {
 	var other snapshot.OtherResourceError
 	if errors.As(err, &other) {
-		rename(p, other.Wants, other.Offers[0])
-		return fmt.Sprintf("request %s instead of %s", other.Offers[0], other.Wants)
+		return Change{Action: RenameRequest, Key: string(other.Offers[0]), Value: string(other.Wants)}, true
 	}
 	var refused *snapshot.NotAdmittedError
 	if !errors.As(err, &refused) {
-		return ""
+		return Change{}, false
 	}
 	for _, cause := range refused.Causes {
 		var taint snapshot.UntoleratedTaintError
 		var label snapshot.OtherLabelError
 		switch {
 		case errors.As(cause, &taint):
-			t := taint.Taint
-			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect})
-			return "tolerate " + t.Key
+			return Change{Action: Tolerate, Key: taint.Taint.Key, Value: string(taint.Taint.Effect)}, true
 		case errors.As(cause, &label):
 			if has := labelOf(pool, label.Key); has != "" {
-				p.Spec.NodeSelector[label.Key] = has
-				return fmt.Sprintf("nodeSelector %s: %s", label.Key, has)
+				return Change{Action: SetNodeSelector, Key: label.Key, Value: has}, true
 			}
-			delete(p.Spec.NodeSelector, label.Key)
-			return fmt.Sprintf("remove nodeSelector %s", label.Key)
+			return Change{Action: RemoveNodeSelector, Key: label.Key}, true
 		case errors.Is(cause, snapshot.ErrNodeAffinity):
-			p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
-			return "remove the required node affinity"
+			return Change{Action: RemoveNodeAffinity}, true
 		}
 	}
-	return ""
+	return Change{}, false
 }
 
 // labelOf returns the value that a label has on the cheapest offering of a pool, or "" if no offering has it.
@@ -272,84 +249,63 @@ func labelOf(pool *snapshot.Pool, key string) string {
 	return best
 }
 
-// rename changes the name of a resource in all containers of a pod.
-func rename(p *corev1.Pod, from, to corev1.ResourceName) {
-	eachList(p, func(list corev1.ResourceList) {
-		if q, ok := list[from]; ok {
-			delete(list, from)
-			list[to] = q
-		}
-	})
-}
-
-func eachList(p *corev1.Pod, f func(corev1.ResourceList)) {
-	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range containers {
-			f(containers[i].Resources.Requests)
-			f(containers[i].Resources.Limits)
-		}
-	}
-}
-
 // oneReplica returns the change to request one replica.
-func oneReplica(pod *corev1.Pod) Help {
-	gpu := snapshot.GPURequestOf(pod).Resource
-	return changed(pod, fmt.Sprintf("%s: 1", gpu), func(p *corev1.Pod) {
-		eachList(p, func(list corev1.ResourceList) {
-			if _, ok := list[gpu]; ok {
-				list[gpu] = resource.MustParse("1")
-			}
-		})
-	})
+func oneReplica(pod *corev1.Pod) Change {
+	return Change{Action: SetRequest, Key: string(snapshot.GPURequestOf(pod).Resource), Value: "1"}
 }
 
-// smaller returns the requests of a pod with one container, lowered to the capacity of an offering of a pool. The offering for which the fewest
-// requests change is tried first, and among equals the cheapest.
+// mostSizes is the largest number of machine sizes that are tried for a pod that is too large.
+const mostSizes = 4
+
+// size is a change that makes a pod fit on an offering.
+type size struct {
+	changes []Change
+	// kept is how much of the lowered requests is left, in permille, summed over them.
+	kept  int64
+	price planner.MicroUSD
+}
+
+// smaller returns the requests of a pod with one container, lowered to the capacity of offerings of a pool. Those for which the fewest requests change
+// come first, then those that keep most of them, and then the cheapest.
 func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	if class < 0 || len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) > 0 {
 		return nil
 	}
 	s := &now.view.Snapshot
 	c := &s.Classes[class]
-	var best *Help
-	var fewest int
-	var price planner.MicroUSD
+	var sizes []size
 	for _, i := range c.Offerings {
-		o := &s.Offerings[i]
-		if o.Pool != pool {
-			continue
-		}
-		if h, n := lowered(pod, c, o); n > 0 && (best == nil || n < fewest || n == fewest && o.Price < price) {
-			best, fewest, price = &h, n, o.Price
+		if o := &s.Offerings[i]; o.Pool == pool {
+			if changes, kept := lowered(pod, c, o); len(changes) > 0 {
+				sizes = append(sizes, size{changes, kept, o.Price})
+			}
 		}
 	}
-	if best == nil {
-		return nil
+	slices.SortStableFunc(sizes, func(a, b size) int {
+		return cmp.Or(cmp.Compare(len(a.changes), len(b.changes)), cmp.Compare(b.kept, a.kept), cmp.Compare(a.price, b.price))
+	})
+	sizes = slices.CompactFunc(sizes, func(a, b size) bool { return slices.Equal(a.changes, b.changes) })
+	var tries []Help
+	for _, z := range sizes[:min(len(sizes), mostSizes)] {
+		tries = append(tries, helpOf(z.changes...))
 	}
-	return []Help{*best}
+	return tries
 }
 
-// lowered returns the change that makes a pod fit on an offering, and how many requests it lowers.
-func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (Help, int) {
-	gpu := snapshot.GPURequestOf(pod).Resource
-	p := pod.DeepCopy()
-	var words []string
-	lower := func(name corev1.ResourceName, q resource.Quantity) {
-		eachList(p, func(list corev1.ResourceList) {
-			if _, ok := list[name]; ok {
-				list[name] = q
-			}
-		})
-		words = append(words, fmt.Sprintf("%s: %s", name, amount.Text(q)))
+// lowered returns the changes that make a pod fit on an offering, and how much of the lowered requests they keep, in permille.
+func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (changes []Change, kept int64) {
+	lower := func(action Action, name, value string, asked, left int64) {
+		changes = append(changes, Change{Action: action, Key: name, Value: value})
+		kept += amount.Times(max(left, 0), 1000) / asked
 	}
-	if c.Requests.MilliCPU > o.Free.MilliCPU {
-		lower(corev1.ResourceCPU, *resource.NewMilliQuantity(o.Free.MilliCPU, resource.DecimalSI))
+	if asked, free := c.Requests.MilliCPU, o.Free.MilliCPU; asked > free {
+		lower(SetRequest, string(corev1.ResourceCPU), amount.Text(*resource.NewMilliQuantity(free, resource.DecimalSI)), asked, free)
 	}
-	if c.Requests.MemoryBytes > o.Free.MemoryBytes {
-		lower(corev1.ResourceMemory, resource.MustParse(strconv.FormatInt(o.Free.MemoryBytes>>20, 10)+"Mi"))
+	if asked, free := c.Requests.MemoryBytes, o.Free.MemoryBytes; asked > free {
+		lower(SetRequest, string(corev1.ResourceMemory), mebibytes(free), asked, free)
 	}
-	if c.Requests.EphemeralBytes > o.Free.EphemeralBytes {
-		lower(corev1.ResourceEphemeralStorage, resource.MustParse(strconv.FormatInt(o.Free.EphemeralBytes>>20, 10)+"Mi"))
+	if asked, free := c.Requests.EphemeralBytes, o.Free.EphemeralBytes; asked > free {
+		lower(SetRequest, string(corev1.ResourceEphemeralStorage), mebibytes(free), asked, free)
 	}
 	replicas, memory := o.Free.Replicas, int64(0)
 	for _, g := range o.GPUs {
@@ -357,15 +313,18 @@ func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (Help, int)
 			replicas = min(o.Free.Replicas, g.Replicas)
 		}
 	}
-	if c.Requests.Replicas > replicas {
-		lower(gpu, *resource.NewQuantity(replicas, resource.DecimalSI))
+	if asked := c.Requests.Replicas; asked > replicas {
+		lower(SetRequest, string(snapshot.GPURequestOf(pod).Resource), strconv.FormatInt(replicas, 10), asked, replicas)
 	}
-	if c.GPUMemoryBytes > memory && memory > 0 {
-		value := strconv.FormatInt(memory>>20, 10) + "Mi"
-		p.Annotations[v1alpha1.GPUMemoryAnnotation] = value
-		words = append(words, fmt.Sprintf("%s: %s", v1alpha1.GPUMemoryAnnotation, value))
+	if asked := c.GPUMemoryBytes; asked > memory && memory > 0 {
+		lower(SetAnnotation, v1alpha1.GPUMemoryAnnotation, strconv.FormatInt(memory>>20, 10)+"Mi", asked, memory)
 	}
-	return Help{Change: strings.Join(words, ", "), On: "pod", edit: edit{pod: p}}, len(words)
+	return changes, kept
+}
+
+// mebibytes returns an amount of memory, rounded down.
+func mebibytes(bytes int64) string {
+	return amount.Text(resource.MustParse(strconv.FormatInt(bytes>>20, 10) + "Mi"))
 }
 
 // relaxed returns the pod without one of its rules about other pods.
@@ -373,28 +332,19 @@ func relaxed(pod *corev1.Pod) []Help {
 	var tries []Help
 	for i, c := range pod.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-			tries = append(tries, changed(pod, fmt.Sprintf("whenUnsatisfiable: ScheduleAnyway for the spread over %s", c.TopologyKey),
-				func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints[i].WhenUnsatisfiable = corev1.ScheduleAnyway }))
+			tries = append(tries, helpOf(Change{Action: RelaxSpread, Key: c.TopologyKey, Index: i}))
 		}
 	}
-	if pod.Spec.Affinity == nil {
-		return tries
-	}
-	if a := pod.Spec.Affinity.PodAntiAffinity; a != nil {
-		for i, term := range a.RequiredDuringSchedulingIgnoredDuringExecution {
-			tries = append(tries, changed(pod, "remove required podAntiAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
-				all := &p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-				*all = slices.Delete(*all, i, i+1)
-			}))
+	remove := func(action Action, terms []corev1.PodAffinityTerm) {
+		for i, term := range terms {
+			tries = append(tries, helpOf(Change{Action: action, Key: term.TopologyKey, Index: i}))
 		}
 	}
-	if a := pod.Spec.Affinity.PodAffinity; a != nil {
-		for i, term := range a.RequiredDuringSchedulingIgnoredDuringExecution {
-			tries = append(tries, changed(pod, "remove required podAffinity on "+term.TopologyKey, func(p *corev1.Pod) {
-				all := &p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-				*all = slices.Delete(*all, i, i+1)
-			}))
-		}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		remove(RemovePodAntiAffinity, a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		remove(RemovePodAffinity, a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 	}
 	return tries
 }

@@ -2,10 +2,15 @@ package explain
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 // lack is a resource of which a node has too little for a pod.
@@ -39,7 +44,12 @@ func countNodes(now *attempt, class int) []NodeCount {
 	best := map[string]int64{}
 	orders := map[string]int{}
 	for v := range s.Nodes {
-		found := lackOf(s, c, v, used[v])
+		var found lack
+		if _, ok := slices.BinarySearch(c.Nodes, v); ok {
+			found = lackOf(s, c, v, used[v])
+		} else {
+			found = lack{why: notAdmitted(&now.view, v, now.view.Pods[c.Pods[0]]), order: 8}
+		}
 		if found.why == "" {
 			found = lack{why: refusedByCheck(now, class, v), order: 9}
 		}
@@ -64,12 +74,9 @@ func countNodes(now *attempt, class int) []NodeCount {
 	return all
 }
 
-// lackOf returns what a node lacks for a pod of a class in addition to the pods that the plan places there. It has no text if the node has enough of
+// lackOf returns what a node that admits the pods of a class lacks for a pod of a class in addition to the pods that the plan places there. It has no text if the node has enough of
 // everything.
 func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placement) lack {
-	if _, ok := slices.BinarySearch(c.Nodes, node); !ok {
-		return lack{why: "unsuitable (resource, taints, labels or volumes)", order: 8}
-	}
 	n := &s.Nodes[node]
 	free, gpus := n.Free, slices.Clone(n.GPUs)
 	for i, pod := range used.Pods {
@@ -119,9 +126,77 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 	return lack{}
 }
 
+// notAdmitted returns why a node does not admit a pod, whatever room it has.
+func notAdmitted(view *snapshot.View, node int, pod *corev1.Pod) string {
+	err := view.AdmitsOn(node, pod)
+	var other snapshot.OtherResourceError
+	var taint snapshot.UntoleratedTaintError
+	var label snapshot.OtherLabelError
+	var topology snapshot.NoTopologyError
+	switch {
+	case err == nil: // A class does not list the nodes that pods which run or DaemonSets exclude.
+		return "kept from it by podAntiAffinity, its own or that of pods that run or of DaemonSets"
+	case errors.As(err, &other):
+		return "without " + string(other.Wants)
+	case errors.As(err, &taint):
+		return fmt.Sprintf("with the taint %s, which it does not tolerate", taint.Taint.Key)
+	case errors.As(err, &label):
+		return fmt.Sprintf("without the label %s=%s", label.Key, label.Want)
+	case errors.As(err, &topology):
+		return fmt.Sprintf("without the label %s, which a rule about other pods needs", topology.Key)
+	case errors.Is(err, snapshot.ErrNodeAffinity):
+		return "outside its required node affinity"
+	case errors.Is(err, snapshot.ErrVolumeElsewhere):
+		return "where a volume of it cannot be had"
+	case errors.Is(err, snapshot.ErrReplicaMemory):
+		return "whose replicas have too little GPU memory"
+	case errors.Is(err, snapshot.ErrClaim):
+		return "without a GPU for its ResourceClaim"
+	}
+	return "unsuitable: " + err.Error()
+}
+
 // refusedByCheck returns why the planner does not place a pod of a class on a node that has enough of everything.
 func refusedByCheck(now *attempt, class, node int) string {
 	s := now.view.Snapshot
+	for _, q := range s.Classes[class].Quotas {
+		if left := quotaLeft(&s, node, q.Quota); left != planner.Unlimited && q.Count > left {
+			return "without " + s.Quotas[q.Quota].Name + " left"
+		}
+	}
+	rules := s.Rules
+	if alone(s, class, node) == nil {
+		return "with room that other waiting pods need"
+	}
+	for i := range rules {
+		if !slices.Contains(rules[i].Classes, class) {
+			continue
+		}
+		s.Rules = slices.Clone(rules)
+		for j := range s.Rules {
+			if j != i {
+				s.Rules[j].Classes = slices.DeleteFunc(slices.Clone(s.Rules[j].Classes), func(c int) bool { return c == class })
+			}
+		}
+		if alone(s, class, node) != nil {
+			return "excluded by " + rules[i].Name
+		}
+	}
+	return "excluded by its rules about other pods together"
+}
+
+// quotaLeft returns how much of a quota a node has left.
+func quotaLeft(s *planner.Snapshot, node, quota int) int64 {
+	for _, a := range s.Nodes[node].Quotas {
+		if a.Quota == quota {
+			return a.Count
+		}
+	}
+	return s.Quotas[quota].Each
+}
+
+// alone checks the plan that places one pod of a class on a node, and nothing else.
+func alone(s planner.Snapshot, class, node int) error {
 	s.Classes = slices.Clone(s.Classes)
 	pod := s.Classes[class].Pods[0]
 	for i := range s.Classes {
@@ -137,8 +212,5 @@ func refusedByCheck(now *attempt, class, node int) string {
 			}
 		}
 	}
-	if err := check.Plan(s, only); err != nil {
-		return "excluded by a rule between pods or a quota"
-	}
-	return "with room that other waiting pods need"
+	return check.Plan(s, only)
 }

@@ -133,8 +133,11 @@ func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 	}
 	a.State, a.Reason, a.Message, a.Summary = PodWaits, refused.Reason, refused.Message, "has no place: "+refused.Message
 	class := classOf(&now.view.Snapshot, a.Pod)
-	a.Nodes = countNodes(&now, class)
-	if blocked := now.view.Classes[class].Blocked; blocked != nil && blocked.Reason != planner.ReasonNoPool {
+	blocked := now.view.Classes[class].Blocked
+	if blocked == nil || blocked.Reason == planner.ReasonNoPool || blocked.Reason == planner.ReasonRule {
+		a.Nodes = countNodes(&now, class) // Otherwise the pod would have no place on any node, whatever the node has.
+	}
+	if blocked != nil && blocked.Reason != planner.ReasonNoPool {
 		a.Help = x.helpAnywhere(pod, *blocked)
 		return
 	}
@@ -214,6 +217,8 @@ func (x *Explainer) inPool(pod *corev1.Pod, now *attempt, class, pool int, whole
 		if closed := now.view.Snapshot.Pools[pool].Closed; closed != nil && len(p.Offerings) == 0 {
 			a.Reason, a.Message = closed.Reason, closed.Message
 		}
+	} else if excluded := excludedFrom(now, class, pool, pod); excluded != nil {
+		a.Reason, a.Message = excluded.Reason, excluded.Message
 	} else {
 		refused := whole
 		if alone := plan(onlyIn(now, class, pool, snapshot.PodName(pod))); len(alone.plan.Unplaced) > 0 {
@@ -223,6 +228,24 @@ func (x *Explainer) inPool(pod *corev1.Pod, now *attempt, class, pool int, whole
 	}
 	a.Help = x.helpIn(pod, now, class, pool, a.Reason)
 	return a
+}
+
+// excludedFrom returns why the class of a pod lists no offering of a pool that admits the pod. It returns nil if it lists one.
+func excludedFrom(now *attempt, class, pool int, pod *corev1.Pod) *planner.Refusal {
+	s := &now.view.Snapshot
+	if slices.ContainsFunc(s.Classes[class].Offerings, func(i int) bool { return s.Offerings[i].Pool == pool }) {
+		return nil
+	}
+	target, asks := &now.view.Pools[pool], snapshot.GPURequestOf(pod)
+	switch {
+	case asks.Replicas > 1 && target.Class.Spec.Sharing.RefusesAboveOne():
+		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf("requests %d replicas, and %s %s refuses more than one", asks.Replicas, v1alpha1.Kind, target.Class.Name)}
+	case asks.MemoryBytes > 0 && target.Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS:
+		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("states %s of GPU memory, and a replica of %s %s has less", bytes(asks.MemoryBytes), v1alpha1.Kind, target.Class.Name)}
+	case len(pod.Spec.ResourceClaims) > 0:
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "no GPU of its machines satisfies the ResourceClaim"}
+	}
+	return &planner.Refusal{Reason: planner.ReasonRule, Message: "a rule about other pods, its own or the podAntiAffinity of pods that run or of a DaemonSet, keeps it off all machines of the NodePool"}
 }
 
 // onlyIn returns the view in which one pod of a class waits, only one pool may launch something for it, and the machines of the plan are already

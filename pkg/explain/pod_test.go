@@ -105,7 +105,7 @@ func TestAPodWithoutAPlaceIsToldWhatWouldHelp(t *testing.T) {
 			with(pods(Pod("x", Asking("cpu", "300m", v1alpha1.ResourceGPU, "1")))), planner.ReasonNoPool, "request nvidia.com/gpu.shared instead of nvidia.com/gpu", "pod", 526_000, 0,
 		},
 		"it is too large": {
-			with(pods(Pod("x", Asking("cpu", "300m", "memory", "900Gi", v1alpha1.ResourceGPUShared, "1")))), planner.ReasonTooLarge, "memory: 15Gi", "pod", 526_000, 0,
+			with(pods(Pod("x", Asking("cpu", "300m", "memory", "900Gi", v1alpha1.ResourceGPUShared, "1")))), planner.ReasonTooLarge, "memory: 191Gi", "pod", 3_912_000, 0,
 		},
 		"it states too much device memory": {
 			with(pods(Pod("x", GPUMemory("40Gi")))), planner.ReasonTooLarge, "karve.sh/gpu-memory: 15079Mi", "pod", 526_000, 0,
@@ -195,6 +195,79 @@ func TestTheNodesThatDoNotTakeAPodAreCounted(t *testing.T) {
 		if got.Nodes[i] != want[i] {
 			t.Errorf("%+v, want %+v", got.Nodes[i], want[i])
 		}
+	}
+}
+
+// TestANodeIsToldForItsOwnReason counts a node with room that a pod may not use, for each reason.
+func TestANodeIsToldForItsOwnReason(t *testing.T) {
+	t.Parallel()
+	same := func(key string, edit func(*corev1.Affinity, []corev1.PodAffinityTerm)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{}
+			edit(p.Spec.Affinity, []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}}})
+		}
+	}
+	apart := func(a *corev1.Affinity, terms []corev1.PodAffinityTerm) {
+		a.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
+	}
+	together := func(a *corev1.Affinity, terms []corev1.PodAffinityTerm) {
+		a.PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
+	}
+	for name, c := range map[string]struct {
+		edits []func(*corev1.Pod)
+		why   string
+	}{
+		"a taint":            {[]func(*corev1.Pod){Tolerating()}, "with the taint nvidia.com/gpu.shared, which it does not tolerate"},
+		"a label":            {[]func(*corev1.Pod){Selecting("team", "a")}, "without the label team=a"},
+		"anti-affinity":      {[]func(*corev1.Pod){same(corev1.LabelHostname, apart)}, "kept from it by podAntiAffinity, its own or that of pods that run or of DaemonSets"},
+		"affinity to a rack": {[]func(*corev1.Pod){same("example.com/rack", together)}, "without the label example.com/rack, which a rule about other pods needs"},
+		"affinity to a pod that no node has": {[]func(*corev1.Pod){same(corev1.LabelHostname, together), func(p *corev1.Pod) {
+			p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchLabels["app"] = "b"
+		}}, "excluded by podAffinity on kubernetes.io/hostname"},
+		"another resource": {[]func(*corev1.Pod){Asking("cpu", "300m", v1alpha1.ResourceGPU, "1")}, "without nvidia.com/gpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := explainer(with(limited(v1alpha1.ResourceGPU, "1"), machine("a", 3, WithLabels("app", "a")), pods(Pod("x", c.edits...)))).Pod("default", "x")
+			if err != nil || len(got.Nodes) != 1 || got.Nodes[0].Why != c.why || got.Nodes[0].Count != 1 {
+				t.Errorf("%+v, %v, want %q; %s", got.Nodes, err, c.why, got.Message)
+			}
+		})
+	}
+	for name, edit := range map[string]func(*corev1.Pod){"a volume that is missing": Claiming("data"), "a wrong annotation": GPUMemory("much")} {
+		if got, err := explainer(with(machine("a", 3), pods(Pod("x", edit)))).Pod("default", "x"); err != nil || len(got.Nodes) > 0 {
+			t.Errorf("%s is said to be the fault of nodes: %+v, %v", name, got.Nodes, err)
+		}
+	}
+}
+
+// TestAntiAffinityIsNoMissingPool has a pool in one zone, where a pod runs from which another has to stay apart, and a full node in another zone.
+func TestAntiAffinityIsNoMissingPool(t *testing.T) {
+	t.Parallel()
+	apart := func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": "x"}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}},
+		}}}
+	}
+	c := with(machine("a", 1, WithLabels("app", "x")), machine("b", 10), pods(Pod("x", apart)))
+	c.Nodes[1].Labels[corev1.LabelTopologyZone] = Zones[1]
+	Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, c.Nodes[0].Labels[corev1.LabelTopologyZone])(&c.NodePools[0])
+	got, err := explainer(c).Pod("default", "x")
+	if err != nil || got.Reason != planner.ReasonRule || !strings.Contains(got.Message, "has no room on the 1 node that would take it, and podAntiAffinity") {
+		t.Fatalf("%s: %s, %v", got.Reason, got.Message, err)
+	}
+	if p := got.Pools[0]; p.Reason != planner.ReasonRule || p.Help == nil || p.Help.Changes[0].Action != RemovePodAntiAffinity {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestTooLargeKeepsWhatTheLargestMachineHas asks for more replicas than any machine has.
+func TestTooLargeKeepsWhatTheLargestMachineHas(t *testing.T) {
+	t.Parallel()
+	got, err := explainer(with(pods(Pod("x", Asking("cpu", "300m", v1alpha1.ResourceGPUShared, "100"))))).Pod("default", "x")
+	if err != nil || got.Pools[0].Help == nil || got.Pools[0].Help.Change != "nvidia.com/gpu.shared: 40" || !strings.Contains(got.Pools[0].Message, "has 40") {
+		t.Errorf("%+v: %s, %v", got.Pools[0].Help, got.Message, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/internal/properties"
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -47,53 +49,92 @@ func drawn(t *rapid.T) *snapshot.Cluster {
 			CapacityType: v1alpha1.Any, Reason: "InsufficientCapacity", Failures: 1, NotBefore: metav1.NewTime(Now.Add(time.Duration(rapid.IntRange(-1, 5).Draw(t, "minutes")) * time.Minute)),
 		})
 	}
-	for i := range rapid.IntRange(1, 4).Draw(t, "workloads") {
-		edits := []func(*corev1.Pod){Asking("cpu", rapid.SampledFrom([]string{"300m", "3", "60"}).Draw(t, "cpu"), "memory", "1Gi", v1alpha1.ResourceGPUShared, rapid.SampledFrom([]string{"1", "2", "50"}).Draw(t, "replicas"))}
-		switch rapid.IntRange(0, 5).Draw(t, "wish") {
-		case 0:
-			edits = append(edits, Tolerating())
-		case 1:
-			edits = append(edits, Selecting("team", "a"))
-		case 2:
-			edits = append(edits, GPUMemory(rapid.SampledFrom([]string{"4Gi", "40Gi"}).Draw(t, "gpu memory")))
-		case 3:
-			edits = append(edits, Selecting(corev1.LabelTopologyZone, rapid.SampledFrom([]string{Zones[1], "elsewhere"}).Draw(t, "zone")))
-		case 4:
-			edits = append(edits, WithLabels("app", fmt.Sprint(i)), func(p *corev1.Pod) {
-				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-					{TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}},
-				}}}
-			})
+	for i := range c.NodePools {
+		if rapid.IntRange(0, 5).Draw(t, "closed") == 0 {
+			c.NodePools[i].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionFalse, Reason: "Because", Message: "of machines that did not start"}}
 		}
-		c.Pods = append(c.Pods, Pods(fmt.Sprintf("w%d", i), rapid.IntRange(1, 12).Draw(t, "pods"), edits...)...)
+		if rapid.IntRange(0, 3).Draw(t, "zoned") == 0 {
+			Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, rapid.SampledFrom(Zones).Draw(t, "zone of the pool"))(&c.NodePools[i])
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "one replica") == 0 {
+		c.GPUNodeClasses[0].Spec.Sharing.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse
+	}
+	for i := range rapid.IntRange(1, 4).Draw(t, "workloads") {
+		app := fmt.Sprint(i)
+		edits := []func(*corev1.Pod){WithLabels("app", app), Asking(
+			"cpu", rapid.SampledFrom([]string{"300m", "3", "60"}).Draw(t, "cpu"),
+			"memory", rapid.SampledFrom([]string{"1Gi", "40Gi", "900Gi"}).Draw(t, "memory"),
+			rapid.SampledFrom([]string{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU}).Draw(t, "resource"),
+			rapid.SampledFrom([]string{"1", "2", "50", "100"}).Draw(t, "replicas"),
+		)}
+		for range rapid.IntRange(0, 2).Draw(t, "wishes") {
+			edits = append(edits, wish(t))
+		}
+		c.Pods = append(c.Pods, Pods("w"+app, rapid.IntRange(1, 12).Draw(t, "pods"), edits...)...)
 	}
 	return c
 }
 
-// changedBy returns the cluster after a person has made a change, by its words and the pod that it describes.
-func changedBy(t *rapid.T, c *snapshot.Cluster, h *Help) *snapshot.Cluster {
+// wish draws something that a pod requires.
+func wish(t *rapid.T) func(*corev1.Pod) {
+	key := rapid.SampledFrom([]string{corev1.LabelTopologyZone, corev1.LabelHostname, "example.com/rack"}).Draw(t, "topology")
+	term := func(p *corev1.Pod) []corev1.PodAffinityTerm {
+		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}}}}
+	}
+	affinity := func(p *corev1.Pod) *corev1.Affinity {
+		if p.Spec.Affinity == nil {
+			p.Spec.Affinity = &corev1.Affinity{}
+		}
+		return p.Spec.Affinity
+	}
+	return rapid.SampledFrom([]func(*corev1.Pod){
+		Tolerating(),
+		Selecting("team", "a"),
+		GPUMemory("4Gi"), GPUMemory("40Gi"), GPUMemory("lots"),
+		Selecting(corev1.LabelTopologyZone, Zones[1]), Selecting(corev1.LabelTopologyZone, "elsewhere"),
+		Claiming("missing"),
+		func(p *corev1.Pod) {
+			affinity(p).PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(p)}
+		},
+		func(p *corev1.Pod) {
+			affinity(p).PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(p)}
+		},
+		func(p *corev1.Pod) {
+			affinity(p).NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "team", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}},
+			}}}
+		},
+		func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
+				MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}},
+			})
+		},
+	}).Draw(t, "wish")
+}
+
+// changedBy returns the cluster after a person has made the changes that are said to help a pod, to the objects.
+func changedBy(t *rapid.T, c *snapshot.Cluster, pod string, h *Help) *snapshot.Cluster {
 	after := *c
 	after.Pods, after.NodePools, after.Refused = slices.Clone(c.Pods), slices.Clone(c.NodePools), map[string][]v1alpha1.RefusedOffering{}
 	for class, all := range c.Refused {
 		after.Refused[class] = slices.DeleteFunc(slices.Clone(all), func(r v1alpha1.RefusedOffering) bool { return h.At != nil && !r.NotBefore.After(*h.At) })
 	}
-	if name, ok := strings.CutPrefix(h.On, "NodePool "); ok {
-		i := slices.IndexFunc(after.NodePools, func(np karpv1.NodePool) bool { return np.Name == name })
-		np := after.NodePools[i].DeepCopy()
-		for part := range strings.SplitSeq(strings.TrimPrefix(h.Change, "limits "), ", ") {
-			key, value, _ := strings.Cut(part, ": ")
-			np.Spec.Limits[corev1.ResourceName(key)] = resource.MustParse(value)
-		}
-		after.NodePools[i] = *np
-		return &after
-	}
-	if h.On == "pod" {
-		i := slices.IndexFunc(after.Pods, func(p corev1.Pod) bool { return p.Name == h.edit.pod.Name })
-		after.Pods[i] = *h.edit.pod
-		return &after
-	}
-	if h.At == nil {
+	if (h.At == nil) == (len(h.Changes) == 0) {
 		t.Fatalf("nobody knows how to do %+v", h)
+	}
+	for _, change := range h.Changes {
+		if i := slices.IndexFunc(after.NodePools, func(np karpv1.NodePool) bool { return np.Name == change.NodePool }); i >= 0 {
+			after.NodePools[i] = *after.NodePools[i].DeepCopy()
+			change.ApplyToNodePool(&after.NodePools[i])
+			if change.Action == Reopen {
+				after.NodePools[i].Status.Conditions = nil
+			}
+			continue
+		}
+		i := slices.IndexFunc(after.Pods, func(p corev1.Pod) bool { return snapshot.PodName(&p) == pod })
+		after.Pods[i] = *after.Pods[i].DeepCopy()
+		change.ApplyTo(&after.Pods[i])
 	}
 	return &after
 }
@@ -119,18 +160,25 @@ func TestWhatWouldHelpHelps(t *testing.T) {
 			if placed := now.refusal(got.Pod) == nil; placed == (got.State == PodWaits) {
 				t.Fatalf("%s is %s, and the plan places it: %t", got.Pod, got.State, placed)
 			}
-			helps := []*Help{got.Help}
-			for _, p := range got.Pools {
+			helps, admitted := []*Help{got.Help}, false
+			for i, p := range got.Pools {
+				admits := now.view.Admits(&now.view.Pools[i], &pod) == nil
+				if admitted = admitted || admits; admits && p.Reason == planner.ReasonNoPool {
+					t.Fatalf("NodePool %s admits %s and is said not to: %s", p.NodePool, got.Pod, p.Message)
+				}
 				helps = append(helps, p.Help)
 				if p.Reason == "" || p.Message == "" {
 					t.Fatalf("NodePool %s gives no reason for %s", p.NodePool, got.Pod)
 				}
 			}
+			if admitted && got.Reason == planner.ReasonNoPool {
+				t.Fatalf("a NodePool admits %s, and none is said to: %s", got.Pod, got.Message)
+			}
 			for _, h := range helps {
 				if h == nil {
 					continue
 				}
-				after := plan(snapshot.Build(changedBy(t, c, h)))
+				after := plan(snapshot.Build(changedBy(t, c, got.Pod, h)))
 				if why := after.refusal(got.Pod); why != nil {
 					t.Fatalf("%q on %q does not help %s: %s", h.Change, h.On, got.Pod, why.Message)
 				}

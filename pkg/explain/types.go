@@ -82,16 +82,16 @@ type PoolAnswer struct {
 
 // Help is a change that makes the plan place a pod.
 type Help struct {
-	// Change is the change in a few words, such as "limits nvidia.com/gpu: 21".
+	// Change is the change in a few words, such as "limits nvidia.com/gpu: 21". It is the text of Changes, unless only time has to pass.
 	Change string `json:"change"`
+	// Changes are made together. All are to the same object.
+	Changes []Change `json:"changes,omitempty"`
 	// On is the object to change, such as "NodePool gpu-shared" or "pod". It is "" if only time has to pass.
 	On string `json:"on,omitempty"`
 	// At is when the change happens by itself.
 	At *time.Time `json:"at,omitempty"`
 	// Price is the hourly price of the machine that is then launched for the pod. It is 0 if a machine that exists or is launched anyway has room.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
-
-	edit edit
 }
 
 // NodeCount counts the nodes that do not accept a pod for the same reason.

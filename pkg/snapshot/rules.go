@@ -137,11 +137,16 @@ func (r *rules) place(class int) {
 		if t.kind == planner.Apart || t.perNode() {
 			continue
 		}
-		if r.keep(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); len(c.Offerings)+len(c.Nodes) == 0 {
+		offered := len(c.Offerings) > 0
+		if r.keep(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); offered && len(c.Offerings) == 0 {
+			c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that could be launched has that label", t.name())}
+		}
+		if len(c.Offerings)+len(c.Nodes) == 0 {
 			c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that admits the pod has that label", t.name())}
 			return
 		}
 	}
+	offered := len(c.Offerings) > 0
 	avoided := r.running.avoided(w.found, slices.DeleteFunc(slices.Clone(w.terms.required), func(t term) bool { return t.kind != planner.Apart }))
 	if r.keep(c, func(node string, labels map[string]string) bool { return !avoided.holds(node, labels) }); len(c.Offerings)+len(c.Nodes) == 0 {
 		c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf(
@@ -152,6 +157,9 @@ func (r *rules) place(class int) {
 		c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own or that of a DaemonSet, parts it from a DaemonSet's pods, which run on " +
 			"every machine that admits it: narrow its selector, or keep the DaemonSet off those machines"}
 		return
+	}
+	if offered && len(c.Offerings) == 0 {
+		c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own, that of pods that run or that of a DaemonSet, keeps it off every machine that could be launched"}
 	}
 	for i := range w.terms.required {
 		r.add(class, &w.terms.required[i], false)

@@ -13,6 +13,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 	rule := -1
 	var forbidden, full []string
 	var why []planner.Refusal
+	launches := false // why has the reason of a site where a machine could be launched
 	for _, x := range q.sites {
 		i := c.forbids(q, x)
 		if i >= 0 && (rule < 0 || i == rule) {
@@ -21,7 +22,10 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 		}
 		if i < 0 {
 			why = append(why, r.whyFull(q, x))
-			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.siteName(q, x), why[len(why)-1].Message))
+			if !launches && len(x.offerings) > 0 {
+				why[0], why[len(why)-1], launches = why[len(why)-1], why[0], true
+			}
+			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.siteName(q, x), r.whyFull(q, x).Message))
 		}
 	}
 	const most = 2
