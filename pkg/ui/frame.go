@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
@@ -110,7 +111,28 @@ func (f *frame) failing(name string, problem error) (*frame, error) {
 // encode returns a value as JSON, without the hidden characters of text in objects: the page shows names and messages as the command line does.
 func encode(v any) (json.RawMessage, error) {
 	text, err := json.Marshal(v)
-	return json.RawMessage(plain.Text(string(text))), err
+	return json.RawMessage(plain.Text(withoutEscapes(string(text)))), err
+}
+
+// withoutEscapes returns JSON without escape sequences of control characters, except for line feeds and tabs.
+func withoutEscapes(text string) string {
+	var kept strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			kept.WriteByte(text[i])
+			continue
+		}
+		switch escape := text[i+1]; {
+		case escape == 'u' && (strings.HasPrefix(text[i+2:], "000") || strings.HasPrefix(text[i+2:], "001")):
+			i += len(`u0000`)
+		case escape == 'b' || escape == 'f' || escape == 'r':
+			i++
+		default:
+			kept.WriteString(text[i : i+2])
+			i++
+		}
+	}
+	return kept.String()
 }
 
 func rowsOf[T any](list []T, name func(*T) string) (rows, error) {

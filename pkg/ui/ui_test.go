@@ -243,11 +243,11 @@ func TestAnswersHaveNoHiddenCharactersOfObjects(t *testing.T) {
 	t.Parallel()
 	c := small()
 	pod := &c.Pods[len(c.Pods)-1]
-	pod.Spec.SchedulerName, pod.Status.Conditions = "my\u202e\u009b\u200b<b>scheduler", nil
+	pod.Spec.SchedulerName, pod.Status.Conditions = "my\u202e\u009b\u200b\x1b\r<b>sche\\u001bduler", nil
 	c.Nodes[0].Labels[corev1.LabelTopologyZone] = "a\u202ezone"
 	handler := serve(t, of(c))
 	explained, overview := body(t, get(handler, "/karve/explain?pod="+pod.Namespace+"/"+pod.Name)), body(t, get(handler, "/karve/overview"))
-	if !strings.Contains(explained, `my\u003cb\u003escheduler`) {
+	if !strings.Contains(explained, `my\u003cb\u003esche\\u001bduler`) {
 		t.Errorf("the scheduler is not in %s", explained)
 	}
 	for _, text := range []string{explained, overview} {

@@ -15,7 +15,7 @@ export function takeToken() {
 
 export const remember = (token) => sessionStorage.setItem(key, token);
 
-const names = ["q", "pool", "namespace", "state", "view", "node", "pod", "replicas"];
+const names = ["q", "pool", "namespace", "state", "view", "node", "pod", "reason", "replicas"];
 
 // read returns what the address says, with "" for what it does not say.
 export function read() {

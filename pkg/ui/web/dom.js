@@ -12,6 +12,13 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
+// refill replaces the children of an element. The focus stays on the child with the same data-focus.
+export function refill(element, ...children) {
+  const focused = element.contains(document.activeElement) && document.activeElement.dataset.focus;
+  element.replaceChildren(...children.filter(Boolean));
+  if (focused) element.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
 export const byId = (id) => document.getElementById(id);
 
 // setText changes the text of an element only if it differs, so that nothing is painted or announced again.

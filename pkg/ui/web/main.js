@@ -1,9 +1,18 @@
 // Wires the page: the address, the server's updates, the tiles, the filters, the map and the panel.
+// The types of the server, which a test checks against the API, and what else has fields.
+// @type model.overview head
+// @type controller Leader
+// @type t Totals
+// @type pod Pod | Waiting
+// @type node Node
+// @type totals Totals
+// @type pool Pool
+// @own drawn model map server sweep panel state shades tip address select what live lines box tile cell option groups group wanted reasons entries dataset namespaces kept held theme text tones value pairs sound there used
 import * as address from "./address.js";
-import { byId, h, setText } from "./dom.js";
+import { byId, h, refill, setText } from "./dom.js";
 import { ago, count, month, percent, plural, unknown, usd } from "./format.js";
 import { FleetMap } from "./map.js";
-import { Model } from "./model.js";
+import { Model, reasonOf } from "./model.js";
 import { Panel } from "./panel.js";
 import { Server } from "./server.js";
 import { Sweep } from "./sweep.js";
@@ -21,8 +30,8 @@ const shadeOf = (namespace) => (shades.get(namespace) ?? "other") + (state.names
 
 const map = new FleetMap(byId("map"), {
   open: ({ node, pod, byKey }) => open(node ? { node } : { pod }, byKey),
-  describe: (node) => [node.name, node.pool && "pool " + node.pool, node.type, node.message || node.stateShort, `${count(node.used)} of ${count(node.replicas)} replicas used`,
-    node.price === undefined ? "price not known" : usd(node.price) + " an hour"].filter(Boolean).join(", "),
+  describe: (drawn) => [drawn.name, drawn.pool && "pool " + drawn.pool, drawn.type, drawn.message || drawn.stateShort, `${count(drawn.used)} of ${count(drawn.replicas)} replicas used`,
+    drawn.price === undefined ? "price not known" : usd(drawn.price) + " an hour"].filter(Boolean).join(", "),
   color: shadeOf,
 });
 const panel = new Panel(byId("panel"), { server, model, map, open });
@@ -36,13 +45,13 @@ function set(changes, step = false) {
 
 function open(what, focused = false) {
   const before = byId("panel").hidden;
-  set({ node: what?.node ?? "", pod: what?.pod ?? (what?.list ? "*" : "") }, true);
+  set({ node: what?.node ?? "", pod: what?.pod ?? (what?.list ? "*" : ""), reason: what?.reason ?? "" }, true);
   showPanel(focused);
   if (!what && !before) map.focus();
   draw();
 }
 
-const showPanel = (focused) => panel.show(state.pod === "*" ? { list: true } : state.node ? { node: state.node } : { pod: state.pod }, focused);
+const showPanel = (focused) => panel.show(state.pod === "*" ? { list: true, reason: state.reason } : state.node ? { node: state.node } : { pod: state.pod }, focused);
 
 const compact = () => (state.view ? state.view === "compact" : model.nodes.size > many);
 
@@ -51,7 +60,8 @@ function draw(again = false) {
   if (!model.overview) return;
   const groups = model.groups(state);
   const shown = groups.reduce((sum, group) => sum + group.nodes.length, 0);
-  map.show(groups, { compact: compact(), selected: state.node || model.pods.get(state.pod)?.node, again });
+  const pod = model.pods.get(state.pod);
+  map.show(groups, { compact: compact(), selected: state.node || pod?.node, again });
   const filtered = state.q || state.pool || state.namespace || state.state;
   setText(byId("shown"), filtered ? `${count(shown)} of ${count(model.nodes.size)} nodes` : "");
   byId("empty").hidden = shown > 0 || !model.overview.totals;
@@ -68,26 +78,45 @@ function options(select, values, all, label = (value) => value) {
   select.value = current;
 }
 
-// colorNamespaces gives colors to the namespaces with the most replicas that have none yet, and reports whether it did.
+// colorNamespaces gives colors to the namespaces with the most replicas that have none yet, and reports whether it did. This browser remembers the colors of a
+// cluster, until a new namespace needs that of one that is gone.
 function colorNamespaces(namespaces) {
+  const key = "karve-colors " + (model.overview.cluster ?? "");
+  if (!shades.size) for (const [namespace, shade] of remembered(key)) shades.set(namespace, shade);
+  const there = new Set(namespaces.map(({ namespace }) => namespace));
   let news = false;
   for (const { namespace } of namespaces) {
-    if (shades.size >= colors || shades.has(namespace)) continue;
-    shades.set(namespace, "c" + shades.size);
+    if (shades.has(namespace)) continue;
+    if (shades.size >= colors) shades.delete([...shades.keys()].find((old) => !there.has(old)));
+    if (shades.size >= colors) break;
+    const used = new Set(shades.values());
+    shades.set(namespace, Array.from({ length: colors }, (_, i) => "c" + i).find((shade) => !used.has(shade)));
     news = true;
   }
+  if (news) try { localStorage.setItem(key, JSON.stringify([...shades])); } catch { /* The colors last as long as the page. */ }
   return news;
+}
+
+// remembered returns the colors in the storage of the browser, which anything may have written.
+function remembered(key) {
+  try {
+    const pairs = JSON.parse(localStorage.getItem(key) ?? "[]");
+    const sound = new Map(pairs.filter(([namespace, shade]) => typeof namespace === "string" && /^c[0-6]$/.test(shade)));
+    return new Set(sound.values()).size === sound.size ? sound : new Map();
+  } catch {
+    return new Map();
+  }
 }
 
 function drawLegend(namespaces) {
   const others = namespaces.filter(({ namespace }) => !shades.has(namespace)).length;
   const entry = (shade, text, namespace) => h("li", {}, namespace
-    ? h("button", { type: "button", class: "quiet" + (state.namespace === namespace ? " on" : ""), "aria-pressed": String(state.namespace === namespace), data: { namespace } }, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text)
+    ? h("button", { type: "button", class: "quiet" + (state.namespace === namespace ? " on" : ""), "aria-pressed": String(state.namespace === namespace), data: { namespace, focus: namespace } }, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text)
     : h("span", {}, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text));
   const entries = namespaces.filter(({ namespace }) => shades.has(namespace)).map(({ namespace }) => entry(shades.get(namespace), namespace, namespace));
   if (others) entries.push(entry("other", plural(others, "other")));
   entries.push(entry("free", "unused"));
-  byId("legend").replaceChildren(...entries);
+  refill(byId("legend"), ...entries);
 }
 
 function drawTiles() {
@@ -110,10 +139,10 @@ function drawTiles() {
   setText(byId("waiting").firstElementChild, count(totals && model.waiting.size));
   const reasons = new Map();
   for (const pod of model.waiting.values()) {
-    const why = pod.nominatedNode ? "Nominated" : pod.reason || "Not planned yet";
+    const why = reasonOf(pod);
     reasons.set(why, (reasons.get(why) ?? 0) + 1);
   }
-  byId("reasons").replaceChildren(...[...reasons].sort((a, b) => b[1] - a[1]).map(([why, n]) => h("li", {}, `${count(n)} ${why}`)));
+  refill(byId("reasons"), ...[...reasons].sort((a, b) => b[1] - a[1]).map(([why, n]) => h("li", {}, h("button", { type: "button", class: "chip plain", data: { reason: why, focus: why } }, `${count(n)} ${why}`))));
   const idle = t.unpricedNodes === t.nodes && t.nodes ? undefined : t.idleMicroUSDPerHour;
   let unused, known = false;
   for (const pod of model.pods.values()) {
@@ -125,7 +154,7 @@ function drawTiles() {
   setText(byId("unused-note"), `free replicas ${usd(idle)}${known ? `\nunused pods ${usd(unused)}` : ""}`);
   setText(byId("nodes"), count(t.nodes));
   const tones = new Map([...model.nodes.values()].map((node) => [node.severity === "idle" ? "Idle" : node.state, node.severity]));
-  byId("states").replaceChildren(...model.states().map(({ state: name, nodes }) => h("li", {}, h("button", { type: "button", class: "chip " + (tones.get(name) ?? ""), "aria-pressed": String(state.state === name), data: { state: name } }, `${count(nodes)} ${name}`))));
+  refill(byId("states"), ...model.states().map(({ state: name, nodes }) => h("li", {}, h("button", { type: "button", class: "chip " + (tones.get(name) ?? ""), "aria-pressed": String(state.state === name), data: { state: name, focus: name } }, `${count(nodes)} ${name}`))));
   setText(byId("cluster"), model.overview.cluster ?? "");
   say("banner", problem && (totals ? `The cluster cannot be read, and this is as it was: ${problem}` : `The cluster cannot be read: ${problem}`));
   const stopped = ["Stopped", "Missing"].includes(controller.state);
@@ -231,6 +260,10 @@ byId("states").addEventListener("click", (event) => {
 });
 byId("view").addEventListener("click", () => { set({ view: compact() ? "normal" : "compact" }); draw(true); });
 byId("waiting").addEventListener("click", () => open({ list: true }, true));
+byId("reasons").addEventListener("click", (event) => {
+  const reason = event.target.closest("[data-reason]")?.dataset.reason;
+  if (reason) open({ list: true, reason }, true);
+});
 byId("theme").addEventListener("click", () => {
   const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = theme;

@@ -1,5 +1,8 @@
 // The map: pools, their nodes, the GPUs of a node, and the replicas of a GPU. Only what is in sight is in the document, so that it is as quick with thousands of
 // nodes as with ten. It is a listbox: the focus stays on the map, and aria-activedescendant names the node.
+// The types of the server, which a test checks against the API, and what else has fields.
+// @type gpu.report GPU
+// @own [].name [].gpus scroller group groups row rows size sizes style node nodes gpu gpus cell strip element drawn tile pod positions wanted active
 import { h } from "./dom.js";
 import { count, plural, unknown, usd } from "./format.js";
 

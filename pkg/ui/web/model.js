@@ -1,5 +1,18 @@
 // What the page knows of the cluster: the overview of the server, which sends it whole once and then what differs, and what the map draws of it.
 
+// The types of the server, which a test checks against the API, and what else has fields.
+// @type update update
+// @type this.overview head
+// @type node Node
+// @type pod Pod | Waiting
+// @type gpu GPU
+// @type strip.report GPU
+// @type pool Pool
+// @type a Node | Pod
+// @type b Node | Pod
+// @type holder Holder
+// @type known Pool
+// @own sums group nodes cells cell last told order gpus words texts text list strip q pods byNumber name free
 const byNumber = new Intl.Collator("en", { numeric: true });
 const podKey = (pod) => pod.namespace + "/" + pod.name;
 
@@ -80,7 +93,7 @@ export class Model {
     };
     const pools = Map.groupBy([...this.nodes.values()].filter(passes), (node) => node.nodePool ?? "");
     return [...pools].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, nodes]) => {
-      const known = this.overview.pools.find((p) => p.name === name);
+      const known = this.overview.pools.find((pool) => pool.name === name);
       nodes.sort((a, b) => b.gpus.length - a.gpus.length || byNumber.compare(a.name, b.name));
       const sum = (field) => nodes.reduce((total, node) => total + (node[field] ?? 0), 0);
       const group = {
@@ -98,6 +111,9 @@ const order = ["Requested", "Launched", "Registered", "Initializing", "Started",
 
 // stateOf tells idle nodes from the others that have started.
 export const stateOf = (node) => (node.severity === "idle" && node.state === "Started" ? "Idle" : node.state);
+
+// reasonOf returns why a pod waits, in a word.
+export const reasonOf = (pod) => (pod.nominatedNode ? "Nominated" : pod.reason || "Not planned yet");
 
 export const starts = (node) => ["Requested", "Launched", "Registered", "Initializing"].includes(node.state);
 
@@ -121,28 +137,28 @@ export function gpusOf(node, pods) {
     cells: Array.from({ length: Math.max(gpu.replicas ?? each, gpu.replicas === undefined ? 0 : 1) }, () => ({ promised })),
   }));
   const told = new Set();
-  gpus.forEach((gpu) => {
-    for (const holder of gpu.report.holders ?? []) {
+  gpus.forEach((strip) => {
+    for (const holder of strip.report.holders ?? []) {
       const key = holder.namespace + "/" + holder.pod;
       told.add(key);
       for (const number of holder.replicas?.length ? holder.replicas : [0]) {
-        while (gpu.cells.length <= number && number < 512) gpu.cells.push({});
-        if (number < 512) gpu.cells[number] = { pod: key, namespace: holder.namespace };
+        while (strip.cells.length <= number && number < 512) strip.cells.push({});
+        if (number < 512) strip.cells[number] = { pod: key, namespace: holder.namespace };
       }
     }
   });
   for (const pod of [...pods].sort((a, b) => (a.started < b.started ? -1 : a.started > b.started ? 1 : podKey(a) < podKey(b) ? -1 : 1))) {
     if (told.has(podKey(pod))) continue;
     for (let i = 0; i < pod.replicas; i++) {
-      const free = gpus.map((gpu) => gpu.cells.filter((cell) => !cell.pod).length);
+      const free = gpus.map((strip) => strip.cells.filter((cell) => !cell.pod).length);
       const at = free.indexOf(Math.max(...free));
       if (at < 0 || free[at] === 0) break;
-      const cells = gpus[at].cells;
+      const { cells } = gpus[at];
       cells[cells.findIndex((cell) => !cell.pod)] = { pod: podKey(pod), namespace: pod.namespace };
     }
   }
-  for (const gpu of gpus) {
-    gpu.cells = gpu.cells.reduce((cells, cell) => {
+  for (const strip of gpus) {
+    strip.cells = strip.cells.reduce((cells, cell) => {
       const last = cells.at(-1);
       if (last?.pod && last.pod === cell.pod) last.span++;
       else cells.push({ ...cell, span: 1 });

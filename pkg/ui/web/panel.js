@@ -1,7 +1,25 @@
 // The panel at the side: what is known of a node or a pod, and why it stays, goes or waits.
-import { byId, h } from "./dom.js";
+// The types of the server, which a test checks against the API, and what else has fields.
+// @type answer PodAnswer | NodeAnswer
+// @type pod Pod | Waiting
+// @type waits Waiting
+// @type node Node
+// @type gpu GPU
+// @type place Place
+// @type machine Machine
+// @type pool PoolAnswer
+// @type counted NodeCount
+// @type rule Rule
+// @type cause Cause
+// @type change Help
+// @type wants Wants
+// @type agent Agent
+// @type a Pod
+// @type b Pod
+// @own element link drawn title parts pods all pairs shown strip
+import { byId, h, refill } from "./dom.js";
 import { ago, count, duration, gib, month, plural, unknown, usd } from "./format.js";
-import { stateOf } from "./model.js";
+import { reasonOf, stateOf } from "./model.js";
 
 const mib = (value) => (value === undefined ? unknown : gib(value * 2 ** 20));
 
@@ -22,7 +40,8 @@ const section = (title, ...content) => h("section", {}, h("h3", {}, title), ...c
 const badge = (text, tone) => h("span", { class: "badge " + (tone ?? "") }, text);
 
 export class Panel {
-  #element; #server; #model; #map; #open; #shown = null; #answer = null; #error = ""; #cut = null; #asked = 0; #timer;
+  #opened = new Set(); // what was unfolded, by a key of its own
+  #element; #server; #model; #map; #open; #shown = null; #reason = ""; #answer = null; #error = ""; #cut = null; #asked = 0; #timer;
 
   // open is called with a node or pod that was chosen in the panel, and with null to close it.
   constructor(element, { server, model, map, open }) {
@@ -42,10 +61,11 @@ export class Panel {
   }
 
   // show opens a node or a pod, or closes the panel. Focused says to move the focus into it.
-  show({ node, pod, list }, focused) {
+  show({ node, pod, list, reason }, focused) {
     const key = node ? "node " + node : pod ? "pod " + pod : list ? "list" : null;
     const changed = key !== this.#shown;
     this.#shown = key;
+    this.#reason = reason ?? "";
     this.#element.hidden = !key;
     document.body.classList.toggle("open", Boolean(key));
     if (!key) {
@@ -55,6 +75,7 @@ export class Panel {
     if (changed) {
       this.#answer = null;
       this.#error = "";
+      this.#opened.clear();
       this.#ask();
       byId("details").scrollTop = 0;
     }
@@ -100,9 +121,7 @@ export class Panel {
     const title = byId("panel-title");
     title.textContent = drawn.title;
     byId("panel-kind").textContent = drawn.kind;
-    const focused = document.activeElement?.dataset?.focus;
-    byId("details").replaceChildren(...drawn.content.filter(Boolean), ...(this.#error ? [h("p", { class: "error", role: "alert" }, this.#error)] : []));
-    if (focused) byId("details").querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    refill(byId("details"), ...drawn.content, this.#error && h("p", { class: "error", role: "alert" }, this.#error));
   }
 
   #node(name) {
@@ -118,12 +137,12 @@ export class Panel {
           ["NodePool", node.nodePool], ["Type", node.instanceType ?? unknown], ["Zone", node.zone ?? unknown], ["Capacity", node.capacityType],
           ["Price", usd(node.microUSDPerHour) + " /h", h("small", {}, month(node.microUSDPerHour) + " a month")], ["Idle part", usd(node.idleMicroUSDPerHour) + " /h"],
           ["Replicas", `${count(node.replicasHeld)} of ${count(node.replicas)}`], ["Created", when(node.created)],
-          ["Agent", agent(node.agent)], ["Deletion", when(answer?.goes ?? node.leavesAt)],
+          ["Agent", agentWords(node.agent)], ["Deletion", when(answer?.goes ?? node.leavesAt)],
         ]),
         section("GPUs", node.gpus.map((gpu, i) => h("div", { class: "gpu-line" },
           h("div", { class: "line" }, h("span", {}, gpu.profile ? `MIG ${gpu.index}:${gpu.instance} ${gpu.profile}` : `GPU ${gpu.index}`, gpu.product && h("span", { class: "muted" }, " " + gpu.product)),
             h("span", { class: "muted" }, gpu.healthy === false ? badge("out of service", "bad") : gpu.cordoned ? badge("cordoned", "busy") : memory(gpu))),
-          this.#map.strip(drawn.gpus[i]))), drawn.gpus.some((gpu) => gpu.assumed) && h("p", { class: "muted note" },
+          this.#map.strip(drawn.gpus[i]))), drawn.gpus.some((strip) => strip.assumed) && h("p", { class: "muted note" },
           node.gpus.length > 1 ? "No agent reports which GPU a pod is on: pods are drawn as the agent would spread them." : "No agent reports on this node.")),
         section(plural(pods.length, "pod"), pods.length ? this.#pods(pods) : h("p", { class: "muted" }, "No pod holds a replica.")),
         answer?.causes?.length ? section("Why it stays or is deleted", causes(answer.causes)) : !answer && !this.#error && h("p", { class: "muted" }, "Checking why it stays …"),
@@ -146,13 +165,20 @@ export class Panel {
     return h("button", { class: "link", data: { pod: key, focus: key } }, h("i", { class: "swatch " + this.#map.colorOf(pod.namespace), "aria-hidden": "true" }), h("span", {}, pod.name), h("small", {}, pod.namespace));
   }
 
+  // fold returns a word that unfolds a text, with the mouse and the keyboard.
+  #fold(key, word, text) {
+    if (!text || text === word) return word;
+    const toggled = (event) => (event.target.open ? this.#opened.add(key) : this.#opened.delete(key));
+    return h("details", { open: this.#opened.has(key), ontoggle: toggled }, h("summary", { data: { focus: key } }, word), h("p", {}, text));
+  }
+
   #waiting() {
-    const pods = [...this.#model.waiting.values()];
+    const pods = [...this.#model.waiting.values()].filter((pod) => !this.#reason || reasonOf(pod) === this.#reason);
     return {
-      kind: "Pods", title: plural(pods.length, "waiting pod"),
+      kind: this.#reason || "Pods", title: plural(pods.length, "waiting pod"),
       content: [pods.length ? h("table", { class: "pods" }, h("thead", {}, h("tr", {}, h("th", {}, "Pod"), h("th", {}, "Why"), h("th", { class: "right" }, "Since"))),
-        h("tbody", {}, pods.slice(0, 500).map((pod) => h("tr", {}, h("td", {}, this.#link(pod)), h("td", {}, pod.nominatedNode ? "nominated" : pod.reason || unknown), h("td", { class: "right" }, ago(pod.since))))))
-        : h("p", { class: "muted" }, "Every pod has a node."), pods.length > 500 && h("p", { class: "muted" }, `and ${count(pods.length - 500)} more`)],
+        h("tbody", {}, pods.slice(0, 500).map((pod) => h("tr", {}, h("td", {}, this.#link(pod)), h("td", {}, reasonOf(pod)), h("td", { class: "right" }, ago(pod.since))))))
+        : h("p", { class: "muted" }, this.#reason ? "No pod waits for this reason any more." : "Every pod has a node."), pods.length > 500 && h("p", { class: "muted" }, `and ${count(pods.length - 500)} more`)],
     };
   }
 
@@ -166,17 +192,17 @@ export class Panel {
       kind: "Pod", title: name,
       content: [
         h("p", { class: "lead" }, badge(answer?.state ?? (pod ? "Running" : waits ? "Waiting" : "…"), pod ? "good" : "busy"), " ", answer?.summary ?? (waits ? "Checking why it waits …" : "")),
-        answer?.message && answer.message !== answer.summary && h("p", {}, answer.message),
+        answer?.message && !answer.summary.includes(answer.message) && h("p", {}, answer.message), // Most summaries quote it.
         facts([
-          ["Requests", wants(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
+          ["Requests", wantsWords(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
           ["Share of the price", pod && usd(pod.microUSDPerHour) + " /h"], ["GPU memory", pod && (pod.usedMiB !== undefined || pod.statedMiB !== undefined) && `${mib(pod.usedMiB)} used, ${mib(pod.statedMiB)} stated`],
           ["SM", pod?.smPercent !== undefined && Math.round(pod.smPercent) + " %"], ["Unused for", pod?.unusedSeconds !== undefined && duration(pod.unusedSeconds)],
         ].filter(([, value]) => value)),
         answer?.help && section("What would help", h("p", {}, help(answer.help))),
-        answer?.pools?.length && section("NodePools", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Pool"), h("th", {}, "Reason"), h("th", {}, "What would help"), h("th", { class: "right" }, "$/h"))),
-          h("tbody", {}, answer.pools.map((p) => h("tr", {}, h("td", {}, p.nodePool), h("td", { title: p.message }, p.reason), h("td", {}, p.help ? help(p.help) : unknown),
-            h("td", { class: "right" }, p.help ? usd(p.help.microUSDPerHour).replace("$", "") : unknown)))))),
-        answer?.nodes?.length && section("Nodes", h("ul", { class: "plain" }, answer.nodes.map((n) => h("li", {}, `${count(n.count)} ${n.why}`, n.left && h("small", {}, ` ${n.example} has ${n.left} left`))))),
+        answer?.nodePools?.length && section("NodePools", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Pool"), h("th", {}, "Reason"), h("th", {}, "What would help"), h("th", { class: "right" }, "$/h"))),
+          h("tbody", {}, answer.nodePools.map((pool) => h("tr", {}, h("td", {}, pool.nodePool), h("td", {}, this.#fold("reason " + pool.nodePool, pool.reason, pool.message)), h("td", {}, pool.help ? help(pool.help) : unknown),
+            h("td", { class: "right" }, pool.help ? usd(pool.help.microUSDPerHour).replace("$", "") : unknown)))))),
+        answer?.nodes?.length && section("Nodes", h("ul", { class: "plain" }, answer.nodes.map((counted) => h("li", {}, `${count(counted.count)} ${counted.why}`, counted.left && h("small", {}, ` ${counted.example} has ${counted.left} left`))))),
         machine && section("Machine", facts([["Node", node(this.#model.nodes.has(machine.name) ? machine.name : undefined) ?? machine.name ?? "to be launched"], ["NodePool", machine.nodePool], ["Type", machine.instanceType],
           ["Zone", machine.zone], ["Price", machine.microUSDPerHour ? usd(machine.microUSDPerHour) + " /h" : undefined], ["State", machine.state], ["At the latest", when(machine.until)]])),
         answer?.rules?.length && section("Constraints", h("ul", { class: "plain" }, answer.rules.map((rule) => h("li", {}, h("b", {}, rule.kind), " ", rule.text)))),
@@ -194,16 +220,16 @@ function memory(gpu) {
   return parts.join(" · ");
 }
 
-const agent = (a) => (a?.report === "Fresh" ? "reports, " + ago(a.asOf) + " ago" : a?.report === "Stale" ? "last heard " + ago(a.asOf) + " ago" : a?.report === "Invalid" ? "its report cannot be read" : "does not report");
+const agentWords = (agent) => (agent?.report === "Fresh" ? "reports, " + ago(agent.asOf) + " ago" : agent?.report === "Stale" ? "last heard " + ago(agent.asOf) + " ago" : agent?.report === "Invalid" ? "its report cannot be read" : "does not report");
 
-const wants = (w, pod) => (w?.resource ? `${count(w.replicas)} × ${w.resource}${w.gpuMemoryBytes ? ", " + gib(w.gpuMemoryBytes) : ""}` : pod ? plural(pod.replicas, "replica") : undefined);
+const wantsWords = (wants, pod) => (wants?.resource ? `${count(wants.replicas)} × ${wants.resource}${wants.gpuMemoryBytes ? ", " + gib(wants.gpuMemoryBytes) : ""}` : pod ? plural(pod.replicas, "replica") : undefined);
 
 function gpusOf(pod, place) {
   if (pod?.gpus?.length) return pod.gpus.join(", ");
-  return place?.gpu !== undefined ? place.gpu + " (assumed)" : undefined;
+  return place?.gpus?.length ? place.gpus.join(", ") + (place.gpusReported ? "" : " (assumed)") : undefined;
 }
 
-const help = (it) => [it.change, it.on && ` on ${it.on}`, it.at && [" ", when(it.at)]].flat().filter(Boolean);
+const help = (change) => [change.change, change.on && ` on ${change.on}`, change.at && [" ", when(change.at)]].flat().filter(Boolean);
 
 function causes(all) {
   return h("ul", { class: "causes" }, all.map((cause) => h("li", { class: cause.applies ? "applies" : "" },

@@ -1,5 +1,9 @@
 // How many replicas a GPU should have: the price of all pods for the number of the slider, planned by the server. The prices that were asked for stay in the chart until
 // the pods change.
+// The types of the server, which a test checks against the API, and what else has fields.
+// @type row SweepRow
+// @type r SweepRow
+// @own cut bar bars parts first
 import { byId, h, setText } from "./dom.js";
 import { count, plural, unknown, usd } from "./format.js";
 
@@ -85,6 +89,7 @@ export class Sweep {
     setText(byId("sweep-note"), row ? note(row, this.#fill.every((other) => this.#rows.has(other)) && !lacks(row) && row.microUSDPerHour === least) : this.#pods ? "planning …" : this.#pods === "" ? "no pods" : "");
     // A GPU for each pod costs many times the least. Such bars are cut off, or all others would look alike.
     const top = Math.max(1, Math.min(4 * least, Math.max(...[...this.#rows.values()].map((r) => r.microUSDPerHour))));
+    setText(byId("bars-top"), this.#rows.size ? usd(top) + " /h" : "");
     this.#bars.forEach((bar, i) => {
       const r = this.#rows.get(i + 1);
       bar.className = (i + 1 === n ? "at " : "") + (r ? (lacks(r) ? "partial" : r.microUSDPerHour === least ? "least" : "known") : "") + (r && r.microUSDPerHour > top ? " over" : "");

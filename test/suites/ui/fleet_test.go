@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,8 @@ type source struct {
 	fails atomic.Pointer[error]
 	// works says whether a controller works.
 	works atomic.Pointer[leader.Leader]
+	// cluster is the name of the cluster, if it is not production.
+	cluster string
 	// note is where prices come from.
 	note string
 }
@@ -101,7 +104,7 @@ func (c *source) serve(t *testing.T) string {
 	t.Helper()
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: "production", Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
+		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
 		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
