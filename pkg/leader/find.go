@@ -13,9 +13,8 @@ import (
 // patience is how long the Lease may take to be read. What else is read does not depend on it.
 const patience = 5 * time.Second
 
-// Find returns whether a controller works. The Lease is in a namespace, or in another one if the reader may list the Leases of all namespaces. now is
-// the clock.
-func Find(ctx context.Context, reader client.Reader, namespace string, now func() time.Time) Leader {
+// In returns whether a controller works whose Lease is in a namespace. now is the clock.
+func In(ctx context.Context, reader client.Reader, namespace string, now func() time.Time) Leader {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	var lease coordinationv1.Lease
@@ -23,16 +22,30 @@ func Find(ctx context.Context, reader client.Reader, namespace string, now func(
 	switch {
 	case err == nil:
 		return Of(&lease, now())
+	case apierrors.IsNotFound(err):
+		return none(namespace, false)
 	case apierrors.IsForbidden(err):
 		return Leader{State: Unknown, Namespace: namespace, Message: fmt.Sprintf("you may not get leases.coordination.k8s.io in the namespace %s", namespace)}
-	case !apierrors.IsNotFound(err):
-		return Leader{State: Unknown, Namespace: namespace, Message: fmt.Sprintf("reading Lease %s/%s: %s", namespace, Name, err)}
 	}
+	return Leader{State: Unknown, Namespace: namespace, Message: fmt.Sprintf("reading Lease %s/%s: %s", namespace, Name, err)}
+}
+
+// Find is like [In]. If the namespace has no Lease, it looks in all others, if the reader may list their Leases.
+func Find(ctx context.Context, reader client.Reader, namespace string, now func() time.Time) Leader {
+	found := In(ctx, reader, namespace, now)
+	if found.State != Missing {
+		return found
+	}
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
 	var all coordinationv1.LeaseList
-	if err := reader.List(ctx, &all, client.MatchingFields{"metadata.name": Name}); err != nil || len(all.Items) == 0 {
-		return none(namespace, err == nil)
+	if err := reader.List(ctx, &all, client.MatchingFields{"metadata.name": Name}); err != nil {
+		return found
 	}
-	found := Of(&all.Items[0], now())
+	if len(all.Items) == 0 {
+		return none(namespace, true)
+	}
+	found = Of(&all.Items[0], now())
 	for i := range all.Items[1:] {
 		if other := Of(&all.Items[i+1], now()); other.livelier(&found) {
 			found = other

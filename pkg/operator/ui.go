@@ -86,7 +86,7 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	}
 	server := ui.New(ui.Config{
 		Read: read, Note: types.Note, Clock: clk,
-		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, live, o.Namespace, clk.Now) },
+		Controller: func(ctx context.Context) leader.Leader { return leader.In(ctx, live, o.Namespace, clk.Now) },
 		Admit:      func(next http.Handler) (http.Handler, error) { return filter(log, next) },
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			settings := explain.Settings{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -41,7 +42,7 @@ func readDashboards(t *testing.T) map[string]dashboard {
 }
 
 // variables replaces the variables of an expression as Grafana does when everything is selected.
-var variables = strings.NewReplacer("$nodepool", ".*", "$namespace", ".*", "$node", ".*", "$__rate_interval", "10s", "$__range", "1m")
+var variables = strings.NewReplacer("$cluster", ".*", "$nodepool", ".*", "$namespace", ".*", "$node", ".*", "$__rate_interval", "10s", "$__range", "1m")
 
 // wanted says that one of some metrics must have a label.
 type wanted struct {
@@ -87,4 +88,28 @@ func walk(node map[string]any) (metrics []string, labels []wanted) {
 		labels = append(labels, wanted{fmt.Sprint(label), metrics})
 	}
 	return metrics, labels
+}
+
+// TestDashboardsKeepClustersApart checks that each metric is selected by the variable for the cluster, and that no aggregation of what only one cluster has
+// merges clusters. Metrics of one cluster alone lack the label, which the variable and the aggregations then ignore.
+func TestDashboardsKeepClustersApart(t *testing.T) {
+	t.Parallel()
+	metric := regexp.MustCompile(`\b(karve|leader_election|controller_runtime|process)_\w+(\{[^}]*\})?`)
+	grouping := regexp.MustCompile(`\b(max by|on) \(([^)]*)\)`)
+	for name, d := range readDashboards(t) {
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				for _, m := range metric.FindAllStringSubmatch(target.Expr, -1) {
+					if !strings.Contains(m[2], `cluster=~"$cluster"`) {
+						t.Errorf("%s, %s: %s is of all clusters", name, p.Title, m[0])
+					}
+				}
+				for _, m := range grouping.FindAllStringSubmatch(target.Expr, -1) {
+					if !strings.HasPrefix(m[2], "cluster") {
+						t.Errorf("%s, %s: %s merges clusters", name, p.Title, m[0])
+					}
+				}
+			}
+		}
+	}
 }
