@@ -24,7 +24,7 @@ type explainOptions struct {
 	planOptions
 }
 
-const explainLong = `Explain why a pod waits or runs where it does, or why a node stays or when Karve deletes it. The answers come from the controller's
+const explainLong = `Explain why a pod or the pods of a workload wait or run where they do, or why a node stays or when Karve deletes it. The answers come from the controller's
 own code: the planner has verified each proposed change, and nodes stay for the controller's reasons. The command
 changes nothing.
 
@@ -33,6 +33,9 @@ Prices are those of the controller.`
 const explainExample = `  # Why does this pod wait, what would help, and what would that cost?
   kubectl karve explain pod/train-7 -n team
 
+  # Which pods of this Deployment wait, and why?
+  kubectl karve explain deployment/web -n team
+
   # Why does this node stay, or when will it be deleted?
   kubectl karve explain node/ip-10-0-1-7`
 
@@ -40,7 +43,7 @@ func explainCommand(ctx context.Context, s streams) *cobra.Command {
 	o := explainOptions{planOptions{kube: clusterFlags()}}
 	o.kube.Namespace = genericclioptions.NewConfigFlags(true).Namespace
 	cmd := &cobra.Command{
-		Use: "explain (pod/NAME | node/NAME)", Short: "Explain why a pod waits, or why a node stays", Long: explainLong, Example: explainExample,
+		Use: "explain (pod/NAME | deployment/NAME | job/NAME | statefulset/NAME | node/NAME)", Short: "Explain why pods wait, or why a node stays", Long: explainLong, Example: explainExample,
 		RunE: func(_ *cobra.Command, args []string) error {
 			kind, name, err := object(args)
 			if err != nil {
@@ -64,12 +67,14 @@ const (
 
 // kinds are the names of the kinds, as in kubectl.
 var kinds = map[string]string{
+	"deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment", "job": "Job", "jobs": "Job", "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
+	"statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",
 	"pod": kindPod, "pods": kindPod, "po": kindPod, "node": kindNode, "nodes": kindNode, "no": kindNode, "nodeclaim": kindNode, "nodeclaims": kindNode,
 }
 
 // object returns the kind and the name of the object in the arguments, which are KIND/NAME or KIND NAME.
 func object(args []string) (kind, name string, err error) {
-	wrong := errors.New("name one object: pod/NAME or node/NAME")
+	wrong := errors.New("name one object: pod/NAME, node/NAME or a workload such as deployment/NAME")
 	switch len(args) {
 	case 1:
 		kind, name, _ = strings.Cut(args[0], "/")
@@ -80,7 +85,7 @@ func object(args []string) (kind, name string, err error) {
 	}
 	known := kinds[strings.ToLower(kind)]
 	if known == "" {
-		return "", "", fmt.Errorf("%q is not a kind that can be explained: name pod/NAME or node/NAME", kind)
+		return "", "", fmt.Errorf("%q is not a kind that can be explained: name a pod, a node, or a workload (%s)", kind, strings.Join(explain.Workloads, ", "))
 	}
 	if name == "" || strings.Contains(name, "/") {
 		return "", "", wrong
@@ -139,6 +144,11 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 func explained(x *explain.Explainer, kind, namespace, name string, controller *leader.Leader) (answer, error) {
 	if kind == kindPod {
 		a, err := x.Pod(namespace, name)
+		a.Controller = controller
+		return &a, err
+	}
+	if kind != kindNode {
+		a, err := x.Workload(kind, namespace, name)
 		a.Controller = controller
 		return &a, err
 	}

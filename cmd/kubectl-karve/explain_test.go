@@ -9,11 +9,11 @@ import (
 func TestWhatCannotBeExplained(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                    "error: name one object: pod/NAME or node/NAME\n",
-		"pod/":                "error: name one object: pod/NAME or node/NAME\n",
-		"pod/a/b":             "error: name one object: pod/NAME or node/NAME\n",
-		"pod a b":             "error: name one object: pod/NAME or node/NAME\n",
-		"deployment/web":      "error: \"deployment\" is not a kind that can be explained: name pod/NAME or node/NAME\n",
+		"":                    "error: name one object: pod/NAME, node/NAME or a workload such as deployment/NAME\n",
+		"pod/":                "error: name one object: pod/NAME, node/NAME or a workload such as deployment/NAME\n",
+		"pod/a/b":             "error: name one object: pod/NAME, node/NAME or a workload such as deployment/NAME\n",
+		"pod a b":             "error: name one object: pod/NAME, node/NAME or a workload such as deployment/NAME\n",
+		"service/web":         "error: \"service\" is not a kind that can be explained: name a pod, a node, or a workload (Deployment, Job, ReplicaSet, StatefulSet)\n",
 		"pod/a -o xml":        "error: --output must be wide, json or yaml, not \"xml\"\n",
 		"pod/a --context=not": "error: no cluster is selected: context \"not\" does not exist: select one with --kubeconfig or --context\n",
 	} {
@@ -27,7 +27,7 @@ func TestWhatCannotBeExplained(t *testing.T) {
 
 func TestObjectsAreNamedAsInKubectl(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]string{"pod/a": "pod a", "po/a": "pod a", "pods a": "pod a", "Node/a": "node a", "no a": "node a", "nodeclaim/a": "node a"} {
+	for args, want := range map[string]string{"pod/a": "pod a", "po/a": "pod a", "pods a": "pod a", "Node/a": "node a", "no a": "node a", "nodeclaim/a": "node a", "deploy/a": "Deployment a", "jobs a": "Job a", "sts/a": "StatefulSet a"} {
 		if kind, name, err := object(strings.Fields(args)); err != nil || kind+" "+name != want {
 			t.Errorf("%q is %s %s, %v; want %s", args, kind, name, err, want)
 		}

@@ -18,6 +18,7 @@ import (
 // inspectOptions are the flags of the inspect command.
 type inspectOptions struct {
 	namespace string
+	selection nodeSelection
 	detail    bool
 	output    output
 	kube      *genericclioptions.ConfigFlags
@@ -52,14 +53,19 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(args) == 0 {
+			all, err := o.selection.apply(seen)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 && o.selection.selector == "" {
 				seen.bind()
 			}
-			return o.print(s, seen.Overview, args)
+			return o.print(s, all, args)
 		},
 	}
 	cmd.Flags().BoolVarP(&o.detail, "detail", "d", false, "list the containers that hold replicas of each GPU")
 	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs", gpushareFormat)
+	o.selection.addFlags(cmd.Flags(), true)
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd

@@ -25,6 +25,7 @@ const (
 // nodesOptions are the flags of the nodes command.
 type nodesOptions struct {
 	namespace string
+	selection nodeSelection
 	watch     bool
 	output    output
 	kube      *genericclioptions.ConfigFlags
@@ -42,30 +43,38 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 			if err := o.output.validate(); err != nil {
 				return err
 			}
+			by, err := o.selection.order()
+			if err != nil {
+				return err
+			}
 			c, err := connect(o.kube, "")
 			if err != nil {
 				return err
 			}
 			read := func(ctx context.Context) (*overview.Overview, error) {
 				seen, err := c.overview(ctx, o.namespace)
-				return seen.Overview, err
+				if err != nil {
+					return nil, err
+				}
+				return o.selection.apply(seen)
 			}
 			out, in := terminal(s.out), terminal(s.in)
 			if !o.watch || out == nil || in == nil || o.output.isData() {
-				return printNodes(ctx, s.out, o.output, read)
+				return printNodes(ctx, s.out, o.output, by, read)
 			}
-			return watchNodes(ctx, in, out, o.output.wide(), read)
+			return watchNodes(ctx, in, out, view{wide: o.output.wide(), order: by}, read)
 		},
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "watch the nodes if standard output is a terminal")
 	o.output.addFlag(cmd.Flags(), "zone and NodeClaim")
+	o.selection.addFlags(cmd.Flags(), true)
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
 }
 
 // printNodes prints the nodes once.
-func printNodes(ctx context.Context, out io.Writer, format output, read func(context.Context) (*overview.Overview, error)) error {
+func printNodes(ctx context.Context, out io.Writer, format output, by int, read func(context.Context) (*overview.Overview, error)) error {
 	all, err := read(ctx)
 	if err != nil {
 		return err
@@ -73,7 +82,7 @@ func printNodes(ctx context.Context, out io.Writer, format output, read func(con
 	if format.isData() {
 		return format.data(out, all)
 	}
-	v := view{all: all, wide: format.wide(), colors: paletteFor(out)}
+	v := view{all: all, wide: format.wide(), order: by, colors: paletteFor(out)}
 	_, err = io.WriteString(out, v.text())
 	return err
 }
@@ -84,8 +93,8 @@ type reading struct {
 	err error
 }
 
-// watchNodes draws the nodes on a terminal until the user quits or ctx ends.
-func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(context.Context) (*overview.Overview, error)) error {
+// watchNodes draws a view of the nodes on a terminal until the user quits or ctx ends.
+func watchNodes(ctx context.Context, in, out *os.File, v view, read func(context.Context) (*overview.Overview, error)) error {
 	first, err := read(ctx)
 	if err != nil {
 		return err
@@ -108,7 +117,7 @@ func watchNodes(ctx context.Context, in, out *os.File, wide bool, read func(cont
 	go readKeys(ctx, in, keys)
 	go reread(ctx, read, readings)
 
-	v := view{all: first, wide: wide, colors: paletteOf(out), updated: first.AsOf}
+	v.all, v.colors, v.updated = first, paletteOf(out), first.AsOf
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

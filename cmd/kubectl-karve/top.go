@@ -32,6 +32,7 @@ const (
 // topOptions are the flags of the top commands.
 type topOptions struct {
 	namespace string
+	selection nodeSelection
 	sortBy    string
 	output    output
 	kube      *genericclioptions.ConfigFlags
@@ -67,6 +68,9 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			if err != nil {
 				return err
 			}
+			if seen.Overview, err = o.selection.apply(seen); err != nil {
+				return err
+			}
 			measured, trouble := c.measure(ctx, seen, what == "nodes")
 			seen.Measure(measured)
 			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))
@@ -74,6 +78,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 	}
 	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort in descending order by mem (used device memory), sm (SM time), idle (paid for but not used) or price; default: by name")
 	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
+	o.selection.addFlags(cmd.Flags(), false)
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd

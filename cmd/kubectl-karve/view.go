@@ -134,6 +134,9 @@ func (v *view) lines() (head, rows []string) {
 	if v.pods {
 		t = v.podTable()
 	}
+	if v.width > 0 {
+		t.Fit(v.width, "CAPACITY", "AGE", "TYPE", "POOL", "MEM STATED", "GPU") // The state is more useful than they are.
+	}
 	var text strings.Builder
 	_ = t.Write(&text) // Writing to memory does not fail.
 	rows = strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")

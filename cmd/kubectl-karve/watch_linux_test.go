@@ -92,7 +92,7 @@ func TestTheLiveViewFollowsKeysAndEnds(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- watchNodes(t.Context(), s.program, s.program, false, func(context.Context) (*overview.Overview, error) {
+		ended <- watchNodes(t.Context(), s.program, s.program, view{}, func(context.Context) (*overview.Overview, error) {
 			return overview.Build(overviewtest.Example()), nil
 		})
 	}()
@@ -116,7 +116,7 @@ func TestTheLiveViewFollowsKeysAndEnds(t *testing.T) {
 func TestTheLiveViewDoesNotBeginWithoutACluster(t *testing.T) {
 	t.Parallel()
 	s := newScreen(t)
-	err := watchNodes(t.Context(), s.program, s.program, false, func(context.Context) (*overview.Overview, error) { return nil, errors.New("the server is away") })
+	err := watchNodes(t.Context(), s.program, s.program, view{}, func(context.Context) (*overview.Overview, error) { return nil, errors.New("the server is away") })
 	if err == nil || err.Error() != "the server is away" {
 		t.Errorf("got %v", err)
 	}

@@ -222,6 +222,11 @@ func waiting(pod *corev1.Pod) Waiting {
 	w := Waiting{
 		Namespace: pod.Namespace, Name: pod.Name, Since: pod.CreationTimestamp.Time, Nominated: pod.Status.NominatedNodeName, StatedMiB: stated(pod),
 	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			w.Reason = c.Reason
+		}
+	}
 	for _, name := range []corev1.ResourceName{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU} {
 		if n := snapshot.ResourcesOf(requests, name).Replicas; n > 0 && w.Replicas == 0 {
 			w.Resource, w.Replicas = string(name), n
@@ -278,6 +283,28 @@ func unknownGPUs(count int64) []GPU {
 		gpus[i].Index = i
 	}
 	return gpus
+}
+
+// Where returns the part of an overview that is about the nodes for which keep returns true. All waiting pods remain.
+func (o *Overview) Where(keep func(*Node) bool) *Overview {
+	some := &Overview{AsOf: o.AsOf, Pools: slices.Clone(o.Pools), Nodes: []Node{}, Pods: []Pod{}, Waiting: o.Waiting, Controller: o.Controller}
+	kept := map[string]bool{}
+	for i := range o.Nodes {
+		if keep(&o.Nodes[i]) {
+			some.Nodes = append(some.Nodes, o.Nodes[i])
+			kept[o.Nodes[i].Name] = true
+		}
+	}
+	for i := range o.Pods {
+		if kept[o.Pods[i].Node] {
+			some.Pods = append(some.Pods, o.Pods[i])
+		}
+	}
+	for i := range some.Pools {
+		some.Pools[i].Totals = Totals{}
+	}
+	some.sum()
+	return some
 }
 
 // Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim. It returns false if there is none.

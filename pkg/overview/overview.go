@@ -220,6 +220,7 @@ type Waiting struct {
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
 	// Nominated is the node for which the pod is nominated.
 	Nominated string `json:"nominatedNode,omitempty"`
-	// Reason is why the pod has no place, if the caller has computed it. Build does not set it.
+	// Reason is why the pod has no node: that of its condition PodScheduled, such as Unschedulable, or that of a plan if the caller has made one. It is ""
+	// for a pod that no scheduler has tried.
 	Reason string `json:"reason,omitempty"`
 }

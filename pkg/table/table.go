@@ -4,6 +4,7 @@ package table
 import (
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -30,6 +31,36 @@ type Table struct {
 
 // Add adds a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Fit removes columns, in the order of their titles, until the table is not wider than a number of characters.
+func (t *Table) Fit(most int, titles ...string) {
+	for _, title := range titles {
+		if t.wide() <= most {
+			return
+		}
+		i := slices.IndexFunc(t.Columns, func(c Column) bool { return c.Title == title })
+		if i < 0 {
+			continue
+		}
+		t.Columns = slices.Delete(t.Columns, i, i+1)
+		for j := range t.Rows {
+			t.Rows[j] = slices.Delete(t.Rows[j], i, i+1)
+		}
+	}
+}
+
+// wide returns how many characters wide the table is.
+func (t *Table) wide() int {
+	sum := 0
+	for i, c := range t.Columns {
+		widest := width(c.Title)
+		for _, row := range t.Rows {
+			widest = max(widest, width(clean(row[i])))
+		}
+		sum += widest + len(gap)
+	}
+	return sum - len(gap)
+}
 
 // Write writes the table without trailing spaces. It returns the error of w.
 func (t *Table) Write(w io.Writer) error {

@@ -1,0 +1,149 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Workloads are the kinds whose pods can be explained together.
+var Workloads = []string{"Deployment", "Job", "ReplicaSet", "StatefulSet"}
+
+// WorkloadAnswer explains the pods of a workload.
+type WorkloadAnswer struct {
+	Kind string `json:"kind"`
+	// Workload is namespace/name.
+	Workload string `json:"workload"`
+	Pods     int    `json:"pods"`
+	// Groups have the pods in the same state, those that wait first.
+	Groups []PodGroup `json:"groups"`
+	// Controller says whether a controller works. It is nil if the caller has not asked.
+	Controller *leader.Leader `json:"controller,omitempty"`
+}
+
+// PodGroup counts the pods of a workload in the same state for the same reason.
+type PodGroup struct {
+	Count  int            `json:"count"`
+	State  PodState       `json:"state"`
+	Reason planner.Reason `json:"reason,omitempty"`
+	// Example explains the first of the pods.
+	Example PodAnswer `json:"example"`
+}
+
+// Workload explains the pods of a workload. It returns an error if there are none.
+func (x *Explainer) Workload(kind, namespace, name string) (WorkloadAnswer, error) {
+	a := WorkloadAnswer{Kind: kind, Workload: namespace + "/" + name}
+	type group struct {
+		state  PodState
+		reason planner.Reason
+	}
+	members := map[group][]string{}
+	now := x.planned()
+	for i := range x.cluster.Pods {
+		pod := &x.cluster.Pods[i]
+		if pod.Namespace != namespace || !belongs(pod, kind, name) {
+			continue
+		}
+		state, reason := brief(&now, pod)
+		members[group{state, reason}] = append(members[group{state, reason}], pod.Name)
+		a.Pods++
+	}
+	if a.Pods == 0 {
+		return a, fmt.Errorf("no pods of %s %s exist: list pods with kubectl get pods -n %s", kind, a.Workload, namespace)
+	}
+	for g, names := range members {
+		example, err := x.Pod(namespace, slices.Min(names))
+		if err != nil {
+			return a, err
+		}
+		a.Groups = append(a.Groups, PodGroup{len(names), g.state, g.reason, example})
+	}
+	order := []PodState{PodWaits, PodForeign, PodPlanned, PodComing, PodFits, PodRuns, PodEnded}
+	slices.SortFunc(a.Groups, func(a, b PodGroup) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State)), cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
+	})
+	return a, nil
+}
+
+// belongs reports whether a workload controls a pod. The ReplicaSets of a Deployment have its name and a hash without a dash.
+func belongs(pod *corev1.Pod, kind, name string) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	if kind == "Deployment" {
+		hash, ok := strings.CutPrefix(owner.Name, name+"-")
+		return ok && owner.Kind == "ReplicaSet" && hash != "" && !strings.Contains(hash, "-")
+	}
+	return owner.Kind == kind && owner.Name == name
+}
+
+// brief returns the state of a pod, and why it has no place if it has none. It is the state of the pod's answer, without the work for the rest.
+func brief(now *attempt, pod *corev1.Pod) (PodState, planner.Reason) {
+	name := snapshot.PodName(pod)
+	switch {
+	case karpenter.IsTerminal(pod):
+		return PodEnded, ""
+	case snapshot.GPURequestOf(pod).Resource == "":
+		return PodForeign, ""
+	case pod.Spec.NodeName != "":
+		return PodRuns, ""
+	case notAsked(pod) != "":
+		return PodWaits, ""
+	case slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return snapshot.PodName(p) == name }):
+		return PodWaits, planner.ReasonNextRound
+	case now.launch(name) != nil:
+		return PodPlanned, ""
+	}
+	if node := now.node(name); node >= 0 {
+		if now.view.MachineOn(node) != nil && now.view.Starting(node) {
+			return PodComing, ""
+		}
+		return PodFits, ""
+	}
+	if refused := now.refusal(name); refused != nil {
+		return PodWaits, refused.Reason
+	}
+	if pod.Status.NominatedNodeName != "" {
+		return PodFits, ""
+	}
+	return PodForeign, ""
+}
+
+// Text writes the answer as text. Times are relative to now. If wide is true, it is like that of [PodAnswer.Text].
+func (a *WorkloadAnswer) Text(w io.Writer, now time.Time, wide bool) error {
+	counts := make([]string, len(a.Groups))
+	for i, g := range a.Groups {
+		counts[i] = fmt.Sprintf("%d %s", g.Count, g.words())
+	}
+	out := &page{w: w}
+	out.line(fmt.Sprintf("%s %s   %s: %s", a.Kind, a.Workload, count(int64(a.Pods), "pod"), strings.Join(counts, ", ")))
+	for i := range a.Groups {
+		out.line("")
+		if out.err != nil {
+			return out.err
+		}
+		if err := a.Groups[i].Example.Text(w, now, wide); err != nil {
+			return err
+		}
+	}
+	return out.err
+}
+
+func (g *PodGroup) words() string {
+	if g.Reason == "" {
+		return string(g.State)
+	}
+	return fmt.Sprintf("%s (%s)", g.State, g.Reason)
+}
