@@ -14,10 +14,10 @@ import (
 // shown matches a command of this plugin and its output in a document.
 var shown = regexp.MustCompile("(?s)```\n\\$ kubectl karve ([^\n]+)\n(.*?)```")
 
-// TestDocumentsShowActualOutput runs the commands that README.md and docs/plan.md show and compares their output.
+// TestDocumentsShowActualOutput runs the commands that the documents show and compares their output.
 func TestDocumentsShowActualOutput(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
-	for file, want := range map[string]int{"README.md": 1, "docs/plan.md": 3} {
+	for file, want := range map[string]int{"README.md": 1, "docs/plan.md": 3, "docs/replay.md": 1} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

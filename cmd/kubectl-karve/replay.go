@@ -23,10 +23,16 @@ const replayLong = `Replay past pods, and show what they would have cost on whol
 consolidation, and with Karve's.
 
 The pods come from a CSV file in the format of the openb trace, or from the metrics of kube-state-metrics in Prometheus. They
-run on the machines of Karve's NodePools in the cluster, or in manifests. Machines start and stop immediately in a replay.`
+run on the machines of Karve's NodePools in the cluster, or in manifests. Machines start and stop immediately in a replay.
+
+KARVE SAVES compares the prices of machines ($). PODS MOVED are the pods that consolidation restarts in the replay, and
+$ WITH RESTARTS includes an assumed cost for each. docs/replay.md explains the columns.`
 
 const replayExample = `  # What would last month have cost?
   kubectl karve replay --prometheus http://localhost:9090 --since 720h
+
+  # The sample in this repository
+  kubectl karve replay examples/replay/trace.csv -f examples/
 
   # What would the pods of a trace cost with these NodePools?
   kubectl karve replay trace.csv -f manifests/ --chart cost.svg`

@@ -167,9 +167,10 @@ func outcome(t *Trace, s Setup) (o Outcome, hours, running float64, err error) {
 // Cost is the price of the machines and of the restarts.
 func (o *Outcome) Cost() planner.MicroUSD { return o.Total + o.Restarts }
 
-// Saving returns by how many percent the last outcome is cheaper than another, including the restarts.
+// Saving returns by how many percent the machines of the last outcome are cheaper than those of another. The cost of restarts is an assumption and does not
+// count.
 func (c *Comparison) Saving(than int) float64 {
-	other, karve := c.Outcomes[than].Cost(), c.Outcomes[len(c.Outcomes)-1].Cost()
+	other, karve := c.Outcomes[than].Total, c.Outcomes[len(c.Outcomes)-1].Total
 	if other <= 0 {
 		return 0
 	}

@@ -23,24 +23,24 @@ func (c *Comparison) Text(w io.Writer) error {
 		{},
 		{Title: "$", Right: true},
 		{Title: "$/H", Right: true},
+		{Title: "KARVE SAVES", Right: true},
 		{Title: "MACHINES", Right: true},
 		{Title: "PEAK", Right: true},
 		{Title: "PODS MOVED", Right: true},
 		{Title: "$ WITH RESTARTS", Right: true},
-		{Title: "KARVE SAVES", Right: true},
 	}}
 	for i, o := range c.Outcomes {
 		saves := ""
 		if i < len(c.Outcomes)-1 {
 			saves = fmt.Sprintf("%d %%", int(math.Round(c.Saving(i))))
 		}
-		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
-			fmt.Sprintf("%.2f", usd(o.Cost())), saves)
+		t.Add(o.Policy, fmt.Sprintf("%.2f", usd(o.Total)), fmt.Sprintf("%.3f", usd(o.Mean)), saves, strconv.Itoa(o.Launched), strconv.Itoa(o.Peak), strconv.Itoa(o.Moved),
+			fmt.Sprintf("%.2f", usd(o.Cost())))
 	}
 	if err := t.Write(&out); err != nil {
 		return err
 	}
-	fmt.Fprintf(&out, "The restart of a pod costs $%.2f.\n\n", usd(c.Restart))
+	fmt.Fprintf(&out, "MACHINES were launched in all, and PEAK ran at a time. PODS MOVED were restarted by consolidation, each at an assumed $%.2f.\n\n", usd(c.Restart))
 	if err := c.chart(&out); err != nil {
 		return err
 	}
