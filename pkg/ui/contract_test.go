@@ -103,7 +103,7 @@ func readsOf(text string) (wrong []string) {
 		}
 	}
 	for _, m := range own.FindAllStringSubmatch(text, -1) {
-		for _, name := range strings.Fields(m[1]) {
+		for name := range strings.FieldsSeq(m[1]) {
 			owned[name] = true
 		}
 	}
@@ -163,8 +163,7 @@ func follow(types map[string][]reflect.Type, owned map[string]bool, path []strin
 // fieldOf returns the types of a JSON field in those of the types that have it.
 func fieldOf(types []reflect.Type, name string) (found []reflect.Type) {
 	for _, t := range types {
-		for i := range t.NumField() {
-			f := t.Field(i)
+		for f := range t.Fields() {
 			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name && tag != "-" {
 				found = append(found, f.Type)
 			}
