@@ -137,7 +137,7 @@ func (o *Objects) On(pod *corev1.Pod) *corev1.Pod {
 	if total.MemoryBytes > 0 && ask.Distinct() == 1 { // The annotation is for pods that find room on one GPU.
 		with.Annotations[v1alpha1.GPUMemoryAnnotation] = resource.NewQuantity(total.MemoryBytes, resource.BinarySI).String()
 	}
-	if !requestsGPU(pod) {
+	if !RequestsGPU(&pod.Spec) {
 		with.Spec.Containers = append(slices.Clone(pod.Spec.Containers), corev1.Container{Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{gpu: *resource.NewQuantity(total.Replicas, resource.DecimalSI)},
 		}})
@@ -157,10 +157,25 @@ func Requesting(pod *corev1.Pod, gpu corev1.ResourceName, replicas int64) *corev
 	return &with
 }
 
-func requestsGPU(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(slices.Collect(maps.Keys(c.Resources.Requests)), func(name corev1.ResourceName) bool { return nodecontract.IsGPUResource(string(name)) })
-	})
+// RequestsGPU reports whether a container requests a GPU resource. It is the only answer to that question: a request of zero, which many charts have,
+// requests none. As in the API server, a limit without a request is one.
+func RequestsGPU(spec *corev1.PodSpec) bool {
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			r := &containers[i].Resources
+			for name, q := range r.Requests {
+				if q.Sign() > 0 && nodecontract.IsGPUResource(string(name)) {
+					return true
+				}
+			}
+			for name, q := range r.Limits {
+				if _, requested := r.Requests[name]; !requested && q.Sign() > 0 && nodecontract.IsGPUResource(string(name)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // found is a claim of a pod.
@@ -288,7 +303,7 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 // use returns why Karve cannot plan for the way in which a pod uses its claims, or "" if it can. other is the name of a claim that is not for a GPU.
 func (o *Objects) use(pod *corev1.Pod, all []*found, other string) string {
 	switch {
-	case requestsGPU(pod):
+	case RequestsGPU(&pod.Spec):
 		return "has " + all[0].name + " and requests a GPU resource too: use one of them"
 	case other != "":
 		return fmt.Sprintf("has %s and the claim %s, which does not exist or is not for a GPU of Karve's nodes, and Karve plans for no other devices: remove it", all[0].name, other)

@@ -91,8 +91,8 @@ func extended(pod *corev1.Pod) []string {
 	names := map[string]bool{}
 	for _, ctr := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		for _, list := range []corev1.ResourceList{ctr.Resources.Requests, ctr.Resources.Limits} {
-			for name := range list {
-				if strings.Contains(string(name), "/") {
+			for name, q := range list {
+				if q.Sign() > 0 && strings.Contains(string(name), "/") {
 					names[string(name)] = true
 				}
 			}

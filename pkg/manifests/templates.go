@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -287,7 +288,7 @@ func mentionsGPU(v any) bool {
 				continue
 			}
 			amounts, ok := value.(map[string]any)
-			if ok && (key == "limits" || key == "requests") && slices.ContainsFunc(sortedKeys(amounts), isGPU) || mentionsGPU(value) {
+			if ok && (key == "limits" || key == "requests") && slices.ContainsFunc(sortedKeys(amounts), func(name string) bool { return isGPU(name) && !isZero(amounts[name]) }) || mentionsGPU(value) {
 				return true
 			}
 		}
@@ -295,6 +296,12 @@ func mentionsGPU(v any) bool {
 		return slices.ContainsFunc(v, mentionsGPU)
 	}
 	return false
+}
+
+// isZero reports whether a value is an amount of zero.
+func isZero(v any) bool {
+	q, err := amount.Parse(fmt.Sprint(v))
+	return err == nil && q.IsZero()
 }
 
 // isGPU reports whether a resource is one of GPUs.

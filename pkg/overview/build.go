@@ -371,8 +371,8 @@ func (t *Totals) add(n *Node) {
 // Concerns reports whether the overview of a cluster depends on a pod: it requests GPUs.
 func Concerns(pod *corev1.Pod) bool {
 	asks := func(c corev1.Container) bool {
-		for name := range c.Resources.Requests {
-			if strings.HasPrefix(string(name), nodecontract.NVIDIAPrefix) {
+		for name, q := range c.Resources.Requests {
+			if q.Sign() > 0 && strings.HasPrefix(string(name), nodecontract.NVIDIAPrefix) {
 				return true
 			}
 		}

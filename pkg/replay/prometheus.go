@@ -22,7 +22,7 @@ const (
 	phases    = "kube_pod_status_phase"
 	pod       = " (namespace, pod, uid) "
 	// of restricts a query to the pods that request GPUs.
-	of = ` and on` + pod + requested + `{resource=~"` + wholeGPU + "|" + sharedGPU + `"}`
+	of = ` and on` + pod + requested + `{resource=~"` + wholeGPU + "|" + sharedGPU + `"} > 0`
 	// ended are the pods that have ended, until they are deleted.
 	ended = phases + `{phase=~"Failed|Succeeded"}`
 	// before excludes them, except at the first time at which they have ended.

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -195,7 +196,7 @@ func (v *View) expectsPods(r *room) bool {
 func (v *View) countsOn(r *room) counts {
 	c := counts{}
 	for _, pod := range r.pods {
-		if IsWorkload(pod) && mentionsGPU(pod) {
+		if IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
 			c[v.keyOf(pod)]++
 		}
 	}

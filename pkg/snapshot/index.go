@@ -13,6 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -295,7 +296,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 	s := e.site(pod.Spec.NodeName)
 	at, _ := slices.BinarySearchFunc(s.pods, pod, comparePods)
 	s.pods = slices.Insert(s.pods, at, pod)
-	if mentionsGPU(pod) {
+	if claims.RequestsGPU(&pod.Spec) {
 		text := textOf(pod)
 		h := holders{pod: pod}
 		if known := e.holders.get(text); known != nil {
@@ -322,7 +323,7 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 	}
 	s := e.site(pod.Spec.NodeName)
 	s.pods = slices.DeleteFunc(s.pods, func(p *corev1.Pod) bool { return p == pod })
-	if mentionsGPU(pod) {
+	if claims.RequestsGPU(&pod.Spec) {
 		text := textOf(pod)
 		h := *e.holders.get(text)
 		if h.on = e.added(h.on, pod.Spec.NodeName, -1); len(h.on.numbers) > 0 {

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
@@ -137,7 +138,7 @@ func (m *Machine) Moving() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !moves(pod) })
 }
 
-func moves(pod *corev1.Pod) bool { return mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
+func moves(pod *corev1.Pod) bool { return claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod) }
 
 // Launched reports whether the cloud has launched the machine.
 func (m *Machine) Launched() bool { return m.facts().launched }

@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
@@ -153,7 +154,7 @@ func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.Node
 	if labelled && taint == nil {
 		return nil
 	}
-	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && mentionsGPU(pod) && v.keyOf(pod) == w.short }) {
+	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) && v.keyOf(pod) == w.short }) {
 		return nil
 	}
 	if taint != nil {

@@ -49,7 +49,7 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 // waiting returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later has the pods that must wait for
 // their turn.
 func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
-	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !mentionsGPU(pod) || !nominating.waits(pod) })
+	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) || !nominating.waits(pod) })
 	asking = slices.AppendSeq(asking, maps.Keys(moving))
 	slices.SortFunc(asking, comparePods)
 	var pods []waitingPod
@@ -102,23 +102,10 @@ func classKeyOf(s *shape, found []int, v *volumes) classKey {
 	return classKey{s.sum, string(numbers), v.key()}
 }
 
-// mentionsGPU reports whether a container of the pod requests a GPU resource. It is faster than computing how many the pod needs.
-func mentionsGPU(pod *corev1.Pod) bool {
-	asks := func(ctr corev1.Container) bool {
-		for name := range ctr.Resources.Requests {
-			if nodecontract.IsGPUResource(string(name)) {
-				return true
-			}
-		}
-		return false
-	}
-	return slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks)
-}
-
 // gpuResource returns the GPU resource that a pod requests. It returns false if the pod requests none. If it requests several, it is that of renamed
 // replicas, or else that of whole GPUs, or else the first.
 func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
-	if !mentionsGPU(pod) {
+	if !claims.RequestsGPU(&pod.Spec) {
 		return "", false
 	}
 	for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU} {
@@ -214,4 +201,4 @@ func StartTime(pod *corev1.Pod) time.Time {
 }
 
 // IsForeign reports whether a pod requests no GPU and would be recreated elsewhere if its node were deleted.
-func IsForeign(pod *corev1.Pod) bool { return !mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
+func IsForeign(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod) }

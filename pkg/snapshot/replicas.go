@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -68,7 +69,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		count(h.pod)
 	}
 	for _, pod := range x.pending.all() {
-		if mentionsGPU(pod) {
+		if claims.RequestsGPU(&pod.Spec) {
 			count(pod)
 		}
 	}
@@ -81,7 +82,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 	}
 	fits := map[*shape]bool{}
 	for _, pod := range x.pending.all() {
-		if !mentionsGPU(pod) || excessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
+		if !claims.RequestsGPU(&pod.Spec) || excessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
 			continue
 		}
 		s := shapes.turn(pod)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 )
 
 // Seating assigns pending pods, from one read of the cluster, to Nodes that start to accept pods. Thousands of pods may wait for hundreds of Nodes, so
@@ -30,7 +31,7 @@ func NewSeating(pods []*corev1.Pod) *Seating {
 	s := &Seating{shapes: (&Cluster{}).shapes(), unsorted: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
-		if !mentionsGPU(pod) {
+		if !claims.RequestsGPU(&pod.Spec) {
 			continue
 		}
 		if node := pod.Spec.NodeName; node != "" {
@@ -81,7 +82,7 @@ func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]st
 		s.sort()
 	}
 	seated := func(pod *corev1.Pod) {
-		if IsWorkload(pod) && mentionsGPU(pod) {
+		if IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
 			planned[s.shapes.of(pod).short]--
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 )
 
 // setAsideAnnotation has the reason why decisions are made without an object. It is never on an object of the API server: caches remove it.
@@ -27,7 +28,7 @@ func Content(pod *corev1.Pod) string { return textOf(pod) }
 // requests, and its node is kept.
 func SetAside(pod *corev1.Pod, why string) *corev1.Pod {
 	requests := bounded(requested(pod))
-	if len(pod.Spec.ResourceClaims) > 0 && !mentionsGPU(pod) {
+	if len(pod.Spec.ResourceClaims) > 0 && !claims.RequestsGPU(&pod.Spec) {
 		requests[v1alpha1.ResourceGPUShared] = *resource.NewQuantity(1, resource.DecimalSI) // It may be for a GPU.
 	}
 	return &corev1.Pod{

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
@@ -48,7 +49,7 @@ func slotsIn(list corev1.ResourceList) (n, mib int64) {
 // SlotSizes returns the sizes in MiB of the slots that a pod requests, one for each slot, in ascending order. It returns none for a request that no
 // machine could serve.
 func SlotSizes(pod *corev1.Pod) []int64 {
-	if !mentionsGPU(pod) {
+	if !claims.RequestsGPU(&pod.Spec) {
 		return nil
 	}
 	requested := PodRequests(pod)
@@ -97,7 +98,7 @@ func exposes(own corev1.ResourceName, slots nodecontract.Slots, gpu corev1.Resou
 		return own == gpu && slots.IsZero()
 	}
 	for name := range requested {
-		if size, ok := nodecontract.ParseSlotResource(string(name)); ok && slots.Index(size) < 0 {
+		if size, ok := nodecontract.ParseSlotResource(string(name)); ok && slots.Index(size) < 0 && valueOf(requested, name) > 0 {
 			return false
 		}
 	}

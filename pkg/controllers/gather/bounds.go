@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -161,7 +162,7 @@ func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
 	if encoded <= largeBytes || memoryOf(s) <= specBytes {
 		return s, true
 	}
-	if len(s.ResourceClaims) == 0 && !mentionsGPU(s) {
+	if len(s.ResourceClaims) == 0 && !claims.RequestsGPU(&s) {
 		s = merged(s) // Of pods without GPUs, decisions read only the sum.
 		if memoryOf(s) <= specBytes {
 			return s, true
@@ -239,19 +240,6 @@ func merged(s corev1.PodSpec) corev1.PodSpec {
 	one.Resources.Requests = snapshot.PodRequests(&corev1.Pod{Spec: s})
 	s.Containers, s.InitContainers, s.Overhead, s.Resources = []corev1.Container{one}, nil, nil, nil
 	return s
-}
-
-func mentionsGPU(s corev1.PodSpec) bool {
-	return slices.ContainsFunc(slices.Concat(s.InitContainers, s.Containers), func(c corev1.Container) bool {
-		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-			for name := range list {
-				if nodecontract.IsGPUResource(string(name)) {
-					return true
-				}
-			}
-		}
-		return false
-	})
 }
 
 // boundedRequests returns the requests for the usual resources and for GPUs, and as many others as the limit allows.
