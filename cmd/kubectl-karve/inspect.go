@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,7 +82,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 		all = one
 	}
 	s.warn(all.Controller)
-	for _, note := range agentNotes(all.Nodes) {
+	for _, note := range slices.Concat(agentNotes(all.Nodes), statedNotes(all.Pods)) {
 		s.note(note)
 	}
 	if o.output.isData() {
@@ -110,6 +111,17 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 	fmt.Fprintf(&out, "\n%s\n", colors.bold(totalsLine(&all.Totals)))
 	_, err := io.WriteString(s.out, out.String())
 	return err
+}
+
+// statedNotes name the pods that state a wrong amount of device memory.
+func statedNotes(pods []overview.Pod) []string {
+	var notes []string
+	for i := range pods {
+		if p := &pods[i]; p.StatedProblem != "" {
+			notes = append(notes, fmt.Sprintf("pod %s/%s: %s", p.Namespace, p.Name, p.StatedProblem))
+		}
+	}
+	return notes
 }
 
 // inspectTable returns a table with a row for each node and a column for each GPU of the nodes.

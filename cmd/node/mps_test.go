@@ -205,7 +205,7 @@ func TestStatedMemoryIsThatOfThePodThatComes(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-	for text, want := range map[string]int64{"4Gi": 4096, "1.5Gi": 1536, "512Mi": 512, "2G": 1908, "1073741824": 1024, "1": 1, "0": 0, "-1Gi": 0, "": 0, "Gi": 0, "1e30Ti": 0, "NaN": 0} {
+	for text, want := range map[string]int64{"4Gi": 4096, "1.5Gi": 1536, "512Mi": 512, "2G": 1908, "1073741824": 1024, "1": 0, "8000": 0, "1048577": 2, "0": 0, "-1Gi": 0, "": 0, "Gi": 0, "1e30Ti": 0, "NaN": 0} {
 		if got := memoryMiB(text); got != want {
 			t.Errorf("%q is %d MiB, want %d", text, got, want)
 		}

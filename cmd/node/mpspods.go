@@ -86,7 +86,7 @@ var units = []struct {
 	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
 }
 
-// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it. The package that parses all quantities would make the agent a fifth
+// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it or if it is less than 1 MiB, which nobody means. The package that parses all quantities would make the agent a fifth
 // larger.
 func memoryMiB(quantity string) int64 {
 	for _, u := range units {
@@ -95,8 +95,8 @@ func memoryMiB(quantity string) int64 {
 			continue
 		}
 		n, err := strconv.ParseFloat(number, 64)
-		if mib := math.Ceil(n * u.bytes / (1 << 20)); err == nil && mib > 0 && mib < 1<<40 {
-			return int64(mib)
+		if mib := n * u.bytes / (1 << 20); err == nil && mib >= 1 && mib < 1<<40 {
+			return int64(math.Ceil(mib))
 		}
 		return 0
 	}

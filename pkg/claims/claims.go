@@ -403,6 +403,9 @@ func (o *Objects) share(f *found, r *resourcev1.DeviceRequest, of *driver, used 
 			case of.replicas:
 				s.Replicas, ask.NamesReplicas = max(1, amount.Value(q)), of.optional
 			case of.memory:
+				if why := amount.MeantMemory(q, fmt.Sprint(amount.Value(q))); why != "" {
+					return s, fmt.Sprintf("%s requests the capacity %s, and %s", f.name, name, why)
+				}
 				s.MemoryBytes = wholeMiB(amount.Value(q))
 			default:
 				return s, fmt.Sprintf("%s requests the capacity %s, which the GPUs do not have: use %s or %s", f.name, name, of.replicas, of.memory)

@@ -169,6 +169,7 @@ func TestClaimsForNVIDIAsDriverThatCannotBePlannedForAreRefused(t *testing.T) {
 	}
 	attribute := func(name string) *resourcev1.FullyQualifiedName { return new(resourcev1.FullyQualifiedName(name)) }
 	for want, edit := range map[string]func(*resourcev1.DeviceClaim, *corev1.Pod){
+		`requests the capacity memory, and "8000" is 8,000 bytes`:                          asks(map[resourcev1.QualifiedName]string{"memory": "8000"}),
 		"requests the capacity replicas, which the GPUs do not have: use shares or memory": asks(map[resourcev1.QualifiedName]string{"replicas": "2"}),
 		"reads productName, which is known only when there is a node":                      selects(`device.attributes["gpu.nvidia.com"].productName == "Tesla T4"`),
 		"reads brand":        selects(`device.attributes["gpu.nvidia.com"].brand == "Nvidia"`),

@@ -143,11 +143,20 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"another name of the cluster":    {karpenter(func(p *Program) { p.Env["CLUSTER_NAME"] = "other" }), Error, "Deployment karve-system/karve", `--cluster-name is "mine", and CLUSTER_NAME of Deployment kube-system/karpenter is "other"`, "settings.clusterName=other"},
 		"another overhead":               {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=0.1"},
 		"Karpenter's repair":             {karpenter(func(p *Program) { p.Env["FEATURE_GATES"] = "NodeOverlay=true, NodeRepair=true" }), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},
-		"a class that is not accepted":   {classIs(v1alpha1.ConditionAccepted, "Invalid"), Error, "GPUNodeClass gpu-shared", "Invalid: it is so", "kubectl edit"},
-		"a class that is not ready":      {classIs(v1alpha1.ConditionReady, "NodeClassNotReady"), Error, "GPUNodeClass gpu-shared", "NodeClassNotReady: it is so", "kubectl describe"},
-		"a class that nobody has seen":   {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
-		"a stale catalog":                {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "out of date since", "describe"},
-		"missing credentials":            {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
+		"a running pod that states no amount": {
+			func(f *Facts) { f.Cluster.Pods = []corev1.Pod{Pod("x", Running("a"), GPUMemory("lots"))} }, Warning, "Pod default/x", `"lots" is no amount`, "annotate pod x",
+		},
+		"a running pod that states bytes": {
+			func(f *Facts) { f.Cluster.Pods = []corev1.Pod{Pod("x", Running("a"), GPUMemory("8000"))} }, Warning, "Pod default/x", "did you mean 8000Mi", "annotate pod x",
+		},
+		"a running pod that states too much": {
+			func(f *Facts) { f.Cluster.Pods = []corev1.Pod{Pod("x", Running("a"), GPUMemory("200Gi"))} }, Warning, "Pod default/x", "200Gi is more than the 15079Mi of a GPU of its node", "annotate pod x",
+		},
+		"a class that is not accepted": {classIs(v1alpha1.ConditionAccepted, "Invalid"), Error, "GPUNodeClass gpu-shared", "Invalid: it is so", "kubectl edit"},
+		"a class that is not ready":    {classIs(v1alpha1.ConditionReady, "NodeClassNotReady"), Error, "GPUNodeClass gpu-shared", "NodeClassNotReady: it is so", "kubectl describe"},
+		"a class that nobody has seen": {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
+		"a stale catalog":              {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "out of date since", "describe"},
+		"missing credentials":          {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
 		"claims that Karpenter plans for": {func(f *Facts) {
 			f.Karpenters[0].Env["IGNORE_DRA_REQUESTS"], f.Cluster.GPUNodeClasses[0].Spec.Sharing.Backend = "false", v1alpha1.BackendDRA
 		}, Warning, "Deployment kube-system/karpenter", "IGNORE_DRA_REQUESTS is false", "node selector"},

@@ -45,6 +45,26 @@ func limitsNear(f *Facts) []Finding {
 	return all
 }
 
+// memoryWrong finds running pods that state device memory that cannot be meant. Plans count it as none, or as all of a GPU.
+func memoryWrong(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	var all []Finding
+	machines := f.Cluster.Machines()
+	for i := range machines {
+		for _, pod := range machines[i].Holders() {
+			if why := snapshot.MemoryProblem(pod, machines[i].GPUMiB()); why != "" {
+				all = append(all, Finding{
+					Warning, "Pod " + snapshot.PodName(pod), why,
+					"correct it in the template of the pod's owner, or " + command("kubectl -n %s annotate pod %s --overwrite %s", pod.Namespace, pod.Name, v1alpha1.GPUMemoryAnnotation+"=4Gi"),
+				})
+			}
+		}
+	}
+	return all
+}
+
 // resourceQuotasNear finds ResourceQuotas on resources that Karve serves. The pods that a quota keeps from being created are invisible: only the
 // ReplicaSet or the Job reports them.
 func resourceQuotasNear(f *Facts) []Finding {

@@ -136,7 +136,7 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 	if !m.Promise.Slots.IsZero() {
 		parts = m.Shares()
 	}
-	b.add(o, n, m.Node, m.Pods, holdings{m.Promise.Resource, parts, m.SharesOf})
+	b.add(o, n, m.Node, m.Pods, holdings{m.Promise.Resource, parts, m.SharesOf, m.GPUMiB()})
 }
 
 // holdings compute what the pods of a node hold.
@@ -146,6 +146,8 @@ type holdings struct {
 	// parts is the number of parts into which the node's price is divided, and of returns how many of them a pod has.
 	parts int64
 	of    func(*corev1.Pod) int64
+	// gpuMiB is the device memory of each GPU in MiB, or 0 if it is unknown.
+	gpuMiB int64
 }
 
 // addOther adds a node that Karve did not launch, if it exposes shared GPUs or has an agent.
@@ -172,7 +174,7 @@ func (b *builder) addOther(o *Overview, node *corev1.Node) {
 	n.Message, n.Severity = b.condition(node)
 	_, pods := b.Index.Node(node.Name)
 	gpu := corev1.ResourceName(n.Resource)
-	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return snapshot.ResourcesOf(snapshot.PodRequests(pod), gpu).Replicas }})
+	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return snapshot.ResourcesOf(snapshot.PodRequests(pod), gpu).Replicas }, memoryOf(node, 1)})
 }
 
 // add adds a node and its pods.
@@ -190,6 +192,7 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 		}
 		p := Pod{
 			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: stated(pod), Started: snapshot.StartTime(pod),
+			StatedProblem: snapshot.MemoryProblem(pod, has.gpuMiB),
 		}
 		if d := usage.For(pod, unused, b.Now); d > 0 {
 			p.UnusedSeconds = new(int64(d / time.Second))
@@ -261,11 +264,11 @@ func stated(pod *corev1.Pod) *int64 {
 	if !ok {
 		return nil
 	}
-	q, err := amount.Parse(text)
-	if err != nil || q.Sign() < 0 {
+	bytes, err := amount.Memory(text)
+	if err != nil {
 		return nil
 	}
-	return new((min(amount.Most, amount.Value(q)) + 1<<20 - 1) >> 20)
+	return new((bytes + 1<<20 - 1) >> 20)
 }
 
 // physical returns the number of physical GPUs. The MIG instances of a GPU have the same index.

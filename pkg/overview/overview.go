@@ -197,6 +197,8 @@ type Pod struct {
 	GPUs []int `json:"gpus,omitempty"`
 	// StatedMiB is the device memory that the pod requests or has as slots, or nil if there is none.
 	StatedMiB *int64 `json:"statedMiB,omitempty"`
+	// StatedProblem is what is wrong with the device memory that the pod states, or "".
+	StatedProblem string `json:"statedProblem,omitempty"`
 	// MicroUSDPerHour is the pod's part of the price of its node: see package bill.
 	MicroUSDPerHour *int64 `json:"microUSDPerHour,omitempty"`
 	// Started is when the kubelet started the pod.

@@ -322,3 +322,16 @@ func BenchmarkBuild(b *testing.B) {
 		}
 	}
 }
+
+func TestOverviewNamesPodsThatStateWrongMemory(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("a", &c.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Initialized(snapshottest.Now)))
+	c.Nodes = append(c.Nodes, snapshottest.Node(&c.NodeClaims[0], snapshottest.TypeNamed("g4dn.xlarge"), 10))
+	for stated, want := range map[string]string{"4Gi": "", "lots": `"lots" is no amount`, "8000": "did you mean 8000Mi?", "200Gi": "200Gi is more than the 15079Mi of a GPU of its node"} {
+		c.Pods = []corev1.Pod{snapshottest.Pod("x", snapshottest.Running("a"), snapshottest.GPUMemory(stated))}
+		if got := overview.Build(c).Pods[0].StatedProblem; got == "" != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", stated, got, want)
+		}
+	}
+}

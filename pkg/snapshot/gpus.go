@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -27,14 +28,35 @@ func gpuMemory(pod *corev1.Pod) (int64, error) {
 	if !ok {
 		return 0, nil
 	}
-	q, err := amount.Parse(stated)
+	bytes, err := amount.Memory(stated)
+	if err != nil {
+		return 0, fmt.Errorf("annotation %s: %w", v1alpha1.GPUMemoryAnnotation, err)
+	}
+	return bytes, nil
+}
+
+// MemoryProblem returns what is wrong with the device memory that a pod states: it is no amount, or more than a GPU of gpuMiB has. It returns "" if nothing
+// is. A gpuMiB of 0 is unknown.
+func MemoryProblem(pod *corev1.Pod, gpuMiB int64) string {
+	stated, err := gpuMemory(pod)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("annotation %s: %w", v1alpha1.GPUMemoryAnnotation, err)
-	case q.Sign() < 0:
-		return 0, fmt.Errorf("annotation %s: %q is negative: write one such as 4Gi", v1alpha1.GPUMemoryAnnotation, stated)
+		return err.Error()
+	case gpuMiB > 0 && stated > gpuMiB*bytesPerMiB:
+		return fmt.Sprintf("annotation %s: %s is more than the %s of a GPU of its node",
+			v1alpha1.GPUMemoryAnnotation, pod.Annotations[v1alpha1.GPUMemoryAnnotation], resource.NewQuantity(gpuMiB*bytesPerMiB, resource.BinarySI))
 	}
-	return min(amount.Most, amount.Value(q)), nil
+	return ""
+}
+
+// GPUMiB returns the device memory of each GPU of the machine, or of each of their MIG instances, in MiB. It is 0 if it is unknown.
+func (m *Machine) GPUMiB() int64 {
+	var labels map[string]string
+	if m.Node != nil {
+		labels = m.Node.Labels
+	}
+	_, _, mib := divided(m.Promise.MIG, 1, 1, memoryMiB(labels, m.Type))
+	return mib
 }
 
 // fresh returns GPUs that are not in use.

@@ -30,6 +30,8 @@ func TestInvalidDeviceMemoryBlocksPod(t *testing.T) {
 		wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-memory", "write one such as 4Gi")
 	}
 	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", GPUMemory("8000"))}
+	wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-memory", `"8000" is 8,000 bytes`, "did you mean 8000Mi?")
 	c.Pods = []corev1.Pod{Pod("a", GPUMemory("4Gi"))}
 	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil || class.GPUMemoryBytes != 4*gib {
 		t.Errorf("class: %+v", class)

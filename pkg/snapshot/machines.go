@@ -138,7 +138,9 @@ func (m *Machine) Moving() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !moves(pod) })
 }
 
-func moves(pod *corev1.Pod) bool { return claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod) }
+func moves(pod *corev1.Pod) bool {
+	return claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod)
+}
 
 // Launched reports whether the cloud has launched the machine.
 func (m *Machine) Launched() bool { return m.facts().launched }

@@ -154,7 +154,9 @@ func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.Node
 	if labelled && taint == nil {
 		return nil
 	}
-	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) && v.keyOf(pod) == w.short }) {
+	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool {
+		return IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) && v.keyOf(pod) == w.short
+	}) {
 		return nil
 	}
 	if taint != nil {

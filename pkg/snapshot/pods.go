@@ -201,4 +201,6 @@ func StartTime(pod *corev1.Pod) time.Time {
 }
 
 // IsForeign reports whether a pod requests no GPU and would be recreated elsewhere if its node were deleted.
-func IsForeign(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod) }
+func IsForeign(pod *corev1.Pod) bool {
+	return !claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod)
+}

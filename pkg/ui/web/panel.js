@@ -195,7 +195,7 @@ export class Panel {
         answer?.message && !answer.summary.includes(answer.message) && h("p", {}, answer.message), // Most summaries quote it.
         facts([
           ["Requests", wantsWords(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
-          ["Share of the price", pod && usd(pod.microUSDPerHour) + " /h"], ["GPU memory", pod && (pod.usedMiB !== undefined || pod.statedMiB !== undefined) && `${mib(pod.usedMiB)} used, ${mib(pod.statedMiB)} stated`],
+          ["Share of the price", pod && usd(pod.microUSDPerHour) + " /h"], ["GPU memory", pod && (pod.usedMiB !== undefined || pod.statedMiB !== undefined) && `${mib(pod.usedMiB)} used, ${mib(pod.statedMiB)} stated`], ["Wrong", pod?.statedProblem],
           ["SM", pod?.smPercent !== undefined && Math.round(pod.smPercent) + " %"], ["Unused for", pod?.unusedSeconds !== undefined && duration(pod.unusedSeconds)],
         ].filter(([, value]) => value)),
         answer?.help && section("What would help", h("p", {}, help(answer.help))),
