@@ -200,7 +200,8 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 		}
 		add(change)
 	}
-	if target.Class.Spec.Sharing.RefusesAboveOne() && target.Class.Spec.Sharing.MemorySlots().IsZero() && snapshot.GPURequestOf(p).Replicas > 1 {
+	sharing, asks := &target.Class.Spec.Sharing, snapshot.GPURequestOf(p)
+	if sharing.RefusesAboveOne() && sharing.MemorySlots().IsZero() && sharing.RefusedReplicas(asks.MostInOne, asks.Replicas) > 1 {
 		add(oneReplica(p))
 	}
 	if len(changes) == 0 || view.Admits(target, p) != nil {

@@ -45,9 +45,13 @@ func countNodes(now *attempt, class int) []NodeCount {
 	orders := map[string]int{}
 	for v := range s.Nodes {
 		var found lack
-		if _, ok := slices.BinarySearch(c.Nodes, v); ok {
+		_, may := slices.BinarySearch(c.Nodes, v)
+		switch most, shallow := now.view.Shallow(class, v); {
+		case shallow:
+			found = lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytes(n) + " of GPU memory on each GPU" }}
+		case may:
 			found = lackOf(s, c, v, used[v])
-		} else {
+		default:
 			found = lack{why: notAdmitted(&now.view, v, now.view.Pods[c.Pods[0]]), order: 8}
 		}
 		if found.why == "" {

@@ -40,7 +40,9 @@ func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search
 	}
 	for _, launch := range kept.Plan.Launches {
 		h.Claims = append(h.Claims, claimOf(&kept.View, launch))
-		q.assign(launch.Pods, launch.GPUs)
+		if !kept.View.Offerings[launch.Offering].Anywhere() {
+			q.assign(launch.Pods, launch.GPUs)
+		}
 	}
 	for _, u := range kept.Plan.Unplaced {
 		h.Unplaced = append(h.Unplaced, Unplaced{Pod: u.Pod, Reason: u.Reason, Message: u.Message})

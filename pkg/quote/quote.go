@@ -159,11 +159,15 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	}
 	for _, launch := range plan.Launches {
 		q.Claims = append(q.Claims, claimOf(&view, launch))
-		q.assign(launch.Pods, launch.GPUs)
+		if !view.Offerings[launch.Offering].Anywhere() {
+			q.assign(launch.Pods, launch.GPUs)
+		}
 	}
 	for _, placement := range plan.Placements {
 		q.Placements = append(q.Placements, Placement{Node: view.Nodes[placement.Node].Name, Pods: placement.Pods})
-		q.assign(placement.Pods, placement.GPUs)
+		if !view.AnyGPU(placement.Node) {
+			q.assign(placement.Pods, placement.GPUs)
+		}
 	}
 	for _, u := range plan.Unplaced {
 		q.Unplaced = append(q.Unplaced, Unplaced{Pod: u.Pod, Reason: u.Reason, Message: u.Message})

@@ -172,10 +172,11 @@ func cheapest(s planner.Snapshot) planner.Snapshot {
 		pool int
 		name string
 		free planner.Resources
+		gpus int
 	}
 	best := map[kind]int{}
 	for i, o := range s.Offerings {
-		k := kind{o.Pool, o.InstanceType, o.Free}
+		k := kind{o.Pool, o.InstanceType, o.Free, len(o.GPUs)}
 		if j, ok := best[k]; !ok || o.Price < s.Offerings[j].Price {
 			best[k] = i
 		}
@@ -183,7 +184,7 @@ func cheapest(s planner.Snapshot) planner.Snapshot {
 	at := map[int]int{}
 	var offerings []planner.Offering
 	for i, o := range s.Offerings {
-		if best[kind{o.Pool, o.InstanceType, o.Free}] == i {
+		if best[kind{o.Pool, o.InstanceType, o.Free, len(o.GPUs)}] == i {
 			at[i] = len(offerings)
 			offerings = append(offerings, o)
 		}

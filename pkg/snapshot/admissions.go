@@ -33,6 +33,8 @@ type admission struct {
 	// demand is what the pods require of nodes.
 	demand           demand
 	offerings, nodes []int
+	// shallow are nodes that would admit the pods if fewer pods shared their GPUs.
+	shallow []int
 	// pools are those with offerings that admit the pods. They include pools that refuse the pods' number of replicas.
 	pools []*Pool
 	// whyNot has the reason why each of the other pools does not admit the pods. Pools whose taints are tolerated come first: the user probably means one
@@ -67,20 +69,24 @@ func (a *admissions) of(w *waitingClass) *admission {
 	if known := a.known[key]; known != nil {
 		return known
 	}
-	found := a.admit(&demand, onNodes, w.gpu, w.gpuMemory, w.claim)
+	found := a.admit(w.shape, &demand, onNodes)
 	a.known[key] = found
 	return found
 }
 
-// admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
-func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName, memory int64, claim *claims.Ask) *admission {
+// admit returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
+func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission {
+	gpu, memory, claim := of.gpu, of.gpuMemory, of.claim
 	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.pod, gpu, claim)}
 	for i := range a.rooms {
 		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
-			found.nodes = append(found.nodes, i)
+			if room.holds(of) {
+				found.nodes = append(found.nodes, i)
+			} else {
+				found.shallow = append(found.shallow, i)
+			}
 		}
 	}
-	replicas := replicasIn(demand.requests, gpu)
 	var others []string
 	for i := range a.view.Pools {
 		pool := &a.view.Pools[i]
@@ -98,18 +104,27 @@ func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceNa
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if replicas > 1 && claim == nil && pool.Class.Spec.Sharing.RefusesAboveOne() && !isSlot(gpu) { // slotFault refuses several slots in one container.
+		if claim == nil && !isSlot(gpu) && pool.refusesReplicas(demand, gpu) { // slotFault refuses several slots in one container.
 			continue
 		}
 		for _, j := range offerings {
-			o := &pool.Offerings[j]
-			if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) {
-				found.offerings = append(found.offerings, a.first[i]+j)
+			for _, at := range append([]int{a.first[i] + j}, a.view.deeper[a.first[i]+j]...) {
+				o := a.view.Offerings[at]
+				if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) && o.holds(pool, of) {
+					found.offerings = append(found.offerings, at)
+				}
 			}
 		}
 	}
+	slices.Sort(found.offerings)
 	found.whyNot = append(found.whyNot, others...)
 	return found
+}
+
+// refusesReplicas reports whether the pool's machines refuse pods with the demand because of the number of their replicas.
+func (p *Pool) refusesReplicas(demand *demand, gpu corev1.ResourceName) bool {
+	sharing := &p.Class.Spec.Sharing
+	return sharing.RefusesAboveOne() && sharing.RefusedReplicas(mostInOne(demand.pod, gpu), replicasIn(demand.requests, gpu)) > 1
 }
 
 // fits reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.
@@ -259,19 +274,20 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(sortedKeys(a.unfit), "; ")}
 	}
-	replicas := replicasIn(w.demand.requests, w.gpu)
-	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS {
+	sharing := &a.pools[0].Class.Spec.Sharing
+	replicas := sharing.RefusedReplicas(mostInOne(w.pod(), w.gpu), w.replicas())
+	if replicas > 1 && len(a.offerings) == 0 && sharing.Strategy == v1alpha1.StrategyMPS {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas, and %s %s shares GPUs with MPS, where a pod has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
+			"asks for %d replicas in one container, and %s %s shares GPUs with MPS, where a container has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
 	}
-	if replicas > 1 && len(a.offerings) == 0 && a.pools[0].Class.Spec.Sharing.UsesDRA() {
+	if replicas > 1 && len(a.offerings) == 0 && sharing.UsesDRA() {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas, and %s %s has backend %s, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
 			replicas, v1alpha1.Kind, a.pools[0].Class.Name, a.pools[0].Class.Spec.Sharing.Backend)}
 	}
 	if replicas > 1 && len(a.offerings) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",
+			"asks for %d replicas in one container, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",
 			replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
 	}
 	return nil

@@ -105,7 +105,7 @@ func TestPodThatRequestsRefusedReplicaCountIsBlocked(t *testing.T) {
 		t.Errorf("blocked where it is allowed: %+v", class.Blocked)
 	}
 	c.GPUNodeClasses[0].Spec.Sharing.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse
-	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "asks for 2 replicas, and GPUNodeClass gpu-shared refuses more than one")
+	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "asks for 2 replicas in one container, and GPUNodeClass gpu-shared refuses more than one")
 	if n := len(snapshot.Build(c).Classes[0].Offerings); n != 0 {
 		t.Errorf("it is admitted by %d offerings of the pool that refuses it", n)
 	}

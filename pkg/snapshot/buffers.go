@@ -11,6 +11,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
+// bufferShapes returns the shapes of the pods of CapacityBuffers, without their keys.
+func (c *Cluster) bufferShapes(shapes *shapes) []*shape {
+	all := make([]*shape, len(c.Buffers))
+	for i := range c.Buffers {
+		c.visit("CapacityBuffer", &metav1.ObjectMeta{Namespace: c.Buffers[i].Namespace, Name: c.Buffers[i].Name})
+		all[i] = shapes.turn(podOf(&c.Buffers[i]))
+	}
+	return all
+}
+
 // buffered returns the headroom for CapacityBuffers whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles the others.
 func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions, mismatches *mismatches) []Reserve {
 	var reserves []Reserve

@@ -39,6 +39,10 @@ type View struct {
 	shapeOf func(*corev1.Pod) *shape
 	// rooms has the same indices as Snapshot.Nodes.
 	rooms []room
+	// deeper has the offerings at other depths by the index of the offering.
+	deeper map[int][]int
+	// shallow has the nodes on which too many pods may share a GPU for the pods of a class, at the indices of Snapshot.Classes.
+	shallow [][]int
 	// Reserves are the headroom to keep free.
 	Reserves []Reserve
 	// keys has the shortened shape keys of Snapshot.Classes, at the same indices. keyOf returns the key of a pod.
@@ -111,6 +115,15 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	maps.Copy(asked, settled)
 	planned, later := c.waiting(shapes, storage, c.nominating(v.Machines), asked)
 	v.Postponed, v.shapeOf = later, shapes.turn
+	asking := c.bufferShapes(shapes)
+	for _, w := range planned {
+		asking = append(asking, w.shape)
+	}
+	v.deepen(asking)
+	v.setRooms(asking)
+	for i := range v.Pools {
+		v.Snapshot.Pools[i].MinValues = v.minValues(&v.Pools[i])
+	}
 	for _, w := range planned {
 		c.visit("Pod", w.pod())
 		a := admissions.of(w)
@@ -131,7 +144,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 			class.Pods = append(class.Pods, PodName(pod))
 			v.Pods[PodName(pod)] = pod
 		}
-		v.Classes = append(v.Classes, class)
+		v.Classes, v.shallow = append(v.Classes, class), append(v.shallow, a.shallow)
 		v.keys = append(v.keys, w.short)
 		waiting = append(waiting, w)
 	}
@@ -207,9 +220,6 @@ func (v *View) offer(c *Cluster) []int {
 			})
 		}
 	}
-	for i := range v.Pools {
-		v.Snapshot.Pools[i].MinValues = v.minValues(&v.Pools[i])
-	}
 	return first
 }
 
@@ -237,6 +247,9 @@ func (o *Offering) choice() string {
 	}
 	if o.Share.MIG.Profile != "" {
 		pairs = append(pairs, o.Share.MIG.Profile)
+	}
+	if o.depth > 0 {
+		pairs = append(pairs, depthChoice(o.depth))
 	}
 	return strings.Join(pairs, ",")
 }

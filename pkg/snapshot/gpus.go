@@ -142,18 +142,30 @@ func (m *Machine) gpusLeft(perGPU, exposed int64, labels map[string]string) []pl
 }
 
 func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (left []planner.GPU, on map[*corev1.Pod]int) {
-	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
-	return gpusHeld(usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned()), m.Pods, m.Promise.Resource)
+	return gpusHeld(m.gpus(perGPU, exposed, labels), m.Pods, m.Promise.Resource)
 }
 
-// unmanagedGPUs returns the GPUs of a node that Karve did not launch, less what the pods use. exposed is the number of replicas that the node reports.
-func unmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
+// gpus returns the GPUs of the machine, or their MIG instances, as if no pod used them.
+func (m *Machine) gpus(perGPU, exposed int64, labels map[string]string) []planner.GPU {
+	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
+	return usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned())
+}
+
+// gpuSet returns the GPUs of the machine of which the agent chooses.
+func (m *Machine) gpuSet(perGPU, exposed int64, labels map[string]string) gpuSet {
+	if !agentChooses(m.Promise.Backend, m.Promise.Slots) {
+		return gpuSet{}
+	}
+	return gpuSetOf(m.gpus(perGPU, exposed, labels))
+}
+
+// unmanagedGPUs returns the GPUs of a node that Karve did not launch, as if no pod used them. exposed is the number of replicas that the node reports.
+func unmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64) []planner.GPU {
 	count, perGPU, cordoned := gpuCount(node.Labels, t, exposed), int64(0), gpusCordoned(node)
 	if cordoned {
 		perGPU = numberIn(node.Labels, nodecontract.GPUReplicasLabel, maxReplicasPerGPU)
 	}
-	left, _ := gpusHeld(usable(count, perGPU, memoryMiB(node.Labels, t), exposed, cordoned), pods, gpu)
-	return left
+	return usable(count, perGPU, memoryMiB(node.Labels, t), exposed, cordoned)
 }
 
 // usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node

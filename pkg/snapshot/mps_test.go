@@ -70,7 +70,7 @@ func TestPodWithSeveralReplicasIsBlockedWithMPS(t *testing.T) {
 	t.Parallel()
 	c := withMPS()
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "2"))}
-	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "asks for 2 replicas, and GPUNodeClass gpu-shared shares GPUs with MPS, where a pod has one")
+	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "asks for 2 replicas in one container, and GPUNodeClass gpu-shared shares GPUs with MPS, where a container has one")
 }
 
 func TestGPUsThatMPSCannotShareAreNotOffered(t *testing.T) {

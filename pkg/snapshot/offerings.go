@@ -39,6 +39,9 @@ type Offering struct {
 	Daemons planner.Resources
 	// daemons are the pods of those DaemonSets.
 	daemons []*demand
+	// depth is how many pods that state device memory may share one of gpus. It is 0 if the planner chooses their GPUs.
+	depth int64
+	gpus  gpuSet
 }
 
 func (o *Offering) shown() nodelabels.Labels {
@@ -49,6 +52,9 @@ func (o *Offering) shown() nodelabels.Labels {
 func (o *Offering) Free() planner.Resources {
 	free := minus(allocatable(o.Type), o.Daemons)
 	free.Replicas = o.ReplicasPerGPU*o.Type.GPU.Count - o.Daemons.Replicas
+	if o.depth > 0 {
+		free.Replicas = o.gpus.gpu(o.depth, o.Daemons.Replicas).Replicas
+	}
 	return atLeastZero(free)
 }
 
@@ -66,6 +72,9 @@ func (o *Offering) GPUs() []planner.GPU {
 		gpus := slotGPUs(slots, o.Type.GPU.Count, o.Type.GPU.UsableMiB())
 		hold(gpus, o.Daemons.Replicas, slots.SizesMiB[len(slots.SizesMiB)-1]*bytesPerMiB)
 		return gpus
+	}
+	if o.depth > 0 {
+		return []planner.GPU{o.gpus.gpu(o.depth, o.Daemons.Replicas)}
 	}
 	count, perGPU, memoryMiB := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	gpus := fresh(count, perGPU, memoryMiB)

@@ -127,6 +127,8 @@ type GPURequest struct {
 	// Resource is the GPU resource, or "" if the pod requests none. Replicas is the requested amount.
 	Resource corev1.ResourceName
 	Replicas int64
+	// MostInOne is the largest amount in one container.
+	MostInOne int64
 	// MemoryBytes is the device memory that the pod requests by annotation, or that its slots have. It is 0 if there is none or if the annotation is
 	// invalid.
 	MemoryBytes int64
@@ -143,7 +145,19 @@ func GPURequestOf(pod *corev1.Pod) GPURequest {
 		_, mib := slotsIn(PodRequests(pod))
 		memory = amount.Times(mib, bytesPerMiB)
 	}
-	return GPURequest{Resource: resource, Replicas: requests(pod, resource).Replicas, MemoryBytes: memory}
+	return GPURequest{Resource: resource, Replicas: requests(pod, resource).Replicas, MostInOne: mostInOne(pod, resource), MemoryBytes: memory}
+}
+
+// mostInOne returns the largest amount of a GPU resource that a container of the pod requests. The kubelet allocates replicas for one container at a time, and
+// failRequestsGreaterThanOne of NVIDIA's plugin and the agent refuses more than one of them.
+func mostInOne(pod *corev1.Pod, gpu corev1.ResourceName) int64 {
+	var most int64
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			most = max(most, replicasIn(containers[i].Resources.Requests, gpu))
+		}
+	}
+	return most
 }
 
 // PodName returns the name of a pod in the planner.

@@ -72,8 +72,8 @@ func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 	}
 }
 
-// So the plans of both backends are the same, and cost the same, for pods that request one replica, with or without device memory. The openb trace has no others
-// in the mappings mem and count.
+// So the plans of both backends are the same, and cost the same, for pods that request one replica and state no more device memory than a replica's share of a
+// GPU. With more, the order in which pods come to a machine with several GPUs matters to the agent's choice of GPUs, and the scheduler makes another one.
 func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
 	t.Parallel()
 	build := func(backend v1alpha1.Backend, pods []corev1.Pod) snapshot.View {
@@ -93,7 +93,7 @@ func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
 		return snapshot.Build(c)
 	}
 	var pods []corev1.Pod
-	for i, memory := range []string{"", "1Gi", "2458Mi", "15Gi"} {
+	for i, memory := range []string{"", "1Gi", "1500Mi", "1507Mi"} {
 		for j, cpu := range []string{"100m", "2", "6"} {
 			edits := []func(*corev1.Pod){snapshottest.Asking("cpu", cpu, v1alpha1.ResourceGPUShared, "1")}
 			if memory != "" {
@@ -110,6 +110,10 @@ func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
 		t.Errorf("the planner sees %d classes of pods, %d nodes and %d offerings", len(plugin.Snapshot.Classes), len(plugin.Snapshot.Nodes), len(plugin.Snapshot.Offerings))
 	}
 	// What the backends differ in does show.
+	large := snapshottest.Pods("large", 1, snapshottest.Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1"), snapshottest.GPUMemory("15Gi"))
+	if large = append(large, snapshottest.Pods("half", 1, snapshottest.GPUMemory("7Gi"))...); cmp.Equal(build(v1alpha1.BackendDevicePlugin, large).Snapshot, build(v1alpha1.BackendDRA, large).Snapshot) {
+		t.Error("a pod that states half the memory of a GPU is the same to the planner")
+	}
 	several := snapshottest.Pods("several", 1, snapshottest.Asking("cpu", "1", v1alpha1.ResourceGPUShared, "3"))
 	if cmp.Equal(build(v1alpha1.BackendDevicePlugin, several).Snapshot, build(v1alpha1.BackendDRA, several).Snapshot) {
 		t.Error("a pod that requests three replicas is the same to the planner")

@@ -40,7 +40,11 @@ type room struct {
 	daemons []*demand
 	// extended returns what the node has, or will have, of resources that are not in planner.Resources.
 	extended func(corev1.ResourceName) int64
-	memo     *roomMemo
+	// gpus are the GPUs of which the agent chooses, of which pods hold, or will hold, held replicas. depth is how many pods that state device memory may
+	// share one of them. It is 0 if no such pods wait.
+	gpus        gpuSet
+	held, depth int64
+	memo        *roomMemo
 }
 
 // exposes reports whether the node has all GPU resources that a pod requests, of which gpu is one. Only Karve's machines have slots.
@@ -96,12 +100,15 @@ func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
 	}
 	node, gpu, use := s.node, gpuOf(s.node), s.use()
 	exposed := ResourcesOf(node.Status.Allocatable, gpu)
-	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
+	gpus := unmanagedGPUs(node, catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable]), exposed.Replicas)
+	all := gpuSetOf(gpus)
+	left, _ := gpusHeld(gpus, s.pods, gpu)
 	return (&roomMemo{given: given, room: room{
 		node: planner.Node{
 			Name: node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
-			GPUs: unmanagedGPUs(node, t, exposed.Replicas, s.pods, gpu),
+			GPUs: left,
 		},
+		gpus: all, held: use.all.resources(gpu).Replicas,
 		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use,
 		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
 	}}).keptIn(&s.room)
@@ -178,6 +185,7 @@ func (m *Machine) startedRoom(raised bool) room {
 			GPUs: m.gpusLeft(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels),
 		},
 		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, use: use, extended: machine.extended,
+		gpus: m.gpuSet(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels), held: use.all.resources(gpu).Replicas,
 	}
 }
 
@@ -207,6 +215,7 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	}
 	r.node.GPUs = m.gpusLeft(m.Promise.ReplicasPerGPU+more, expected.Replicas, r.labels)
 	hold(r.node.GPUs, toCome.Replicas, 0)
+	r.gpus, r.held = m.gpuSet(m.Promise.ReplicasPerGPU+more, expected.Replicas, r.labels), r.use.all.resources(gpu).Replicas+toCome.Replicas
 	return r
 }
 
@@ -307,7 +316,8 @@ func (r *room) expectLabels(m *Machine, daemons []demand) {
 		return !d.later || d.refusal(r.taints, r.nodeName, r.shown()) == nil
 	})
 	r.labels, r.doubts = shown.Known, shown.Doubts
-	r.node.Free = atLeastZero(minus(r.node.Free, overhead(r.daemons, r.gpu)))
+	coming := overhead(r.daemons, r.gpu)
+	r.node.Free, r.held = atLeastZero(minus(r.node.Free, coming)), r.held+coming.Replicas
 }
 
 // shown returns the labels of the room.

@@ -156,13 +156,18 @@ func (s *shape) written() string {
 		Ports        []hostPort
 		Priority     int32
 		Unsupported  string
-		Claim        string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
+		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
+		MostInOne int64  `json:",omitempty"`
+		Claim     string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
 		Terms        []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), unsupported(pod), claims.Text(pod), nil,
+		schedulinghelper.PodPriority(pod), unsupported(pod), 0, claims.Text(pod), nil,
+	}
+	if most := mostInOne(pod, s.gpu); most != s.replicas() {
+		key.MostInOne = most
 	}
 	if s.wrong != nil {
 		key.Wrong = s.wrong.Error()

@@ -292,8 +292,8 @@ type Sharing struct {
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne defines whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS it
-	// is always Refuse.
+	// requestsAboveOne defines whether a container may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS
+	// it is always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
 	// mps defines the limits of strategy MPS.

@@ -61,7 +61,7 @@ func (s Sharing) PromisedBackend() string {
 	return ""
 }
 
-// RefusesAboveOne reports whether a pod that requests more than one replica stays pending. A pod may always request several whole GPUs. With DRA, the
+// RefusesAboveOne reports whether a pod with a container that requests more than one replica stays pending. It may always request several whole GPUs. With DRA, the
 // replicas of a container would have to be on different GPUs. MIG instances that are not shared are separate devices.
 func (s Sharing) RefusesAboveOne() bool {
 	switch s.Strategy {
@@ -74,4 +74,13 @@ func (s Sharing) RefusesAboveOne() bool {
 	default:
 		return s.UsesDRA() || s.RequestsAboveOne == RequestsAboveOneRefuse
 	}
+}
+
+// RefusedReplicas returns the number of replicas that must not be above one if RefusesAboveOne. The device plugin counts those of a container, as NVIDIA's does
+// with failRequestsGreaterThanOne. With DRA, all replicas of a pod are requests of one claim.
+func (s Sharing) RefusedReplicas(mostInOneContainer, ofPod int64) int64 {
+	if s.UsesDRA() {
+		return ofPod
+	}
+	return mostInOneContainer
 }

@@ -74,7 +74,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) L
 		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil {
 			continue // Problems of the pool are solved first.
 		}
-		pods, costs, why := l.running(m, pool, classes)
+		pods, costs, why := l.running(m, pool, node, classes)
 		if why != "" {
 			l.Kept[m.Claim.Name] = why
 			continue
@@ -147,8 +147,8 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	return ""
 }
 
-// running returns the pods that move when the machine is removed, with their restart costs, or why they cannot move.
-func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
+// running returns the pods that move when the machine, which is a node of the snapshot, is removed, with their restart costs, or why they cannot move.
+func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, node int, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
 	restart, err := pool.Class.Spec.Consolidation.RestartMicroUSD()
 	if err != nil {
 		return nil, nil, err.Error()
@@ -166,6 +166,9 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 		gpu := -1
 		if held, ok := on[pod]; ok {
 			gpu = held
+		}
+		if gpu > 0 && l.View.AnyGPU(node) {
+			gpu = 0
 		}
 		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost, l.View.Now().Sub(snapshot.StartTime(pod)))})
 		restarts = append(restarts, cost)
