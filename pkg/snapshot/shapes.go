@@ -159,7 +159,7 @@ func (s *shape) written() string {
 		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
 		MostInOne int64  `json:",omitempty"`
 		Claim     string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
-		Terms        []string
+		Terms     []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
