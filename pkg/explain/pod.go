@@ -319,7 +319,7 @@ func rulesOf(pod *corev1.Pod) []Rule {
 		}
 	}
 	if memory := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; memory != "" {
-		add(v1alpha1.GPUMemoryAnnotation, "%s on one GPU", memory)
+		add(v1alpha1.GPUMemoryAnnotation, "%s on each GPU that it gets", memory)
 	}
 	return rules
 }

@@ -29,8 +29,8 @@ const (
 	PlanAnnotation            = Group + "/plan"
 	PlannedLaunchesAnnotation = Group + "/planned-launches"
 
-	// GPUMemoryAnnotation is how much device memory a pod needs, for example "4Gi". All replicas that the pod requests are then planned on one GPU with
-	// that much memory left. With time-slicing, which shares the memory freely, nothing enforces it. With MPS, no process of the pod can allocate more.
+	// GPUMemoryAnnotation is how much device memory a pod needs, for example "4Gi". The pod is then planned where each GPU that it may get has that much
+	// memory left. With time-slicing, which shares the memory freely, nothing enforces it. With MPS, no process of the pod can allocate more.
 	// Written by users on pods (templates), read by the controller, and by the agent where GPUs are shared with MPS.
 	GPUMemoryAnnotation = nodecontract.GPUMemoryAnnotation
 
