@@ -211,7 +211,9 @@ func TestNodeThatContradictsThePlanStopsLaunches(t *testing.T) {
 
 func TestNodeWithAnotherTaintStopsLaunchesUntilItIsRemoved(t *testing.T) {
 	t.Parallel()
-	taint := func(key string, effect corev1.TaintEffect) corev1.Taint { return corev1.Taint{Key: key, Effect: effect} }
+	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
+		return corev1.Taint{Key: key, Effect: effect}
+	}
 	for name, tc := range map[string]struct {
 		taint corev1.Taint
 		waits bool
