@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/builder"
 )
@@ -111,8 +113,10 @@ var protobufs = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 
 // Encode returns the encoding of an object in which clients and the API server send it.
 func Encode(o client.Object) ([]byte, error) {
-	if _, ok := o.(interface{ Marshal() ([]byte, error) }); !ok { // An object of a CRD.
-		return json.Marshal(o)
+	if buffer, ok := o.(*autoscalingv1beta1.CapacityBuffer); ok {
+		sent := *buffer
+		sent.SetGroupVersionKind(karpenter.CapacityBufferKind.WithVersion("v1beta1"))
+		return json.Marshal(&sent)
 	}
 	kinds, _, err := scheme.Scheme.ObjectKinds(o)
 	if err != nil {
@@ -126,11 +130,11 @@ func Encode(o client.Object) ([]byte, error) {
 	return runtime.Encode(protobufs, sent)
 }
 
-// Decode decodes what Encode has encoded. The only objects of a CRD are CapacityBuffers.
+// Decode decodes what Encode has encoded, as the controller's informers do. CapacityBuffers, the only objects of a CRD, become unstructured objects.
 func Decode(encoded []byte) (client.Object, error) {
 	if encoded[0] == '{' {
-		buffer := &autoscalingv1beta1.CapacityBuffer{}
-		return buffer, json.Unmarshal(encoded, buffer)
+		buffer := &unstructured.Unstructured{}
+		return buffer, buffer.UnmarshalJSON(encoded)
 	}
 	decoded, _, err := protobufs.Decode(encoded, nil, nil)
 	if err != nil {
