@@ -52,6 +52,7 @@ test-unit: ## Run the tests that need no cluster
 	$(GO_TEST) --rerun-fails-report=_output/reruns-$@.txt --packages ./... -- -vet=off $(SHORT) $(TESTFLAGS)
 	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(SHORT) $(TESTFLAGS)
 	go -C tools test -vet=off $(TESTFLAGS) ./krew ./oci
+	go -C test/suites/nvidia test -vet=off $(TESTFLAGS) .
 
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster
 	@$(REFRESH)

@@ -27,7 +27,7 @@ import (
 // store is an in-memory API server with what the reconcilers use: UIDs, resource versions, finalizers, preconditions, merge patches of objects and their
 // status, and eviction. It does not validate, default or watch. controller-runtime's fake client does much more and is a hundred times slower.
 type store struct {
-	mu      sync.Mutex // Nominations are written concurrently.
+	mu      sync.Mutex // NodeClaims are created, and nominations are written concurrently.
 	clock   *clocktesting.FakeClock
 	objects map[string]map[client.ObjectKey]client.Object
 	version int
@@ -137,6 +137,8 @@ func (s *store) List(_ context.Context, list client.ObjectList, options ...clien
 }
 
 func (s *store) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.kind(kindOf(o))[client.ObjectKeyFromObject(o)] != nil {
 		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: kindOf(o)}, o.GetName())
 	}
