@@ -539,7 +539,7 @@ var pairs = []struct {
 	{rule: "status.nodeMismatches[].nodeClaim maxLength", accept: mismatched(edits{"nodeClaim": long(253)}), reject: mismatched(edits{"nodeClaim": long(254)}), message: "may not be more than 253"},
 	{rule: "status.nodeMismatches[].pods required", accept: mismatched(nil), reject: mismatched(edits{"pods": nil}), message: "Required value"},
 	{rule: "status.nodeMismatches[].pods maxLength", accept: mismatched(edits{"pods": long(63)}), reject: mismatched(edits{"pods": long(64)}), message: "may not be more than 63"},
-	{rule: "status.nodeMismatches[].label required", accept: mismatched(nil), reject: mismatched(edits{"label": nil}), message: "Required value"},
+	{rule: "status.nodeMismatches[].taint maxLength", accept: mismatched(edits{"taint": long(400)}), reject: mismatched(edits{"taint": long(401)}), message: "may not be more than 400"},
 	{rule: "status.nodeMismatches[].label maxLength", accept: mismatched(edits{"label": long(317)}), reject: mismatched(edits{"label": long(318)}), message: "may not be more than 317"},
 	{rule: "status.nodeMismatches[].expected maxLength", accept: mismatched(edits{"expected": long(253)}), reject: mismatched(edits{"expected": long(254)}), message: "may not be more than 253"},
 	{rule: "status.nodeMismatches[].actual maxLength", accept: mismatched(edits{"actual": long(63)}), reject: mismatched(edits{"actual": long(64)}), message: "may not be more than 63"},

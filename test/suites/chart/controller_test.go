@@ -308,7 +308,7 @@ func TestPackagedChartIsComplete(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the CRDs in %s: %s", filepath.Base(path), diff)
 		}
-		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 4) {
+		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 6) {
 			t.Errorf("%d DaemonSets, %d ClusterRoles", len(made.Kind("DaemonSet")), len(made.Kind("ClusterRole")))
 		}
 	}

@@ -132,8 +132,11 @@ func boundRoles(t *testing.T, all chart.Objects) map[role][]rbacv1.PolicyRule {
 	for r := range bound {
 		bound[r] = roles[r]
 	}
-	if len(roles) != len(bound) {
-		t.Errorf("there are %d roles and %d of them are bound", len(roles), len(bound))
+	for r := range roles {
+		// Administrators bind the roles for users.
+		if _, ok := bound[r]; ok == (r.name == controller.Name+"-viewer" || r.name == controller.Name+"-view") {
+			t.Errorf("%v is bound: %t", r, ok)
+		}
 	}
 	return bound
 }
