@@ -29,10 +29,20 @@ type Use struct {
 
 const bytesPerMiB = 1 << 20
 
+// parse reads metrics in the text format. Prometheus' parser panics on some invalid texts, such as a comment before empty braces.
+func parse(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the text is invalid: %v", r)
+		}
+	}()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(text) //nolint:wrapcheck // The caller wraps it.
+}
+
 // ParseMetrics reads the metrics that an agent serves.
 func ParseMetrics(text io.Reader) (Measured, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(text)
+	families, err := parse(text)
 	if err != nil {
 		return Measured{}, fmt.Errorf("reading the metrics of an agent: %w", err)
 	}

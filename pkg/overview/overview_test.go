@@ -271,6 +271,7 @@ func TestInstancesAreNotCountedAsGPUs(t *testing.T) {
 func FuzzParseMetrics(f *testing.F) {
 	f.Add(metrics)
 	f.Add("karve_gpu_memory_used_bytes{index=\"0\"} 1e300\n")
+	f.Add("#0\n{}") // Prometheus' parser panics.
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := overview.ParseMetrics(strings.NewReader(text))
 		if err != nil {
