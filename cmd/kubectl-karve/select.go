@@ -30,8 +30,8 @@ func (n *nodeSelection) order() (int, error) {
 	if n.sortBy == "" {
 		return 0, nil
 	}
-	i := slices.IndexFunc(orders, func(o order) bool { return strings.HasPrefix(o.name, n.sortBy) && !strings.Contains(n.sortBy, " ") })
-	if i < 0 || n.sortBy != strings.Fields(orders[i].name)[0] {
+	i := slices.IndexFunc(orders, func(o order) bool { return strings.Fields(o.name)[0] == n.sortBy })
+	if i < 0 {
 		return 0, fmt.Errorf("--sort-by must be name, replicas, price, age or state, not %q", n.sortBy)
 	}
 	return i, nil

@@ -86,8 +86,8 @@ var units = []struct {
 	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
 }
 
-// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it or if it is less than 1 MiB, which nobody means. The package that parses all quantities would make the agent a fifth
-// larger.
+// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it or if it is less than 1 MiB, which nobody means. The package that parses all
+// quantities would make the agent a fifth larger.
 func memoryMiB(quantity string) int64 {
 	for _, u := range units {
 		number, ok := strings.CutSuffix(strings.TrimSpace(quantity), u.suffix)

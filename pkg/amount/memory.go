@@ -1,6 +1,7 @@
 package amount
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,7 +22,7 @@ func Memory(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is negative: write one such as 4Gi", text)
 	}
 	if meant := MeantMemory(q, text); meant != "" {
-		return 0, fmt.Errorf("%s", meant)
+		return 0, errors.New(meant)
 	}
 	return min(Most, Value(q)), nil
 }

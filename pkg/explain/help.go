@@ -200,8 +200,7 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 		}
 		add(change)
 	}
-	sharing, asks := &target.Class.Spec.Sharing, snapshot.GPURequestOf(p)
-	if sharing.RefusesAboveOne() && sharing.MemorySlots().IsZero() && sharing.RefusedReplicas(asks.MostInOne, asks.Replicas) > 1 {
+	if target.Class.Spec.Sharing.MemorySlots().IsZero() && target.RefusesReplicas(snapshot.GPURequestOf(p)) {
 		add(oneReplica(p))
 	}
 	if len(changes) == 0 || view.Admits(target, p) != nil {

@@ -78,8 +78,8 @@ func countNodes(now *attempt, class int) []NodeCount {
 	return all
 }
 
-// lackOf returns what a node that admits the pods of a class lacks for a pod of a class in addition to the pods that the plan places there. It has no text if the node has enough of
-// everything.
+// lackOf returns what a node that admits a class lacks for one more of its pods, in addition to those that the plan places there. It has no text if the node
+// has enough of everything.
 func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placement) lack {
 	n := &s.Nodes[node]
 	free, gpus := n.Free, slices.Clone(n.GPUs)

@@ -238,7 +238,7 @@ func excludedFrom(now *attempt, class, pool int, pod *corev1.Pod) *planner.Refus
 	}
 	target, asks := &now.view.Pools[pool], snapshot.GPURequestOf(pod)
 	switch {
-	case asks.Replicas > 1 && target.Class.Spec.Sharing.RefusesAboveOne():
+	case target.RefusesReplicas(asks):
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf("requests %d replicas, and %s %s refuses more than one", asks.Replicas, v1alpha1.Kind, target.Class.Name)}
 	case asks.MemoryBytes > 0 && target.Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS:
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("states %s of GPU memory, and a replica of %s %s has less", bytes(asks.MemoryBytes), v1alpha1.Kind, target.Class.Name)}

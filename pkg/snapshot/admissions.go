@@ -123,8 +123,13 @@ func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission
 
 // refusesReplicas reports whether the pool's machines refuse pods with the demand because of the number of their replicas.
 func (p *Pool) refusesReplicas(demand *demand, gpu corev1.ResourceName) bool {
+	return p.RefusesReplicas(GPURequest{Replicas: replicasIn(demand.requests, gpu), MostInOne: mostInOne(demand.pod, gpu)})
+}
+
+// RefusesReplicas reports whether the pool's machines refuse a request because of the number of its replicas.
+func (p *Pool) RefusesReplicas(asks GPURequest) bool {
 	sharing := &p.Class.Spec.Sharing
-	return sharing.RefusesAboveOne() && sharing.RefusedReplicas(mostInOne(demand.pod, gpu), replicasIn(demand.requests, gpu)) > 1
+	return sharing.RefusesAboveOne() && sharing.RefusedReplicas(asks.MostInOne, asks.Replicas) > 1
 }
 
 // fits reports whether a GPU can satisfy a claim, given the reason why it cannot, or "". It records the reason.

@@ -45,7 +45,7 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions, mism
 		class := planner.Class{
 			Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes, Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
 		}
-		v.awaitLabels(&class, a, mismatches.ofHeadroom(w, a))
+		v.awaitCorrection(&class, a, mismatches.ofHeadroom(w, a))
 		reserves = append(reserves, Reserve{v.indexOf(heaviest), class, w})
 		served = append(served, b)
 	}

@@ -135,7 +135,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 			Requests: requests(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
 			Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 		}
-		v.awaitLabels(&class, a, mismatches.of(w, a))
+		v.awaitCorrection(&class, a, mismatches.of(w, a))
 		for _, pod := range w.pods {
 			if settled[pod] {
 				classes[pod] = len(v.Classes)

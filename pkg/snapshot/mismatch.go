@@ -118,7 +118,7 @@ func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
 // corrected reports whether the node of a mismatch admits the pods now.
 func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
 	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
-		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.untolerated(m.foreignTaints(), every) == nil
+		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.untolerated(m.foreignTaints(), keepsPodsAway) == nil
 	})
 }
 
@@ -126,12 +126,10 @@ func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
 func (m *Machine) foreignTaints() []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
 		is := func(own corev1.Taint) bool { return own.MatchTaint(&t) }
-		return t.Effect == corev1.TaintEffectPreferNoSchedule || slices.ContainsFunc(m.Claim.Spec.Taints, is) || slices.ContainsFunc(m.Claim.Spec.StartupTaints, is) ||
+		return slices.ContainsFunc(m.Claim.Spec.Taints, is) || slices.ContainsFunc(m.Claim.Spec.StartupTaints, is) ||
 			slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) })
 	})
 }
-
-func every(corev1.Taint) bool { return true }
 
 // passing are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
 // nodes. Another node would not have them.
@@ -149,7 +147,7 @@ func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.Node
 	labelled := d.refusal(nil, m.Node.Name, shows) == nil
 	var taint *corev1.Taint
 	if labelled && !m.Deleting() {
-		taint = d.untolerated(m.foreignTaints(), every)
+		taint = d.untolerated(m.foreignTaints(), keepsPodsAway)
 	}
 	if labelled && taint == nil {
 		return nil
@@ -209,9 +207,9 @@ func otherKey(d *demand, planned, shows nodelabels.Labels) string {
 	return "unknown"
 }
 
-// awaitLabels makes a class wait because of a mismatch. It may still go to nodes that show its labels. Others were launched for other pods, which would need
+// awaitCorrection makes a class wait because of a mismatch. It may still go to nodes that show its labels. Others were launched for other pods, which would need
 // another node if the class got this one.
-func (v *View) awaitLabels(class *planner.Class, a *admission, mismatch *v1alpha1.NodeMismatch) {
+func (v *View) awaitCorrection(class *planner.Class, a *admission, mismatch *v1alpha1.NodeMismatch) {
 	if mismatch == nil {
 		return
 	}

@@ -21,11 +21,12 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 			forbidden = append(forbidden, r.domainName(r.problem.rules[i].Topology, x))
 		}
 		if i < 0 {
-			why = append(why, r.whyFull(q, x))
+			no := r.whyFull(q, x)
+			why = append(why, no)
 			if !launches && len(x.offerings) > 0 {
 				why[0], why[len(why)-1], launches = why[len(why)-1], why[0], true
 			}
-			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.siteName(q, x), r.whyFull(q, x).Message))
+			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.siteName(q, x), no.Message))
 		}
 	}
 	const most = 2
