@@ -98,6 +98,7 @@ func TestPodsThatDoNotWaitYetAreNamed(t *testing.T) {
 	_, skipped, err := manifests.Read(t.Context(), files(
 		strings.Replace(object("batch/v1", "Job", "{suspend: true, template: TEMPLATE}"), "name: o", "generateName: train-", 1),
 		strings.Replace(object("batch/v1", "Job", "{suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: x}]}}}"), "name: o", "name: cpu", 1),
+		strings.Replace(object("batch/v1", "Job", "{suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpu: 0}}}]}}}"), "name: o", "name: zero", 1),
 		object("batch/v1", "CronJob", "{suspend: true, schedule: '* * * * *', jobTemplate: {spec: {template: TEMPLATE}}}"),
 		object("jobset.x-k8s.io/v1alpha2", "JobSet", "{suspend: true, replicatedJobs: [{name: a, template: {spec: {template: TEMPLATE}}}]}"),
 		object("apps/v1", "ReplicaSet", "{replicas: 2, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: "+gated+"}}"),

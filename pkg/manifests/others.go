@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
 )
@@ -260,13 +261,5 @@ func withResources(template fields, resources any) fields {
 
 // asksGPU reports whether a pod requests GPUs, as a resource or as a claim.
 func asksGPU(spec *corev1.PodSpec) bool {
-	asks := func(c corev1.Container) bool {
-		for name := range c.Resources.Limits {
-			if isGPU(string(name)) {
-				return true
-			}
-		}
-		return false
-	}
-	return len(spec.ResourceClaims) > 0 || slices.ContainsFunc(spec.Containers, asks) || slices.ContainsFunc(spec.InitContainers, asks)
+	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec)
 }

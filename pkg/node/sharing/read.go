@@ -529,7 +529,7 @@ func (o *object) duration(key string) *Duration {
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := v.Float64(); err == nil {
-			return new(Duration(min(max(n, math.MinInt64), math.MaxInt64/2)))
+			return new(Duration(min(max(n, math.MinInt64), math.MaxInt64/2))) // A conversion of more is not defined.
 		}
 	case string:
 		if v == "infinite" {
