@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	"sigs.k8s.io/karpenter/pkg/utils/apps"
@@ -65,7 +66,24 @@ func bufferOf(u *unstructured.Unstructured) *autoscalingv1beta1.CapacityBuffer {
 	into("metadata", &cb.ObjectMeta)
 	into("spec", &cb.Spec)
 	into("status", &cb.Status)
+	if r := cb.Spec.PodTemplateRef; r != nil {
+		r.Name = cutName(r.Name)
+	}
+	if r := cb.Spec.ScalableRef; r != nil {
+		r.APIGroup, r.Kind, r.Name = cutName(r.APIGroup), cutName(r.Kind), cutName(r.Name)
+	}
+	if s := cb.Spec.ProvisioningStrategy; s != nil {
+		*s = cutName(*s)
+	}
 	return cb
+}
+
+// cutName cuts a text of a user that the CRD does not bound. What is longer than a name names nothing, and neither does its beginning.
+func cutName(text string) string {
+	if len(text) <= validation.DNS1123SubdomainMaxLength {
+		return text
+	}
+	return strings.Clone(text[:validation.DNS1123SubdomainMaxLength+1])
 }
 
 // Buffer is a CapacityBuffer that Karpenter has resolved to a number of pods of a template.

@@ -77,3 +77,22 @@ func TestForeignBuffersAreLeftOutAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestTrimmedBufferKeepsNoLongText(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<20)
+	b := autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Name: "long", Annotations: map[string]string{"note": long}}}
+	b.Spec.ScalableRef = &autoscalingv1beta1.ScalableRef{APIGroup: long, Kind: long, Name: long}
+	b.Spec.PodTemplateRef = &autoscalingv1beta1.LocalObjectRef{Name: long}
+	b.Spec.ProvisioningStrategy = new(long)
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: object}
+	TrimBuffer(u)
+	text, err := u.MarshalJSON()
+	if err != nil || len(text) > 4096 {
+		t.Errorf("%d bytes are left, %v", len(text), err)
+	}
+}
