@@ -215,20 +215,20 @@ func TestStatedMemoryIsThatOfThePodThatComes(t *testing.T) {
 func TestArgumentsOfMPSDaemons(t *testing.T) {
 	t.Parallel()
 	env := func(name string) (string, bool) {
-		v, ok := map[string]string{"MPS_DIR": "/elsewhere", "MPS_SHM_MIB": "64", "LOG_LEVEL": "debug"}[name]
+		v, ok := map[string]string{"MPS_DIR": "/elsewhere", "MPS_SHM_MIB": "64", "MPS_KEEP_COMPUTE_MODE": "true", "LOG_LEVEL": "debug"}[name]
 		return v, ok
 	}
 	nothing := func(string) (string, bool) { return "", false }
-	if o, err := parseMPS(nil, nothing, os.Stderr); o.dir != mps.Dir || o.shmMiB != 1024 || err != nil {
+	if o, err := parseMPS(nil, nothing, os.Stderr); o.dir != mps.Dir || o.shmMiB != 1024 || o.keepMode || err != nil {
 		t.Errorf("without arguments: %+v, %v", o, err)
 	}
-	if o, err := parseMPS(nil, env, os.Stderr); o.dir != "/elsewhere" || o.shmMiB != 64 || o.level != slog.LevelDebug || err != nil {
+	if o, err := parseMPS(nil, env, os.Stderr); o.dir != "/elsewhere" || o.shmMiB != 64 || !o.keepMode || o.level != slog.LevelDebug || err != nil {
 		t.Errorf("by environment: %+v, %v", o, err)
 	}
-	if o, err := parseMPS([]string{"--mps-dir=/here", "--shm-mib=0"}, env, os.Stderr); o.dir != "/here" || o.shmMiB != 0 || err != nil {
+	if o, err := parseMPS([]string{"--mps-dir=/here", "--shm-mib=0", "--keep-compute-mode=false"}, env, os.Stderr); o.dir != "/here" || o.shmMiB != 0 || o.keepMode || err != nil {
 		t.Errorf("by flag: %+v, %v", o, err)
 	}
-	for _, bad := range [][]string{{"x"}, {"--log-level=loud"}, {"--shm-mib=1Gi"}, {"--shm-mib=-1"}, {"--shm-mib=1073741824"}} {
+	for _, bad := range [][]string{{"x"}, {"--log-level=loud"}, {"--shm-mib=1Gi"}, {"--shm-mib=-1"}, {"--shm-mib=1073741824"}, {"--keep-compute-mode=perhaps"}} {
 		if _, err := parseMPS(bad, nothing, &strings.Builder{}); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}

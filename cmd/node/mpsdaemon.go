@@ -18,9 +18,10 @@ const mpsCommand = "mps-daemon"
 
 // mpsOptions are the options of the program that runs MPS daemons.
 type mpsOptions struct {
-	dir    string
-	shmMiB int64
-	level  slog.Level
+	dir      string
+	shmMiB   int64
+	keepMode bool
+	level    slog.Level
 }
 
 // mostShmMiB is a bound for a value that was meant to be in bytes.
@@ -40,6 +41,8 @@ func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) 
 	set.StringVar(&o.dir, "mps-dir", or("MPS_DIR", mps.Dir), "directory on the host that the agent and containers share with this program, at the same path [MPS_DIR]")
 	size := set.String("shm-mib", or("MPS_SHM_MIB", "1024"), "size of the shared memory of the daemon and the clients of each GPU, in MiB. "+
 		"The program mounts it in the directory, from which mounts must propagate to the host; 0 mounts nothing [MPS_SHM_MIB]")
+	keep := set.String("keep-compute-mode", or("MPS_KEEP_COMPUTE_MODE", "false"), "leave the compute mode of GPUs as it is, where it may not be changed. "+
+		"Processes that do not use the daemon of a GPU can then use the GPU without limits [MPS_KEEP_COMPUTE_MODE]")
 	said := set.String("log-level", or("LOG_LEVEL", "info"), "debug, info, warn or error [LOG_LEVEL]")
 	if err := set.Parse(args); err != nil {
 		return mpsOptions{}, err
@@ -52,6 +55,9 @@ func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) 
 		return mpsOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", *size, mostShmMiB)
 	}
 	o.shmMiB = mib
+	if o.keepMode, err = strconv.ParseBool(*keep); err != nil {
+		return mpsOptions{}, fmt.Errorf("--keep-compute-mode: is %q, and can be true, false", *keep)
+	}
 	if err := o.level.UnmarshalText([]byte(*said)); err != nil {
 		return mpsOptions{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", *said)
 	}
@@ -60,6 +66,6 @@ func parseMPS(args []string, env func(string) (string, bool), stderr io.Writer) 
 
 // superviseMPS runs the daemons that the agent wants until ctx ends.
 func superviseMPS(ctx context.Context, o mpsOptions, library mps.Library) error {
-	logr.FromContextOrDiscard(ctx).Info("Running MPS daemons", "dir", o.dir, "shmMiB", o.shmMiB)
-	return (&mps.Supervisor{Dir: o.dir, Program: mps.Program, Library: library, ShmMiB: o.shmMiB}).Run(ctx)
+	logr.FromContextOrDiscard(ctx).Info("Running MPS daemons", "dir", o.dir, "shmMiB", o.shmMiB, "keepComputeMode", o.keepMode)
+	return (&mps.Supervisor{Dir: o.dir, Program: mps.Program, Library: library, ShmMiB: o.shmMiB, KeepMode: o.keepMode}).Run(ctx)
 }

@@ -39,6 +39,8 @@ type Supervisor struct {
 	// ShmMiB is the size of the shared memory of each daemon and its clients, in MiB. With 0, daemons have the /dev/shm of this program, and clients the
 	// directory that OldShmDir returns. Otherwise, this program must be root, and its mounts in Dir must propagate to the host.
 	ShmMiB int64
+	// KeepMode leaves the compute mode of GPUs as it is. Processes that do not use the daemon can then use the GPU without limits.
+	KeepMode bool
 	// Every is how often it reads what the agent wants. It defaults to one second.
 	Every time.Duration
 
@@ -188,7 +190,7 @@ func (s *Supervisor) over(d *daemon, problem string) {
 	d.state, d.problem, d.command = d.state.ended(time.Now()), problem, nil
 }
 
-// start starts a daemon. It sets the GPU's mode to EXCLUSIVE_PROCESS, so that no process bypasses the daemon.
+// start starts a daemon. It sets the GPU's mode to EXCLUSIVE_PROCESS unless KeepMode is set, so that no process bypasses the daemon.
 func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error {
 	program, err := exec.LookPath(s.Program)
 	if err != nil {
@@ -203,8 +205,10 @@ func (s *Supervisor) start(ctx context.Context, d *daemon, multiUser bool) error
 	if _, err := s.talk(ctx, d.uuid, "get_server_list"); err == nil { // It was left by a supervisor that was killed.
 		_, _ = s.talk(ctx, d.uuid, "quit") // If it stays, the next one does not start and reports why.
 	}
-	if err := s.exclusive(d.uuid); err != nil {
-		return err
+	if !s.KeepMode {
+		if err := s.exclusive(d.uuid); err != nil {
+			return err
+		}
 	}
 	args := []string{"-f"}
 	if multiUser {

@@ -68,8 +68,10 @@ type world struct {
 	program string
 	driver  *driver
 	shmMiB  int64
-	end     context.CancelFunc
-	ended   chan error
+	// keepMode leaves the compute modes as they are.
+	keepMode bool
+	end      context.CancelFunc
+	ended    chan error
 }
 
 func newWorld(t *testing.T) *world {
@@ -90,7 +92,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) run() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.end, w.ended = cancel, make(chan error, 1)
-	s := &mps.Supervisor{Dir: w.dir, Program: w.program, Library: w.driver, ShmMiB: w.shmMiB, Every: 20 * time.Millisecond}
+	s := &mps.Supervisor{Dir: w.dir, Program: w.program, Library: w.driver, ShmMiB: w.shmMiB, KeepMode: w.keepMode, Every: 20 * time.Millisecond}
 	go func() { w.ended <- s.Run(ctx) }()
 }
 
@@ -290,6 +292,20 @@ func TestComputeModeIsRestored(t *testing.T) {
 	}
 	if status, err := mps.ReadStatus(w.dir); err != nil || len(status.Daemons) != 0 {
 		t.Errorf("after the supervisor the status is %v, %v", status, err)
+	}
+}
+
+func TestComputeModeIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stop()
+	w.keepMode = true
+	w.run()
+	a, b := both(w.driver.devices)
+	w.want(a, b)
+	w.ready(a, b)
+	if got := w.driver.mode(0); got != gpu.ComputeDefault {
+		t.Errorf("the mode is %d", got)
 	}
 }
 
