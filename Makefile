@@ -19,7 +19,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-kubelet test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,9 +73,11 @@ test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with re
 hostile: ## Generate 100,000 objects and 10,000 clusters with bad values that the API server accepts, and see that none stops or slows others (an hour or two)
 	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go -C test test -v -count=1 -timeout 4h -run 'Unrelated|OfATenant' $(TESTFLAGS) ./suites/hostile
 
-test-gpu: ## Run the tests on the NVIDIA GPUs of this machine, as root; KARVE_DIVIDE=1g.10gb divides them too, KARVE_KEEP_COMPUTE_MODE=1 leaves their compute mode alone
-	go -C test test -tags gpu -count=1 -v ./suites/gpu
-	go test -tags gpu -count=1 -v -run TestReal ./pkg/node/nvml ./pkg/node/mps
+gpu-bundle: ## Build _output/gpu-bundle, whose program run tests and measures the NVIDIA GPUs of a machine that has only a driver
+	tools/gpu-bundle
+
+test-gpu: gpu-bundle ## Test and measure the NVIDIA GPUs of this machine, as root: report.md in _output. KARVE_DIVIDE=1g.10gb divides them too, KARVE_COMPUTE_MODE=1 sets their compute mode and restores it
+	cd _output && gpu-bundle/run
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go -C test test -v -count=1 -timeout 24h $(TESTFLAGS) -run ClusterSettles ./suites/chaos

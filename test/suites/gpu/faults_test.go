@@ -4,6 +4,7 @@ package gpu_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,33 +22,47 @@ func TestFaultOfProgram(t *testing.T) {
 	w.allocatable(4 * len(w.devices))
 	uuid := w.devices[0].UUID
 	other := w.use(uuid, "64")
-	if p := w.use(uuid, "fault"); !strings.HasPrefix(p.problem, "error cuCtxSynchronize 7") {
-		t.Fatalf("the program that writes to a wild address ended with %d, %q", p.mib, p.problem)
+	if other.problem != "" {
+		t.Fatal(other.problem)
 	}
 	const counter = "karve_gpu_xid_errors_total"
-	w.eventually("the agent counts the XID", func() bool { return w.metric(counter, uuid) > 0 })
-	time.Sleep(time.Second) // One fault can have several XIDs.
-	known := 0.0
-	for number := range 200 {
-		n := w.metric(counter, uuid, fmt.Sprintf("xid=%q", strconv.Itoa(number)))
-		if n == 0 {
-			continue
-		}
-		known += n
-		t.Logf("XID %d came %v times", number, n)
-		if x := health.Look(number); x.Class != health.ClassApplication && x.Class != health.ClassInformation {
-			t.Errorf("XID %d of a program that broke is %s (%s)", number, x.Class, x.Means)
-		}
+	for _, fault := range []struct {
+		argument string
+		// xid is what NVIDIA's driver reports for the fault: 31 is a fault of the memory management, and 13 an exception of the graphics engine.
+		xid int
+	}{{"fault", 31}, {"misaligned", 13}} {
+		t.Run(fault.argument, func(t *testing.T) {
+			before := w.metric(counter, uuid)
+			if p := w.use(uuid, fault.argument); !strings.HasPrefix(p.problem, "error cuCtxSynchronize 7") {
+				t.Fatalf("the program ended with %d, %q", p.mib, p.problem)
+			}
+			w.eventually("the agent counts the XID", func() bool { return w.metric(counter, uuid) > before })
+			time.Sleep(time.Second) // One fault can have several XIDs.
+			var xids []int
+			for number := range 200 {
+				if w.metric(counter, uuid, fmt.Sprintf("xid=%q", strconv.Itoa(number))) > 0 {
+					xids = append(xids, number)
+					if x := health.Look(number); x.Class != health.ClassApplication && x.Class != health.ClassInformation {
+						t.Errorf("XID %d of a program that broke is %s (%s)", number, x.Class, x.Means)
+					}
+				}
+			}
+			attr(t, "xids", xids)
+			if !slices.Contains(xids, fault.xid) {
+				t.Errorf("the XIDs are %d, want %d among them", xids, fault.xid)
+			}
+			if got := w.kubelet.Allocatable(resource); got != 4*len(w.devices) {
+				t.Errorf("%d replicas take pods", got)
+			}
+			if err := other.again(); err != nil {
+				t.Errorf("another program on the GPU: %v", err)
+			}
+			if p := w.use(uuid, "64"); p.problem != "" || p.end() != nil {
+				t.Errorf("a new program on the GPU: %q", p.problem)
+			}
+		})
 	}
-	if all := w.metric(counter, uuid); all != known {
-		t.Errorf("%v XIDs are counted, and %v have a known number", all, known)
-	}
-	if got := w.kubelet.Allocatable(resource); got != 4*len(w.devices) {
-		t.Errorf("%d replicas take pods", got)
-	}
-	for _, p := range []*process{other, w.use(uuid, "64")} {
-		if err := p.end(); p.problem != "" || err != nil {
-			t.Errorf("another program on the GPU: %q, %v", p.problem, err)
-		}
+	if err := other.end(); err != nil {
+		t.Error(err)
 	}
 }

@@ -5,10 +5,8 @@ package gpu_test
 import (
 	"fmt"
 	"net/http"
-	"os/exec"
 	"testing"
 
-	"karve.sh/karve/pkg/node/mps"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -59,14 +57,10 @@ func TestMemorySlots(t *testing.T) {
 func TestMemorySlotsWithMPS(t *testing.T) {
 	w := newWorld(t)
 	w.whole(7)
-	w.privileged()
-	if _, err := exec.LookPath(mps.Program); err != nil {
-		t.Skip(err)
-	}
 	s := w.slots(nodecontract.EnforceMPS)
 	w.environment = w.promise(s)
 	w.run()
-	w.run("mps-daemon")
+	w.daemons()
 	for size, mib := range s.SizesMiB {
 		env := w.grant(s, size)
 		uuid := env["NVIDIA_VISIBLE_DEVICES"]

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,10 +29,12 @@ import (
 	"karve.sh/karve/pkg/node/nvml"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
-	"karve.sh/karve/test/harness/kubelet/gpus"
 )
 
-const resource = gpus.Resource
+const resource = "nvidia.com/gpu"
+
+// bundle is the folder with the programs.
+var bundle = os.Getenv("KARVE_GPU_BUNDLE")
 
 // world is a machine with GPUs that nobody uses, and a fake kubelet.
 type world struct {
@@ -62,16 +65,11 @@ func newWorld(t *testing.T) *world {
 		}
 		w.devices = devices
 	})
-	built, err := gpus.Karve(t.Context())
-	w.must(err)
-	w.agent = built.Path
+	w.agent, w.client = filepath.Join(bundle, "karve-node"), filepath.Join(bundle, "client")
+	var err error
 	w.dir, err = os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	w.must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
-	w.client = filepath.Join(w.dir, "client")
-	if out, err := exec.CommandContext(t.Context(), "gcc", "-O1", "-o", w.client, filepath.Join("testdata", "client.c"), "-ldl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	sockets := filepath.Join(w.dir, "kubelet") // The kubelet empties it when it starts.
 	w.must(os.Mkdir(sockets, 0o700))
 	w.kubelet = &plugintest.Kubelet{Network: plugin.Unix{}, Dir: sockets}
@@ -112,16 +110,18 @@ func (w *world) whole(major int) {
 	}
 }
 
-// privileged skips the test unless it may change the compute mode of the GPUs.
-func (w *world) privileged() {
+// daemons skips the test unless the machine can run MPS daemons, and lets the agent's program run them. They leave the compute mode of GPUs as it is,
+// unless KARVE_COMPUTE_MODE is set.
+func (w *world) daemons() *exec.Cmd {
 	w.t.Helper()
-	if os.Geteuid() != 0 {
-		w.t.Skip("only root may change how GPUs are shared")
+	if _, err := exec.LookPath(mps.Program); err != nil {
+		w.t.Skip(err)
 	}
-	if os.Getenv("KARVE_KEEP_COMPUTE_MODE") != "" {
-		w.t.Skip("KARVE_KEEP_COMPUTE_MODE is set")
-	}
+	return w.run("mps-daemon")
 }
+
+// changesMode reports whether tests may change the compute mode of GPUs.
+func changesMode() bool { return os.Getenv("KARVE_COMPUTE_MODE") != "" }
 
 func (w *world) eventually(what string, f func() bool) {
 	w.t.Helper()
@@ -160,7 +160,7 @@ func (w *world) run(args ...string) *exec.Cmd {
 	defer file.Close()
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = append(os.Environ(), "KUBELET_SOCKET="+w.kubelet.Socket(), "POD_RESOURCES_SOCKET="+w.kubelet.PodResourcesSocket(), "STATE_DIR=none", "MPS_DIR="+w.mpsDir(), "MPS_SHM_MIB=0", // Clients are no containers.
-		"CONFIG_FILE="+filepath.Join(w.dir, "config.yaml"), fmt.Sprintf("METRICS_ADDRESS=127.0.0.1:%d", w.port))
+		fmt.Sprint("MPS_KEEP_COMPUTE_MODE=", !changesMode()), "CONFIG_FILE="+filepath.Join(w.dir, "config.yaml"), fmt.Sprintf("METRICS_ADDRESS=127.0.0.1:%d", w.port))
 	cmd.Env = append(cmd.Env, w.environment...)
 	w.must(cmd.Start())
 	w.t.Cleanup(func() {
@@ -222,7 +222,8 @@ func (w *world) serve(annotations map[string]string, resources http.Handler) []s
 // process is a program that uses a GPU.
 type process struct {
 	cmd *exec.Cmd
-	in  io.Closer
+	in  io.WriteCloser
+	out *bufio.Reader
 	// mib is the device memory that it has in MiB, and problem is why it has none.
 	mib     int
 	problem string
@@ -233,14 +234,20 @@ func (w *world) use(uuid, argument string, environment ...string) *process {
 	w.t.Helper()
 	p := &process{cmd: exec.CommandContext(w.t.Context(), w.client, argument)}
 	p.cmd.Env = append(os.Environ(), append([]string{"CUDA_VISIBLE_DEVICES=" + uuid}, environment...)...)
+	return w.start(p)
+}
+
+// start starts a program and reads its first line.
+func (w *world) start(p *process) *process {
+	w.t.Helper()
 	in, err := p.cmd.StdinPipe()
 	w.must(err)
 	out, err := p.cmd.StdoutPipe()
 	w.must(err)
-	p.in = in
+	p.in, p.out = in, bufio.NewReader(out)
 	w.must(p.cmd.Start())
 	w.t.Cleanup(func() { p.end() })
-	line, err := bufio.NewReader(out).ReadString('\n')
+	line, err := p.out.ReadString('\n')
 	if err != nil {
 		p.problem = err.Error()
 		return p
@@ -249,6 +256,21 @@ func (w *world) use(uuid, argument string, environment ...string) *process {
 		p.problem = strings.TrimSpace(line)
 	}
 	return p
+}
+
+// again lets the program use its memory again.
+func (p *process) again() error {
+	if _, err := io.WriteString(p.in, "\n"); err != nil {
+		return fmt.Errorf("asking the program: %w", err)
+	}
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("the program does not answer: %w", err)
+	}
+	if line != "ok\n" {
+		return errors.New(strings.TrimSpace(line))
+	}
+	return nil
 }
 
 // end lets the program end, and returns its error.

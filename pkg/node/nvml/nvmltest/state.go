@@ -43,6 +43,7 @@ const (
 //	                              instance have its two numbers
 //
 // The compute mode of a GPU, as NVML's number, and its MIG instances are in files beside it, because programs change them: see [ModeFile] and [MIGFile].
+// Programs of the fake libcuda.so.1 add lines "0 4711 512" to the file with the suffix .processes: the GPU, their PID, and their memory in MiB while they run.
 type State struct {
 	Driver string
 	// CUDA is the version in NVML's encoding: 1000 times the major version plus 10 times the minor version.

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,27 @@ static void parse_line(struct state *s, char *line) {
 	}
 }
 
+// read_running adds the processes that the file beside the state file has: lines with a GPU, a PID and MiB. The last line of a process counts while it runs.
+static void read_running(struct state *s, const char *path) {
+	char name[512], line[128];
+	snprintf(name, sizeof name, "%s.processes", path);
+	FILE *f = fopen(name, "re");
+	if (!f) return;
+	while (fgets(line, sizeof line, f)) {
+		struct process p = {.kind = "compute", .sm = -1, .instance = -1, .compute = -1};
+		int index, i;
+		if (sscanf(line, "%d %u %lld", &index, &p.pid, &p.mib) != 3 || index < 0 || index >= s->count || kill((pid_t)p.pid, 0)) continue;
+		struct device *d = &s->device[index];
+		for (i = 0; i < d->processes && d->process[i].pid != p.pid; i++) {}
+		if (i == MAX_PROCESSES) continue;
+		if (i == d->processes) d->processes++;
+		else d->used -= d->process[i].mib;
+		d->used += p.mib;
+		d->process[i] = p;
+	}
+	fclose(f);
+}
+
 // read_once returns what the file says, to be freed. Without a file there is no driver.
 static struct state *read_once(void) {
 	struct state *s = calloc(1, sizeof *s);
@@ -170,6 +192,7 @@ static struct state *read_once(void) {
 		parse_line(s, line);
 	}
 	fclose(f);
+	read_running(s, path);
 	for (int i = 0; i < s->count; i++)
 		if (s->device[i].mig >= 0) read_mig(&s->device[i].instances, &s->device[i].mig, i);
 	return s;

@@ -1,0 +1,123 @@
+//go:build cgo && gpu
+
+package gpu_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// onlyDevices names device files. This program then runs its arguments in a /dev that has these files and no others, as a container has it.
+const onlyDevices = "KARVE_ONLY_DEVICES"
+
+func TestMain(m *testing.M) {
+	if bundle == "" {
+		fmt.Fprintln(os.Stderr, "The suite needs its programs: use make test-gpu.")
+		os.Exit(2)
+	}
+	if devices, ok := os.LookupEnv(onlyDevices); ok {
+		fmt.Println("error", inContainer(strings.Fields(devices), os.Args[1:]))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// inContainer replaces this process, which has a mount namespace of its own. It returns only errors.
+func inContainer(devices, command []string) error {
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return fmt.Errorf("making the mounts private: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "dev")
+	if err != nil {
+		return err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mounting a tmpfs: %w", err)
+	}
+	for _, device := range append(devices, "/dev/null", "/dev/zero", "/dev/urandom") {
+		var s syscall.Stat_t
+		if err := syscall.Stat(device, &s); err != nil {
+			return fmt.Errorf("reading %s: %w", device, err)
+		}
+		path := filepath.Join(dir, strings.TrimPrefix(device, "/dev/"))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := syscall.Mknod(path, s.Mode, int(s.Rdev)); err != nil { //nolint:gosec // A device number.
+			return fmt.Errorf("making %s: %w", device, err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "shm"), 0o700); err != nil {
+		return err
+	}
+	if err := syscall.Mount(dir, "/dev", "", syscall.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("mounting /dev: %w", err)
+	}
+	return syscall.Exec(command[0], command, os.Environ()) //nolint:gosec // The suite's own programs.
+}
+
+// TestOnlyItsDevices lets a program use a GPU with nothing but the device files and variables that the agent answers to the kubelet.
+func TestOnlyItsDevices(t *testing.T) {
+	w := newWorld(t)
+	w.whole(3)
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount a /dev")
+	}
+	w.configure(fmt.Sprintf("version: v1\nflags: {plugin: {passDeviceSpecs: true}}\nsharing: {timeSlicing: {resources: [{name: %s, replicas: 4}]}}\n", resource))
+	w.run()
+	w.allocatable(4 * len(w.devices))
+	grant, err := w.kubelet.Admit(t.Context(), "pod", resource, 1)
+	w.must(err)
+	uuid := grant.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"]
+	var files, others []string
+	own := ""
+	for _, d := range w.devices {
+		if d.UUID == uuid {
+			own = fmt.Sprintf("/dev/nvidia%d", d.Minor)
+		} else {
+			others = append(others, fmt.Sprintf("/dev/nvidia%d", d.Minor))
+		}
+	}
+	for _, d := range grant.Response.GetDevices() {
+		for _, other := range others {
+			if d.GetHostPath() == other {
+				t.Errorf("the answer has the device file %s of another GPU", other)
+			}
+		}
+		files = append(files, d.GetHostPath())
+	}
+	attr(t, "files", files)
+	use := func(files []string) *process {
+		self, err := os.Executable()
+		w.must(err)
+		p := &process{cmd: exec.CommandContext(t.Context(), self, w.client, "64")}
+		p.cmd.Env = append(os.Environ(), onlyDevices+"="+strings.Join(files, " "), "CUDA_VISIBLE_DEVICES="+uuid)
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		return w.start(p)
+	}
+	p := use(files)
+	if strings.HasPrefix(p.problem, "error mounting") || strings.HasPrefix(p.problem, "error making") {
+		t.Skip(p.problem)
+	}
+	if p.problem != "" {
+		t.Errorf("a program with the files %q: %s", files, p.problem)
+	} else if err := p.end(); err != nil {
+		t.Error(err)
+	}
+	var rest []string
+	for _, file := range files {
+		if file != own {
+			rest = append(rest, file)
+		}
+	}
+	if p := use(rest); p.problem == "" {
+		t.Errorf("a program without %s uses the GPU", own)
+	} else {
+		t.Logf("without %s: %s", own, p.problem)
+	}
+}
