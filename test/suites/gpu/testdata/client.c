@@ -4,8 +4,11 @@
 //	all        the same with as much as it gets in steps of 64 MiB
 //	total      print how much device memory programs can use in MiB
 //	fault      write to an address that it does not own
+//	load       run the loads that it reads: see load.c. A second argument is the number of multiprocessors that they are made for
 //
 // It prints an error as "error", what failed, and CUDA's number.
+
+#define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,13 +26,15 @@ static int fail(const char *what, int code) {
 	return 1;
 }
 
+#include "load.c"
+
 static int fault(void *cuda) {
 	void *module = NULL, *kernel = NULL;
 	int (*load)(void **, const void *) = dlsym(cuda, "cuModuleLoadData");
 	int (*find)(void **, void *, const char *) = dlsym(cuda, "cuModuleGetFunction");
 	int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) = dlsym(cuda, "cuLaunchKernel");
-	int (*synchronize)(void) = dlsym(cuda, "cuCtxSynchronize");
 	int code;
+	synchronize = dlsym(cuda, "cuCtxSynchronize");
 	if (!load || !find || !launch || !synchronize) return fail("libcuda.so.1", 2);
 	if ((code = load(&module, wild))) return fail("cuModuleLoadData", code);
 	if ((code = find(&kernel, module, "wild"))) return fail("cuModuleGetFunction", code);
@@ -42,7 +47,9 @@ int main(int argc, char **argv) {
 	int device = 0, code;
 	unsigned long long pointer, got = 0;
 	size_t total = 0;
-	if (argc != 2) return 2;
+	if (argc < 2) return 2;
+	int loading = !strcmp(argv[1], "load");
+	if (argc > 2 + loading) return 2;
 	if (!cuda) return fail("libcuda.so.1", 0);
 	int (*init)(unsigned) = dlsym(cuda, "cuInit");
 	int (*get)(int *, int) = dlsym(cuda, "cuDeviceGet");
@@ -53,7 +60,8 @@ int main(int argc, char **argv) {
 	if (!init || !get || !create || !size || !allocate || !set) return fail("libcuda.so.1", 1);
 	if ((code = init(0))) return fail("cuInit", code);
 	if ((code = get(&device, 0))) return fail("cuDeviceGet", code);
-	if ((code = create(&context, 0, device))) return fail("cuCtxCreate", code);
+	if ((code = create(&context, loading ? BLOCKING_SYNC : 0, device))) return fail("cuCtxCreate", code);
+	if (loading) return obey(cuda, device, argc > 2 ? atoi(argv[2]) : 0);
 	if (!strcmp(argv[1], "fault")) return fault(cuda);
 	if (!strcmp(argv[1], "total")) {
 		if ((code = size(&total, device))) return fail("cuDeviceTotalMem", code);

@@ -1,0 +1,52 @@
+// Package cost has the measured cost of sharing a GPU: what TestCosts of the package above measures, and how the documentation shows it.
+package cost
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Modes in which clients share a GPU.
+const (
+	TimeSlicing = "timeSlicing"
+	MPS         = "mps"
+	// MPSThreads is MPS with a limit of threads for each client: 100 percent divided by the clients.
+	MPSThreads = "mpsThreads"
+)
+
+// Modes and Loads are in the order of tables. testdata/load.c of the package above defines the loads.
+var (
+	Modes = []string{TimeSlicing, MPS, MPSThreads}
+	Loads = []string{"short", "compute", "memory", "inference"}
+)
+
+// Attribute is the key of a [Row] among the attributes of a test.
+const Attribute = "cost"
+
+// Row is what clients got of one GPU that ran the same load at the same time.
+type Row struct {
+	Mode    string `json:"mode"`
+	Clients int    `json:"clients"`
+	Load    string `json:"load"`
+	// OpsPerSecond is the throughput of all clients, and PerClientMin and PerClientMax those of the slowest and the fastest.
+	OpsPerSecond float64 `json:"opsPerSecond"`
+	PerClientMin float64 `json:"perClientMin"`
+	PerClientMax float64 `json:"perClientMax"`
+	// P50us is the median of the clients' median latencies in microseconds, and P99us the highest of their 99th percentiles.
+	P50us float64 `json:"p50us"`
+	P99us float64 `json:"p99us"`
+	// MemoryMiBPerClient is the device memory that the clients take beyond their buffers, by client, as the difference of the GPU's used memory. For MPS, it
+	// includes a part of the server's.
+	MemoryMiBPerClient float64 `json:"memoryMiBPerClient"`
+	// ProcessMiBPerClient is the same as the driver reports it by process. It is 0 if the driver does not.
+	ProcessMiBPerClient float64 `json:"processMiBPerClient"`
+}
+
+// String returns the row as one line of JSON.
+func (r Row) String() string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Sprintf("%q", err) // A number that is not finite.
+	}
+	return string(text)
+}
