@@ -4,6 +4,7 @@ package gpu_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/builder"
@@ -20,9 +22,10 @@ import (
 
 // impossible are the checks that the fake driver cannot serve, with the reason that the report must have.
 var impossible = map[string]string{
-	"TestNVIDIASMI":   "nvidia-smi",
-	"TestMIGProfiles": "no GPU that can be divided",
-	"TestDivide":      "KARVE_DIVIDE names no profile",
+	"TestNVIDIASMI":                   "nvidia-smi",
+	"TestWholeGPUs":                   "needs three of them",
+	"TestMIGProfiles":                 "no GPU that can be divided",
+	"TestDivide":                      "KARVE_DIVIDE names no profile",
 	"TestMPS/a_server_that_is_killed": "tells no process",
 }
 
@@ -78,14 +81,23 @@ func TestBundle(t *testing.T) {
 	unshare := []string{"--mount"}
 	if os.Geteuid() != 0 {
 		unshare = append(unshare, "--map-root-user")
+		impossible["TestOnlyItsDevices"] = "making /dev/"
 	}
 	if text, err := exec.CommandContext(t.Context(), "unshare", append(unshare, "true")...).CombinedOutput(); err != nil {
 		t.Skipf("this machine makes no empty root file system: %v %s", err, text)
 	}
-	script := `for dir in proc sys dev; do mount --rbind /$dir "$1/$dir" || exit 3; done; exec chroot "$1" /bundle/run`
+	script := `set -e
+		mount --bind "$1" "$1"
+		for dir in proc sys; do mount --rbind /$dir "$1/$dir"; done
+		mount -t tmpfs none "$1/dev"
+		mkdir "$1/dev/shm"
+		for file in null zero urandom; do : >"$1/dev/$file"; mount --bind /dev/$file "$1/dev/$file"; done
+		: >"$1/dev/nvidia0"; mount --bind /dev/null "$1/dev/nvidia0"
+		exec chroot "$1" /bundle/run`
 	run := exec.CommandContext(t.Context(), "unshare", append(unshare, "sh", "-c", script, "sh", root)...)
 	run.Env = []string{
 		"PATH=/driver:/usr/sbin:/usr/bin:/sbin:/bin", "LD_LIBRARY_PATH=/driver", nvmltest.Env + "=/driver/gpus", "KARVE_GPU_SHORT=1",
+		"KARVE_FAKE_CUDA_FILE=/dev/nvidia0", fmt.Sprint("KARVE_FAKE_CUDA_MIB=", catalog.GPU{Name: "t4", MemoryMiB: 16384}.UsableMiB()),
 	}
 	text, err = run.CombinedOutput()
 	t.Logf("%s", text)

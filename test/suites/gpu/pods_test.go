@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,21 +16,7 @@ func TestMetricsOfPods(t *testing.T) {
 	w := newWorld(t)
 	w.whole(3)
 	const uid, mib = "11111111-2222-3333-4444-555555555555", 768
-	id := strings.Repeat("ab", 32)
-	cgroup, err := os.MkdirTemp("/sys/fs/cgroup", "karve")
-	if err != nil {
-		t.Skipf("the process of a pod needs a cgroup: %v", err)
-	}
-	pod := filepath.Join(cgroup, "pod"+uid)
-	container := filepath.Join(pod, id)
-	t.Cleanup(func() {
-		for _, dir := range []string{container, pod, cgroup} {
-			_ = os.Remove(dir)
-		}
-	})
-	if err := os.MkdirAll(container, 0o700); err != nil {
-		t.Skipf("the process of a pod needs a cgroup: %v", err)
-	}
+	container := w.cgroup("pod"+uid, strings.Repeat("ab", 32))
 	logs := filepath.Join(w.dir, "log")
 	w.must(os.MkdirAll(filepath.Join(logs, "pods", "default_trainer_"+uid, "main"), 0o700))
 	w.environment = []string{"POD_LOG_ROOT=" + logs}
@@ -56,4 +43,31 @@ func TestMetricsOfPods(t *testing.T) {
 		t.Error(err)
 	}
 	w.eventually("the metrics no longer show the pod", func() bool { return w.metric(name, `pod="trainer"`) == 0 })
+}
+
+// cgroup makes a cgroup with the given path, and returns its directory. It skips the test if it may not.
+func (w *world) cgroup(path ...string) string {
+	w.t.Helper()
+	// With version 1, each controller has its own directory.
+	roots := []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"}
+	i := slices.IndexFunc(roots, func(root string) bool {
+		_, err := os.Stat(filepath.Join(root, "cgroup.procs"))
+		return err == nil
+	})
+	if i < 0 {
+		w.t.Skip("the process of a pod needs a cgroup, and this machine has none")
+	}
+	dir, err := os.MkdirTemp(roots[i], "karve")
+	if err != nil {
+		w.t.Skipf("the process of a pod needs a cgroup: %v", err)
+	}
+	for _, part := range append([]string{""}, path...) {
+		dir = filepath.Join(dir, part)
+		if err := os.Mkdir(dir, 0o700); err != nil && part != "" {
+			w.t.Skipf("the process of a pod needs a cgroup: %v", err)
+		}
+		made := dir
+		w.t.Cleanup(func() { _ = os.Remove(made) })
+	}
+	return dir
 }

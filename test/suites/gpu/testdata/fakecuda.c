@@ -2,9 +2,12 @@
 // the time that they take is made up, so what is measured on it says nothing about sharing GPUs. The loader finds it by LD_LIBRARY_PATH, beside the fake
 // NVML library, whose environment variable names the state file. Beside that file is a lock for each GPU.
 //
-//	- A process has the device memory of KARVE_FAKE_CUDA_MIB, and of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT if that is less. What other processes have is not known.
+//	- A process has the device memory of KARVE_FAKE_CUDA_MIB, and of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT or the limit of its MPS daemon if that is less. It tells
+//	  the fake NVML what it has. What other processes have does not count.
+//	- The device file of the GPU is KARVE_FAKE_CUDA_FILE.
 //	- Kernels take time when they are waited for. Without CUDA_MPS_PIPE_DIRECTORY, processes take turns of 2 ms.
-//	- A store to a wild address is an error of its process.
+//	- A store to a wild or misaligned address is an error of its process, and the fake NVML reports its XID.
+//	- A client of MPS needs a daemon that answers, and has the part of the multiprocessors that its limit of threads allows.
 //
 //	gcc -shared -fPIC -o libcuda.so.1 fakecuda.c
 
@@ -15,16 +18,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, MPS_CONNECTION_FAILED = 805 };
 
 #define MIB (1ULL << 20)
 #define TURN 2000000LL // ns
 
 // kernels have the time of one iteration.
-static struct kernel { const char *name; long long nanoseconds; } kernels[] = {{"empty", 20000}, {"compute", 200}, {"copy", 50000}, {"wild", 0}};
+static struct kernel { const char *name; long long nanoseconds; } kernels[] = {{"empty", 20000}, {"compute", 200}, {"copy", 50000}, {"wild", 0}, {"misaligned", 0}};
 
 static int initialized, context, broken, turns = -1;
 static unsigned long long used;
@@ -35,19 +40,55 @@ static void pause_for(long long nanoseconds) {
 	nanosleep(&t, NULL);
 }
 
-static unsigned long long memory(void) {
-	const char *card = getenv("KARVE_FAKE_CUDA_MIB"), *limit = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
-	unsigned long long mib = card ? strtoull(card, NULL, 10) : 16384, number;
-	char unit;
-	if (limit && sscanf(limit, "0=%llu%c", &number, &unit) == 2) {
-		if (unit == 'G') number *= 1024;
-		if (number < mib) mib = number;
+// ask asks the MPS daemon, and returns 0 if there is none.
+static int ask(const char *question, char *answer, size_t room) {
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	snprintf(a.sun_path, sizeof a.sun_path, "%.90s/control", getenv("CUDA_MPS_PIPE_DIRECTORY"));
+	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), asked = 0;
+	if (s >= 0 && !connect(s, (struct sockaddr *)&a, sizeof a) && write(s, question, strlen(question)) > 0) {
+		shutdown(s, SHUT_WR);
+		ssize_t n = read(s, answer, room - 1);
+		answer[n > 0 ? n : 0] = 0;
+		asked = 1;
 	}
+	if (s >= 0) close(s);
+	return asked;
+}
+
+static void limit(unsigned long long *mib, const char *text, const char *format) {
+	unsigned long long number;
+	char unit;
+	if (!text || sscanf(text, format, &number, &unit) != 2) return;
+	if (unit == 'G') number *= 1024;
+	if (number < *mib) *mib = number;
+}
+
+static unsigned long long memory(void) {
+	const char *card = getenv("KARVE_FAKE_CUDA_MIB");
+	unsigned long long mib = card ? strtoull(card, NULL, 10) : 16384;
+	char answer[64];
+	limit(&mib, getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), "0=%llu%c");
+	if (getenv("CUDA_MPS_PIPE_DIRECTORY") && ask("get_default_device_pinned_mem_limit 0\n", answer, sizeof answer)) limit(&mib, answer, "%llu%c");
 	return mib * MIB;
 }
 
+// tell adds a line to a file of the fake NVML.
+static void tell(const char *suffix, const char *format, unsigned a, unsigned long long b) {
+	const char *state = getenv("KARVE_FAKE_NVML");
+	char path[4096], line[128];
+	if (!state) return;
+	snprintf(path, sizeof path, "%s%s", state, suffix);
+	int f = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600), n = snprintf(line, sizeof line, format, a, b);
+	if (f < 0 || write(f, line, (size_t)n) != n) abort();
+	close(f);
+}
+
 int cuInit(unsigned flags) {
+	const char *file = getenv("KARVE_FAKE_CUDA_FILE");
+	char answer[64];
 	if (flags) return INVALID_VALUE;
+	if (file && access(file, R_OK | W_OK)) return NO_DEVICE;
+	if (getenv("CUDA_MPS_PIPE_DIRECTORY") && !ask("get_server_list\n", answer, sizeof answer)) return MPS_CONNECTION_FAILED;
 	initialized = 1;
 	return OK;
 }
@@ -61,8 +102,12 @@ int cuDeviceGet(int *device, int ordinal) {
 
 // The only attribute that clients read is the number of multiprocessors.
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
+	const char *own = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	char answer[64];
+	double percent = own ? atof(own) : 100;
 	if (attribute != 16 || device) return INVALID_VALUE;
-	*value = 40;
+	if (getenv("CUDA_MPS_PIPE_DIRECTORY") && ask("get_default_active_thread_percentage\n", answer, sizeof answer) && atof(answer) < percent) percent = atof(answer);
+	*value = (int)(40 * percent / 100);
 	return OK;
 }
 
@@ -92,6 +137,7 @@ int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes) {
 	if (used + bytes > memory()) return OUT_OF_MEMORY;
 	*pointer = (1ULL << 32) + used;
 	used += bytes;
+	tell(".processes", "0 %u %llu\n", (unsigned)getpid(), used / MIB);
 	return OK;
 }
 
@@ -120,16 +166,22 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared, void *stream, void **parameters, void **extra) {
 	struct kernel *k = function;
 	(void)shared, (void)stream, (void)extra;
-	if (broken) return ILLEGAL_ADDRESS;
+	if (broken) return broken;
 	if (!x || !y || !z || threads * ty * tz == 0 || threads * ty * tz > 1024) return INVALID_VALUE;
-	if (!strcmp(k->name, "wild")) broken = 1;
+	if (!strcmp(k->name, "wild")) {
+		broken = ILLEGAL_ADDRESS;
+		tell("", "xid 0 %u\n", 31, 0);
+	} else if (!strcmp(k->name, "misaligned")) {
+		broken = MISALIGNED_ADDRESS;
+		tell("", "xid 0 %u\n", 13, 0);
+	}
 	else pending += k->nanoseconds * (strcmp(k->name, "empty") ? *(unsigned *)parameters[2] : 1);
 	return OK;
 }
 
 int cuCtxSynchronize(void) {
 	if (!context) return INVALID_CONTEXT;
-	if (broken) return ILLEGAL_ADDRESS;
+	if (broken) return broken;
 	for (; pending > 0; pending -= TURN) {
 		if (turns >= 0) flock(turns, LOCK_EX);
 		pause_for(pending < TURN ? pending : TURN);

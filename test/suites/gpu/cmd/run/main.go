@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,7 @@ import (
 // limit is how long a test may take, and limits are those of tests that measure.
 const limit = 90 * time.Second
 
-var limits = map[string]time.Duration{"TestCosts": 5 * time.Minute, "TestMPS": 3 * time.Minute}
+var limits = map[string]time.Duration{"TestMPS": 3 * time.Minute, "TestCosts": 5 * time.Minute}
 
 // version is that of the agent. The build sets it.
 var version string
@@ -49,12 +50,17 @@ func run(ctx context.Context) (report.Report, error) {
 		return report.Report{}, fmt.Errorf("finding the folder of the program: %w", err)
 	}
 	suite := filepath.Join(filepath.Dir(self), "gpu.test")
+	if err := os.Setenv("KARVE_GPU_BUNDLE", filepath.Dir(suite)); err != nil {
+		return report.Report{}, fmt.Errorf("naming the folder of the program: %w", err)
+	}
 	list, err := exec.CommandContext(ctx, suite, "-test.list", ".").Output()
 	if err != nil {
 		return report.Report{}, fmt.Errorf("listing the tests: %w", err)
 	}
 	r := report.Report{Began: time.Now().UTC(), Karve: version}
-	for name := range strings.FieldsSeq(string(list)) {
+	tests := strings.Fields(string(list))
+	slices.SortStableFunc(tests, func(a, b string) int { return cmp.Compare(limits[a], limits[b]) }) // What takes long comes last.
+	for _, name := range tests {
 		checks := test(ctx, suite, name)
 		r.Checks = append(r.Checks, checks...)
 		for i := range checks {
@@ -85,8 +91,11 @@ func test(ctx context.Context, suite, name string) []report.Check {
 	}
 	ctx, cancel := context.WithTimeout(ctx, most+5*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, suite, "-test.run", "^"+name+"$", "-test.v=test2json", "-test.timeout", most.String())
-	cmd.Env = append(os.Environ(), "KARVE_GPU_BUNDLE="+filepath.Dir(suite))
+	args := []string{"-test.run", "^" + name + "$", "-test.v=test2json", "-test.timeout", most.String()}
+	if os.Getenv("KARVE_GPU_SHORT") != "" { // For tests of the suite itself.
+		args = append(args, "-test.short")
+	}
+	cmd := exec.CommandContext(ctx, suite, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
