@@ -9,11 +9,13 @@ const (
 	ClassInformation Class = "Information"
 	// ClassApplication is a fault of a program, or a fault that ended a program and left the GPU working.
 	ClassApplication Class = "Application"
+	// ClassDrain is a fault after which work that spans several GPUs must end. Only the driver reports it.
+	ClassDrain Class = "Drain"
 	// ClassReset is a fault after which the GPU needs a reset.
 	ClassReset Class = "Reset"
 	// ClassReplace is a fault after which the machine must be replaced or at least rebooted, because the GPU or its links are lost.
 	ClassReplace Class = "Replace"
-	// ClassUnknown is for XIDs that are not in the catalog. They count as faults that a reset may repair.
+	// ClassUnknown is for XIDs that are not in the catalog. They count as faults that a reset may repair, unless the driver asks for nothing.
 	ClassUnknown Class = "Unknown"
 )
 

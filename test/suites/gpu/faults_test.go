@@ -42,6 +42,10 @@ func TestFaultOfProgram(t *testing.T) {
 	if all := w.metric(counter, uuid); all != known {
 		t.Errorf("%v XIDs are counted, and %v have a known number", all, known)
 	}
+	const action = "karve_gpu_recovery_action"
+	if w.metric(action, uuid) != w.metric(action, uuid, `action="None"`) {
+		t.Error("the driver asks to recover the GPU from a program that broke")
+	}
 	if got := w.kubelet.Allocatable(resource); got != 4*len(w.devices) {
 		t.Errorf("%d replicas take pods", got)
 	}
