@@ -63,6 +63,7 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		a.report.opened(driver, devices, nil)
 		a.reportUnusable(ctx, tracker)
 		a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
+		a.askDriver(ctx, tracker, devices)
 		if out {
 			a.driverBack(ctx, tracker, devices)
 		}
@@ -71,7 +72,7 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		case <-ctx.Done():
 			return nil
 		}
-		err = a.follow(ctx, tracker)
+		err = a.follow(ctx, tracker, devices)
 		if ctx.Err() != nil {
 			break
 		}
@@ -191,15 +192,37 @@ func (a *agent) open(ctx context.Context) (gpu.Driver, []gpu.Device, error) {
 	}
 }
 
-// answers reports whether the GPU can be read.
+// answers reports whether the GPU can be read and the driver asks for nothing.
 func (a *agent) answers(uuid string) bool {
-	_, err := a.library.Usage(uuid)
-	return err == nil
+	if _, err := a.library.Usage(uuid); err != nil {
+		return false
+	}
+	r, err := a.library.Recovery(uuid)
+	return err == nil && !a.policy.CountsRecovery(r)
+}
+
+// askDriver asks the driver what GPUs need. If it does not answer, Wait reports that.
+func (a *agent) askDriver(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) {
+	if a.policy.Off() {
+		return
+	}
+	var changes []health.Change
+	var events []health.Event
+	for _, d := range devices {
+		r, err := a.library.Recovery(d.UUID)
+		if err != nil {
+			r = gpu.RecoveryUnknown
+		}
+		a.report.exporter.Asked(d.UUID, r)
+		changed, said := tracker.Ask(d.UUID, r, time.Now())
+		changes, events = append(changes, changed...), append(events, said...)
+	}
+	a.changed(ctx, tracker)(changes, events)
 }
 
 // follow waits for events until the driver does not answer or must be opened again. It returns the reason.
-func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
-	unusable, looked := a.library.Unusable(), time.Now()
+func (a *agent) follow(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) error {
+	unusable, looked, asked := a.library.Unusable(), time.Now(), time.Now()
 	for ctx.Err() == nil {
 		a.save(ctx, tracker)
 		if a.paused() {
@@ -222,6 +245,10 @@ func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 			pause(ctx, waitForEvents)
 			continue
 		}
+		if time.Since(asked) >= waitForEvents {
+			asked = time.Now()
+			a.askDriver(ctx, tracker, devices)
+		}
 		event, ok, err := a.library.Wait(waitForEvents)
 		if err != nil {
 			_ = a.library.Shutdown() // It is opened again soon.
@@ -229,6 +256,9 @@ func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 		}
 		if ok {
 			a.report.observe(event)
+			if a.policy.Doubtful(event.XID) {
+				a.askDriver(ctx, tracker, slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return event.UUID != "" && d.UUID != event.UUID }))
+			}
 			a.changed(ctx, tracker)(tracker.Observe(event, time.Now()))
 		}
 	}

@@ -98,6 +98,38 @@ func TestAnnotatedResetReturnsGPUToService(t *testing.T) {
 	m.eventually("a new fault counts", m.allocatable(10))
 }
 
+func TestAgentFollowsDriver(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		m.library.SetRecovery("GPU-b", gpu.RecoveryDrainP2P)
+		api = m.withNode()
+	})
+	m.untilCondition(api, hardware, "False GPUNeedsDrain", "GPU-b")
+	m.eventually("10 replicas", m.allocatable(10))
+	for _, list := range m.kubelet.History(resource) {
+		if list.Healthy() > 10 {
+			t.Error("a GPU was offered that the driver wants drained")
+		}
+	}
+	m.library.SetRecovery("GPU-b", gpu.RecoveryNone)
+	m.eventually("20 replicas once it is drained", m.allocatable(20))
+	m.untilCondition(api, hardware, "True GPUsHealthy")
+
+	m.library.Report("GPU-a", 4242)
+	m.eventually("the event", func() bool { return api.count("GPUFaultIgnored", "XID 4242") == 1 })
+	m.library.SetRecovery("GPU-a", gpu.RecoveryReset)
+	m.library.Report("GPU-a", 154)
+	m.within(waitForEvents-time.Second, "10 replicas at once", m.allocatable(10))
+	m.untilCondition(api, hardware, "False GPUNeedsReset", "GPU-a", "must be reset according to the driver")
+	if m.library.SetRecovery("GPU-a", gpu.RecoveryNone); !m.allocatable(10)() {
+		t.Error("it is back before the agent could know")
+	}
+	m.eventually("20 replicas after the reset", m.allocatable(20))
+	m.eventually("the event that it is back", func() bool { return api.count("GPURecovered", "was reset") == 1 })
+}
+
 func TestFaultAfterResetVoidsReset(t *testing.T) {
 	t.Parallel()
 	var r resets

@@ -38,6 +38,8 @@ const (
 	ReasonReplace = "GPUNeedsReplacement"
 	ReasonLost    = "GPULost"
 	ReasonUnknown = "GPUFault"
+	// ReasonDrain means that the driver wants work that spans GPUs to end. After that, the GPU works again or needs a reset.
+	ReasonDrain = "GPUNeedsDrain"
 	// ReasonUnusable means that the machine has a GPU that the driver does not offer.
 	ReasonUnusable = "GPUUnusable"
 	// ReasonDriverLost and ReasonDriverHung mean that no GPU can be used because the driver does not answer, or does not return from a call.

@@ -74,6 +74,7 @@ func TestFault(t *testing.T) {
 		"a Node that reports NotReady":                         {machine("m", withCondition(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
 		"a NotReady Node without a transition time":            {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
 		"a GPU that needs a reset":                             {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
+		"a GPU that the driver wants drained":                  {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonDrain)), nodecontract.HardwareCondition, 6 * time.Minute, false},
 		"a lost GPU":                                           {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
 		"a GPU that needs replacement":                         {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
 		"GPUs with unknown health":                             {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},

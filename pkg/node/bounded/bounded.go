@@ -110,6 +110,11 @@ func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 	return call(l, "reading "+uuid, l.bound(), func() (gpu.Usage, error) { return l.Library.Usage(uuid) }, forget)
 }
 
+// Recovery implements gpu.Library.
+func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
+	return call(l, "asking what "+uuid+" needs", l.bound(), func() (gpu.Recovery, error) { return l.Library.Recovery(uuid) }, forget)
+}
+
 // waited is the result of Wait.
 type waited struct {
 	event gpu.Event

@@ -29,6 +29,7 @@ func TestHungCallTimesOutAndOthersDoNotWait(t *testing.T) {
 		"Shutdown": gpu.Library.Shutdown,
 		"Devices":  func(l gpu.Library) error { _, err := l.Devices(); return err },
 		"Usage":    func(l gpu.Library) error { _, err := l.Usage(devices[0].UUID); return err },
+		"Recovery": func(l gpu.Library) error { _, err := l.Recovery(devices[0].UUID); return err },
 		"Wait":     func(l gpu.Library) error { _, _, err := l.Wait(5 * time.Second); return err },
 	} {
 		t.Run(name, func(t *testing.T) {

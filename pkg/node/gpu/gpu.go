@@ -170,6 +170,8 @@ type Library interface {
 	Links() ([]Link, error)
 	// Usage returns the usage of a GPU or of a MIG instance. For an instance, only the memory and the processes are known.
 	Usage(uuid string) (Usage, error)
+	// Recovery returns what the driver asks for so that a GPU works again. It is RecoveryUnknown if the driver or the GPU does not say.
+	Recovery(uuid string) (Recovery, error)
 	// Wait returns the next event since Init. ok is false if there was none within the timeout. The loss of a GPU is reported once until the next Init.
 	// Only one goroutine may wait at a time. The other methods may be called during a Wait.
 	Wait(timeout time.Duration) (e Event, ok bool, err error)

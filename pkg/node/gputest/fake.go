@@ -29,6 +29,7 @@ type Fake struct {
 	failing map[string]error
 	devices []gpu.Device
 	usage   map[string]gpu.Usage
+	needs   map[string]gpu.Recovery
 	away    map[string]bool // lost GPUs
 	told    map[string]bool // GPUs that were lost at any time since Init
 	events  []gpu.Event
@@ -145,6 +146,23 @@ func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
 	return u, nil
 }
 
+// Recovery implements gpu.Library.
+func (f *Fake) Recovery(uuid string) (gpu.Recovery, error) {
+	f.lock()
+	defer f.mu.Unlock()
+	if err := f.check("Recovery"); err != nil {
+		return gpu.RecoveryUnknown, err
+	}
+	if !slices.ContainsFunc(f.devices, func(d gpu.Device) bool { return d.UUID == uuid }) {
+		return gpu.RecoveryUnknown, fmt.Errorf("asking what %s needs: %w", uuid, gpu.ErrUnknown)
+	}
+	if f.away[uuid] {
+		f.lose(uuid)
+		return gpu.RecoveryUnknown, fmt.Errorf("asking what %s needs: %w", uuid, gpu.ErrLost)
+	}
+	return f.needs[uuid], nil
+}
+
 // Wait implements gpu.Library.
 func (f *Fake) Wait(timeout time.Duration) (gpu.Event, bool, error) {
 	f.mu.Lock()
@@ -240,6 +258,16 @@ func (f *Fake) SetUsage(uuid string, u gpu.Usage) {
 	f.usage[uuid] = u
 }
 
+// SetRecovery implements Control.
+func (f *Fake) SetRecovery(uuid string, r gpu.Recovery) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.needs == nil {
+		f.needs = map[string]gpu.Recovery{}
+	}
+	f.needs[uuid] = r
+}
+
 // Report implements Control.
 func (f *Fake) Report(uuid string, xid int) { f.ReportOn(uuid, "", xid) }
 
@@ -320,7 +348,7 @@ func (f *Fake) Hang(on bool) {
 	f.wake()
 }
 
-// Fail makes a method ("Devices", "Links", "Usage" or "Wait") return the error. A nil error ends that.
+// Fail makes a method ("Devices", "Links", "Usage", "Recovery" or "Wait") return the error. A nil error ends that.
 func (f *Fake) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,6 +20,8 @@ type Control interface {
 	SetLinks(links ...gpu.Link)
 	// SetUsage sets the usage of a GPU. Free and used memory must add up to the memory of the device.
 	SetUsage(uuid string, u gpu.Usage)
+	// SetRecovery sets what the driver asks for. It is RecoveryNone until then.
+	SetRecovery(uuid string, r gpu.Recovery)
 	// Report makes the GPU report an XID. If uuid is "", the GPU cannot be identified.
 	Report(uuid string, xid int)
 	// Lose removes a GPU from the bus.
@@ -58,6 +60,7 @@ func TestLibrary(t *testing.T, open func(t *testing.T) (gpu.Library, Control)) {
 		{"it says which GPUs there are", testDevices},
 		{"it says how GPUs are connected", testLinks},
 		{"it says what a GPU does", testUsage},
+		{"it says what the driver asks for", testRecovery},
 		{"it works on a machine without GPUs", testNone},
 		{"it is closed until Init and after Shutdown", testClosed},
 		{"Init says what is wrong and works when that is mended", testBroken},
@@ -96,6 +99,9 @@ func TestReadOnly(t *testing.T, l gpu.Library) {
 	if _, err := l.Usage("GPU-none"); !errors.Is(err, gpu.ErrUnknown) {
 		t.Errorf("Usage of a GPU that is not there: %v, want ErrUnknown", err)
 	}
+	if _, err := l.Recovery("GPU-none"); !errors.Is(err, gpu.ErrUnknown) {
+		t.Errorf("Recovery of a GPU that is not there: %v, want ErrUnknown", err)
+	}
 	quiet(t, l)
 	if err := l.Shutdown(); err != nil {
 		t.Error(err)
@@ -110,6 +116,9 @@ func plausible(t *testing.T, l gpu.Library, d gpu.Device) {
 	u, err := l.Usage(d.UUID)
 	if err != nil {
 		t.Error(err)
+	}
+	if r, err := l.Recovery(d.UUID); err != nil || r < gpu.RecoveryUnknown || r > gpu.RecoveryRebootSystem {
+		t.Errorf("for GPU %s the driver asks for %v, %v", d.UUID, r, err)
 	}
 	if u.MemoryUsedMiB < 0 || u.MemoryFreeMiB <= 0 || u.MemoryUsedMiB+u.MemoryFreeMiB > d.MemoryMiB || u.GPUPercent > 100 {
 		t.Errorf("GPU %s uses %+v of %+v", d.UUID, u, d)
@@ -182,6 +191,35 @@ func testUsage(t *testing.T, l gpu.Library, c Control) {
 	if _, err := l.Usage("GPU-none"); !errors.Is(err, gpu.ErrUnknown) {
 		t.Errorf("Usage of a GPU that is not there: %v, want ErrUnknown", err)
 	}
+}
+
+func testRecovery(t *testing.T, l gpu.Library, c Control) {
+	t.Helper()
+	devices := T4s(2)
+	c.SetDevices(devices...)
+	if _, err := l.Recovery(devices[0].UUID); !errors.Is(err, gpu.ErrClosed) {
+		t.Errorf("Recovery before Init: %v, want ErrClosed", err)
+	}
+	initialize(t, l)
+	expect := func(uuid string, want gpu.Recovery) {
+		t.Helper()
+		if got, err := l.Recovery(uuid); got != want || err != nil {
+			t.Errorf("the driver asks for %v, %v; want %v", got, err, want)
+		}
+	}
+	for _, want := range []gpu.Recovery{gpu.RecoveryDrainAndReset, gpu.RecoveryReset, gpu.RecoveryRebootSystem, 99, gpu.RecoveryUnknown, gpu.RecoveryNone} {
+		c.SetRecovery(devices[1].UUID, want)
+		expect(devices[1].UUID, want)
+		expect(devices[0].UUID, gpu.RecoveryNone)
+	}
+	if _, err := l.Recovery("GPU-none"); !errors.Is(err, gpu.ErrUnknown) {
+		t.Errorf("Recovery of a GPU that is not there: %v, want ErrUnknown", err)
+	}
+	c.Lose(devices[1].UUID)
+	if r, err := l.Recovery(devices[1].UUID); !errors.Is(err, gpu.ErrLost) || r != gpu.RecoveryUnknown {
+		t.Errorf("Recovery of a lost GPU: %v %v, want ErrLost", r, err)
+	}
+	expect(devices[0].UUID, gpu.RecoveryNone)
 }
 
 func testNone(t *testing.T, l gpu.Library, _ Control) {

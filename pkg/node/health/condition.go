@@ -106,16 +106,10 @@ func (t *Tracker) faulty() []string {
 }
 
 func severity(f Fault) int {
-	switch f.reason() {
-	case nodecontract.ReasonLost:
-		return 3
-	case nodecontract.ReasonReplace:
-		return 2
-	case nodecontract.ReasonReset:
-		return 1
-	default:
-		return 0
+	if f.Lost {
+		return len(severities)
 	}
+	return slices.Index(severities, f.class())
 }
 
 func gpus(n int) string {

@@ -1,6 +1,7 @@
 // Package health decides from events which GPUs are out of service. Only Store has side effects. A GPU that is out of service stays so until it is
-// reset. That its memory can be read or that it is listed again does not prove that it can compute. A GPU counts as reset in two cases: the machine was
-// rebooted, or someone who ran `nvidia-smi --gpu-reset` reports it (MarkReset) and the GPU then answers after the driver was opened again (Reopened).
+// reset. That its memory can be read or that it is listed again does not prove that it can compute. A GPU counts as reset in three cases: the machine was
+// rebooted, the driver asked for a reset and no longer does (Ask), or someone who ran `nvidia-smi --gpu-reset` reports it (MarkReset) and the GPU then
+// answers after the driver was opened again (Reopened).
 package health
 
 import (
@@ -23,6 +24,8 @@ type Fault struct {
 	XIDs []int `json:"xids,omitempty"`
 	// Lost reports whether the GPU stopped answering.
 	Lost bool `json:"lost,omitempty"`
+	// Asked is what the driver asks for, or RecoveryNone.
+	Asked gpu.Recovery `json:"asked,omitempty"`
 	// Unread reports whether the record of an earlier agent could not be read.
 	Unread bool `json:"unread,omitempty"`
 	// Reset reports whether someone has reset the GPU since.
@@ -84,6 +87,8 @@ type Tracker struct {
 	// rebooted are the GPUs that were out of service in an earlier boot.
 	rebooted map[string]bool
 	unusable []gpu.Unusable
+	// asked is what the driver asked for last, by GPU.
+	asked map[string]gpu.Recovery
 }
 
 // New returns a tracker for a machine with the given boot ID. saved is the state of an earlier agent, or the zero value. Its faults apply if the machine
@@ -91,7 +96,7 @@ type Tracker struct {
 func New(p Policy, boot string, saved State) *Tracker {
 	t := &Tracker{
 		policy: p, boot: cmp.Or(boot, saved.Boot), devices: map[string]gpu.Device{}, faults: map[string]Fault{},
-		reported: map[gpu.Event]bool{}, seen: map[string]bool{}, rebooted: map[string]bool{},
+		reported: map[gpu.Event]bool{}, seen: map[string]bool{}, rebooted: map[string]bool{}, asked: map[string]gpu.Recovery{},
 	}
 	if boot != "" && saved.Boot != "" && boot != saved.Boot {
 		for uuid := range saved.Faults {
@@ -128,6 +133,13 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
 		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
 		d, instance := t.find(uuid)
+		whole := uuid
+		if instance != nil {
+			whole = d.UUID
+		}
+		if r, known := t.asked[whole]; counts && !e.Lost && known && r == gpu.RecoveryNone && t.policy.trustsDriver() && t.policy.yields(e.XID) {
+			counts = false
+		}
 		if !t.reported[one] {
 			t.reported[one] = true
 			events = append(events, t.event(one, counts))
@@ -140,7 +152,7 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 			fault.Since = at
 		}
 		if instance != nil {
-			fault.GPU = d.UUID
+			fault.GPU = whole
 		}
 		// A fault after a reset is a new fault.
 		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
@@ -226,7 +238,7 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 	for _, uuid := range slices.Sorted(maps.Keys(t.faults)) {
 		fault := t.faults[uuid]
 		if _, listed := t.devices[fault.GPU]; listed && fault.Reset && answers(fault.GPU) {
-			back, said := t.recovered(uuid)
+			back, said := t.recovered(uuid, "was reset")
 			changes, events = append(changes, back), append(events, said)
 		}
 	}
@@ -236,7 +248,7 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 		t.seen[uuid] = true
 		switch {
 		case faulty && fault.Reset && answers(uuid):
-			back, said := t.recovered(uuid)
+			back, said := t.recovered(uuid, "was reset")
 			changes, events = append(changes, back), append(events, said)
 		case !faulty && !known && t.distrust:
 			fault = Fault{Since: at, Unread: true}
@@ -257,12 +269,12 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 	return changes, events
 }
 
-// recovered puts a GPU or a MIG instance that was reset back in service.
-func (t *Tracker) recovered(uuid string) (Change, Event) {
+// recovered puts a GPU or a MIG instance back in service. why is a verb phrase.
+func (t *Tracker) recovered(uuid, why string) (Change, Event) {
 	fault := t.faults[uuid]
 	delete(t.faults, uuid)
 	maps.DeleteFunc(t.reported, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
-	return Change{UUID: uuid, Healthy: true, Fault: fault}, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"}
+	return Change{UUID: uuid, Healthy: true, Fault: fault}, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " " + why + " and is in service again"}
 }
 
 // SetUnusable sets the GPUs that the driver does not offer. Each of them is reported once.
@@ -324,6 +336,9 @@ func (t *Tracker) event(e gpu.Event, counts bool) Event {
 	case ClassInformation:
 		return Event{Reason: ReasonIgnored, Message: what + "; the GPU stays in service"}
 	default:
+		if t.policy.Counts(e.XID) {
+			return Event{Warning: true, Reason: ReasonIgnored, Message: what + "; the GPU stays in service, because the driver asks for no recovery"}
+		}
 		return Event{
 			Warning: true, Reason: ReasonIgnored,
 			Message: fmt.Sprintf("%s; the GPU stays in service, because %s says so", what, DisableEnv),
@@ -352,43 +367,14 @@ func (t *Tracker) name(uuid string) string {
 	return fmt.Sprintf("GPU %d (%s, %s)", d.Index, d.Product, uuid)
 }
 
-// class returns the worst class of a fault.
-func (f Fault) class() Class {
-	if f.Lost {
-		return ClassReplace
-	}
-	worst := ClassUnknown
-	for _, xid := range f.XIDs {
-		switch c := Look(xid).Class; c {
-		case ClassReplace:
-			return c
-		case ClassReset:
-			worst = c
-		case ClassInformation, ClassApplication, ClassUnknown:
-		}
-	}
-	return worst
-}
-
-func (f Fault) reason() string {
-	switch {
-	case f.Lost:
-		return nodecontract.ReasonLost
-	case f.class() == ClassReplace:
-		return nodecontract.ReasonReplace
-	case f.class() == ClassReset:
-		return nodecontract.ReasonReset
-	default:
-		return nodecontract.ReasonUnknown
-	}
-}
-
 func (f Fault) advice() string {
 	switch {
 	case f.Lost:
 		return "replace the machine, or reboot it and see whether the GPU comes back"
 	case f.class() == ClassReplace:
 		return "replace the machine, or reboot it"
+	case f.class() == ClassDrain:
+		return "end the pods whose work spans GPUs, or drain the node; then the GPU is in service again, or the driver asks for a reset"
 	case f.Unread && len(f.XIDs) == 0:
 		return "drain the node and replace it, reboot it, or reset the GPU with `nvidia-smi --gpu-reset` and " + annotate
 	default:
@@ -401,6 +387,9 @@ func (f Fault) summary() string {
 	var parts []string
 	for _, xid := range f.XIDs {
 		parts = append(parts, describe(gpu.Event{XID: xid}))
+	}
+	if f.Asked != gpu.RecoveryNone {
+		parts = append(parts, describeRecovery(f.Asked))
 	}
 	if f.Lost {
 		parts = append(parts, describe(gpu.Event{Lost: true}))

@@ -33,7 +33,7 @@ func TestXIDsThatTakeGPUOutOfService(t *testing.T) {
 		disable, enable string
 		out, in         []int
 	}{
-		{"", "", []int{48, 62, 63, 64, 74, 79, 94, 95, 119, 4242}, []int{13, 31, 43, 45, 68, 109, 32, 69, 92, 154}},
+		{"", "", []int{48, 62, 63, 64, 74, 79, 94, 95, 119, 4242}, []int{13, 31, 43, 45, 68, 109, 32, 69, 92, 154, 162, 163, 164, 165}},
 		{"all", "", nil, []int{13, 48, 79, 4242}},
 		{"xids", "", nil, []int{13, 48, 79}},
 		{" ALL ", "", nil, []int{79}},
@@ -232,7 +232,8 @@ func TestConditionIsUnknownWithoutGPUs(t *testing.T) {
 	}
 }
 
-// TestTrackerInvariants checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between, that changes
+// TestTrackerInvariants checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between or by an answer
+// of the driver, that changes
 // agree with Healthy, and that the condition is False exactly when a GPU is out of service.
 func TestTrackerInvariants(t *testing.T) {
 	t.Parallel()
@@ -240,16 +241,32 @@ func TestTrackerInvariants(t *testing.T) {
 		devices := gputest.T4s(rapid.IntRange(1, 4).Draw(t, "gpus"))
 		tr := opened("b", devices, health.State{})
 		out, reset := map[string]bool{}, map[string]bool{}
+		asked := map[string]gpu.Recovery{}
+		for _, d := range devices {
+			asked[d.UUID] = gpu.RecoveryUnknown
+		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			uuid := rapid.SampledFrom(devices).Draw(t, "gpu").UUID
 			var changes []health.Change
-			switch rapid.SampledFrom([]string{"xid", "lost", "mark", "reopen"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"xid", "lost", "mark", "reopen", "ask"}).Draw(t, "step") {
 			case "xid":
 				xid := rapid.SampledFrom([]int{13, 31, 48, 63, 74, 79, 94, 999}).Draw(t, "xid")
 				changes, _ = tr.Observe(gpu.Event{UUID: uuid, XID: xid}, noon)
-				if (health.Policy{}).Counts(xid) {
+				if (health.Policy{}).Counts(xid) && (xid != 999 || asked[uuid] != gpu.RecoveryNone) {
 					out[uuid], reset[uuid] = true, false
 				}
+			case "ask":
+				r := gpu.Recovery(rapid.IntRange(-1, 8).Draw(t, "recovery"))
+				changes, _ = tr.Ask(uuid, r, noon)
+				if (health.Policy{}).CountsRecovery(r) {
+					out[uuid], reset[uuid] = true, false
+				} else if tr.Healthy(uuid) {
+					if r != gpu.RecoveryNone && out[uuid] {
+						t.Fatalf("the answer %v brought it back", r)
+					}
+					out[uuid], reset[uuid] = false, false
+				}
+				asked[uuid] = r
 			case "lost":
 				changes, _ = tr.Observe(gpu.Event{UUID: uuid, Lost: true}, noon)
 				out[uuid], reset[uuid] = true, false

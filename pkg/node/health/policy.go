@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"karve.sh/karve/pkg/node/gpu"
 )
 
 // Environment variables of NVIDIA's device plugin.
@@ -71,6 +73,29 @@ func (p Policy) Counts(xid int) bool {
 	default:
 		return true
 	}
+}
+
+// recoveryChanged is the XID with which the driver reports that it asks for something else than before.
+const recoveryChanged = 154
+
+// trustsDriver reports whether the driver's answers count. XID 154 in the list of disabled ones turns that off.
+func (p Policy) trustsDriver() bool {
+	return p.enableAll || slices.Contains(p.enabled, recoveryChanged) || !p.disableAll && !slices.Contains(p.disabled, recoveryChanged)
+}
+
+// CountsRecovery reports whether a GPU is out of service while the driver asks for this.
+func (p Policy) CountsRecovery(r gpu.Recovery) bool {
+	return p.trustsDriver() && asked(r) != ClassInformation
+}
+
+// Doubtful reports whether the driver should be asked at once what a GPU needs after an XID.
+func (p Policy) Doubtful(xid int) bool {
+	return p.trustsDriver() && (xid == recoveryChanged || p.Counts(xid))
+}
+
+// yields reports whether an XID does not count if the driver asks for nothing: it is not in the catalog, and nobody has enabled it.
+func (p Policy) yields(xid int) bool {
+	return !p.enableAll && !slices.Contains(p.enabled, xid) && Look(xid).Class == ClassUnknown
 }
 
 // CountsLost reports whether a GPU that no longer answers is out of service. That corresponds to XID 79.

@@ -1,5 +1,7 @@
 package health
 
+import "slices"
+
 // Class is the class of an XID.
 type Class string
 
@@ -9,11 +11,14 @@ const (
 	ClassInformation Class = "Information"
 	// ClassApplication is a fault of a program, or a fault that ended a program and left the GPU working.
 	ClassApplication Class = "Application"
+	// ClassDrain is a fault after which work that spans several GPUs must end. Only the driver reports it.
+	ClassDrain Class = "Drain"
 	// ClassReset is a fault after which the GPU needs a reset.
 	ClassReset Class = "Reset"
 	// ClassReplace is a fault after which the machine must be replaced or at least rebooted, because the GPU or its links are lost.
 	ClassReplace Class = "Replace"
-	// ClassUnknown is for XIDs that are not in the catalog. They count as faults that a reset may repair.
+	// ClassUnknown is for XIDs that are not in the catalog, and for those about which it leaves the decision to the driver, says nothing, or says that
+	// drivers do not report them. They count as faults that a reset may repair, unless the driver asks for nothing.
 	ClassUnknown Class = "Unknown"
 )
 
@@ -31,21 +36,38 @@ func Look(number int) XID {
 		x.Number = number
 		return x
 	}
+	if slices.Contains(unused, number) {
+		return XID{Number: number, Class: ClassUnknown, Means: "unused according to NVIDIA's catalog"}
+	}
 	return XID{Number: number, Class: ClassUnknown, Means: "not in NVIDIA's catalog as this agent knows it"}
 }
 
 // ignored are the XIDs that NVIDIA's device plugin treats as application errors (internal/rm/health.go in k8s-device-plugin).
 var ignored = []int{13, 31, 43, 45, 68, 109}
 
-// known follows the immediate actions in NVIDIA's XID catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. IGNORE and
-// RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink workflows, which
-// end at the vendor of the machine, require another machine, which takes a minute in a cloud. The differences are:
+// unused are the XIDs that NVIDIA's catalog lists as unused.
+var unused = []int{
+	1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30, 33, 34, 35, 36, 42, 47, 49, 50, 51, 52, 53, 55, 56, 57, 58, 59,
+	61, 65, 73, 81, 87, 90, 91, 111, 112, 113, 114, 115, 116, 117, 118, 122, 123, 124, 125, 138,
+}
+
+// known follows the immediate actions in NVIDIA's XID catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, which ends with 172.
+// IGNORE and RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the workflow of
+// XID 74, which ends at the vendor of the machine, require another machine, which takes a minute in a cloud. UPDATE_SWFW concerns the start of a virtual
+// GPU. The differences are:
 //   - 109 is RESET_GPU in NVIDIA's catalog, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU away
 //     from nine others.
 //   - 48 has a workflow in NVIDIA's catalog that ends with a reset in most cases.
 //   - 63 and 94 are IGNORE and RESTART_APP in NVIDIA's catalog, with a reset at the next opportunity, because the bad memory stays in use until then (and
 //     page retirement on Turing and older needs a reload of the driver). Another program that reads this memory fails again, so new pods must not use the
 //     GPU. Running pods stay.
+//   - 144 to 150 and 159 have workflows that depend on details of the message, which NVML does not report, and on what the driver asks for. The driver
+//     decides. All drivers that report them answer.
+//   - 162 to 165 have no action but comments: power smoothing was turned on or off, or its parts wear out, and the GPU works.
+//   - 166 to 172 have no action. 171 and 172 add details to 48. 167 and 169 are like 158 and 62. 168 asks for another start of the GPU. 166 and 170 only
+//     occur in confidential computing, and the driver decides.
+//   - 173 to 176 are not in the catalog but in the header nverror.h of NVIDIA's open kernel modules 595. 173 is the loss of a link. After 174, a program
+//     was ended. For 175 and 176, the driver decides.
 var known = map[int]XID{
 	13:  {Class: ClassApplication, Means: "graphics engine exception"},
 	31:  {Class: ClassApplication, Means: "GPU memory page fault"},
@@ -98,6 +120,7 @@ var known = map[int]XID{
 	134: {Class: ClassApplication, Means: "copy engine error"},
 	135: {Class: ClassApplication, Means: "copy engine error"},
 	139: {Class: ClassApplication, Means: "optical flow engine error"},
+	174: {Class: ClassApplication, Means: "a program was ended to reset its channel"},
 
 	37:  {Class: ClassInformation, Means: "driver firmware error"},
 	38:  {Class: ClassInformation, Means: "driver firmware error"},
@@ -115,9 +138,14 @@ var known = map[int]XID{
 	152: {Class: ClassInformation, Means: "deep learning accelerator memory error"},
 	153: {Class: ClassInformation, Means: "deep learning accelerator timeout"},
 	154: {Class: ClassInformation, Means: "the driver's advice about an earlier XID changed"},
+	78:  {Class: ClassInformation, Means: "a virtual GPU did not start"},
 	157: {Class: ClassInformation, Means: "a resource could not be retired"},
 	160: {Class: ClassInformation, Means: "a channel was retired"},
 	161: {Class: ClassInformation, Means: "a channel could not be retired"},
+	162: {Class: ClassInformation, Means: "power smoothing is available again"},
+	163: {Class: ClassInformation, Means: "power smoothing is not available"},
+	164: {Class: ClassInformation, Means: "the parts for power smoothing are almost worn out"},
+	165: {Class: ClassInformation, Means: "the parts for power smoothing are worn out"},
 
 	46:  {Class: ClassReset, Means: "GPU stopped processing and did not recover"},
 	48:  {Class: ClassReset, Means: "uncorrectable double bit memory error"},
@@ -135,16 +163,29 @@ var known = map[int]XID{
 	155: {Class: ClassReset, Means: "NVLink error found by software"},
 	156: {Class: ClassReset, Means: "a resource was retired, for good at the next reset"},
 	158: {Class: ClassReset, Means: "fatal timeout"},
+	167: {Class: ClassReset, Means: "fatal timeout on PCIe"},
+	168: {Class: ClassReset, Means: "less memory than the GPU should have, because of errors in a protected part of it"},
+	169: {Class: ClassReset, Means: "internal security micro-controller halted"},
+	171: {Class: ClassReset, Means: "uncorrectable error in the GPU's memory"},
+	172: {Class: ClassReset, Means: "uncorrectable error in an internal memory of the GPU"},
 
 	54:  {Class: ClassReplace, Means: "auxiliary power is not connected"},
 	74:  {Class: ClassReplace, Means: "NVLink error"},
 	79:  {Class: ClassReplace, Means: "GPU has fallen off the bus"},
-	144: {Class: ClassReplace, Means: "NVLink error (SAW)"},
-	145: {Class: ClassReplace, Means: "NVLink error (RLW)"},
-	146: {Class: ClassReplace, Means: "NVLink error (TLW)"},
-	147: {Class: ClassReplace, Means: "NVLink error (TREX)"},
-	148: {Class: ClassReplace, Means: "NVLink error (NVLPW)"},
-	149: {Class: ClassReplace, Means: "NVLink error (NETIR)"},
-	150: {Class: ClassReplace, Means: "NVLink error (MSE)"},
 	151: {Class: ClassReplace, Means: "key rotation error"},
+	173: {Class: ClassReplace, Means: "the link between CPU and GPU is lost"},
+
+	144: {Class: ClassUnknown, Means: "NVLink error (SAW)"},
+	145: {Class: ClassUnknown, Means: "NVLink error (RLW)"},
+	146: {Class: ClassUnknown, Means: "NVLink error (TLW)"},
+	147: {Class: ClassUnknown, Means: "NVLink error (TREX)"},
+	148: {Class: ClassUnknown, Means: "NVLink error (NVLPW)"},
+	149: {Class: ClassUnknown, Means: "NVLink error (NETIR)"},
+	150: {Class: ClassUnknown, Means: "NVLink error (MSE)"},
+	142: {Class: ClassUnknown, Means: "video encoder error"},
+	159: {Class: ClassUnknown, Means: "error on the link between CPU and GPU"},
+	166: {Class: ClassUnknown, Means: "NVLink was used before its encryption was configured"},
+	170: {Class: ClassUnknown, Means: "NVLink error in confidential computing"},
+	175: {Class: ClassUnknown, Means: "error in the memory subsystem"},
+	176: {Class: ClassUnknown, Means: "many corrected errors on PCIe"},
 }

@@ -53,6 +53,8 @@ type Exporter struct {
 	mu   sync.Mutex
 	xids map[xidKey]uint64
 	last map[string]int
+	// asked is what the driver asks for, by GPU.
+	asked map[string]gpu.Recovery
 	// under is the reading in progress, or nil if there is none. Concurrent scrapes share it.
 	under *sample
 }
@@ -79,7 +81,7 @@ type xidKey struct {
 // New returns an exporter.
 func New(c Config) *Exporter {
 	c.Proc = cmp.Or(c.Proc, "/proc")
-	return &Exporter{config: c, xids: map[xidKey]uint64{}, last: map[string]int{}}
+	return &Exporter{config: c, xids: map[xidKey]uint64{}, last: map[string]int{}, asked: map[string]gpu.Recovery{}}
 }
 
 // Observe counts the XID of an event.
@@ -91,6 +93,13 @@ func (x *Exporter) Observe(e gpu.Event) {
 	defer x.mu.Unlock()
 	x.xids[xidKey{e.UUID, e.XID}]++
 	x.last[e.UUID] = e.XID
+}
+
+// Asked sets what the driver asks for so that a GPU works again.
+func (x *Exporter) Asked(uuid string, r gpu.Recovery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.asked[uuid] = r
 }
 
 // ServeHTTP implements http.Handler.
@@ -139,6 +148,7 @@ func (x *Exporter) Write(t *Text) {
 	writeGPUs(t, gpus)
 	writeInstances(t, gpus)
 	x.writeXIDs(t, gpus)
+	x.writeAsked(t, gpus)
 	writeHeld(t, gpus, read.held)
 	writeShares(t, shares)
 	if x.config.DCGM {
@@ -442,6 +452,18 @@ func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 			labels = gpus[i].labels()
 		}
 		t.Sample(float64(x.xids[key]), append(labels, "xid", strconv.Itoa(key.xid))...)
+	}
+}
+
+// writeAsked leaves out GPUs for which the driver does not say what they need.
+func (x *Exporter) writeAsked(t *Text, gpus []reading) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t.Family("karve_gpu_recovery_action", Gauge, "1 for the action with which the driver asks to recover the GPU, or for None.")
+	for _, g := range gpus {
+		if r, ok := x.asked[g.UUID]; ok && r != gpu.RecoveryUnknown && g.up {
+			t.Sample(1, g.labels("action", r.String())...)
+		}
 	}
 }
 

@@ -151,6 +151,10 @@ func TestMetricsOfGPUsAndPods(t *testing.T) {
 	} {
 		x.Observe(e)
 	}
+	x.Asked(devices[0].UUID, gpu.RecoveryNone)
+	x.Asked(devices[0].UUID, gpu.RecoveryDrainAndReset)
+	x.Asked(devices[1].UUID, gpu.RecoveryUnknown)
+	x.Asked("GPU-gone", gpu.RecoveryReset)
 	families := scrape(t, x)
 	for name, want := range map[string][]string{
 		"karve_gpu_library_up":             {" 1"},
@@ -166,6 +170,7 @@ func TestMetricsOfGPUsAndPods(t *testing.T) {
 		"karve_gpu_replicas_allocated":     {"index=0 3"},
 		"karve_pod_gpu_replicas":           {"namespace=default pod=train-0 container=main 2", "namespace=team pod=infer container=server 1"},
 		"karve_gpu_xid_errors_total":       {"index=0 xid=13 1", "index=0 xid=31 2", "xid=79 1"},
+		"karve_gpu_recovery_action":        {"index=0 action=DrainAndReset 1"},
 		"karve_pod_gpu_memory_used_bytes":  {"namespace=default pod=train-0 container=main 1048576000", "namespace=team pod=infer container=server 2097152000", "namespace=team pod=infer container=server 104857600"},
 		"karve_pod_gpu_sm_ratio":           {"namespace=default pod=train-0 container=main 0.29", "namespace=team pod=infer container=server 0"},
 		"DCGM_FI_DEV_GPU_UTIL":             nil,

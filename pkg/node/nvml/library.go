@@ -126,7 +126,7 @@ func (l *Library) start() error {
 	l.has = map[string]bool{}
 	for _, name := range append([]string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
-		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex",
+		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex", "nvmlDeviceGetFieldValues",
 	}, linkFunctions...) {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}

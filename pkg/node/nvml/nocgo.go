@@ -39,6 +39,9 @@ func (*Library) Links() ([]gpu.Link, error) { return nil, gpu.ErrClosed }
 // Usage returns an error.
 func (*Library) Usage(string) (gpu.Usage, error) { return gpu.Usage{}, gpu.ErrClosed }
 
+// Recovery returns an error.
+func (*Library) Recovery(string) (gpu.Recovery, error) { return gpu.RecoveryUnknown, gpu.ErrClosed }
+
 // Wait returns an error.
 func (*Library) Wait(time.Duration) (gpu.Event, bool, error) {
 	return gpu.Event{}, false, gpu.ErrClosed

@@ -54,6 +54,10 @@ func (c *control) SetUsage(uuid string, u gpu.Usage) {
 	})
 }
 
+func (c *control) SetRecovery(uuid string, r gpu.Recovery) {
+	c.change(uuid, func(d *fake.Device) { d.Recovery = r })
+}
+
 func (c *control) Report(uuid string, xid int) {
 	c.machine.Change(c.t, func(s *fake.State) {
 		index := -1

@@ -48,6 +48,10 @@ func TestFaultOfProgram(t *testing.T) {
 				}
 			}
 			attr(t, "xids", xids)
+			const action = "karve_gpu_recovery_action"
+			if w.metric(action, uuid) != w.metric(action, uuid, `action="None"`) {
+				t.Error("the driver asks to recover the GPU from a program that broke")
+			}
 			if !slices.Contains(xids, fault.xid) {
 				t.Errorf("the XIDs are %d, want %d among them", xids, fault.xid)
 			}

@@ -82,8 +82,10 @@ func TestNVIDIASMI(t *testing.T) {
 		for _, d := range w.devices {
 			usage, err := l.Usage(d.UUID)
 			w.must(err)
+			recovery, err := l.Recovery(d.UUID)
+			w.must(err)
 			for _, v := range smi.Compare(smi.Reading{
-				Driver: driver, Device: d, Usage: usage, RootOf: root, Architecture: nodecontract.Architecture(d.ComputeMajor, d.ComputeMinor),
+				Driver: driver, Device: d, Usage: usage, Recovery: recovery, RootOf: root, Architecture: nodecontract.Architecture(d.ComputeMajor, d.ComputeMinor),
 			}, log) {
 				attr(t, "value", v)
 				if !v.Agree {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,9 +35,10 @@ const (
 //	gpu 0 mig-reset               the MIG mode changes with a reset of the GPU
 //	gpu 0 mig-profile 0 19 ...    a profile of instances: see [MIGProfile]
 //	gpu 0 process 4711 compute 512 20 7 0     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1, and of a MIG instance its two numbers
+//	gpu 0 recovery 1              what the driver asks for, as NVML's number; without the line nothing
 //	gpu 0 lost                    every call about it returns "GPU is lost"
 //	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory,
-//	                              set-compute-mode, set-mig-mode, create-instance, create-compute (not permitted), idle (the MIG mode cannot change)
+//	                              recovery, set-compute-mode, set-mig-mode, create-instance, create-compute (not permitted), idle (the MIG mode cannot change)
 //	gpu 0 nvswitch 12             this many NVLinks to a switch
 //	link 0 1 2 30                 GPUs 0 and 1 have 2 NVLinks between them, and NVML's topology level 30 on PCIe (-1: not supported, as for GPUs without a line)
 //	xid 0 79 7 0                  an event, delivered once to each event set that was created before the line; GPU -1 is unknown. Those of a MIG
@@ -71,6 +73,8 @@ type Device struct {
 	// ReservedMiB is the memory that the driver reserves for itself.
 	ReservedMiB int64
 	Usage       gpu.Usage
+	// Recovery is what the driver asks for. RecoveryUnknown makes the driver not know the field.
+	Recovery gpu.Recovery
 	// Kinds has the kind of each process by PID: "compute" (the default), "graphics", "mps", or "ended" for a process that has ended but whose GPU time is
 	// still known.
 	Kinds map[int]string
@@ -168,11 +172,17 @@ func (d Device) write(b *strings.Builder, i int) {
 	if d.SwitchLinks > 0 {
 		line("nvswitch %d", d.SwitchLinks)
 	}
+	without := d.Without
+	if d.Recovery == gpu.RecoveryUnknown {
+		without = append(slices.Clone(without), "recovery")
+	} else if d.Recovery != gpu.RecoveryNone {
+		line("recovery %d", d.Recovery)
+	}
 	if d.Lost {
 		line("lost")
 	}
-	if len(d.Without) > 0 {
-		line("without %s", strings.Join(d.Without, " "))
+	if len(without) > 0 {
+		line("without %s", strings.Join(without, " "))
 	}
 }
 

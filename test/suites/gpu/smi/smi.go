@@ -72,6 +72,8 @@ type Reading struct {
 	Driver gpu.Driver
 	Device gpu.Device
 	Usage  gpu.Usage
+	// Recovery is what the driver asks for.
+	Recovery gpu.Recovery
 	// RootOf returns the PCIe root complex of a PCI address such as "0000:00:1e.0", as the kernel has it.
 	RootOf func(address string) string
 	// Architecture is the value of the label nvidia.com/gpu.family.
@@ -105,6 +107,11 @@ func Compare(r Reading, l Log) []Value {
 	same("PCIe root", r.Device.PCIeRoot, r.RootOf(strings.ToLower(shortBus(g.BusID))))
 	same("MIG mode", map[[2]bool]string{{true, true}: "Enabled", {true, false}: "Disabled"}[[2]bool{r.Device.MIGCapable, r.Device.MIG}], available(g.MIG))
 	same("compute mode", map[gpu.ComputeMode]string{gpu.ComputeDefault: "Default", gpu.ComputeProhibited: "Prohibited", gpu.ComputeExclusiveProcess: "Exclusive_Process"}[r.Device.ComputeMode], g.ComputeMode)
+	recovery := ""
+	if r.Recovery != gpu.RecoveryUnknown {
+		recovery = r.Recovery.String()
+	}
+	same("recovery action", recovery, words.ReplaceAllString(available(g.Recovery), ""))
 	near("memory in MiB", r.Device.MemoryMiB, g.Total, 1)
 	const moved = 64 // MiB by which the use of a GPU may change between two readings
 	near("memory used in MiB", r.Usage.MemoryUsedMiB, g.Used, moved)
@@ -131,6 +138,9 @@ func Compare(r Reading, l Log) []Value {
 	same("processes", strings.Join(ours, ", "), strings.Join(theirs, ", "))
 	return out
 }
+
+// words are what stands between the words of an action, as in "Drain and Reset".
+var words = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
 var digits = regexp.MustCompile(`^-?[0-9]+`)
 

@@ -19,7 +19,7 @@ const printed = `<?xml version="1.0" ?>
 		<uuid>GPU-1</uuid><minor_number>0</minor_number>
 		<pci><pci_bus_id>00000000:00:1E.0</pci_bus_id></pci>
 		<fb_memory_usage><total>15360 MiB</total><reserved>451 MiB</reserved><used>612 MiB</used><free>14298 MiB</free></fb_memory_usage>
-		<compute_mode>Default</compute_mode>
+		<compute_mode>Default</compute_mode><gpu_recovery_action>None</gpu_recovery_action>
 		<utilization><gpu_util>7 %</gpu_util><memory_util>0 %</memory_util></utilization>
 		<temperature><gpu_temp>31 C</gpu_temp></temperature>
 		<gpu_power_readings><average_power_draw>N/A</average_power_draw><instant_power_draw>27.52 W</instant_power_draw></gpu_power_readings>
@@ -69,6 +69,7 @@ func TestCompare(t *testing.T) {
 		"processes: , 4711: 608 MiB":               func(r *smi.Reading) { r.Usage.Processes = nil },
 		"compute mode: Exclusive_Process, Default": func(r *smi.Reading) { r.Device.ComputeMode = gpu.ComputeExclusiveProcess },
 		"memory used in MiB: 1000, 612 MiB":        func(r *smi.Reading) { r.Usage.MemoryUsedMiB = 1000 },
+		"recovery action: DrainAndReset, None":     func(r *smi.Reading) { r.Recovery = gpu.RecoveryDrainAndReset },
 	} {
 		r := reading()
 		change(&r)

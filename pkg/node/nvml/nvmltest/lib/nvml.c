@@ -39,6 +39,7 @@ enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, 
 #define EVENT_SINGLE_BIT 0x1ULL
 #define EVENT_DOUBLE_BIT 0x2ULL
 #define EVENT_XID 0x8ULL
+#define FIELD_RECOVERY 230
 #define NOT_AVAILABLE (~0ULL)
 #define MIB (1024ULL * 1024ULL)
 
@@ -53,12 +54,13 @@ struct sample { unsigned pid; u64 time; unsigned sm, memory, encoder, decoder; }
 struct pci_v1 { char bus_id[16]; unsigned domain, bus, device, id; unsigned subsystem, reserved[4]; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 struct excluded { struct pci pci; char uuid[80]; };
+struct field { unsigned id, scope; long long time, latency; unsigned type; int code; union { double d; unsigned u; u64 l; } value; };
 struct event { void *device; u64 type, data; unsigned gpu_instance, compute_instance; };
 
 struct process { unsigned pid; char kind[16]; long long mib; int sm; int instance, compute; }; // of no instance: -1
 
 struct device {
-	int present, lost, minor, major, minor_capability, gpu_percent, memory_percent, celsius, sm_mhz, memory_mhz;
+	int present, lost, minor, major, minor_capability, gpu_percent, memory_percent, celsius, sm_mhz, memory_mhz, recovery;
 	int mig, mig_reset; // mig is -1: not capable, 0: off, 1: on
 	int profiles;
 	struct profile profile[MAX_PROFILES];
@@ -105,6 +107,7 @@ static void parse_device(struct device *d, char *rest) {
 	else if (!strcmp(key, "temperature")) d->celsius = atoi(value);
 	else if (!strcmp(key, "power")) d->milliwatts = atoll(value);
 	else if (!strcmp(key, "clocks")) sscanf(value, "%d %d", &d->sm_mhz, &d->memory_mhz);
+	else if (!strcmp(key, "recovery")) d->recovery = atoi(value);
 	else if (!strcmp(key, "mig")) d->mig = !strcmp(value, "on") ? 1 : !strcmp(value, "off") ? 0 : -1;
 	else if (!strcmp(key, "nvswitch")) d->nvswitch = atoi(value);
 	else if (!strcmp(key, "mig-reset")) d->mig_reset = 1;
@@ -599,6 +602,17 @@ int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) {
 		else if (type == 0 || type == 1) *mhz = d->sm_mhz;
 		else if (type == 2) *mhz = d->memory_mhz;
 		else code = NOT_SUPPORTED;
+	});
+}
+
+// A driver that does not know a field says so in the field, and answers the others.
+int nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields) {
+	ANSWER(handle, {
+		for (int i = 0; i < count; i++) {
+			fields[i].code = fields[i].id == FIELD_RECOVERY && !lacks(d, "recovery") ? OK : NOT_SUPPORTED;
+			fields[i].type = 1;
+			fields[i].value.u = d->recovery;
+		}
 	});
 }
 

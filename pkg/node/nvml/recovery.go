@@ -1,0 +1,47 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Recovery implements gpu.Library. Older drivers do not know the field.
+func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
+	l.open.RLock()
+	defer l.open.RUnlock()
+	if !l.ready {
+		return gpu.RecoveryUnknown, gpu.ErrClosed
+	}
+	l.mu.Lock()
+	k, ok := l.known[uuid]
+	l.mu.Unlock()
+	if !ok {
+		return gpu.RecoveryUnknown, fmt.Errorf("asking what %s needs: %w", uuid, gpu.ErrUnknown)
+	}
+	if !l.has["nvmlDeviceGetFieldValues"] {
+		return gpu.RecoveryUnknown, nil
+	}
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	code := k.handle.GetFieldValues(values)
+	if code == nvml.SUCCESS {
+		code = nvml.Return(values[0].NvmlReturn) //nolint:gosec // NVML's codes are small.
+	}
+	switch code {
+	case nvml.SUCCESS:
+		return gpu.Recovery(binary.NativeEndian.Uint32(values[0].Value[:])), nil
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return gpu.RecoveryUnknown, nil
+	}
+	err := failed(code, "asking what %s needs", uuid)
+	if errors.Is(err, gpu.ErrLost) {
+		l.markLost(uuid)
+	}
+	return gpu.RecoveryUnknown, err
+}
