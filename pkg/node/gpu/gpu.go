@@ -143,8 +143,10 @@ type Usage struct {
 	GPUPercent, MemoryPercent int
 	TemperatureCelsius        int
 	PowerMilliwatts           int64
-	SMClockMHz, MemClockMHz   int
-	Processes                 []Process
+	// EnergyMillijoules is the energy that the GPU has used since the driver was loaded.
+	EnergyMillijoules       int64
+	SMClockMHz, MemClockMHz int
+	Processes               []Process
 }
 
 // Process is a process that uses a GPU, or that has used it since the last reading and ended.

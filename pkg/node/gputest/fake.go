@@ -139,7 +139,7 @@ func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
 	if !ok {
 		u.MemoryFreeMiB = d.MemoryMiB
 		if instance != nil {
-			u = gpu.Usage{MemoryFreeMiB: instance.MemoryMiB, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
+			u = gpu.Usage{MemoryFreeMiB: instance.MemoryMiB, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1}
 		}
 	}
 	u.Processes = slices.Clone(u.Processes)

@@ -169,7 +169,7 @@ func testUsage(t *testing.T, l gpu.Library, c Control) {
 	devices := T4s(2)
 	c.SetDevices(devices...)
 	want := gpu.Usage{
-		MemoryUsedMiB: 5000, MemoryFreeMiB: 10360, GPUPercent: 73, MemoryPercent: 21, TemperatureCelsius: 61, PowerMilliwatts: 68500,
+		MemoryUsedMiB: 5000, MemoryFreeMiB: 10360, GPUPercent: 73, MemoryPercent: 21, TemperatureCelsius: 61, PowerMilliwatts: 68500, EnergyMillijoules: 86_400_000_000,
 		SMClockMHz: 1590, MemClockMHz: 5000,
 		Processes: []gpu.Process{{PID: 4711, MemoryMiB: 3000, SMPercent: 50}, {PID: 4712, MemoryMiB: -1, SMPercent: 0}, {PID: 9000, MemoryMiB: 2000, SMPercent: 23}},
 	}

@@ -9,6 +9,7 @@ var dcgmMetrics = []values{
 	{"DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", whenUp(func(g reading) (float64, bool) {
 		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
 	})},
+	{"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Total energy consumption since boot (in mJ).", whenUp(func(g reading) (float64, bool) { return known(g.usage.EnergyMillijoules, 1) })},
 	{"DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", whenUp(func(g reading) (float64, bool) { return known(g.usage.GPUPercent, 1) })},
 	{"DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", func(g reading) (float64, bool) { return float64(g.lastXID), true }},
 	{"DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryFreeMiB, 1) })},
@@ -24,7 +25,7 @@ func writeDCGM(t *Text, host string, gpus []reading, shares []share) {
 		users[s.uuid] = append(users[s.uuid], s.owner)
 	}
 	for _, m := range dcgmMetrics {
-		t.Family(m.name, Gauge, m.help)
+		t.Family(m.name, m.kind(), m.help)
 		for _, g := range gpus {
 			value, ok := m.of(g)
 			if !ok {

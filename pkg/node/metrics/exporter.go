@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -345,6 +346,14 @@ type values struct {
 	of   func(reading) (float64, bool)
 }
 
+// kind returns Counter for a value that only rises.
+func (v values) kind() Kind {
+	if strings.HasSuffix(v.name, "_total") || strings.Contains(v.name, "_TOTAL_") {
+		return Counter
+	}
+	return Gauge
+}
+
 // known returns the value times the factor. It returns false if the value is negative, which means that the GPU does not report it.
 func known[N int | int64](value N, factor float64) (float64, bool) {
 	return float64(value) * factor, value >= 0
@@ -361,6 +370,9 @@ var gpuMetrics = []values{
 	{"karve_gpu_temperature_celsius", "Temperature of the GPU.", whenUp(func(g reading) (float64, bool) { return known(g.usage.TemperatureCelsius, 1) })},
 	{"karve_gpu_power_watts", "Power that the GPU draws.", whenUp(func(g reading) (float64, bool) {
 		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
+	})},
+	{"karve_gpu_energy_joules_total", "Energy that the GPU has used since its driver was loaded.", whenUp(func(g reading) (float64, bool) {
+		return float64(g.usage.EnergyMillijoules) / 1000, g.usage.EnergyMillijoules >= 0
 	})},
 	{"karve_gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", whenUp(func(g reading) (float64, bool) { return known(g.usage.SMClockMHz, mhz) })},
 	{"karve_gpu_memory_clock_hertz", "Clock of the GPU's memory.", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemClockMHz, mhz) })},
@@ -392,7 +404,7 @@ func (g reading) labels(more ...string) []string {
 
 func writeGPUs(t *Text, gpus []reading) {
 	for _, m := range gpuMetrics {
-		t.Family(m.name, Gauge, m.help)
+		t.Family(m.name, m.kind(), m.help)
 		for _, g := range gpus {
 			if value, ok := m.of(g); ok {
 				t.Sample(value, g.labels()...)

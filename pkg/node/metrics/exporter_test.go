@@ -103,7 +103,7 @@ func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 		}
 	}
 	f.SetUsage(devices[0].UUID, gpu.Usage{
-		MemoryUsedMiB: 4000, MemoryFreeMiB: 11000, GPUPercent: 29, MemoryPercent: 5, TemperatureCelsius: 50, PowerMilliwatts: 68250,
+		MemoryUsedMiB: 4000, MemoryFreeMiB: 11000, GPUPercent: 29, MemoryPercent: 5, TemperatureCelsius: 50, PowerMilliwatts: 68250, EnergyMillijoules: 12500,
 		SMClockMHz: 1590, MemClockMHz: 5000,
 		Processes: []gpu.Process{
 			{PID: 10, MemoryMiB: 1000, SMPercent: 20},
@@ -116,7 +116,7 @@ func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 		},
 	})
 	f.SetUsage(devices[1].UUID, gpu.Usage{
-		MemoryUsedMiB: 100, MemoryFreeMiB: 15000, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1,
+		MemoryUsedMiB: 100, MemoryFreeMiB: 15000, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1,
 		Processes: []gpu.Process{{PID: 20, MemoryMiB: 100, SMPercent: 0}},
 	})
 	return f, metrics.Config{
@@ -164,6 +164,7 @@ func TestMetricsOfGPUsAndPods(t *testing.T) {
 		"karve_gpu_memory_total_bytes":     {"index=0 16106127360", "index=1 16106127360"},
 		"karve_gpu_temperature_celsius":    {"index=0 50"},
 		"karve_gpu_power_watts":            {"index=0 68.25"},
+		"karve_gpu_energy_joules_total":    {"index=0 12.5"},
 		"karve_gpu_sm_clock_hertz":         {"index=0 1590000000"},
 		"karve_gpu_memory_clock_hertz":     {"index=0 5000000000"},
 		"karve_gpu_replicas":               {"index=0 10"},
@@ -224,14 +225,15 @@ func TestDCGMMetrics(t *testing.T) {
 	shared := "gpu=0 device=nvidia0 modelName=Tesla T4 Hostname=node-1"
 	alone := "gpu=1 device=nvidia1 modelName=Tesla T4 Hostname=node-1 container=server namespace=team pod=infer"
 	for name, want := range map[string][]string{
-		"DCGM_FI_DEV_GPU_UTIL":    {shared + " 29"},
-		"DCGM_FI_DEV_FB_USED":     {shared + " 4000", alone + " 100"},
-		"DCGM_FI_DEV_FB_FREE":     {shared + " 11000", alone + " 15000"},
-		"DCGM_FI_DEV_GPU_TEMP":    {shared + " 50"},
-		"DCGM_FI_DEV_POWER_USAGE": {shared + " 68.25"},
-		"DCGM_FI_DEV_SM_CLOCK":    {shared + " 1590"},
-		"DCGM_FI_DEV_MEM_CLOCK":   {shared + " 5000"},
-		"DCGM_FI_DEV_XID_ERRORS":  {shared + " 0", alone + " 48"},
+		"DCGM_FI_DEV_GPU_UTIL":                 {shared + " 29"},
+		"DCGM_FI_DEV_FB_USED":                  {shared + " 4000", alone + " 100"},
+		"DCGM_FI_DEV_FB_FREE":                  {shared + " 11000", alone + " 15000"},
+		"DCGM_FI_DEV_GPU_TEMP":                 {shared + " 50"},
+		"DCGM_FI_DEV_POWER_USAGE":              {shared + " 68.25"},
+		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": {shared + " 12500"},
+		"DCGM_FI_DEV_SM_CLOCK":                 {shared + " 1590"},
+		"DCGM_FI_DEV_MEM_CLOCK":                {shared + " 5000"},
+		"DCGM_FI_DEV_XID_ERRORS":               {shared + " 0", alone + " 48"},
 	} {
 		if diff := cmp.Diff(want, samples(families[name], "UUID")); diff != "" {
 			t.Errorf("%s: %s", name, diff)

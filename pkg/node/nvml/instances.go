@@ -73,7 +73,7 @@ func readInstance(i, at int, handle nvml.Device) (gpu.Instance, error) {
 
 // instanceUsage returns the usage of a MIG instance. NVML reports only its memory and its processes.
 func (l *Library) instanceUsage(uuid string, p migDevice) (gpu.Usage, error) {
-	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
+	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1}
 	if err := failed(l.memory(p.handle, &u), "reading the memory of %s", uuid); err != nil {
 		return gpu.Usage{}, err
 	}

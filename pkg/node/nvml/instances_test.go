@@ -61,7 +61,7 @@ func TestUsageOfAnInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := gpu.Usage{
-		MemoryUsedMiB: 100, MemoryFreeMiB: 19968 - 100, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1,
+		MemoryUsedMiB: 100, MemoryFreeMiB: 19968 - 100, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1,
 		Processes: []gpu.Process{{PID: 7, MemoryMiB: 100, SMPercent: -1}},
 	}
 	if diff := cmp.Diff(want, u); diff != "" {

@@ -127,6 +127,7 @@ func (l *Library) start() error {
 	for _, name := range append([]string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
 		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex", "nvmlDeviceGetFieldValues",
+		"nvmlDeviceGetTotalEnergyConsumption",
 	}, linkFunctions...) {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}

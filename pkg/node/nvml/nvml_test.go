@@ -155,7 +155,7 @@ func TestUnsupportedReadingsAreUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := gpu.Usage{
-		MemoryFreeMiB: 15360 - 448, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1,
+		MemoryFreeMiB: 15360 - 448, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1,
 		Processes: []gpu.Process{{PID: 12, MemoryMiB: 5, SMPercent: -1}},
 	}
 	if diff := cmp.Diff(want, u); diff != "" {

@@ -54,7 +54,7 @@ func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 }
 
 func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
-	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
+	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1}
 	for _, step := range []struct {
 		what string
 		read func() nvml.Return
@@ -78,6 +78,16 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 			milliwatts, code := handle.GetPowerUsage()
 			if code == nvml.SUCCESS {
 				u.PowerMilliwatts = int64(milliwatts)
+			}
+			return code
+		}},
+		{"energy", func() nvml.Return {
+			if !l.has["nvmlDeviceGetTotalEnergyConsumption"] {
+				return nvml.ERROR_NOT_SUPPORTED
+			}
+			millijoules, code := handle.GetTotalEnergyConsumption()
+			if code == nvml.SUCCESS {
+				u.EnergyMillijoules = int64(millijoules) //nolint:gosec // A GPU uses less in a million years.
 			}
 			return code
 		}},

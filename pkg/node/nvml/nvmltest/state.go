@@ -30,7 +30,7 @@ const (
 //	hang 1                        no call returns until the line is removed
 //	excluded 00000000:00:1C.0     a GPU that the driver is told to exclude
 //	gpu 0 uuid GPU-...            also name, pci, minor, memory TOTAL RESERVED USED (MiB), compute MAJOR MINOR,
-//	                              utilization GPU MEMORY (percent), temperature, power (mW), clocks SM MEMORY (MHz)
+//	                              utilization GPU MEMORY (percent), temperature, power (mW, and mJ since the driver was loaded), clocks SM MEMORY (MHz)
 //	gpu 0 mig on                  or off; without the line the GPU does not support MIG
 //	gpu 0 mig-reset               the MIG mode changes with a reset of the GPU
 //	gpu 0 mig-profile 0 19 ...    a profile of instances: see [MIGProfile]
@@ -144,7 +144,7 @@ func (d Device) write(b *strings.Builder, i int) {
 	line("compute %d %d", d.ComputeMajor, d.ComputeMinor)
 	line("utilization %d %d", u.GPUPercent, u.MemoryPercent)
 	line("temperature %d", u.TemperatureCelsius)
-	line("power %d", u.PowerMilliwatts)
+	line("power %d %d", u.PowerMilliwatts, u.EnergyMillijoules)
 	line("clocks %d %d", u.SMClockMHz, u.MemClockMHz)
 	switch {
 	case d.MIG:

@@ -68,7 +68,7 @@ struct device {
 	int nvswitch;
 	// nvlinks and level are the NVLinks to other devices, and the topology levels. The level of devices without a line "link" is -1.
 	int nvlinks[MAX_DEVICES], level[MAX_DEVICES];
-	long long total, reserved, used, milliwatts;
+	long long total, reserved, used, milliwatts, millijoules;
 	char uuid[96], name[96], pci[32], without[256];
 	int processes;
 	struct process process[MAX_PROCESSES];
@@ -105,7 +105,7 @@ static void parse_device(struct device *d, char *rest) {
 	else if (!strcmp(key, "compute")) sscanf(value, "%d %d", &d->major, &d->minor_capability);
 	else if (!strcmp(key, "utilization")) sscanf(value, "%d %d", &d->gpu_percent, &d->memory_percent);
 	else if (!strcmp(key, "temperature")) d->celsius = atoi(value);
-	else if (!strcmp(key, "power")) d->milliwatts = atoll(value);
+	else if (!strcmp(key, "power")) sscanf(value, "%lld %lld", &d->milliwatts, &d->millijoules);
 	else if (!strcmp(key, "clocks")) sscanf(value, "%d %d", &d->sm_mhz, &d->memory_mhz);
 	else if (!strcmp(key, "recovery")) d->recovery = atoi(value);
 	else if (!strcmp(key, "mig")) d->mig = !strcmp(value, "on") ? 1 : !strcmp(value, "off") ? 0 : -1;
@@ -593,6 +593,13 @@ int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) {
 	ANSWER(handle, {
 		if (lacks(d, "power")) code = NOT_SUPPORTED;
 		else *milliwatts = d->milliwatts;
+	});
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, u64 *millijoules) {
+	ANSWER(handle, {
+		if (lacks(d, "power")) code = NOT_SUPPORTED;
+		else *millijoules = d->millijoules;
 	});
 }
 
