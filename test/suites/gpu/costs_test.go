@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -39,11 +38,6 @@ type loader struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
-}
-
-// measured is what a client prints about a load.
-type measured struct {
-	Operations, Seconds, P50, P90, P99, Max float64
 }
 
 // TestCosts measures what sharing a GPU costs, and emits a [cost.Row] for each measurement. It fails only if clients starve or fail: speed is no criterion.
@@ -156,7 +150,7 @@ func (w *world) loads(mode string, clients int, seconds float64, usedBefore int6
 	}
 	ready := time.Since(began)
 	used, ofProcesses, processes := w.memory()
-	w.t.Logf("%s: %d clients were ready after %v; the GPU's used memory is %d MiB and was %d, and %d processes have %d", mode, clients, ready.Round(time.Millisecond), used, usedBefore, processes, ofProcesses)
+	w.t.Logf("%s, clients: %d, which were ready after %v; the GPU's used memory is %d MiB and was %d, and %d processes have %d", mode, clients, ready.Round(time.Millisecond), used, usedBefore, processes, ofProcesses)
 	for _, load := range cost.Loads {
 		row := cost.Row{
 			Mode: mode, Clients: clients, Load: load,
@@ -169,37 +163,23 @@ func (w *world) loads(mode string, clients int, seconds float64, usedBefore int6
 				w.t.Errorf("%s with %d clients, %s: %v", mode, clients, load, err)
 			}
 		}
-		var results []measured
+		var results []cost.Result
 		for _, l := range all {
 			line := l.line()
-			var m measured
+			var m cost.Result
 			if err := json.Unmarshal([]byte(line), &m); err != nil {
 				w.t.Errorf("%s with %d clients, %s: a client said %q", mode, clients, load, line)
 				return false
 			}
 			results = append(results, m)
 		}
-		summarize(&row, results)
+		row.Summarize(results)
 		w.t.Attr(cost.Attribute, row.String())
 		if fair := row.OpsPerSecond / float64(clients); row.PerClientMin == 0 || row.PerClientMin < fair/10 {
 			w.t.Errorf("%s with %d clients, %s: one has %.1f operations per second, and a fair share is %.1f", mode, clients, load, row.PerClientMin, fair)
 		}
 	}
 	return true
-}
-
-func summarize(row *cost.Row, results []measured) {
-	rates, medians := []float64{}, []float64{}
-	for _, m := range results {
-		rates, medians = append(rates, m.Operations/m.Seconds), append(medians, m.P50)
-		row.OpsPerSecond += m.Operations / m.Seconds
-		row.P99us = max(row.P99us, m.P99)
-	}
-	slices.Sort(medians)
-	row.PerClientMin, row.PerClientMax, row.P50us = slices.Min(rates), slices.Max(rates), medians[(len(medians)-1)/2]
-	for _, v := range []*float64{&row.OpsPerSecond, &row.PerClientMin, &row.PerClientMax, &row.MemoryMiBPerClient, &row.ProcessMiBPerClient} {
-		*v = math.Round(*v*10) / 10
-	}
 }
 
 // calibrate asks a client that has the GPU alone how much work the loads are.

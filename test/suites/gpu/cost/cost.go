@@ -4,6 +4,8 @@ package cost
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"slices"
 )
 
 // Modes in which clients share a GPU.
@@ -42,8 +44,32 @@ type Row struct {
 	ProcessMiBPerClient float64 `json:"processMiBPerClient"`
 }
 
-// String returns the row as one line of JSON.
+// Result is what one client got, as it prints it. Latencies are in microseconds.
+type Result struct {
+	Operations float64 `json:"operations"`
+	Seconds    float64 `json:"seconds"`
+	P50        float64 `json:"p50"`
+	P99        float64 `json:"p99"`
+}
+
+// Summarize sets the throughput and the latencies of the row from the results of its clients, of which there is at least one.
+func (r *Row) Summarize(results []Result) {
+	var rates, medians, tails []float64
+	r.OpsPerSecond = 0
+	for _, c := range results {
+		rates, medians, tails = append(rates, c.Operations/c.Seconds), append(medians, c.P50), append(tails, c.P99)
+		r.OpsPerSecond += c.Operations / c.Seconds
+	}
+	slices.Sort(medians)
+	r.PerClientMin, r.PerClientMax = slices.Min(rates), slices.Max(rates)
+	r.P50us, r.P99us = medians[(len(medians)-1)/2], slices.Max(tails)
+}
+
+// String returns the row as one line of JSON, with one decimal place.
 func (r Row) String() string {
+	for _, v := range []*float64{&r.OpsPerSecond, &r.PerClientMin, &r.PerClientMax, &r.P50us, &r.P99us, &r.MemoryMiBPerClient, &r.ProcessMiBPerClient} {
+		*v = math.Round(*v*10) / 10
+	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Sprintf("%q", err) // A number that is not finite.

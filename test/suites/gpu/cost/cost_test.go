@@ -1,0 +1,170 @@
+package cost
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/sharing-cost.md and its pictures")
+
+const (
+	reportsDir = "../reports"
+	docs       = "../../../../docs"
+)
+
+func rows() []Row {
+	var all []Row
+	for _, mode := range Modes {
+		for _, load := range Loads {
+			for _, n := range []int{1, 2, 16} {
+				all = append(all, Row{Mode: mode, Load: load, Clients: n, OpsPerSecond: 100 * float64(n), P50us: 95.04, P99us: 1234.5 * float64(n), MemoryMiBPerClient: 500.4})
+			}
+		}
+	}
+	return all
+}
+
+func TestRowIsOneLine(t *testing.T) {
+	t.Parallel()
+	want := rows()[0]
+	want.P50us = 95
+	text := want.String()
+	var got Row
+	if err := json.Unmarshal([]byte(text), &got); err != nil || got != want || strings.Contains(text, "\n") {
+		t.Errorf("%s is read as %+v, %v", text, got, err)
+	}
+}
+
+func TestSummaryHasTheMedianAndTheWorstClient(t *testing.T) {
+	t.Parallel()
+	got := Row{Mode: MPS, Clients: 4, Load: "short"}
+	got.Summarize([]Result{{Operations: 10, Seconds: 2, P50: 40, P99: 50}, {30, 2, 10, 90}, {20, 2, 20, 70}, {20, 2, 30, 60}})
+	want := Row{Mode: MPS, Clients: 4, Load: "short", OpsPerSecond: 40, PerClientMin: 5, PerClientMax: 15, P50us: 20, P99us: 90}
+	if got != want {
+		t.Errorf("the summary is %v, want %v", got, want)
+	}
+	got.OpsPerSecond = 1.0 / 3
+	if text := got.String(); !strings.Contains(text, `"opsPerSecond":0.3,`) {
+		t.Errorf("the row is %s", text)
+	}
+}
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	got := Tables(rows())
+	for _, want := range []string{
+		"\n### Short kernels\n", "\n### Inference\n",
+		"\n| clients | TimeSlicing: throughput | p50 | p99 | MPS: throughput | p50 | p99 | MPS, limited threads: throughput | p50 | p99 |\n|---|---|---|---|---|---|---|---|---|---|\n",
+		"\n| 1 | 1.00 | 95 µs | 1.23 ms | 1.00 |", "\n| 16 | 16.00 | 95 µs | 19.8 ms |",
+		"\n| 16 | 500 MiB | 500 MiB | 500 MiB |\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, got)
+		}
+	}
+	// Without MPS there are no columns for it, and what was not measured is a dash.
+	few := Tables([]Row{{Mode: TimeSlicing, Load: "short", Clients: 1, OpsPerSecond: 3, P50us: 1, P99us: 2e6}, {Mode: TimeSlicing, Load: "compute", Clients: 2, OpsPerSecond: 3, P50us: 1, P99us: 2}})
+	for _, want := range []string{"| clients | TimeSlicing: throughput | p50 | p99 |\n|---|---|---|---|\n| 1 | 1.00 | 1 µs | 2 s |\n| 2 | - | - | - |\n", "| 2 | - | 1 µs | 2 µs |\n"} {
+		if !strings.Contains(few, want) {
+			t.Errorf("there is no %q in\n%s", want, few)
+		}
+	}
+}
+
+func TestPictureHasALineForEachMode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rows                    []Row
+		charts, lines, vertices int
+	}{
+		"all":     {rows(), 4, 12, 36},
+		"one row": {rows()[:1], 1, 1, 1},
+		"none":    {nil, 0, 0, 0},
+	} {
+		picture := Picture(c.rows)
+		charts, lines, vertices := 0, 0, 0
+		inChart := false
+		for d := xml.NewDecoder(strings.NewReader(picture)); ; {
+			token, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, picture)
+			}
+			e, ok := token.(xml.StartElement)
+			if !ok {
+				continue
+			}
+			switch {
+			case e.Name.Local == "g":
+				charts, inChart = charts+1, true
+			case e.Name.Local == "polyline" && inChart:
+				lines++
+				vertices += len(strings.Fields(e.Attr[0].Value))
+			}
+		}
+		if charts != c.charts || lines != c.lines || vertices != c.vertices {
+			t.Errorf("%s: %d charts, %d lines and %d points, want %d, %d and %d", name, charts, lines, vertices, c.charts, c.lines, c.vertices)
+		}
+		if strings.Contains(picture, "NaN") || strings.Contains(picture, "+Inf") || strings.Contains(picture, "-Inf") {
+			t.Errorf("%s: a point is nowhere\n%s", name, picture)
+		}
+	}
+}
+
+func TestReadSkipsReportsWithoutMeasurements(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"h100": `{"date": "2026-11-27", "product": "NVIDIA H100", "driver": "580", "checks": [{"name": "TestMPS", "result": "pass"}, {"name": "TestCosts/mps", "result": "pass", "measured": {"cost": [{"mode": "mps", "load": "short", "clients": 2}], "wait": 3}}]}`,
+		"t4":   `{"checks": [{"name": "TestMPS", "result": "skip"}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports, err := Read(dir)
+	if err != nil || len(reports) != 1 || len(reports[0].Rows()) != 1 || reports[0].Picture() != "sharing-cost-h100.svg" {
+		t.Fatalf("the reports are %+v, %v", reports, err)
+	}
+	if page := Page(reports); !strings.Contains(page, "\n## NVIDIA H100\n\nDriver 580, 2026-11-27.\n\n![p99 latency by the number of clients](images/sharing-cost-h100.svg)\n") {
+		t.Errorf("the page is\n%s", page)
+	}
+}
+
+func TestDocumentationMatchesReports(t *testing.T) {
+	t.Parallel()
+	reports, err := Read(reportsDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(reports) == 0 {
+		t.Skip("no report has measurements")
+	}
+	files := map[string]string{filepath.Join(docs, "sharing-cost.md"): Page(reports)}
+	for _, r := range reports {
+		files[filepath.Join(docs, "images", r.Picture())] = Picture(r.Rows())
+	}
+	for file, want := range files {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(file)
+		if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
+			t.Errorf("%s differs from the reports: %v; go -C test test ./suites/gpu/cost -run Documentation -update rewrites it (-want +got):\n%s", file, err, diff)
+		}
+	}
+}
