@@ -36,6 +36,7 @@ func TestBundle(t *testing.T) {
 		t.Skip(err)
 	}
 	root, out := t.TempDir(), ""
+	must(t, os.Chmod(root, 0o755)) // Another user runs programs in it.
 	bundle := filepath.Join(root, "bundle")
 	repository, err := cluster.Root()
 	must(t, err)
@@ -53,7 +54,7 @@ func TestBundle(t *testing.T) {
 
 	// The driver: NVML, CUDA, and the control daemon of MPS.
 	driver := filepath.Join(root, "driver")
-	must(t, os.MkdirAll(driver, 0o700))
+	must(t, os.MkdirAll(driver, 0o755))
 	library, err := nvmltest.BuildIn(t.Context(), filepath.Join(repository, "_output", "lib"))
 	must(t, err)
 	copyFile(t, library, filepath.Join(driver, filepath.Base(library)))
@@ -76,7 +77,7 @@ func TestBundle(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{"proc", "sys", "dev", "tmp", "work"} {
-		must(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
+		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	unshare := []string{"--mount"}
 	if os.Geteuid() != 0 {
@@ -145,8 +146,8 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
 	must(t, err)
-	must(t, os.MkdirAll(filepath.Dir(to), 0o700))
-	must(t, os.WriteFile(to, content, 0o700))
+	must(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	must(t, os.WriteFile(to, content, 0o755))
 }
 
 func sizeOf(t *testing.T, dir string) (size int64) {

@@ -3,6 +3,8 @@
 package gpu_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,26 +17,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyDevices names device files. This program then runs its arguments in a /dev that has these files and no others, as a container has it.
-const onlyDevices = "KARVE_ONLY_DEVICES"
+// container makes this program run its arguments as a container does, as JSON in the environment.
+const container = "KARVE_GPU_CONTAINER"
+
+// isolation is what a container has.
+type isolation struct {
+	// Devices are the device files that /dev has. If it is nil, /dev is that of the machine.
+	Devices []string
+	// ReadOnly is a directory that it can only read.
+	ReadOnly string
+	// User is the user and the group.
+	User int
+}
 
 func TestMain(m *testing.M) {
 	if bundle == "" {
 		fmt.Fprintln(os.Stderr, "The suite needs its programs: use make test-gpu.")
 		os.Exit(2)
 	}
-	if devices, ok := os.LookupEnv(onlyDevices); ok {
-		fmt.Println("error", inContainer(strings.Fields(devices), os.Args[1:]))
+	if text, ok := os.LookupEnv(container); ok {
+		var c isolation
+		err := json.Unmarshal([]byte(text), &c)
+		if err == nil {
+			err = c.exec(os.Args[1:])
+		}
+		fmt.Println("error", err)
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// inContainer replaces this process, which has a mount namespace of its own. It returns only errors.
-func inContainer(devices, command []string) error {
+// exec replaces this process, which has a mount namespace of its own. It returns only errors.
+func (c isolation) exec(command []string) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
 	}
+	if c.Devices != nil {
+		if err := c.makeDev(); err != nil {
+			return err
+		}
+	}
+	if c.ReadOnly != "" {
+		err := syscall.Mount(c.ReadOnly, c.ReadOnly, "", syscall.MS_BIND, "")
+		if err == nil {
+			err = syscall.Mount("", c.ReadOnly, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+		}
+		if err != nil {
+			return fmt.Errorf("mounting %s read-only: %w", c.ReadOnly, err)
+		}
+	}
+	// Without this capability of containers, the driver's library cannot make the files that are missing. A thread has it, and Exec keeps the thread.
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_MKNOD, 0, 0, 0); err != nil {
+		return fmt.Errorf("dropping a capability: %w", err)
+	}
+	if err := errors.Join(syscall.Setgroups([]int{c.User}), syscall.Setgid(c.User), syscall.Setuid(c.User)); c.User != 0 && err != nil {
+		return fmt.Errorf("becoming user %d: %w", c.User, err)
+	}
+	return syscall.Exec(command[0], command, os.Environ()) //nolint:gosec // The suite's own programs.
+}
+
+// makeDev mounts a /dev with the device files.
+func (c isolation) makeDev() error {
 	dir, err := os.MkdirTemp("", "dev")
 	if err != nil {
 		return err
@@ -42,7 +86,7 @@ func inContainer(devices, command []string) error {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mounting a tmpfs: %w", err)
 	}
-	for _, device := range append(devices, "/dev/null", "/dev/zero", "/dev/urandom") {
+	for _, device := range append(c.Devices, "/dev/null", "/dev/zero", "/dev/urandom") {
 		var s syscall.Stat_t
 		if err := syscall.Stat(device, &s); err != nil {
 			return fmt.Errorf("reading %s: %w", device, err)
@@ -61,21 +105,29 @@ func inContainer(devices, command []string) error {
 	if err := syscall.Mount(dir, "/dev", "", syscall.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("mounting /dev: %w", err)
 	}
-	// Without this capability of containers, the driver's library cannot make the files that are missing. A thread has it, and Exec keeps the thread.
-	runtime.LockOSThread()
-	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_MKNOD, 0, 0, 0); err != nil {
-		return fmt.Errorf("dropping a capability: %w", err)
+	return nil
+}
+
+// in returns a command that runs a program isolated. It skips the test if only root can.
+func (w *world) in(c isolation, environment []string, command ...string) *exec.Cmd {
+	w.t.Helper()
+	if os.Geteuid() != 0 {
+		w.t.Skip("only root may isolate a program")
 	}
-	return syscall.Exec(command[0], command, os.Environ()) //nolint:gosec // The suite's own programs.
+	self, err := os.Executable()
+	w.must(err)
+	text, err := json.Marshal(c)
+	w.must(err)
+	cmd := exec.CommandContext(w.t.Context(), self, command...)
+	cmd.Env = append(append(os.Environ(), container+"="+string(text)), environment...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	return cmd
 }
 
 // TestOnlyItsDevices lets a program use a GPU with nothing but the device files and variables that the agent answers to the kubelet.
 func TestOnlyItsDevices(t *testing.T) {
 	w := newWorld(t)
 	w.whole(3)
-	if os.Geteuid() != 0 {
-		t.Skip("only root may mount a /dev")
-	}
 	w.configure(fmt.Sprintf("version: v1\nflags: {plugin: {passDeviceSpecs: true}}\nsharing: {timeSlicing: {resources: [{name: %s, replicas: 4}]}}\n", resource))
 	w.run()
 	w.allocatable(4 * len(w.devices))
@@ -101,12 +153,7 @@ func TestOnlyItsDevices(t *testing.T) {
 	}
 	attr(t, "files", files)
 	use := func(files []string) *process {
-		self, err := os.Executable()
-		w.must(err)
-		p := &process{cmd: exec.CommandContext(t.Context(), self, w.client, "64")}
-		p.cmd.Env = append(os.Environ(), onlyDevices+"="+strings.Join(files, " "), "CUDA_VISIBLE_DEVICES="+uuid)
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-		return w.start(p)
+		return w.start(&process{cmd: w.in(isolation{Devices: files}, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, w.client, "64")})
 	}
 	p := use(files)
 	if strings.HasPrefix(p.problem, "error mounting") || strings.HasPrefix(p.problem, "error making") {
@@ -117,7 +164,7 @@ func TestOnlyItsDevices(t *testing.T) {
 	} else if err := p.end(); err != nil {
 		t.Error(err)
 	}
-	var rest []string
+	rest := []string{}
 	for _, file := range files {
 		if file != own {
 			rest = append(rest, file)

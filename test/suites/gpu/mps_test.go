@@ -3,6 +3,7 @@
 package gpu_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mps"
@@ -96,9 +98,37 @@ func TestMPS(t *testing.T) {
 		if p := w.use(uuid, "fault", w.pipes(uuid)); !strings.HasPrefix(p.problem, "error cuCtxSynchronize 7") {
 			w.t.Errorf("the client with the fault: %q", p.problem)
 		}
-		attr(w.t, "otherClient", text(other.again()))
+		other.afterwards(w.t)
 		_ = other.end() // NVIDIA documents that a fault ends the work of the others.
 		w.serves(uuid, "after a client with a fault")
+	})
+	part("another user with read-only pipes", func(w *world) {
+		w.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // The user goes through it.
+		client := filepath.Join(w.dir, "client")
+		program, err := os.ReadFile(w.client)
+		w.must(err)
+		w.must(os.WriteFile(client, program, 0o755)) //nolint:gosec // The user runs it.
+		is := isolation{User: nobody, ReadOnly: mps.PipeDir(w.mpsDir(), uuid)}
+		p := w.start(&process{cmd: w.in(is, []string{"CUDA_VISIBLE_DEVICES=" + uuid, w.pipes(uuid)}, client, "all")})
+		if p.problem != "" || p.mib > limit {
+			w.t.Errorf("the client has %d MiB, %q", p.mib, p.problem)
+		} else if err := p.end(); err != nil {
+			w.t.Error(err)
+		}
+		control, err := exec.LookPath(mps.Program)
+		w.must(err)
+		pid := w.daemonPID(uuid)
+		for _, command := range []string{"get_default_active_thread_percentage", "set_default_active_thread_percentage 90", "set_default_device_pinned_mem_limit 0 99G", "quit"} {
+			cmd := w.in(is, []string{w.pipes(uuid)}, control)
+			cmd.Stdin = strings.NewReader(command + "\n")
+			out, err := cmd.CombinedOutput()
+			attr(w.t, "command", map[string]string{"is": command, "answer": strings.TrimSpace(string(out)), "ends": fmt.Sprint(err)})
+		}
+		time.Sleep(time.Second)
+		if got := w.ask(uuid, "get_default_active_thread_percentage"); got != "25.0" || w.daemonPID(uuid) != pid {
+			w.t.Errorf("after commands of another user, the daemon has the percentage %q and the process %d, and had %d", got, w.daemonPID(uuid), pid)
+		}
+		w.serves(uuid, "after commands of another user")
 	})
 	part("a server that is killed", func(w *world) {
 		other := w.use(uuid, "64", w.pipes(uuid))
@@ -107,7 +137,7 @@ func TestMPS(t *testing.T) {
 			w.t.Skip("the daemon tells no process of its server")
 		}
 		w.must(syscall.Kill(server, syscall.SIGKILL))
-		attr(w.t, "otherClient", text(other.again()))
+		other.afterwards(w.t)
 		_ = other.end() // A client may have failed with its server.
 		w.serves(uuid, "after the server was killed")
 		if got := w.kubelet.Allocatable(resource); got != replicas*len(w.devices) {
@@ -118,7 +148,7 @@ func TestMPS(t *testing.T) {
 		other := w.use(uuid, "64", w.pipes(uuid))
 		pid := w.daemonPID(uuid)
 		w.must(syscall.Kill(pid, syscall.SIGKILL))
-		attr(w.t, "otherClient", text(other.again()))
+		other.afterwards(w.t)
 		w.eventually("another daemon runs", func() bool { return w.daemonPID(uuid) != pid && w.daemonPID(uuid) != 0 })
 		_ = other.end() // A client may have failed with its daemon.
 		w.allocatable(replicas * len(w.devices))
@@ -142,11 +172,20 @@ func TestMPS(t *testing.T) {
 	})
 }
 
-func text(err error) string {
-	if err != nil {
-		return err.Error()
+// nobody is a user without rights.
+const nobody = 65534
+
+// afterwards adds to the report what becomes of a client of MPS after something happened to another part.
+func (p *process) afterwards(t *testing.T) {
+	t.Helper()
+	for _, after := range []time.Duration{0, 2 * time.Second} {
+		time.Sleep(after)
+		said := "works"
+		if err := p.again(); err != nil {
+			said = err.Error()
+		}
+		attr(t, "otherClientAfter"+after.String(), said)
 	}
-	return "works"
 }
 
 // serves checks that a new client of the daemon works within a minute.
@@ -165,12 +204,18 @@ func (w *world) serves(uuid, when string) {
 
 // server returns a process of the servers of a GPU's daemon, or 0 if the daemon tells none.
 func (w *world) server(uuid string) int {
+	pid, _ := strconv.Atoi(w.ask(uuid, "get_server_list"))
+	return pid
+}
+
+// ask asks the daemon of a GPU.
+func (w *world) ask(uuid, question string) string {
+	w.t.Helper()
 	ask := exec.CommandContext(w.t.Context(), mps.Program)
-	ask.Env, ask.Stdin = append(os.Environ(), w.pipes(uuid)), strings.NewReader("get_server_list\n")
+	ask.Env, ask.Stdin = append(os.Environ(), w.pipes(uuid)), strings.NewReader(question+"\n")
 	out, err := ask.Output()
 	w.must(err)
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
-	return pid
+	return strings.TrimSpace(string(out))
 }
 
 // daemonPID returns the process of a GPU's daemon, and 0 if it has not started.

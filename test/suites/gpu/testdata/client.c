@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
 		return 0;
 	}
 	if (!strcmp(argv[1], "all"))
-		while (allocate(&pointer, 64 * MIB) == 0) got += 64;
+		for (unsigned long long more; allocate(&more, 64 * MIB) == 0; got += 64) pointer = more; // A call that fails can change its argument.
 	else {
 		got = strtoull(argv[1], NULL, 10);
 		if ((code = allocate(&pointer, got * MIB))) return fail("cuMemAlloc", code);
