@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +160,25 @@ func TestEachLayoutOfEachModelIsMade(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDriverKnowsBetterThanThePlan divides a GPU whose profiles are not those that the controller plans with.
+func TestDriverKnowsBetterThanThePlan(t *testing.T) {
+	plan := profiles.Models("h200", 0)[0].Kind("1g.18gb")
+	state := fake.H200(1)
+	all := state.Devices[0].MIGProfiles
+	all[0].Starts, all[0].Count = []int{1, 2, 3, 4, 5, 6, 7}, 6
+	if all[0].Name != plan.Profile || slices.Equal(all[0].Starts, plan.Starts) || all[0].Count == plan.Most {
+		t.Fatalf("the driver does not differ: %+v", all[0])
+	}
+	w := newWorld(t, state)
+	w.refuses(promised("1g.18gb", 7), nodecontract.ReasonRefused, "GPU 0", "7 instances 1g.18gb do not fit, at most 6 do")
+	w.has(0, "")
+	w.must(w.Divide(t.Context(), promised("1g.18gb", 6)))
+	w.has(0, "1g.18gb@1 1g.18gb@2 1g.18gb@3 1g.18gb@4 1g.18gb@5 1g.18gb@6")
+
+	w = newWorld(t, fake.H200(1))
+	w.refuses(promised("1g.19gb", 7), nodecontract.ReasonRefused, "there is no profile 1g.19gb; there is 1g.18gb, ")
 }
 
 func (w *world) devices() []gpu.Device {

@@ -134,3 +134,29 @@ func TestProfilesAreNamedAsNVIDIADoes(t *testing.T) {
 		}
 	}
 }
+
+// TestProfilesHaveTheNamesOfThePlan has GPUs with their memory and that of their instances in MiB, as nvidia-smi shows them.
+func TestProfilesHaveTheNamesOfThePlan(t *testing.T) {
+	for _, c := range []struct {
+		model           mig.Model
+		gpu, instance   uint64
+		number, compute int
+		want            string
+	}{
+		{mig.Models("h100", 81920)[0], 81559, 9984, nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, "1g.10gb"},
+		{mig.Models("h100", 81920)[0], 81559, 20090, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2, 1, "1g.20gb"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 24187, nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, "1g.24gb"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 24187, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, 1, "1g.24gb+me"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 24187, nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, 1, "1g.24gb+gfx"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 24187, nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, 1, "1g.24gb+me.all"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 24187, nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, 1, "1g.24gb-me"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 48517, nvml.GPU_INSTANCE_PROFILE_2_SLICE_NO_ME, 2, "2g.48gb-me"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 48517, nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME, 2, "2g.48gb+me.all"},
+		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 97280, nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX, 4, "4g.96gb+gfx"},
+	} {
+		got := profileName(c.number, nvml.GpuInstanceProfileInfo{SliceCount: uint32(c.compute), MemorySizeMB: c.instance}, c.gpu<<20) //nolint:gosec // They are small.
+		if got != c.want || c.model.Kind(got) == nil {
+			t.Errorf("%s, want %s, which the plan has too", got, c.want)
+		}
+	}
+}

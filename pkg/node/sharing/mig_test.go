@@ -158,7 +158,7 @@ func TestPromiseOfInstances(t *testing.T) {
 // TestEachProfileHasResource checks that each profile that a machine can be planned with has a valid resource, whose instances the agent finds.
 func TestEachProfileHasResource(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"a100", "h100", "h200", "b200", "b300", "rtx-pro-server-6000"} {
+	for _, name := range mig.ModelNames() {
 		for _, model := range mig.Models(name, 0) {
 			for _, k := range model.Kinds {
 				for naming, resource := range map[string]string{nodecontract.MIGMixed: mig.Resource(k.Profile), nodecontract.MIGSingle: nodecontract.ResourceGPU} {

@@ -1,6 +1,7 @@
 package mig_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,35 +20,78 @@ func a100(t *testing.T) mig.Model {
 	return models[0]
 }
 
-// TestPerGPU has the numbers of instances of NVIDIA's mig-parted.
+// TestPerGPU has the profiles and the numbers of instances of NVIDIA's MIG user guide and mig-parted.
 func TestPerGPU(t *testing.T) {
 	t.Parallel()
+	const rtx = "1g.24gb:4 1g.24gb+me:1 1g.24gb+gfx:4 1g.24gb+me.all:1 1g.24gb-me:4 2g.48gb:2 2g.48gb+gfx:2 2g.48gb+me.all:1 2g.48gb-me:2 4g.96gb:1 4g.96gb+gfx:1"
+	checked := map[string]bool{}
 	for _, c := range []struct {
 		gpu    string
 		memory int64
-		// profiles are those of which 7, 4, 3, 2, 1 and 1 fit on a GPU.
+		// profiles has the largest number of instances of each.
 		profiles string
 	}{
-		{"a100", 40960, "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"},
-		{"a100", 81920, "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"},
-		{"h100", 81920, "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"},
-		{"h200", 144384, "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"},
-		{"b200", 183359, "1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"},
-		{"b300", 275040, "1g.34gb 1g.67gb 2g.67gb 3g.135gb 4g.135gb 7g.269gb"},
+		{"a100", 40960, "1g.5gb:7 1g.5gb+me:1 1g.10gb:4 2g.10gb:3 3g.20gb:2 4g.20gb:1 7g.40gb:1"},
+		{"a100", 81920, "1g.10gb:7 1g.10gb+me:1 1g.20gb:4 2g.20gb:3 3g.40gb:2 4g.40gb:1 7g.80gb:1"},
+		{"h100", 81920, "1g.10gb:7 1g.10gb+me:1 1g.20gb:4 2g.20gb:3 3g.40gb:2 4g.40gb:1 7g.80gb:1"},
+		{"h100", 96256, "1g.12gb:7 1g.12gb+me:1 1g.24gb:4 2g.24gb:3 3g.47gb:2 4g.47gb:1 7g.94gb:1"},
+		{"gh200", 98304, "1g.12gb:7 1g.12gb+me:1 1g.24gb:4 2g.24gb:3 3g.48gb:2 4g.48gb:1 7g.96gb:1"},
+		{"gh200", 147456, "1g.18gb:7 1g.18gb+me:1 1g.36gb:4 2g.36gb:3 3g.72gb:2 4g.72gb:1 7g.144gb:1"},
+		{"h20", 98304, "1g.12gb:7 1g.12gb+me:1 1g.24gb:4 2g.24gb:3 3g.48gb:2 4g.48gb:1 7g.96gb:1"},
+		{"h20", 144384, "1g.18gb:7 1g.18gb+me:1 1g.35gb:4 2g.35gb:3 3g.71gb:2 4g.71gb:1 7g.141gb:1"},
+		{"h200", 144384, "1g.18gb:7 1g.18gb+me:1 1g.35gb:4 2g.35gb:3 3g.71gb:2 4g.71gb:1 7g.141gb:1"},
+		{"b200", 183359, "1g.23gb:7 1g.23gb+me:1 1g.45gb:4 2g.45gb:3 3g.90gb:2 4g.90gb:1 7g.180gb:1"},
+		{"gb200", 190464, "1g.23gb:7 1g.23gb+me:1 1g.47gb:4 2g.47gb:3 3g.93gb:2 4g.93gb:1 7g.186gb:1"},
+		{"b300", 275040, "1g.34gb:7 1g.34gb+me:1 1g.67gb:4 2g.67gb:3 3g.135gb:2 4g.135gb:1 7g.269gb:1"},
+		{"gb300", 284672, "1g.35gb:7 1g.35gb+me:1 1g.70gb:4 2g.70gb:3 3g.139gb:2 4g.139gb:1 7g.278gb:1"},
+		{"a30", 24576, "1g.6gb:4 1g.6gb+me:1 2g.12gb:2 2g.12gb+me:1 4g.24gb:1"},
+		{"rtx-pro-server-6000", 98304, rtx},
+		{"rtx-pro-6000", 98304, rtx},
+		{"rtx-pro-5000", 49152, "1g.24gb:2 1g.24gb+me:1 1g.24gb+gfx:2 1g.24gb+me.all:1 1g.24gb-me:2 2g.48gb:1 2g.48gb+gfx:1"},
+		{"rtx-pro-4500", 32768, "1g.16gb:2 1g.16gb+gfx:2 1g.16gb+me.all:1 1g.16gb-me:2 2g.32gb:1 2g.32gb+gfx:1"},
 	} {
-		model := mig.Models(c.gpu, c.memory)[0]
-		for i, profile := range strings.Fields(c.profiles) {
-			if n, want := model.Fit(profile), []int64{7, 4, 3, 2, 1, 1}[i]; n != want {
-				t.Errorf("%s: %d instances %s, want %d", c.gpu, n, profile, want)
+		models := mig.Models(c.gpu, c.memory)
+		if len(models) != 1 {
+			t.Errorf("%d models %s with %d MiB", len(models), c.gpu, c.memory)
+			continue
+		}
+		checked[fmt.Sprint(c.gpu, c.memory)] = true
+		var has []string
+		for _, k := range models[0].Kinds {
+			fit := models[0].Fit(k.Profile)
+			has = append(has, fmt.Sprintf("%s:%d", k.Profile, fit))
+			if all := models[0].InstanceMiB(k.Profile) * fit; all <= 0 || all > c.memory || mig.CheckLayout(c.gpu, c.memory, k.Profile) != nil {
+				t.Errorf("%s: %d instances %s have %d MiB together", c.gpu, fit, k.Profile, all)
 			}
-			if all := model.InstanceMiB(profile) * model.Fit(profile); all <= 0 || all > c.memory {
-				t.Errorf("%s: %s have %d MiB together", c.gpu, profile, all)
+		}
+		if got := strings.Join(has, " "); got != c.profiles {
+			t.Errorf("%s has %s, want %s", c.gpu, got, c.profiles)
+		}
+	}
+	for _, name := range mig.ModelNames() {
+		for _, m := range mig.Models(name, 0) {
+			if !checked[fmt.Sprint(name, m.MemoryMiB)] {
+				t.Errorf("nothing says what a %s with %d MiB should have", name, m.MemoryMiB)
 			}
 		}
 	}
-	rtx := mig.Models("rtx-pro-server-6000", 0)[0]
-	if a, b, c := rtx.Fit("1g.24gb"), rtx.Fit("2g.48gb"), rtx.Fit("4g.96gb"); a != 4 || b != 2 || c != 1 {
-		t.Errorf("RTX PRO 6000: %d, %d and %d instances", a, b, c)
+}
+
+// TestInstancesHaveTheMemoryThatNVIDIAReports compares with the memory of instances in GiB that nvidia-smi shows on real GPUs.
+func TestInstancesHaveTheMemoryThatNVIDIAReports(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		gpu     string
+		memory  int64
+		profile string
+		gib     float64
+	}{
+		{"h100", 81920, "1g.10gb", 9.75}, {"h100", 81920, "1g.20gb", 19.62}, {"h100", 81920, "3g.40gb", 39.50}, {"h100", 81920, "7g.80gb", 79.25},
+		{"rtx-pro-server-6000", 98304, "1g.24gb", 23.62}, {"rtx-pro-6000", 98304, "2g.48gb-me", 47.38}, {"rtx-pro-6000", 98304, "4g.96gb+gfx", 95.00},
+	} {
+		if n := mig.Models(c.gpu, c.memory)[0].InstanceMiB(c.profile); n > int64(c.gib*1024) || n < int64(c.gib*1024*0.85) {
+			t.Errorf("%s: %d MiB, and an instance has %v GiB", c.profile, n, c.gib)
+		}
 	}
 }
 

@@ -16,39 +16,97 @@ type Model struct {
 	memorySlices, shareOf16 int64
 }
 
-// models are the GPUs of EC2 that can be divided: those of p4d, p4de, p5, p5e and p5en, p6-b200, p6-b300 and g7e. The profiles and their numbers are those of
-// NVIDIA's mig-parted.
+// models are NVIDIA's GPUs that can be divided, those of EC2 first: p4d, p4de, p5, p5e and p5en, p6-b200, p6-b300 and g7e. Other clouds and machines must use
+// these names, and the nominal memory in GB times 1024. The profiles are those of NVIDIA's MIG user guide for release 610 and of the default
+// configuration of mig-parted. An H200 NVL is an h200. Products for the workstation with the same profiles have the same name.
 var models = []Model{
-	sevenths("a100", 40960, 15, "1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
-	sevenths("a100", 81920, 15, "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),
-	sevenths("h100", 81920, 15, "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),
-	sevenths("h200", 144384, 14, "1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),
-	sevenths("b200", 183359, 14, "1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),
-	sevenths("b300", 275040, 14, "1g.34gb", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"),
-	{
-		Name: "rtx-pro-server-6000", MemoryMiB: 98304, memorySlices: 4, shareOf16: 14,
-		Geometry: Geometry{Slices: 4, Kinds: []Kind{
-			{Profile: "1g.24gb", Slices: 1, Size: 1, Starts: []int{0, 1, 2, 3}, Most: 4},
-			{Profile: "2g.48gb", Slices: 2, Size: 2, Starts: []int{0, 2}, Most: 2},
-			{Profile: "4g.96gb", Slices: 4, Size: 4, Starts: []int{0}, Most: 1},
-		}},
-	},
+	sevenths("a100", 40960, 15, 40),
+	sevenths("a100", 81920, 15, 80),
+	sevenths("h100", 81920, 15, 80),
+	sevenths("h100", 96256, 14, 94), // H100 NVL, or SXM5 with 94 GB
+	sevenths("h200", 144384, 14, 141),
+	sevenths("b200", 183359, 14, 180),
+	sevenths("b300", 275040, 14, 269),
+	parts("rtx-pro-server-6000", 98304, 14, 96, 4, allSorts, mixed, graphics),
+
+	sevenths("gh200", 98304, 14, 96),
+	sevenths("gh200", 147456, 14, 144),
+	sevenths("h20", 98304, 14, 96),
+	sevenths("h20", 144384, 14, 141),
+	sevenths("gb200", 190464, 14, 186),
+	sevenths("gb300", 284672, 14, 278),
+	parts("a30", 24576, 15, 24, 4, media, media, none),
+	parts("rtx-pro-6000", 98304, 14, 96, 4, allSorts, mixed, graphics),
+	parts("rtx-pro-5000", 49152, 14, 48, 2, allSorts, graphics),
+	parts("rtx-pro-4500", 32768, 14, 32, 2, mixed, graphics),
+}
+
+// variant is the suffix of profiles that have other engines than the profile without it. once reports whether a GPU has one such instance at most.
+type variant struct {
+	suffix string
+	once   bool
+}
+
+var (
+	none     []variant
+	media    = []variant{{"+me", true}}
+	graphics = []variant{{"+gfx", false}}
+	mixed    = []variant{{"+gfx", false}, {"+me.all", true}, {"-me", false}}
+	allSorts = append(slices.Clone(media), mixed...)
+)
+
+// profileOf returns the name of a profile with part/of of a GPU's memory in GB.
+func profileOf(compute, gb, part, of int) string {
+	return fmt.Sprintf("%dg.%dgb", compute, (2*gb*part+of)/(2*of))
 }
 
 // sevenths returns a model with seven compute slices and eight memory slices. All such models have the same places for their instances.
-func sevenths(name string, memoryMiB, shareOf16 int64, one, wide, two, three, four, seven string) Model {
+func sevenths(model string, memoryMiB, shareOf16 int64, gb int) Model {
+	one := profileOf(1, gb, 1, 8)
 	return Model{
-		Name: name, MemoryMiB: memoryMiB, memorySlices: 8, shareOf16: shareOf16,
+		Name: model, MemoryMiB: memoryMiB, memorySlices: 8, shareOf16: shareOf16,
 		Geometry: Geometry{Slices: 7, Kinds: []Kind{
 			{Profile: one, Slices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 7},
 			{Profile: one + "+me", Slices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 1},
-			{Profile: wide, Slices: 1, Size: 2, Starts: []int{0, 2, 4, 6}, Most: 4},
-			{Profile: two, Slices: 2, Size: 2, Starts: []int{0, 2, 4}, Most: 3},
-			{Profile: three, Slices: 3, Size: 4, Starts: []int{0, 4}, Most: 2},
-			{Profile: four, Slices: 4, Size: 4, Starts: []int{0}, Most: 1},
-			{Profile: seven, Slices: 7, Size: 8, Starts: []int{0}, Most: 1},
+			{Profile: profileOf(1, gb, 2, 8), Slices: 1, Size: 2, Starts: []int{0, 2, 4, 6}, Most: 4},
+			{Profile: profileOf(2, gb, 2, 8), Slices: 2, Size: 2, Starts: []int{0, 2, 4}, Most: 3},
+			{Profile: profileOf(3, gb, 4, 8), Slices: 3, Size: 4, Starts: []int{0, 4}, Most: 2},
+			{Profile: profileOf(4, gb, 4, 8), Slices: 4, Size: 4, Starts: []int{0}, Most: 1},
+			{Profile: profileOf(7, gb, 8, 8), Slices: 7, Size: 8, Starts: []int{0}, Most: 1},
 		}},
 	}
+}
+
+// parts returns a model with as many compute slices as memory slices. The sizes of its instances are powers of two, each with its variants, the smallest
+// first.
+func parts(model string, memoryMiB, shareOf16 int64, gb, of int, variants ...[]variant) Model {
+	g := Geometry{Slices: of}
+	for i, others := range variants {
+		size := 1 << i
+		kind := Kind{Profile: profileOf(size, gb, size, of), Slices: size, Size: size, Most: of / size}
+		for start := 0; start < of; start += size {
+			kind.Starts = append(kind.Starts, start)
+		}
+		g.Kinds = append(g.Kinds, kind)
+		for _, v := range others {
+			other := kind
+			other.Profile += v.suffix
+			if v.once {
+				other.Most = 1
+			}
+			g.Kinds = append(g.Kinds, other)
+		}
+	}
+	return Model{Name: model, MemoryMiB: memoryMiB, memorySlices: int64(of), shareOf16: shareOf16, Geometry: g}
+}
+
+// ModelNames returns the names of the models, each once.
+func ModelNames() []string {
+	var names []string
+	for i := range models {
+		names = append(names, models[i].Name)
+	}
+	return slices.Compact(names)
 }
 
 // Models returns the models with a name and, unless it is 0, a device memory in MiB.
@@ -82,11 +140,7 @@ func CheckLayout(name string, memoryMiB int64, profile string) error {
 	}
 	switch {
 	case len(of) == 0:
-		var names []string
-		for i := range models {
-			names = append(names, models[i].Name)
-		}
-		return fmt.Errorf("GPUs %q cannot be divided, or are not known here: use one of %s", name, strings.Join(slices.Compact(names), ", "))
+		return fmt.Errorf("GPUs %q cannot be divided, or are not known here: use one of %s", name, strings.Join(ModelNames(), ", "))
 	case len(sized) == 0:
 		var memory []string
 		for i := range of {

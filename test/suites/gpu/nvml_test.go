@@ -136,9 +136,9 @@ func TestMIGProfiles(t *testing.T) {
 	_, g := divisible(t, nvml.New(nvml.Options{}))
 	attr(t, "profiles", profiles.Names(g.Kinds))
 	known := false
-	for _, name := range []string{"a100", "h100", "h200", "b200", "b300", "rtx-pro-server-6000"} {
+	for _, name := range profiles.ModelNames() {
 		for _, model := range profiles.Models(name, 0) {
-			if g.Kind(model.Kinds[len(model.Kinds)-1].Profile) == nil {
+			if g.Slices != model.Slices || g.Kind(model.Kinds[len(model.Kinds)-1].Profile) == nil {
 				continue
 			}
 			known = true

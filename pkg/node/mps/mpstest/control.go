@@ -149,6 +149,10 @@ func (c *control) serve(conn net.Conn) {
 		if len(words) == 0 {
 			continue
 		}
+		if refusal := refuse(conn, words[0]); refusal != "" {
+			fmt.Fprintln(conn, refusal)
+			continue
+		}
 		if words[0] == "quit" {
 			_ = conn.Close()
 			os.Exit(0) //nolint:forbidigo // As the real one.
@@ -157,6 +161,27 @@ func (c *control) serve(conn net.Conn) {
 			fmt.Fprintln(conn, answer)
 		}
 	}
+}
+
+// refuse returns why another user than root and the daemon's may not send a command, or "". The words are those of driver 580.
+func refuse(conn net.Conn, command string) string {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err.Error()
+	}
+	var peer *syscall.Ucred
+	if callErr := raw.Control(func(fd uintptr) { peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED) }); callErr != nil || err != nil {
+		return "the user is not known"
+	}
+	switch {
+	case peer.Uid == 0 || int(peer.Uid) == os.Getuid():
+		return ""
+	case command == "quit":
+		return "Not enough privilege to execute quit command"
+	case strings.HasPrefix(command, "set_"):
+		return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user who started it or by the root user.", peer.Uid)
+	}
+	return ""
 }
 
 func (c *control) do(command string, args []string) string {
