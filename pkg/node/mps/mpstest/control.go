@@ -170,7 +170,9 @@ func refuse(conn net.Conn, command string) string {
 		return err.Error()
 	}
 	var peer *syscall.Ucred
-	if callErr := raw.Control(func(fd uintptr) { peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED) }); callErr != nil || err != nil {
+	if callErr := raw.Control(func(fd uintptr) {
+		peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); callErr != nil || err != nil {
 		return "the user is not known"
 	}
 	switch {
