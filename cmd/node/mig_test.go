@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,6 +69,51 @@ func TestPromisedInstancesAreServed(t *testing.T) {
 					held += g.Held
 				}
 				return err == nil && len(report.GPUs) == 14 && held == 1
+			})
+		})
+	}
+}
+
+func TestPromisedInstancesOfSeveralProfilesAreServed(t *testing.T) {
+	t.Parallel()
+	const middle = "nvidia.com/mig-2g.10gb"
+	for name, c := range map[string]struct {
+		mig, suffix string
+		each        int
+	}{
+		"for one pod each": {`{"groups":[{"instances":[{"profile":"1g.5gb","count":3},{"profile":"2g.10gb","count":2}]}],"naming":"Mixed"}`, "", 1},
+		"for four each":    {`{"groups":[{"gpus":2,"instances":[{"profile":"1g.5gb","count":3},{"profile":"2g.10gb","count":2}]}],"replicas":4,"naming":"Mixed"}`, ".shared", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var api *apiServer
+			m := start(t, func(m *machine) {
+				m.library.SetDevices(gputest.DividedInto(2, gputest.Instances{Count: 3, Profile: "1g.5gb", MemoryMiB: 4864}, gputest.Instances{Count: 2, Profile: "2g.10gb", MemoryMiB: 9856})...)
+				api = m.withNode()
+				promised(api, small+c.suffix, "5", c.mig)
+			})
+			m.eventually("the small instances", m.listed(small+c.suffix, 6*c.each))
+			m.eventually("the middle instances", m.listed(middle+c.suffix, 4*c.each))
+			m.untilCondition(api, nodecontract.SharingCondition, "True ConfigurationApplied")
+			for key, want := range map[string]string{
+				"mig.strategy": "mixed", "gpu.count": "2", "mig-1g.5gb.count": "6", "mig-2g.10gb.count": "4", "mig-1g.5gb.replicas": strconv.Itoa(c.each),
+				"mig-2g.10gb.memory": "9856", "mig-2g.10gb.product": "NVIDIA-A100-SXM4-40GB-MIG-2g.10gb",
+			} {
+				m.eventually("the label "+key+"="+want, func() bool { return api.label(nodecontract.NVIDIAPrefix+key) == want })
+			}
+			for i, resource := range []string{small + c.suffix, middle + c.suffix} {
+				grant, err := m.kubelet.Admit(t.Context(), "pod-"+strconv.Itoa(i), resource, 1)
+				if err != nil || !strings.HasPrefix(grant.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"], "MIG-") {
+					t.Errorf("a pod gets %v, %v", grant.Response, err)
+				}
+			}
+			m.eventually("the Node says which instances they hold", func() bool {
+				report, _, err := nodecontract.ParseHolders(api.annotation(nodecontract.HoldersAnnotation))
+				held := map[string]int{}
+				for _, g := range report.GPUs {
+					held[g.Profile] += g.Held
+				}
+				return err == nil && len(report.GPUs) == 10 && held["1g.5gb"] == 1 && held["2g.10gb"] == 1
 			})
 		})
 	}

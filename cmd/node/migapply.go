@@ -145,7 +145,7 @@ func (a *migApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 	case err != nil:
 		log.Error(err, "The agent says so on the Node")
 		return true
-	case wanted == nodecontract.MIG{}:
+	case wanted.IsZero():
 		log.Info("No MIG instances were promised; the GPUs stay as they are")
 		return true
 	case n.Metadata.Labels[nodecontract.MIGConfigLabel] != "":
@@ -156,7 +156,7 @@ func (a *migApply) once(ctx context.Context, n nodeapi.Node) (done bool) {
 	var problem *mig.Problem
 	switch {
 	case err == nil:
-		log.Info("The GPUs are divided as promised", "profile", wanted.Profile, "instances", wanted.Count)
+		log.Info("The GPUs are divided as promised", "into", wanted.Describe())
 		return true
 	case errors.Is(err, mig.ErrHeld):
 		log.Info("The GPUs are not divided as promised, and stay as they are", "reason", err.Error())

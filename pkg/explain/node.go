@@ -251,7 +251,7 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = snapshot.ShapeOf(m.Claim)
 	if gpus := reportedGPUs(m, pod, x.cluster.Now); len(gpus) > 0 {
 		a.Place.GPUs, a.Place.Reported = gpus, true
-	} else if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 {
+	} else if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 && !m.Promise.MIG.Mixed() {
 		a.Place.GPUs = []int{gpu}
 	}
 	if price := a.Place.NodePrice; price != nil {

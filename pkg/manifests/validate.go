@@ -130,6 +130,8 @@ func (f *faults) mig(s *v1alpha1.Sharing) {
 	}
 	f.add(s.MIGNaming() != v1alpha1.MIGNamingMixed && s.MIGNaming() != v1alpha1.MIGNamingSingle, "spec.sharing.mig.naming is Mixed or Single, not %q", s.MIG.Naming)
 	f.add(len(s.MIG.Layouts) == 0 || len(s.MIG.Layouts) > 32, "spec.sharing.mig.layouts has 1 to 32 items")
+	f.add(s.Backend == v1alpha1.BackendDRA && s.Replicas != nil && slices.ContainsFunc(s.MIG.Layouts, func(l v1alpha1.MIGLayout) bool { return l.Profile == "" }),
+		"with backend DRA the instances of several profiles are not shared: remove replicas, set the profile of each layout, or use backend DevicePlugin")
 	// Divisions of GPUs are checked like in the controller.
 	if err := s.LayoutsError(); err != nil {
 		f.add(true, "%s", err)

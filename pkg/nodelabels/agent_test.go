@@ -58,6 +58,16 @@ func ways(g catalog.GPU) map[string]v1alpha1.Sharing {
 			}
 		}
 	}
+	if g.Name == "a100" && g.Count == 8 {
+		small, large := mig.Models(g.Name, g.MemoryMiB)[0].Kinds[0].Profile, mig.Models(g.Name, g.MemoryMiB)[0].Kinds[3].Profile
+		several := []v1alpha1.MIGInstances{{Profile: small, Count: 3}, {Profile: large, Count: 2}}
+		layouts := []v1alpha1.MIGLayout{
+			{GPUName: g.Name, Instances: several},
+			{GPUName: g.Name, Groups: []v1alpha1.MIGGroup{{GPUs: 3, Instances: several}, {GPUs: 5, Instances: []v1alpha1.MIGInstances{{Profile: small, Count: 5}}}}},
+		}
+		all["several profiles"] = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: layouts}}
+		all["several profiles, sliced"] = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: layouts}, Replicas: new(int32(3))}
+	}
 	return all
 }
 
@@ -76,14 +86,22 @@ func written(t *testing.T, typeName string, g catalog.GPU, share v1alpha1.Share,
 	}
 	reports := driverReports[fmt.Sprint(g.Name, "-", g.MemoryMiB)]
 	devices := make([]gpu.Device, g.Count)
+	wanted := make([][]nodecontract.MIGInstances, g.Count)
+	if !share.MIG.IsZero() {
+		if wanted, err = share.MIG.Assign(len(devices), func(int) map[string]int64 { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range devices {
 		d := gpu.Device{
 			UUID: fmt.Sprint("GPU-", i), Index: i, Product: reports.product, MemoryMiB: memory, ComputeMajor: reports.cc[0], ComputeMinor: reports.cc[1],
-			MIGCapable: len(mig.Models(g.Name, g.MemoryMiB)) > 0, MIG: share.MIG.Count > 0,
+			MIGCapable: len(mig.Models(g.Name, g.MemoryMiB)) > 0, MIG: !share.MIG.IsZero(),
 		}
-		for j := range share.MIG.Count {
-			slices := mig.Models(g.Name, g.MemoryMiB)[0].Kind(share.MIG.Profile).Slices
-			d.Instances = append(d.Instances, gpu.Instance{Index: int(j), Profile: share.MIG.Profile, MemoryMiB: share.MIG.MemoryMiB + 100, GPUSlices: slices, ComputeSlices: slices, Multiprocessors: 14})
+		for _, of := range wanted[i] {
+			for range of.Count {
+				slices := mig.Models(g.Name, g.MemoryMiB)[0].Kind(of.Profile).Slices
+				d.Instances = append(d.Instances, gpu.Instance{Index: len(d.Instances), Profile: of.Profile, MemoryMiB: of.MemoryMiB + 100, GPUSlices: slices, ComputeSlices: slices, Multiprocessors: 14})
+			}
 		}
 		devices[i] = d
 	}
@@ -122,7 +140,7 @@ func TestTableHasWhatTheAgentWrites(t *testing.T) {
 			continue
 		}
 		for name, s := range ways(g) {
-			for _, share := range s.Shares(g.Name, g.MemoryMiB) {
+			for _, share := range s.Shares(g.Name, g.MemoryMiB, g.Count) {
 				node := nodelabels.Node{
 					Type: types[i].Name, Nitro: true, GPU: g, Resource: share.Resource, Least: share.Least, Most: share.Most,
 					MPS: s.MPSSettings() != nodecontract.MPS{}, MIG: share.MIG, Slots: !share.Slots.IsZero(),

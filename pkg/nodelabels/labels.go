@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -42,11 +43,17 @@ func Of(n *Node) Labels {
 		if e.of == nil {
 			continue
 		}
-		switch v := e.of(n); {
-		case v.doubt != nil:
-			l.Doubts[e.key(n)] = *v.doubt
-		case v != absent:
-			l.Known[e.key(n)] = v.text
+		nodes := []*Node{n}
+		if strings.Contains(e.Key, "<profile>") {
+			nodes = n.profiles()
+		}
+		for _, n := range nodes {
+			switch v := e.of(n); {
+			case v.doubt != nil:
+				l.Doubts[e.key(n)] = *v.doubt
+			case v != absent:
+				l.Known[e.key(n)] = v.text
+			}
 		}
 	}
 	return l

@@ -1,6 +1,7 @@
 package nodelabels
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,23 @@ type Node struct {
 	// MIG is zero if GPUs are not divided into instances. Slots reports whether they are divided into slots of memory.
 	MIG   nodecontract.MIG
 	Slots bool
+	// alike is the number of instances of a profile if there are several profiles: see [Node.profiles].
+	alike int64
+}
+
+// profiles returns a copy of the node for each profile of its instances, as if all instances had it.
+func (n *Node) profiles() []*Node {
+	if !n.MIG.Mixed() {
+		return []*Node{n}
+	}
+	var all []*Node
+	for _, of := range n.MIG.Instances(n.GPU.Count) {
+		as, each := *n, n.MIG.PerInstance()
+		as.MIG = nodecontract.MIG{Profile: of.Profile, Count: 1, MemoryMiB: of.MemoryMiB, Naming: n.MIG.Naming}
+		as.Resource, as.Least, as.Most, as.alike = mig.SharedResource(of.Profile, each), each, each, of.Count
+		all = append(all, &as)
+	}
+	return all
 }
 
 // value is what is known about the value of a label.
@@ -52,7 +70,7 @@ func between(least, most int64) value {
 
 func mixed(of func(*Node) value) func(*Node) value {
 	return func(n *Node) value {
-		if n.MIG.Count == 0 || n.MIG.Naming != nodecontract.MIGMixed {
+		if n.MIG.IsZero() || n.MIG.Naming != nodecontract.MIGMixed {
 			return absent
 		}
 		return of(n)
@@ -70,7 +88,7 @@ func single(of func(*Node) value) func(*Node) value {
 
 // servesInstances reports whether MIG instances are served as GPUs, so that the labels of GPUs describe instances.
 func (n *Node) servesInstances() bool {
-	return n.MIG.Count > 0 && n.MIG.Naming == nodecontract.MIGSingle
+	return !n.MIG.IsZero() && n.MIG.Naming == nodecontract.MIGSingle
 }
 
 func (n *Node) machine() value {
@@ -98,7 +116,7 @@ func (n *Node) replicas() value {
 	switch {
 	case n.servesInstances():
 		return n.perInstance()
-	case n.MIG.Count > 0:
+	case !n.MIG.IsZero():
 		return text("0")
 	case n.Slots:
 		return absent
@@ -112,7 +130,7 @@ func (n *Node) strategy() value {
 		return n.instanceStrategy()
 	case n.Slots:
 		return text("memory-slots")
-	case n.MIG.Count > 0 || n.Most <= 1:
+	case !n.MIG.IsZero() || n.Most <= 1:
 		return text("none")
 	case n.Least <= 1: // It is not shared with one replica.
 		return unsure()
@@ -129,7 +147,7 @@ func (n *Node) product() value {
 		return unsure()
 	case n.servesInstances():
 		return n.instanceProduct()
-	case n.MIG.Count > 0 || n.Slots || n.Most <= 1 || n.Resource != nodecontract.ResourceGPU:
+	case !n.MIG.IsZero() || n.Slots || n.Most <= 1 || n.Resource != nodecontract.ResourceGPU:
 		return text(dashed(d.Product))
 	case n.Least <= 1:
 		return unsure()
@@ -139,7 +157,7 @@ func (n *Node) product() value {
 
 func (n *Node) mps() value {
 	switch {
-	case !n.MPS || n.MIG.Count > 0 || n.Most <= 1:
+	case !n.MPS || !n.MIG.IsZero() || n.Most <= 1:
 		return text("false")
 	case n.Least <= 1:
 		return unsure()
@@ -187,13 +205,13 @@ func (n *Node) capable() value {
 }
 
 func (n *Node) naming() value {
-	if n.MIG.Count == 0 {
+	if n.MIG.IsZero() {
 		return value{doubt: &Doubt{}} // The agent has a flag for it.
 	}
 	return text(strings.ToLower(n.MIG.Naming))
 }
 
-func (n *Node) instances() value { return number(n.GPU.Count * n.MIG.Count) }
+func (n *Node) instances() value { return number(cmp.Or(n.alike, n.GPU.Count*n.MIG.Count)) }
 
 func (n *Node) perInstance() value { return between(n.Least/n.MIG.Count, n.Most/n.MIG.Count) }
 

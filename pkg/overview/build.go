@@ -125,15 +125,18 @@ func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
 		n.Name = m.Node.Name
 		memory = cmp.Or(memoryOf(m.Node, m.Promise.GPUs), memory)
 	}
-	if mig := m.Promise.MIG; mig.Count > 0 {
-		memory = m.Promise.GPUs * mig.Count * mig.MemoryMiB // The Node's label may have the memory of an instance.
+	if mig := m.Promise.MIG; !mig.IsZero() {
+		memory = 0 // The Node's label may have the memory of an instance.
+		for _, of := range mig.Instances(m.Promise.GPUs) {
+			memory += of.Count * of.MemoryMiB
+		}
 	}
 	if memory > 0 {
 		n.MemoryMiB = &memory
 	}
 	// The price is divided by the promised replicas, as in the metric of the controller.
 	parts := max(m.Promise.Replicas(), n.Replicas)
-	if !m.Promise.Slots.IsZero() {
+	if !m.Promise.Slots.IsZero() || m.Promise.MIG.Mixed() {
 		parts = m.Shares()
 	}
 	b.add(o, n, m.Node, m.Pods, holdings{m.Promise.Resource, parts, m.SharesOf, m.GPUMiB()})

@@ -106,8 +106,8 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for _, key := range slices.Sorted(maps.Keys(o.CustomLabels)) {
 		parts = append(parts, key+"="+o.CustomLabels[key])
 	}
-	if profile := o.Share.MIG.Profile; profile != "" {
-		parts = append(parts, "mig="+profile)
+	if key := o.Share.MIG.Key(); key != "" {
+		parts = append(parts, "mig="+key)
 	}
 	for _, uid := range sorted {
 		parts = append(parts, string(uid))

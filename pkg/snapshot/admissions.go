@@ -121,6 +121,20 @@ func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission
 	return found
 }
 
+// instanceMemory returns the most memory in MiB that a replica of the shape's resource has on machines with instances of several profiles which would
+// admit the shape if it stated less device memory. It is 0 if there are none.
+func (a *admission) instanceMemory(s *shape) int64 {
+	var most int64
+	for _, p := range a.pools {
+		for i := range p.Offerings {
+			if o, ok := offered(p.Offerings[i].instances, s.gpu); ok && s.states() && !s.holdsOn(p.Offerings[i].instances) {
+				most = max(most, replicaMiB(o))
+			}
+		}
+	}
+	return most
+}
+
 // refusesReplicas reports whether the pool's machines refuse pods with the demand because of the number of their replicas.
 func (p *Pool) refusesReplicas(demand *demand, gpu corev1.ResourceName) bool {
 	return p.RefusesReplicas(GPURequest{Replicas: replicasIn(demand.requests, gpu), MostInOne: mostInOne(demand.pod, gpu)})
@@ -140,6 +154,9 @@ func (a *admission) fits(why string) bool {
 	return why == ""
 }
 
+// severalProfiles is why a claim gets no instance of a GPU that has several kinds of them.
+const severalProfiles = "its GPUs have MIG instances of several profiles, of which ResourceClaims are not planned: request the resource of a profile"
+
 // unfit returns why the GPU of a machine of the pool cannot satisfy a claim, or "" if it can.
 func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 	switch {
@@ -147,6 +164,8 @@ func (p *Pool) unfit(o *Offering, claim *claims.Ask) string {
 		return ""
 	case !p.Class.Spec.Sharing.UsesDRA():
 		return fmt.Sprintf("%s %s has backend DevicePlugin", v1alpha1.Kind, p.Class.Name)
+	case o.instances != nil:
+		return severalProfiles
 	}
 	return claim.Fits(o.devices(p))
 }
@@ -158,6 +177,8 @@ func (r *room) unfit(claim *claims.Ask) string {
 		return ""
 	case r.machine == nil || r.machine.Type == nil || nodecontract.DriverOf(r.machine.Promise.Backend) == "":
 		return "nodes with device plugins have no devices for ResourceClaims"
+	case r.instances != nil:
+		return severalProfiles
 	}
 	kind, _ := r.gpuKind()
 	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
@@ -263,7 +284,10 @@ func (s *shape) impossible() *planner.Refusal {
 // tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	for _, name := range sortedKeys(w.demand.requests) {
-		has := func(o Offering) bool { return o.Type.Extended[string(name)] > 0 }
+		has := func(o Offering) bool {
+			_, instances := offered(o.instances, name)
+			return instances || o.Type.Extended[string(name)] > 0
+		}
 		if len(a.nodes) > 0 || !isExtended(name, w.gpu) || valueOf(w.demand.requests, name) == 0 ||
 			slices.ContainsFunc(a.pools, func(p *Pool) bool { return slices.ContainsFunc(p.Offerings, has) }) {
 			continue
@@ -275,6 +299,11 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
 			resource.NewQuantity(w.gpuMemory, resource.BinarySI), v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+	}
+	if most := a.instanceMemory(w.shape); most > 0 && len(a.offerings) == 0 && len(a.nodes) == 0 {
+		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
+			"states %s of device memory, and a replica of %s has at most %s on GPUs with instances of several profiles: request a larger instance, or lower %s",
+			resource.NewQuantity(w.gpuMemory, resource.BinarySI), w.gpu, resource.NewQuantity(most*bytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
 	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(sortedKeys(a.unfit), "; ")}

@@ -239,14 +239,14 @@ func maxPremium(pool *Pool) int64 {
 	return max(0, pool.Class.Spec.Launch.MaxPremium())
 }
 
-// choice formats the labels that a pool chooses for a machine, and the profile of its MIG instances, as one string.
+// choice formats the labels that a pool chooses for a machine, and its MIG instances, as one string.
 func (o *Offering) choice() string {
 	var pairs []string
 	for _, key := range sortedKeys(o.CustomLabels) {
 		pairs = append(pairs, key+"="+o.CustomLabels[key])
 	}
-	if o.Share.MIG.Profile != "" {
-		pairs = append(pairs, o.Share.MIG.Profile)
+	if key := o.Share.MIG.Key(); key != "" {
+		pairs = append(pairs, key)
 	}
 	if o.depth > 0 {
 		pairs = append(pairs, depthChoice(o.depth))

@@ -66,6 +66,7 @@ var nodePoolFields = []decision{
 
 const (
 	ofMIG           = "pkg/snapshot.TestInstancesAreBoughtOnTheCheapestMachines"
+	ofInstances     = "pkg/snapshot.TestMachinesAreFilledWithInstancesOfSeveralProfiles"
 	ofSlots         = "pkg/snapshot.TestMachinesArePlannedForSlotsByTheirMemory"
 	ofPromisedSlots = "pkg/render.TestClaimPromisesSlots"
 )
@@ -102,6 +103,11 @@ var classFields = []decision{
 	{path: "spec.sharing.memory.sizes[]", by: ofSlots},
 	{path: "spec.sharing.mig.layouts[].gpuMemoryMiB", by: "pkg/snapshot.TestReplicasOfAMachineWithInstances"},
 	{path: "spec.sharing.mig.layouts[].gpuName", by: ofMIG},
+	{path: "spec.sharing.mig.layouts[].groups[].gpus", by: ofInstances},
+	{path: "spec.sharing.mig.layouts[].groups[].instances[].count", by: ofInstances},
+	{path: "spec.sharing.mig.layouts[].groups[].instances[].profile", by: ofInstances},
+	{path: "spec.sharing.mig.layouts[].instances[].count", by: ofInstances},
+	{path: "spec.sharing.mig.layouts[].instances[].profile", by: ofInstances},
 	{path: "spec.sharing.mig.layouts[].profile", by: ofMIG},
 	{path: "spec.sharing.mig.naming=Mixed", by: ofMIG},
 	{path: "spec.sharing.mig.naming=Single", by: "pkg/snapshot.TestReplicasOfAMachineWithInstances"},

@@ -127,9 +127,15 @@ func roomiest(gpus []planner.GPU) int {
 }
 
 // divided returns the number of units of a machine that pods can hold, the number of replicas of a unit, and its memory in MiB. The units are the GPUs,
-// or their MIG instances.
+// or their MIG instances. If instances have several profiles, the memory is that of the largest.
 func divided(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUnit, unitMiB int64) {
-	if mig.Count < 1 {
+	switch {
+	case mig.Mixed():
+		for _, of := range mig.Instances(gpus) {
+			unitMiB = max(unitMiB, of.MemoryMiB)
+		}
+		return mig.InstancesOf(gpus), mig.PerInstance(), unitMiB
+	case mig.Count < 1:
 		return gpus, perGPU, memoryMiB
 	}
 	return gpus * mig.Count, perGPU / mig.Count, mig.MemoryMiB
@@ -147,13 +153,16 @@ func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (lef
 
 // gpus returns the GPUs of the machine, or their MIG instances, as if no pod used them.
 func (m *Machine) gpus(perGPU, exposed int64, labels map[string]string) []planner.GPU {
+	if offers := m.Promise.offers(); offers != nil {
+		return asOneGPU(offers, exposed)
+	}
 	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
 	return usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned())
 }
 
 // gpuSet returns the GPUs of the machine of which the agent chooses.
 func (m *Machine) gpuSet(perGPU, exposed int64, labels map[string]string) gpuSet {
-	if !agentChooses(m.Promise.Backend, m.Promise.Slots) {
+	if !agentChooses(m.Promise.Backend, m.Promise.Slots) || m.Promise.MIG.Mixed() {
 		return gpuSet{}
 	}
 	return gpuSetOf(m.gpus(perGPU, exposed, labels))

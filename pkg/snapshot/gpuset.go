@@ -65,7 +65,7 @@ func agentChooses(backend string, slots nodecontract.Slots) bool {
 
 // gpuSet returns the GPUs of which the agent chooses on a machine of the offering.
 func (o *Offering) gpuSet(p *Pool) gpuSet {
-	if !agentChooses(p.Class.Spec.Sharing.PromisedBackend(), o.Share.Slots) {
+	if !agentChooses(p.Class.Spec.Sharing.PromisedBackend(), o.Share.Slots) || o.instances != nil {
 		return gpuSet{}
 	}
 	return gpuSetOf(fresh(divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())))
@@ -131,6 +131,8 @@ func (o *Offering) holds(p *Pool, s *shape) bool {
 	switch {
 	case !s.states():
 		return true
+	case o.instances != nil:
+		return s.holdsOn(o.instances)
 	case o.depth > 0:
 		return s.gpuMemory <= o.gpus.memory(o.depth)
 	}
@@ -179,14 +181,19 @@ func (v *View) largestOn(r *room, byKey map[string]*shape) int64 {
 
 // holds reports whether the node may have pods of a shape, as far as its depth is concerned.
 func (r *room) holds(s *shape) bool {
+	if r.instances != nil && s.states() {
+		return s.holdsOn(r.instances)
+	}
 	return r.depth == 0 || !s.states() || s.gpuMemory <= r.gpus.memory(r.depth)
 }
 
 // Anywhere reports whether the agent chooses the GPUs of the pods of a launch.
-func (o *Offering) Anywhere() bool { return o.depth > 0 }
+func (o *Offering) Anywhere() bool { return o.depth > 0 || o.instances != nil }
 
 // AnyGPU reports whether the agent chooses the GPUs of the pods that are planned on a node.
-func (v *View) AnyGPU(node int) bool { return v.rooms[node].depth > 0 }
+func (v *View) AnyGPU(node int) bool {
+	return v.rooms[node].depth > 0 || v.rooms[node].instances != nil
+}
 
 // Shallow reports whether a node would admit the pods of a class if fewer pods shared its GPUs. statedBytes is the device memory that each pod may state now.
 func (v *View) Shallow(class, node int) (statedBytes int64, shallow bool) {

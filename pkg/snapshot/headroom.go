@@ -56,7 +56,9 @@ func (v *View) reserved(c *Cluster, first []int) []Reserve {
 		}
 		class := planner.Class{Priority: lowest, Pods: namesOf("headroom/"+pool.NodePool.Name, n), Nodes: v.roomsOf(pool)}
 		for j := range pool.Offerings {
-			class.Offerings = append(class.Offerings, first[i]+j)
+			if o := &pool.Offerings[j]; o.instances == nil || o.exposes(pool.Resource(), nil) {
+				class.Offerings = append(class.Offerings, first[i]+j)
+			}
 		}
 		class.Requests, class.GPUMemoryBytes = pool.ReplicaShare()
 		reserves = append(reserves, Reserve{Pool: i, Class: class})
@@ -85,7 +87,7 @@ func (v *View) roomsOf(pool *Pool) []int {
 	var nodes []int
 	for i := range v.rooms {
 		r := &v.rooms[i]
-		if r.machine != nil && r.machine.Pool() == pool.NodePool.Name && r.gpu == pool.Resource() && d.untolerated(r.taints, keepsPodsAway) == nil {
+		if r.machine != nil && r.machine.Pool() == pool.NodePool.Name && slices.Contains(r.resources(), pool.Resource()) && d.untolerated(r.taints, keepsPodsAway) == nil {
 			nodes = append(nodes, i)
 		}
 	}
@@ -112,6 +114,10 @@ func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 		}
 		part(&least.MilliCPU, free.MilliCPU, free.Replicas)
 		part(&least.MemoryBytes, free.MemoryBytes, free.Replicas)
+		if has, ok := offered(p.Offerings[i].instances, p.Resource()); ok {
+			part(&memory, replicaMiB(has)*bytesPerMiB, 1)
+			continue
+		}
 		t := p.Offerings[i].Type
 		part(&memory, t.GPU.UsableMiB()*bytesPerMiB, max(1, p.Offerings[i].ReplicasPerGPU))
 	}

@@ -52,7 +52,7 @@ type Promise struct {
 	// MIG describes the instances into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid.
 	MIG nodecontract.MIG
 	// Slots describes the slots of memory into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid. If it is not
-	// zero, Resource is that of the smallest slots.
+	// zero, Resource is that of the smallest slots. If there are instances of several profiles, Resource is that of one of them.
 	Slots nodecontract.Slots
 	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA if a DRA driver serves the GPUs, and "" if a device plugin does.
 	Backend string
@@ -64,6 +64,9 @@ type Promise struct {
 func (p Promise) Replicas() int64 {
 	if !p.Slots.IsZero() {
 		return p.Slots.Count()
+	}
+	if p.MIG.Mixed() {
+		return p.MIG.InstancesOf(p.GPUs) * p.MIG.PerInstance()
 	}
 	return p.GPUs * p.ReplicasPerGPU
 }
@@ -77,6 +80,13 @@ func (p Promise) whole() bool {
 func (p Promise) ResourceNames() string {
 	if !p.Slots.IsZero() {
 		return strings.Join(p.Slots.Resources(), ", ")
+	}
+	if offers := p.offers(); offers != nil {
+		var names []string
+		for _, o := range offers {
+			names = append(names, o.Resource)
+		}
+		return strings.Join(names, ", ")
 	}
 	return string(p.Resource)
 }
@@ -165,6 +175,9 @@ func (m *Machine) Exposed() int64 {
 	}
 	if !m.Promise.Slots.IsZero() {
 		return m.exposedSlots()
+	}
+	if m.Promise.MIG.Mixed() {
+		return m.exposedInstances()
 	}
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }

@@ -127,8 +127,22 @@ func (t *total) all() map[corev1.ResourceName]int64 {
 func (t *total) resources(gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: t.amounts[corev1.ResourceCPU], MemoryBytes: t.amounts[corev1.ResourceMemory], EphemeralBytes: t.amounts[corev1.ResourceEphemeralStorage],
-		Pods: t.pods, Replicas: t.amounts[gpu],
+		Pods: t.pods, Replicas: t.replicas(gpu),
 	}
+}
+
+// replicas returns the amount of a GPU resource, and for one of MIG instances that of instances of all profiles.
+func (t *total) replicas(gpu corev1.ResourceName) int64 {
+	if !isInstance(gpu) {
+		return t.amounts[gpu]
+	}
+	var n int64
+	for name, of := range t.amounts {
+		if isInstance(name) {
+			n = amount.Add(n, of)
+		}
+	}
+	return n
 }
 
 // use returns what the pods of a node use.

@@ -55,7 +55,7 @@ func launched(t *testing.T, view *snapshot.View) map[string]int {
 	launches := map[string]int{}
 	for _, l := range plan.Launches {
 		o := view.Offerings[l.Offering]
-		launches[o.Type.Name+" "+o.Share.MIG.Profile]++
+		launches[o.Type.Name+" "+o.Share.MIG.Key()]++
 	}
 	return launches
 }
@@ -171,10 +171,10 @@ func TestMachinesExposeInstances(t *testing.T) {
 	for name, gpus := range map[string]int64{"g7e.2xlarge": 1, "g7e.4xlarge": 1, "g7e.8xlarge": 1, "g7e.12xlarge": 2, "g7e.24xlarge": 4, "g7e.48xlarge": 8} {
 		machines[name] = machine{"rtx-pro-server-6000", gpus, map[string]int64{"1g.24gb": 4, "2g.48gb": 2, "4g.96gb": 1}}
 	}
-	layouts := map[v1alpha1.MIGLayout]bool{}
+	layouts := map[string]v1alpha1.MIGLayout{}
 	for _, m := range machines {
 		for profile := range m.perGPU {
-			layouts[layout(m.gpu, profile)] = true
+			layouts[m.gpu+" "+profile] = layout(m.gpu, profile)
 		}
 	}
 	types, err := builtin.InstanceTypes()
@@ -188,7 +188,7 @@ func TestMachinesExposeInstances(t *testing.T) {
 		}
 	}
 	seen := map[string]map[string]int64{}
-	for l := range layouts {
+	for _, l := range layouts {
 		c := withMIG(t, l)
 		c.UseInstanceTypes(types)
 		c.Pods = []corev1.Pod{Pod("a", asking(mig.Resource(l.Profile)))}
@@ -262,8 +262,8 @@ func TestPoolWithoutALayoutForItsGPUsSaysSo(t *testing.T) {
 		words string
 	}{
 		{[]string{"g5.xlarge", "g4dn.xlarge"}, `GPUNodeClass "gpu-shared" divides GPUs into MIG instances, which the GPUs of g4dn.xlarge (or any of 1 others) (t4) cannot be: allow other instance types`},
-		{[]string{"g5.xlarge", "p5.48xlarge"}, `GPUNodeClass "gpu-shared" has no layout for the GPUs of p5.48xlarge (h100 with 81920 MiB): add one to its spec.sharing.mig.layouts`},
-		{[]string{"p4de.24xlarge"}, "has no layout for the GPUs of p4de.24xlarge (a100 with 81920 MiB)"},
+		{[]string{"g5.xlarge", "p5.48xlarge"}, `GPUNodeClass "gpu-shared" has no layout for the GPUs of p5.48xlarge (8 × h100 with 81920 MiB): add one to its spec.sharing.mig.layouts`},
+		{[]string{"p4de.24xlarge"}, "has no layout for the GPUs of p4de.24xlarge (8 × a100 with 81920 MiB)"},
 		{[]string{"p4d.24xlarge", "g5.xlarge"}, ""},
 	} {
 		c := withMIG(t, layout("a100", "1g.5gb"))

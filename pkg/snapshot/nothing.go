@@ -101,7 +101,7 @@ const mostValues = 5
 
 // divides reports whether the pool's GPUNodeClass shares the GPUs of an instance type. That is always so, except with MIG.
 func (p *Pool) divides(it *catalog.InstanceType) bool {
-	return len(p.Class.Spec.Sharing.Shares(it.GPU.Name, it.GPU.MemoryMiB)) > 0
+	return len(p.Class.Spec.Sharing.Shares(it.GPU.Name, it.GPU.MemoryMiB, it.GPU.Count)) > 0
 }
 
 // noLayout returns the message that no layout of the GPUNodeClass fits the GPUs of the instance types.
@@ -111,8 +111,8 @@ func (p *Pool) noLayout(offered []*catalog.InstanceType) string {
 		return fmt.Sprintf("GPUNodeClass %q divides GPUs into MIG instances, which the GPUs of %s (%s) cannot be: allow other instance types in spec.template.spec.requirements, "+
 			"or use a GPUNodeClass with another strategy", p.Class.Name, some(offered), offered[0].GPU.Name)
 	}
-	return fmt.Sprintf("GPUNodeClass %q has no layout for the GPUs of %s (%s with %d MiB): add one to its spec.sharing.mig.layouts, or allow other instance types in "+
-		"spec.template.spec.requirements", p.Class.Name, some(divisible), divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
+	return fmt.Sprintf("GPUNodeClass %q has no layout for the GPUs of %s (%d × %s with %d MiB): add one to its spec.sharing.mig.layouts, or allow other instance types in "+
+		"spec.template.spec.requirements", p.Class.Name, some(divisible), divisible[0].GPU.Count, divisible[0].GPU.Name, divisible[0].GPU.MemoryMiB)
 }
 
 // candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU,

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
@@ -31,8 +32,9 @@ type Offering struct {
 	doubts nodelabels.Doubts
 	// CustomLabels are those Labels whose values Karve chose from a requirement of the pool.
 	CustomLabels map[string]string
-	// Share is what each GPU is divided into.
-	Share v1alpha1.Share
+	// Share is what each GPU is divided into. instances are the resources of the machine if it has several.
+	Share     v1alpha1.Share
+	instances []mig.Offer
 	// ReplicasPerGPU is the number of replicas of each GPU. It is 1 if GPUs are not shared.
 	ReplicasPerGPU int64
 	// Daemons are the total requests of the DaemonSet pods that will run on the node.
@@ -51,19 +53,28 @@ func (o *Offering) shown() nodelabels.Labels {
 // Free returns what the machine has for pods, less the requests of DaemonSets.
 func (o *Offering) Free() planner.Resources {
 	free := minus(allocatable(o.Type), o.Daemons)
-	free.Replicas = o.ReplicasPerGPU*o.Type.GPU.Count - o.Daemons.Replicas
+	free.Replicas = o.replicas() - o.Daemons.Replicas
 	if o.depth > 0 {
 		free.Replicas = o.gpus.gpu(o.depth, o.Daemons.Replicas).Replicas
 	}
 	return atLeastZero(free)
 }
 
-// Resource returns the name of the resource that pods request.
+// replicas returns the number of replicas of the machine.
+func (o *Offering) replicas() int64 {
+	if o.instances != nil {
+		n, _ := totalOf(o.instances)
+		return n
+	}
+	return o.ReplicasPerGPU * o.Type.GPU.Count
+}
+
+// Resource returns the name of the resource that pods request. If they may request several, it is the first.
 func (o *Offering) Resource() corev1.ResourceName { return corev1.ResourceName(o.Share.Resource) }
 
 // exposes reports whether the machine has all GPU resources that a pod requests, of which gpu is one.
 func (o *Offering) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) bool {
-	return exposes(o.Resource(), o.Share.Slots, gpu, requested)
+	return exposes(o.Resource(), o.Share.Slots, o.instances, gpu, requested)
 }
 
 // GPUs returns the GPUs of the machine, or their MIG instances, less what DaemonSets use.
@@ -75,6 +86,11 @@ func (o *Offering) GPUs() []planner.GPU {
 	}
 	if o.depth > 0 {
 		return []planner.GPU{o.gpus.gpu(o.depth, o.Daemons.Replicas)}
+	}
+	if o.instances != nil {
+		gpus := asOneGPU(o.instances, o.replicas())
+		hold(gpus, o.Daemons.Replicas, 0)
+		return gpus
 	}
 	count, perGPU, memoryMiB := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	gpus := fresh(count, perGPU, memoryMiB)
@@ -215,10 +231,11 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 					}
 					gpu, empty := corev1.ResourceName(share.Resource), allocatable(instanceType)
 					empty.Replicas = share.Least * instanceType.GPU.Count
+					instances := offersOf(share.MIG, instanceType.GPU.Count)
 					runs := daemonsOn(daemons, taints, "", labels, empty, gpu)
 					offerings = append(offerings, Offering{
 						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
-						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share,
+						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
 						Daemons:        overhead(runs, gpu),
 						daemons:        runs,
@@ -240,7 +257,7 @@ type foretoldShare struct {
 // sharesOf returns the shares of an instance type with at least one replica. least is the smallest number of replicas that a NodeClaim may promise.
 func (p *Pool) sharesOf(t *catalog.InstanceType, least int64) []foretoldShare {
 	var all []foretoldShare
-	for _, share := range p.Class.Spec.Sharing.Shares(t.GPU.Name, t.GPU.MemoryMiB) {
+	for _, share := range p.Class.Spec.Sharing.Shares(t.GPU.Name, t.GPU.MemoryMiB, t.GPU.Count) {
 		if !share.Slots.IsZero() {
 			share.Least = share.Slots.Most(t.GPU.UsableMiB())
 			share.Most = share.Least
@@ -275,7 +292,7 @@ func compareOfferings(a, b Offering) int {
 	); order != 0 {
 		return order
 	}
-	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Profile, b.Share.MIG.Profile))
+	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Key(), b.Share.MIG.Key()))
 }
 
 func compareLabels(a, b map[string]string) int {

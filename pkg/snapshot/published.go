@@ -90,9 +90,18 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 	if with.Status.Allocatable == nil {
 		with.Status.Allocatable = corev1.ResourceList{}
 	}
-	delete(with.Status.Allocatable, promise.Resource)
-	if n := p[Offer{node.Name, driver, string(promise.Resource), promise.whole()}]; n > 0 && nodecontract.IsGPUResource(string(promise.Resource)) {
-		with.Status.Allocatable[promise.Resource] = *resource.NewQuantity(n, resource.DecimalSI)
+	resources := []string{string(promise.Resource)}
+	if offers := promise.offers(); offers != nil {
+		resources = nil
+		for _, o := range offers {
+			resources = append(resources, o.Resource)
+		}
+	}
+	for _, name := range resources {
+		delete(with.Status.Allocatable, corev1.ResourceName(name))
+		if n := p[Offer{node.Name, driver, name, promise.whole()}]; n > 0 && nodecontract.IsGPUResource(name) {
+			with.Status.Allocatable[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
+		}
 	}
 	return &with
 }

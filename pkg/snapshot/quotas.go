@@ -79,11 +79,11 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 	return slices.Compact(ports)
 }
 
-// taken returns what each pod of the class uses.
-func (w *waitingClass) taken() map[quota]int64 {
+// taken returns what each pod of the class uses. mixed reports whether machines have MIG instances of several resources.
+func (w *waitingClass) taken(mixed bool) map[quota]int64 {
 	taken := map[quota]int64{}
 	for name := range w.demand.requests {
-		if n := valueOf(w.demand.requests, name); isExtended(name, w.gpu) && n > 0 {
+		if n := valueOf(w.demand.requests, name); (isExtended(name, w.gpu) || mixed && isInstance(name)) && n > 0 {
 			taken[quota{resource: name}] = n
 		}
 	}
@@ -109,15 +109,17 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 
 // quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
 func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
-	asked := map[string]quota{}
+	asked, mixed := map[string]quota{}, v.mixes(rooms)
 	all := slices.Clone(waiting)
 	for i := range v.Reserves {
 		if w := v.Reserves[i].waiting; w != nil {
 			all = append(all, w)
+		} else if pool := &v.Pools[v.Reserves[i].Pool]; mixed && isInstance(pool.Resource()) {
+			asked[string(pool.Resource())] = quota{resource: pool.Resource()}
 		}
 	}
 	for _, w := range all {
-		for q := range w.taken() {
+		for q := range w.taken(mixed) {
 			asked[q.String()] = q
 		}
 	}
@@ -133,10 +135,10 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 		quotas = append(quotas, asked[name])
 		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
 	}
-	takes := func(w *waitingClass, class *planner.Class) {
-		taken, share := map[quota]int64{}, shareOf(nil, class.Requests.Replicas)
+	takes := func(w *waitingClass, class *planner.Class, taken map[quota]int64) {
+		share := shareOf(nil, class.Requests.Replicas)
 		if w != nil {
-			taken, share = w.taken(), shareOf(w.claim, class.Requests.Replicas)
+			taken, share = w.taken(mixed), shareOf(w.claim, class.Requests.Replicas)
 		}
 		class.Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
 			if order := orders[q.gpus]; order != nil {
@@ -147,10 +149,11 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 		})
 	}
 	for i, w := range waiting {
-		takes(w, &v.Classes[i])
+		takes(w, &v.Classes[i], nil)
 	}
 	for i := range v.Reserves {
-		takes(v.Reserves[i].waiting, &v.Reserves[i].Class)
+		r := &v.Reserves[i]
+		takes(r.waiting, &r.Class, map[quota]int64{{resource: v.Pools[r.Pool].Resource()}: r.Class.Requests.Replicas}) // Only instances are quotas.
 	}
 	limits := c.attachable()
 	for i, o := range v.Offerings {
@@ -190,6 +193,8 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 // has returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
 func (o *Offering) has(q quota, limits *attachable) (int64, bool) {
 	switch {
+	case isInstance(q.resource):
+		return o.instancesLeft(q.resource), true
 	case q.resource != "":
 		n, ok := o.Type.Extended[string(q.resource)]
 		return amount.Sub(n, resourceOf(o.daemons, q.resource)), ok
@@ -210,6 +215,8 @@ func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
 // has returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
 func (r *room) has(q quota, limits *attachable, storage *storage) (int64, bool) {
 	switch {
+	case isInstance(q.resource):
+		return r.instancesLeft(q.resource), true
 	case q.resource != "":
 		n, toCome := r.extended(q.resource), max(0, amount.Sub(resourceOf(r.daemons, q.resource), r.use.daemons.amounts[q.resource]))
 		return amount.Sub(n, amount.Add(r.use.all.amounts[q.resource], toCome)), n > 0

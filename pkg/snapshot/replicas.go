@@ -134,7 +134,7 @@ func (v *View) shareGPUs() {
 		}
 		m.MostPerGPU = math.MaxInt64
 		for _, t := range append([]*catalog.InstanceType{m.Type}, m.Others...) {
-			if share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, t.GPU.Name, t.GPU.MemoryMiB); ok {
+			if share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, t.GPU.Name, t.GPU.MemoryMiB, t.GPU.Count); ok {
 				m.MostPerGPU = min(m.MostPerGPU, p.perGPU(share, m.leastMemoryMiB(t)))
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
@@ -44,7 +45,9 @@ type room struct {
 	// share one of them. It is 0 if no such pods wait.
 	gpus        gpuSet
 	held, depth int64
-	memo        *roomMemo
+	// instances are what the node has, or will have, of each resource if it has MIG instances of several profiles.
+	instances []mig.Offer
+	memo      *roomMemo
 }
 
 // exposes reports whether the node has all GPU resources that a pod requests, of which gpu is one. Only Karve's machines have slots.
@@ -55,7 +58,7 @@ func (r *room) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) b
 	} else if isSlot(gpu) {
 		return false
 	}
-	return exposes(r.gpu, slots, gpu, requested)
+	return exposes(r.gpu, slots, r.instances, gpu, requested)
 }
 
 // rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that
@@ -109,7 +112,7 @@ func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
 			GPUs: left,
 		},
 		gpus: all, held: use.all.resources(gpu).Replicas,
-		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use,
+		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use, instances: publishedOffers(node),
 		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
 	}}).keptIn(&s.room)
 }
@@ -185,7 +188,7 @@ func (m *Machine) startedRoom(raised bool) room {
 			GPUs: m.gpusLeft(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels),
 		},
 		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, use: use, extended: machine.extended,
-		gpus: m.gpuSet(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels), held: use.all.resources(gpu).Replicas,
+		gpus: m.gpuSet(m.Promise.ReplicasPerGPU+more, exposed.Replicas, m.Node.Labels), held: use.all.resources(gpu).Replicas, instances: m.Promise.offers(),
 	}
 }
 
@@ -193,7 +196,7 @@ func (m *Machine) startedRoom(raised bool) room {
 // Afterwards its startup taints are removed, and its replicas and DaemonSet pods appear.
 func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	gpu, machine := m.Promise.Resource, *m
-	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, use: &use{}}
+	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, use: &use{}, instances: m.Promise.offers()}
 	shown := m.expectedLabels()
 	r.labels, r.doubts = shown.Known, shown.Doubts
 	if m.Node != nil {

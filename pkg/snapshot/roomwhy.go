@@ -25,7 +25,7 @@ func (v *View) AdmitsOn(node int, pod *corev1.Pod) error {
 	gpu, _ := gpuResource(pod)
 	memory, _ := gpuMemory(pod) // A pod that states an invalid amount is blocked.
 	if !room.exposes(gpu, demand.requests) {
-		return OtherResourceError{Offers: []corev1.ResourceName{room.gpu}, Wants: gpu}
+		return OtherResourceError{Offers: room.resources(), Wants: gpu}
 	}
 	if err := demand.refusal(room.taints, room.nodeName, room.shown()); err != nil {
 		return err
@@ -47,6 +47,18 @@ func (v *View) AdmitsOn(node int, pod *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// resources returns the GPU resources of the room. Slots have one name for all sizes.
+func (r *room) resources() []corev1.ResourceName {
+	if r.instances == nil {
+		return []corev1.ResourceName{r.gpu}
+	}
+	var names []corev1.ResourceName
+	for _, o := range r.instances {
+		names = append(names, corev1.ResourceName(o.Resource))
+	}
+	return names
 }
 
 // topologyKeys returns the labels that a node needs for the topology spread constraints and pod affinity that a pod requires.

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -26,13 +27,23 @@ func isSlot(name corev1.ResourceName) bool {
 	return ok
 }
 
-// replicasIn returns the amount of a GPU resource in a list. For a resource of slots, it returns the number of slots of all sizes.
+// replicasIn returns the amount of a GPU resource in a list. For a resource of slots, it returns the number of slots of all sizes, and for one of MIG
+// instances that of instances of all profiles.
 func replicasIn(list corev1.ResourceList, gpu corev1.ResourceName) int64 {
-	if !isSlot(gpu) {
-		return valueOf(list, gpu)
+	switch {
+	case isSlot(gpu):
+		n, _ := slotsIn(list)
+		return n
+	case isInstance(gpu):
+		var n int64
+		for name := range list {
+			if isInstance(name) {
+				n = amount.Add(n, valueOf(list, name))
+			}
+		}
+		return min(amount.Most, n)
 	}
-	n, _ := slotsIn(list)
-	return n
+	return valueOf(list, gpu)
 }
 
 // slotsIn returns the number of slots in a list, and their total memory in MiB.
@@ -91,9 +102,14 @@ func slotFault(pod *corev1.Pod, stated int64) *planner.Refusal {
 	return nil
 }
 
-// exposes reports whether a machine has all GPU resources that a pod requests: one resource, or slots of several sizes. own is the machine's resource.
-// slots is not zero if the machine has slots.
-func exposes(own corev1.ResourceName, slots nodecontract.Slots, gpu corev1.ResourceName, requested corev1.ResourceList) bool {
+// exposes reports whether a machine has the GPU resources that a pod requests: one resource, slots of several sizes, or instances of several profiles. own
+// is the machine's resource. slots is not zero if the machine has slots, and instances not nil if it has instances of several profiles. Of instances, the
+// quotas decide whether the machine has those that the pod requests besides gpu.
+func exposes(own corev1.ResourceName, slots nodecontract.Slots, instances []mig.Offer, gpu corev1.ResourceName, requested corev1.ResourceList) bool {
+	if instances != nil {
+		_, ok := offered(instances, gpu)
+		return ok
+	}
 	if slots.IsZero() || !isSlot(gpu) {
 		return own == gpu && slots.IsZero()
 	}
@@ -276,8 +292,13 @@ func (v *View) SlotsOf(name string) []int64 {
 	return nil
 }
 
-// Shares returns the number of parts into which the price of the machine is divided: its replicas, or for slots the memory of its GPUs in MiB.
+// Shares returns the number of parts into which the price of the machine is divided: its replicas, or for slots and for instances of several profiles their
+// memory in MiB.
 func (m *Machine) Shares() int64 {
+	if offers := m.Promise.offers(); offers != nil {
+		_, mib := totalOf(offers)
+		return cmp.Or(mib, m.Promise.Replicas())
+	}
 	if m.Promise.Slots.IsZero() {
 		return m.Promise.Replicas()
 	}
@@ -291,6 +312,9 @@ func (m *Machine) Shares() int64 {
 
 // SharesOf returns how many of these parts a pod pays for.
 func (m *Machine) SharesOf(pod *corev1.Pod) int64 {
+	if offers := m.Promise.offers(); offers != nil {
+		return cmp.Or(instanceMiB(offers, PodRequests(pod)), m.ReplicasOf(pod))
+	}
 	if m.Promise.Slots.IsZero() {
 		return m.ReplicasOf(pod)
 	}

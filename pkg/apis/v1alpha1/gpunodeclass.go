@@ -248,6 +248,7 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.maxReplicas)",message="with backend DRA all GPUs of a name have equally many replicas: remove maxReplicas, or use backend DevicePlugin"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || self.strategy == 'MIG' && !has(self.replicas) || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend DRA each replica of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.overrides) || self.overrides.all(o, o.replicas >= 2)",message="backend DRA serves shared GPUs: raise the replicas of overrides to 2, or use backend DevicePlugin"
+// +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'DRA' || !has(self.replicas) || !has(self.mig) || self.mig.layouts.all(l, has(l.profile))",message="with backend DRA the instances of several profiles are not shared: remove replicas, set the profile of each layout, or use backend DevicePlugin"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || self.strategy == 'None' || self.strategy == 'TimeSlicing'",message="with backend NVIDIADRA, NVIDIA's driver gives pods whole GPUs or shares of them: use strategy None, or strategy TimeSlicing with the number of its consumableShares as replicas"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu'",message="backend NVIDIADRA serves nvidia.com/gpu, the resource of NVIDIA's DeviceClass: remove resourceName"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.maxReplicas)",message="NVIDIA's driver has one number of shares for all GPUs: remove maxReplicas, or use backend DevicePlugin"
@@ -308,13 +309,14 @@ type Sharing struct {
 }
 
 // MIGSharing defines the instances into which GPUs are divided. GPUs without a layout are not launched.
+// +kubebuilder:validation:XValidation:rule="!has(self.naming) || self.naming != 'Single' || self.layouts.all(l, has(l.profile))",message="with naming Single pods could not tell the instances of several profiles apart: set the profile of each layout, or use naming Mixed"
 type MIGSharing struct {
 	// naming is Mixed, which names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb, or Single, which names it
 	// nvidia.com/gpu. The resource of shared instances has the suffix .shared: nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
 	// +optional
 	Naming MIGNaming `json:"naming,omitempty"`
-	// layouts are the possible divisions of a GPU into instances. All GPUs of a node have the same layout. With naming Mixed, GPUs may have several
-	// layouts: each new node then gets the layout that its pods request.
+	// layouts are the possible divisions of the GPUs of a node into instances. With naming Mixed, GPUs may have several layouts: each new node then gets
+	// the layout with which the nodes for the waiting pods are cheapest.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -322,7 +324,9 @@ type MIGSharing struct {
 	Layouts []MIGLayout `json:"layouts"`
 }
 
-// MIGLayout divides GPUs into as many instances of one profile as fit.
+// MIGLayout divides GPUs into instances: as many of one profile as fit, or a number of each of several profiles. The GPUs of a node are all divided alike, or
+// in groups.
+// +kubebuilder:validation:XValidation:rule="[has(self.profile), has(self.instances), has(self.groups)].filter(x, x).size() == 1",message="a layout has one of profile, instances and groups"
 type MIGLayout struct {
 	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name: a100, h100, h200, b200, b300 or rtx-pro-server-6000.
 	// +required
@@ -330,16 +334,59 @@ type MIGLayout struct {
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
 	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960
-	// or 81920. Default: all GPUs with the name that have the profile.
+	// or 81920. Default: all GPUs with the name that have the profiles.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16777216
 	GPUMemoryMiB *int64 `json:"gpuMemoryMiB,omitempty"`
+	// profile divides each GPU into as many instances of one profile as fit. It is a profile as in nvidia-smi, for example 1g.5gb or 3g.20gb.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
+	Profile string `json:"profile,omitempty"`
+	// instances divides each GPU into a number of instances of each profile, for example three of 1g.5gb and two of 2g.10gb.
+	// +optional
+	// +listType=map
+	// +listMapKey=profile
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Instances []MIGInstances `json:"instances,omitempty"`
+	// groups divide the GPUs of a node differently. The layout applies to nodes with as many GPUs as the groups have.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Groups []MIGGroup `json:"groups,omitempty"`
+}
+
+// MIGGroup is a number of GPUs of a node that are divided alike.
+type MIGGroup struct {
+	// gpus is the number of GPUs, 1 to 16.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	GPUs int32 `json:"gpus"`
+	// instances are those of each of the GPUs.
+	// +required
+	// +listType=map
+	// +listMapKey=profile
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Instances []MIGInstances `json:"instances"`
+}
+
+// MIGInstances is a number of equal instances of a GPU.
+type MIGInstances struct {
 	// profile is the profile of the instances as in nvidia-smi, for example 1g.5gb or 3g.20gb.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
 	Profile string `json:"profile"`
+	// count is the number of instances on each GPU, 1 to 16.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	Count int32 `json:"count"`
 }
 
 // MPSSharing are the limits of strategy MPS. They apply to each process, not to a pod as a whole.

@@ -46,7 +46,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 		if class == nil || m.Type == nil || m.Leaving() || !m.Promise.Slots.IsZero() || !slices.Contains(class.Spec.Sharing.Resources(), string(m.Promise.Resource)) {
 			continue
 		}
-		share, ok := class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB)
+		share, ok := class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB, m.Type.GPU.Count)
 		if !ok {
 			continue // It has drifted.
 		}

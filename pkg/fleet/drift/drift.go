@@ -133,7 +133,7 @@ func ofReplicas(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if m.Type == nil || !m.Promise.Slots.IsZero() || m.Promise.Resource != p.Resource() {
 		return nil
 	}
-	share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB)
+	share, ok := p.Class.Spec.Sharing.ShareWith(m.Promise.MIG, m.Type.GPU.Name, m.Type.GPU.MemoryMiB, m.Type.GPU.Count)
 	held := m.ReplicasInUse()
 	if !ok || held <= share.Most*m.Promise.GPUs {
 		return nil
@@ -150,23 +150,36 @@ func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	was, sharing := m.Promise.MIG, &p.Class.Spec.Sharing
 	divides := sharing.Strategy == v1alpha1.StrategyMIG
 	switch {
-	case was == nodecontract.MIG{} && !divides:
+	case was.IsZero() && !divides:
 		return nil
 	case !divides:
 		return &Drift{Sharing, fmt.Sprintf("its GPUs are divided into MIG instances, and GPUNodeClass %s has strategy %s now", p.Class.Name, sharing.Strategy)}
-	case was == nodecontract.MIG{}:
+	case was.IsZero():
 		return &Drift{Sharing, fmt.Sprintf("its GPUs are not divided, and GPUNodeClass %s has strategy MIG now", p.Class.Name)}
 	case m.Type == nil:
 		return nil // Its GPUs are unknown.
 	}
-	if _, ok := sharing.ShareWith(was, m.Type.GPU.Name, m.Type.GPU.MemoryMiB); ok {
+	if _, ok := sharing.ShareWith(was, m.Type.GPU.Name, m.Type.GPU.MemoryMiB, m.Type.GPU.Count); ok {
 		return nil
 	}
 	now := "no layout for them"
-	if shares := sharing.Shares(m.Type.GPU.Name, m.Type.GPU.MemoryMiB); len(shares) > 0 {
-		now = fmt.Sprintf("%d instances %s (naming %s)", shares[0].MIG.Count, shares[0].MIG.Profile, shares[0].MIG.Naming)
+	if shares := sharing.Shares(m.Type.GPU.Name, m.Type.GPU.MemoryMiB, m.Type.GPU.Count); len(shares) > 0 {
+		now = instancesOf(shares[0].MIG)
 	}
-	return &Drift{Sharing, fmt.Sprintf("each of its GPUs has %d MIG instances %s (naming %s), and GPUNodeClass %s has %s now", was.Count, was.Profile, was.Naming, p.Class.Name, now)}
+	has := "each of its GPUs has"
+	if was.GPUs() > 0 {
+		has = "its GPUs have"
+	}
+	return &Drift{Sharing, fmt.Sprintf("%s %s, and GPUNodeClass %s has %s now", has, instancesOf(was), p.Class.Name, now)}
+}
+
+// instancesOf describes the instances of GPUs.
+func instancesOf(m nodecontract.MIG) string {
+	text := m.Describe()
+	if m.Replicas > 1 {
+		text += fmt.Sprintf(" with %d replicas", m.Replicas)
+	}
+	return fmt.Sprintf("%s (naming %s)", text, m.Naming)
 }
 
 // ofSlots compares the kind of slots of a machine with that of the GPUNodeClass. A different number of slots of a size is not drift.

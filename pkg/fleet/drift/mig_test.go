@@ -19,7 +19,7 @@ func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
 		want    string
 	}{
 		"the same":        {has, "1g.5gb", ""},
-		"another profile": {has, "3g.20gb", "each of its GPUs has 7 MIG instances 1g.5gb (naming Mixed), and GPUNodeClass gpu-shared has 2 instances 3g.20gb (naming Mixed) now"},
+		"another profile": {has, "3g.20gb", "each of its GPUs has 7 MIG instances 1g.5gb (naming Mixed), and GPUNodeClass gpu-shared has 2 MIG instances 3g.20gb (naming Mixed) now"},
 		"no instances":    {nodecontract.MIG{}, "1g.5gb", "its GPUs are not divided, and GPUNodeClass gpu-shared has strategy MIG now"},
 		"no MIG":          {has, "", "divided into MIG instances, and GPUNodeClass gpu-shared has strategy TimeSlicing now"},
 	} {

@@ -211,9 +211,9 @@ func promiseOf(in Inputs) (sharing.Promise, error) {
 	if err != nil {
 		return sharing.Promise{}, fmt.Errorf("the Node's annotations: %w", err)
 	}
-	if mig != (nodecontract.MIG{}) && in.MIGConfig != "" {
-		return sharing.Promise{}, fmt.Errorf("%d MIG instances %s on each GPU were promised, and the Node's label %s=%s tells NVIDIA's MIG manager how to divide the GPUs: %w",
-			mig.Count, mig.Profile, nodecontract.MIGConfigLabel, in.MIGConfig, ErrManagedElsewhere)
+	if !mig.IsZero() && in.MIGConfig != "" {
+		return sharing.Promise{}, fmt.Errorf("%s on each GPU were promised, and the Node's label %s=%s tells NVIDIA's MIG manager how to divide the GPUs: %w",
+			mig.Describe(), nodecontract.MIGConfigLabel, in.MIGConfig, ErrManagedElsewhere)
 	}
 	if replicas == 1 {
 		mps = nodecontract.MPS{} // A GPU with an override of one replica is not shared.

@@ -18,13 +18,28 @@ func H100s(n int) []gpu.Device {
 
 // Divided returns n GPUs as in a p4d machine, each with count instances of a profile with the given memory in MiB.
 func Divided(n, count int, profile string, memoryMiB int64) []gpu.Device {
+	return DividedInto(n, Instances{count, profile, memoryMiB})
+}
+
+// Instances is a number of instances of a profile with the given memory in MiB.
+type Instances struct {
+	Count     int
+	Profile   string
+	MemoryMiB int64
+}
+
+// DividedInto returns n GPUs as in a p4d machine, each with instances of several profiles.
+func DividedInto(n int, each ...Instances) []gpu.Device {
 	out := devices(n, gpu.Device{Product: "NVIDIA A100-SXM4-40GB", MemoryMiB: 40960, ComputeMajor: 8, MIGCapable: true, MIG: true})
 	for i := range out {
-		for j := range count {
-			out[i].Instances = append(out[i].Instances, gpu.Instance{
-				UUID: fmt.Sprintf("MIG-%08x-51ba-5c7e-9f2d-%012x", 0x71000000+i, 0xbeef+j), Index: j, Profile: profile, MemoryMiB: memoryMiB, GPUInstance: 7 + j,
-				Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, CopyEngines: 1,
-			})
+		for _, of := range each {
+			for range of.Count {
+				j := len(out[i].Instances)
+				out[i].Instances = append(out[i].Instances, gpu.Instance{
+					UUID: fmt.Sprintf("MIG-%08x-51ba-5c7e-9f2d-%012x", 0x71000000+i, 0xbeef+j), Index: j, Profile: of.Profile, MemoryMiB: of.MemoryMiB, GPUInstance: 7 + j,
+					Multiprocessors: 14, GPUSlices: 1, ComputeSlices: 1, CopyEngines: 1,
+				})
+			}
 		}
 	}
 	return out

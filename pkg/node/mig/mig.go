@@ -3,7 +3,6 @@
 package mig
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,6 +78,8 @@ type state struct {
 	geometry    profiles.Geometry
 	on, pending bool // The MIG mode now, and after the next reset.
 	instances   []gpu.GPUInstance
+	// wanted are the instances that the GPU is to have.
+	wanted []nodecontract.MIGInstances
 }
 
 func (s *state) name() string { return fmt.Sprintf("GPU %d (%s)", s.Index, s.Product) }
@@ -89,18 +90,18 @@ func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 		return &Problem{nodecontract.ReasonNone, "the NVIDIA driver does not answer: " + err.Error()}
 	}
 	defer func() { _ = m.Driver.Shutdown() }() // Nobody can handle the error.
-	gpus, err := m.read()
+	gpus, err := m.read(wanted)
 	if err != nil {
 		return err
 	}
-	if !all(gpus, func(s *state) bool { return s.as(wanted) }) {
-		if err := m.change(ctx, gpus, wanted); err != nil {
+	if !all(gpus, (*state).divided) {
+		if err := m.change(ctx, gpus); err != nil {
 			return err
 		}
 		if err := m.verify(wanted); err != nil {
 			return err
 		}
-		logr.FromContextOrDiscard(ctx).Info("Divided the GPUs", "gpus", len(gpus), "profile", wanted.Profile, "instances", wanted.Count)
+		logr.FromContextOrDiscard(ctx).Info("Divided the GPUs", "gpus", len(gpus), "into", wanted.Describe())
 	}
 	m.Note.Clear()
 	if err := m.Files(); err != nil {
@@ -109,8 +110,8 @@ func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 	return nil
 }
 
-// read reads the GPUs.
-func (m *Machine) read() ([]*state, error) {
+// read reads the GPUs, and decides which instances each is to have.
+func (m *Machine) read(wanted nodecontract.MIG) ([]*state, error) {
 	devices, err := m.Driver.Devices()
 	if err == nil && len(devices) == 0 {
 		err = errors.New("it lists no GPU")
@@ -127,6 +128,13 @@ func (m *Machine) read() ([]*state, error) {
 			}
 		}
 		gpus = append(gpus, s)
+	}
+	assigned, err := wanted.Assign(len(gpus), func(i int) map[string]int64 { return gpus[i].profiles() })
+	if err != nil {
+		return nil, refused("the GPUs cannot be divided: %s", err)
+	}
+	for i, s := range gpus {
+		s.wanted = assigned[i]
 	}
 	return gpus, nil
 }
@@ -148,41 +156,65 @@ func all(gpus []*state, is func(*state) bool) bool {
 	return !slices.ContainsFunc(gpus, func(s *state) bool { return !is(s) })
 }
 
-// as reports whether the GPU is divided as wanted.
-func (s *state) as(wanted nodecontract.MIG) bool {
-	return s.on && int64(len(s.instances)) == wanted.Count && !slices.ContainsFunc(s.instances, func(p gpu.GPUInstance) bool { return p.Profile != wanted.Profile || !p.Whole })
+// profiles returns the number of instances of each profile that the GPU has.
+func (s *state) profiles() map[string]int64 {
+	has := map[string]int64{}
+	for _, p := range s.instances {
+		has[p.Profile]++
+	}
+	return has
+}
+
+// divided reports whether the GPU is divided as wanted.
+func (s *state) divided() bool {
+	return s.on && nodecontract.SameInstances(s.wanted, s.profiles()) && !slices.ContainsFunc(s.instances, func(p gpu.GPUInstance) bool { return !p.Whole })
 }
 
 // places returns the placements of the wanted instances. It returns an error if the GPU cannot be divided that way, or if it has other instances.
-func (s *state) places(wanted nodecontract.MIG) ([]profiles.Placement, error) {
+func (s *state) places() ([]profiles.Placement, error) {
 	if !s.MIGCapable {
 		return nil, refused("%s cannot be divided into MIG instances", s.name())
 	}
-	places, err := s.geometry.Place(slices.Repeat([]string{wanted.Profile}, int(wanted.Count)))
+	wanted := nodecontract.DescribeInstances(s.wanted)
+	places, err := s.geometry.Place(profiles.Profiles(s.wanted))
 	if err != nil {
-		return nil, refused("%s cannot have %d MIG instances %s: %s", s.name(), wanted.Count, wanted.Profile, err)
+		return nil, refused("%s cannot have %s: %s", s.name(), wanted, err)
 	}
-	var foreign []string
-	for _, p := range s.instances {
-		if p.Profile != wanted.Profile {
-			foreign = append(foreign, fmt.Sprintf("%s at memory slice %d", p.Profile, p.Start))
-		}
-	}
-	if len(foreign) > 0 || int64(len(s.instances)) > wanted.Count {
-		return nil, refused("%s has MIG instances that nobody planned (%s), where %d instances %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
-			"and keep off the node what makes them; or replace the node", s.name(), cmp.Or(strings.Join(foreign, ", "), fmt.Sprintf("%d instances %s", len(s.instances), wanted.Profile)),
-			wanted.Count, wanted.Profile, s.Index, s.Index)
+	if foreign := s.foreign(); len(foreign) > 0 {
+		return nil, refused("%s has MIG instances that nobody planned (%s), where %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
+			"and keep off the node what makes them; or replace the node", s.name(), strings.Join(foreign, ", "), wanted, s.Index, s.Index)
 	}
 	return places, nil
 }
 
+// foreign describes the instances that are not wanted. They are not those of an earlier attempt, which are removed and made again.
+func (s *state) foreign() []string {
+	wanted := map[string]int64{}
+	for _, of := range s.wanted {
+		wanted[of.Profile] = of.Count
+	}
+	var foreign, many []string
+	has := s.profiles()
+	for _, p := range s.instances {
+		if wanted[p.Profile] == 0 {
+			foreign = append(foreign, fmt.Sprintf("%s at memory slice %d", p.Profile, p.Start))
+		}
+	}
+	for _, of := range s.wanted {
+		if n := has[of.Profile]; n > of.Count {
+			many = append(many, fmt.Sprintf("%d instances %s", n, of.Profile))
+		}
+	}
+	return append(foreign, many...)
+}
+
 // change divides those GPUs that are not divided as wanted, after it has checked that nobody uses them.
-func (m *Machine) change(ctx context.Context, gpus []*state, wanted nodecontract.MIG) error {
-	gpus = slices.DeleteFunc(slices.Clone(gpus), func(s *state) bool { return s.as(wanted) })
+func (m *Machine) change(ctx context.Context, gpus []*state) error {
+	gpus = slices.DeleteFunc(slices.Clone(gpus), (*state).divided)
 	places := make([][]profiles.Placement, len(gpus))
 	for i, s := range gpus {
 		var err error
-		if places[i], err = s.places(wanted); err != nil {
+		if places[i], err = s.places(); err != nil {
 			if held := m.held(ctx, gpus); errors.Is(held, ErrHeld) {
 				return held // The agent reports the problem, and serves what pods hold.
 			}
@@ -333,37 +365,58 @@ func (m *Machine) divide(s *state, places []profiles.Placement) error {
 
 // verify returns an error if the driver does not list the GPUs as wanted, including the names that containers are given.
 func (m *Machine) verify(wanted nodecontract.MIG) error {
-	gpus, err := m.read()
+	gpus, err := m.read(wanted)
 	if err != nil {
 		return err
 	}
+	devices := make([]gpu.Device, 0, len(gpus))
 	for _, s := range gpus {
-		if err := Check(s.Device, wanted); err != nil {
-			return refused("%s", err)
-		}
-		if !s.as(wanted) {
+		devices = append(devices, s.Device)
+	}
+	if err := Check(devices, wanted); err != nil {
+		return refused("%s", err)
+	}
+	for _, s := range gpus {
+		if !s.divided() {
 			return refused("%s has other MIG instances than were just created", s.name())
 		}
 	}
 	return nil
 }
 
-// Check returns an error if a GPU does not have exactly the promised instances.
-func Check(d gpu.Device, wanted nodecontract.MIG) error {
-	has := map[string]int{}
-	var kinds []string
-	for _, p := range d.Instances {
-		if has[p.Profile] == 0 {
-			kinds = append(kinds, p.Profile)
+// Check returns an error if the GPUs of a machine do not have exactly the promised instances.
+func Check(devices []gpu.Device, wanted nodecontract.MIG) error {
+	assigned, err := wanted.Assign(len(devices), func(i int) map[string]int64 { return profilesOf(&devices[i]) })
+	if err != nil {
+		return err
+	}
+	for i := range devices {
+		if err := check(&devices[i], assigned[i]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func profilesOf(d *gpu.Device) map[string]int64 {
+	has := map[string]int64{}
+	for _, p := range d.Instances {
 		has[p.Profile]++
 	}
-	if int64(has[wanted.Profile]) == wanted.Count && len(kinds) == 1 {
+	return has
+}
+
+func check(d *gpu.Device, wanted []nodecontract.MIGInstances) error {
+	has := profilesOf(d)
+	if nodecontract.SameInstances(wanted, has) {
 		return nil
 	}
-	var list []string
-	for _, kind := range kinds {
-		list = append(list, fmt.Sprintf("%d instances %s", has[kind], kind))
+	var list, seen []string
+	for _, p := range d.Instances {
+		if !slices.Contains(seen, p.Profile) {
+			seen = append(seen, p.Profile)
+			list = append(list, fmt.Sprintf("%d instances %s", has[p.Profile], p.Profile))
+		}
 	}
 	what := "is not divided"
 	switch {
@@ -372,5 +425,5 @@ func Check(d gpu.Device, wanted nodecontract.MIG) error {
 	case d.MIG:
 		what = "has no MIG instances, or this container was started before they were made"
 	}
-	return fmt.Errorf("GPU %d (%s) %s, and %d MIG instances %s were promised", d.Index, d.Product, what, wanted.Count, wanted.Profile)
+	return fmt.Errorf("GPU %d (%s) %s, and %s were promised", d.Index, d.Product, what, nodecontract.DescribeInstances(wanted))
 }

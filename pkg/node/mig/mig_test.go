@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -270,7 +271,7 @@ func TestInstancesThatPodsHoldAreNotChanged(t *testing.T) {
 	}
 	w.has(0, "3g.40gb@0 3g.40gb@4")
 	w.held = nil
-	w.refuses(promised("1g.10gb", 7), nodecontract.ReasonRefused, "instances that nobody planned (3g.40gb at memory slice 0, 3g.40gb at memory slice 4)", "7 instances 1g.10gb were promised")
+	w.refuses(promised("1g.10gb", 7), nodecontract.ReasonRefused, "instances that nobody planned (3g.40gb at memory slice 0, 3g.40gb at memory slice 4)", "7 MIG instances 1g.10gb were promised")
 	w.refuses(promised("3g.40gb", 1), nodecontract.ReasonRefused, "2 instances 3g.40gb")
 	w.has(0, "3g.40gb@0 3g.40gb@4")
 }
@@ -328,9 +329,105 @@ func TestCheckListsWhatIsThereInstead(t *testing.T) {
 		"has 1 instances 2g": {MIG: true, Instances: instances("2g.10gb")},
 		"has 2 instances 2g.10gb, 1 instances 1g.5gb, and 2 MIG instances 2g.10gb were promised": {MIG: true, Instances: instances("2g.10gb", "1g.5gb", "2g.10gb")},
 	} {
-		err := mig.Check(d, promised("2g.10gb", 2))
+		err := mig.Check([]gpu.Device{d}, promised("2g.10gb", 2))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// several returns groups of GPUs with a number of instances of each profile, as "3x1g.5gb 2x2g.10gb". Without a number of GPUs there is one group.
+func several(t *testing.T, gpus int64, all ...string) nodecontract.MIG {
+	t.Helper()
+	var groups []nodecontract.MIGGroup
+	for _, text := range all {
+		g := nodecontract.MIGGroup{GPUs: gpus}
+		for part := range strings.FieldsSeq(text) {
+			count, profile, _ := strings.Cut(part, "x")
+			n, err := strconv.Atoi(count)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Instances = append(g.Instances, nodecontract.MIGInstances{Profile: profile, Count: int64(n)})
+		}
+		groups = append(groups, g)
+	}
+	return nodecontract.MIGOf(groups, 1)
+}
+
+func TestGPUsAreDividedIntoSeveralProfiles(t *testing.T) {
+	w := newWorld(t, fake.A100(8))
+	wanted := several(t, 0, "3x1g.5gb 2x2g.10gb")
+	w.must(w.Divide(t.Context(), wanted))
+	for i := range 8 {
+		w.has(i, "2g.10gb@0 2g.10gb@2 1g.5gb@4 1g.5gb@5 1g.5gb@6")
+	}
+	w.must(mig.Check(w.devices(), wanted))
+	if err := mig.Check(w.devices(), several(t, 0, "3x1g.5gb 1x3g.20gb")); err == nil || !strings.Contains(err.Error(), "has 3 instances 1g.5gb, 2 instances 2g.10gb, and 3 MIG instances 1g.5gb and 1 of 3g.20gb were promised") &&
+		!strings.Contains(err.Error(), "has 2 instances 2g.10gb, 3 instances 1g.5gb, and 3 MIG instances 1g.5gb and 1 of 3g.20gb were promised") {
+		t.Errorf("%v", err)
+	}
+	w.held = map[string]string{w.devices()[3].Instances[0].UUID: "default/a"}
+	w.must(w.Divide(t.Context(), wanted)) // Nothing is to do.
+	w.held = nil
+	w.refuses(several(t, 0, "3x1g.5gb 1x3g.20gb"), nodecontract.ReasonRefused, "instances that nobody planned (2g.10gb at memory slice 0, 2g.10gb at memory slice 2)", "3 MIG instances 1g.5gb and 1 of 3g.20gb were promised")
+	w.refuses(several(t, 0, "1x1g.5gb 2x2g.10gb"), nodecontract.ReasonRefused, "instances that nobody planned (3 instances 1g.5gb)")
+	w.refuses(several(t, 0, "4x1g.5gb 2x2g.10gb"), nodecontract.ReasonRefused, "cannot have 4 MIG instances 1g.5gb and 2 of 2g.10gb", "more than the 7 compute slices")
+}
+
+func TestGPUsOfAMachineAreDividedDifferently(t *testing.T) {
+	w := newWorld(t, fake.A100(4))
+	wanted := several(t, 2, "7x1g.5gb", "2x3g.20gb")
+	w.refuses(several(t, 1, "7x1g.5gb", "2x3g.20gb"), nodecontract.ReasonRefused, "there are 4 GPUs, and 2 MIG instances 3g.20gb on 1 GPUs, 7 MIG instances 1g.5gb on 1 GPUs were promised")
+	w.must(w.Divide(t.Context(), wanted))
+	w.has(0, "3g.20gb@0 3g.20gb@4")
+	w.has(2, "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6")
+	// Whatever the order in which the driver lists the GPUs, those that are divided stay as they are.
+	first, last := w.machine.State.Devices[0].UUID, w.machine.State.Devices[3].UUID
+	w.must(os.Remove(fake.MIGFile(w.machine.Path, 1)))
+	w.held = map[string]string{first: "default/a", last: "default/b"}
+	w.must(w.Divide(t.Context(), wanted))
+	w.has(0, "3g.20gb@0 3g.20gb@4")
+	w.has(1, "3g.20gb@0 3g.20gb@4")
+	w.must(mig.Check(w.devices(), wanted))
+	w.must(mig.Check(w.devices()[1:], wanted)) // One is lost.
+}
+
+// TestEachCombinationOfProfilesIsMade divides eight GPUs at a time, each differently.
+func TestEachCombinationOfProfilesIsMade(t *testing.T) {
+	model := profiles.Models("a100", 40960)[0]
+	var all []string
+	var add func(at int, so []nodecontract.MIGInstances)
+	add = func(at int, so []nodecontract.MIGInstances) {
+		if !model.Holds(so) {
+			return
+		}
+		if at == len(model.Kinds) {
+			if len(so) > 1 {
+				var parts []string
+				for _, of := range so {
+					parts = append(parts, fmt.Sprintf("%dx%s", of.Count, of.Profile))
+				}
+				all = append(all, strings.Join(parts, " "))
+			}
+			return
+		}
+		add(at+1, so)
+		if model.Kinds[at].Profile == "1g.5gb+me" { // The fake driver of a data center does not have it.
+			return
+		}
+		for n := int64(1); n <= int64(model.Kinds[at].Most); n++ {
+			add(at+1, append(slices.Clip(so), nodecontract.MIGInstances{Profile: model.Kinds[at].Profile, Count: n}))
+		}
+	}
+	add(0, nil)
+	if len(all) < 40 {
+		t.Fatalf("only %d combinations: %q", len(all), all)
+	}
+	for some := range slices.Chunk(all, 8) {
+		w := newWorld(t, fake.A100(len(some)))
+		wanted := several(t, 1, some...)
+		w.must(w.Divide(t.Context(), wanted))
+		w.must(mig.Check(w.devices(), wanted))
 	}
 }

@@ -23,7 +23,7 @@ const (
 // migStrategy returns how MIG instances are named. A promise takes precedence over the flag.
 func (c Config) migStrategy() string {
 	switch {
-	case c.Sharing.MIG == nodecontract.MIG{}:
+	case c.Sharing.MIG.IsZero():
 		return or(c.Flags.MIGStrategy, migNone)
 	case c.Sharing.MIG.Naming == nodecontract.MIGSingle:
 		return migSingle
@@ -56,13 +56,13 @@ func (c Config) units(devices []gpu.Device) ([]unit, error) {
 	strategy := c.migStrategy()
 	var units []unit
 	profile := "" // With migSingle.
+	if promised := c.Sharing.MIG; !promised.IsZero() {
+		if err := mig.Check(devices, promised); err != nil {
+			return nil, fmt.Errorf("%w; when no pod holds it, delete the agent's pod on this node, whose init container divides it", err)
+		}
+	}
 	for i := range devices {
 		d := &devices[i]
-		if promised := c.Sharing.MIG; promised != (nodecontract.MIG{}) {
-			if err := mig.Check(*d, promised); err != nil {
-				return nil, fmt.Errorf("%w; when no pod holds it, delete the agent's pod on this node, whose init container divides it", err)
-			}
-		}
 		if strategy == migSingle {
 			if err := single(devices[0], *d, &profile); err != nil {
 				return nil, err

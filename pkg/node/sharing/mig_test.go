@@ -2,6 +2,7 @@ package sharing_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -174,5 +175,56 @@ func TestEachProfileHasResource(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestPromiseOfSeveralProfiles(t *testing.T) {
+	t.Parallel()
+	each := []nodecontract.MIGInstances{{Profile: "1g.5gb", Count: 3}, {Profile: "2g.10gb", Count: 2}}
+	devices := gputest.DividedInto(2, gputest.Instances{Count: 3, Profile: "1g.5gb", MemoryMiB: 4864}, gputest.Instances{Count: 2, Profile: "2g.10gb", MemoryMiB: 9856})
+	others := gputest.Divided(2, 2, "3g.20gb", 19968)
+	for name, c := range map[string]struct {
+		groups   []nodecontract.MIGGroup
+		replicas int64
+		devices  []gpu.Device
+		want     map[string]int
+		err      string
+	}{
+		"alike":         {[]nodecontract.MIGGroup{{Instances: each}}, 1, devices, map[string]int{"nvidia.com/mig-1g.5gb": 6, "nvidia.com/mig-2g.10gb": 4}, ""},
+		"in slices":     {[]nodecontract.MIGGroup{{Instances: each}}, 3, devices, map[string]int{"nvidia.com/mig-1g.5gb.shared": 18, "nvidia.com/mig-2g.10gb.shared": 12}, ""},
+		"different":     {[]nodecontract.MIGGroup{{GPUs: 1, Instances: each}, {GPUs: 1, Instances: []nodecontract.MIGInstances{{Profile: "3g.20gb", Count: 2}}}}, 1, append(others[:1:1], devices[1]), map[string]int{"nvidia.com/mig-1g.5gb": 3, "nvidia.com/mig-2g.10gb": 2, "nvidia.com/mig-3g.20gb": 2}, ""},
+		"another count": {[]nodecontract.MIGGroup{{Instances: each[:1]}}, 1, devices, nil, "has 3 instances 1g.5gb, 2 instances 2g.10gb, and 3 MIG instances 1g.5gb were promised; when no pod holds it, delete the agent's pod"},
+		"fewer GPUs":    {[]nodecontract.MIGGroup{{GPUs: 1, Instances: each}}, 1, devices, nil, "there are 2 GPUs, and 3 MIG instances 1g.5gb and 2 of 2g.10gb on 1 GPUs were promised"},
+	} {
+		promise := sharing.Promise{Resource: "nvidia.com/mig-1g.5gb", Replicas: 5, MIG: nodecontract.MIGOf(c.groups, c.replicas)}
+		config, err := sharing.FromPromise(promise)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := config.Promise(); !ok || !got.Equal(promise) {
+			t.Errorf("%s: promises %v, %t", name, got, ok)
+		}
+		rs, err := config.Resources(c.devices)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := map[string]int{}
+		for _, r := range rs {
+			got[r.Name] = r.Count()
+		}
+		if len(c.want) != len(got) || !maps.Equal(c.want, got) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	for want, p := range map[string]sharing.Promise{
+		"MPS over MIG instances":                       {MPS: nodecontract.DefaultMPS, MIG: nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: each}}, 1)},
+		"does not share instances of several profiles": {Replicas: 10, Backend: nodecontract.BackendDRA, MIG: nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: each}}, 2)},
+	} {
+		if _, err := sharing.FromPromise(p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := sharing.FromPromise(sharing.Promise{Replicas: 5, Backend: nodecontract.BackendDRA, MIG: nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: each}}, 1)}); err != nil {
+		t.Error(err)
 	}
 }

@@ -198,7 +198,10 @@ func (p Promise) Equal(other Promise) bool {
 	if !p.Slots.IsZero() || !other.Slots.IsZero() {
 		return p.Slots.Equal(other.Slots)
 	}
-	return p.Resource == other.Resource && p.Replicas == other.Replicas && p.MPS == other.MPS && p.MIG == other.MIG
+	if p.MIG.Mixed() { // Resource and Replicas follow from it.
+		return p.MIG.Equal(other.MIG)
+	}
+	return p.Resource == other.Resource && p.Replicas == other.Replicas && p.MPS == other.MPS && p.MIG.Equal(other.MIG)
 }
 
 // String returns the promise for messages, for example "10 nvidia.com/gpu.shared".
@@ -206,12 +209,15 @@ func (p Promise) String() string {
 	if !p.Slots.IsZero() {
 		return "slots of device memory"
 	}
+	if p.MIG.Mixed() {
+		return p.MIG.Describe()
+	}
 	text := fmt.Sprintf("%d %s", p.Replicas, p.Resource)
 	if p.MPS != (nodecontract.MPS{}) {
 		text += " with MPS"
 	}
-	if p.MIG != (nodecontract.MIG{}) {
-		text += fmt.Sprintf(" on %d MIG instances %s", p.MIG.Count, p.MIG.Profile)
+	if !p.MIG.IsZero() {
+		text += " on " + p.MIG.Describe()
 	}
 	if p.Backend != "" {
 		text += " by " + p.Backend
@@ -230,8 +236,11 @@ func FromPromise(p Promise) (Config, error) {
 		c.Sharing.Slots = p.Slots
 		return c, nil
 	}
+	if p.MIG.Mixed() {
+		return p.ofGroups(c)
+	}
 	replicas, whole, what := p.Replicas, nodecontract.ResourceGPU, "GPU"
-	if p.MIG != (nodecontract.MIG{}) {
+	if !p.MIG.IsZero() {
 		count := int(p.MIG.Count)
 		switch {
 		case p.MPS != nodecontract.MPS{}:
@@ -269,15 +278,40 @@ func FromPromise(p Promise) (Config, error) {
 	return c, nil
 }
 
+// ofGroups returns the configuration of GPUs with instances of several profiles. Their resources and replicas follow from the promised instances.
+func (p Promise) ofGroups(c Config) (Config, error) {
+	if p.MPS != (nodecontract.MPS{}) {
+		return Config{}, errors.New("MPS over MIG instances is not supported")
+	}
+	c.Sharing.MIG = p.MIG
+	replicas := int(p.MIG.PerInstance())
+	shared := &Replicated{RenameByDefault: true}
+	for _, of := range p.MIG.Instances(1) {
+		whole := profiles.Resource(of.Profile)
+		name, err := resourceName(whole)
+		if err != nil {
+			return Config{}, err
+		}
+		shared.Resources = append(shared.Resources, Entry{Name: name, Rename: name + SharedSuffix, Replicas: replicas})
+	}
+	if replicas > 1 {
+		*timeSlicing.part(&c.Sharing) = shared
+	}
+	return c, nil
+}
+
 // checkBackend returns an error if the backend cannot keep the promise.
 func (p Promise) checkBackend() error {
-	divided, other := p.MIG != nodecontract.MIG{}, p.MPS != nodecontract.MPS{} || !p.Slots.IsZero()
+	divided, other := !p.MIG.IsZero(), p.MPS != nodecontract.MPS{} || !p.Slots.IsZero()
 	switch p.Backend {
 	case "":
 		return nil
 	case nodecontract.BackendDRA:
 		if other || p.Replicas < 2 && !divided {
 			return fmt.Errorf("%s was promised, and the DRA driver shares GPUs and MIG instances by time-slicing only", p)
+		}
+		if p.MIG.PerInstance() > 1 {
+			return fmt.Errorf("%s was promised, and the DRA driver does not share instances of several profiles", p)
 		}
 		return nil
 	case nodecontract.BackendNVIDIADRA:
@@ -298,7 +332,12 @@ func (c Config) Promise() (p Promise, ok bool) {
 	}
 	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1, MIG: c.Sharing.MIG, Backend: c.Sharing.Backend}
 	each := 1
-	if p.MIG != (nodecontract.MIG{}) {
+	if p.MIG.Mixed() {
+		first := p.MIG.Instances(1)[0].Profile
+		p.Resource, p.Replicas = profiles.SharedResource(first, p.MIG.PerInstance()), int(p.MIG.InstancesOf(max(1, p.MIG.GPUs()))*p.MIG.PerInstance())
+		return p, true
+	}
+	if !p.MIG.IsZero() {
 		each = int(p.MIG.Count)
 		p.Replicas = each
 		if p.MIG.Naming == nodecontract.MIGMixed {

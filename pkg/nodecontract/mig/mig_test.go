@@ -2,12 +2,14 @@ package mig_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodecontract/mig"
 )
 
@@ -273,4 +275,62 @@ func FuzzCheckProfile(f *testing.F) {
 			t.Errorf("%q makes a name that is too long", name)
 		}
 	})
+}
+
+// TestHoldsAgreesWithExhaustiveSearch compares all numbers of instances of three profiles, on each model.
+func TestHoldsAgreesWithExhaustiveSearch(t *testing.T) {
+	t.Parallel()
+	fit, no := 0, 0
+	for _, name := range mig.ModelNames() {
+		for _, m := range mig.Models(name, 0) {
+			for i := range len(m.Kinds) - 2 {
+				kinds := m.Kinds[i : i+3]
+				for n := range int64(5 * 4 * 4) {
+					instances := []nodecontract.MIGInstances{{Profile: kinds[0].Profile, Count: n % 5}, {Profile: kinds[1].Profile, Count: n / 5 % 4}, {Profile: kinds[2].Profile, Count: n / 20}}
+					slices, few := 0, true
+					for j, of := range instances {
+						slices, few = slices+int(of.Count)*kinds[j].Slices, few && int(of.Count) <= kinds[j].Most
+					}
+					want := slices <= m.Slices && few && bruteForce(m.Geometry, mig.Profiles(instances), 0)
+					if got := m.Holds(instances); got != want {
+						t.Errorf("%s of %d MiB holds %s: %t, want %t", m.Name, m.MemoryMiB, nodecontract.DescribeInstances(instances), got, want)
+					}
+					if want {
+						fit++
+					} else {
+						no++
+					}
+				}
+			}
+		}
+	}
+	if fit < 1000 || no < 1000 {
+		t.Errorf("%d fit and %d do not", fit, no)
+	}
+}
+
+func TestInstancesThatDoNotFitAreExplained(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		memory int64
+		counts map[string]int64
+		want   string
+	}{
+		{40960, map[string]int64{"1g.5gb": 3, "2g.10gb": 2}, ""},
+		{0, map[string]int64{"1g.10gb": 3, "2g.20gb": 2}, ""},
+		{40960, map[string]int64{"1g.5gb": 4, "2g.10gb": 2}, "4 MIG instances 1g.5gb and 2 of 2g.10gb do not fit on a GPU a100: on one of 40960 MiB, 1g.5gb, 1g.5gb, 1g.5gb, 1g.5gb, 2g.10gb, 2g.10gb need more than the 7 compute slices"},
+		{40960, map[string]int64{"1g.5gb": 1, "3g.20gb": 2}, "do not fit on one GPU together"},
+		{40960, map[string]int64{"3g.20gb": 3}, "3 instances 3g.20gb do not fit, at most 2 do"},
+		{81920, map[string]int64{"1g.10gb": 1, "2g.10gb": 1}, "no a100 has the profile 2g.10gb: one of 81920 MiB has 1g.10gb"},
+		{0, map[string]int64{"1g.5gb": 1, "1c.2g.10gb": 1}, "is not a profile of MIG instances"},
+	} {
+		var instances []nodecontract.MIGInstances
+		for _, profile := range slices.Sorted(maps.Keys(c.counts)) {
+			instances = append(instances, nodecontract.MIGInstances{Profile: profile, Count: c.counts[profile]})
+		}
+		err := mig.CheckInstances("a100", c.memory, instances)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q in it", c.counts, err, c.want)
+		}
+	}
 }

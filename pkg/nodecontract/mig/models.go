@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Model is a model of GPUs that can be divided into instances.
@@ -127,18 +129,35 @@ func (m Model) InstanceMiB(profile string) int64 {
 
 // CheckLayout returns an error if no GPU with the name and, unless it is 0, the memory in MiB has the profile.
 func CheckLayout(name string, memoryMiB int64, profile string) error {
-	if err := CheckProfile(profile); err != nil {
-		return err
+	return CheckInstances(name, memoryMiB, []nodecontract.MIGInstances{{Profile: profile, Count: 1}})
+}
+
+// CheckInstances returns an error if the instances fit on no GPU with the name and, unless it is 0, the memory in MiB.
+func CheckInstances(name string, memoryMiB int64, instances []nodecontract.MIGInstances) error {
+	for _, of := range instances {
+		if err := CheckProfile(of.Profile); err != nil {
+			return err
+		}
 	}
 	of, sized := Models(name, 0), Models(name, memoryMiB)
-	var has []string
+	var has, full []string
+	profile := ""
 	for _, m := range sized {
-		if m.Kind(profile) != nil {
-			return nil
+		missing := m.missing(instances)
+		if missing != "" {
+			profile = missing
+			has = append(has, fmt.Sprintf("one of %d MiB has %s", m.MemoryMiB, Names(m.Kinds)))
+			continue
 		}
-		has = append(has, fmt.Sprintf("one of %d MiB has %s", m.MemoryMiB, Names(m.Kinds)))
+		if _, err := m.Place(Profiles(instances)); err != nil {
+			full = append(full, fmt.Sprintf("on one of %d MiB, %s", m.MemoryMiB, err))
+			continue
+		}
+		return nil
 	}
 	switch {
+	case len(full) > 0:
+		return fmt.Errorf("%s do not fit on a GPU %s: %s", nodecontract.DescribeInstances(instances), name, strings.Join(full, "; "))
 	case len(of) == 0:
 		return fmt.Errorf("GPUs %q cannot be divided, or are not known here: use one of %s", name, strings.Join(ModelNames(), ", "))
 	case len(sized) == 0:
@@ -149,4 +168,23 @@ func CheckLayout(name string, memoryMiB int64, profile string) error {
 		return fmt.Errorf("there is no %s with %d MiB: its memory is %s", name, memoryMiB, strings.Join(memory, " or "))
 	}
 	return fmt.Errorf("no %s has the profile %s: %s", name, profile, strings.Join(has, "; "))
+}
+
+// missing returns the first profile of the instances that the model does not have, or "".
+func (m Model) missing(instances []nodecontract.MIGInstances) string {
+	for _, of := range instances {
+		if m.Kind(of.Profile) == nil {
+			return of.Profile
+		}
+	}
+	return ""
+}
+
+// Holds reports whether the instances fit on one GPU together.
+func (m Model) Holds(instances []nodecontract.MIGInstances) bool {
+	if m.missing(instances) != "" {
+		return false
+	}
+	_, err := m.Place(Profiles(instances))
+	return err == nil
 }

@@ -5,6 +5,7 @@ package mig
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"karve.sh/karve/pkg/nodecontract"
@@ -38,3 +39,45 @@ func Names(kinds []Kind) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// Profiles returns the profile of each instance.
+func Profiles(instances []nodecontract.MIGInstances) []string {
+	var all []string
+	for _, of := range instances {
+		all = append(all, slices.Repeat([]string{of.Profile}, int(max(0, min(of.Count, nodecontract.MaxMIGInstances))))...)
+	}
+	return all
+}
+
+// Offer is what a machine has of a resource.
+type Offer struct {
+	Resource string
+	// Replicas is the number of replicas of all instances of the resource.
+	Replicas int64
+	// MemoryMiB is the device memory in MiB of an instance, and PerInstance the number of its replicas.
+	MemoryMiB, PerInstance int64
+}
+
+// Offers returns what a machine with a number of GPUs has of each resource, sorted by profile. The GPUs have [nodecontract.MIG.Groups].
+func Offers(m nodecontract.MIG, gpus int64) []Offer {
+	all := m.Instances(gpus)
+	offers := make([]Offer, 0, len(all))
+	for _, of := range all {
+		offers = append(offers, Offer{SharedResource(of.Profile, m.PerInstance()), of.Count * m.PerInstance(), of.MemoryMiB, m.PerInstance()})
+	}
+	return offers
+}
+
+// SharedResource returns the resource of the replicas of instances of a profile with the naming Mixed, for example "nvidia.com/mig-1g.5gb.shared".
+func SharedResource(profile string, replicas int64) string {
+	if replicas > 1 {
+		return Resource(profile) + SharedSuffix
+	}
+	return Resource(profile)
+}
+
+// SharedSuffix is what NVIDIA's device plugin adds to the names of resources whose replicas are renamed.
+const SharedSuffix = ".shared"
+
+// IsResource reports whether a resource is that of instances of a profile, shared or not.
+func IsResource(name string) bool { return strings.HasPrefix(name, resourcePrefix) }

@@ -211,7 +211,33 @@ var pairs = []struct {
 		reject:  withLayout(edits{"gpuMemoryMiB": 16777217}),
 		message: "less than or equal to 16777216",
 	},
-	{rule: "spec.sharing.mig.layouts[].profile required", reject: withLayout(edits{"profile": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[] rule: a layout has one of profile, instances and groups", accept: withLayout(edits{"profile": nil, "instances": several(nil)}), reject: withLayout(edits{"instances": several(nil)})},
+	{rule: "spec.sharing.mig rule: with naming Single pods could not tell the instances of several profiles apart: set the profile of each layout, or use naming Mixed", accept: withMIG(edits{"spec.sharing.mig": map[string]any{"naming": "Mixed", "layouts": layouts(edits{"profile": nil, "instances": several(nil)})}}), reject: withMIG(edits{"spec.sharing.mig": map[string]any{"naming": "Single", "layouts": layouts(edits{"profile": nil, "instances": several(nil)})}})},
+	{rule: "spec.sharing rule: with backend DRA the instances of several profiles are not shared: remove replicas, set the profile of each layout, or use backend DevicePlugin", accept: withMIG(edits{"spec.sharing.backend": "DRA", "spec.sharing.replicas": nil, "spec.sharing.mig": map[string]any{"layouts": layouts(edits{"profile": nil, "instances": several(nil)})}}), reject: withMIG(edits{"spec.sharing.backend": "DRA", "spec.sharing.replicas": 2, "spec.sharing.mig": map[string]any{"layouts": layouts(edits{"profile": nil, "instances": several(nil)})}})},
+	{rule: "spec.sharing.mig.layouts[].instances minItems", accept: withInstances(nil), reject: withInstances(), message: "should have at least 1 items"},
+	{rule: "spec.sharing.mig.layouts[].instances maxItems", accept: withInstances(profilesUpTo(8)...), reject: withInstances(profilesUpTo(9)...), message: "must have at most 8 items"},
+	{rule: "spec.sharing.mig.layouts[].instances unique profile", accept: withInstances(profilesUpTo(2)...), reject: withInstances(nil, nil), message: "Duplicate value"},
+	{rule: "spec.sharing.mig.layouts[].instances[].profile required", reject: withInstances(edits{"profile": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].instances[].profile maxLength", accept: withInstances(edits{"profile": "1g.5gb+" + strings.Repeat("a", 25)}), reject: withInstances(edits{"profile": "1g.5gb+" + strings.Repeat("a", 26)}), message: "may not be more than 32"},
+	{rule: "spec.sharing.mig.layouts[].instances[].profile pattern", accept: withInstances(edits{"profile": "1g.24gb+me.all"}), reject: withInstances(edits{"profile": "1c.2g.10gb"}), message: "should match"},
+	{rule: "spec.sharing.mig.layouts[].instances[].count required", reject: withInstances(edits{"count": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].instances[].count minimum", accept: withInstances(edits{"count": 1}), reject: withInstances(edits{"count": 0}), message: "greater than or equal to 1"},
+	{rule: "spec.sharing.mig.layouts[].instances[].count maximum", accept: withInstances(edits{"count": 16}), reject: withInstances(edits{"count": 17}), message: "less than or equal to 16"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances minItems", accept: withGroupOf(nil), reject: withGroupOf(), message: "should have at least 1 items"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances maxItems", accept: withGroupOf(profilesUpTo(8)...), reject: withGroupOf(profilesUpTo(9)...), message: "must have at most 8 items"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances unique profile", accept: withGroupOf(profilesUpTo(2)...), reject: withGroupOf(nil, nil), message: "Duplicate value"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].profile required", reject: withGroupOf(edits{"profile": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].profile maxLength", accept: withGroupOf(edits{"profile": "1g.5gb+" + strings.Repeat("a", 25)}), reject: withGroupOf(edits{"profile": "1g.5gb+" + strings.Repeat("a", 26)}), message: "may not be more than 32"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].profile pattern", accept: withGroupOf(edits{"profile": "1g.24gb+me.all"}), reject: withGroupOf(edits{"profile": "1c.2g.10gb"}), message: "should match"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].count required", reject: withGroupOf(edits{"count": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].count minimum", accept: withGroupOf(edits{"count": 1}), reject: withGroupOf(edits{"count": 0}), message: "greater than or equal to 1"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances[].count maximum", accept: withGroupOf(edits{"count": 16}), reject: withGroupOf(edits{"count": 17}), message: "less than or equal to 16"},
+	{rule: "spec.sharing.mig.layouts[].groups minItems", accept: withGroups(nil), reject: withGroups(), message: "should have at least 1 items"},
+	{rule: "spec.sharing.mig.layouts[].groups maxItems", accept: withGroups(make([]edits, 16)...), reject: withGroups(make([]edits, 17)...), message: "must have at most 16 items"},
+	{rule: "spec.sharing.mig.layouts[].groups[].gpus required", reject: withGroups(edits{"gpus": nil}), message: "Required value"},
+	{rule: "spec.sharing.mig.layouts[].groups[].gpus minimum", accept: withGroups(edits{"gpus": 1}), reject: withGroups(edits{"gpus": 0}), message: "greater than or equal to 1"},
+	{rule: "spec.sharing.mig.layouts[].groups[].gpus maximum", accept: withGroups(edits{"gpus": 16}), reject: withGroups(edits{"gpus": 17}), message: "less than or equal to 16"},
+	{rule: "spec.sharing.mig.layouts[].groups[].instances required", reject: withGroups(edits{"instances": nil}), message: "Required value"},
 	{
 		rule:    "spec.sharing.mig.layouts[].profile maxLength",
 		accept:  withLayout(edits{"profile": "1g.5gb+" + strings.Repeat("a", 25)}),
@@ -840,6 +866,41 @@ func layouts(changes ...edits) []any {
 		out = append(out, with(map[string]any{"gpuName": "a100", "profile": "1g.5gb"}, change))
 	}
 	return out
+}
+
+// several returns instances of profiles.
+func several(changes ...edits) []any {
+	out := make([]any, 0, len(changes))
+	for _, change := range changes {
+		out = append(out, with(map[string]any{"profile": "1g.5gb", "count": 3}, change))
+	}
+	return out
+}
+
+// withInstances returns changes that make the strategy MIG, with instances of several profiles on each GPU.
+func withInstances(changes ...edits) edits {
+	return withLayout(edits{"profile": nil, "instances": several(changes...)})
+}
+
+// withGroups returns changes that make the strategy MIG, with groups of GPUs.
+func withGroups(changes ...edits) edits {
+	out := make([]any, 0, len(changes))
+	for _, change := range changes {
+		out = append(out, with(map[string]any{"gpus": 4, "instances": several(nil)}, change))
+	}
+	return withLayout(edits{"profile": nil, "groups": out})
+}
+
+// withGroupOf returns changes that make the strategy MIG, with a group of instances of several profiles.
+func withGroupOf(changes ...edits) edits { return withGroups(edits{"instances": several(changes...)}) }
+
+// profilesUpTo returns changes to n different profiles.
+func profilesUpTo(n int) []edits {
+	var all []edits
+	for i := range n {
+		all = append(all, edits{"profile": fmt.Sprintf("1g.%dgb", i+1)})
+	}
+	return all
 }
 
 func slotSizes(sizes ...any) edits {

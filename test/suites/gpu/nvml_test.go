@@ -174,9 +174,7 @@ func TestDivide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range divided {
-		if err := mig.Check(d, wanted); err != nil {
-			t.Error(err)
-		}
+	if err := mig.Check(divided, wanted); err != nil {
+		t.Error(err)
 	}
 }

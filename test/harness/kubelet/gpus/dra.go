@@ -23,7 +23,7 @@ func (m *Machine) Promise(ctx context.Context, backend string, replicas int) err
 // PromiseOf promises replicas of a resource, on GPUs that are divided as given.
 func (m *Machine) PromiseOf(ctx context.Context, backend, resource string, replicas int, mig nodecontract.MIG) error {
 	annotations := map[string]string{nodecontract.ResourceAnnotation: resource, nodecontract.ReplicasPerGPUAnnotation: strconv.Itoa(replicas)}
-	if mig != (nodecontract.MIG{}) {
+	if !mig.IsZero() {
 		annotations[nodecontract.MIGAnnotation] = mig.String()
 	}
 	if backend == nodecontract.BackendDRA {
