@@ -55,6 +55,20 @@ func TestCosts(t *testing.T) {
 		w.allocatable(mostClients * len(w.devices))
 		w.measure(cost.TimeSlicing, alone, func(int) []string { return nil })
 	})
+	for interval, mode := range cost.Intervals {
+		t.Run(mode, func(t *testing.T) {
+			if os.Getenv("KARVE_TIME_SLICE") == "" {
+				t.Skip("KARVE_TIME_SLICE is not set, and without it the interval of the card is left alone")
+			}
+			w := w.again(t)
+			w.interval(interval + 1)
+			t.Cleanup(func() { w.interval(0) })
+			w.share("timeSlicing", mostClients)
+			w.run()
+			w.allocatable(mostClients * len(w.devices))
+			w.measure(mode, alone, func(int) []string { return nil })
+		})
+	}
 	t.Run(cost.MPS, func(t *testing.T) {
 		w := w.again(t)
 		client := w.daemon()
@@ -79,6 +93,15 @@ func (w *world) again(t *testing.T) *world {
 		}
 	}
 	return newWorld(t)
+}
+
+// interval sets the interval of time slices of the first GPU: 0 is the default, and 1 to 3 are short, medium and long.
+func (w *world) interval(n int) {
+	w.t.Helper()
+	out, err := exec.CommandContext(context.WithoutCancel(w.t.Context()), "nvidia-smi", "compute-policy", "-i", w.devices[0].UUID, fmt.Sprint("--set-timeslice=", n)).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("setting the interval of time slices: %v: %s", err, out)
+	}
 }
 
 // daemon has the agent share the GPUs with MPS, without a limit of threads, and returns the environment of clients. It skips the test if MPS does not work here.

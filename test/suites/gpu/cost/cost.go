@@ -16,9 +16,12 @@ const (
 	MPSThreads = "mpsThreads"
 )
 
-// Modes and Loads are in the order of tables. testdata/load.c of the package above defines the loads.
+// Modes and Loads are in the order of tables, and Intervals are time-slicing at intervals other than the default. testdata/load.c of the package above defines
+// the loads.
 var (
-	Modes = []string{TimeSlicing, MPS, MPSThreads}
+	Intervals = []string{"timeSlicingShort", "timeSlicingMedium", "timeSlicingLong"}
+
+	Modes = append(append([]string{TimeSlicing}, Intervals...), MPS, MPSThreads)
 	Loads = []string{"short", "compute", "memory", "inference"}
 )
 

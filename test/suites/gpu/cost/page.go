@@ -2,13 +2,15 @@ package cost
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // titles are the modes and loads in words.
 var titles = map[string]string{
-	TimeSlicing: "TimeSlicing", MPS: "MPS", MPSThreads: "MPS, limited threads",
+	TimeSlicing: "TimeSlicing", "timeSlicingShort": "TimeSlicing, short", "timeSlicingMedium": "TimeSlicing, medium", "timeSlicingLong": "TimeSlicing, long", MPS: "MPS", MPSThreads: "MPS, limited threads",
 	"short": "Short kernels", "compute": "Compute", "memory": "Memory bandwidth", "inference": "Inference",
 }
 
@@ -40,8 +42,8 @@ func Page(reports []Report) string {
 	var b strings.Builder
 	b.WriteString(intro)
 	for _, r := range reports {
-		fmt.Fprintf(&b, "\n## %s\n\nDriver %s, %s.\n\n![p99 latency by the number of clients](images/%s)\n", r.Product, r.Driver, r.Date, r.Picture())
-		b.WriteString(Tables(r.Rows()))
+		fmt.Fprintf(&b, "\n## %s\n\nDriver %s, %s.\n\n![p99 latency by the number of clients](images/%s)\n", r.Product, r.Driver, r.Began.Format(time.DateOnly), r.Picture())
+		b.WriteString(Tables(r.Rows))
 	}
 	return b.String()
 }
@@ -125,6 +127,9 @@ func counts(rows []Row) []int {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
+
+// thousandths rounds a number to three decimals.
+func thousandths(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 // duration returns microseconds with a unit and about three digits.
 func duration(us float64) string {
