@@ -208,27 +208,27 @@ func testProfiling(t *testing.T, l gpu.Library, c Control) {
 		GraphicsActive: 0.99, SMActive: 0.75, SMOccupancy: 0.5, TensorActive: 0.25, FP64Active: 0.125, FP32Active: 0.375, FP16Active: 0, DRAMActive: 0.0625,
 		PCIeTransmit: 3 << 20, PCIeReceive: 12_000 << 20, NVLinkTransmit: -1, NVLinkReceive: -1,
 	}
-	set(first)
-	for range 2 {
-		initialize(t, l)
-		if u, err := l.Usage(devices[0].UUID); err != nil || u.Profiling != nil {
-			t.Errorf("the first reading has %+v, %v", u.Profiling, err)
-		}
-		expectProfiling(t, l, devices[0].UUID, first)
-		second := first
-		second.SMActive, second.NVLinkTransmit, second.NVLinkReceive = 1, 7<<20, 9<<20
-		set(second)
-		expectProfiling(t, l, devices[0].UUID, second)
-		set(first)
-		if u, err := l.Usage(devices[1].UUID); err != nil || u.Profiling != nil {
-			t.Errorf("the GPU without counters has %+v, %v", u.Profiling, err)
-		}
-		if err := l.Shutdown(); err != nil {
-			t.Fatal(err)
+	none := func(which int) {
+		t.Helper()
+		if u, err := l.Usage(devices[which].UUID); err != nil || u.Profiling != nil {
+			t.Errorf("reading GPU %d: %+v, %v, want no counters", which, u.Profiling, err)
 		}
 	}
+	set(first)
 	initialize(t, l)
+	none(0) // There is no reading before.
+	none(1)
 	expectProfiling(t, l, devices[0].UUID, first)
+	second := first
+	second.SMActive, second.NVLinkTransmit, second.NVLinkReceive = 1, 7<<20, 9<<20
+	set(second)
+	expectProfiling(t, l, devices[0].UUID, second)
+	none(1)
+	if err := l.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	initialize(t, l)
+	none(0)
 	c.Lose(devices[0].UUID)
 	if u, err := l.Usage(devices[0].UUID); !errors.Is(err, gpu.ErrLost) || u.Profiling != nil {
 		t.Errorf("Usage of a lost GPU: %+v %v, want ErrLost", u.Profiling, err)

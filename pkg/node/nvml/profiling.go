@@ -13,8 +13,9 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// profilingInterval is the shortest time between two samples of a GPU's counters. The driver refreshes the counters every 100 ms, and needs a longer time.
-const profilingInterval = 200 * time.Millisecond
+// profilingInterval is the shortest time between two samples of a GPU's counters. The driver needs more than the 100 ms after which it refreshes them. With
+// several readers, such as the exporter and the check for unused GPUs, a mean over a moment would say little.
+const profilingInterval = time.Second
 
 // profilingFunctions are NVML's GPU performance monitoring (GPM). nvmlGpmQueryDeviceSupport is not among them, because go-nvml 0.13.0-1 calls it with a
 // version that the driver refuses. The driver gives no samples of a GPU without counters.

@@ -53,7 +53,7 @@ func (c *control) samples() int {
 func TestProfilingCountsSinceSampleBefore(t *testing.T) {
 	l, c, clock := counted(t, 1)
 	uuid := start(t, l)[0].UUID
-	const interval = 200 * time.Millisecond
+	const interval = time.Second
 	rapid.Check(t, func(r *rapid.T) {
 		var sampled bool
 		var at time.Time
@@ -139,7 +139,7 @@ func TestProfilingIsSafeForConcurrentUse(t *testing.T) {
 	for range 4 {
 		group.Go(func() {
 			for range 20 {
-				clock.SetTime(clock.Now().Add(150 * time.Millisecond))
+				clock.SetTime(clock.Now().Add(700 * time.Millisecond))
 				for _, d := range devices {
 					if u, err := l.Usage(d.UUID); err != nil || u.Profiling != nil && u.Profiling.SMActive != 0.5 {
 						t.Errorf("%+v, %v", u.Profiling, err)
