@@ -26,6 +26,7 @@ var impossible = map[string]string{
 	"TestWholeGPUs":                   "needs three of them",
 	"TestMIGProfiles":                 "no GPU that can be divided",
 	"TestDivide":                      "KARVE_DIVIDE names no profile",
+	"TestProfilingCounters":           "has no profiling counters",
 	"TestMPS/a_server_that_is_killed": "tells no process",
 }
 
