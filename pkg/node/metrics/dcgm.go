@@ -1,6 +1,10 @@
 package metrics
 
-import "strconv"
+import (
+	"strconv"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
 
 var dcgmMetrics = []values{
 	{"DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return known(g.usage.SMClockMHz, 1) })},
@@ -14,6 +18,15 @@ var dcgmMetrics = []values{
 	{"DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", func(g reading) (float64, bool) { return float64(g.lastXID), true }},
 	{"DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryFreeMiB, 1) })},
 	{"DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemoryUsedMiB, 1) })},
+	{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", profiled(func(p *gpu.Profiling) float64 { return p.GraphicsActive })},
+	{"DCGM_FI_PROF_SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.", profiled(func(p *gpu.Profiling) float64 { return p.SMActive })},
+	{"DCGM_FI_PROF_SM_OCCUPANCY", "The ratio of number of warps resident on an SM.", profiled(func(p *gpu.Profiling) float64 { return p.SMOccupancy })},
+	{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor pipe is active.", profiled(func(p *gpu.Profiling) float64 { return p.TensorActive })},
+	{"DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is active sending or receiving data.", profiled(func(p *gpu.Profiling) float64 { return p.DRAMActive })},
+	{"DCGM_FI_PROF_PCIE_TX_BYTES", "The rate of data transmitted over the PCIe bus in bytes per second.", profiled(func(p *gpu.Profiling) float64 { return p.PCIeTransmit })},
+	{"DCGM_FI_PROF_PCIE_RX_BYTES", "The rate of data received over the PCIe bus in bytes per second.", profiled(func(p *gpu.Profiling) float64 { return p.PCIeReceive })},
+	{"DCGM_FI_PROF_NVLINK_TX_BYTES", "The rate of data transmitted over NVLink in bytes per second.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkTransmit })},
+	{"DCGM_FI_PROF_NVLINK_RX_BYTES", "The rate of data received over NVLink in bytes per second.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkReceive })},
 }
 
 // writeDCGM writes the metrics and labels that dashboards for NVIDIA's DCGM exporter need. If a single container uses a GPU, its metrics have the labels of

@@ -3,6 +3,7 @@
 // The client has its context, its kernels and two buffers when it prints "ready". Then it reads commands, a line each, until the input ends:
 //
 //	calibrate                  print the multiprocessors of the GPU, and the work of each load that takes about as long as it should
+//	send <seconds>             copy memory of the machine to the GPU, and print the bytes per second
 //	<load> <work> <seconds>    run a load, and print its operations, the seconds, and their latencies in microseconds
 //
 // An operation of a load is a number of kernels and the wait for them. Work is the number of iterations of each kernel, so that all clients do the same
@@ -174,6 +175,21 @@ static int run(struct load *l, unsigned work, double seconds) {
 	return 0;
 }
 
+static int copy_to_gpu(void *cuda, double seconds) {
+	static char host[16 * MIB];
+	int (*copy)(unsigned long long, const void *, size_t) = dlsym(cuda, "cuMemcpyHtoD_v2");
+	double began = now(), took, sent = 0;
+	int code;
+	if (!copy) return fail("libcuda.so.1", 4);
+	memset(host, 1, sizeof host);
+	while ((took = now() - began) < seconds) {
+		if ((code = copy(from, host, sizeof host))) return fail("cuMemcpyHtoD", code);
+		sent += sizeof host;
+	}
+	printf("%.0f\n", sent / took);
+	return 0;
+}
+
 static int obey(void *cuda, int device, int multiprocessors) {
 	char line[128], name[16];
 	if (prepare(cuda, device, &multiprocessors)) return 1;
@@ -190,6 +206,8 @@ static int obey(void *cuda, int device, int multiprocessors) {
 			if (run(found, work, seconds)) return 1;
 		} else if (words == 1 && !strcmp(name, "calibrate")) {
 			if (calibrate(multiprocessors)) return 1;
+		} else if (sscanf(line, "send %lf", &seconds) == 1) {
+			if (copy_to_gpu(cuda, seconds)) return 1;
 		} else return fail("command", words);
 		fflush(stdout);
 	}
