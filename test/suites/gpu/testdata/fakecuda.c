@@ -186,6 +186,10 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
 	return OK;
 }
 
+int cuCtxSynchronize(void);
+
+int cuStreamQuery(void *stream) { return stream ? INVALID_VALUE : cuCtxSynchronize(); }
+
 int cuCtxSynchronize(void) {
 	if (!context) return INVALID_CONTEXT;
 	if (broken) return broken;
