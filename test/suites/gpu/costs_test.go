@@ -198,7 +198,8 @@ func (w *world) loads(mode string, clients int, seconds float64, usedBefore int6
 		}
 		row.Summarize(results)
 		w.t.Attr(cost.Attribute, row.String())
-		// With MPS, single clients with short kernels can be without any for seconds: on an H200, one of eight was.
+		// With MPS, the driver does not always wake a client that sleeps: on an H100 and an H200, one of eight with short kernels had none for more than a second.
+		// Those that poll have their share.
 		mayStarve := load == "short" && (mode == cost.MPS || mode == cost.MPSThreads)
 		if fair := row.OpsPerSecond / float64(clients); !mayStarve && row.PerClientMin < fair/10 {
 			w.t.Errorf("%s with %d clients, %s: one has %.1f operations per second, and a fair share is %.1f", mode, clients, load, row.PerClientMin, fair)
