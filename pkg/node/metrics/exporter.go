@@ -153,7 +153,7 @@ func (x *Exporter) Write(t *Text) {
 	writeHeld(t, gpus, read.held)
 	writeShares(t, shares)
 	if x.config.DCGM {
-		writeDCGM(t, x.config.Host, gpus, shares)
+		writeDCGM(t, x.config.Host, gpus, shares, read.held)
 	}
 	if x.config.More != nil {
 		x.config.More(t)
