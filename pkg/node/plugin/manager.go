@@ -127,7 +127,7 @@ type Manager struct {
 	mayWithdraw bool
 	// configured reports whether slots of memory are those of the agent's own configuration, in which nobody promises them to the scheduler.
 	configured bool
-	limits      map[string]mps.Limits // of GPUs that are shared with MPS
+	limits     map[string]mps.Limits // of GPUs that are shared with MPS
 	// scores are the connection scores of unshared GPUs, by pairs of UUIDs. It is nil if they are unknown or make no difference.
 	scores   map[[2]string]int
 	failMany map[string]bool
