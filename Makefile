@@ -76,7 +76,7 @@ hostile: ## Generate 100,000 objects and 10,000 clusters with bad values that th
 gpu-bundle: ## Build _output/gpu-bundle, whose program run tests and measures the NVIDIA GPUs of a machine that has only a driver
 	tools/gpu-bundle
 
-test-gpu: gpu-bundle ## Test and measure the NVIDIA GPUs of this machine, as root: report.md in _output. KARVE_DIVIDE=1g.10gb divides them too, KARVE_COMPUTE_MODE=1 sets their compute mode and restores it
+test-gpu: gpu-bundle ## Test and measure the NVIDIA GPUs of this machine, as root: report.md in _output. KARVE_DIVIDE=1g.10gb divides them too, KARVE_COMPUTE_MODE=1 and KARVE_TIME_SLICE=1 set their compute mode and interval of time slices, and restore them
 	cd _output && gpu-bundle/run
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost

@@ -38,6 +38,8 @@ type ComparisonRow struct {
 	Price       planner.MicroUSD `json:"microUSDPerHour"`
 	Bound       planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	Unplaced    int              `json:"unplacedPods"`
+	// Busy is what each pod gets while MostPerGPU pods on its GPU are busy. It is nil if that was not measured.
+	Busy *Busy `json:"busy,omitempty"`
 	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass. They are chosen for the memory that the pods request, unless the class
 	// already has sizes.
 	SlotSizes []string `json:"slotSizes,omitempty"`
@@ -198,6 +200,9 @@ func compare(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32, se
 			row.LeastPerGPU, row.MostPerGPU = cmp.Or(min(row.LeastPerGPU, n), n), max(row.MostPerGPU, n)
 		}
 	}
+	if first := slices.IndexFunc(with.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return class.Spec.Sharing.Strategy != "" }); first >= 0 {
+		row.Busy = busy(&with.GPUNodeClasses[first].Spec.Sharing, row.MostPerGPU)
+	}
 	if row.Unplaced > 0 {
 		row.Example, row.Message = plan.Unplaced[0].Pod, plan.Unplaced[0].Message
 	}
@@ -275,8 +280,10 @@ func withoutClaims(pods []corev1.Pod, driver string, gpu corev1.ResourceName, wh
 // Text writes the comparison as text.
 func (c *Comparison) Text(w io.Writer) error {
 	t := table.Table{Columns: []table.Column{
-		{Title: "SHARING"}, {Title: "ISOLATES"}, {Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}, {Title: ""},
+		{Title: "SHARING"}, {Title: "ISOLATES"}, {Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true},
 	}}
+	t.Columns = append(append(t.Columns, busyColumns...), table.Column{})
+	var measured *Busy
 	var why []string
 	for i := range c.Rows {
 		row := &c.Rows[i]
@@ -294,11 +301,16 @@ func (c *Comparison) Text(w io.Writer) error {
 			notes = append(notes, pods(row.Unplaced)+" without a place")
 			why = append(why, plain.Line(fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message)))
 		}
-		t.Add(string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
+		cells := append([]string{string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound)}, row.Busy.cells()...)
+		t.Add(append(cells, strings.Join(notes, ", "))...)
+		measured = cmp.Or(measured, row.Busy)
 	}
 	var out strings.Builder
 	if err := t.Write(&out); err != nil {
 		return err
+	}
+	if measured != nil {
+		out.WriteString(measured.legend())
 	}
 	if len(why) > 0 {
 		fmt.Fprintf(&out, "\n%s\n", strings.Join(slices.Compact(why), "\n"))

@@ -28,13 +28,16 @@ type SweepRow struct {
 	Price    planner.MicroUSD `json:"microUSDPerHour"`
 	Bound    planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	Unplaced int              `json:"unplacedPods"`
+	// Busy is what each pod gets while all pods on its GPU are busy, with the strategy of the first GPUNodeClass with replicas. It is nil if that was not measured.
+	Busy *Busy `json:"busy,omitempty"`
 }
 
 var errNoReplicas = errors.New("no GPUNodeClass has a number of replicas to compare: remove --replicas, or compare strategies with --sharing")
 
 // SweepOf plans for the cluster with each number of replicas. There must be at least one. It returns an error if no GPUNodeClass has replicas.
 func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {
-	if !slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return hasReplicas(&class.Spec.Sharing) }) {
+	first := slices.IndexFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return hasReplicas(&class.Spec.Sharing) })
+	if first < 0 {
 		return Sweep{}, errNoReplicas
 	}
 	var sweep Sweep
@@ -44,7 +47,9 @@ func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error
 		if err != nil {
 			return Sweep{}, err
 		}
-		sweep.Rows = append(sweep.Rows, SweepRow{n, len(plan.Launches), plan.Price, plan.Bound, len(plan.Unplaced)})
+		sweep.Rows = append(sweep.Rows, SweepRow{
+			n, len(plan.Launches), plan.Price, plan.Bound, len(plan.Unplaced), busy(&c.GPUNodeClasses[first].Spec.Sharing, int64(n)),
+		})
 		sweep.statesMemory = sweep.statesMemory || slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.GPUMemoryBytes > 0 })
 	}
 	best := slices.MinFunc(sweep.Rows, func(a, b SweepRow) int {

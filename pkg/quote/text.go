@@ -1,6 +1,7 @@
 package quote
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -251,7 +252,9 @@ func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
 
 // Text writes the sweep as text.
 func (s *Sweep) Text(w io.Writer) error {
-	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}, {Title: ""}}}
+	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}}}
+	t.Columns = append(append(t.Columns, busyColumns...), table.Column{})
+	var measured *Busy
 	for _, row := range s.Rows {
 		var notes []string
 		if row.Replicas == s.Cheapest {
@@ -260,11 +263,16 @@ func (s *Sweep) Text(w io.Writer) error {
 		if row.Unplaced > 0 {
 			notes = append(notes, fmt.Sprintf("%d pods without a place", row.Unplaced))
 		}
-		t.Add(strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
+		cells := append([]string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound)}, row.Busy.cells()...)
+		t.Add(append(cells, strings.Join(notes, ", "))...)
+		measured = cmp.Or(measured, row.Busy)
 	}
 	var out strings.Builder
 	if err := t.Write(&out); err != nil {
 		return err
+	}
+	if measured != nil {
+		out.WriteString(measured.legend())
 	}
 	if !s.statesMemory {
 		fmt.Fprintf(&out, "\nNo pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.\n", v1alpha1.GPUMemoryAnnotation)

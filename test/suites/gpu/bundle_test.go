@@ -22,10 +22,12 @@ import (
 
 // impossible are the checks that the fake driver cannot serve, with the reason that the report must have.
 var impossible = map[string]string{
-	"TestNVIDIASMI":                   "nvidia-smi",
-	"TestWholeGPUs":                   "needs three of them",
-	"TestMIGProfiles":                 "no GPU that can be divided",
-	"TestDivide":                      "KARVE_DIVIDE names no profile",
+	"TestNVIDIASMI":              "nvidia-smi",
+	"TestWholeGPUs":              "needs three of them",
+	"TestMIGProfiles":            "no GPU that can be divided",
+	"TestDivide":                 "KARVE_DIVIDE names no profile",
+	"TestCosts/timeSlicingShort": "KARVE_TIME_SLICE", "TestCosts/timeSlicingMedium": "KARVE_TIME_SLICE", "TestCosts/timeSlicingLong": "KARVE_TIME_SLICE",
+	"TestProfilingCounters":           "has no profiling counters",
 	"TestMPS/a_server_that_is_killed": "tells no process",
 }
 

@@ -55,6 +55,20 @@ func TestCosts(t *testing.T) {
 		w.allocatable(mostClients * len(w.devices))
 		w.measure(cost.TimeSlicing, alone, func(int) []string { return nil })
 	})
+	for interval, mode := range cost.Intervals {
+		t.Run(mode, func(t *testing.T) {
+			if os.Getenv("KARVE_TIME_SLICE") == "" {
+				t.Skip("KARVE_TIME_SLICE is not set, and without it the interval of the card is left alone")
+			}
+			w := w.again(t)
+			w.interval(interval + 1)
+			t.Cleanup(func() { w.interval(0) })
+			w.share("timeSlicing", mostClients)
+			w.run()
+			w.allocatable(mostClients * len(w.devices))
+			w.measure(mode, alone, func(int) []string { return nil })
+		})
+	}
 	t.Run(cost.MPS, func(t *testing.T) {
 		w := w.again(t)
 		client := w.daemon()
@@ -79,6 +93,15 @@ func (w *world) again(t *testing.T) *world {
 		}
 	}
 	return newWorld(t)
+}
+
+// interval sets the interval of time slices of the first GPU: 0 is the default, and 1 to 3 are short, medium and long.
+func (w *world) interval(n int) {
+	w.t.Helper()
+	out, err := exec.CommandContext(context.WithoutCancel(w.t.Context()), "nvidia-smi", "compute-policy", "-i", w.devices[0].UUID, fmt.Sprint("--set-timeslice=", n)).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("setting the interval of time slices: %v: %s", err, out)
+	}
 }
 
 // daemon has the agent share the GPUs with MPS, without a limit of threads, and returns the environment of clients. It skips the test if MPS does not work here.
@@ -113,7 +136,7 @@ func (w *world) daemon() []string {
 
 // measure measures all loads with 1 to 16 clients, whose environment depends on their number.
 func (w *world) measure(mode string, alone work, environment func(clients int) []string) {
-	seconds, counts := 1.5, []int{1, 2, 4, 8, mostClients}
+	seconds, counts := 1.2, []int{1, 2, 4, 8, mostClients}
 	if testing.Short() {
 		seconds, counts = 0.1, counts[:2]
 	}
@@ -175,8 +198,10 @@ func (w *world) loads(mode string, clients int, seconds float64, usedBefore int6
 		}
 		row.Summarize(results)
 		w.t.Attr(cost.Attribute, row.String())
-		// Without limits of threads, MPS serves some of several clients with short kernels only after the others: on an H200, one of eight had nothing in 1.5 s.
-		if fair := row.OpsPerSecond / float64(clients); mode != cost.MPS && row.PerClientMin < fair/10 {
+		// With MPS, the driver does not always wake a client that sleeps: on an H100 and an H200, one of eight with short kernels had none for more than a second.
+		// Those that poll have their share.
+		mayStarve := load == "short" && (mode == cost.MPS || mode == cost.MPSThreads)
+		if fair := row.OpsPerSecond / float64(clients); !mayStarve && row.PerClientMin < fair/10 {
 			w.t.Errorf("%s with %d clients, %s: one has %.1f operations per second, and a fair share is %.1f", mode, clients, load, row.PerClientMin, fair)
 		}
 	}

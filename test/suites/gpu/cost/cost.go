@@ -16,10 +16,13 @@ const (
 	MPSThreads = "mpsThreads"
 )
 
-// Modes and Loads are in the order of tables. testdata/load.c of the package above defines the loads.
+// Modes and Loads are in the order of tables, and Intervals are time-slicing at intervals other than the default. testdata/load.c of the package above defines
+// the loads.
 var (
-	Modes = []string{TimeSlicing, MPS, MPSThreads}
-	Loads = []string{"short", "compute", "memory", "inference"}
+	Intervals = []string{"timeSlicingShort", "timeSlicingMedium", "timeSlicingLong"}
+
+	Modes = append(append([]string{TimeSlicing}, Intervals...), MPS, MPSThreads)
+	Loads = []string{"short", "polling", "compute", "memory", "inference"}
 )
 
 // Attribute is the key of a [Row] among the attributes of a test.

@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"karve.sh/karve/pkg/density"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/sharing-cost.md and its pictures")
+var update = flag.Bool("update", false, "rewrite docs/sharing-cost.md, its pictures and pkg/density/measured.json")
 
 const (
 	reportsDir = "../reports"
@@ -23,7 +25,7 @@ const (
 
 func rows() []Row {
 	var all []Row
-	for _, mode := range Modes {
+	for _, mode := range []string{TimeSlicing, MPS, MPSThreads} {
 		for _, load := range Loads {
 			for _, n := range []int{1, 2, 16} {
 				all = append(all, Row{Mode: mode, Load: load, Clients: n, OpsPerSecond: 100 * float64(n), P50us: 95.04, P99us: 1234.5 * float64(n), MemoryMiBPerClient: 500.4})
@@ -86,7 +88,7 @@ func TestPictureHasALineForEachMode(t *testing.T) {
 		rows                    []Row
 		charts, lines, vertices int
 	}{
-		"all":     {rows(), 4, 12, 36},
+		"all":     {rows(), 5, 15, 45},
 		"one row": {rows()[:1], 1, 1, 1},
 		"none":    {nil, 0, 0, 0},
 	} {
@@ -126,7 +128,7 @@ func TestReadSkipsReportsWithoutMeasurements(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"h100": `{"date": "2026-11-27", "product": "NVIDIA H100", "driver": "580", "checks": [{"name": "TestMPS", "result": "pass"}, {"name": "TestCosts/mps", "result": "pass", "measured": {"cost": [{"mode": "mps", "load": "short", "clients": 2}], "wait": 3}}]}`,
+		"h100": `{"began": "2026-11-27T10:00:00Z", "product": "NVIDIA H100", "driver": "580", "checks": [{"name": "TestMPS", "result": "pass"}, {"name": "TestCosts/mps", "result": "pass", "measured": {"cost": [{"mode": "mps", "load": "short", "clients": 2}], "wait": [3]}}]}`,
 		"t4":   `{"checks": [{"name": "TestMPS", "result": "skip"}]}`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o600); err != nil {
@@ -134,7 +136,7 @@ func TestReadSkipsReportsWithoutMeasurements(t *testing.T) {
 		}
 	}
 	reports, err := Read(dir)
-	if err != nil || len(reports) != 1 || len(reports[0].Rows()) != 1 || reports[0].Picture() != "sharing-cost-h100.svg" {
+	if err != nil || len(reports) != 1 || len(reports[0].Rows) != 1 || reports[0].Picture() != "sharing-cost-h100.svg" {
 		t.Fatalf("the reports are %+v, %v", reports, err)
 	}
 	if page := Page(reports); !strings.Contains(page, "\n## NVIDIA H100\n\nDriver 580, 2026-11-27.\n\n![p99 latency by the number of clients](images/sharing-cost-h100.svg)\n") {
@@ -152,9 +154,16 @@ func TestDocumentationMatchesReports(t *testing.T) {
 		t.Skip("no report has measurements")
 	}
 	files := map[string]string{filepath.Join(docs, "sharing-cost.md"): Page(reports)}
+	var measured []density.Measurement
 	for _, r := range reports {
-		files[filepath.Join(docs, "images", r.Picture())] = Picture(r.Rows())
+		files[filepath.Join(docs, "images", r.Picture())] = Picture(r.Rows)
+		measured = append(measured, r.Density())
 	}
+	text, err := json.MarshalIndent(measured, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["../../../../pkg/density/measured.json"] = string(text) + "\n"
 	for file, want := range files {
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o600); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // styles tell the modes apart by colour, dash and marker. The colours are those of Okabe and Ito that have a contrast of at least 3:1 to white and to black.
 var styles = map[string]struct{ colour, dash string }{
-	TimeSlicing: {"#d55e00", ""}, MPS: {"#0072b2", "7 4"}, MPSThreads: {"#009e73", "2 3"},
+	TimeSlicing: {"#d55e00", ""}, "timeSlicingShort": {"#cc79a7", "1 3"}, "timeSlicingMedium": {"#cc79a7", "4 4"}, "timeSlicingLong": {"#cc79a7", "9 3"}, MPS: {"#0072b2", "7 4"}, MPSThreads: {"#009e73", "2 3"},
 }
 
 // grey is legible on white and on black.

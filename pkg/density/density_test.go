@@ -1,0 +1,36 @@
+package density_test
+
+import (
+	"testing"
+
+	"karve.sh/karve/pkg/density"
+)
+
+func TestMeasuredIsPlausible(t *testing.T) {
+	t.Parallel()
+	for _, m := range density.Measured() {
+		for _, r := range m.Rows {
+			if r.Compute <= 0 || r.Compute > 1.2 || r.Requests <= 0 || r.Requests > 1 || r.Pods < 1 || (r.RequestP99 == 0) != (r.Requests < 1) {
+				t.Errorf("%s has the row %+v", m.Product, r)
+			}
+		}
+		for _, mode := range []density.Mode{density.TimeSlicing, density.MPS, density.MPSThreads} {
+			if r, ok := m.Of(mode, 10); !ok || r.Pods < 10 || r.Compute > 0.2 {
+				t.Errorf("%s has for 10 pods with %s %+v", m.Product, mode, r)
+			}
+		}
+	}
+	if len(density.Measured()) == 0 {
+		t.Error("there are no measurements")
+	}
+}
+
+func TestNextLargerNumberOfPodsCounts(t *testing.T) {
+	t.Parallel()
+	m := density.Measurement{Rows: []density.Row{{Mode: density.MPS, Pods: 4}, {Mode: density.MPS, Pods: 1}, {Mode: density.MPS, Pods: 16}, {Mode: density.TimeSlicing, Pods: 8}}}
+	for pods, want := range map[int64]int{1: 1, 2: 4, 4: 4, 5: 16, 16: 16, 17: 0, 0: 0} {
+		if got, ok := m.Of(density.MPS, pods); got.Pods != want || ok != (want > 0) {
+			t.Errorf("%d pods: %+v, %t; want those of %d", pods, got, ok, want)
+		}
+	}
+}
