@@ -231,8 +231,14 @@ func perGPU(view *snapshot.View, launch planner.Launch) []int64 {
 // there are no others: their pods want whole GPUs.
 func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32) (*snapshot.Cluster, bool, error) {
 	shares := slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return class.Spec.Sharing.Shared() })
-	changed, current := *c, true
+	changed, current, names := *c, true, map[string]string(nil)
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
+	if strategy != v1alpha1.StrategyMIG {
+		names = oneName(c.GPUNodeClasses)
+		if len(names) > 0 {
+			changed.Pods, changed.Index = inOneResource(c.Pods, names), nil
+		}
+	}
 	for i := range changed.GPUNodeClasses {
 		class := &changed.GPUNodeClasses[i]
 		was := class.Spec.Sharing
@@ -244,10 +250,13 @@ func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int3
 		if err != nil {
 			return nil, false, fmt.Errorf("GPUNodeClass %s: %w", class.Name, err)
 		}
+		if name, ok := names[s.ResourceName]; ok {
+			s.ResourceName = name
+		}
 		class.Spec.Sharing = s
 		switch {
 		case strategy == v1alpha1.StrategyMemorySlots:
-			changed.Pods = inSlots(changed.Pods, was.Resource(), s.MemorySlots())
+			changed.Pods = inSlots(changed.Pods, cmp.Or(names[was.Resource()], was.Resource()), s.MemorySlots())
 		case was.Strategy == v1alpha1.StrategyMemorySlots:
 			changed.Pods = inReplicas(changed.Pods, s.Resource())
 		case was.UsesDRA() && !s.UsesDRA():

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -185,6 +186,56 @@ func TestWholeGPUsPriceSlotsAndInstances(t *testing.T) {
 	q := of(t, instances)
 	if len(q.Unplaced) > 0 || q.WholeGPUsUnplaced > 0 || q.WholeGPUs == q.Price {
 		t.Errorf("instances cost %d and whole GPUs %d; %d and %d pods have no place", q.Price, q.WholeGPUs, len(q.Unplaced), q.WholeGPUsUnplaced)
+	}
+}
+
+// Pods of 24 instances 1g.5gb and 16 of 2g.10gb need 40 whole GPUs, in whatever layouts the instances are.
+func TestPricesCompareThePodsOfAllProfiles(t *testing.T) {
+	t.Parallel()
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const p4d = 21_957_642
+	both := v1alpha1.MIGLayout{GPUName: "a100", GPUMemoryMiB: new(int64(40960)), Instances: []v1alpha1.MIGInstances{{Profile: "1g.5gb", Count: 3}, {Profile: "2g.10gb", Count: 2}}}
+	small, middle := v1alpha1.MIGLayout{GPUName: "a100", Profile: "1g.5gb"}, v1alpha1.MIGLayout{GPUName: "a100", Profile: "2g.10gb"}
+	for name, c := range map[string]struct {
+		layouts         []v1alpha1.MIGLayout
+		replicas        *int32
+		machines, whole planner.MicroUSD
+		layout          string
+	}{
+		"two layouts":            {[]v1alpha1.MIGLayout{small, middle}, nil, 2, 5, "2g.10gb"},
+		"one of both profiles":   {[]v1alpha1.MIGLayout{both}, nil, 1, 5, "3x1g.5gb_2x2g.10gb"},
+		"the better of all":      {[]v1alpha1.MIGLayout{small, middle, both}, nil, 1, 5, "3x1g.5gb_2x2g.10gb"},
+		"shared by several pods": {[]v1alpha1.MIGLayout{both}, new(int32(2)), 1, 5, "3x1g.5gb_2x2g.10gb"},
+	} {
+		cluster, suffix := Shared(), ""
+		cluster.UseInstanceTypes(types)
+		cluster.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: c.layouts}, Replicas: c.replicas}
+		Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "p4d.24xlarge")(&cluster.NodePools[0])
+		if c.replicas != nil {
+			suffix = ".shared"
+		}
+		cluster.Pods = slices.Concat(
+			Pods("small", 24, Asking("cpu", "1", "memory", "1Gi", "nvidia.com/mig-1g.5gb"+suffix, "1")),
+			Pods("middle", 16, Asking("cpu", "1", "memory", "1Gi", "nvidia.com/mig-2g.10gb"+suffix, "1")),
+		)
+		q := of(t, cluster)
+		if q.Price != c.machines*p4d || q.WholeGPUs != c.whole*p4d || len(q.Unplaced) > 0 || q.WholeGPUsUnplaced > 0 {
+			t.Errorf("%s: %d, and with whole GPUs %d, %d pods without a place", name, q.Price, q.WholeGPUs, q.WholeGPUsUnplaced)
+		}
+		if q.Karpenter == nil || *q.Karpenter != c.machines*p4d || q.KarpenterUnplaced > 0 {
+			t.Errorf("%s: Karpenter pays %v", name, q.Karpenter)
+		}
+		if q.Claims[0].MIGLayout != c.layout {
+			t.Errorf("%s: the layout is %s", name, q.Claims[0].MIGLayout)
+		}
+		for _, row := range compared(t, cluster, []int32{5}, v1alpha1.StrategyTimeSlicing, v1alpha1.StrategyNone, v1alpha1.StrategyMIG) {
+			if row.Unplaced > 0 {
+				t.Errorf("%s: %d pods have no place with %s: %s", name, row.Unplaced, row.Strategy, row.Message)
+			}
+		}
 	}
 }
 

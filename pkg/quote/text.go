@@ -69,9 +69,13 @@ func (q *Quote) launches() [][]Claim {
 	return [][]Claim{q.Claims, q.Headroom.Claims}
 }
 
-// machine returns the instance types that the claim allows, and the replicas per GPU if they are more than the minimum of the class.
+// machine returns the instance types that the claim allows, the MIG instances of their GPUs, and the replicas per GPU if they are more than the minimum of the
+// class.
 func (c *Claim) machine() string {
-	if c.more {
+	switch {
+	case c.MIGLayout != "":
+		return fmt.Sprintf("%s (%s)", strings.Join(c.InstanceTypes, ","), c.MIGLayout)
+	case c.more:
 		return fmt.Sprintf("%s (%d per GPU)", strings.Join(c.InstanceTypes, ","), c.ReplicasPerGPU)
 	}
 	return strings.Join(c.InstanceTypes, ",")
