@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -66,8 +67,7 @@ func common(list corev1.ResourceList, names map[string]string) {
 			continue
 		}
 		delete(list, corev1.ResourceName(name))
-		sum := list[corev1.ResourceName(one)]
-		sum.Add(amount.Clamp(q))
-		list[corev1.ResourceName(one)] = sum
+		sum := amount.Add(amount.Value(list[corev1.ResourceName(one)]), amount.Value(q))
+		list[corev1.ResourceName(one)] = *resource.NewQuantity(sum, resource.DecimalSI)
 	}
 }
