@@ -61,6 +61,26 @@ func TestSliceHasEachInstanceWithItsProfileAndGPU(t *testing.T) {
 	}
 }
 
+func TestSliceHasInstancesOfSeveralProfiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c, err := sharing.FromPromise(sharing.Promise{
+		Resource: small, Replicas: 5, Backend: nodecontract.BackendDRA,
+		MIG: nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: []nodecontract.MIGInstances{{Profile: "1g.5gb", Count: 3}, {Profile: "2g.10gb", Count: 2}}}}, 1),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(c, gputest.DividedInto(2, gputest.Instances{Count: 3, Profile: "1g.5gb", MemoryMiB: 4864}, gputest.Instances{Count: 2, Profile: "2g.10gb", MemoryMiB: 9856})...)
+	s, got := w.slice("published", ready(10)), map[string]int{}
+	for _, d := range s.Spec.Devices {
+		got[*d.Attributes[nodecontract.DRAResource].String+" "+*d.Attributes[nodecontract.DRAProfile].String+" "+d.Capacity[nodecontract.DRAMemory].Value]++
+	}
+	if len(got) != 2 || got[small+" 1g.5gb 4864Mi"] != 6 || got["nvidia.com/mig-2g.10gb 2g.10gb 9856Mi"] != 4 {
+		t.Errorf("the devices are %v", got)
+	}
+}
+
 func TestPodsTakeTurnsOnInstancesWithReplicas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

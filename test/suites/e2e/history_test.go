@@ -155,10 +155,10 @@ func (h *history) node(o any, gone bool) {
 	if nodecontract.DriverOf(promise.Backend) != "" {
 		return // Its replicas are in a ResourceSlice, without which the scheduler gives it no pods.
 	}
-	exposes := node.Status.Allocatable[promise.Resource]
-	if open && exposes.Value() < promise.Replicas() {
+	exposes := snapshot.ResourcesOf(node.Status.Allocatable, promise.Resource).Replicas
+	if open && exposes < promise.Replicas() {
 		pool := node.Labels[karpv1.NodePoolLabelKey]
-		h.early[pool] = append(h.early[pool], fmt.Sprintf("%s with %s of %d replicas", node.Name, &exposes, promise.Replicas()))
+		h.early[pool] = append(h.early[pool], fmt.Sprintf("%s with %d of %d replicas", node.Name, exposes, promise.Replicas()))
 	}
 }
 

@@ -106,6 +106,40 @@ func TestPodsOnMIGInstancesShareTheCheapestMachines(t *testing.T) {
 	}
 }
 
+// TestPodsOfSeveralProfilesShareAMachine needs one machine for pods that would need two if each GPU had instances of one profile.
+func TestPodsOfSeveralProfilesShareAMachine(t *testing.T) {
+	w := sharedWorld(t)
+	t.Parallel()
+	for name, backend := range map[string]v1alpha1.Backend{"profiles": v1alpha1.BackendDevicePlugin, "profiles-dra": v1alpha1.BackendDRA} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			s := w.scene(t, name)
+			s.class("5s", divides("", v1alpha1.MIGLayout{GPUName: "a100", Profile: "1g.5gb"}, v1alpha1.MIGLayout{GPUName: "a100", Profile: "2g.10gb"}, v1alpha1.MIGLayout{
+				GPUName: "a100", Instances: []v1alpha1.MIGInstances{{Profile: "1g.5gb", Count: 3}, {Profile: "2g.10gb", Count: 2}},
+			}), func(spec *v1alpha1.GPUNodeClassSpec) { spec.Sharing.Backend = backend })
+			s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p4d"}})
+			small := s.deploy("small", 24, asks("nvidia.com/mig-1g.5gb", "1"), selects(karpv1.NodePoolLabelKey, s.name))
+			middle := s.deploy("middle", 16, asks("nvidia.com/mig-2g.10gb", "1"), selects(karpv1.NodePoolLabelKey, s.name))
+			s.untilRunning(40)
+			if claims := s.claims(); len(claims) != 1 || total(claims) != p4dPrice {
+				t.Errorf("claims cost %d micro-USD an hour, want 1 × %s:\n%s", total(claims), p4d, lines(claims))
+			}
+			for _, node := range s.nodes(s.name) {
+				if a, b := s.exposed(&node, "nvidia.com/mig-1g.5gb"), s.exposed(&node, "nvidia.com/mig-2g.10gb"); a != 24 || b != 16 {
+					t.Errorf("node %s exposes %d and %d instances", node.Name, a, b)
+				}
+			}
+			if early := s.history.openedEarly(s.name); len(early) > 0 {
+				t.Errorf("nodes were open to pods before they exposed their instances: %v", early)
+			}
+			s.scale(small, 0)
+			s.scale(middle, 0)
+			s.untilGone(s.name)
+			s.wantMetric("karve_nodeclaims_created_total", 1)
+		})
+	}
+}
+
 // TestChangedLayoutReplacesMachines divides GPUs otherwise while pods run. Their resource has the same name before and after.
 func TestChangedLayoutReplacesMachines(t *testing.T) {
 	cluster.Long(t)

@@ -151,7 +151,7 @@ func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 func (w *world) begin(ctx context.Context, o karve.Options) error {
 	w.rules, o.DRA = map[string]string{}, o.DRA || draMode
 	if o.DRA {
-		o.Values = append(o.Values, "node.dra.resources={nvidia.com/gpu.shared,nvidia.com/mig-1g.5gb,nvidia.com/mig-3g.20gb,nvidia.com/mig-1g.10gb,nvidia.com/mig-3g.40gb}")
+		o.Values = append(o.Values, "node.dra.resources={nvidia.com/gpu.shared,nvidia.com/mig-1g.5gb,nvidia.com/mig-2g.10gb,nvidia.com/mig-3g.20gb,nvidia.com/mig-1g.10gb,nvidia.com/mig-3g.40gb}")
 	}
 	scheme, err := karve.Scheme()
 	if err != nil {

@@ -143,6 +143,52 @@ func TestPodsHaveTheirOwnMIGInstances(t *testing.T) {
 	w.has(small, 13)
 }
 
+func TestPodsHaveInstancesOfTheirProfile(t *testing.T) {
+	cluster.Long(t)
+	t.Parallel()
+	p := build(t, gpus.Karve)
+	w := newWorld(t, nvmltest.H100(3))
+	const small, middle, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"
+	w.must(w.InCluster(t.Context()))
+	w.promise(small, 5, nodecontract.MIGOf([]nodecontract.MIGGroup{
+		{GPUs: 2, Instances: []nodecontract.MIGInstances{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 2}}},
+		{GPUs: 1, Instances: []nodecontract.MIGInstances{{Profile: "3g.40gb", Count: 2}}},
+	}, 1))
+	w.divide(p)
+	agent := w.start(p)
+	want := map[string]int{small: 6, middle: 4, large: 2}
+	for resource, n := range want {
+		w.has(resource, n)
+	}
+	w.sharingReady(nodecontract.ReasonApplied, "")
+	seen := map[string]bool{}
+	for resource, n := range want {
+		for i := range n {
+			w.want(fmt.Sprint(strings.TrimPrefix(resource, "nvidia.com/mig-"), "-", i), resource)
+		}
+	}
+	for resource, n := range want {
+		for i := range n {
+			name := fmt.Sprint(strings.TrimPrefix(resource, "nvidia.com/mig-"), "-", i)
+			instance := w.running(name)["NVIDIA_VISIBLE_DEVICES"]
+			if !strings.HasPrefix(instance, "MIG-") || seen[instance] {
+				t.Errorf("%s has the instance %q, and others have %v", name, instance, seen)
+			}
+			seen[instance] = true
+		}
+	}
+	before := w.Instances(0) + w.Instances(1) + w.Instances(2)
+	p.Stop(agent)
+	w.divide(p)
+	w.start(p)
+	if after := w.Instances(0) + w.Instances(1) + w.Instances(2); after != before {
+		t.Errorf("the instances changed under pods: %s, and before %s", after, before)
+	}
+	for resource, n := range want {
+		w.has(resource, n)
+	}
+}
+
 func TestPodsTakeTurnsOnMIGInstances(t *testing.T) {
 	cluster.Long(t)
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/test/harness/cluster/machines"
 )
 
@@ -170,6 +171,12 @@ func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	r, _ := strconv.ParseInt(perGPU, 10, 32)
 	p.replicas, p.gpus = map[corev1.ResourceName]int64{resource: g * r}, g
 	p.driver = nodecontract.DriverOf(node.Annotations[nodecontract.BackendAnnotation])
+	if divided, err := nodecontract.ParseMIG(node.Annotations[nodecontract.MIGAnnotation]); err == nil && divided.Mixed() && r > 0 {
+		p.replicas = map[corev1.ResourceName]int64{}
+		for _, o := range mig.Offers(divided, g) {
+			p.replicas[corev1.ResourceName(o.Resource)] = o.Replicas
+		}
+	}
 	return p, g > 0
 }
 

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
+	profiles "karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/test/harness/nvidiadra"
 )
 
@@ -28,12 +29,23 @@ func devicesOf(node *corev1.Node, replicas []int64) []dra.Device {
 	memory, _ := strconv.ParseInt(node.Labels[gpuMemoryLabel], 10, 64)            // Without the label, the memory is not known.
 	mig, _ := nodecontract.ParseMIG(node.Annotations[nodecontract.MIGAnnotation]) // Karve has written it.
 	var devices []dra.Device
+	assigned, _ := mig.Assign(len(replicas), func(int) map[string]int64 { return nil }) // Karve promises as many GPUs as there are.
 	for i, n := range replicas {
 		d := dra.Device{Resource: node.Annotations[nodecontract.ResourceAnnotation], GPU: sharing.GPU{
 			Device:   gpu.Device{UUID: fmt.Sprintf("GPU-%s-%d", node.UID, i), Index: i, Product: node.Labels[gpuNameLabel], MemoryMiB: memory, NUMANode: -1, Minor: i},
 			Replicas: int(n),
 		}}
-		if mig.Count == 0 {
+		switch {
+		case mig.Mixed() && i < len(assigned):
+			for _, of := range assigned[i] {
+				for range of.Count {
+					d.Instance = &gpu.Instance{UUID: fmt.Sprintf("MIG-%s-%d", node.UID, len(devices)), Index: len(devices), Profile: of.Profile, MemoryMiB: of.MemoryMiB}
+					d.Resource, d.Replicas = profiles.SharedResource(of.Profile, mig.PerInstance()), int(mig.PerInstance())
+					devices = append(devices, d)
+				}
+			}
+			continue
+		case mig.Count == 0:
 			devices = append(devices, d)
 			continue
 		}
