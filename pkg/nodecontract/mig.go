@@ -141,7 +141,10 @@ func (m MIG) Describe() string {
 	parts := make([]string, 0, len(m.Groups))
 	for _, g := range m.Groups {
 		part := DescribeInstances(g.Instances)
-		if g.GPUs > 0 {
+		switch {
+		case g.GPUs == 1:
+			part += " on 1 GPU"
+		case g.GPUs > 1:
 			part += fmt.Sprintf(" on %d GPUs", g.GPUs)
 		}
 		parts = append(parts, part)

@@ -45,3 +45,37 @@ func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
 		}
 	}
 }
+
+func TestMachineWithOtherInstancesOfSeveralProfilesHasDrifted(t *testing.T) {
+	t.Parallel()
+	both := []v1alpha1.MIGInstances{{Profile: "2g.10gb", Count: 2}, {Profile: "1g.5gb", Count: 3}}
+	has := nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: []nodecontract.MIGInstances{{Profile: "1g.5gb", Count: 3, MemoryMiB: 4000}, {Profile: "2g.10gb", Count: 2}}}}, 1)
+	for name, c := range map[string]struct {
+		layout   v1alpha1.MIGLayout
+		replicas *int32
+		want     string
+	}{
+		"the same":           {v1alpha1.MIGLayout{Instances: both}, nil, ""},
+		"fewer instances":    {v1alpha1.MIGLayout{Instances: both[1:]}, nil, "each of its GPUs has 3 MIG instances 1g.5gb and 2 of 2g.10gb (naming Mixed), and GPUNodeClass gpu-shared has 3 MIG instances 1g.5gb (naming Mixed) now"},
+		"one profile":        {v1alpha1.MIGLayout{Profile: "1g.5gb"}, nil, "has 7 MIG instances 1g.5gb (naming Mixed) now"},
+		"pods take turns":    {v1alpha1.MIGLayout{Instances: both}, new(int32(4)), "has 3 MIG instances 1g.5gb and 2 of 2g.10gb with 4 replicas (naming Mixed) now"},
+		"in groups":          {v1alpha1.MIGLayout{Groups: []v1alpha1.MIGGroup{{GPUs: 1, Instances: both}}}, nil, "has 3 MIG instances 1g.5gb and 2 of 2g.10gb on 1 GPU (naming Mixed) now"},
+		"for other machines": {v1alpha1.MIGLayout{Groups: []v1alpha1.MIGGroup{{GPUs: 16, Instances: both}}}, nil, "has no layout for them now"},
+	} {
+		cluster := launched(t)
+		claim := &cluster.NodeClaims[0]
+		class(cluster, func(s *snapshot.NodeClassState) {
+			for i := range s.InstanceTypes {
+				s.InstanceTypes[i].GPU.Name, s.InstanceTypes[i].GPU.MemoryMiB = "a100", 40960
+			}
+		})
+		claim.Annotations[nodecontract.MIGAnnotation], claim.Annotations[nodecontract.ResourceAnnotation] = has.String(), "nvidia.com/mig-1g.5gb"
+		c.layout.GPUName = "a100"
+		cluster.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, Replicas: c.replicas, MIG: &v1alpha1.MIGSharing{Layouts: []v1alpha1.MIGLayout{c.layout}}}
+		pools, machines := cluster.Pools(), cluster.Machines()
+		d := drift.Of(cluster, &pools[0], &machines[0])
+		if (d == nil) != (c.want == "") || d != nil && (d.Reason != drift.Sharing || !strings.Contains(d.Message, c.want)) {
+			t.Errorf("%s: %+v, want %q", name, d, c.want)
+		}
+	}
+}

@@ -378,7 +378,7 @@ func TestGPUsAreDividedIntoSeveralProfiles(t *testing.T) {
 func TestGPUsOfAMachineAreDividedDifferently(t *testing.T) {
 	w := newWorld(t, fake.A100(4))
 	wanted := several(t, 2, "7x1g.5gb", "2x3g.20gb")
-	w.refuses(several(t, 1, "7x1g.5gb", "2x3g.20gb"), nodecontract.ReasonRefused, "there are 4 GPUs, and 2 MIG instances 3g.20gb on 1 GPUs, 7 MIG instances 1g.5gb on 1 GPUs were promised")
+	w.refuses(several(t, 1, "7x1g.5gb", "2x3g.20gb"), nodecontract.ReasonRefused, "there are 4 GPUs, and 2 MIG instances 3g.20gb on 1 GPU, 7 MIG instances 1g.5gb on 1 GPU were promised")
 	w.must(w.Divide(t.Context(), wanted))
 	w.has(0, "3g.20gb@0 3g.20gb@4")
 	w.has(2, "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6")

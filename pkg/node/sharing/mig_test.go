@@ -194,7 +194,7 @@ func TestPromiseOfSeveralProfiles(t *testing.T) {
 		"in slices":     {[]nodecontract.MIGGroup{{Instances: each}}, 3, devices, map[string]int{"nvidia.com/mig-1g.5gb.shared": 18, "nvidia.com/mig-2g.10gb.shared": 12}, ""},
 		"different":     {[]nodecontract.MIGGroup{{GPUs: 1, Instances: each}, {GPUs: 1, Instances: []nodecontract.MIGInstances{{Profile: "3g.20gb", Count: 2}}}}, 1, append(others[:1:1], devices[1]), map[string]int{"nvidia.com/mig-1g.5gb": 3, "nvidia.com/mig-2g.10gb": 2, "nvidia.com/mig-3g.20gb": 2}, ""},
 		"another count": {[]nodecontract.MIGGroup{{Instances: each[:1]}}, 1, devices, nil, "has 3 instances 1g.5gb, 2 instances 2g.10gb, and 3 MIG instances 1g.5gb were promised; when no pod holds it, delete the agent's pod"},
-		"fewer GPUs":    {[]nodecontract.MIGGroup{{GPUs: 1, Instances: each}}, 1, devices, nil, "there are 2 GPUs, and 3 MIG instances 1g.5gb and 2 of 2g.10gb on 1 GPUs were promised"},
+		"fewer GPUs":    {[]nodecontract.MIGGroup{{GPUs: 1, Instances: each}}, 1, devices, nil, "there are 2 GPUs, and 3 MIG instances 1g.5gb and 2 of 2g.10gb on 1 GPU were promised"},
 	} {
 		promise := sharing.Promise{Resource: "nvidia.com/mig-1g.5gb", Replicas: 5, MIG: nodecontract.MIGOf(c.groups, c.replicas)}
 		config, err := sharing.FromPromise(promise)
