@@ -229,14 +229,43 @@ type reader struct {
 type object struct {
 	document
 	kind kind
+	of   schema.GroupKind
 	slot int
 }
 
 func (o *object) read(ctx context.Context, r *reader) error {
-	if err := o.kind.read(ctx, r, o.document); err != nil {
+	refused, mistyped := o.admit(ctx)
+	err := o.kind.read(ctx, r, o.document)
+	if len(refused) > 0 && (err == nil || !mistyped) { // Decoding has better words for a wrong type.
+		for i := range refused {
+			refused[i] = fmt.Errorf("%s: %w", o.place, refused[i])
+		}
+		return errors.Join(refused...)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", o.place, err)
 	}
 	return nil
+}
+
+// admit sets the defaults of the object's CRD. It returns why the API server would refuse the object, and whether that is only because of values of wrong types.
+func (o *object) admit(ctx context.Context) (refused []error, mistyped bool) {
+	schema, ok := crds[o.of]
+	if !ok {
+		return nil, false
+	}
+	c, err := schema()
+	if err == nil {
+		err = unboundedQuantity(o.json)
+	}
+	if err != nil {
+		return []error{err}, false
+	}
+	with, mistyped, refused := c.admitted(ctx, o.of.Kind, o.json)
+	if len(refused) == 0 {
+		o.json = with
+	}
+	return refused, mistyped
 }
 
 // checkClasses returns an error for each NodePool that refers to a missing GPUNodeClass. It also marks the cloud's node classes as Ready.

@@ -244,6 +244,7 @@ spec: {requirements: [{key: a.example.com/b, operator: In, values: [c]}], capaci
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
 metadata: {name: c}
+spec: {nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: gpu}, requirements: []}
 ---
 apiVersion: v1
 kind: NodeList

@@ -55,7 +55,6 @@ var effects = map[schema.GroupKind]string{
 	{Group: "scheduling.volcano.sh", Kind: "Queue"}:                               "may hold pods back",
 	{Group: "autoscaling.x-k8s.io", Kind: "CapacityBuffer"}:                       "keeps capacity free",
 	{Group: "resource.k8s.io", Kind: "ResourceSlice"}:                             "describes the devices of nodes",
-	{Group: "karpenter.sh", Kind: "Provisioner"}:                                  "is from a version of Karpenter before NodePools",
 }
 
 const scales = "sets the number of pods: the plan has that of the workload"
