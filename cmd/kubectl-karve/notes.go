@@ -57,6 +57,9 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 	if len(skipped.Unused) > 0 {
 		notes = append(notes, "not part of the plan, because only AWS knows their effect: "+named(skipped.Unused))
 	}
+	if len(skipped.Unnamed) > 0 {
+		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+named(skipped.Unnamed))
+	}
 	if len(skipped.Unknown) > 0 {
 		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+counted(skipped.Unknown))
 	}

@@ -49,8 +49,9 @@ type Skipped struct {
 	Missing []string
 	// Unused are fields of node classes that change machines in an unknown way, such as EC2NodeClass gpu: spec.networkInterfaces.
 	Unused []string
-	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses name.
+	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses or NodePools name, and Unnamed the others.
 	NodeClasses map[v1alpha1.NodeClassReference]*unstructured.Unstructured
+	Unnamed     []string
 	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
 	NotObjects []string
 	// Replaced are the objects that a later file defines again.
@@ -277,6 +278,7 @@ func (r *reader) checkClasses() []error {
 	for i := range r.cluster.NodePools {
 		np := &r.cluster.NodePools[i]
 		if !snapshot.IsOurs(np) {
+			r.karpenters(np)
 			continue
 		}
 		name := np.Spec.Template.Spec.NodeClassRef.Name
@@ -286,6 +288,13 @@ func (r *reader) checkClasses() []error {
 		}
 	}
 	return errs
+}
+
+// karpenters marks the node class of a NodePool of Karpenter's own as Ready. What it leaves to pods decides whether Karpenter could serve them.
+func (r *reader) karpenters(np *karpv1.NodePool) {
+	if ref := np.Spec.Template.Spec.NodeClassRef; namedClass(ref) {
+		r.cluster.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}] = snapshot.NodeClassState{Ready: true}
+	}
 }
 
 // skips sets the skipped kinds, sorted by name.

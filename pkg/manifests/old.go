@@ -11,7 +11,7 @@ import (
 )
 
 // versionsGuide is the page about what became of Karpenter's older kinds and fields. It has a row for each of those below.
-const versionsGuide = "docs/migrate/karpenter-versions"
+const versionsGuide = "docs/migrate/karpenter-versions.md"
 
 // successor is what took the place of a kind.
 type successor struct {

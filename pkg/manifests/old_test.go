@@ -58,7 +58,7 @@ func hasField(t *testing.T, of schema.GroupKind, path string) bool {
 // The messages point to the page, so it has each field of them.
 func TestGuideHasEachMovedField(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../" + versionsGuide + "/README.md")
+	page, err := os.ReadFile("../../" + versionsGuide)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,10 @@ func (r *reader) other(gk schema.GroupKind, f fields, at place) error {
 	case effect != "":
 		r.effects[gk]++
 		return nil
-	case isIrrelevant(gk) || slices.Contains(withoutPods, gk) || isNodeClass(gk):
+	case isNodeClass(gk):
+		r.skipped.Unnamed = append(r.skipped.Unnamed, gk.Kind+" "+object.Name)
+		return nil
+	case isIrrelevant(gk) || slices.Contains(withoutPods, gk):
 		r.kinds[kindName(gk.Group, gk.Kind)]++
 		return nil
 	}
