@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -52,6 +53,8 @@ type Skipped struct {
 	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses or NodePools name, and Unnamed the others.
 	NodeClasses map[v1alpha1.NodeClassReference]*unstructured.Unstructured
 	Unnamed     []string
+	// Aliased says which slots the pods of gpushare and HAMi got, or is "".
+	Aliased string
 	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
 	NotObjects []string
 	// Replaced are the objects that a later file defines again.
@@ -119,6 +122,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 	if err := errors.Join(r.errs...); err != nil {
 		return nil, Skipped{}, err
 	}
+	r.alias()
 	if err := r.makePods(); err != nil {
 		return nil, Skipped{}, err
 	}
@@ -215,8 +219,10 @@ type reader struct {
 	quotas map[string][]*quota
 	// trainJobs use the runtimes, which are keyed by kind and name.
 	trainJobs []trainJob
-	runtimes  map[string]fields
-	skipped   Skipped
+	// aliases gives pods of gpushare and HAMi slots. It is nil if no GPUNodeClass has slots.
+	aliases  *memoryalias.Policy
+	runtimes map[string]fields
+	skipped  Skipped
 	// with has the names of the files with objects.
 	with map[string]bool
 	// kinds counts the skipped objects by kind, unknown those of unknown kinds, and effects those of kinds with an effect.

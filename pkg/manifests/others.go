@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/memoryalias"
 )
 
 // irrelevant are the groups and kinds that change neither pods nor machines. A kind without a group is one of the core group.
@@ -261,7 +262,7 @@ func withResources(template fields, resources any) fields {
 	return fields{"metadata": template.at("metadata"), "spec": map[string]any(spec)}
 }
 
-// asksGPU reports whether a pod requests GPUs, as a resource or as a claim.
+// asksGPU reports whether a pod requests GPUs, as a resource, as a claim, or as memory of gpushare or HAMi.
 func asksGPU(spec *corev1.PodSpec) bool {
-	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec)
+	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec) || memoryalias.In(spec)
 }

@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -163,7 +164,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	view.Snapshot = kept
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // They are empty lists in JSON, not null.
-		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods) + len(view.LeftToKarpenter()), now: c.Now,
+		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods), now: c.Now,
 	}
 	for i := range c.GPUNodeClasses {
 		q.Steps = append(q.Steps, waste.Steps(&c.GPUNodeClasses[i], c.Now)...)
@@ -187,6 +188,10 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 		q.Unplaced = append(q.Unplaced, Unplaced{Pod: u.Pod, Reason: u.Reason, Message: u.Message})
 	}
 	for p, pool := range view.LeftToKarpenter() {
+		if memoryalias.In(&p.Spec) { // Karpenter knows no machine with device memory, so it launches none.
+			continue
+		}
+		q.waiting++
 		q.pods[snapshot.PodName(p)] = pod{workload: workloadOf(p), gpu: -1}
 		q.Unplaced = append(q.Unplaced, Unplaced{snapshot.PodName(p), planner.ReasonLeftToKarpenter, fmt.Sprintf("NodePool %s, which Karpenter serves, takes it, and no NodePool of Karve's does", pool)})
 	}

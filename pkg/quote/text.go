@@ -19,7 +19,7 @@ import (
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
 	switch {
-	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned) > 0:
+	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned)+len(q.Unserved) > 0:
 		out.WriteString("No pods are part of the plan.\n")
 	case q.waiting == 0:
 		out.WriteString("No pods are waiting for GPUs.\n")
