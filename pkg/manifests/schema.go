@@ -83,7 +83,9 @@ func (c *crd) admitted(ctx context.Context, kind string, object []byte) (with []
 	if len(faults) == 0 {
 		faults, _ = c.rules.Validate(ctx, nil, c.structural, content, nil, celconfig.RuntimeCELCostBudget)
 	}
-	slices.SortStableFunc(faults, func(a, b *field.Error) int { return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Error(), b.Error())) })
+	slices.SortStableFunc(faults, func(a, b *field.Error) int {
+		return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Error(), b.Error()))
+	})
 	mistyped = len(refused) == 0 && len(faults) > 0
 	for _, fault := range faults {
 		mistyped = mistyped && fault.Type == field.ErrorTypeTypeInvalid
