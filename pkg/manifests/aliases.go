@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/memoryalias"
@@ -26,11 +27,9 @@ func (r *reader) alias() {
 	}
 	policy := slices.MinFunc(classes, func(a, b memoryalias.Policy) int { return strings.Compare(a.GPUNodeClass, b.GPUNodeClass) })
 	set := "memoryAliases.gpuNodeClass=" + policy.GPUNodeClass
-	for i := range r.cluster.DaemonSets {
-		if policy.MiB = policy.MiB || servesMiB(&r.cluster.DaemonSets[i].Spec.Template.Spec); policy.MiB {
-			set += ",memoryAliases.gpushareUnit=MiB"
-			break
-		}
+	policy.MiB = slices.ContainsFunc(r.cluster.DaemonSets, func(ds appsv1.DaemonSet) bool { return servesMiB(&ds.Spec.Template.Spec) })
+	if policy.MiB {
+		set += ",memoryAliases.gpushareUnit=MiB,node.gpushareUnit=MiB"
 	}
 	r.aliases = &policy
 	r.skipped.Aliased = fmt.Sprintf("pods of gpushare and HAMi get slots of GPUNodeClass %s, as with --set %s of the chart", policy.GPUNodeClass, set)

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -102,17 +103,23 @@ var moved = map[string]map[string]string{
 	},
 }
 
-// today returns what became of a field of an older version, or "".
-func today(kind, path string) string {
+// today returns what became of a field of an older version and of those in it, or "".
+func today(kind, path string, object []byte) string {
 	became, ok := moved[kind][path]
-	switch {
-	case !ok:
+	if !ok {
 		return ""
-	case became == ofLaunchTemplate:
-		return became + ": " + versionsGuide
-	default:
-		return "it is " + became + " today: " + versionsGuide
 	}
+	var f fields
+	if err := json.Unmarshal(object, &f); err == nil {
+		inside := slices.DeleteFunc(moves(kind, f), func(text string) bool { return !strings.HasPrefix(text, path+".") })
+		if len(inside) > 0 {
+			return strings.Join(inside, "; ") + ": " + versionsGuide
+		}
+	}
+	if became == ofLaunchTemplate {
+		return became + ": " + versionsGuide
+	}
+	return "it is " + became + " today: " + versionsGuide
 }
 
 // todaysValue returns what became of a value of an older version that the API server refuses, or "".
