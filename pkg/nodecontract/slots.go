@@ -73,13 +73,14 @@ func ParseSlots(annotation string) (Slots, error) {
 	if err := d.Decode(&s); err != nil {
 		return Slots{}, fmt.Errorf("reading %s: %w", SlotsAnnotation, err)
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		return Slots{}, fmt.Errorf("reading %s: %w", SlotsAnnotation, err)
 	}
 	return s, nil
 }
 
-func (s Slots) check() error {
+// Check returns an error if the slots are beyond the limits of the annotation.
+func (s Slots) Check() error {
 	if n := len(s.SizesMiB); n < 1 || n > maxSlotSizes {
 		return fmt.Errorf("there are %d sizes, and there can be 1 to %d", n, maxSlotSizes)
 	}

@@ -252,11 +252,15 @@ func TestCheapestOfSweepPlacesMostPods(t *testing.T) {
 	if err := sweep.Text(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `REPLICAS PER GPU   MACHINES     $/H   AT LEAST
-              16          1   0.526      0.526
-               4          1   0.526      0.526   4 pods without a place
-               8          1   0.526      0.526   cheapest
-              12          1   0.526      0.526
+	want := `REPLICAS PER GPU   MACHINES     $/H   AT LEAST   COMPUTE   REQUESTS
+              16          1   0.526      0.526       6 %       30 %
+               4          1   0.526      0.526      25 %     3.3 ms   4 pods without a place
+               8          1   0.526      0.526      13 %       61 %   cheapest
+              12          1   0.526      0.526       6 %       30 %
+
+COMPUTE and REQUESTS are for pods that are all busy, as measured on an NVIDIA H200 with 1, 2, 4, 8 and 16 pods; other numbers have the figures of the next larger one.
+COMPUTE is the part of the GPU's throughput that each pod has. REQUESTS is the 99th percentile of the latency if each pod gets 100 requests per second with 2 ms
+of work, or the part of the requests that it answers if they queue up.
 
 No pod states how much GPU memory it needs (annotation karve.sh/gpu-memory), so memory does not limit how many share a GPU.
 `

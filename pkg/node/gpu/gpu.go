@@ -147,6 +147,25 @@ type Usage struct {
 	EnergyMillijoules       int64
 	SMClockMHz, MemClockMHz int
 	Processes               []Process
+	// Profiling is nil for GPUs without profiling counters, and in the first reading after Init.
+	Profiling *Profiling
+}
+
+// Profiling is what the profiling counters of a GPU counted between two readings. Values that the GPU does not report are -1.
+type Profiling struct {
+	// GraphicsActive is the share of time in which the graphics or compute engine was active. This and the other shares are from 0 to 1.
+	GraphicsActive float64
+	// SMActive is the share of time in which a multiprocessor had a warp, averaged over the multiprocessors.
+	SMActive float64
+	// SMOccupancy is the share of warps that were resident.
+	SMOccupancy float64
+	// TensorActive and the fields below are the shares of time in which the pipe was active. FP64, FP32 and FP16 exclude tensor operations.
+	TensorActive, FP64Active, FP32Active, FP16Active float64
+	// DRAMActive is the share of the bandwidth of the device memory that was used.
+	DRAMActive float64
+	// PCIeTransmit and the fields below are in bytes per second. Transmit is from the GPU, and receive is to it.
+	PCIeTransmit, PCIeReceive     float64
+	NVLinkTransmit, NVLinkReceive float64 // all links together
 }
 
 // Process is a process that uses a GPU, or that has used it since the last reading and ended.

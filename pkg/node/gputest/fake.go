@@ -29,6 +29,7 @@ type Fake struct {
 	failing map[string]error
 	devices []gpu.Device
 	usage   map[string]gpu.Usage
+	read    map[string]bool // GPUs whose usage was read since Init
 	needs   map[string]gpu.Recovery
 	away    map[string]bool // lost GPUs
 	told    map[string]bool // GPUs that were lost at any time since Init
@@ -63,7 +64,7 @@ func (f *Fake) Init() (gpu.Driver, error) {
 		return gpu.Driver{}, f.broken
 	}
 	if !f.open {
-		f.open, f.events, f.told = true, nil, map[string]bool{}
+		f.open, f.events, f.told, f.read = true, nil, map[string]bool{}, map[string]bool{}
 		f.inits++
 		for _, d := range f.devices {
 			f.told[d.UUID] = f.away[d.UUID]
@@ -143,6 +144,9 @@ func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
 		}
 	}
 	u.Processes = slices.Clone(u.Processes)
+	if !f.read[uuid] {
+		f.read[uuid], u.Profiling = true, nil
+	}
 	return u, nil
 }
 

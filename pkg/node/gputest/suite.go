@@ -60,6 +60,7 @@ func TestLibrary(t *testing.T, open func(t *testing.T) (gpu.Library, Control)) {
 		{"it says which GPUs there are", testDevices},
 		{"it says how GPUs are connected", testLinks},
 		{"it says what a GPU does", testUsage},
+		{"it says what the profiling counters say", testProfiling},
 		{"it says what the driver asks for", testRecovery},
 		{"it works on a machine without GPUs", testNone},
 		{"it is closed until Init and after Shutdown", testClosed},
@@ -122,6 +123,9 @@ func plausible(t *testing.T, l gpu.Library, d gpu.Device) {
 	}
 	if u.MemoryUsedMiB < 0 || u.MemoryFreeMiB <= 0 || u.MemoryUsedMiB+u.MemoryFreeMiB > d.MemoryMiB || u.GPUPercent > 100 {
 		t.Errorf("GPU %s uses %+v of %+v", d.UUID, u, d)
+	}
+	if u.Profiling != nil {
+		t.Errorf("the first reading of GPU %s has %+v", d.UUID, u.Profiling)
 	}
 }
 
@@ -191,6 +195,61 @@ func testUsage(t *testing.T, l gpu.Library, c Control) {
 	if _, err := l.Usage("GPU-none"); !errors.Is(err, gpu.ErrUnknown) {
 		t.Errorf("Usage of a GPU that is not there: %v, want ErrUnknown", err)
 	}
+}
+
+func testProfiling(t *testing.T, l gpu.Library, c Control) {
+	t.Helper()
+	devices := H100s(2)
+	c.SetDevices(devices...)
+	set := func(p gpu.Profiling) {
+		c.SetUsage(devices[0].UUID, gpu.Usage{MemoryFreeMiB: devices[0].MemoryMiB, Profiling: &p})
+	}
+	first := gpu.Profiling{
+		GraphicsActive: 0.99, SMActive: 0.75, SMOccupancy: 0.5, TensorActive: 0.25, FP64Active: 0.125, FP32Active: 0.375, FP16Active: 0, DRAMActive: 0.0625,
+		PCIeTransmit: 3 << 20, PCIeReceive: 12_000 << 20, NVLinkTransmit: -1, NVLinkReceive: -1,
+	}
+	none := func(which int) {
+		t.Helper()
+		if u, err := l.Usage(devices[which].UUID); err != nil || u.Profiling != nil {
+			t.Errorf("reading GPU %d: %+v, %v, want no counters", which, u.Profiling, err)
+		}
+	}
+	set(first)
+	initialize(t, l)
+	none(0) // There is no reading before.
+	none(1)
+	expectProfiling(t, l, devices[0].UUID, first)
+	second := first
+	second.SMActive, second.NVLinkTransmit, second.NVLinkReceive = 1, 7<<20, 9<<20
+	set(second)
+	expectProfiling(t, l, devices[0].UUID, second)
+	none(1)
+	if err := l.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	initialize(t, l)
+	none(0)
+	c.Lose(devices[0].UUID)
+	if u, err := l.Usage(devices[0].UUID); !errors.Is(err, gpu.ErrLost) || u.Profiling != nil {
+		t.Errorf("Usage of a lost GPU: %+v %v, want ErrLost", u.Profiling, err)
+	}
+}
+
+// expectProfiling reads the GPU until the counters say what is wanted. Readings in quick succession have the same values.
+func expectProfiling(t *testing.T, l gpu.Library, uuid string, want gpu.Profiling) {
+	t.Helper()
+	var got *gpu.Profiling
+	for waited := time.Duration(0); waited < soon; waited += aWhile {
+		u, err := l.Usage(uuid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = u.Profiling; got != nil && *got == want {
+			return
+		}
+		<-time.After(aWhile) //nolint:forbidigo // The driver updates the counters by its own clock.
+	}
+	t.Fatalf("the counters say %+v, want %+v", got, want)
 }
 
 func testRecovery(t *testing.T, l gpu.Library, c Control) {

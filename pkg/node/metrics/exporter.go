@@ -153,7 +153,7 @@ func (x *Exporter) Write(t *Text) {
 	writeHeld(t, gpus, read.held)
 	writeShares(t, shares)
 	if x.config.DCGM {
-		writeDCGM(t, x.config.Host, gpus, shares)
+		writeDCGM(t, x.config.Host, gpus, shares, read.held)
 	}
 	if x.config.More != nil {
 		x.config.More(t)
@@ -376,6 +376,17 @@ var gpuMetrics = []values{
 	})},
 	{"karve_gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", whenUp(func(g reading) (float64, bool) { return known(g.usage.SMClockMHz, mhz) })},
 	{"karve_gpu_memory_clock_hertz", "Clock of the GPU's memory.", whenUp(func(g reading) (float64, bool) { return known(g.usage.MemClockMHz, mhz) })},
+	{"karve_gpu_sm_active_ratio", "Share of time in which a multiprocessor had work, averaged over the multiprocessors.", profiled(func(p *gpu.Profiling) float64 { return p.SMActive })},
+	{"karve_gpu_sm_occupancy_ratio", "Share of the multiprocessors' warps that were resident.", profiled(func(p *gpu.Profiling) float64 { return p.SMOccupancy })},
+	{"karve_gpu_tensor_active_ratio", "Share of time in which the tensor pipe was active.", profiled(func(p *gpu.Profiling) float64 { return p.TensorActive })},
+	{"karve_gpu_fp64_active_ratio", "Share of time in which the FP64 pipe was active.", profiled(func(p *gpu.Profiling) float64 { return p.FP64Active })},
+	{"karve_gpu_fp32_active_ratio", "Share of time in which the FP32 pipe was active.", profiled(func(p *gpu.Profiling) float64 { return p.FP32Active })},
+	{"karve_gpu_fp16_active_ratio", "Share of time in which the FP16 pipe was active.", profiled(func(p *gpu.Profiling) float64 { return p.FP16Active })},
+	{"karve_gpu_dram_active_ratio", "Share of the bandwidth of the device memory that was used.", profiled(func(p *gpu.Profiling) float64 { return p.DRAMActive })},
+	{"karve_gpu_pcie_transmit_bytes_per_second", "Data that the GPU sent over PCIe.", profiled(func(p *gpu.Profiling) float64 { return p.PCIeTransmit })},
+	{"karve_gpu_pcie_receive_bytes_per_second", "Data that the GPU received over PCIe.", profiled(func(p *gpu.Profiling) float64 { return p.PCIeReceive })},
+	{"karve_gpu_nvlink_transmit_bytes_per_second", "Data that the GPU sent over all of its NVLinks.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkTransmit })},
+	{"karve_gpu_nvlink_receive_bytes_per_second", "Data that the GPU received over all of its NVLinks.", profiled(func(p *gpu.Profiling) float64 { return p.NVLinkReceive })},
 	{"karve_gpu_replicas", "Replicas that the GPU is shared into.", func(g reading) (float64, bool) {
 		return float64(g.replicasOrNone().Total), g.replicas != nil
 	}},
@@ -389,6 +400,17 @@ func whenUp(of func(reading) (float64, bool)) func(reading) (float64, bool) {
 		value, ok := of(g)
 		return value, ok && g.up
 	}
+}
+
+// profiled returns false for a GPU without profiling counters.
+func profiled(of func(*gpu.Profiling) float64) func(reading) (float64, bool) {
+	return whenUp(func(g reading) (float64, bool) {
+		if g.usage.Profiling == nil {
+			return 0, false
+		}
+		value := of(g.usage.Profiling)
+		return value, value >= 0
+	})
 }
 
 func (g reading) replicasOrNone() Replicas {

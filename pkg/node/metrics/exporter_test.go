@@ -241,6 +241,63 @@ func TestDCGMMetrics(t *testing.T) {
 	}
 }
 
+func TestMetricsOfProfilingCounters(t *testing.T) {
+	t.Parallel()
+	devices := gputest.H100s(3)
+	f := gputest.New(devices...)
+	if _, err := f.Init(); err != nil {
+		t.Fatal(err)
+	}
+	f.SetUsage(devices[0].UUID, gpu.Usage{Profiling: &gpu.Profiling{
+		GraphicsActive: 0.99, SMActive: 0.75, SMOccupancy: 0.5, TensorActive: 0.25, FP64Active: 0.125, FP32Active: 0.375, FP16Active: 0, DRAMActive: 0.0625,
+		PCIeTransmit: 3e6, PCIeReceive: 12e9, NVLinkTransmit: 7e6, NVLinkReceive: 9e6,
+	}})
+	f.SetUsage(devices[1].UUID, gpu.Usage{Profiling: &gpu.Profiling{SMActive: 1, NVLinkTransmit: -1, NVLinkReceive: -1}})
+	x := metrics.New(metrics.Config{Library: f, DCGM: true})
+	names := map[string][]string{
+		"karve_gpu_sm_active_ratio":                  {"0.75", "1"},
+		"karve_gpu_sm_occupancy_ratio":               {"0.5", "0"},
+		"karve_gpu_tensor_active_ratio":              {"0.25", "0"},
+		"karve_gpu_fp64_active_ratio":                {"0.125", "0"},
+		"karve_gpu_fp32_active_ratio":                {"0.375", "0"},
+		"karve_gpu_fp16_active_ratio":                {"0", "0"},
+		"karve_gpu_dram_active_ratio":                {"0.0625", "0"},
+		"karve_gpu_pcie_transmit_bytes_per_second":   {"3000000", "0"},
+		"karve_gpu_pcie_receive_bytes_per_second":    {"12000000000", "0"},
+		"karve_gpu_nvlink_transmit_bytes_per_second": {"7000000"},
+		"karve_gpu_nvlink_receive_bytes_per_second":  {"9000000"},
+		"DCGM_FI_PROF_GR_ENGINE_ACTIVE":              {"0.99", "0"},
+		"DCGM_FI_PROF_SM_ACTIVE":                     {"0.75", "1"},
+		"DCGM_FI_PROF_SM_OCCUPANCY":                  {"0.5", "0"},
+		"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE":            {"0.25", "0"},
+		"DCGM_FI_PROF_DRAM_ACTIVE":                   {"0.0625", "0"},
+		"DCGM_FI_PROF_PCIE_TX_BYTES":                 {"3000000", "0"},
+		"DCGM_FI_PROF_PCIE_RX_BYTES":                 {"12000000000", "0"},
+		"DCGM_FI_PROF_NVLINK_TX_BYTES":               {"7000000"},
+		"DCGM_FI_PROF_NVLINK_RX_BYTES":               {"9000000"},
+	}
+	expect := func(when string, want func(values []string) []string) {
+		t.Helper()
+		families := scrape(t, x)
+		for name, values := range names {
+			if family := families[name]; family != nil && family.GetType() != dto.MetricType_GAUGE {
+				t.Errorf("%s is a %s, want a gauge", name, family.GetType())
+			}
+			var got []string
+			for _, m := range families[name].GetMetric() {
+				got = append(got, strconv.FormatFloat(m.GetGauge().GetValue(), 'f', -1, 64))
+			}
+			if diff := cmp.Diff(want(values), got); diff != "" {
+				t.Errorf("%s, %s: %s", when, name, diff)
+			}
+		}
+	}
+	expect("in the first scrape", func([]string) []string { return nil })
+	expect("in the second scrape", func(values []string) []string { return values })
+	f.Lose(devices[1].UUID)
+	expect("without the second GPU", func(values []string) []string { return values[:1] })
+}
+
 func TestUnreadableValuesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	f, config := machine(t)

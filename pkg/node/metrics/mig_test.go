@@ -32,7 +32,7 @@ func TestMetricsOfInstances(t *testing.T) {
 		Replicas: func() map[string]metrics.Replicas {
 			return map[string]metrics.Replicas{devices[0].Instances[0].UUID: {Total: 3}, devices[0].Instances[1].UUID: {Total: 3}, devices[1].UUID: {Total: 1}}
 		},
-		Held: func() ([]metrics.Held, error) { return held, nil },
+		Held: func() ([]metrics.Held, error) { return held, nil }, DCGM: true,
 	})
 	families := scrape(t, x)
 	first, second := "mig="+devices[0].Instances[0].UUID+" profile=3g.20gb ", "mig="+devices[0].Instances[1].UUID+" profile=3g.20gb "
@@ -47,8 +47,14 @@ func TestMetricsOfInstances(t *testing.T) {
 			"container=server gpu=" + devices[0].UUID + " mig=" + devices[0].Instances[1].UUID + " 1", "container=main gpu=" + devices[0].UUID + " mig=" + devices[0].Instances[0].UUID + " 2",
 			"container=main gpu=" + devices[1].UUID + " 1",
 		},
+		"DCGM_FI_DEV_FB_USED": {
+			"device=nvidia0 container=main GPU_I_PROFILE=3g.20gb GPU_I_ID=7 800", "device=nvidia0 container=server GPU_I_PROFILE=3g.20gb GPU_I_ID=8 100", "device=nvidia1 0",
+		},
+		"DCGM_FI_DEV_FB_FREE": {
+			"device=nvidia0 container=main GPU_I_PROFILE=3g.20gb GPU_I_ID=7 19168", "device=nvidia0 container=server GPU_I_PROFILE=3g.20gb GPU_I_ID=8 19868", "device=nvidia1 15360",
+		},
 	} {
-		without := []string{"product", "index", "namespace", "pod"}
+		without := []string{"product", "index", "namespace", "pod", "UUID", "modelName"}
 		if name != "karve_pod_gpu_replicas" {
 			without = append(without, "gpu")
 		}

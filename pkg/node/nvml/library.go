@@ -51,6 +51,7 @@ type Library struct {
 	lost       map[string]bool
 	pending    []gpu.Event
 	shares     map[string]shares
+	counters   map[string]*counters
 	unusable   []gpu.Unusable
 	// files reports whether there were device files.
 	files bool
@@ -124,15 +125,16 @@ func (l *Library) start() error {
 		return err
 	}
 	l.has = map[string]bool{}
-	for _, name := range append([]string{
+	for _, name := range slices.Concat([]string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
 		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex", "nvmlDeviceGetFieldValues",
 		"nvmlDeviceGetTotalEnergyConsumption",
-	}, linkFunctions...) {
+	}, linkFunctions, profilingFunctions) {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
 	l.mu.Lock()
 	l.known, l.migDevices, l.lost, l.pending, l.shares = map[string]known{}, map[string]migDevice{}, map[string]bool{}, nil, map[string]shares{}
+	l.counters = map[string]*counters{}
 	l.mu.Unlock()
 	_, err := l.devices()
 	if err == nil {
@@ -176,6 +178,7 @@ func (l *Library) Shutdown() error {
 	}
 	l.ready = false
 	l.unregister()
+	l.forgetCounters(func(string) bool { return false })
 	return failed(l.api.Shutdown(), "closing NVML")
 }
 
@@ -240,6 +243,10 @@ func (l *Library) devices() ([]gpu.Device, error) {
 		}
 	}
 	l.mu.Unlock()
+	l.forgetCounters(func(uuid string) bool {
+		_, there := l.known[uuid]
+		return there && !l.lost[uuid]
+	})
 	unusable := l.unusableOf(found, skipped)
 	l.mu.Lock()
 	l.unusable = unusable

@@ -94,6 +94,7 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 		{"SM clock", func() nvml.Return { return clockOf(handle, nvml.CLOCK_SM, &u.SMClockMHz) }},
 		{"memory clock", func() nvml.Return { return clockOf(handle, nvml.CLOCK_MEM, &u.MemClockMHz) }},
 		{"processes", func() (code nvml.Return) { u.Processes, code = l.processes(uuid, handle); return code }},
+		{"profiling counters", func() (code nvml.Return) { u.Profiling, code = l.profiling(uuid, handle); return code }},
 	} {
 		// Some GPUs do not support every reading. The others are still useful.
 		if code := step.read(); code != nvml.ERROR_NOT_SUPPORTED {

@@ -127,7 +127,9 @@ type Manager struct {
 	cordoned map[string]bool
 	// mayWithdraw reports whether the scheduler currently binds no pods to the Node, so that free slots may be withdrawn.
 	mayWithdraw bool
-	limits      map[string]mps.Limits // of GPUs that are shared with MPS
+	// configured reports whether slots of memory are those of the agent's own configuration, in which nobody promises them to the scheduler.
+	configured bool
+	limits     map[string]mps.Limits // of GPUs that are shared with MPS
 	// scores are the connection scores of unshared GPUs, by pairs of UUIDs. It is nil if they are unknown or make no difference.
 	scores   map[[2]string]int
 	failMany map[string]bool
@@ -223,6 +225,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	scores := m.readLinks(ctx, targets, known)
 	used, usedErr := m.askInUse(ctx)
 	m.mu.Lock()
+	m.configured = c.Sharing.MemorySlots != nil
 	m.settings, m.channels, m.targets, m.devices, m.failMany, m.limits, m.scores = settings, channels, targets, known, fail, limits, scores
 	m.learn(ctx, used, usedErr)
 	m.mu.Unlock()
@@ -512,7 +515,7 @@ func (m *Manager) lay(ctx context.Context) {
 	if m.others.why != "" {
 		targets = nil // Keep what pods hold, and add nothing.
 	}
-	offered, settling := layout(targets, m.listed, inUse, !m.mayWithdraw)
+	offered, settling := layout(targets, m.listed, inUse, !m.mayWithdraw && !m.configured)
 	m.settling = settling || !m.usedKnown
 	listed := idSet{}
 	for resource, ids := range offered {

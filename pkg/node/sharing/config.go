@@ -98,11 +98,27 @@ type Sharing struct {
 	// MIG describes the promised MIG instances. With the zero value, none are promised, and flags.migStrategy determines how existing instances are
 	// served.
 	MIG nodecontract.MIG `json:"-"`
-	// Slots are slots of device memory, which NVIDIA's configuration does not have. Unless they are zero, the other fields do not apply.
+	// Slots are slots of device memory. Unless they are zero, the other fields do not apply. Those of MemorySlots are for the first GPU.
 	Slots nodecontract.Slots `json:"-"`
+	// MemorySlots are the same slots on each GPU, on a node without a promise. NVIDIA's configuration does not have them.
+	MemorySlots *MemorySlots `json:"memorySlots,omitempty"`
 	// Backend is nodecontract.BackendDRA if the agent is a DRA driver, BackendNVIDIADRA if NVIDIA's driver serves the GPUs, and "" if the agent is a
 	// device plugin. NVIDIA's configuration does not have it.
 	Backend string `json:"-"`
+}
+
+// MemorySlots are slots of device memory on each GPU.
+type MemorySlots struct {
+	Slots []SlotCount `json:"slots"`
+	// ReserveMiB is the device memory of a GPU in MiB that has no slots.
+	ReserveMiB  int64  `json:"reserveMiB,omitempty"`
+	Enforcement string `json:"enforcement"`
+}
+
+// SlotCount is a number of slots of a size.
+type SlotCount struct {
+	SizeMiB int64 `json:"sizeMiB"`
+	Count   int64 `json:"count"`
 }
 
 // Replicated lists the resources that are shared with one strategy.

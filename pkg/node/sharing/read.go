@@ -95,6 +95,10 @@ func readConfig(o *object) Config {
 			}
 			*s.part(&c.Sharing) = read
 		}
+		o.object("memorySlots", func(o *object) { c.Sharing.MemorySlots, c.Sharing.Slots = readMemorySlots(o) })
+		if c.Sharing.MemorySlots != nil && c.strategy() != nil {
+			o.r.fail(o.at("memorySlots"), "GPUs have either slots of memory or replicas: remove memorySlots, timeSlicing or mps")
+		}
 	})
 	o.object("imex", func(o *object) {
 		for i, v := range o.list("channelIDs") {

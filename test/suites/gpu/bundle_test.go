@@ -27,6 +27,7 @@ var impossible = map[string]string{
 	"TestMIGProfiles":            "no GPU that can be divided",
 	"TestDivide":                 "KARVE_DIVIDE names no profile",
 	"TestCosts/timeSlicingShort": "KARVE_TIME_SLICE", "TestCosts/timeSlicingMedium": "KARVE_TIME_SLICE", "TestCosts/timeSlicingLong": "KARVE_TIME_SLICE",
+	"TestProfilingCounters":           "has no profiling counters",
 	"TestMPS/a_server_that_is_killed": "tells no process",
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -56,15 +57,18 @@ func TestClientOnFakeDriver(t *testing.T) {
 	if got, want := run(t, "shirt 1 1\n", "load"), "ready\nerror command 3"; got != want {
 		t.Errorf("an unknown load: %q, want %q", got, want)
 	}
-	lines := strings.Split(run(t, "calibrate\nshort 1 0.1\ncompute 1000 0.1\nmemory 4 0.1\ninference 50 0.1\n", "load", "8"), "\n")
-	if len(lines) != 6 || lines[0] != "ready" {
+	if got := run(t, "send 0.05\n", "load"); !regexp.MustCompile(`^ready\n[1-9]\d{8,}$`).MatchString(got) {
+		t.Errorf("memory is sent: %q", got)
+	}
+	lines := strings.Split(run(t, "calibrate\nshort 1 0.1\npolling 1 0.1\ncompute 1000 0.1\nmemory 4 0.1\ninference 50 0.1\n", "load", "8"), "\n")
+	if len(lines) != 7 || lines[0] != "ready" {
 		t.Fatalf("the client said %q", lines)
 	}
 	var sizes map[string]int
 	if err := json.Unmarshal([]byte(lines[1]), &sizes); err != nil || sizes["multiprocessors"] != 8 || sizes["short"] != 1 || sizes["compute"] < 100 || sizes["memory"] < 2 || sizes["inference"] < 10 {
 		t.Errorf("the loads have the sizes %s, %v", lines[1], err)
 	}
-	for i, load := range []string{"short", "compute", "memory", "inference"} {
+	for i, load := range []string{"short", "polling", "compute", "memory", "inference"} {
 		var got struct {
 			Load               string
 			Operations         int

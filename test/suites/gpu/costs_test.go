@@ -136,7 +136,7 @@ func (w *world) daemon() []string {
 
 // measure measures all loads with 1 to 16 clients, whose environment depends on their number.
 func (w *world) measure(mode string, alone work, environment func(clients int) []string) {
-	seconds, counts := 1.5, []int{1, 2, 4, 8, mostClients}
+	seconds, counts := 1.2, []int{1, 2, 4, 8, mostClients}
 	if testing.Short() {
 		seconds, counts = 0.1, counts[:2]
 	}
@@ -198,8 +198,10 @@ func (w *world) loads(mode string, clients int, seconds float64, usedBefore int6
 		}
 		row.Summarize(results)
 		w.t.Attr(cost.Attribute, row.String())
-		// Without limits of threads, MPS serves some of several clients with short kernels only after the others: on an H200, one of eight had nothing in 1.5 s.
-		if fair := row.OpsPerSecond / float64(clients); mode != cost.MPS && row.PerClientMin < fair/10 {
+		// With MPS, the driver does not always wake a client that sleeps: on an H100 and an H200, one of eight with short kernels had none for more than a second.
+		// Those that poll have their share.
+		mayStarve := load == "short" && (mode == cost.MPS || mode == cost.MPSThreads)
+		if fair := row.OpsPerSecond / float64(clients); !mayStarve && row.PerClientMin < fair/10 {
 			w.t.Errorf("%s with %d clients, %s: one has %.1f operations per second, and a fair share is %.1f", mode, clients, load, row.PerClientMin, fair)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/labels"
 	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/nvml"
 	"karve.sh/karve/pkg/nodecontract"
@@ -85,7 +86,7 @@ func TestNVIDIASMI(t *testing.T) {
 			recovery, err := l.Recovery(d.UUID)
 			w.must(err)
 			for _, v := range smi.Compare(smi.Reading{
-				Driver: driver, Device: d, Usage: usage, Recovery: recovery, RootOf: root, Architecture: nodecontract.Architecture(d.ComputeMajor, d.ComputeMinor),
+				Driver: driver, Device: d, Usage: usage, Recovery: recovery, RootOf: root, Labels: labels.For(w.devices, driver, labels.Sharing{}, labels.Machine{}),
 			}, log) {
 				attr(t, "value", v)
 				if !v.Agree {

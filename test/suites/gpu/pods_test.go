@@ -28,7 +28,7 @@ func TestMetricsOfPods(t *testing.T) {
 	if p.problem != "" {
 		t.Fatal(p.problem)
 	}
-	if err := os.WriteFile(filepath.Join(container, "cgroup.procs"), []byte(fmt.Sprint(p.cmd.Process.Pid)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(container, "cgroup.procs"), fmt.Append(nil, p.cmd.Process.Pid), 0o600); err != nil {
 		t.Skipf("the process of a pod needs a cgroup: %v", err)
 	}
 	const name = "karve_pod_gpu_memory_used_bytes"

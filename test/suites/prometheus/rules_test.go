@@ -80,6 +80,21 @@ func TestPromtoolFindsNothingWrongWithTheRules(t *testing.T) {
 	promtool(t, "check", "rules", "--lint=all", "--lint-fatal", filepath.Join(root(t), rulesFile))
 }
 
+func TestScrapeConfigurationOfDocumentationIsValid(t *testing.T) {
+	t.Parallel()
+	page := string(must[[]byte](t)(os.ReadFile(filepath.Join(root(t), "docs", "metrics.md"))))
+	_, config, _ := strings.Cut(page, "```yaml\nscrape_configs:\n")
+	config, _, found := strings.Cut(config, "```")
+	if !found {
+		t.Fatal("the page has no scrape configuration")
+	}
+	file := filepath.Join(t.TempDir(), "prometheus.yaml")
+	if err := os.WriteFile(file, []byte("scrape_configs:\n"+config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "config", file)
+}
+
 // TestAlertsFireWhenTheyShouldAndNotOtherwise runs testdata/alerts.yaml, on the rules without their annotations, which promtool would compare as well.
 func TestAlertsFireWhenTheyShouldAndNotOtherwise(t *testing.T) {
 	t.Parallel()

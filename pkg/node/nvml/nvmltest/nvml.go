@@ -26,7 +26,7 @@ const Name = "libnvidia-ml.so.1"
 var source embed.FS
 
 // sources are the files of the library. The first includes the others.
-var sources = []string{"nvml.c", "mig.h", "mig.c"}
+var sources = []string{"nvml.c", "mig.h", "mig.c", "gpm.c"}
 
 // Build compiles the library once for each version of its source and returns its path. It skips the test if there is no C compiler.
 func Build(t testing.TB) string {

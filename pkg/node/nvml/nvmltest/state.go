@@ -35,6 +35,8 @@ const (
 //	gpu 0 mig-reset               the MIG mode changes with a reset of the GPU
 //	gpu 0 mig-profile 0 19 ...    a profile of instances: see [MIGProfile]
 //	gpu 0 process 4711 compute 512 20 7 0     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1, and of a MIG instance its two numbers
+//	gpu 0 gpm 99 75 50 25 12 37 0 6 3 12 -1 -1   what the profiling counters say; without the line there are none. In percent: graphics, SM, occupancy, tensor,
+//	                              FP64, FP32, FP16, DRAM; in MiB/s: PCIe from and to the GPU, NVLink from and to it. A value of -1 is not supported
 //	gpu 0 recovery 1              what the driver asks for, as NVML's number; without the line nothing
 //	gpu 0 lost                    every call about it returns "GPU is lost"
 //	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory,
@@ -45,6 +47,7 @@ const (
 //	                              instance have its two numbers
 //
 // The compute mode of a GPU, as NVML's number, and its MIG instances are in files beside it, because programs change them: see [ModeFile] and [MIGFile].
+// The library writes the number of allocated samples of profiling counters to the file of [SamplesFile].
 // Programs of the fake libcuda.so.1 add lines "0 4711 512" to the file with the suffix .processes: the GPU, their PID, and their memory in MiB while they run.
 type State struct {
 	Driver string
@@ -169,6 +172,16 @@ func (d Device) write(b *strings.Builder, i int) {
 		}
 		line("process %d %s %d %d%s", p.PID, kind, p.MemoryMiB, p.SMPercent, on)
 	}
+	if p := u.Profiling; p != nil {
+		words := make([]string, 0, 12)
+		for _, share := range []float64{p.GraphicsActive, p.SMActive, p.SMOccupancy, p.TensorActive, p.FP64Active, p.FP32Active, p.FP16Active, p.DRAMActive} {
+			words = append(words, fmt.Sprint(share*100))
+		}
+		for _, bytes := range []float64{p.PCIeTransmit, p.PCIeReceive, p.NVLinkTransmit, p.NVLinkReceive} {
+			words = append(words, fmt.Sprint(bytes/(1<<20)))
+		}
+		line("gpm %s", strings.Join(words, " "))
+	}
 	if d.SwitchLinks > 0 {
 		line("nvswitch %d", d.SwitchLinks)
 	}
@@ -196,6 +209,9 @@ func (on *OnInstance) String() string {
 
 // ModeFile returns the path of the file with the compute mode of a GPU. Without the file, the mode is the default.
 func ModeFile(state string, index int) string { return fmt.Sprintf("%s.compute-mode.%d", state, index) }
+
+// SamplesFile returns the path of the file in which the library counts the allocated samples of profiling counters of this process.
+func SamplesFile(state string) string { return fmt.Sprintf("%s.gpm-samples.%d", state, os.Getpid()) }
 
 // Machine is a machine that a state file describes.
 type Machine struct {

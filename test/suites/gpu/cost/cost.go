@@ -22,7 +22,7 @@ var (
 	Intervals = []string{"timeSlicingShort", "timeSlicingMedium", "timeSlicingLong"}
 
 	Modes = append(append([]string{TimeSlicing}, Intervals...), MPS, MPSThreads)
-	Loads = []string{"short", "compute", "memory", "inference"}
+	Loads = []string{"short", "polling", "compute", "memory", "inference"}
 )
 
 // Attribute is the key of a [Row] among the attributes of a test.

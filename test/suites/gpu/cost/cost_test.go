@@ -88,7 +88,7 @@ func TestPictureHasALineForEachMode(t *testing.T) {
 		rows                    []Row
 		charts, lines, vertices int
 	}{
-		"all":     {rows(), 4, 12, 36},
+		"all":     {rows(), 5, 15, 45},
 		"one row": {rows()[:1], 1, 1, 1},
 		"none":    {nil, 0, 0, 0},
 	} {

@@ -11,20 +11,21 @@ import (
 // titles are the modes and loads in words.
 var titles = map[string]string{
 	TimeSlicing: "TimeSlicing", "timeSlicingShort": "TimeSlicing, short", "timeSlicingMedium": "TimeSlicing, medium", "timeSlicingLong": "TimeSlicing, long", MPS: "MPS", MPSThreads: "MPS, limited threads",
-	"short": "Short kernels", "compute": "Compute", "memory": "Memory bandwidth", "inference": "Inference",
+	"short": "Short kernels", "polling": "Short kernels, polling", "compute": "Compute", "memory": "Memory bandwidth", "inference": "Inference",
 }
 
 var descriptions = map[string]string{
 	"short":     "An almost empty kernel, one after the other: the cost of a launch.",
+	"polling":   "The same, but the client asks again and again whether the kernel is done, instead of sleeping until the driver wakes it up.",
 	"compute":   "A kernel that has all multiprocessors busy with arithmetic for about 2 ms, one after the other.",
 	"memory":    "A kernel that copies 64 MiB of device memory several times, for about 2 ms, one after the other.",
-	"inference": "100 requests per second and client, each of 20 kernels of about 100 µs on a quarter of the multiprocessors. Latency counts from the arrival of a\nrequest. If the throughput is less than the number of clients, requests queue up, and the latency depends on how long that lasts: here 1.8 s.",
+	"inference": "100 requests per second and client, each of 20 kernels of about 100 µs on a quarter of the multiprocessors. Latency counts from the arrival of a\nrequest. If the throughput is less than the number of clients, requests queue up, and the latency depends on how long that lasts: here less than 2 s.",
 }
 
 const intro = `# What sharing a GPU costs
 
 Generated from the reports of ` + "`make test-gpu`" + ` on real GPUs, in ` + "`test/suites/gpu/reports`" + `. Each client is a process
-with a CUDA context. All clients run the same load at the same time for 1.5 s. They wait for each operation, and sleep meanwhile
+with a CUDA context. All clients run the same load at the same time for a second or more. They wait for each operation, and sleep meanwhile
 (` + "`CU_CTX_SCHED_BLOCKING_SYNC`" + `).
 
 | mode | |

@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Log is the output of nvidia-smi -q -x, as far as Karve reads the same.
 type Log struct {
 	Driver string `xml:"driver_version"`
 	CUDA   string `xml:"cuda_version"`
+	Count  string `xml:"attached_gpus"`
 	GPUs   []GPU  `xml:"gpu"`
 }
 
@@ -76,8 +78,8 @@ type Reading struct {
 	Recovery gpu.Recovery
 	// RootOf returns the PCIe root complex of a PCI address such as "0000:00:1e.0", as the kernel has it.
 	RootOf func(address string) string
-	// Architecture is the value of the label nvidia.com/gpu.family.
-	Architecture string
+	// Labels are those of the node.
+	Labels map[string]string
 }
 
 // Compare compares a reading with the output for the same GPU. A value that nvidia-smi does not print, and Karve does not have, is left out.
@@ -102,7 +104,6 @@ func Compare(r Reading, l Log) []Value {
 	same("CUDA", fmt.Sprintf("%d.%d", r.Driver.CUDAMajor, r.Driver.CUDAMinor), l.CUDA)
 	same("uuid", r.Device.UUID, g.UUID)
 	same("product", r.Device.Product, g.Product)
-	same("architecture", r.Architecture, strings.ReplaceAll(g.Architecture, " ", "-"))
 	near("minor number", int64(r.Device.Minor), g.Minor, 0)
 	same("PCIe root", r.Device.PCIeRoot, r.RootOf(strings.ToLower(shortBus(g.BusID))))
 	same("MIG mode", map[[2]bool]string{{true, true}: "Enabled", {true, false}: "Disabled"}[[2]bool{r.Device.MIGCapable, r.Device.MIG}], available(g.MIG))
@@ -116,8 +117,8 @@ func Compare(r Reading, l Log) []Value {
 	const moved = 64 // MiB by which the use of a GPU may change between two readings
 	near("memory used in MiB", r.Usage.MemoryUsedMiB, g.Used, moved)
 	near("memory free in MiB", r.Usage.MemoryFreeMiB, g.Free, moved)
-	near("GPU in %", int64(r.Usage.GPUPercent), g.GPUPercent, 100)
-	near("memory bus in %", int64(r.Usage.MemoryPercent), g.MemPercent, 100)
+	near("GPU in %", int64(r.Usage.GPUPercent), g.GPUPercent, 30)
+	near("memory bus in %", int64(r.Usage.MemoryPercent), g.MemPercent, 30)
 	near("temperature in °C", int64(r.Usage.TemperatureCelsius), g.Celsius, 5)
 	watts := r.Usage.PowerMilliwatts
 	if watts >= 0 {
@@ -126,6 +127,15 @@ func Compare(r Reading, l Log) []Value {
 	near("power in W", watts, firstPrinted(g.Watts, g.InstantWatts, g.OldWatts), 60)
 	near("SM clock in MHz", int64(r.Usage.SMClockMHz), g.SMClock, 2000)
 	near("memory clock in MHz", int64(r.Usage.MemClockMHz), g.MemClock, 10)
+	label := func(key, theirs string) {
+		same("label "+key, r.Labels[nodecontract.NVIDIAPrefix+key], strings.ReplaceAll(theirs, " ", "-"))
+	}
+	label("gpu.product", g.Product)
+	label("gpu.family", g.Architecture)
+	label("gpu.count", l.Count)
+	label("gpu.memory", strings.TrimSuffix(g.Total, " MiB"))
+	label("cuda.driver-version.full", l.Driver)
+	label("mig.capable", strconv.FormatBool(available(g.MIG) != ""))
 	var ours, theirs []string
 	for _, p := range r.Usage.Processes {
 		ours = append(ours, fmt.Sprintf("%d: %d MiB", p.PID, p.MemoryMiB))

@@ -147,6 +147,12 @@ int cuMemsetD8_v2(unsigned long long pointer, unsigned char value, size_t bytes)
 	return pointer >= 1ULL << 32 && pointer - (1ULL << 32) + bytes <= used ? OK : INVALID_VALUE;
 }
 
+int cuMemcpyHtoD_v2(unsigned long long pointer, const void *host, size_t bytes) {
+	if (!host || pointer < 1ULL << 32 || pointer - (1ULL << 32) + bytes > used) return INVALID_VALUE;
+	pause_for(1000000);
+	return OK;
+}
+
 int cuModuleLoadData(void **module, const void *image) {
 	if (!context) return INVALID_CONTEXT;
 	*module = (void *)image;
@@ -179,6 +185,10 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
 	else pending += k->nanoseconds * (strcmp(k->name, "empty") ? *(unsigned *)parameters[2] : 1);
 	return OK;
 }
+
+int cuCtxSynchronize(void);
+
+int cuStreamQuery(void *stream) { return stream ? INVALID_VALUE : cuCtxSynchronize(); }
 
 int cuCtxSynchronize(void) {
 	if (!context) return INVALID_CONTEXT;

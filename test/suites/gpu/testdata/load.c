@@ -3,6 +3,7 @@
 // The client has its context, its kernels and two buffers when it prints "ready". Then it reads commands, a line each, until the input ends:
 //
 //	calibrate                  print the multiprocessors of the GPU, and the work of each load that takes about as long as it should
+//	send <seconds>             copy memory of the machine to the GPU, and print the bytes per second
 //	<load> <work> <seconds>    run a load, and print its operations, the seconds, and their latencies in microseconds
 //
 // An operation of a load is a number of kernels and the wait for them. Work is the number of iterations of each kernel, so that all clients do the same
@@ -14,6 +15,7 @@
 #define BUFFER (64 * MIB)
 #define BLOCKING_SYNC 4 // CU_CTX_SCHED_BLOCKING_SYNC: a client that waits sleeps. Those that spin would compete for the CPUs instead of the GPU.
 #define MULTIPROCESSOR_COUNT 16
+#define NOT_READY 600
 #define PERIOD 0.010 // seconds between the requests of the load "inference"
 
 // All kernels have the same parameters: two buffers and the work. The store of compute never happens, and keeps the loop.
@@ -53,17 +55,20 @@ static const char kernels[] =
 
 static int (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int (*synchronize)(void);
+static int (*query)(void *);
 static unsigned long long from, to;
 
 static struct load {
 	const char *name, *kernel;
 	unsigned launches; // in an operation
 	double target;     // seconds of a launch that has the GPU alone, or 0 if its work does not matter
+	int polls;         // asks again and again whether an operation is done, instead of sleeping
 	double period;     // seconds between the arrivals of operations, or 0 if one follows the other
 	void *function;
 	unsigned blocks;
 } loads[] = {
 	{.name = "short", .kernel = "empty", .launches = 1},
+	{.name = "polling", .kernel = "empty", .launches = 1, .polls = 1},
 	{.name = "compute", .kernel = "compute", .launches = 1, .target = 0.002},
 	{.name = "memory", .kernel = "copy", .launches = 1, .target = 0.002},
 	{.name = "inference", .kernel = "compute", .launches = 20, .target = 0.0001, .period = PERIOD},
@@ -87,7 +92,9 @@ static int operate(struct load *l, unsigned work, unsigned launches) {
 	int code;
 	for (unsigned i = 0; i < launches; i++)
 		if ((code = launch_kernel(l->function, l->blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL))) return fail("cuLaunchKernel", code);
-	if ((code = synchronize())) return fail("cuCtxSynchronize", code);
+	while (l->polls && (code = query(NULL)) == NOT_READY) {}
+	if (l->polls && code) return fail("cuStreamQuery", code);
+	if (!l->polls && (code = synchronize())) return fail("cuCtxSynchronize", code);
 	return 0;
 }
 
@@ -103,7 +110,8 @@ static int prepare(void *cuda, int device, int *multiprocessors) {
 	int code;
 	launch_kernel = dlsym(cuda, "cuLaunchKernel");
 	synchronize = dlsym(cuda, "cuCtxSynchronize");
-	if (!attribute || !load_module || !find || !allocate || !set || !launch_kernel || !synchronize) return fail("libcuda.so.1", 3);
+	query = dlsym(cuda, "cuStreamQuery");
+	if (!attribute || !load_module || !find || !allocate || !set || !launch_kernel || !synchronize || !query) return fail("libcuda.so.1", 3);
 	if (*multiprocessors <= 0 && (code = attribute(multiprocessors, MULTIPROCESSOR_COUNT, device))) return fail("cuDeviceGetAttribute", code);
 	if ((code = load_module(&module, kernels))) return fail("cuModuleLoadData", code);
 	if ((code = allocate(&from, BUFFER)) || (code = allocate(&to, BUFFER))) return fail("cuMemAlloc", code);
@@ -174,6 +182,21 @@ static int run(struct load *l, unsigned work, double seconds) {
 	return 0;
 }
 
+static int copy_to_gpu(void *cuda, double seconds) {
+	static char host[16 * MIB];
+	int (*copy)(unsigned long long, const void *, size_t) = dlsym(cuda, "cuMemcpyHtoD_v2");
+	double began = now(), took, sent = 0;
+	int code;
+	if (!copy) return fail("libcuda.so.1", 4);
+	memset(host, 1, sizeof host);
+	while ((took = now() - began) < seconds) {
+		if ((code = copy(from, host, sizeof host))) return fail("cuMemcpyHtoD", code);
+		sent += sizeof host;
+	}
+	printf("%.0f\n", sent / took);
+	return 0;
+}
+
 static int obey(void *cuda, int device, int multiprocessors) {
 	char line[128], name[16];
 	if (prepare(cuda, device, &multiprocessors)) return 1;
@@ -190,6 +213,8 @@ static int obey(void *cuda, int device, int multiprocessors) {
 			if (run(found, work, seconds)) return 1;
 		} else if (words == 1 && !strcmp(name, "calibrate")) {
 			if (calibrate(multiprocessors)) return 1;
+		} else if (sscanf(line, "send %lf", &seconds) == 1) {
+			if (copy_to_gpu(cuda, seconds)) return 1;
 		} else return fail("command", words);
 		fflush(stdout);
 	}

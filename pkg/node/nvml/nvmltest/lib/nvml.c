@@ -34,7 +34,7 @@ enum {
 
 #include "mig.h"
 
-enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64, MAX_NVLINKS = 18 };
+enum { MAX_GPM = 12, MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64, MAX_NVLINKS = 18 };
 
 #define EVENT_SINGLE_BIT 0x1ULL
 #define EVENT_DOUBLE_BIT 0x2ULL
@@ -70,6 +70,8 @@ struct device {
 	int nvlinks[MAX_DEVICES], level[MAX_DEVICES];
 	long long total, reserved, used, milliwatts, millijoules;
 	char uuid[96], name[96], pci[32], without[256];
+	int gpms; // 0: no profiling counters
+	double gpm[MAX_GPM];
 	int processes;
 	struct process process[MAX_PROCESSES];
 };
@@ -90,6 +92,10 @@ static char handles[MAX_DEVICES];
 // part_handles are those of MIG devices, by GPU, GPU instance and compute instance.
 static char part_handles[MAX_DEVICES][64][MAX_COMPUTE];
 static struct set sets[MAX_SETS];
+
+static void parse_gpm(struct device *d, char *value) {
+	for (int n = 0; d->gpms < MAX_GPM && sscanf(value, "%lf%n", &d->gpm[d->gpms], &n) == 1; value += n) d->gpms++;
+}
 
 static void parse_device(struct device *d, char *rest) {
 	char key[32], *value;
@@ -114,6 +120,7 @@ static void parse_device(struct device *d, char *rest) {
 	else if (!strcmp(key, "mig-profile") && d->profiles < MAX_PROFILES) parse_profile(&d->profile[d->profiles++], value);
 	else if (!strcmp(key, "lost")) d->lost = 1;
 	else if (!strcmp(key, "without")) snprintf(d->without, sizeof d->without, " %s ", value);
+	else if (!strcmp(key, "gpm")) parse_gpm(d, value);
 	else if (!strcmp(key, "process") && d->processes < MAX_PROCESSES) {
 		struct process *p = &d->process[d->processes];
 		p->instance = p->compute = -1;
@@ -772,3 +779,4 @@ int nvmlEventSetWait_v2(void *handle, struct event *e, unsigned timeout_ms) {
 int nvmlEventSetWait(void *handle, struct event *e, unsigned timeout_ms) { return nvmlEventSetWait_v2(handle, e, timeout_ms); }
 
 #include "mig.c"
+#include "gpm.c"

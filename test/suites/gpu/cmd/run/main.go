@@ -21,10 +21,13 @@ import (
 	"karve.sh/karve/test/suites/gpu/report"
 )
 
-// limit is how long a test may take, and limits are those of tests that measure.
-const limit = 90 * time.Second
+// machine is the test that finds the GPUs. If it does not pass, there is nothing to test.
+const machine = "TestMachine"
 
-var limits = map[string]time.Duration{"TestMPS": 3 * time.Minute, "TestCosts": 8 * time.Minute}
+// limits are how long tests may take, other than 90 seconds.
+var limits = map[string]time.Duration{machine: 30 * time.Second, "TestMPS": 3 * time.Minute, "TestCosts": 8 * time.Minute}
+
+func limit(test string) time.Duration { return cmp.Or(limits[test], 90*time.Second) }
 
 // version is that of the agent. The build sets it.
 var version string
@@ -59,7 +62,7 @@ func run(ctx context.Context) (report.Report, error) {
 	}
 	r := report.Report{Began: time.Now().UTC(), Karve: version}
 	tests := strings.Fields(string(list))
-	slices.SortStableFunc(tests, func(a, b string) int { return cmp.Compare(limits[a], limits[b]) }) // What takes long comes last.
+	slices.SortStableFunc(tests, func(a, b string) int { return cmp.Compare(limit(a), limit(b)) }) // What takes long comes last.
 	for _, name := range tests {
 		checks := test(ctx, suite, name)
 		r.Checks = append(r.Checks, checks...)
@@ -75,6 +78,9 @@ func run(ctx context.Context) (report.Report, error) {
 		if err := write(r); err != nil { // Whatever comes next, this is not lost.
 			return r, err
 		}
+		if name == machine && checks[0].Result != report.Passed {
+			return r, fmt.Errorf("there is no GPU to test: %s", checks[0].Why)
+		}
 	}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(release))
@@ -85,10 +91,7 @@ func run(ctx context.Context) (report.Report, error) {
 
 // test runs a test in processes of their own, and ends them all when it is over.
 func test(ctx context.Context, suite, name string) []report.Check {
-	most := limit
-	if more, ok := limits[name]; ok {
-		most = more
-	}
+	most := limit(name)
 	ctx, cancel := context.WithTimeout(ctx, most+5*time.Second)
 	defer cancel()
 	args := []string{"-test.run", "^" + name + "$", "-test.v=test2json", "-test.timeout", most.String()}
