@@ -42,6 +42,9 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 	for _, u := range skipped.Unplanned {
 		notes = append(notes, fmt.Sprintf("the pods of %s are not part of the plan: %s", u.Object, u.Why))
 	}
+	if skipped.Aliased != "" {
+		notes = append(notes, skipped.Aliased)
+	}
 	if len(skipped.Held) > 0 {
 		notes = append(notes, "not part of the plan, because their pods do not wait for machines yet: "+named(skipped.Held))
 	}
@@ -56,6 +59,9 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 	}
 	if len(skipped.Unused) > 0 {
 		notes = append(notes, "not part of the plan, because only AWS knows their effect: "+named(skipped.Unused))
+	}
+	if len(skipped.Unnamed) > 0 {
+		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+named(skipped.Unnamed))
 	}
 	if len(skipped.Unknown) > 0 {
 		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+counted(skipped.Unknown))

@@ -99,7 +99,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	a.report = newReport(a) //nolint:contextcheck // What it starts outlives the context.
 	a.outage = outage{grace: outageGrace, patience: outagePatience, declare: func(gpus []string, why error) { a.driverLost(ctx, gpus, why) }}
 	plug := plugin.Config{
-		KubeletSocket: o.kubeletSocket, Usage: a.library, Links: a.library.Links, Hooks: a.report.hooks(ctx), MPSDir: o.mpsDir, MPSWritablePipes: o.mpsWritable,
+		KubeletSocket: o.kubeletSocket, Usage: a.library, Links: a.library.Links, Hooks: a.report.hooks(ctx), MPSDir: o.mpsDir, MPSWritablePipes: o.mpsWritable, GPUShareMiB: o.gpushareUnit == unitMiB,
 		CDIMissing: func(devices []string) error { return cdi.Read(o.cdiDirs...).Missing(devices) },
 	}
 	if o.podResourcesSocket != none {

@@ -29,11 +29,15 @@ type options struct {
 	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
 	mpsWritable                       bool
+	gpushareUnit                      string
 	level                             slog.Level
 
 	// flag and env look up settings that were set by flag or environment variable.
 	flag, env func(string) (string, bool)
 }
+
+// The units of gpushare.
+const unitGiB, unitMiB = "GiB", "MiB"
 
 // given is a flag that records whether it was set.
 type given struct {
@@ -95,6 +99,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	cdiDirs := ""
 	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
 	truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
+	text(&o.gpushareUnit, "gpushare-unit", "GPUSHARE_UNIT", unitGiB, "unit of gpushare's variables in containers with slots of device memory: GiB, or MiB as with --memory-unit=MiB of its plugin")
 	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
 	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
@@ -118,6 +123,9 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	}
 	if problem != nil {
 		return options{}, problem
+	}
+	if o.gpushareUnit != unitGiB && o.gpushareUnit != unitMiB {
+		return options{}, fmt.Errorf("--gpushare-unit: is %q, and can be %s, %s", o.gpushareUnit, unitGiB, unitMiB)
 	}
 	o.cdiDirs = strings.Split(cdiDirs, ",")
 	_, err := o.override(sharing.Config{Version: sharing.Version})

@@ -1,5 +1,5 @@
 # The role of Karve's controller, the EKS Pod Identity association that gives it to its service account, and the charts. The cluster has Karpenter and the
-# add-on eks-pod-identity-agent already. The helm provider has to be configured for the cluster.
+# add-on eks-pod-identity-agent already. The helm provider has to be configured for the cluster. pool.tf has what launches machines.
 
 terraform {
   required_version = ">= 1.5"
@@ -11,6 +11,10 @@ terraform {
     helm = {
       source  = "hashicorp/helm"
       version = ">= 3.0"
+    }
+    kubectl = {
+      source  = "alekc/kubectl"
+      version = ">= 2.0"
     }
   }
 }

@@ -30,6 +30,11 @@ func (r *reader) admit(pod *corev1.Pod) string {
 	for _, limits := range r.limits[pod.Namespace] {
 		limits.setDefaults(&pod.Spec)
 	}
+	if r.aliases != nil {
+		if refused := r.aliases.Apply(&pod.Spec); refused != "" {
+			return refused
+		}
+	}
 	for _, limits := range r.limits[pod.Namespace] {
 		if refused := limits.refuse(pod); refused != "" {
 			return refused

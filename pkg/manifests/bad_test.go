@@ -53,7 +53,7 @@ func TestErrorsNameFileAndDocument(t *testing.T) {
 		"an invalid selector":            {made("apps/v1", "Deployment", "d", "selector: {matchExpressions: [{key: a, operator: Is}]}"), `spec.selector: "Is" is not a valid label selector operator`},
 		"an invalid DaemonSet selector":  {made("apps/v1", "DaemonSet", "d", "selector: {matchLabels: {app: other}}"), "DaemonSet d: spec.selector does not match"},
 		"a negative allocatable":         {"apiVersion: v1\nkind: Node\nmetadata: {name: it}\nstatus: {allocatable: {cpu: -1}}", "Node it: status.allocatable: -1 of cpu is negative"},
-		"no nodeClassRef":                {"apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: it}", "NodePool it: spec.template.spec.nodeClassRef needs group, kind and name"},
+		"no nodeClassRef":                {"apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: it}\nspec: {template: {spec: {requirements: []}}}", "NodePool it: spec.template.spec.nodeClassRef: Required value"},
 		"a missing class":                {pool, `a.yaml, document 1, NodePool shared: spec.template.spec.nodeClassRef names GPUNodeClass "shared", which is not in the files`},
 		"an invalid requirement":         {class + "---" + strings.Replace(pool, "operator: In", "operator: Is", 1), "NodePool shared: "},
 		"an invalid overlay":             {"apiVersion: karpenter.sh/v1alpha1\nkind: NodeOverlay\nmetadata: {name: o}\nspec: {requirements: [{key: a, operator: Is}]}", "NodeOverlay o: "},

@@ -110,6 +110,9 @@ func (r *reader) document(d document) error {
 	}
 	gk := schema.GroupKind{Group: group.Group, Kind: h.Kind}
 	k, known := kinds[gk]
+	if err := r.outdated(gk, h, k, d.json); err != nil {
+		return fmt.Errorf("%s: %w", d.place, err)
+	}
 	switch element, isList := listOf(group, h.Kind); {
 	case isList && d.item == 0:
 		return r.list(d, h.Items, element)
@@ -130,6 +133,19 @@ func (r *reader) document(d document) error {
 	return r.keep(d, k, gk, h)
 }
 
+// outdated returns an error for an object of Karpenter's in an older version than that of today, or of a kind that it no longer has.
+func (r *reader) outdated(gk schema.GroupKind, h header, k kind, object []byte) error {
+	version := cmp.Or(k.version, nodeClassVersions[gk])
+	if gv, _ := schema.ParseGroupVersion(h.APIVersion); gv.Version == version {
+		return nil
+	}
+	var f fields
+	if err := json.Unmarshal(object, &f); err != nil {
+		return err
+	}
+	return replaced(gk, h.APIVersion, version, f)
+}
+
 // withName returns the object with the name that the API server would generate.
 func withName(object []byte, name string) ([]byte, error) {
 	var f fields
@@ -147,7 +163,7 @@ func (r *reader) keep(d document, k kind, gk schema.GroupKind, h header) error {
 	if k.namespaced {
 		namespace = namespaceOf(h.Metadata.Namespace)
 	}
-	key, o := id(gk, namespace, h.Metadata.Name), object{d, k, len(r.errs)}
+	key, o := id(gk, namespace, h.Metadata.Name), object{d, k, gk, len(r.errs)}
 	i, twice := r.seen[key]
 	if !twice {
 		r.seen[key] = len(r.objects)

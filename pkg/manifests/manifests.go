@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -49,8 +50,11 @@ type Skipped struct {
 	Missing []string
 	// Unused are fields of node classes that change machines in an unknown way, such as EC2NodeClass gpu: spec.networkInterfaces.
 	Unused []string
-	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses name.
+	// NodeClasses are the node classes of the cloud in the files that GPUNodeClasses or NodePools name, and Unnamed the others.
 	NodeClasses map[v1alpha1.NodeClassReference]*unstructured.Unstructured
+	Unnamed     []string
+	// Aliased says which slots the pods of gpushare and HAMi got, or is "".
+	Aliased string
 	// NotObjects are the names of files that were found in directories and contain documents that are not Kubernetes objects, such as an IAM policy.
 	NotObjects []string
 	// Replaced are the objects that a later file defines again.
@@ -118,6 +122,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 	if err := errors.Join(r.errs...); err != nil {
 		return nil, Skipped{}, err
 	}
+	r.alias()
 	if err := r.makePods(); err != nil {
 		return nil, Skipped{}, err
 	}
@@ -214,8 +219,10 @@ type reader struct {
 	quotas map[string][]*quota
 	// trainJobs use the runtimes, which are keyed by kind and name.
 	trainJobs []trainJob
-	runtimes  map[string]fields
-	skipped   Skipped
+	// aliases gives pods of gpushare and HAMi slots. It is nil if no GPUNodeClass has slots.
+	aliases  *memoryalias.Policy
+	runtimes map[string]fields
+	skipped  Skipped
 	// with has the names of the files with objects.
 	with map[string]bool
 	// kinds counts the skipped objects by kind, unknown those of unknown kinds, and effects those of kinds with an effect.
@@ -229,14 +236,43 @@ type reader struct {
 type object struct {
 	document
 	kind kind
+	of   schema.GroupKind
 	slot int
 }
 
 func (o *object) read(ctx context.Context, r *reader) error {
-	if err := o.kind.read(ctx, r, o.document); err != nil {
+	refused, mistyped := o.admit(ctx)
+	err := o.kind.read(ctx, r, o.document)
+	if len(refused) > 0 && (err == nil || !mistyped) { // Decoding has better words for a wrong type.
+		for i := range refused {
+			refused[i] = fmt.Errorf("%s: %w", o.place, refused[i])
+		}
+		return errors.Join(refused...)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", o.place, err)
 	}
 	return nil
+}
+
+// admit sets the defaults of the object's CRD. It returns why the API server would refuse the object, and whether that is only because of values of wrong types.
+func (o *object) admit(ctx context.Context) (refused []error, mistyped bool) {
+	schema, ok := crds[o.of]
+	if !ok {
+		return nil, false
+	}
+	c, err := schema()
+	if err == nil {
+		err = unboundedQuantity(o.json)
+	}
+	if err != nil {
+		return []error{err}, false
+	}
+	with, mistyped, refused := c.admitted(ctx, o.of.Kind, o.json)
+	if len(refused) == 0 {
+		o.json = with
+	}
+	return refused, mistyped
 }
 
 // checkClasses returns an error for each NodePool that refers to a missing GPUNodeClass. It also marks the cloud's node classes as Ready.
@@ -248,6 +284,7 @@ func (r *reader) checkClasses() []error {
 	for i := range r.cluster.NodePools {
 		np := &r.cluster.NodePools[i]
 		if !snapshot.IsOurs(np) {
+			r.karpenters(np)
 			continue
 		}
 		name := np.Spec.Template.Spec.NodeClassRef.Name
@@ -257,6 +294,13 @@ func (r *reader) checkClasses() []error {
 		}
 	}
 	return errs
+}
+
+// karpenters marks the node class of a NodePool of Karpenter's own as Ready. What it leaves to pods decides whether Karpenter could serve them.
+func (r *reader) karpenters(np *karpv1.NodePool) {
+	if ref := np.Spec.Template.Spec.NodeClassRef; namedClass(ref) {
+		r.cluster.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}] = snapshot.NodeClassState{Ready: true}
+	}
 }
 
 // skips sets the skipped kinds, sorted by name.

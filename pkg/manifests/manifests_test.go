@@ -244,6 +244,7 @@ spec: {requirements: [{key: a.example.com/b, operator: In, values: [c]}], capaci
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
 metadata: {name: c}
+spec: {nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: gpu}, requirements: []}
 ---
 apiVersion: v1
 kind: NodeList
@@ -274,9 +275,12 @@ items: []
 	if !c.NodeClasses[c.GPUNodeClasses[0].Spec.NodeClassRef].Ready {
 		t.Error("the cloud's node class is not Ready")
 	}
-	want := []manifests.KindCount{{Kind: "Certificate.cert-manager.io", Count: 1}, {Kind: "ConfigMapList", Count: 1}, {Kind: "EC2NodeClass.karpenter.k8s.aws", Count: 1}}
+	want := []manifests.KindCount{{Kind: "Certificate.cert-manager.io", Count: 1}, {Kind: "ConfigMapList", Count: 1}}
 	if diff := cmp.Diff(want, skipped.Kinds); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if len(skipped.Unnamed) != 1 {
+		t.Errorf("node classes that nothing names: %v", skipped.Unnamed)
 	}
 }
 

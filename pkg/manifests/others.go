@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/memoryalias"
 )
 
 // irrelevant are the groups and kinds that change neither pods nor machines. A kind without a group is one of the core group.
@@ -55,7 +56,6 @@ var effects = map[schema.GroupKind]string{
 	{Group: "scheduling.volcano.sh", Kind: "Queue"}:                               "may hold pods back",
 	{Group: "autoscaling.x-k8s.io", Kind: "CapacityBuffer"}:                       "keeps capacity free",
 	{Group: "resource.k8s.io", Kind: "ResourceSlice"}:                             "describes the devices of nodes",
-	{Group: "karpenter.sh", Kind: "Provisioner"}:                                  "is from a version of Karpenter before NodePools",
 }
 
 const scales = "sets the number of pods: the plan has that of the workload"
@@ -131,7 +131,10 @@ func (r *reader) other(gk schema.GroupKind, f fields, at place) error {
 	case effect != "":
 		r.effects[gk]++
 		return nil
-	case isIrrelevant(gk) || slices.Contains(withoutPods, gk) || isNodeClass(gk):
+	case isNodeClass(gk):
+		r.skipped.Unnamed = append(r.skipped.Unnamed, gk.Kind+" "+object.Name)
+		return nil
+	case isIrrelevant(gk) || slices.Contains(withoutPods, gk):
 		r.kinds[kindName(gk.Group, gk.Kind)]++
 		return nil
 	}
@@ -259,7 +262,7 @@ func withResources(template fields, resources any) fields {
 	return fields{"metadata": template.at("metadata"), "spec": map[string]any(spec)}
 }
 
-// asksGPU reports whether a pod requests GPUs, as a resource or as a claim.
+// asksGPU reports whether a pod requests GPUs, as a resource, as a claim, or as memory of gpushare or HAMi.
 func asksGPU(spec *corev1.PodSpec) bool {
-	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec)
+	return len(spec.ResourceClaims) > 0 || claims.RequestsGPU(spec) || memoryalias.In(spec)
 }

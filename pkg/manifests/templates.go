@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -305,7 +306,9 @@ func isZero(v any) bool {
 }
 
 // isGPU reports whether a resource is one of GPUs.
-func isGPU(resource string) bool { return strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) }
+func isGPU(resource string) bool {
+	return strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) || memoryalias.Is(resource)
+}
 
 // template returns the pod template of a set.
 func (s *podSet) podTemplate() (corev1.PodTemplateSpec, error) {

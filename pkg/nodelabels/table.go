@@ -120,6 +120,7 @@ var Table = []Entry{
 	{Key: "karpenter.sh/initialized", By: "Karpenter", Known: Always, Value: "`true`"},
 	{Key: "karve.sh/gpunodeclass", By: "Karve", Known: Always, Value: "the GPUNodeClass"},
 
+	{Key: "karpenter.sh/provisioner-name", By: "Karpenter before 0.33", Known: Never, Instead: "use karpenter.sh/nodepool"},
 	{Key: "eks.amazonaws.com/*", By: byEKS + ", on nodes that it launches", Known: Never, Instead: "Karpenter launches the nodes: use karpenter.sh/nodepool, karpenter.sh/capacity-type, or the labels karpenter.k8s.aws/*", Free: true},
 	{Key: "alpha.eksctl.io/*", By: "eksctl, on nodes that it launches", Known: Never, Instead: byPool, Free: true},
 	{Key: "node-role.kubernetes.io/*", By: "kubeadm, administrators", Known: Never, Instead: byPool, Free: true},

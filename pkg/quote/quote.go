@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -24,7 +25,7 @@ type Quote struct {
 	Claims []Claim `json:"claims"`
 	// Placements are the pods that fit on machines that exist or are being launched.
 	Placements []Placement `json:"placements"`
-	// Unplaced are the pods without a place, with reasons.
+	// Unplaced are the pods without a place, with reasons. Those that Karpenter serves (LeftToKarpenter) have a place there.
 	Unplaced []Unplaced `json:"unplaced"`
 	// Unserved are the resources that nothing serves. The pods that request them are not part of the plan.
 	Unserved []Unserved `json:"unserved,omitempty"`
@@ -103,7 +104,8 @@ type Unplanned struct {
 
 // complete reports whether the plan has a place for every pod.
 func (q *Quote) complete() bool {
-	return len(q.Unplaced)+len(q.Unserved)+len(q.Refused)+len(q.Unplanned) == 0
+	unplaced, _ := q.split()
+	return len(unplaced)+len(q.Unserved)+len(q.Refused)+len(q.Unplanned) == 0
 }
 
 // Total returns the price of all machines to launch, including those for headroom.
@@ -117,7 +119,8 @@ func (q *Quote) Total() planner.MicroUSD {
 // Homeless returns the sorted names of the pods without a place, including those that request an unserved resource and those that would not be created.
 func (q *Quote) Homeless() []string {
 	var pods []string
-	for _, u := range q.Unplaced {
+	unplaced, _ := q.split()
+	for _, u := range unplaced {
 		pods = append(pods, u.Pod)
 	}
 	for _, u := range q.Unserved {
@@ -128,6 +131,18 @@ func (q *Quote) Homeless() []string {
 	}
 	slices.Sort(pods)
 	return slices.Compact(pods)
+}
+
+// split returns the pods without a place, and those that are left to Karpenter.
+func (q *Quote) split() (unplaced, left []Unplaced) {
+	for _, u := range q.Unplaced {
+		if u.Reason == planner.ReasonLeftToKarpenter {
+			left = append(left, u)
+		} else {
+			unplaced = append(unplaced, u)
+		}
+	}
+	return unplaced, left
 }
 
 // pod holds details of a pod other than its place.
@@ -173,6 +188,14 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	}
 	for _, u := range plan.Unplaced {
 		q.Unplaced = append(q.Unplaced, Unplaced{Pod: u.Pod, Reason: u.Reason, Message: u.Message})
+	}
+	for p, pool := range view.LeftToKarpenter() {
+		if memoryalias.In(&p.Spec) { // Karpenter knows no machine with device memory, so it launches none.
+			continue
+		}
+		q.waiting++
+		q.pods[snapshot.PodName(p)] = pod{workload: workloadOf(p), gpu: -1}
+		q.Unplaced = append(q.Unplaced, Unplaced{snapshot.PodName(p), planner.ReasonLeftToKarpenter, fmt.Sprintf("NodePool %s, which Karpenter serves, takes it, and no NodePool of Karve's does", pool)})
 	}
 	slices.SortStableFunc(q.Claims, compareClaims)
 	slices.SortStableFunc(q.Placements, func(a, b Placement) int { return cmp.Compare(a.Node, b.Node) })

@@ -19,7 +19,7 @@ import (
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
 	switch {
-	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned) > 0:
+	case q.waiting == 0 && len(q.Refused)+len(q.Unplanned)+len(q.Unserved) > 0:
 		out.WriteString("No pods are part of the plan.\n")
 	case q.waiting == 0:
 		out.WriteString("No pods are waiting for GPUs.\n")
@@ -28,7 +28,7 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 	if wide {
 		sections = []table.Table{q.claimsWide(), q.placementsWide()}
 	}
-	for _, t := range append(sections, q.summary(), q.unplaced(), q.steps(wide)) {
+	for _, t := range append(sections, q.summary(), q.unplaced(), q.left(), q.steps(wide)) {
 		if len(t.Rows) == 0 {
 			continue
 		}
@@ -228,10 +228,19 @@ func (q *Quote) steps(wide bool) table.Table {
 // unplaced returns the pods without a place, with one row for each reason.
 func (q *Quote) unplaced() table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NO PLACE FOR"}, {Title: "REASON"}, {Title: "MESSAGE"}}}
-	q.refusals(&t, q.Unplaced)
+	unplaced, _ := q.split()
+	q.refusals(&t, unplaced)
 	if q.Headroom != nil {
 		q.refusals(&t, q.Headroom.Unplaced)
 	}
+	return t
+}
+
+// left returns the pods that are left to Karpenter, with one row for each reason.
+func (q *Quote) left() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "KARPENTER SERVES"}, {Title: "REASON"}, {Title: "MESSAGE"}}}
+	_, left := q.split()
+	q.refusals(&t, left)
 	return t
 }
 

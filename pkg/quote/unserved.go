@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -30,7 +31,10 @@ type Unserved struct {
 // String describes the resource in a sentence.
 func (u Unserved) String() string {
 	s := fmt.Sprintf("nothing serves %s, which %s requests", u.Resource, u.workloads)
-	if u.Nearest != "" {
+	switch {
+	case memoryalias.Is(u.Resource):
+		s += fmt.Sprintf(": slots of a %s with strategy %s do, see docs/memory-slots.md#manifests-of-gpushare-and-hami", v1alpha1.Kind, v1alpha1.StrategyMemorySlots)
+	case u.Nearest != "":
 		s += fmt.Sprintf("; did you mean %s?", u.Nearest)
 	}
 	return s
@@ -50,6 +54,9 @@ func unservedOf(c *snapshot.Cluster) []Unserved {
 			if !isExtended(name) || name == v1alpha1.ResourceGPU || name == v1alpha1.ResourceGPUShared {
 				continue
 			}
+			if name == memoryalias.HAMiCores && memoryalias.In(&p.Spec) {
+				continue // Where its memory is served, the cores are dropped.
+			}
 			if served == nil {
 				served = servedBy(c)
 			}
@@ -62,7 +69,7 @@ func unservedOf(c *snapshot.Cluster) []Unserved {
 	var all []Unserved
 	stock := slices.ContainsFunc(c.NodePools, func(np karpv1.NodePool) bool { return !snapshot.IsOurs(&np) })
 	for name, of := range pods {
-		if similar := nearest(name, served); similar != "" || !stock {
+		if similar := nearest(name, served); similar != "" || !stock || memoryalias.Is(name) {
 			all = append(all, Unserved{Resource: name, Pods: of, Nearest: similar, workloads: q.workloads(of)})
 		}
 	}

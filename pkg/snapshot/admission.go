@@ -86,6 +86,18 @@ func (e OtherLabelError) Error() string {
 // ErrNodeAffinity reports that a pod's required node affinity is not met.
 var ErrNodeAffinity = errors.New("the required node affinity is not met")
 
+// affinityError returns ErrNodeAffinity, with what to select by instead of a label that no node has.
+func (d *demand) affinityError() error {
+	for _, term := range requiredTerms(d.pod) {
+		for i := range term.MatchExpressions {
+			if e := nodelabels.Find(term.MatchExpressions[i].Key); e != nil && e.Known == nodelabels.Never && !e.Free {
+				return fmt.Errorf("%w: %s writes label %s. %s", ErrNodeAffinity, e.By, term.MatchExpressions[i].Key, e.Instead)
+			}
+		}
+	}
+	return ErrNodeAffinity
+}
+
 // nodeOf returns a node for selectors to match. It always has a name, because terms with a field selector for the name are skipped for nodes without one.
 func nodeOf(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(name, "(new)"), Labels: labels}}

@@ -44,6 +44,8 @@ type admission struct {
 	unready []string
 	// stock is the NodePool from which Karpenter could serve the pods, or "" if there is none.
 	stock string
+	// nearly has, for each of Karpenter's pools with the GPU resource that cannot serve the pods, what differs.
+	nearly []string
 	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
 	largest int64
 	// unfit has the reasons why GPUs of the pools and nodes that admit the pods cannot satisfy the pods' claim.
@@ -115,6 +117,9 @@ func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission
 				}
 			}
 		}
+	}
+	if len(found.pools) == 0 && found.stock == "" && claim == nil {
+		found.nearly = nearlyServing(a.stock(), demand, gpu)
 	}
 	slices.Sort(found.offerings)
 	found.whyNot = append(found.whyNot, others...)
@@ -264,11 +269,14 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 	if refusal := a.unserved(); refusal != nil {
 		return refusal
 	}
-	why := "there is none; create one"
-	if len(a.whyNot) > 0 {
-		why = strings.Join(a.whyNot, "; ")
+	why := a.whyNot
+	if len(why) == 0 {
+		why = []string{"there is none"}
+		if len(a.nearly) == 0 {
+			why = []string{"there is none; create one"}
+		}
 	}
-	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, why)}
+	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, strings.Join(slices.Concat(why, a.nearly), "; "))}
 }
 
 // impossible returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.

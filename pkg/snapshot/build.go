@@ -36,6 +36,8 @@ type View struct {
 	Postponed []*corev1.Pod
 	// strange are pending pods of this round that no pool of Karve can serve.
 	strange []*corev1.Pod
+	// leftTo has Karpenter's own NodePool that serves each of them.
+	leftTo  map[*corev1.Pod]string
 	shapeOf func(*corev1.Pod) *shape
 	// rooms has the same indices as Snapshot.Nodes.
 	rooms []room
@@ -128,7 +130,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		c.visit("Pod", w.pod())
 		a := admissions.of(w)
 		if !a.ours(w) {
-			v.strange = append(v.strange, w.pods...)
+			v.leave(w.pods, a.stock)
 			continue
 		}
 		class := planner.Class{
@@ -162,6 +164,20 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	v.limitProbes()
 	return classes
 }
+
+// leave records pods that only a NodePool of Karpenter's serves.
+func (v *View) leave(pods []*corev1.Pod, stock string) {
+	v.strange = append(v.strange, pods...)
+	if v.leftTo == nil {
+		v.leftTo = map[*corev1.Pod]string{}
+	}
+	for _, pod := range pods {
+		v.leftTo[pod] = stock
+	}
+}
+
+// LeftToKarpenter returns the pending pods that one of Karpenter's own NodePools serves and none of Karve's, with its name.
+func (v *View) LeftToKarpenter() map[*corev1.Pod]string { return v.leftTo }
 
 // MachineOn returns the machine of a node of the snapshot, or nil if the node is not Karve's.
 func (v *View) MachineOn(node int) *Machine {

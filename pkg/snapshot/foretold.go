@@ -144,7 +144,7 @@ func (d *demand) otherAffinity(name string, labels nodelabels.Labels) error {
 		case nodelabels.Yes:
 			return nil
 		default:
-			return ErrNodeAffinity
+			return d.affinityError()
 		}
 	}
 	matches, err := d.affinity().Match(nodeOf(name, labels.Known))
@@ -152,7 +152,7 @@ func (d *demand) otherAffinity(name string, labels nodelabels.Labels) error {
 		return fmt.Errorf("reading the required node affinity: %w", err)
 	}
 	if !matches {
-		return ErrNodeAffinity
+		return d.affinityError()
 	}
 	return nil
 }

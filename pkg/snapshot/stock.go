@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -137,13 +139,62 @@ func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planne
 	if launchesNothing(p.nodePool, gpu) || scheduling.Taints(lasting).Tolerates(pod.Spec.Tolerations) != nil {
 		return false
 	}
-	return slices.ContainsFunc(p.machines, func(m stockMachine) bool {
-		free := m.allocatable
-		free.Replicas = m.gpus[gpu]
-		return minus(free, need) == atLeastZero(minus(free, need)) && slices.ContainsFunc(wanted, func(w scheduling.Requirements) bool {
-			return m.labels.IsCompatible(w, scheduling.AllowUndefinedWellKnownLabels)
-		})
+	return slices.ContainsFunc(p.machines, func(m stockMachine) bool { return m.holds(gpu, need) && m.meets(wanted) })
+}
+
+// holds reports whether the machine has room for a pod when it is empty.
+func (m *stockMachine) holds(gpu corev1.ResourceName, need planner.Resources) bool {
+	free := m.allocatable
+	free.Replicas = m.gpus[gpu]
+	return minus(free, need) == atLeastZero(minus(free, need))
+}
+
+// meets reports whether the labels of the machine meet one of the alternatives.
+func (m *stockMachine) meets(alternatives []scheduling.Requirements) bool {
+	return slices.ContainsFunc(alternatives, func(w scheduling.Requirements) bool {
+		return m.labels.IsCompatible(w, scheduling.AllowUndefinedWellKnownLabels)
 	})
+}
+
+// nearlyServing returns, for each of Karpenter's pools with the GPU resource that cannot serve a pod, what differs.
+func nearlyServing(pools []stockPool, d *demand, gpu corev1.ResourceName) []string {
+	need, wanted := requests(d.pod, gpu), nodeRequirements(d.pod)
+	var all []string
+	for i := range pools {
+		p := &pools[i]
+		if !slices.ContainsFunc(p.machines, func(m stockMachine) bool { return m.gpus[gpu] > 0 }) {
+			continue
+		}
+		if err := p.refusal(d, gpu, need, wanted); err != nil {
+			all = append(all, fmt.Sprintf("NodePool %s, which Karpenter serves: %s", p.nodePool.Name, err))
+		}
+	}
+	return all
+}
+
+// refusal returns why the pool does not serve a pod, or nil if it does.
+func (p *stockPool) refusal(d *demand, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) error {
+	if launchesNothing(p.nodePool, gpu) {
+		return errors.New("a limit of 0 in spec.limits keeps it from launching")
+	}
+	if taint := d.untolerated(p.nodePool.Spec.Template.Spec.Taints, keepsPodsAway); taint != nil {
+		return UntoleratedTaintError{*taint}
+	}
+	fitting := slices.DeleteFunc(slices.Clone(p.machines), func(m stockMachine) bool { return !m.holds(gpu, need) })
+	switch {
+	case len(fitting) == 0:
+		return errors.New("none of its machines is large enough")
+	case slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(wanted) }):
+		return nil
+	}
+	for _, key := range d.selectors {
+		want := d.pod.Spec.NodeSelector[key]
+		one := []scheduling.Requirements{scheduling.NewLabelRequirements(map[string]string{key: want})}
+		if !slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(one) }) {
+			return OtherLabelError{Key: key, Want: want}
+		}
+	}
+	return d.affinityError()
 }
 
 // launchesNothing reports whether a limit of zero prevents all launches of the pool.

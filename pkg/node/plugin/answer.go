@@ -125,18 +125,21 @@ func withMPS(r *pluginapi.ContainerAllocateResponse, c Config, limits mps.Limits
 const (
 	// slotMemory is read by HAMi-core, which limits the allocations of a process.
 	slotMemory = "CUDA_DEVICE_MEMORY_LIMIT"
-	// These are gpushare's variables, in GiB. Programs that were written for it divide the first by the second.
+	// These are gpushare's variables, in the unit of its plugin. Programs that were written for it divide the first by the second.
 	gpushareContainer, gpusharePod = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD"
 	gpushareDevice, gpushareIndex  = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_IDX"
 )
 
-// withSlot adds the variables that describe a container's slot.
-func withSlot(r *pluginapi.ContainerAllocateResponse, g device, mib int64) {
-	const mibPerGiB = 1024
+// withSlot adds the variables that describe a container's slot. gpushare's are in GiB, rounded down, or in MiB.
+func withSlot(r *pluginapi.ContainerAllocateResponse, g device, mib int64, inMiB bool) {
+	unit := int64(1024)
+	if inMiB {
+		unit = 1
+	}
 	r.Envs[slotMemory] = strconv.FormatInt(mib, 10) + "m"
-	gib := strconv.FormatInt(max(1, mib/mibPerGiB), 10)
-	r.Envs[gpushareContainer], r.Envs[gpusharePod] = gib, gib
-	r.Envs[gpushareDevice], r.Envs[gpushareIndex] = strconv.FormatInt(max(1, g.MemoryMiB/mibPerGiB), 10), strconv.Itoa(g.Index)
+	slot := strconv.FormatInt(max(1, mib/unit), 10)
+	r.Envs[gpushareContainer], r.Envs[gpusharePod] = slot, slot
+	r.Envs[gpushareDevice], r.Envs[gpushareIndex] = strconv.FormatInt(max(1, g.MemoryMiB/unit), 10), strconv.Itoa(g.Index)
 }
 
 // features returns the requested features other than GPUs, by their names in NVIDIA's container toolkit.

@@ -264,3 +264,19 @@ func TestContainerHasSharedMemoryOfItsDaemonAndCannotWriteToPipes(t *testing.T) 
 		}
 	}
 }
+
+func TestVariablesOfSlotHaveUnitOfGPUShare(t *testing.T) {
+	t.Parallel()
+	for inMiB, want := range map[bool]map[string]string{
+		false: {"CUDA_DEVICE_MEMORY_LIMIT": "1536m", "ALIYUN_COM_GPU_MEM_CONTAINER": "1", "ALIYUN_COM_GPU_MEM_POD": "1", "ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_IDX": "2"},
+		true:  {"CUDA_DEVICE_MEMORY_LIMIT": "1536m", "ALIYUN_COM_GPU_MEM_CONTAINER": "1536", "ALIYUN_COM_GPU_MEM_POD": "1536", "ALIYUN_COM_GPU_MEM_DEV": "15360", "ALIYUN_COM_GPU_MEM_IDX": "2"},
+	} {
+		var g device
+		g.MemoryMiB, g.Index = 15360, 2
+		r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
+		withSlot(r, g, 1536, inMiB)
+		if diff := cmp.Diff(want, r.GetEnvs()); diff != "" {
+			t.Errorf("MiB: %t (-want +got):\n%s", inMiB, diff)
+		}
+	}
+}

@@ -87,6 +87,8 @@ type Config struct {
 	MPSDir string
 	// MPSWritablePipes lets containers write to that directory.
 	MPSWritablePipes bool
+	// GPUShareMiB gives containers with slots gpushare's variables in MiB and not in GiB.
+	GPUShareMiB bool
 	// Stated returns the GPU needs that the pod being admitted states, for a container with a number of devices of a resource. It may be nil. It is only
 	// called for GPUs that are shared with MPS.
 	Stated func(ctx context.Context, resource string, devices int) Stated
@@ -617,7 +619,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	}
 	response := answer(m.settings, m.channels, gpus, m.config.Exists)
 	if slot > 0 {
-		withSlot(response, gpus[0], slot)
+		withSlot(response, gpus[0], slot, m.config.GPUShareMiB)
 		stated.MemoryMiB = least(stated.MemoryMiB, slot)
 	}
 	if len(gpus) == 1 {

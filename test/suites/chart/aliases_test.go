@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/memoryalias"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
 )
@@ -104,6 +105,11 @@ func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 		}
 	}
 	slot := func(size string) amounts { return amounts{corev1.ResourceName("nvidia.com/gpu-" + size): "1"} }
+	offline, ok := memoryalias.For(class)
+	if !ok {
+		t.Fatal("the class has no slots")
+	}
+	offline.HAMiGPUMemoryMiB = 15360
 	for name, c := range map[string]struct {
 		containers []amounts
 		want       []amounts
@@ -120,10 +126,18 @@ func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 		"a slot already":              {[]amounts{slot("4gb")}, []amounts{slot("4gb")}},
 		"no GPU":                      {[]amounts{{}}, []amounts{{}}},
 	} {
-		pod := aliased(c.containers...)
+		pod, planned := aliased(c.containers...), withRequests(aliased(c.containers...))
 		if err := try(pod); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
+		}
+		if why := offline.Apply(&planned.Spec); why != "" || !slices.EqualFunc(gpusOf(t, planned.Spec.Containers), c.want, maps.Equal[amounts, amounts]) {
+			t.Errorf("%s: plans have %v, %s", name, planned.Spec.Containers, why)
+		}
+		for _, toleration := range planned.Spec.Tolerations {
+			if !slices.Contains(pod.Spec.Tolerations, toleration) {
+				t.Errorf("%s: plans tolerate %v", name, toleration)
+			}
 		}
 		if got := gpusOf(t, pod.Spec.Containers); !slices.EqualFunc(got, c.want, maps.Equal[amounts, amounts]) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -145,6 +159,9 @@ func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 		if err := try(aliased(c.container)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+		if planned := withRequests(aliased(c.container)); err != nil && !strings.Contains(err.Error(), offline.Apply(&planned.Spec)) {
+			t.Errorf("%s: plans say otherwise than %v", name, err)
+		}
 	}
 
 	var demo corev1.Pod
@@ -158,6 +175,14 @@ func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 		demo.Spec.Tolerations[0].Key != "other" {
 		t.Errorf("%v: %v", err, demo.Spec)
 	}
+}
+
+// withRequests returns a pod with the requests that the API server sets by its limits.
+func withRequests(pod *corev1.Pod) *corev1.Pod {
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].Resources.Requests = maps.Clone(pod.Spec.Containers[i].Resources.Limits)
+	}
+	return pod
 }
 
 // mutating tells helm that the API server has MutatingAdmissionPolicies.
@@ -180,8 +205,21 @@ func TestMemoryAliasesNeedKubernetesThatHasThem(t *testing.T) {
 			t.Errorf("without a GPUNodeClass there is a %s", o.GetKind())
 		}
 	}
-	_, err := controller.Template(t.Context(), needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory")
+	_, err := controller.Template(t.Context(), needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory", "--kube-version=1.35.0")
 	if err == nil || !strings.Contains(err.Error(), "from 1.36 on") {
 		t.Errorf("without MutatingAdmissionPolicies: %v", err)
+	}
+	inMiB := "--set=memoryAliases.gpuNodeClass=gpu-memory,memoryAliases.gpushareUnit=MiB"
+	if _, err := controller.Template(t.Context(), needed, inMiB, mutating); err == nil || !strings.Contains(err.Error(), "node.gpushareUnit") {
+		t.Errorf("containers would have another unit: %v", err)
+	}
+	if _, err := controller.Template(t.Context(), needed, inMiB+",node.gpushareUnit=MiB", mutating); err != nil {
+		t.Error(err)
+	}
+	// Renderers without a cluster may pass only the version.
+	for version, renders := range map[string]bool{"1.35.9": false, "1.36.0": true, "1.36.0-alpha.1": true, "v1.36.2-eks-1a2b3c4": true, "1.37.1": true} {
+		if _, err := controller.Template(t.Context(), needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory", "--kube-version="+version); renders != (err == nil) {
+			t.Errorf("with --kube-version %s: %v", version, err)
+		}
 	}
 }

@@ -73,8 +73,15 @@ func (s *scene) autoNode(pool, taintKey string) (name string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: taintKey, Value: s.name, Effect: corev1.TaintEffectNoSchedule}}},
 	}
+	s.foreignNode(node, amounts)
+	return name
+}
+
+// foreignNode creates a ready node that neither Karpenter nor Karve has launched.
+func (s *scene) foreignNode(node *corev1.Node, amounts corev1.ResourceList) {
+	s.t.Helper()
 	s.removed(node)
-	s.until(enough, "the node has a GPU", func() (bool, string) { // Others write to it as well.
+	s.until(enough, "the node is ready", func() (bool, string) { // Others write to it as well.
 		if err := s.api.Get(s.t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
 			return false, err.Error()
 		}
@@ -83,7 +90,6 @@ func (s *scene) autoNode(pool, taintKey string) (name string) {
 		err := s.api.Status().Update(s.t.Context(), node)
 		return err == nil, fmt.Sprint(err)
 	})
-	return name
 }
 
 // TestKarveKeepsToItsNodesBesideAutoModeAndGPUOperator has NodePools of EKS Auto Mode and the labels of the GPU Operator in the cluster.

@@ -57,6 +57,8 @@ var modules = map[string]module{
 	"containerd": {takes: "1 minute", tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true},
 	// The tags leave out service discovery, which needs the clients of all clouds.
 	"prometheus": {takes: "2 minutes", tags: "remove_all_sd"},
+	// It does not compile with newer Kubernetes libraries than its own.
+	"gpu-operator": {takes: "3 minutes", ldflags: "-s -w", static: true},
 	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
 		takes: "half a minute",
@@ -87,7 +89,7 @@ var Helm = Set{helm}
 
 var helm = target{"helm", "kubernetes", "helm.sh/helm/v3/cmd/helm"}
 
-// Containers holds the binaries of a node with a real kubelet and real containers, and NVIDIA's device plugin.
+// Containers holds the binaries of a node with a real kubelet and real containers, and NVIDIA's device plugin and GPU Operator.
 var Containers = Set{
 	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"},
 	{"runc", "runc", "github.com/opencontainers/runc"},
@@ -97,6 +99,7 @@ var Containers = Set{
 	{"ptp", "containerd", "github.com/containernetworking/plugins/plugins/main/ptp"},
 	{"host-local", "containerd", "github.com/containernetworking/plugins/plugins/ipam/host-local"},
 	{"nvidia-device-plugin", "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"},
+	{"gpu-operator", "gpu-operator", "github.com/NVIDIA/gpu-operator/cmd/gpu-operator"},
 }
 
 // Prometheus holds a Prometheus server, and the tool that tests its rules.
