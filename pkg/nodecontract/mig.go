@@ -291,16 +291,19 @@ func ParseMIG(annotation string) (MIG, error) {
 }
 
 func (m MIG) check() error {
-	if m.Naming != MIGMixed && m.Naming != MIGSingle {
-		return fmt.Errorf("naming is %.64q, and can be %s or %s", m.Naming, MIGMixed, MIGSingle)
-	}
 	if m.Mixed() {
 		return m.checkGroups()
 	}
-	if m.Replicas != 0 {
+	if err := (MIGInstances{m.Profile, m.Count, m.MemoryMiB}).check(); err != nil {
+		return err
+	}
+	switch {
+	case m.Naming != MIGMixed && m.Naming != MIGSingle:
+		return fmt.Errorf("naming is %.64q, and can be %s or %s", m.Naming, MIGMixed, MIGSingle)
+	case m.Replicas != 0:
 		return fmt.Errorf("replicas is %d, and is only for groups", m.Replicas)
 	}
-	return MIGInstances{m.Profile, m.Count, m.MemoryMiB}.check()
+	return nil
 }
 
 func (m MIG) checkGroups() error {
