@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
@@ -155,10 +156,13 @@ type agent struct {
 	kubelet *plugintest.Kubelet
 }
 
-// startAgent starts the agent with two fake GPUs of ten replicas, of which pods hold three.
+// startAgent starts the agent with two fake GPUs of ten replicas, of which pods hold three. The second GPU has profiling counters.
 func startAgent(t *testing.T, port int) *agent {
 	t.Helper()
-	library, machine := nvmltest.Use(t, nvmltest.T4(2))
+	machines := nvmltest.T4(2)
+	machines.Devices[1] = nvmltest.H100(2).Devices[1]
+	machines.Devices[1].Usage.Profiling = &gpu.Profiling{SMActive: 0.5, NVLinkTransmit: 1e6, NVLinkReceive: 1e6}
+	library, machine := nvmltest.Use(t, machines)
 	program := must[gpus.Plugin](t)(gpus.Karve(t.Context()))
 	dir := must[string](t)(os.MkdirTemp("", "karve")) //nolint:usetesting // t.TempDir is too long for a socket's name.
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
