@@ -168,8 +168,9 @@ export class Panel {
   // fold returns a word that unfolds a text, with the mouse and the keyboard.
   #fold(key, word, text) {
     if (!text || text === word) return word;
-    const toggled = (event) => (event.target.open ? this.#opened.add(key) : this.#opened.delete(key));
-    return h("details", { open: this.#opened.has(key), ontoggle: toggled }, h("summary", { data: { focus: key } }, word), h("p", {}, text));
+    // The event toggle comes later: the panel may be drawn again before it, and would fold the text.
+    const clicked = (event) => (event.currentTarget.parentElement.open ? this.#opened.delete(key) : this.#opened.add(key));
+    return h("details", { open: this.#opened.has(key) }, h("summary", { data: { focus: key }, onclick: clicked }, word), h("p", {}, text));
   }
 
   #waiting() {
