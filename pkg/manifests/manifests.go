@@ -284,7 +284,7 @@ func (r *reader) checkClasses() []error {
 	for i := range r.cluster.NodePools {
 		np := &r.cluster.NodePools[i]
 		if !snapshot.IsOurs(np) {
-			r.karpenters(np)
+			r.karpenterPool(np)
 			continue
 		}
 		name := np.Spec.Template.Spec.NodeClassRef.Name
@@ -296,8 +296,8 @@ func (r *reader) checkClasses() []error {
 	return errs
 }
 
-// karpenters marks the node class of a NodePool of Karpenter's own as Ready. What it leaves to pods decides whether Karpenter could serve them.
-func (r *reader) karpenters(np *karpv1.NodePool) {
+// karpenterPool marks the node class of a NodePool of Karpenter's own as Ready. What it leaves to pods decides whether Karpenter could serve them.
+func (r *reader) karpenterPool(np *karpv1.NodePool) {
 	if ref := np.Spec.Template.Spec.NodeClassRef; namedClass(ref) {
 		r.cluster.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}] = snapshot.NodeClassState{Ready: true}
 	}

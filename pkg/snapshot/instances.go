@@ -54,7 +54,7 @@ func offered(offers []mig.Offer, name corev1.ResourceName) (mig.Offer, bool) {
 	return offers[i], true
 }
 
-// total returns the replicas of all instances, and their memory in MiB.
+// totalOf returns the replicas of all instances, and their memory in MiB.
 func totalOf(offers []mig.Offer) (replicas, mib int64) {
 	for _, o := range offers {
 		replicas, mib = replicas+o.Replicas, mib+o.Replicas/max(1, o.PerInstance)*o.MemoryMiB

@@ -40,13 +40,13 @@ func readMemorySlots(o *object) (*MemorySlots, nodecontract.Slots) {
 // slotResources returns the resources of a machine whose GPUs are divided into slots: one for each size, with the wanted number on each GPU.
 func (c Config) slotResources(devices []gpu.Device) ([]Resource, error) {
 	slots := c.Sharing.Slots
-	for _, d := range devices {
-		needed := int64(0)
-		if c.Sharing.MemorySlots != nil {
-			for _, s := range c.Sharing.MemorySlots.Slots {
-				needed += s.SizeMiB * s.Count
-			}
+	needed := int64(0) // on each GPU
+	if c.Sharing.MemorySlots != nil {
+		for _, s := range c.Sharing.MemorySlots.Slots {
+			needed += s.SizeMiB * s.Count
 		}
+	}
+	for _, d := range devices {
 		switch {
 		case d.MIG:
 			return nil, fmt.Errorf("GPU %d (%s) is partitioned, and has no slots of memory; take the partitions away", d.Index, d.Product)

@@ -13,13 +13,7 @@ import (
 	"testing"
 )
 
-// TestClientOnFakeDriver runs the program that the tests run on GPUs, on testdata/fakecuda.c. TestCosts runs on it, too:
-//
-//	gcc -shared -fPIC -o fakes/libcuda.so.1 testdata/fakecuda.c
-//	LD_LIBRARY_PATH=fakes KARVE_FAKE_NVML=state PATH=fakes:$PATH go test -tags gpu -short -run TestCosts -v .
-//
-// The directory fakes has the library of nvmltest and, for MPS, harness/kubelet/cmd/mps-control with the name nvidia-cuda-mps-control, and state describes a GPU.
-// Other tests do not, because the two fakes know nothing of each other: NVML shows no memory and no fault of a client.
+// TestClientOnFakeDriver runs the program that the tests run on GPUs, on testdata/fakecuda.c. TestBundle runs all tests with it.
 func TestClientOnFakeDriver(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("gcc"); err != nil {

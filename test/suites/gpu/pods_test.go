@@ -61,13 +61,14 @@ func (w *world) cgroup(path ...string) string {
 	if err != nil {
 		w.t.Skipf("the process of a pod needs a cgroup: %v", err)
 	}
-	for _, part := range append([]string{""}, path...) {
+	remove := func(dir string) { w.t.Cleanup(func() { _ = os.Remove(dir) }) }
+	remove(dir)
+	for _, part := range path {
 		dir = filepath.Join(dir, part)
-		if err := os.Mkdir(dir, 0o700); err != nil && part != "" {
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			w.t.Skipf("the process of a pod needs a cgroup: %v", err)
 		}
-		made := dir
-		w.t.Cleanup(func() { _ = os.Remove(made) })
+		remove(dir)
 	}
 	return dir
 }

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/density"
 )
 
 // Modes in which clients share a GPU.
 const (
-	TimeSlicing = "timeSlicing"
-	MPS         = "mps"
-	// MPSThreads is MPS with a limit of threads for each client: 100 percent divided by the clients.
-	MPSThreads = "mpsThreads"
+	TimeSlicing = string(density.TimeSlicing)
+	MPS         = string(density.MPS)
+	MPSThreads  = string(density.MPSThreads)
 )
 
 // Modes and Loads are in the order of tables, and Intervals are time-slicing at intervals other than the default. testdata/load.c of the package above defines

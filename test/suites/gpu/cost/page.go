@@ -2,7 +2,6 @@ package cost
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -128,9 +127,6 @@ func counts(rows []Row) []int {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
-
-// thousandths rounds a number to three decimals.
-func thousandths(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 // duration returns microseconds with a unit and about three digits.
 func duration(us float64) string {

@@ -3,6 +3,7 @@ package cost
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,3 +79,6 @@ func (r Report) Density() density.Measurement {
 	}
 	return m
 }
+
+// thousandths rounds a number to three decimals.
+func thousandths(x float64) float64 { return math.Round(x*1000) / 1000 }
