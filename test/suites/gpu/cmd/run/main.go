@@ -73,7 +73,6 @@ func run(ctx context.Context) (report.Report, error) {
 				}
 			}
 		}
-		fmt.Printf("%-17s %6.1f s  %s %s\n", checks[0].Result, checks[0].Seconds, name, checks[0].Why)
 		r.Seconds = time.Since(r.Began).Seconds()
 		if err := write(r); err != nil { // Whatever comes next, this is not lost.
 			return r, err
@@ -81,6 +80,7 @@ func run(ctx context.Context) (report.Report, error) {
 		if name == machine && checks[0].Result != report.Passed {
 			return r, fmt.Errorf("there is no GPU to test: %s", checks[0].Why)
 		}
+		fmt.Printf("%-17s %6.1f s  %s %s\n", checks[0].Result, checks[0].Seconds, name, checks[0].Why)
 	}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(release))
