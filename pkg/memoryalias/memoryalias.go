@@ -1,5 +1,5 @@
 // Package memoryalias gives pods that request device memory by the names of gpushare and HAMi slots of a GPUNodeClass, like the admission policies of the
-// chart (memoryAliases). A test of the chart compares the two.
+// chart (memoryAliases). The admission webhook for clusters without these policies uses it, and a test of the chart compares all of them.
 package memoryalias
 
 import (
@@ -32,6 +32,9 @@ var (
 
 // Is reports whether a resource is device memory of gpushare or HAMi.
 func Is(name string) bool { return slices.Contains(names, corev1.ResourceName(name)) }
+
+// Replaces reports whether a slot replaces a resource in a container that requests device memory.
+func Replaces(name corev1.ResourceName) bool { return slices.Contains(removed, name) }
 
 // In reports whether a container of a pod requests device memory of gpushare or HAMi.
 func In(pod *corev1.PodSpec) bool {
@@ -169,6 +172,9 @@ func (p *Policy) refusal(c *corev1.Container) string {
 		if p.HAMiGPUMemoryMiB == 0 {
 			what += ", and memoryAliases.hamiGPUMemoryMiB of the chart does not say how much that is"
 		}
+	}
+	if len(p.SizesMiB) == 0 {
+		return fmt.Sprintf("container %s requests %s, and GPUNodeClass %s has no slots (spec.sharing.memory.sizes)", c.Name, what, p.GPUNodeClass)
 	}
 	var sizes []string
 	for _, mib := range p.SizesMiB {
