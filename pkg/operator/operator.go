@@ -200,6 +200,9 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := watchMemory(m, all, o, gatherer.Held); err != nil {
 		return err
 	}
+	if err := serveAliases(m, o); err != nil {
+		return err
+	}
 	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget, Watchdog: gatherer.Watchdog}
 	c, tolerations := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"karve.sh/karve/pkg/memoryalias/webhook"
 )
 
 // Options are the settings of the controller.
@@ -35,6 +37,7 @@ type Options struct {
 	GPUCheckImage           string
 	GPUCheckNamespace       string
 	ImageRefresh            time.Duration
+	MemoryAliases           webhook.Options
 	MetricsAddress          string
 	MetricsSecure           bool
 	ProbeAddress            string
@@ -79,6 +82,8 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.GPUCheckImage, "gpu-check-image", "", "default image of the pod that checks the GPUs of a canary node; it runs with the argument check, as karve-node does")
 	fs.StringVar(&o.GPUCheckNamespace, "gpu-check-namespace", "karve-checks", "namespace of the pods that check the GPUs of canary nodes")
 	fs.DurationVar(&o.ImageRefresh, "image-refresh-interval", 15*time.Minute, "how often to ask AWS for newer GPU images")
+	fs.Var(&o.MemoryAliases, "memory-aliases", "serve the admission webhook that gives pods of gpushare and HAMi slots of device memory, for clusters without MutatingAdmissionPolicies: "+
+		"gpuNodeClass=NAME,gpushareUnit=GiB|MiB,hamiGPUMemoryMiB=N,taintKey=KEY,port=N")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "address that serves Prometheus metrics; 0 disables them")
 	fs.BoolVar(&o.MetricsSecure, "metrics-secure", false,
 		"serve metrics with TLS and a self-signed certificate, to clients that the API server authenticates and authorizes to get /metrics")
