@@ -121,6 +121,13 @@ profiles:
       defaultingType: List
 {{- end -}}
 
+{{- /* Whether the controller's webhook does what policies do elsewhere: the API server serves no MutatingAdmissionPolicies, which it does from 1.36 on. */ -}}
+{{- define "karve.memoryAliases.webhook" -}}
+{{- if and .Values.memoryAliases.gpuNodeClass (not (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")) (semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- define "karve.ui.fullname" -}}
 {{- printf "%s-ui" (include "karve.fullname" . | trunc 53 | trimSuffix "-") -}}
 {{- end -}}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +55,8 @@ type Options struct {
 	Replica string
 	// DRA enables backend DRA, with the DeviceClass of the agents' chart.
 	DRA bool
+	// KubeVersion is the version of Kubernetes for which the chart is rendered. If it is empty, that is Helm's default.
+	KubeVersion string
 	// InstanceTypesFile is the file with the machines of node classes that are not AWS's.
 	InstanceTypesFile string
 	// APIServer is the URL at which the controller reaches the API server. If it is empty, that is the cluster's own.
@@ -72,6 +75,8 @@ type Controller struct {
 	MetricsURL string
 	// HealthURL and ReadyURL are the URLs of its probes.
 	HealthURL, ReadyURL string
+	// WebhookPort is the port of its webhook, or 0 if the chart does not enable it.
+	WebhookPort int
 
 	path, probes string
 }
@@ -137,12 +142,16 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
+	args, webhook, err := withOwnPort(ctx, c, pod.Containers[0].Args)
+	if err != nil {
+		return nil, err
+	}
 	name := Component + cluster.Component(o.Replica)
 	err = c.StartProgram(ctx, cluster.Program{
 		Name: name, Path: path, ReadyURL: "http://" + probes + "/readyz",
 		Env: env,
 		// If a flag is repeated the last one counts. The addresses are those of this machine.
-		Args: append(slices.Clone(pod.Containers[0].Args), append([]string{
+		Args: append(args, append([]string{
 			"--kubeconfig=" + kubeconfig, "--metrics-bind-address=" + metrics, probesFlag + probes,
 		}, o.flags()...)...),
 	})
@@ -151,8 +160,20 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	}
 	return &Controller{
 		Name: name, User: user, MetricsURL: scheme(pod) + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
-		path: path, probes: probes,
+		WebhookPort: webhook, path: path, probes: probes,
 	}, nil
+}
+
+// withOwnPort returns the arguments of the chart with another port of the webhook, because replicas share this machine, and the port.
+func withOwnPort(ctx context.Context, c *cluster.Cluster, args []string) ([]string, int, error) {
+	own := slices.Clone(args)
+	at := slices.IndexFunc(own, func(arg string) bool { return strings.HasPrefix(arg, "--memory-aliases=") })
+	if at < 0 {
+		return own, 0, nil
+	}
+	port, err := c.FreePort(ctx)
+	own[at] = strings.Replace(own[at], "port=9443", "port="+strconv.Itoa(port), 1)
+	return own, port, err
 }
 
 // redirect sets the URL of the API server in a kubeconfig.
@@ -242,6 +263,9 @@ func (o *Options) values() []string {
 	}
 	if o.DRA {
 		values = append(values, "--set=node.dra.enabled=true")
+	}
+	if o.KubeVersion != "" {
+		values = append(values, "--kube-version="+o.KubeVersion)
 	}
 	for _, v := range o.Values {
 		values = append(values, "--set="+v)

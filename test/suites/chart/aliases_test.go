@@ -198,28 +198,15 @@ func keep(t *testing.T, k client.Client, o client.Object) {
 	})
 }
 
-func TestMemoryAliasesNeedKubernetesThatHasThem(t *testing.T) {
+func TestUnitsOfControllerAndAgentAreTheSame(t *testing.T) {
 	t.Parallel()
-	for _, o := range objects(t, needed, "--set=node.enabled=false") {
-		if strings.HasSuffix(o.GetName(), "-memory-aliases") {
-			t.Errorf("without a GPUNodeClass there is a %s", o.GetKind())
+	for _, version := range []string{older, newer} {
+		inMiB := "--set=memoryAliases.gpuNodeClass=gpu-memory,memoryAliases.gpushareUnit=MiB"
+		if _, err := controller.Template(t.Context(), needed, inMiB, version); err == nil || !strings.Contains(err.Error(), "node.gpushareUnit") {
+			t.Errorf("%s: containers would have another unit: %v", version, err)
 		}
-	}
-	_, err := controller.Template(t.Context(), needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory", "--kube-version=1.35.0")
-	if err == nil || !strings.Contains(err.Error(), "from 1.36 on") {
-		t.Errorf("without MutatingAdmissionPolicies: %v", err)
-	}
-	inMiB := "--set=memoryAliases.gpuNodeClass=gpu-memory,memoryAliases.gpushareUnit=MiB"
-	if _, err := controller.Template(t.Context(), needed, inMiB, mutating); err == nil || !strings.Contains(err.Error(), "node.gpushareUnit") {
-		t.Errorf("containers would have another unit: %v", err)
-	}
-	if _, err := controller.Template(t.Context(), needed, inMiB+",node.gpushareUnit=MiB", mutating); err != nil {
-		t.Error(err)
-	}
-	// Renderers without a cluster may pass only the version.
-	for version, renders := range map[string]bool{"1.35.9": false, "1.36.0": true, "1.36.0-alpha.1": true, "v1.36.2-eks-1a2b3c4": true, "1.37.1": true} {
-		if _, err := controller.Template(t.Context(), needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory", "--kube-version="+version); renders != (err == nil) {
-			t.Errorf("with --kube-version %s: %v", version, err)
+		if _, err := controller.Template(t.Context(), needed, inMiB+",node.gpushareUnit=MiB", version); err != nil {
+			t.Error(err)
 		}
 	}
 }

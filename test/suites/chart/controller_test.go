@@ -49,6 +49,7 @@ var combinations = map[string][]string{
 	"production":  {needed, "--values=../../../examples/helm/production.yaml"},
 	"a scheduler": {needed, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
 	"a page":      {needed, "--set=ui.enabled=true,networkPolicy.enabled=true"},
+	"a webhook":   {needed, "--set=memoryAliases.gpuNodeClass=gpu-memory,networkPolicy.enabled=true", older},
 	// This is how it was before the agent had its own namespace.
 	"one namespace": {needed, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
 }

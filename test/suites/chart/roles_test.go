@@ -1,10 +1,10 @@
 package chart_test
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,6 +28,7 @@ var features = []struct {
 	{"image-rollouts", "imageRollouts.enabled", func(o *operator.Options) bool { return o.ImageRollouts }},
 	{"dra", "node.dra.enabled", func(o *operator.Options) bool { return o.DRA }},
 	{"secure-metrics", "controller.metrics.secure", func(o *operator.Options) bool { return o.MetricsSecure }},
+	{"memory-aliases", "memoryAliases.gpuNodeClass", func(o *operator.Options) bool { return o.MemoryAliases.Enabled() }},
 }
 
 // role is the kind, the namespace and the name of a role.
@@ -50,12 +51,16 @@ func TestRolesMatchEnabledFeatures(t *testing.T) {
 		add("role")
 		for i, f := range features {
 			on := set&(1<<i) != 0
-			values = append(values, fmt.Sprintf("%s=%t", f.value, on))
+			value := strconv.FormatBool(on)
+			if f.name == "memory-aliases" {
+				value = map[bool]string{true: "gpu-memory"}[on]
+			}
+			values = append(values, f.value+"="+value)
 			if on {
 				add(f.name)
 			}
 		}
-		options := []string{needed, "--set=node.enabled=false," + strings.Join(values, ",")}
+		options := []string{needed, "--set=node.enabled=false," + strings.Join(values, ","), older}
 		all := objects(t, options...)
 		if diff := cmp.Diff(want, boundRoles(t, all), cmp.AllowUnexported(role{})); diff != "" {
 			t.Errorf("%s: the roles that are bound are not those of config/rbac (-want +got):\n%s", options[1], diff)

@@ -17,6 +17,8 @@ type Right struct {
 	cluster.Call
 	// Role is the kind and the name of the role.
 	Role string
+	// Names are the names of the only objects that it is about. If there are none, it is about all.
+	Names []string
 }
 
 // String returns the right without its user.
@@ -59,7 +61,7 @@ func of(rule rbacv1.PolicyRule, r Right) []Right {
 	for _, group := range rule.APIGroups {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
-				r.Group, r.Resource, r.Verb = group, resource, verb
+				r.Group, r.Resource, r.Verb, r.Names = group, resource, verb, rule.ResourceNames
 				rights = append(rights, r)
 			}
 		}
