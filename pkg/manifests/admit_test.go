@@ -238,4 +238,7 @@ func TestFilesWithoutObjectsAreErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+	if _, _, err := manifests.Read(t.Context(), files("kind: A\nkind: B\n")); err == nil || strings.Contains(err.Error(), "no objects") {
+		t.Errorf("a file with an error also has no objects: %v", err)
+	}
 }

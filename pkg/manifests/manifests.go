@@ -95,6 +95,7 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error)
 		documents, err := split(file, &r.left)
 		if err != nil {
 			r.errs = append(r.errs, err)
+			r.with[file.Name] = true // Or none was found, because the file is no YAML.
 		}
 		if r.left.bytes < 0 || r.left.objects < 0 {
 			return nil, Skipped{}, err

@@ -76,7 +76,7 @@ func (e OtherLabelError) Error() string {
 	case entry == nil:
 		return text
 	case entry.Known == nodelabels.Never:
-		return fmt.Sprintf("%s: %s writes it. %s", text, entry.By, entry.Instead)
+		return fmt.Sprintf("%s: %s writes it; %s", text, entry.By, entry.Instead)
 	case e.Has != "" && nodelabels.Foretold(e.Key):
 		return text + " but " + e.Has
 	}

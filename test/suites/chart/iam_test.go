@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	karpenteraws "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
@@ -147,13 +148,27 @@ func TestEksctlCreatesSameRole(t *testing.T) {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Metadata   struct {
-			Name   string `json:"name"`
-			Region string `json:"region"`
+			Name   string            `json:"name"`
+			Region string            `json:"region"`
+			Tags   map[string]string `json:"tags"`
 		} `json:"metadata"`
+		Karpenter struct {
+			Version                   string `json:"version"`
+			CreateServiceAccount      bool   `json:"createServiceAccount"`
+			WithSpotInterruptionQueue bool   `json:"withSpotInterruptionQueue"`
+		} `json:"karpenter"`
+		ManagedNodeGroups []struct {
+			Name            string `json:"name"`
+			InstanceType    string `json:"instanceType"`
+			MinSize         int    `json:"minSize"`
+			MaxSize         int    `json:"maxSize"`
+			DesiredCapacity int    `json:"desiredCapacity"`
+		} `json:"managedNodeGroups"`
 		Addons []struct {
 			Name string `json:"name"`
 		} `json:"addons"`
 		IAM struct {
+			WithOIDC                bool          `json:"withOIDC"`
 			PodIdentityAssociations []association `json:"podIdentityAssociations"`
 		} `json:"iam"`
 	}
@@ -164,6 +179,46 @@ func TestEksctlCreatesSameRole(t *testing.T) {
 	if diff := cmp.Diff(want, config.IAM.PodIdentityAssociations); diff != "" {
 		t.Error(diff)
 	}
+	if !config.IAM.WithOIDC || config.Karpenter.Version == "" || len(config.ManagedNodeGroups) == 0 {
+		t.Error("Karpenter has no credentials, no version or no node to run on")
+	}
+
+	// The EC2NodeClass of the README.md finds what eksctl makes for Karpenter.
+	class := nodeClassOfEksctl(t, config.Metadata.Name)
+	tags := map[string]string{"karpenter.sh/discovery": config.Metadata.Name}
+	for _, got := range []map[string]string{config.Metadata.Tags, class.Spec.SubnetSelectorTerms[0].Tags, class.Spec.SecurityGroupSelectorTerms[0].Tags} {
+		if diff := cmp.Diff(tags, got); diff != "" {
+			t.Errorf("tags (-want +got):\n%s", diff)
+		}
+	}
+	if want := "eksctl-KarpenterNodeRole-" + config.Metadata.Name; class.Spec.Role != want {
+		t.Errorf("the role of nodes is %s, want %s", class.Spec.Role, want)
+	}
+}
+
+// nodeClassOfEksctl returns the EC2NodeClass that the commands in examples/eksctl/README.md apply.
+func nodeClassOfEksctl(t *testing.T, name string) (class karpenteraws.EC2NodeClass) {
+	t.Helper()
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(example(t, "eksctl", "README.md"))) {
+		if command, _, found := strings.Cut(line, "| kubectl apply"); found && strings.HasPrefix(command, "sed ") {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", command) //nolint:gosec // The command is ours.
+			cmd.Dir, cmd.Env = root, append(os.Environ(), "cluster="+name)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := yaml.UnmarshalStrict(out, &class); err != nil {
+				t.Fatal(err)
+			}
+			return class
+		}
+	}
+	t.Fatal("no command changes the EC2NodeClass")
+	return class
 }
 
 // TestTerraformIsValid parses the Terraform files and resolves all references between them.

@@ -133,7 +133,7 @@ func (w *world) startOperator(t *testing.T) {
 	}
 	source := strings.TrimSpace(string(out))
 	objects, err := chart.Chart{Name: filepath.Join(source, "deployments", "gpu-operator"), Release: "gpu-operator", Namespace: operatorNamespace}.Template(t.Context(), "--include-crds",
-		"--set=nfd.enabled=false", "--set=driver.enabled=false", "--set=toolkit.enabled=false") // As on EKS' images.
+		"--values="+filepath.Join(root, "docs", "migrate", "gpu-operator", "operator-values.yaml"), "--set=nfd.enabled=false", "--set=toolkit.enabled=false") // As on EKS' images.
 	if err != nil {
 		t.Fatal(err)
 	}
