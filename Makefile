@@ -1,5 +1,7 @@
 # One line or one script a target. `make test TESTFLAGS=-race` passes flags on to go test.
 
+export GOTOOLCHAIN := go1.27.3
+
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 

@@ -127,8 +127,6 @@ func todaysValue(kind string, fault *field.Error) string {
 	switch {
 	case kind == "NodePool" && fault.Field == "spec.disruption.consolidationPolicy" && fault.BadValue == "WhenUnderutilized":
 		return "it is WhenEmptyOrUnderutilized since Karpenter 1.0: " + versionsGuide
-	case kind == "NodePool" && fault.Field == "spec.disruption.consolidateAfter" && fault.Type == field.ErrorTypeRequired:
-		return "Karpenter 1.0 requires it, and 0s is as before: " + versionsGuide
 	case kind == "EC2NodeClass" && fault.Field == "spec.amiSelectorTerms" && fault.Type == field.ErrorTypeRequired:
 		return "Karpenter 1.0 requires it, such as [{alias: al2023@latest}]: " + versionsGuide
 	case kind == "EC2NodeClass" && fault.Field == "spec.amiFamily" && fault.BadValue == "Ubuntu":

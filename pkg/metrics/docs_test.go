@@ -40,7 +40,7 @@ func kind(c prometheus.Collector) string {
 }
 
 // A Desc has no getters, so desc parses its String.
-var desc = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "(.*)", constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
+var desc = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "(.*)", unit: "", constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
 
 func table(t *testing.T) string {
 	t.Helper()

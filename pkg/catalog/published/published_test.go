@@ -69,7 +69,7 @@ func TestACatalogIsReadAsItWasPublished(t *testing.T) {
 	class.SetAPIVersion("karpenter.k8s.aws/v1")
 	class.SetKind("EC2NodeClass")
 	class.SetName("other")
-	if l := got.InstanceTypes(t.Context(), class); len(l.InstanceTypes) != 53 || l.Reason != "PricesStale" {
+	if l := got.InstanceTypes(t.Context(), class); len(l.InstanceTypes) != 59 || l.Reason != "PricesStale" {
 		t.Errorf("%d types, %s", len(l.InstanceTypes), l.Reason)
 	}
 	class.SetName("new")

@@ -3,6 +3,7 @@ package aws
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/catalog"
@@ -28,11 +30,11 @@ type machineClass struct {
 }
 
 type kubelet struct {
-	MaxPods        *int64            `json:"maxPods"`
-	PodsPerCore    int64             `json:"podsPerCore"`
-	KubeReserved   map[string]string `json:"kubeReserved"`
-	SystemReserved map[string]string `json:"systemReserved"`
-	EvictionHard   map[string]string `json:"evictionHard"`
+	MaxPods        *intstr.IntOrString `json:"maxPods"`
+	PodsPerCore    int64               `json:"podsPerCore"`
+	KubeReserved   map[string]string   `json:"kubeReserved"`
+	SystemReserved map[string]string   `json:"systemReserved"`
+	EvictionHard   map[string]string   `json:"evictionHard"`
 }
 
 type blockDevice struct {
@@ -62,7 +64,7 @@ const (
 
 // configure returns instance types with the machines that a node class makes of them: its limit of pods, reservations, evictions and storage. The types are
 // as without any configuration, with AL2023 or Bottlerocket. The difference is that of computeCapacity and the overhead in Karpenter's AWS provider
-// (pkg/providers/instancetype, v1.14.1). unused are the fields that change machines in a way that only AWS knows.
+// (pkg/providers/instancetype, v1.15.0). unused are the fields that change machines in a way that only AWS or Karpenter knows.
 func configure(class *unstructured.Unstructured, types []catalog.InstanceType) (configured []catalog.InstanceType, unused []string, err error) {
 	text, err := json.Marshal(class.Object)
 	if err != nil {
@@ -75,6 +77,7 @@ func configure(class *unstructured.Unstructured, types []catalog.InstanceType) (
 	if err := json.Unmarshal(text, &c.nodeClass); err != nil {
 		return nil, nil, fmt.Errorf("reading EC2NodeClass %s: %w", class.GetName(), err)
 	}
+	unused = c.Spec.Kubelet.dropExpressions()
 	configured = slices.Clone(types)
 	for i := range configured {
 		if err := c.configure(&configured[i]); err != nil {
@@ -85,6 +88,24 @@ func configure(class *unstructured.Unstructured, types []catalog.InstanceType) (
 		unused = append(unused, "spec.networkInterfaces")
 	}
 	return configured, unused, nil
+}
+
+// dropExpressions removes the CEL expressions, which Karpenter evaluates with its gate NodeClassCEL, and returns their fields.
+func (k *kubelet) dropExpressions() (fields []string) {
+	if k.MaxPods != nil && k.MaxPods.Type == intstr.String {
+		fields, k.MaxPods = append(fields, "spec.kubelet.maxPods"), nil
+	}
+	for field, reserved := range map[string]map[string]string{"spec.kubelet.kubeReserved": k.KubeReserved, "spec.kubelet.systemReserved": k.SystemReserved} {
+		maps.DeleteFunc(reserved, func(name, text string) bool {
+			_, err := amount.Parse(text)
+			if err != nil {
+				fields = append(fields, field+"."+name)
+			}
+			return err != nil
+		})
+	}
+	slices.Sort(fields)
+	return fields
 }
 
 // configure changes an instance type without configuration.
@@ -143,7 +164,7 @@ func (c *machineClass) left(t *catalog.InstanceType) (catalog.Resources, error) 
 func (c *machineClass) pods(t *catalog.InstanceType) int64 {
 	pods := t.Capacity.Pods
 	if c.Spec.Kubelet.MaxPods != nil {
-		pods = *c.Spec.Kubelet.MaxPods
+		pods = int64(c.Spec.Kubelet.MaxPods.IntVal)
 	}
 	family, _ := FamilyOf(c.family())
 	if each := c.Spec.Kubelet.PodsPerCore; each > 0 && family != Bottlerocket {

@@ -96,8 +96,8 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		"version: v2":               `version is "v2" and not v1`,
 		"version: v1\nmig-configs:": "there are no mig-configs",
 		"kind: ConfigMap\ndata: {}": "the ConfigMap has no config.yaml",
-		"version: v1\nmig-configs: {a: [{devices: some}]}":                         "devices is \"some\", and can be all or a list of indices",
-		"version: v1\nmig-configs: {a: [{devices: []}]}":                           "devices is neither all nor a list of indices",
+		"version: v1\nmig-configs: {a: [{devices: some}]}":                          "devices is \"some\", and can be all or a list of indices",
+		"version: v1\nmig-configs: {a: [{devices: []}]}":                            "devices is neither all nor a list of indices",
 		"version: v1\nmig-configs: {a: [{devices: all, mig-devices: {1g.5gb: x}}]}": "reading a configuration of mig-parted",
 		"version: v1\nmore: 1": "unknown field",
 	} {

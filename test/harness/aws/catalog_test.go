@@ -120,8 +120,8 @@ func TestFilterMatchesWildcards(t *testing.T) {
 		want          bool
 	}{
 		{"*", "anything/at all", true},
-		{"bottlerocket-aws-k8s-1.36-nvidia-*", "bottlerocket-aws-k8s-1.36-nvidia-x86_64-v1.51.0-0a1b2c3d", true},
-		{"bottlerocket-aws-k8s-1.36-nvidia-*", "bottlerocket-aws-k8s-1.36-x86_64-v1.51.0-0a1b2c3d", false},
+		{"bottlerocket-aws-k8s-1.37-nvidia-*", "bottlerocket-aws-k8s-1.37-nvidia-x86_64-v1.51.0-0a1b2c3d", true},
+		{"bottlerocket-aws-k8s-1.37-nvidia-*", "bottlerocket-aws-k8s-1.37-x86_64-v1.51.0-0a1b2c3d", false},
 		{"v1.5?.0", "v1.51.0", true},
 		{"v1.5?.0", "v1.5.0", false},
 		{"[a]", "[a]", true},
@@ -179,8 +179,8 @@ func TestNewImageIsRecommendedAndDeprecatedOneStays(t *testing.T) {
 			t.Errorf("%s: deprecated (-want +got):\n%s", test.family, diff)
 		}
 	}
-	s.SetKubernetesVersion("1.36")
-	if got := parameter("/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/arm64/nvidia/recommended/image_id"); got != s.gpuImage(t, AL2023, "arm64").ID {
+	s.SetKubernetesVersion("1.37")
+	if got := parameter("/aws/service/eks/optimized-ami/1.37/amazon-linux-2023/arm64/nvidia/recommended/image_id"); got != s.gpuImage(t, AL2023, "arm64").ID {
 		t.Errorf("after an upgrade %s is recommended", got)
 	}
 	s.SetParameter("/mine", "ami-1")
@@ -201,7 +201,7 @@ func TestFaultAffectsOnlyNamedActionsUntilHealed(t *testing.T) {
 		return err
 	}
 	parameter := func(ctx context.Context) error {
-		_, err := c.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.36/arm64/latest/image_id")})
+		_, err := c.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.37/arm64/latest/image_id")})
 		return err
 	}
 	role := func(ctx context.Context) error {

@@ -37,7 +37,7 @@ type Image struct {
 	ID         string
 	Family     Family
 	Variant    Variant
-	Kubernetes string // "1.36"; the control plane's version when empty
+	Kubernetes string // "1.37"; the control plane's version when empty
 	Arch       string // "x86_64" or "arm64"; x86_64 when empty
 	// Version is the version in the alias: "v20260801" for al2023, "1.50.0" for bottlerocket (without v).
 	Version string

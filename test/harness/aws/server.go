@@ -25,7 +25,7 @@ type Config struct {
 	ClusterName string
 	// ClusterEndpoint is the cluster's API server as EKS returns it; a name that does not resolve when empty.
 	ClusterEndpoint string
-	// KubernetesVersion is the version of the control plane and of the first images; "1.36" when empty.
+	// KubernetesVersion is the version of the control plane and of the first images; "1.37" when empty.
 	KubernetesVersion string
 	// Queue is the name of the SQS queue of interruption messages; the cluster's name when empty.
 	Queue string
@@ -157,7 +157,7 @@ func (c Config) withDefaults() Config {
 		&c.Region:            "us-east-1",
 		&c.ClusterName:       "karve",
 		&c.ClusterEndpoint:   "https://cluster.invalid",
-		&c.KubernetesVersion: "1.36",
+		&c.KubernetesVersion: "1.37",
 	} {
 		if *field == "" {
 			*field = value

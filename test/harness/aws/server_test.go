@@ -224,10 +224,10 @@ func TestSDKReadsResponseOfEveryAction(t *testing.T) {
 	}
 	called["RunInstances"] = true
 
-	call(c.ssm, "GetParameter", &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.36-nvidia/arm64/latest/image_id")})
+	call(c.ssm, "GetParameter", &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.37-nvidia/arm64/latest/image_id")})
 	call(c.pricing, "GetProducts", &pricing.GetProductsInput{ServiceCode: new("AmazonEC2")})
 	described, _ := call(c.eks, "DescribeCluster", &eks.DescribeClusterInput{Name: cluster}).(*eks.DescribeClusterOutput)
-	if got := described.Cluster; value(got.Version) != "1.36" || value(got.KubernetesNetworkConfig.ServiceIpv4Cidr) != serviceCIDR || value(got.Name) != "karve" || value(got.Endpoint) == "" {
+	if got := described.Cluster; value(got.Version) != "1.37" || value(got.KubernetesNetworkConfig.ServiceIpv4Cidr) != serviceCIDR || value(got.Name) != "karve" || value(got.Endpoint) == "" {
 		t.Errorf("DescribeCluster: %+v", got)
 	}
 	call(c.iam, "GetRole", &iam.GetRoleInput{RoleName: new(s.NodeRole())})
@@ -351,7 +351,7 @@ func TestOtherRegionHasTypesAndImagesButNoCluster(t *testing.T) {
 	if len(offered.InstanceTypeOfferings) == 0 || !strings.HasPrefix(*offered.InstanceTypeOfferings[0].Location, "eu-west-1") {
 		t.Errorf("g5.xlarge is offered in %v", offered.InstanceTypeOfferings)
 	}
-	in := &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.36-nvidia/arm64/latest/image_id")}
+	in := &ssm.GetParameterInput{Name: new("/aws/service/bottlerocket/aws-k8s-1.37-nvidia/arm64/latest/image_id")}
 	if a, b := must[*ssm.GetParameterOutput](t)(home.ssm.GetParameter(t.Context(), in)), must[*ssm.GetParameterOutput](t)(away.ssm.GetParameter(t.Context(), in)); *a.Parameter.Value == *b.Parameter.Value {
 		t.Errorf("both regions have the image %s", *a.Parameter.Value)
 	}
@@ -387,7 +387,7 @@ func TestPolicyDecidesWhichCallsAreAllowed(t *testing.T) {
 	_, role := c.iam.GetRole(ctx, &iam.GetRoleInput{RoleName: new(s.NodeRole())})
 	_, caller := c.sts.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	got := []string{
-		code(subnets), code(images), code(tags), code(role), code(caller), code(parameter("/aws/service/bottlerocket/aws-k8s-1.36/arm64/latest/image_id")), code(parameter("/mine")),
+		code(subnets), code(images), code(tags), code(role), code(caller), code(parameter("/aws/service/bottlerocket/aws-k8s-1.37/arm64/latest/image_id")), code(parameter("/mine")),
 	}
 	want := []string{"<nil>", "UnauthorizedOperation", "UnauthorizedOperation", "<nil>", "AccessDenied", "<nil>", "AccessDeniedException"}
 	if diff := cmp.Diff(want, got); diff != "" {

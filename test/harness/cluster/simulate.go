@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"karve.sh/karve/test/harness/aws"
+	"karve.sh/karve/test/harness/cluster/builder"
 	"karve.sh/karve/test/harness/cluster/machines"
 	"karve.sh/karve/test/harness/cluster/simulator"
 )
@@ -56,6 +57,12 @@ func (c *Cluster) localAWS(port int) *part {
 	return &part{name: AWS, launch: func(ctx context.Context) (running, error) {
 		config := c.config.AWS
 		config.Address, config.ClusterEndpoint = fmt.Sprintf("%s:%d", loopback, port), c.url
+		if config.KubernetesVersion == "" {
+			var err error
+			if config.KubernetesVersion, err = builder.KubernetesMinor(ctx, c.bin("kube-apiserver")); err != nil {
+				return nil, err
+			}
+		}
 		ctx, cancel := context.WithCancel(ctx)
 		server, err := aws.Start(ctx, config)
 		if err != nil {

@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
-// Validator is the running program in test/harness/hostile/validator, which has the API server's own code. It is safe for concurrent use.
+// Validator is the running program in test/harness/cluster/build/kubernetes/validator, which has the API server's own code. It is safe for concurrent use.
 type Validator struct {
 	// answersWithin is how long the program may validate an object. One that takes longer harms the API server, and Karve does not see it.
 	answersWithin time.Duration
@@ -56,7 +56,7 @@ var buildValidator = sync.OnceValues(func() (string, error) {
 	}
 	path := filepath.Join(root, "_output", "bin", "hostile-validator")
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", builder.KubernetesFlag, "-o", path, ".")
-	cmd.Dir = filepath.Join(root, "test", "harness", "hostile", "validator")
+	cmd.Dir = filepath.Join(root, "test", "harness", "cluster", "build", "kubernetes", "validator")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the API server's validation: %w\n%s", err, out)
 	}

@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
-// Scene is the input of the scheduler's filters: a cluster and what happens in it. The program in test/harness/scheduler/filter plays it.
+// Scene is the input of the scheduler's filters: a cluster and what happens in it. The program in test/harness/cluster/build/kubernetes/filter plays it.
 type Scene struct {
 	Nodes          []*corev1.Node
 	Namespaces     []corev1.Namespace
@@ -83,7 +83,7 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	path := filepath.Join(root, "_output", "bin", "scheduler-filter")
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", builder.KubernetesFlag, "-o", path, ".")
-	cmd.Dir = filepath.Join(root, "test", "harness", "scheduler", "filter")
+	cmd.Dir = filepath.Join(root, "test", "harness", "cluster", "build", "kubernetes", "filter")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the scheduler's filters: %w\n%s", err, out)
 	}

@@ -22,10 +22,7 @@ func TestModulesBuiltTogetherAgreeOnVersions(t *testing.T) {
 			"google.golang.org/protobuf": true, "github.com/prometheus/client_golang": true, "github.com/prometheus/common": true, "golang.org/x/oauth2": true,
 			"github.com/google/gnostic-models": true, "golang.org/x/net": true, "golang.org/x/sys": true, "golang.org/x/text": true,
 		}},
-		"NVIDIA's device plugin is built with the product's libraries":     {module: "test/harness/cluster/build/nvidia", like: ".", other: map[string]bool{"github.com/NVIDIA/go-nvml": true, "k8s.io/kubelet": true}},
-		"NVIDIA's parser is built with the product's libraries":            {module: "test/suites/nvidia", like: ".", other: map[string]bool{"k8s.io/kubelet": true}},
-		"the scheduler's filters are built with the scheduler's libraries": {module: "test/harness/scheduler/filter", like: "test/harness/cluster/build/kubernetes"},
-		"the validator is built with the API server's libraries":           {module: "test/harness/hostile/validator", like: "test/harness/cluster/build/kubernetes"},
+		"NVIDIA's device plugin and its parser are built with the product's libraries": {module: "test/suites/nvidia", like: ".", other: map[string]bool{"github.com/NVIDIA/go-nvml": true, "k8s.io/kubelet": true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	awscache "github.com/aws/karpenter-provider-aws/pkg/cache"
+	kubeletcel "github.com/aws/karpenter-provider-aws/pkg/cel"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/placementgroup"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 	"github.com/patrickmn/go-cache"
@@ -59,6 +60,8 @@ type Catalog struct {
 	known known
 	// placementGroups makes a call at most once a minute, and only for node classes that name a placement group.
 	placementGroups placementgroup.Provider
+	// expressions evaluates the expressions in spec.kubelet of node classes.
+	expressions *kubeletcel.CELEnvironment
 	// resolved is cleared whenever AWS has been read.
 	resolved map[types.UID]resolution
 }
@@ -72,7 +75,11 @@ type resolution struct {
 
 // New returns an empty catalog. Start fills it.
 func New(config Config) *Catalog {
-	c := &Catalog{config: config, asked: make(chan struct{}), attempted: make(chan struct{}), resolved: map[types.UID]resolution{}}
+	expressions, err := kubeletcel.NewEnvironment()
+	if err != nil {
+		panic(err) // It has no input.
+	}
+	c := &Catalog{config: config, expressions: expressions, asked: make(chan struct{}), attempted: make(chan struct{}), resolved: map[types.UID]resolution{}}
 	c.sources = c.allSources()
 	return c
 }

@@ -52,14 +52,27 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 	defer cancel()
 	ctx = awsoptions.ToContext(ctx, &awsoptions.Options{
 		VMMemoryOverheadPercent: c.config.VMMemoryOverheadPercent, ReservedENIs: c.config.ReservedENIs, IsolatedVPC: c.config.IsolatedVPC,
+		// Karpenter makes a class with expressions Ready only with this gate on.
+		FeatureGates: awsoptions.FeatureGates{NodeClassCEL: true},
 	})
 	// The feature gates are off, so there are no reserved offerings and no prices of NodeOverlays.
 	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{})
 
-	resolver := instancetype.NewDefaultResolver(c.known.region)
+	kubelet, err := ec2v1.ParseKubeletConfig(class.KubeletConfiguration())
+	if err != nil {
+		return nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec.kubelet cannot be read: %v", err)}
+	}
+	resolver := instancetype.NewDefaultResolver(c.known.region, c.expressions)
 	var resolved []*cloudprovider.InstanceType
 	for _, name := range slices.Sorted(maps.Keys(c.known.infos)) {
-		resolved = append(resolved, resolver.Resolve(ctx, c.known.infos[name], c.known.zones[name], class))
+		// An error is about the expressions in spec.kubelet. Karpenter launches nothing for the class then.
+		it, err := resolver.Resolve(ctx, c.known.infos[name], c.known.zones[name], class, kubelet)
+		if err != nil {
+			return nil, &problem{"NodeClassInvalid", fmt.Sprintf("instance type %s: %v", name, err)}
+		}
+		if it != nil {
+			resolved = append(resolved, it)
+		}
 	}
 	resolved = offering.NewDefaultProvider(
 		c.known.prices(), nil, c.placementGroups, nothingUnavailable, cache.New(cache.NoExpiration, 0), arczonalshift.NewNoopProvider(), nil,

@@ -29,6 +29,7 @@ type target struct {
 
 // module is how the binaries of a Go module below test/harness/cluster/build are built.
 type module struct {
+	dir           string // from the root; below test/harness/cluster/build if empty
 	ldflags, tags string
 	flags         []string
 	static        bool   // without cgo
@@ -46,12 +47,12 @@ var modules = map[string]module{
 		flags: []string{KubernetesFlag},
 		// Without the version the API server reports v0.0.0-master, which newer clients refuse. `helm template` assumes the Kubernetes version that helm
 		// was built with.
-		ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3" +
-			" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36" +
-			" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36",
+		ldflags: "-X k8s.io/component-base/version.gitVersion=v1.37.2" +
+			" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37" +
+			" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=37",
 	},
 	// Without the version Karpenter reports "unspecified" in its logs and to AWS.
-	"karpenter": {takes: "1 minute", ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"},
+	"karpenter": {takes: "1 minute", ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.15.0"},
 	"runc":      {takes: "15 seconds"},
 	// The tags leave out what needs C libraries or is not used here.
 	"containerd": {takes: "1 minute", tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true},
@@ -61,6 +62,7 @@ var modules = map[string]module{
 	"gpu-operator": {takes: "3 minutes", ldflags: "-s -w", static: true},
 	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
+		dir:   filepath.Join("test", "suites", "nvidia"),
 		takes: "half a minute",
 		ldflags: "-extldflags=-Wl,--export-dynamic,--unresolved-symbols=ignore-in-object-files" +
 			" -X github.com/NVIDIA/k8s-device-plugin/internal/info.version=v0.19.0",
@@ -108,7 +110,8 @@ var Prometheus = Set{
 	{"promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool"},
 }
 
-// Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. A second build waits for the first.
+// Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. It links those that Given names. A second build waits
+// for the first.
 func Build(ctx context.Context, root string, progress io.Writer, wanted Set) error {
 	bin := filepath.Join(root, "_output", "bin")
 	if err := os.MkdirAll(filepath.Join(bin, stampDir), 0o755); err != nil { //nolint:gosec // binaries for everybody
@@ -122,6 +125,9 @@ func Build(ctx context.Context, root string, progress io.Writer, wanted Set) err
 	stale, err := wanted.stale(root, bin)
 	if err != nil {
 		return err
+	}
+	if stale, err = stale.take(ctx, root, bin); err != nil {
+		return fmt.Errorf("building the cluster: %w", err)
 	}
 	for len(stale) > 0 {
 		name := stale[0].module
@@ -168,8 +174,11 @@ func (s Set) stale(root, bin string) (Set, error) {
 
 const stampDir = ".stamps"
 
-// stamp returns a hash of what the binary is built from: the pinned modules and the build flags.
+// stamp returns a hash of what the binary is built from: the pinned modules and the build flags. For a given program, it returns its path and version.
 func (t target) stamp(root string) (string, error) {
+	if path, version, err := t.given(); path != "" || err != nil {
+		return path + " " + version, err
+	}
 	h := sha256.New()
 	m := modules[t.module]
 	_, _ = fmt.Fprintln(h, t.pkg, m.ldflags, m.tags, m.flags, m.static)
@@ -184,6 +193,9 @@ func (t target) stamp(root string) (string, error) {
 }
 
 func (t target) dir(root string) string {
+	if dir := modules[t.module].dir; dir != "" {
+		return filepath.Join(root, dir)
+	}
 	return filepath.Join(root, "test", "harness", "cluster", "build", t.module)
 }
 
@@ -306,6 +318,10 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("copying its CRDs: none in %s", out)
 	}
+	return replaceCRDs(bin, files)
+}
+
+func replaceCRDs(bin string, files []string) error {
 	fresh, into := filepath.Join(bin, stampDir, "crds.new"), filepath.Join(bin, "crds")
 	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(fresh, 0o755)); err != nil { //nolint:gosec // files for everybody
 		return fmt.Errorf("copying its CRDs: %w", err)

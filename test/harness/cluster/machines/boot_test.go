@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // script returns the user data that Karpenter generates.
@@ -31,7 +32,8 @@ func TestMachineReadsUserDataFromKarpenter(t *testing.T) {
 	t.Parallel()
 	options := bootstrap.Options{
 		ClusterName: "karve", ClusterEndpoint: "https://cluster.invalid", ClusterCIDR: new("10.100.0.0/16"), CABundle: new("Y2E="),
-		KubeletConfig: &ec2v1.KubeletConfiguration{MaxPods: new(int32(29)), SystemReserved: map[string]string{"cpu": "100m"}},
+		KubeletConfig:         &ec2v1.ParsedKubeletConfig{MaxPods: new(intstr.FromInt32(29)), SystemReserved: map[string]string{"cpu": "100m"}},
+		UnparsedKubeletConfig: ec2v1.KubeletConfiguration{"maxPods": ec2v1.JSONValue(29), "systemReserved": ec2v1.JSONValue(map[string]string{"cpu": "100m"})},
 		Taints: []corev1.Taint{
 			{Key: "nvidia.com/gpu.shared", Value: "a", Effect: corev1.TaintEffectNoSchedule},
 			{Key: "karve.sh/replicas-not-ready", Effect: corev1.TaintEffectNoSchedule},

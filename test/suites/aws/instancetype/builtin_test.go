@@ -5,6 +5,7 @@ import (
 
 	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
@@ -72,26 +73,26 @@ func TestBuiltinCatalogIsConfiguredAsOnAWS(t *testing.T) {
 				&ec2v1.BlockDeviceMapping{DeviceName: &device, RootVolume: root, EBS: &ec2v1.BlockDevice{VolumeSize: new(resource.MustParse(size))}})
 		}
 	}
-	with := func(k ec2v1.KubeletConfiguration) func(*ec2v1.EC2NodeClass) {
-		return func(c *ec2v1.EC2NodeClass) { c.Spec.Kubelet = &k }
+	with := func(k ec2v1.ParsedKubeletConfig) func(*ec2v1.EC2NodeClass) {
+		return func(c *ec2v1.EC2NodeClass) { configureKubelet(c, k) }
 	}
 	custom := func(c *ec2v1.EC2NodeClass) {
 		c.Spec.AMISelectorTerms, c.Spec.AMIFamily = []ec2v1.AMISelectorTerm{{ID: "ami-1"}}, new(ec2v1.AMIFamilyCustom)
 	}
 	for name, edits := range map[string][]func(*ec2v1.EC2NodeClass){
 		"nothing":                           nil,
-		"a limit of pods":                   {with(ec2v1.KubeletConfiguration{MaxPods: new(int32(8))})},
-		"more pods":                         {with(ec2v1.KubeletConfiguration{MaxPods: new(int32(250))})},
-		"pods for each CPU":                 {with(ec2v1.KubeletConfiguration{PodsPerCore: new(int32(3))})},
-		"reservations":                      {with(ec2v1.KubeletConfiguration{KubeReserved: map[string]string{"cpu": "1"}, SystemReserved: map[string]string{"memory": "2Gi", "ephemeral-storage": "1G"}})},
-		"evictions":                         {with(ec2v1.KubeletConfiguration{EvictionHard: map[string]string{"memory.available": "750Mi", "nodefs.available": "100%"}})},
+		"a limit of pods":                   {with(ec2v1.ParsedKubeletConfig{MaxPods: new(intstr.FromInt32(8))})},
+		"more pods":                         {with(ec2v1.ParsedKubeletConfig{MaxPods: new(intstr.FromInt32(250))})},
+		"pods for each CPU":                 {with(ec2v1.ParsedKubeletConfig{PodsPerCore: new(int32(3))})},
+		"reservations":                      {with(ec2v1.ParsedKubeletConfig{KubeReserved: map[string]string{"cpu": "1"}, SystemReserved: map[string]string{"memory": "2Gi", "ephemeral-storage": "1G"}})},
+		"evictions":                         {with(ec2v1.ParsedKubeletConfig{EvictionHard: map[string]string{"memory.available": "750Mi", "nodefs.available": "100%"}})},
 		"a kubelet and its disks":           {kubelet},
 		"a volume":                          {volume("/dev/xvda", false, "100Gi")},
 		"a volume for something else":       {volume("/dev/xvdz", false, "100Gi")},
 		"a root volume":                     {volume("/dev/xvdz", false, "50Gi"), volume("/dev/sda1", true, "1T")},
 		"Bottlerocket":                      {bottlerocket, func(c *ec2v1.EC2NodeClass) { c.Spec.BlockDeviceMappings = nil }},
 		"Bottlerocket with a data volume":   {bottlerocket},
-		"Bottlerocket with few pods":        {bottlerocket, with(ec2v1.KubeletConfiguration{MaxPods: new(int32(20)), PodsPerCore: new(int32(1))})},
+		"Bottlerocket with few pods":        {bottlerocket, with(ec2v1.ParsedKubeletConfig{MaxPods: new(intstr.FromInt32(20)), PodsPerCore: new(int32(1))})},
 		"images of one's own with a volume": {custom, volume("/dev/xvdz", false, "80Gi")},
 		"images of one's own":               {custom},
 	} {

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -150,14 +151,25 @@ func image(arch string, gpus corev1.NodeSelectorOperator) ec2v1.AMI {
 }
 
 // kubelet changes the kubelet configuration of a class, and uses the instance store for ephemeral storage.
+// configureKubelet sets spec.kubelet, which has the JSON of any configuration.
+func configureKubelet(class *ec2v1.EC2NodeClass, k ec2v1.ParsedKubeletConfig) {
+	text, err := json.Marshal(k)
+	if err == nil {
+		err = json.Unmarshal(text, &class.Spec.Kubelet)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
 func kubelet(class *ec2v1.EC2NodeClass) {
-	class.Spec.Kubelet = &ec2v1.KubeletConfiguration{
-		MaxPods: new(int32(60)), PodsPerCore: new(int32(10)),
+	configureKubelet(class, ec2v1.ParsedKubeletConfig{
+		MaxPods: new(intstr.FromInt32(60)), PodsPerCore: new(int32(10)),
 		KubeReserved:   map[string]string{"cpu": "250m", "memory": "1Gi", "ephemeral-storage": "3Gi"},
 		SystemReserved: map[string]string{"cpu": "100m", "memory": "512Mi"},
 		EvictionHard:   map[string]string{"memory.available": "5%", "nodefs.available": "12%"},
 		EvictionSoft:   map[string]string{"memory.available": "8%"},
-	}
+	})
 	class.Spec.InstanceStorePolicy = new(ec2v1.InstanceStorePolicyRAID0)
 }
 

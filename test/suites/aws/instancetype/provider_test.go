@@ -10,6 +10,7 @@ import (
 
 	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
 	awscache "github.com/aws/karpenter-provider-aws/pkg/cache"
+	kubeletcel "github.com/aws/karpenter-provider-aws/pkg/cel"
 	awsoptions "github.com/aws/karpenter-provider-aws/pkg/operator/options"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/arczonalshift"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/capacityreservation"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/patrickmn/go-cache"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -44,10 +46,14 @@ func newKarpenter(t *testing.T, server *fakeaws.Server, options awsoptions.Optio
 	c := api.New(fakeaws.ClientConfig(server.URL))
 	fresh := func() *cache.Cache { return cache.New(cache.NoExpiration, 0) }
 	prices := awspricing.NewDefaultProvider(c.Pricing, c.EC2, c.Region, false)
+	expressions, err := kubeletcel.NewEnvironment()
+	if err != nil {
+		t.Fatal(err)
+	}
 	k := karpenter{provider.NewDefaultProvider(
 		fresh(), fresh(), fresh(), c.EC2, subnet.NewDefaultProvider(c.EC2, fresh(), fresh()), prices,
 		capacityreservation.NewProvider(c.EC2, clock.RealClock{}, fresh(), fresh()), placementgroup.NewProvider(c.EC2, fresh(), fresh()),
-		awscache.NewUnavailableOfferings(), provider.NewDefaultResolver(c.Region), arczonalshift.NewNoopProvider(), nil,
+		awscache.NewUnavailableOfferings(), provider.NewDefaultResolver(c.Region, expressions), arczonalshift.NewNoopProvider(), nil, expressions,
 	), ctx}
 	for _, update := range []func(context.Context) error{prices.UpdateOnDemandPricing, prices.UpdateSpotPricing, k.UpdateInstanceTypes, k.UpdateInstanceTypeOfferings} {
 		if err := update(ctx); err != nil {
@@ -81,6 +87,7 @@ func TestAllocatableMatchesKarpenter(t *testing.T) {
 		"AL2023 with defaults":                      {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
 		"AL2023 with another kubelet and its disks": {nodeClass("gpu", kubelet), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
 		"Bottlerocket with a data volume":           {nodeClass("gpu", bottlerocket), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"AL2023 with expressions":                   {nodeClass("gpu", withExpressions), awsoptions.Options{FeatureGates: awsoptions.FeatureGates{NodeClassCEL: true}}},
 		"less memory overhead and a reserved ENI":   {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.031, ReservedENIs: 1}},
 		"subnets in one zone":                       {nodeClass("gpu", func(c *ec2v1.EC2NodeClass) { c.Status.Subnets = c.Status.Subnets[1:2] }), awsoptions.Options{}},
 		"network interfaces with EFA":               {nodeClass("gpu", withEFA), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
@@ -101,6 +108,12 @@ func TestAllocatableMatchesKarpenter(t *testing.T) {
 			}
 		})
 	}
+}
+
+func withExpressions(class *ec2v1.EC2NodeClass) {
+	configureKubelet(class, ec2v1.ParsedKubeletConfig{
+		MaxPods: new(intstr.FromString("min(vcpus * 10, default_enis * ips_per_eni)")), KubeReserved: map[string]string{"cpu": "60 + vcpus * 3", "memory": "max_pods * 11 + 255"},
+	})
 }
 
 func withEFA(class *ec2v1.EC2NodeClass) {
@@ -238,12 +251,16 @@ func TestTypesWithoutImageAreNotOffered(t *testing.T) {
 func TestInvalidClassIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
-	broken := nodeClass("broken", func(class *ec2v1.EC2NodeClass) {
-		class.Spec.Kubelet = &ec2v1.KubeletConfiguration{KubeReserved: map[string]string{"memory": "lots"}}
-	})
-	listing := w.until(object(t, broken), "told", because("NodeClassInvalid"))
-	if !strings.Contains(listing.Message, "spec.kubelet") || len(listing.InstanceTypes) != 0 {
-		t.Errorf("%d types: %s", len(listing.InstanceTypes), listing.Message)
+	for name, kubelet := range map[string]ec2v1.KubeletConfiguration{
+		"spec.kubelet":     {"evictionHard": ec2v1.JSONValue(map[string]string{"memory.available": "lots"})},
+		"undeclared":       {"maxPods": ec2v1.JSONValue("cores * 10")},
+		"cannot unmarshal": {"podsPerCore": ec2v1.JSONValue("ten")},
+	} {
+		broken := nodeClass("broken", func(class *ec2v1.EC2NodeClass) { class.Spec.Kubelet, class.ResourceVersion = kubelet, name })
+		listing := w.until(object(t, broken), "told", because("NodeClassInvalid"))
+		if !strings.Contains(listing.Message, name) || len(listing.InstanceTypes) != 0 {
+			t.Errorf("%v: %d types: %s", kubelet, len(listing.InstanceTypes), listing.Message)
+		}
 	}
 	odd := object(t, nodeClass("odd"))
 	odd.Object["spec"] = "not a spec"

@@ -14,7 +14,7 @@ const rootVolume = "17Gi"
 // cpuManufacturer maps a family to the manufacturer of its CPUs. It comes from the instance types page of Karpenter's documentation. The source does not
 // have it.
 var cpuManufacturer = map[string]string{
-	"g4dn": "intel", "g5": "amd", "g5g": "aws", "g6": "amd", "g6e": "amd", "g7e": "intel", "gr6": "amd",
+	"g4dn": "intel", "g5": "amd", "g5g": "aws", "g6": "amd", "g6e": "amd", "g7": "intel", "g7e": "intel", "gr6": "amd",
 	"p3dn": "intel", "p4d": "intel", "p4de": "intel", "p5": "amd", "p5en": "intel", "p6-b200": "intel", "p6-b300": "intel",
 }
 
@@ -62,7 +62,7 @@ func (t ec2Type) more() []requirement {
 	all := []requirement{
 		in(aws+"generation", generation(t.Family)),
 		in(aws+"cpu-manufacturer", cpuManufacturer[t.Family]),
-		in(aws+"network-bandwidth", strconv.Itoa(t.NetworkMbps)),
+		in(aws+"network-bandwidth", strconv.FormatInt(t.NetworkMbps, 10)),
 		// These values are the same for all machines with GPUs.
 		in(aws+"capability-flex", "false"),
 		in(aws+"tenancy", "default"),

@@ -7,6 +7,10 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/instancetype"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 )
 
 // Karpenter's kwok provider reserves these on each machine. They are added here, so that what remains is what Karpenter's AWS provider reports for the
@@ -51,14 +55,15 @@ type ec2Type struct {
 	VCPU        int    `json:"vcpu"`
 	MemoryMiB   int    `json:"memory_mib"`
 	MaxPods     int    `json:"max_pods_eni"`
-	NetworkMbps int    `json:"network_label_mbps"`
+	NetworkMbps int64  `json:"-"` // as in Karpenter's AWS provider
 	EFA         int    `json:"efa"`
 	LocalNVMeGB int    `json:"local_nvme_gb"`
 	Allocatable struct {
 		MilliCPU  int `json:"cpu_milli"`
 		MemoryMiB int `json:"memory_mib"`
 	} `json:"karpenter_allocatable"`
-	Price *float64 `json:"price_usd_hour_us_east_1"`
+	// Price is in USD per hour, as in Karpenter's AWS provider.
+	Price *float64 `json:"-"`
 	Zones []string `json:"zones_us_east_1"`
 	GPU   *struct {
 		Manufacturer string `json:"manufacturer"`
@@ -102,6 +107,12 @@ func read(source []byte) ([]ec2Type, error) {
 	}
 	if err := json.Unmarshal(source, &in); err != nil {
 		return nil, fmt.Errorf("reading the EC2 instance types: %w", err)
+	}
+	for i := range in.Types {
+		in.Types[i].NetworkMbps = instancetype.InstanceTypeBandwidthMegabits[in.Types[i].Name]
+		if price, ok := pricing.InitialOnDemandPricesAWS["us-east-1"][ec2types.InstanceType(in.Types[i].Name)]; ok {
+			in.Types[i].Price = &price
+		}
 	}
 	return in.Types, nil
 }

@@ -48,7 +48,7 @@ func (s *stage) provision(pod *corev1.Pod) error {
 }
 
 func (s *stage) volumeFor(claim *corev1.PersistentVolumeClaim, node string) (*corev1.PersistentVolume, error) {
-	info, err := s.snapshot.NodeInfos().Get(node)
+	info, err := s.Snapshot.NodeInfos().Get(node)
 	if err != nil {
 		return nil, fmt.Errorf("provisioning %s: %w", claim.Name, err)
 	}

@@ -27,16 +27,11 @@ var notFilters = []string{names.DynamicResources, names.DefaultPreemption, names
 type stage struct {
 	framework framework.Framework
 	factory   *factory
-	// snapshot is what the plugins see. It is rebuilt when a pod or a node was added.
-	snapshot *schedulercache.Snapshot
-	nodes    []*corev1.Node
-	pods     []*corev1.Pod
+	// Snapshot is the lister from which plugins read the cluster. It is rebuilt when a pod or a node was added.
+	*schedulercache.Snapshot
+	nodes []*corev1.Node
+	pods  []*corev1.Pod
 }
-
-// NodeInfos, StorageInfos and PodGroupStates implement the lister from which plugins read the cluster.
-func (s *stage) NodeInfos() fwk.NodeInfoLister           { return s.snapshot.NodeInfos() }
-func (s *stage) StorageInfos() fwk.StorageInfoLister     { return s.snapshot.StorageInfos() }
-func (s *stage) PodGroupStates() fwk.PodGroupStateLister { return s.snapshot.PodGroupStates() }
 
 func newStage(ctx context.Context, sc *scene) (*stage, error) {
 	client, err := kubernetes.NewForConfig(&rest.Config{})
@@ -77,7 +72,7 @@ func newStage(ctx context.Context, sc *scene) (*stage, error) {
 	return s, nil
 }
 
-func (s *stage) refresh() { s.snapshot = schedulercache.NewSnapshot(s.pods, s.nodes) }
+func (s *stage) refresh() { s.Snapshot = schedulercache.NewSnapshot(s.pods, s.nodes) }
 
 // addNodes adds nodes to the cluster.
 func (s *stage) addNodes(nodes []*corev1.Node) error {
@@ -104,7 +99,7 @@ func (s *stage) judge(ctx context.Context, pod *corev1.Pod, nodes ...string) (ma
 			verdicts[node] = &verdict{Pod: nameOf(pod), Node: node, Plugin: "PreFilter", Reasons: "not among the nodes that PreFilter leaves"}
 			continue
 		}
-		info, err := s.snapshot.NodeInfos().Get(node)
+		info, err := s.Snapshot.NodeInfos().Get(node)
 		if err != nil {
 			return nil, fmt.Errorf("asking about pod %s: %w", nameOf(pod), err)
 		}
