@@ -24,6 +24,7 @@ var nodePoolFields = []decision{
 	{"spec.disruption.budgets[].reasons[]=Drifted", "honored for drifted nodes", ofBudgets},
 	{"spec.disruption.budgets[].reasons[]=Empty", "honored for idle nodes", ofBudgets},
 	{"spec.disruption.budgets[].reasons[]=Underutilized", "honored for nodes that consolidation removes", ofBudgets},
+	{"spec.disruption.budgets[].reasons[]=Unhealthy", "honored for the repair of unhealthy nodes; nodes that are not ready use no budget, but 0 keeps them", ofBudgets},
 	{"spec.disruption.budgets[].schedule", "honored. An invalid schedule allows no disruption: reported as `InvalidBudget`", ofBudgets},
 	{"spec.disruption.consolidateAfter", "honored together with `spec.consolidation` of the GPUNodeClass: the [longer duration](disruption.md#nodepool-and-gpunodeclass) applies, and `Never` keeps idle nodes", ofGivingBack},
 	{"spec.disruption.consolidationPolicy=Balanced", "treated as `WhenEmptyOrUnderutilized`, and reported as `UnsupportedConsolidationPolicy`. Use `restartCost` of the GPUNodeClass instead", ""},

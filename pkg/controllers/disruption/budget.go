@@ -14,8 +14,8 @@ import (
 // budget counts the machines of a pool that use its disruption budgets.
 type budget struct {
 	// draining is the number of machines that are being deleted, disrupting or not ready. leaving also includes machines that are marked and wait for room
-	// for their pods.
-	draining, leaving int
+	// for their pods. notReady is how many are counted only because they are not ready: they use no budget for Unhealthy.
+	draining, leaving, notReady int
 }
 
 // counts reports whether a machine counts for the disruption budgets, in the total and among the disrupted ones. As in Karpenter, a machine that has not been
@@ -51,14 +51,23 @@ func (s *pass) count() {
 		if draining || m.Leaving() {
 			s.pool(m).leaving++
 		}
+		if draining && !m.Deleting() && !disrupting(m.Machine) && !m.Leaving() {
+			s.pool(m).notReady++
+		}
 	}
 }
 
 // follow updates the counts for a command.
 func (s *pass) follow(c *command) {
 	m := c.machine
-	if !counts(m.Machine) || notReady(m.Node) {
-		return // The command does not change the counts.
+	if !counts(m.Machine) {
+		return
+	}
+	if notReady(m.Node) { // It is counted already.
+		if c.step == taint && !disrupting(m.Machine) && !m.Leaving() {
+			s.pool(m).notReady--
+		}
+		return
 	}
 	p, was := s.pool(m), disrupting(m.Machine)
 	switch c.step {
@@ -83,6 +92,16 @@ func (s *pass) follow(c *command) {
 		p.leaving--
 	case markIdle, remove, blocked, replace, stay, force, handOver:
 	}
+}
+
+// used returns how many machines of the pool use the budget for the reason of a candidate. As in Karpenter, a machine that is only not ready does not use
+// that for Unhealthy: otherwise many such machines would keep each other from being repaired.
+func (s *pass) used(m *reason.Machine, c *reason.Candidate) budget {
+	b := s.pool(m).budget
+	if c.Reason == reason.Unhealthy {
+		b.draining, b.leaving = b.draining-b.notReady, b.leaving-b.notReady
+	}
+	return b
 }
 
 // notReady reports whether a Node has the condition Ready and is not ready. It returns false for nil.

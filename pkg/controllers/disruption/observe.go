@@ -97,6 +97,10 @@ func newPass(
 	for i := range view.Machines {
 		m := s.add(&view.Machines[i])
 		if found, ok := diagnosis.Cases[m.Claim.Name]; ok {
+			// No pod runs on a machine that is forced, so it uses no budget. But a budget of 0 means that Karve must not touch it.
+			if found.Kept == "" && found.Forceful && reason.Of(reason.Unhealthy).Allowed(m.NodePool) == 0 {
+				found.Kept = overBudget(m, 0)
+			}
 			m.Health = &found
 		}
 		if m.Node != nil {
@@ -125,7 +129,7 @@ func (p *pool) observe(np *snapshot.Pool, machines int, clk clock.Clock) {
 		p.IdleAfter = &idle
 	}
 	p.Budgets = map[karpv1.DisruptionReason]int{}
-	for _, name := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnderutilized} {
+	for _, name := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonUnhealthy} {
 		p.Budgets[name] = np.NodePool.MustGetAllowedDisruptions(clk, machines, name)
 	}
 }

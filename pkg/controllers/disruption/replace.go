@@ -89,7 +89,8 @@ func (s *pass) obstacle(m *reason.Machine, c *reason.Candidate) obstacle {
 		return obstacle{why: why}
 	}
 	allowed := s.allowed(m, c)
-	if draining := s.pool(m).draining; draining > allowed || !disrupting(m.Machine) && !notReady(m.Node) && draining == allowed {
+	counted := disrupting(m.Machine) || notReady(m.Node) && c.Reason != reason.Unhealthy
+	if draining := s.used(m, c).draining; draining > allowed || !counted && draining == allowed {
 		return obstacle{why: overBudget(m, allowed)}
 	}
 	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
@@ -199,7 +200,7 @@ func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 		return fmt.Sprintf("no new place for its pods came, and the next try is after %s (remove the annotation %s to try now)",
 			after.Format(time.RFC3339), v1alpha1.ReplaceAfterAnnotation)
 	}
-	if allowed := s.allowed(m, c); s.pool(m).leaving >= allowed {
+	if allowed := s.allowed(m, c); s.used(m, c).leaving >= allowed {
 		return overBudget(m, allowed)
 	}
 	if occupied(m) > 0 {

@@ -40,7 +40,7 @@ func expiringIn(d time.Duration) func(*snapshot.Machine) {
 func allDrifted(machines ...snapshot.Machine) *pass {
 	s := given(machines...)
 	for _, pool := range []string{"gpu", "never"} {
-		s.poolNamed(pool).Budgets = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10}
+		s.poolNamed(pool).Budgets = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10, karpv1.DisruptionReasonUnhealthy: 10}
 	}
 	for _, m := range s.machines {
 		m.Drift, m.Steady = &drift.Drift{Reason: drift.NodePool, Message: "it is old"}, true
@@ -268,7 +268,8 @@ func TestEachReasonHasItsOwnBudgetAndForce(t *testing.T) {
 		"drift uses the budget for drift":                       {old, closed, "Stay a"},
 		"consolidation ignores the budget for drift":            {cheaper, with(closed, allowing(1)), "Replace a"},
 		"consolidation uses the budget for underutilized nodes": {cheaper, allowing(0), "Stay a"},
-		"repair uses no budget":                                 {unhealthy, with(closed, allowing(0)), "Replace a"},
+		"repair ignores the other budgets":                      {unhealthy, with(closed, allowing(0)), "Replace a"},
+		"repair uses the budget for unhealthy nodes":            {unhealthy, repairing(0), "Stay a"},
 		"drift is forced if the pool bounds the drain":          {old, with(blocks, forceful), "Replace a"},
 		"consolidation is never forced":                         {cheaper, with(allowing(1), blocks, forceful), "Stay a"},
 		"repair is not forced by default":                       {unhealthy, with(blocks, forceful), "Stay a"},
@@ -287,6 +288,10 @@ func TestEachReasonHasItsOwnBudgetAndForce(t *testing.T) {
 			}
 		})
 	}
+}
+
+func repairing(allowed int) func(*pass) {
+	return func(s *pass) { s.pools["gpu"].Budgets[karpv1.DisruptionReasonUnhealthy] = allowed }
 }
 
 func allowing(allowed int) func(*pass) {

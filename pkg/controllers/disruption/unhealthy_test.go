@@ -52,7 +52,7 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 	}{
 		"an unhealthy machine is marked":                         {machine("a", busy), gentle, nil, "Replace a", reason.Unhealthy},
 		"an unhealthy machine that pending pods need is marked":  {machine("a", busy), gentle, wanted, "Replace a", reason.Unhealthy},
-		"budgets do not matter":                                  {machine("a", busy), gentle, closed, "Replace a", reason.Unhealthy},
+		"the budget for drift does not matter":                   {machine("a", busy), gentle, closed, "Replace a", reason.Unhealthy},
 		"a machine within its toleration is left alone":          {machine("a", busy), tolerated(gentle), nil, "", ""},
 		"a machine that just became unhealthy is checked again":  {machine("a", busy), gentle, unsteady, "", ""},
 		"a kept machine reports why":                             {machine("a", busy), kept(gentle), nil, "Stay a", "too many are"},
@@ -65,6 +65,8 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 		"a recovered machine stays":                              {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), tolerated(gentle), unknown, "Stop a", "well"},
 
 		"an unreachable machine is deleted at once":                   {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
+		"a machine that is not ready does not use the budget":         {machine("a", busy, unready), gentle, repairing(1), "Replace a", ""},
+		"a budget of 0 keeps an unhealthy machine":                    {machine("a", busy), gentle, repairing(0), "Stay a", "allow 0"},
 		"protections do not keep an unreachable machine":              {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
 		"an unreachable machine marked for another reason is deleted": {machine("a", busy, replacingAs("NodePoolDrifted"), withTaint, tainting(settle)), forced, nil, "Force a", ""},
 		"an unreachable machine within its toleration stays":          {machine("a", busy, protected), tolerated(forced), nil, "", ""},
@@ -94,6 +96,20 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 			}
 		})
 	}
+}
+
+func unready(m *snapshot.Machine) {
+	m.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+}
+
+func TestBudgetForUnhealthyMachinesCountsRepairs(t *testing.T) {
+	t.Parallel()
+	gentle := repair.Case{Fault: repair.Fault{Message: "it is sick"}}
+	s := allDrifted(machine("a", busy, unready), machine("b", busy, unready), machine("c", busy, unready))
+	notAnyMore(s)
+	repairing(2)(s)
+	setDiagnosis(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": gentle, "b": gentle, "c": gentle}})
+	wantSteps(t, s, "Replace a", "Replace b", "Stay c")
 }
 
 func TestUnhealthyMachinesAreReplacedFirst(t *testing.T) {

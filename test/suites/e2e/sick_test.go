@@ -46,8 +46,8 @@ func (s *scene) staysSilent(node *corev1.Node) {
 	}
 }
 
-// TestUnhealthyMachinesAreReplaced kills one of two machines while its pods must not be disrupted. Then it breaks the only GPU of another pool, of whose six pods at
-// least five have to run.
+// TestUnhealthyMachinesAreReplaced kills one of two machines while its pods must not be disrupted. Then it breaks the only GPU of another pool, which
+// has no budget for that at first, and of whose six pods at least five have to run.
 func TestUnhealthyMachinesAreReplaced(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
@@ -106,8 +106,11 @@ func (w *world) gpuBreaks(t *testing.T) {
 	s.deploy("inference", 6)
 	s.untilRunning(6)
 	old := s.nodes(s.name)[0]
-	began, least := time.Now(), 6
 	s.setCondition(&old, "AcceleratedHardwareReady", corev1.ConditionFalse, "GPUNeedsReset")
+	s.untilEvent("Node", old.Name, "UnhealthyButKept", "the disruption budgets of NodePool breaks allow 0")
+	// Budgets for other reasons do not keep it.
+	began, least := time.Now(), 6
+	s.patch(s.nodePool(s.name), `{"spec":{"disruption":{"budgets":[{"nodes":"0","reasons":["Empty","Drifted","Underutilized"]},{"nodes":"1"}]}}}`)
 	s.until(enough, "the machine is gone and all pods run", func() (bool, string) {
 		least = min(least, s.running())
 		return !s.claims()[0].gone.IsZero() && s.running() == 6 && len(s.pods()) == 6, lines(s.claims())

@@ -34,7 +34,7 @@ var mutants = []mutant{
 	}, "stuck:"},
 	{"machines that start use up the disruption budget", []edit{
 		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tdraining", "draining"},
-		{"pkg/controllers/disruption/budget.go", "!counts(m.Machine) || notReady(", "notReady("},
+		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\treturn\n\t}\n", ""},
 	}, "is idle and stays, though the budget allows"},
 	{"machines with pods of one PodDisruptionBudget drain at once", []edit{
 		{"pkg/controllers/disruption/budget.go", "if other == \"\" || other == m.Claim.Name {\n\t\t\tcontinue\n\t\t}", "if true {\n\t\t\tcontinue\n\t\t}"},

@@ -24,7 +24,7 @@ func machine(edits ...func(*Machine)) *Machine {
 	node := snapshottest.Node(&claim, kind, 10)
 	m := &Machine{
 		Machine:  &snapshot.Machine{Claim: &claim, Node: &node, Type: kind, Promise: snapshot.PromiseOf(claim.Annotations)},
-		NodePool: &Pool{Name: "gpu", IdleAfter: new(time.Minute), Budgets: map[karpv1.DisruptionReason]int{"Empty": 1, "Drifted": 2, "Underutilized": 3}},
+		NodePool: &Pool{Name: "gpu", IdleAfter: new(time.Minute), Budgets: map[karpv1.DisruptionReason]int{"Empty": 1, "Drifted": 2, "Underutilized": 3, "Unhealthy": 4}},
 	}
 	for _, edit := range edits {
 		edit(m)
@@ -103,7 +103,7 @@ func TestReasonsHaveNamesAndBudgets(t *testing.T) {
 		name    karpv1.DisruptionReason
 		allowed int
 	}{
-		"Empty": {"Empty", 1}, "Drifted": {"Drifted", 2}, drift.Image: {"Drifted", 2}, "Underutilized": {"Underutilized", 3}, Unhealthy: {Unhealthy, math.MaxInt}, Expiring: {Expiring, math.MaxInt},
+		"Empty": {"Empty", 1}, "Drifted": {"Drifted", 2}, drift.Image: {"Drifted", 2}, "Underutilized": {"Underutilized", 3}, Unhealthy: {Unhealthy, 4}, Expiring: {Expiring, math.MaxInt},
 	} {
 		if r := Of(word); r.Name() != c.name || r.Allowed(machine().NodePool) != c.allowed {
 			t.Errorf("%s is %s with a budget of %d, want %s with %d", word, r.Name(), r.Allowed(machine().NodePool), c.name, c.allowed)

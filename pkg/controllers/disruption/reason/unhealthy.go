@@ -1,7 +1,6 @@
 package reason
 
 import (
-	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +24,7 @@ func (unhealthy) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pod
 	return blocked(m, c, asked, pods)
 }
 
-// Allowed returns no limit. Karpenter has no budgets for unhealthy machines, and package repair keeps all machines of a pool if too many are unhealthy.
-func (unhealthy) Allowed(*Pool) int { return math.MaxInt }
+func (unhealthy) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionReasonUnhealthy] }
 
 func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
 
