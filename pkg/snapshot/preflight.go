@@ -37,7 +37,7 @@ func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offeri
 }
 
 // isFor reports whether the image is used for machines of the offering's type. It matches as Karpenter does (MapToInstanceTypes in the AWS provider's
-// pkg/providers/amifamily, v1.14.1).
+// pkg/providers/amifamily, v1.15.0).
 func isFor(i Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }

@@ -78,10 +78,12 @@ var vcpuQuotas = []catalog.Quota{
 	{Group: "P", CapacityType: "on-demand", Code: "L-417A185B"},
 }
 
-// launchErrors are the error codes of CreateFleet that Karpenter's AWS provider treats as insufficient capacity (pkg/errors, v1.14.1).
+// launchErrors are the error codes of CreateFleet that Karpenter's AWS provider treats as insufficient capacity (pkg/errors, v1.15.0).
 var launchErrors = []cloud.Error{
 	{Text: "InsufficientInstanceCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
 	{Text: "UnfulfillableCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
+	{Text: "SpotMaxPriceTooLow:", Reason: v1alpha1.RefusalInsufficientCapacity},
+	{Text: "InvalidCapacityReservationState.Unavailable:", Reason: v1alpha1.RefusalInsufficientCapacity},
 	{Text: "MaxSpotInstanceCountExceeded:", Reason: v1alpha1.RefusalSpotQuota},
 	{Text: "VcpuLimitExceeded:", Reason: v1alpha1.RefusalVCPULimit},
 	{Text: "Unsupported:", Reason: v1alpha1.RefusalUnsupported},
@@ -91,7 +93,7 @@ var launchErrors = []cloud.Error{
 }
 
 // causes are keyed by the reasons of the condition Launched that the AWS provider sets (ToReasonMessage in its pkg/errors, and NewCreateError in
-// pkg/cloudprovider and pkg/providers/instance, v1.14.1).
+// pkg/cloudprovider and pkg/providers/instance, v1.15.0).
 var causes = map[string]cloud.Cause{
 	"FreeTierIneligible": {Scope: cloud.AboutQuota, First: time.Hour, Most: 6 * time.Hour},
 

@@ -76,7 +76,7 @@ func faults(message string) []fault {
 }
 
 // attribute returns the refusals in the message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter truncates the message to
-// 300 characters. Offerings of the NodeClaim that the message does not explain also count as refused for lack of capacity, because the cloud launched
+// 1,024 bytes, and before 1.15 to 300. Offerings of the NodeClaim that the message does not explain also count as refused for lack of capacity, because the cloud launched
 // none of them.
 func attribute(s Shape, message string, class Cloud) []Refusal {
 	var out []Refusal

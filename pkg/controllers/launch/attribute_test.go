@@ -20,6 +20,7 @@ const (
 		"Our system will be working on provisioning additional capacity. You can currently get g4dn.xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1b."
 	overLimit = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 32 allows for the instance bucket that the specified instance type belongs to. " +
 		"Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
+	lowPrice    = "SpotMaxPriceTooLow: Your Spot request price of 0.1 is lower than the minimum required Spot request fulfillment price of 0.2."
 	overSpot    = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
 	unsupported = "Unsupported: Your requested instance type (g4dn.2xlarge) is not supported in your requested Availability Zone (us-east-1b). Please retry your request by not specifying an Availability Zone or choosing us-east-1a."
 	unfulfilled = "UnfulfillableCapacity: Unable to fulfill capacity due to your request configuration. Please adjust your request and try again."
@@ -28,14 +29,18 @@ const (
 	noRole      = "AuthFailure.ServiceLinkedRoleCreationNotPermitted: The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances."
 )
 
-// fleet returns the AWS provider's error for these CreateFleet errors, truncated as Karpenter truncates it.
+// fleet returns the AWS provider's error for these CreateFleet errors, truncated as Karpenter truncated it before 1.15.
 func fleet(errs ...string) string {
-	message := "creating instance, insufficient capacity, with fleet error(s), " + strings.Join(errs, "; ") +
-		" (aws-error-code=UnfulfillableCapacity, aws-operation-name=CreateFleet, aws-request-id=, aws-service-name=EC2, aws-status-code=200)"
-	if len(message) >= 300 {
-		message = message[:300] + "..."
+	if message := whole(errs...); len(message) >= 300 {
+		return message[:300] + "..."
 	}
-	return message
+	return whole(errs...)
+}
+
+// whole returns the error as Karpenter 1.15 shows it, if it has at most 1,024 bytes.
+func whole(errs ...string) string {
+	return "creating instance, insufficient capacity, with fleet error(s), " + strings.Join(errs, "; ") +
+		" (aws-error-code=UnfulfillableCapacity, aws-operation-name=CreateFleet, aws-request-id=, aws-service-name=EC2, aws-status-code=200)"
 }
 
 var (
@@ -55,6 +60,8 @@ func TestAttribute(t *testing.T) {
 		"no capacity, as cached by Karpenter":            {"creating instance, insufficient capacity, all requested instance types were unavailable during launch", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
 		"capacity that cannot be fulfilled as requested": {fleet(unfulfilled), []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
 		"an unknown message":                             {"creating instance, insufficient capacity, for a reason of next year", []string{"[g4dn.xlarge g4dn.2xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity"}},
+		"a spot price that is too low":                   {fleet(lowPrice, overLimit), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot VCPULimitExceeded"}},
+		"an error that Karpenter 1.15 shows":             {whole(noCapacity, unsupported), []string{"[g4dn.2xlarge] [us-east-1b] spot Unsupported", "[g4dn.xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity", "[g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},
 		"a vCPU limit is about every zone":               {fleet(overLimit), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot VCPULimitExceeded"}},
 		"a spot limit is about every zone":               {fleet(overSpot), []string{"[g4dn.xlarge g4dn.2xlarge] [*] spot SpotQuotaExceeded"}},
 		"a type not offered in a zone":                   {fleet(unsupported), []string{"[g4dn.2xlarge] [us-east-1b] spot Unsupported", "[g4dn.xlarge] [us-east-1a us-east-1b] spot InsufficientCapacity", "[g4dn.2xlarge] [us-east-1a] spot InsufficientCapacity"}},

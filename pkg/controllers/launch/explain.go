@@ -30,7 +30,7 @@ func AboutNodeClaims() fields.Selector {
 // karpenter is the component in Karpenter's events, whatever the provider.
 const karpenter = "karpenter"
 
-// maxEvent is how much of an event's message is used, in bytes. Karpenter truncates errors to 300.
+// maxEvent is how much of an event's message is used, in bytes. Karpenter truncates its own to this, and before 1.15 to 300.
 const maxEvent = 1024
 
 // fromKarpenter reports whether an event looks like those that Karpenter writes about NodeClaims. Events about cluster-scoped objects are in the
