@@ -131,9 +131,11 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		},
 		"a controller that is not ready": {controller(func(p *Program) { p.Ready = 0 }), Error, "Deployment karve-system/karve", "none of its 2 pods is ready", "kubectl -n karve-system"},
 		"an old Kubernetes":              {func(f *Facts) { f.Kubernetes = "v1.29.4" }, Error, "Kubernetes", "v1.29.4 is older than v1.30", "upgrade"},
+		"an untested Kubernetes":         {func(f *Facts) { f.Kubernetes = "v1.38.0" }, Warning, "Kubernetes", "v1.38.0 was not tested", "v1.33 to v1.37"},
+		"a Kubernetes before those":      {func(f *Facts) { f.Kubernetes = "v1.31.4-eks-1a2b3c" }, Warning, "Kubernetes", "was not tested", "docs/versions.md"},
 		"no Karpenter":                   {func(f *Facts) { f.Karpenters = []Program{} }, Warning, "Karpenter", "was found", "install Karpenter"},
 		"a Karpenter that is not ready":  {karpenter(func(p *Program) { p.Ready = 0 }), Error, "Deployment kube-system/karpenter", "none of its pods is ready", "describe"},
-		"an untested Karpenter":          {karpenter(func(p *Program) { p.Version = "1.9.0" }), Warning, "Deployment kube-system/karpenter", "version 1.9.0 of Karpenter was not tested", "1.14"},
+		"an untested Karpenter":          {karpenter(func(p *Program) { p.Version = "1.9.0" }), Warning, "Deployment kube-system/karpenter", "version 1.9.0 of Karpenter was not tested", "1.14 to 1.15"},
 		"another version of the CLI":     {func(f *Facts) { f.CLI = "v0.2.0" }, Warning, "kubectl-karve", "its version is v0.2.0, and that of Deployment karve-system/karve is 0.1.0", "install kubectl-karve 0.1.0"},
 		"another version of the agent":   {func(f *Facts) { f.Agents[0].Version = "0.0.9" }, Warning, "DaemonSet karve-node/karve-node", "its version is 0.0.9", "helm upgrade"},
 		"a CRD that is missing":          {func(f *Facts) { delete(f.CRDs, "gpunodeclasses.karve.sh") }, Error, "CustomResourceDefinition gpunodeclasses.karve.sh", "not installed", "karve-crd"},
@@ -142,7 +144,10 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"rights that are missing":        {func(f *Facts) { f.Denied = []Right{{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}} }, Error, "the controller's service account", "may not create nodeclaims.karpenter.sh", "roles"},
 		"another name of the cluster":    {karpenter(func(p *Program) { p.Env["CLUSTER_NAME"] = "other" }), Error, "Deployment karve-system/karve", `--cluster-name is "mine", and CLUSTER_NAME of Deployment kube-system/karpenter is "other"`, "settings.clusterName=other"},
 		"another overhead":               {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=0.1"},
-		"Karpenter's repair":             {karpenter(func(p *Program) { p.Env["FEATURE_GATES"] = "NodeOverlay=true, NodeRepair=true" }), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},
+		"Karpenter's legacy repair": {karpenter(func(p *Program) {
+			p.Version, p.Env["FEATURE_GATES"], p.Env["LEGACY_NODE_REPAIR"] = "1.15.0", "NodeRepair=true", "true"
+		}), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},
+		"Karpenter's repair": {karpenter(func(p *Program) { p.Env["FEATURE_GATES"] = "NodeOverlay=true, NodeRepair=true" }), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},
 		"a running pod that states no amount": {
 			func(f *Facts) { f.Cluster.Pods = []corev1.Pod{Pod("x", Running("a"), GPUMemory("lots"))} }, Warning, "Pod default/x", `"lots" is no amount`, "annotate pod x",
 		},

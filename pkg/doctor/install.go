@@ -11,11 +11,22 @@ import (
 	"karve.sh/karve/pkg/leader"
 )
 
-// Versions that Karve works with.
+// Minor versions of v1: neededKubernetes is the oldest that the charts install on, and the others are those of docs/versions.md.
 const (
-	oldestKubernetes = 30     // of v1
-	testedKarpenter  = "1.14" // docs/karpenter-versions.md
+	neededKubernetes                   = 30
+	oldestKubernetes, newestKubernetes = 33, 37
+	oldestKarpenter, newestKarpenter   = 14, 15
 )
+
+// minor returns the minor version of a version 1, such as 37 of v1.37.2-eks-1a2b3c. It returns false for others.
+func minor(version string) (int, bool) {
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	if len(parts) < 2 || parts[0] != "1" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(strings.TrimRight(parts[1], "+"))
+	return n, err == nil
+}
 
 // unread reports data that could not be read.
 func unread(f *Facts) []Finding {
@@ -74,14 +85,15 @@ func controllerNotReady(f *Facts) []Finding {
 }
 
 func kubernetesOld(f *Facts) []Finding {
-	parts := strings.SplitN(strings.TrimPrefix(f.Kubernetes, "v"), ".", 3)
-	if len(parts) < 2 || parts[0] != "1" {
+	switch n, ok := minor(f.Kubernetes); {
+	case !ok:
 		return nil
+	case n < neededKubernetes:
+		return []Finding{{Error, "Kubernetes", fmt.Sprintf("%s is older than v1.%d, which Karve needs", f.Kubernetes, neededKubernetes), "upgrade the cluster"}}
+	case n < oldestKubernetes || n > newestKubernetes:
+		return []Finding{{Warning, "Kubernetes", fmt.Sprintf("%s was not tested with this release of Karve", f.Kubernetes), fmt.Sprintf("use v1.%d to v1.%d: see docs/versions.md", oldestKubernetes, newestKubernetes)}}
 	}
-	if minor, err := strconv.Atoi(strings.TrimRight(parts[1], "+")); err != nil || minor >= oldestKubernetes {
-		return nil
-	}
-	return []Finding{{Error, "Kubernetes", fmt.Sprintf("%s is older than v1.%d, which Karve needs", f.Kubernetes, oldestKubernetes), "upgrade the cluster"}}
+	return nil
 }
 
 func karpenterMissing(f *Facts) []Finding {
@@ -104,9 +116,11 @@ func karpenterUntested(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		version := strings.TrimPrefix(p.Version, "v")
-		if version != "" && version != testedKarpenter && !strings.HasPrefix(version, testedKarpenter+".") {
-			all = append(all, Finding{Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with Karve", p.Version), fmt.Sprintf("use Karpenter %s: see docs/karpenter-versions.md", testedKarpenter)})
+		if n, ok := minor(p.Version); p.Version != "" && (!ok || n < oldestKarpenter || n > newestKarpenter) {
+			all = append(all, Finding{
+				Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with this release of Karve", p.Version),
+				fmt.Sprintf("use Karpenter 1.%d to 1.%d: see docs/versions.md", oldestKarpenter, newestKarpenter),
+			})
 		}
 	}
 	return all
@@ -237,7 +251,10 @@ func nodeRepair(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		if slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") && strings.HasPrefix(strings.TrimPrefix(p.Version, "v"), testedKarpenter) {
+		n, known := minor(p.Version)
+		legacy, err := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"])
+		repairsAll := known && n < 15 || legacy && err == nil || p.Flags["legacy-node-repair"] == "true"
+		if repairsAll && slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") {
 			all = append(all, Finding{
 				Warning, p.String(), "its feature gate NodeRepair also deletes unhealthy nodes of Karve's pools, without room for their pods elsewhere",
 				"settings.featureGates.nodeRepair=false in Karpenter's chart, or shorter times in Karve's: settings.notReadyTimeout and settings.gpuFaultTimeout",
