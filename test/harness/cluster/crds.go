@@ -24,10 +24,14 @@ var crdResource = schema.GroupVersionResource{
 
 // installCRDs installs Karpenter's CRDs, which the builder puts beside the binaries, Karve's own CRDs from the repository, and those of the config.
 func (c *Cluster) installCRDs(ctx context.Context) error {
-	paths := append([]string{
+	return c.ApplyCRDs(ctx, append([]string{
 		filepath.Join(c.root, binDir, "crds"),
 		filepath.Join(c.root, "pkg", "apis", "crds"),
-	}, c.config.CRDs...)
+	}, c.config.CRDs...)...)
+}
+
+// ApplyCRDs installs or replaces the CRDs of files and folders.
+func (c *Cluster) ApplyCRDs(ctx context.Context, paths ...string) error {
 	crds, err := readCRDs(paths)
 	if err != nil {
 		return fmt.Errorf("installing CRDs: %w", err)

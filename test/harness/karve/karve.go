@@ -63,6 +63,8 @@ type Options struct {
 	APIServer string
 	// Alone disables leader election. A controller that crashed then need not wait for a lease to expire.
 	Alone bool
+	// Release is the folder of an earlier release, as tools/old-release makes it. If it is empty, the controller and its chart are those of the repository.
+	Release string
 }
 
 // Controller is a controller on a cluster.
@@ -112,7 +114,7 @@ func Build(ctx context.Context) (string, error) {
 
 // Start builds the controller and installs its chart. Instead of the chart's pods it runs one process until the cluster stops.
 func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, error) {
-	path, err := ownBinary(ctx, c)
+	path, err := o.binary(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +199,13 @@ func scheme(pod *corev1.PodSpec) string {
 }
 
 const probesFlag = "--health-probe-bind-address="
+
+func (o *Options) binary(ctx context.Context, c *cluster.Cluster) (string, error) {
+	if o.Release != "" {
+		return filepath.Join(o.Release, "karve-controller"), nil
+	}
+	return ownBinary(ctx, c)
+}
 
 // ownBinary returns the path of the cluster's own copy of the controller. A controller that is restarted must run the same binary, whatever was built
 // meanwhile.
@@ -300,6 +309,9 @@ func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpe
 		return nil, err
 	}
 	charts := chart.Chart{Name: "karve", Release: string(Component), Namespace: Namespace}
+	if o.Release != "" {
+		charts.Name = filepath.Join(o.Release, "charts", "karve")
+	}
 	objects, err := charts.Template(ctx, o.values()...)
 	if err != nil {
 		return nil, err
@@ -324,8 +336,8 @@ func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpe
 		if object.GetKind() == "Deployment" {
 			continue
 		}
-		if err := create(ctx, k, object); err != nil {
-			return nil, err
+		if err := k.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("helm"), client.ForceOwnership); err != nil {
+			return nil, fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
 	return &deployment.Spec.Template.Spec, nil

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -13,14 +14,26 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
 )
 
-// gates are all feature gates of Karpenter.
-var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCapacity", "CapacityBuffer", "SpotToSpotConsolidation"}
+// gates returns the names of all feature gates of Karpenter's core.
+func gates() (names []string) {
+	for _, gate := range coreoptions.KarpenterFeatureGates {
+		names = append(names, gate.Name)
+	}
+	return names
+}
+
+// allGates returns the value of Karpenter's setting that opens all gates of its core.
+func allGates() string { return strings.Join(gates(), "=true,") + "=true" }
+
+// awsGates opens all gates of Karpenter's AWS provider.
+const awsGates = "AWS_FEATURE_GATES=NodeClassCEL=true,DRANVIDIAGPU=true,DRAEFA=true,RebootForRepair=true"
 
 // TestKarpenterIgnoresKarveNodesWithEachFeatureGate restarts Karpenter with each of its feature gates alone, and at last with all of them. Each time, Karve has
 // to launch one more machine, and there are more pods than the pool's limit lets Karve serve. Karpenter must neither launch for the pending pods nor remove one
@@ -32,7 +45,7 @@ func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 	cluster.Long(t)
 	cluster.Require(t)
 	t.Parallel()
-	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})
+	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms", awsGates}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})
 	s := w.scene(t, "seam")
 	s.class(v1alpha1.IdleNever)
 	s.create(overlay(s.name))
@@ -43,7 +56,7 @@ func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 	})
 	s.deploy("inference", 0)
 	s.control(0)
-	for i, gate := range append(gates, "all") {
+	for i, gate := range append(gates(), "all") {
 		t.Run(gate, func(t *testing.T) {
 			began := time.Now()
 			w.restartKarpenter(t, gate)
@@ -55,13 +68,56 @@ func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 	t.Run("claims", func(t *testing.T) { w.scene(t, "ignored").karveAloneServesDRAPods() })
 }
 
+// TestKarpenterWithEveryGateTouchesNothingDuringChurn scales pods of Karve's pool and of a pool of Karpenter up and down for ten minutes, with all of
+// Karpenter's gates on. Each NodeClaim of Karve's pool must be Karve's, and only Karve may delete it. Karpenter must launch nothing for Karve's pods.
+func TestKarpenterWithEveryGateTouchesNothingDuringChurn(t *testing.T) {
+	cluster.Long(t)
+	cluster.Require(t)
+	t.Parallel()
+	w := ownWorld(t, cluster.Config{FeatureGates: allGates(), KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms", "IGNORE_DRA_REQUESTS=false", awsGates}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond, DRA: true})
+	s := w.scene(t, "churn")
+	s.class("5s")
+	s.create(overlay(s.name))
+	s.pool(poolOptions{consolidateAfter: "0s"})
+	s.pool(poolOptions{name: "stock", stock: true, taintKey: "none", consolidateAfter: "0s", requirements: map[string]string{"karpenter.k8s.aws/instance-family": "m5"}})
+	shared := s.deploy("inference", 0)
+	stock := s.deploy("web", 0, selects(karpv1.NodePoolLabelKey, "stock"), func(spec *corev1.PodSpec) {
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}
+	})
+	random, steps := rand.New(rand.NewPCG(1, 2)), 0 //nolint:gosec // The churn is the same each time.
+	for began := time.Now(); time.Since(began) < 10*time.Minute; steps++ {
+		s.scale(shared, random.Int32N(45))
+		s.scale(stock, random.Int32N(12))
+		time.Sleep(time.Duration(2+random.IntN(10)) * time.Second)
+	}
+	s.scale(stock, 0)
+	s.scale(shared, 25)
+	s.untilRunning(25)
+	s.scale(shared, 0)
+	s.untilGone(s.name)
+
+	ours := s.claims()
+	deleted := int(w.metric(t, w.karve, "karve_nodeclaims_deleted_total"))
+	if n := len(alive(ours)); n > 0 || deleted != len(ours) {
+		t.Errorf("Karve deleted %d of %d NodeClaims of its pool, and %d are left:\n%s", deleted, len(ours), n, lines(ours))
+	}
+	others := s.history.claimsThat(func(c *claim) bool { return !c.ours && c.pool != "stock" || c.pool == s.name && !c.ours })
+	if len(others) > 0 {
+		t.Errorf("Karpenter launched machines for our pods:\n%s", lines(others))
+	}
+	if len(ours) < 10 {
+		t.Errorf("only %d machines came and went in %d steps", len(ours), steps)
+	}
+	t.Logf("%d steps, %d machines of Karve, %d of Karpenter", steps, len(ours), len(s.history.claimsOf("stock")))
+}
+
 func (w *world) restartKarpenter(t *testing.T, on string) {
 	t.Helper()
 	if err := w.KillComponent(cluster.Karpenter); err != nil {
 		t.Fatal(err)
 	}
 	var switches []string
-	for _, gate := range gates {
+	for _, gate := range gates() {
 		switches = append(switches, fmt.Sprintf("%s=%t", gate, gate == on || on == "all"))
 	}
 	w.SetFeatureGates(strings.Join(switches, ","))

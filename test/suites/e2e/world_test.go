@@ -31,9 +31,6 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// allGates are the features of Karpenter that could affect Karve's nodes and are disabled by default.
-const allGates = "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,CapacityBuffer=true"
-
 // world is a cluster with a running controller, and a record of what was seen since the start.
 type world struct {
 	*cluster.Cluster
@@ -107,7 +104,7 @@ func sharedWorld(t *testing.T) *world {
 		shared.stop = stop
 		w := &world{}
 		if w.Cluster, shared.err = cluster.Start(ctx, cluster.Config{
-			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates, KarpenterEnv: []string{"IGNORE_DRA_REQUESTS=false"}, OnExit: w.restarts,
+			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates(), KarpenterEnv: []string{"IGNORE_DRA_REQUESTS=false", awsGates}, OnExit: w.restarts,
 		}); shared.err != nil {
 			return
 		}
