@@ -17,11 +17,13 @@ TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 ON_CLUSTER = KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST)
 E2E_FLAGS := -vet=off -count=1 -timeout 30m
+# The core of the end-to-end tests: launch, share, consolidate, drift, wrong input, repair.
+CORE       = EightyPodsShareEightMachinesUntilIdle|ElevenPodsShareTwoMachines|StockKarpenterIgnores|PodThatKarpenterCanServe|IdleNodeWithDoNotDisrupt|InterruptedMachine|UnhealthyMachines|InvalidInput
 RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests passed only when they were run again. That is a bug."; fi
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +63,7 @@ test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on t
 	rm -rf _output/calls
 	@tools/chromium
 	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(SHORT) $(TESTFLAGS)
+	cd test && KARVE_BACKEND=DRA $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-dra.txt --packages ./suites/e2e -- $(E2E_FLAGS) $(SHORT) $(TESTFLAGS) -run '$(CORE)'
 	cd test && $(ON_CLUSTER) --rerun-fails-report=../_output/reruns-$@-others.txt --packages "$$(../tools/packages cluster | grep -v '/suites/e2e$$')" -- -p 2 $(E2E_FLAGS) $(SHORT) $(TESTFLAGS)
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 $(SHORT) ./suites/rights
 	@tools/chromium check
@@ -68,6 +71,14 @@ test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on t
 
 test-dra: cluster-bin ## Run the end-to-end tests with backend DRA
 	cd test && KARVE_BACKEND=DRA $(ON_CLUSTER) --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS)
+
+OLDEST := v1.33.13 v1.14.1
+test-versions: export KUBEBUILDER_ASSETS = $(CURDIR)/_output/kubernetes-$(subst $() ,-karpenter-,$(OLDEST))
+test-versions: ## Run the core of the end-to-end tests and the tests on a real kubelet with the OLDEST Kubernetes and Karpenter that are supported, as root
+	tools/old-versions $(OLDEST)
+	$(MAKE) cluster-bin kubelet-bin
+	cd test && $(ON_CLUSTER) --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS) -run '$(CORE)|FleetRolls|AnotherStrategy|EachFeatureGate'
+	cd test && $(ON_CLUSTER) --packages './suites/api ./suites/kubelet' -- $(E2E_FLAGS) -p 1 $(TESTFLAGS)
 
 test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go -C test test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./harness/kubelet/... ./suites/kubelet
