@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"maps"
+	"net/http"
 	"testing"
 	"time"
 
@@ -107,6 +108,9 @@ func TestAgentWritesNoLabelsWhileStandingBack(t *testing.T) {
 		return api.count("StandingBack", "nvidia.com/gpu.shared is not served: another device plugin") == 1
 	})
 	m.untilCondition(api, hardware, "True GPUsHealthy")
+	if code, body := m.get("/readyz"); code != http.StatusOK {
+		t.Errorf("an agent that stands back is not ready: %s", body)
+	}
 	api.change(func() {})
 	time.Sleep(2 * restoreAfter)
 	if n := api.label(countLabel); n != "" || len(m.kubelet.Requests()) != 0 {

@@ -186,7 +186,9 @@ func (r *report) handler() http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.registered) == 0 && !r.nvidia.promised {
+		// An agent that stands back has nothing to do. An upgrade does not wait for it, and ends an agent that has the resource.
+		aside := slices.ContainsFunc(slices.Collect(maps.Values(r.aside)), func(why string) bool { return why != "" })
+		if len(r.registered) == 0 && !r.nvidia.promised && !aside {
 			http.Error(w, "nothing is registered with the kubelet", http.StatusServiceUnavailable)
 		}
 	})

@@ -42,16 +42,33 @@ func (d *Driver) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", path, err)
 	}
+	mine := held(path)
+	if unix, ok := listener.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false) // A newer agent may have replaced the socket.
+	}
 	g := grpc.NewServer()
 	k := &kubelet{driver: d, log: logr.FromContextOrDiscard(ctx)}
 	drapb.RegisterDRAPluginServer(g, k)
 	registration.RegisterRegistrationServer(g, k)
 	var group sync.WaitGroup
-	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop, which also removes the socket, so that the kubelet knows that nobody serves it.
+	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop.
 	<-ctx.Done()
+	// The kubelet must know that nobody serves the socket. While the server runs, no other file has the number of its own.
+	if now := held(path); mine != nil && now != nil && os.SameFile(mine, now) {
+		_ = os.Remove(path) // It is removed at the next start at the latest.
+	}
 	g.Stop()
 	group.Wait()
 	return nil
+}
+
+// held returns the file of a socket, or nil.
+func held(path string) fs.FileInfo {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	return info
 }
 
 // GetInfo returns the identity of the driver. Without an endpoint, the kubelet calls the socket that it has found.

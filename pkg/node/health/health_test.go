@@ -233,8 +233,7 @@ func TestConditionIsUnknownWithoutGPUs(t *testing.T) {
 }
 
 // TestTrackerInvariants checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between or by an answer
-// of the driver, that changes
-// agree with Healthy, and that the condition is False exactly when a GPU is out of service.
+// of the driver, that changes agree with Healthy, and that the condition is False exactly when a GPU is out of service.
 func TestTrackerInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -54,10 +54,14 @@ func describeRecovery(r gpu.Recovery) string {
 //     which the next program can fail.
 //   - Its answer never makes a fault less severe.
 //
-// If the answer is unknown, nothing changes.
+// If the answer is unknown, nothing changes now, and an earlier answer says nothing about later faults.
 func (t *Tracker) Ask(uuid string, r gpu.Recovery, at time.Time) ([]Change, []Event) {
 	d, listed := t.devices[uuid]
-	if !listed || r == gpu.RecoveryUnknown {
+	if !listed {
+		return nil, nil
+	}
+	if r == gpu.RecoveryUnknown {
+		delete(t.asked, uuid)
 		return nil, nil
 	}
 	before := t.asked[uuid]

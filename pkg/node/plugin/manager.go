@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"path"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -53,6 +53,8 @@ type Network interface {
 	Exists(path string) bool
 	// List returns the names of the sockets in a directory.
 	List(dir string) []string
+	// RemoveStale removes a socket on which nobody listens, and keeps any other.
+	RemoveStale(ctx context.Context, path string)
 	// Created returns a channel that receives whenever the socket is created, until ctx ends.
 	Created(ctx context.Context, path string) <-chan struct{}
 }
@@ -114,6 +116,9 @@ type Manager struct {
 	loads  *loads
 	// wake makes Run check the servers and the held devices.
 	wake chan struct{}
+	// start is when the agent started, and sockets counts its sockets, for their names.
+	start   string
+	sockets atomic.Int64
 
 	mu        sync.Mutex
 	settings  sharing.Settings
@@ -168,7 +173,7 @@ func New(config Config) *Manager {
 		config.Exists = exists
 	}
 	return &Manager{
-		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
+		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1), start: startOf(config.Clock.Now()),
 		devices: map[string]device{}, unhealthy: map[string]bool{}, down: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
 		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{reported: map[string]string{}},
 	}
@@ -645,9 +650,4 @@ func (m *Manager) packed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.settings.AllocationPolicy == sharing.PolicyPacked
-}
-
-// socket returns the path of the socket for a resource. The names are those of NVIDIA's plugin, so that two plugins for the same GPUs detect each other.
-func (m *Manager) socket(resource string) string {
-	return path.Join(path.Dir(m.config.KubeletSocket), socketPrefix+strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)+socketSuffix)
 }

@@ -163,7 +163,7 @@ func TestKubeletListsEveryReplica(t *testing.T) {
 		w.must(replicas(10), gpus(2))
 		w.want(whole, 20)
 		request := w.kubelet.Requests()[0]
-		if request.GetEndpoint() != "nvidia-gpu.sock" || request.GetVersion() != "v1beta1" || !request.GetOptions().GetGetPreferredAllocationAvailable() {
+		if !strings.HasPrefix(request.GetEndpoint(), "karve-gpu-") || request.GetVersion() != "v1beta1" || !request.GetOptions().GetGetPreferredAllocationAvailable() {
 			t.Errorf("registered %v", request)
 		}
 		for _, d := range w.kubelet.Current(whole).Devices {
@@ -194,7 +194,7 @@ func TestEachResourceHasItsOwnSocket(t *testing.T) {
 			endpoints = append(endpoints, r.GetEndpoint())
 		}
 		slices.Sort(endpoints)
-		if !slices.Equal(endpoints, []string{"nvidia-gpu.shared.sock", "nvidia-gpu.sock"}) {
+		if len(endpoints) != 2 || !strings.HasPrefix(endpoints[0], "karve-gpu-") || !strings.HasPrefix(endpoints[1], "karve-gpu.shared-") {
 			t.Errorf("endpoints are %v", endpoints)
 		}
 	})

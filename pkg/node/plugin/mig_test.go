@@ -46,7 +46,7 @@ func TestKubeletListsEveryInstance(t *testing.T) {
 				t.Errorf("%s is near NUMA node %d", d.GetID(), node)
 			}
 		}
-		if e := w.kubelet.Requests()[0].GetEndpoint(); e != "nvidia-mig-1g.5gb.sock" {
+		if e := w.kubelet.Requests()[0].GetEndpoint(); !strings.HasPrefix(e, "karve-mig-1g.5gb-") {
 			t.Errorf("the socket is %s", e)
 		}
 		g, err := w.kubelet.Admit(t.Context(), "pod", small, 1)

@@ -35,7 +35,7 @@ func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
 	}
 	if unix, ok := listener.(*net.UnixListener); ok {
 		// Keep the file. A socket that no one serves shows that the devices that the Node still counts are those of this agent, so that its next start does
-		// not have to wait. Closing must also not remove the socket of another process that has replaced it.
+		// not have to wait.
 		unix.SetUnlinkOnClose(false)
 	}
 	return listener, nil
@@ -44,6 +44,17 @@ func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
 // Dial connects to a socket.
 func (Unix) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "unix", path)
+}
+
+// RemoveStale removes a socket on which nobody listens.
+func (u Unix) RemoveStale(ctx context.Context, path string) {
+	conn, err := u.Dial(ctx, path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path) // If that fails, the file does no harm.
+	}
 }
 
 // Exists reports whether the socket exists.

@@ -46,9 +46,16 @@ func (m *Manager) checkOthers(ctx context.Context) {
 	for uuid, d := range m.devices {
 		uuids[uuid], uuids[d.UUID] = true, true
 	}
+	wanted := map[string]bool{}
+	for _, t := range m.targets {
+		for _, resource := range t.resources() {
+			wanted[resource] = true
+		}
+	}
 	aside := m.others.found != ""
 	m.mu.Unlock()
-	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil }, uuids, idle || aside)
+	// A resource of another agent is taken over from it, during an upgrade.
+	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil || wanted[resource] && m.isAgents(resource) }, uuids, idle || aside)
 	if !known && aside {
 		return // They may still be there.
 	}
@@ -92,7 +99,7 @@ func (m *Manager) settle(ctx context.Context) {
 
 // find returns who else serves the GPUs, or "" if no one does. known is false if neither the kubelet nor the Node could be read.
 func (m *Manager) find(ctx context.Context, ours func(resource string) bool, uuids map[string]bool, askNode bool) (why string, known bool) {
-	dir := path.Dir(m.config.KubeletSocket)
+	dir := m.dir()
 	for _, name := range m.config.Network.List(dir) {
 		resource, isNVIDIAs := resourceOf(name)
 		if !isNVIDIAs || ours(resource) {
@@ -142,7 +149,7 @@ func (m *Manager) onNode(ctx context.Context, ours func(string) bool) (why strin
 	}
 	for _, resource := range slices.Sorted(maps.Keys(all)) {
 		// A socket that no one serves belongs to a plugin that has ended, and so does the number on the Node.
-		if strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && all[resource] > 0 && !ours(resource) && !m.config.Network.Exists(m.socket(resource)) {
+		if strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && all[resource] > 0 && !ours(resource) && !m.isAgents(resource) && !m.config.Network.Exists(m.nvidiaSocket(resource)) {
 			return nodeHas(all[resource], resource), true
 		}
 	}
@@ -159,7 +166,7 @@ func nodeHas(n int64, resource string) string {
 
 const socketPrefix, socketSuffix = "nvidia-", ".sock"
 
-// resourceOf returns the resource for the name of a socket of NVIDIA's plugin or of this one.
+// resourceOf returns the resource for the name of a socket of NVIDIA's plugin, or of an agent from before agents had sockets with names of their own.
 func resourceOf(socket string) (resource string, ok bool) {
 	name, ok := strings.CutPrefix(socket, socketPrefix)
 	if ok {

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -27,8 +28,8 @@ type server struct {
 	resource string
 	// ids are the devices that are offered. m.mu guards them.
 	ids []string
-	// started receives when the kubelet has recreated its socket, and lost when its stream has ended.
-	started, lost chan struct{}
+	// started receives when the kubelet has recreated its socket, lost when its stream has ended, and renew when a newer agent has ended.
+	started, lost, renew chan struct{}
 
 	mu      sync.Mutex
 	list    []*pluginapi.Device
@@ -37,7 +38,7 @@ type server struct {
 }
 
 func newServer(m *Manager, resource string) *server {
-	return &server{m: m, resource: resource, started: make(chan struct{}, 1), lost: make(chan struct{}, 1), changed: make(chan struct{})}
+	return &server{m: m, resource: resource, started: make(chan struct{}, 1), lost: make(chan struct{}, 1), renew: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // set replaces the list, and reports whether it has changed.
@@ -69,10 +70,12 @@ func (s *server) stream(n int) {
 	}
 }
 
-func (s *server) streaming() bool {
+func (s *server) streaming() bool { return s.openStreams() > 0 }
+
+func (s *server) openStreams() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.streams > 0
+	return s.streams
 }
 
 func (s *server) kubeletStarted() { notify(s.started) }
@@ -100,18 +103,36 @@ func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
 
-// ListAndWatch sends the list of devices at first and after each change.
+// ListAndWatch sends the list of devices at first and after each change. The kubelet uses the last list of any plugin of the resource. So a newer agent has the
+// word as long as it is there, and the list is sent again when another agent comes or goes.
 func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	s.stream(1)
 	defer s.stream(-1)
+	ctx := stream.Context()
+	looks := s.m.config.Clock.NewTicker(lookForAgents)
+	defer looks.Stop()
+	var sent <-chan struct{} // identifies the list
+	before := ""
 	for {
 		list, changed := s.current()
-		if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: list}); err != nil {
-			return err
+		var others company
+		if sent != nil { // The kubelet waits for the first list.
+			others = s.company(ctx)
 		}
+		if others.ended && !others.superseded {
+			notify(s.renew)
+		}
+		if !others.superseded && (sent != changed || others.paths != before) {
+			if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: list}); err != nil {
+				return err
+			}
+			sent = changed
+		}
+		before = others.paths
 		select {
 		case <-changed:
-		case <-stream.Context().Done():
+		case <-looks.C():
+		case <-ctx.Done():
 			return nil
 		}
 	}
@@ -163,9 +184,15 @@ const (
 	streamGrace = 10 * time.Second
 	// steady is how long a registration must last so that the next one follows without a long backoff.
 	steady = 30 * time.Second
+	// startedGrace is how long to wait for the stream of a kubelet that has started. Its start may be noticed after the registration.
+	startedGrace = 200 * time.Millisecond
+	// reopenGrace is how long to wait for the stream of a second server.
+	reopenGrace = 2 * time.Second
 	// standBack is how often to check a resource that another plugin serves.
-	standBack    = 10 * time.Second
-	replyTimeout = 5 * time.Second
+	standBack = 10 * time.Second
+	// lookForAgents is how often to look for other agents on the node, which are there during an upgrade.
+	lookForAgents = 5 * time.Second
+	replyTimeout  = 5 * time.Second
 )
 
 // run serves and registers until ctx ends. It registers again if the kubelet is lost.
@@ -188,6 +215,12 @@ func (s *server) run(ctx context.Context) {
 			log.Info("The resource is free")
 			s.stoodBack("")
 			aside, since = "", s.m.config.Clock.Now()
+		}
+		if registered {
+			if s.company(ctx).superseded {
+				s.pause(ctx, lookForAgents)
+				continue
+			}
 		}
 		lasted, err := s.serve(logr.NewContext(ctx, log), since, &registered)
 		if ctx.Err() != nil {
@@ -214,47 +247,96 @@ func (s *server) run(ctx context.Context) {
 
 // serve listens and registers, and returns when the kubelet has ended its stream or has restarted. It returns no error if the kubelet has restarted.
 func (s *server) serve(ctx context.Context, since time.Time, registered *bool) (lasted time.Duration, err error) {
-	socket := s.m.socket(s.resource)
 	drain(s.started)
 	drain(s.lost)
-	listener, err := s.m.config.Network.Listen(ctx, socket)
+	drain(s.renew)
+	stop, err := s.open(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("listening on %s: %w", socket, err)
-	}
-	g := grpc.NewServer()
-	pluginapi.RegisterDevicePluginServer(g, s)
-	var group sync.WaitGroup
-	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop.
-	defer group.Wait()
-	defer g.Stop()
-
-	if err := s.register(ctx, path.Base(socket)); err != nil {
 		return 0, err
 	}
+	defer func() { stop() }()
 	at := s.m.config.Clock.Now()
 	*registered = true
 	logr.FromContextOrDiscard(ctx).Info("Registered with the kubelet", "took", at.Sub(since).String())
 	if h := s.m.config.Hooks.Registered; h != nil {
 		h(s.resource, at.Sub(since))
 	}
-	timer := s.m.config.Clock.NewTimer(streamGrace)
+	restarted := false
+	grace := streamGrace
+	timer := s.m.config.Clock.NewTimer(grace)
 	defer timer.Stop()
 	for {
+		why := ""
 		select {
 		case <-ctx.Done():
 			return s.m.config.Clock.Since(at), ctx.Err()
 		case <-s.started:
-			return s.m.config.Clock.Since(at), nil
+			// The stream of a kubelet ends with it. If there is one, it is that of the new kubelet.
+			if !s.streaming() {
+				restarted, grace = true, startedGrace
+				timer.Reset(grace)
+			}
+			continue
+		case <-s.renew:
+			next, err := s.reopen(ctx, stop)
+			if err != nil {
+				return s.m.config.Clock.Since(at), err
+			}
+			stop = next
+			continue
 		case <-s.lost:
-			if !s.streaming() {
-				return s.m.config.Clock.Since(at), fmt.Errorf("the kubelet has closed its stream")
-			}
+			why = "the kubelet has closed its stream"
 		case <-timer.C():
-			if !s.streaming() {
-				return s.m.config.Clock.Since(at), fmt.Errorf("the kubelet has opened no stream in %s", streamGrace)
-			}
+			why = fmt.Sprintf("the kubelet has opened no stream in %s", grace)
+		}
+		switch {
+		case s.streaming():
+			restarted = false
+		case restarted:
+			return s.m.config.Clock.Since(at), nil
+		default:
+			return s.m.config.Clock.Since(at), errors.New(why)
 		}
 	}
+}
+
+// open listens on a new socket and registers it. stop ends the server.
+func (s *server) open(ctx context.Context) (stop func(), err error) {
+	socket := s.m.newSocket(s.resource)
+	listener, err := s.m.config.Network.Listen(ctx, socket)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", socket, err)
+	}
+	g := grpc.NewServer(grpc.WaitForHandlers(true)) // The streams are those of servers that have not been stopped.
+	pluginapi.RegisterDevicePluginServer(g, s)
+	var group sync.WaitGroup
+	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop.
+	stop = func() {
+		g.Stop()
+		group.Wait()
+	}
+	if err := s.register(ctx, path.Base(socket)); err != nil {
+		stop()
+		return nil, err
+	}
+	s.removeStale(ctx)
+	return stop, nil
+}
+
+// reopen registers another socket and ends the former server once the kubelet has a stream of the new one. Kubelets before 1.37 have forgotten the former server
+// when a newer agent has ended, and keep its stream open.
+func (s *server) reopen(ctx context.Context, former func()) (stop func(), err error) {
+	before := s.openStreams()
+	stop, err = s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	logr.FromContextOrDiscard(ctx).Info("Registered again, because a newer agent has ended")
+	for deadline := s.m.config.Clock.Now().Add(reopenGrace); s.openStreams() <= before && s.m.config.Clock.Now().Before(deadline) && ctx.Err() == nil; {
+		s.m.config.Clock.Sleep(reopenGrace / 100)
+	}
+	former()
+	return stop, nil
 }
 
 func (s *server) register(ctx context.Context, endpoint string) error {
@@ -274,17 +356,16 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// otherPlugin returns who else serves the resource, or "" if no one does. The Node is read only before the first registration, because after it the
-// Node shows the devices of this plugin.
+// otherPlugin returns who else serves the resource, or "" if no one does, or another agent. The Node is read only before the first registration, because after it
+// the Node shows the devices of this plugin.
 func (s *server) otherPlugin(ctx context.Context, first bool) string {
-	socket := s.m.socket(s.resource)
-	if s.m.config.Network.Exists(socket) {
+	if socket := s.m.nvidiaSocket(s.resource); s.m.config.Network.Exists(socket) {
 		if answers(ctx, s.m.config.Network, socket) {
 			return answersAt(socket)
 		}
 		return "" // It was left by a plugin that has ended, whose devices the Node still shows.
 	}
-	if !first || s.m.config.Allocatable == nil {
+	if !first || s.m.config.Allocatable == nil || s.m.isAgents(s.resource) {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, inUseTimeout)

@@ -118,7 +118,7 @@ func p99(took []time.Duration) time.Duration {
 func BenchmarkAllocate480(b *testing.B) {
 	k, _ := onSockets(b, 48)
 	within(b, "the first list", func() bool { return k.Allocatable(whole) == 480 })
-	conn, err := grpc.NewClient("unix://"+filepath.Join(k.Dir, "nvidia-gpu.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(k.Dir, k.Requests()[0].GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.Fatal(err)
 	}

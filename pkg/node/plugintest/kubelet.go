@@ -31,6 +31,10 @@ type Kubelet struct {
 	Network Network
 	// Dir is the directory of the sockets.
 	Dir string
+	// Before137 makes it behave as kubelets before 1.37 do: it knows one plugin of a resource, the last that registered, and forgets it when the stream of any
+	// plugin of the resource ends. As of 1.37, it knows all of them by path. It refuses a registration on a path that it knows, and then does not see the end of
+	// the plugin that has the path.
+	Before137 bool
 
 	mu sync.Mutex
 	// refuse, if set, is the error for registrations, and failPods the error of the pod resources API.
@@ -41,7 +45,10 @@ type Kubelet struct {
 	server    *grpc.Server
 	stop      context.CancelFunc
 	group     sync.WaitGroup
-	endpoints map[string]*endpoint
+	endpoints map[string]*endpoint // by resource: the one that it calls
+	known     map[string]*endpoint // by resource and path: those whose end it sees
+	paths     map[string]map[string]*endpoint
+	lists     map[string]List
 	requests  []*pluginapi.RegisterRequest
 	history   map[string][]List
 	pods      map[string]Grant
@@ -81,10 +88,11 @@ type Grant struct {
 }
 
 type endpoint struct {
+	path   string
 	client pluginapi.DevicePluginClient
 	stop   context.CancelFunc
-	list   List
-	live   bool
+	// stopped is set when the kubelet no longer calls it.
+	stopped bool
 }
 
 // Socket returns the path of the socket for registrations.
@@ -120,7 +128,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	var own context.Context
 	own, k.stop = context.WithCancel(ctx)
 	k.server = grpc.NewServer()
-	k.endpoints = map[string]*endpoint{}
+	k.endpoints, k.known, k.paths, k.lists = map[string]*endpoint{}, map[string]*endpoint{}, map[string]map[string]*endpoint{}, map[string]List{}
 	if k.history == nil {
 		k.history, k.pods = map[string][]List{}, map[string]Grant{}
 	}
@@ -196,24 +204,62 @@ func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRe
 	if err != nil {
 		return nil, err
 	}
-	if old := k.endpoints[request.GetResourceName()]; old != nil {
-		old.stop()
-	}
 	ctx, stop := context.WithCancel(r.ctx)
-	e := &endpoint{client: pluginapi.NewDevicePluginClient(conn), stop: stop}
-	k.endpoints[request.GetResourceName()] = e
-	k.group.Go(func() {
-		defer func() { _ = conn.Close() }()
-		k.watch(ctx, request.GetResourceName(), e)
-	})
+	e := &endpoint{path: request.GetEndpoint(), client: pluginapi.NewDevicePluginClient(conn), stop: func() { stop(); _ = conn.Close() }}
+	if err := k.connect(request.GetResourceName(), e); err != nil {
+		e.stop()
+		return nil, err
+	}
+	k.group.Go(func() { k.watch(ctx, request.GetResourceName(), e) })
 	return &pluginapi.Empty{}, nil
+}
+
+// connect adds a plugin. k.mu is held.
+func (k *Kubelet) connect(resource string, e *endpoint) error {
+	key := resource
+	if !k.Before137 {
+		key += " " + e.path
+		if k.paths[resource][e.path] != nil {
+			delete(k.known, key)
+			return fmt.Errorf("device plugin already connected: %s", e.path)
+		}
+	}
+	if k.paths[resource] == nil || k.Before137 {
+		k.paths[resource] = map[string]*endpoint{}
+	}
+	k.known[key], k.endpoints[resource], k.paths[resource][e.path] = e, e, e
+	return nil
+}
+
+// disconnect is called when the stream of a plugin has ended. k.mu is held.
+func (k *Kubelet) disconnect(resource string, e *endpoint) {
+	key := resource
+	if !k.Before137 {
+		key += " " + e.path
+	}
+	e = k.known[key] // Before 1.37, this may be another plugin.
+	if e == nil {
+		return
+	}
+	delete(k.known, key)
+	e.stop()
+	delete(k.paths[resource], e.path)
+	if len(k.paths[resource]) == 0 {
+		e.stopped = true
+		k.lists[resource] = List{}
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.paths[resource])) {
+		k.endpoints[resource] = k.paths[resource][name]
+	}
 }
 
 func (k *Kubelet) watch(ctx context.Context, resource string, e *endpoint) {
 	defer func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		e.live = false
+		k.disconnect(resource, e)
+		e.stop()
 	}()
 	if _, err := e.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
 		return
@@ -228,13 +274,14 @@ func (k *Kubelet) watch(ctx context.Context, resource string, e *endpoint) {
 			return
 		}
 		k.mu.Lock()
-		e.live, e.list = true, List{At: time.Now(), Devices: response.GetDevices()} //nolint:forbidigo // In a bubble the clock is the bubble's.
-		k.history[resource] = append(k.history[resource], e.list)
+		list := List{At: time.Now(), Devices: response.GetDevices()} //nolint:forbidigo // In a bubble the clock is the bubble's.
+		k.lists[resource] = list
+		k.history[resource] = append(k.history[resource], list)
 		k.mu.Unlock()
 	}
 }
 
-// Drop ends the stream of a resource, as the kubelet does when another plugin registers for it.
+// Drop ends the stream of the plugin of a resource.
 func (k *Kubelet) Drop(resource string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -261,8 +308,8 @@ func (k *Kubelet) History(resource string) []List {
 func (k *Kubelet) Current(resource string) List {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.endpoints[resource]; e != nil && e.live {
-		return e.list
+	if e := k.endpoints[resource]; e != nil && !e.stopped {
+		return k.lists[resource]
 	}
 	return List{}
 }
@@ -286,8 +333,8 @@ func (k *Kubelet) Admit(ctx context.Context, pod, resource string, n int) (Grant
 		}
 	}
 	var free []string
-	if e != nil && e.live {
-		for _, d := range e.list.Devices {
+	if e != nil && !e.stopped {
+		for _, d := range k.lists[resource].Devices {
 			if d.GetHealth() == pluginapi.Healthy && !held[d.GetID()] {
 				free = append(free, d.GetID())
 			}
@@ -362,11 +409,10 @@ func (k *Kubelet) GetAllocatableResources(context.Context, *podresources.Allocat
 	}
 	response := &podresources.AllocatableResourcesResponse{}
 	for _, resource := range slices.Sorted(maps.Keys(k.endpoints)) {
-		e := k.endpoints[resource]
-		if !e.live {
+		if k.endpoints[resource].stopped {
 			continue
 		}
-		for _, d := range e.list.Devices {
+		for _, d := range k.lists[resource].Devices {
 			if d.GetHealth() == pluginapi.Healthy {
 				response.Devices = append(response.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: []string{d.GetID()}})
 			}

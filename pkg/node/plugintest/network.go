@@ -4,6 +4,7 @@ package plugintest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -68,6 +69,19 @@ func (m *Memory) Exists(path string) bool {
 	return m.sockets[path] != nil
 }
 
+// RemoveStale removes a socket that is closed.
+func (m *Memory) RemoveStale(ctx context.Context, path string) {
+	conn, err := m.Dial(ctx, path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.sockets, path)
+	}
+}
+
 // List returns the names of the sockets in a directory, including closed ones.
 func (m *Memory) List(dir string) []string {
 	m.mu.Lock()
@@ -101,6 +115,27 @@ func (m *Memory) Wipe(dir string) {
 	for socket := range m.sockets {
 		if path.Dir(socket) == dir {
 			delete(m.sockets, socket)
+		}
+	}
+}
+
+// Relic leaves a socket that nobody serves.
+func (m *Memory) Relic(ctx context.Context, path string) error {
+	l, err := m.Listen(ctx, path)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// Announce makes the watchers of a socket receive as if it had been created again.
+func (m *Memory) Announce(path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.watchers[path] {
+		select {
+		case w <- struct{}{}:
+		default:
 		}
 	}
 }

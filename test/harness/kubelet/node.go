@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -178,8 +179,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if _, err := program(ctx, n.root, "runc"); err != nil {
 		return err
 	}
-	var err error
-	if n.containerd, err = n.Run(Program{Name: "containerd", Path: n.bin("containerd"), Args: []string{"--config=" + n.path("containerd.toml")}}); err != nil {
+	if err := n.runContainerd(); err != nil {
 		return err
 	}
 	pod, err := program(ctx, n.root, "pod")
@@ -204,6 +204,30 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		return nil
 	})
 }
+
+func (n *Node) runContainerd() (err error) {
+	n.containerd, err = n.Run(Program{Name: "containerd", Path: n.bin("containerd"), Args: []string{"--config=" + n.path("containerd.toml")}})
+	return err
+}
+
+// RestartContainerd restarts containerd. The containers keep running. It returns when containerd answers.
+func (n *Node) RestartContainerd(ctx context.Context) error {
+	n.containerd.Stop(10 * time.Second)
+	if err := n.runContainerd(); err != nil {
+		return err
+	}
+	return n.wait(ctx, "containerd answers", n.containerd, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "version").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// SignalKubelet sends a signal to the kubelet, such as one that stops it for a moment.
+func (n *Node) SignalKubelet(s syscall.Signal) error { return n.kubelet.Signal(s) }
 
 // StartKubelet starts the kubelet after StopKubelet. It returns when the kubelet is healthy.
 func (n *Node) StartKubelet(ctx context.Context) error {

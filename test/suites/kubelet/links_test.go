@@ -28,10 +28,13 @@ type choice struct {
 // preferences asks the plugin that serves the GPUs of the node, as the kubelet does.
 func (w *world) preferences(choices []choice) [][]string {
 	w.t.Helper()
-	socket := filepath.Join(w.node.Dir(), "kubelet", "device-plugins", "nvidia-gpu.sock")
+	// The agents' sockets have names of their own, and the kubelet keeps no other.
+	sockets, err := filepath.Glob(filepath.Join(w.node.Dir(), "kubelet", "device-plugins", "karve-gpu-*.sock"))
+	w.must(err)
+	sockets = append(sockets, filepath.Join(w.node.Dir(), "kubelet", "device-plugins", "nvidia-gpu.sock"))
 	connection, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
+			return new(net.Dialer).DialContext(ctx, "unix", sockets[0])
 		}))
 	w.must(err)
 	defer connection.Close()

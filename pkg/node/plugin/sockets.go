@@ -1,0 +1,118 @@
+package plugin
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/fnv"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// A server listens on a socket with a name of its own, karve-<resource>-<start of the agent>-<number>.sock, and never reuses one. Kubelets since 1.37 keep the
+// connections of all plugins of a resource, by path: they refuse a registration on a path that they still know, forget the connection that had it, and so do not
+// see its end. The resource then keeps its last devices, and no registration on the path succeeds, until the kubelet restarts. With a path of its own, an agent
+// can also register before its predecessor ends.
+//
+// A socket outlives its server. If no one serves it, it shows that the devices that the Node still counts are those of a former agent. Its successor removes it.
+const agentPrefix = "karve-"
+
+// maxShort limits the resource in the name of a socket, because the path of a socket has at most 107 bytes.
+const maxShort = 40
+
+// short returns a resource as it is in the names of sockets.
+func short(resource string) string {
+	name := strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)
+	if len(name) <= maxShort {
+		return name
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // It never fails.
+	return fmt.Sprintf("%s.%08x", name[:maxShort-9], h.Sum32())
+}
+
+// startOf returns the start of an agent as it is in the names of its sockets, with a random end. The later of two starts is the greater string.
+func startOf(t time.Time) string {
+	s := strconv.FormatInt(max(0, t.UnixMilli()), 36)
+	return strings.Repeat("0", max(0, timeDigits-len(s))) + s + strings.ToLower(rand.Text()[:startDigits-timeDigits])
+}
+
+const timeDigits, startDigits = 9, 12
+
+// newSocket returns the path of a new socket for a resource.
+func (m *Manager) newSocket(resource string) string {
+	return path.Join(m.dir(), fmt.Sprintf("%s%s-%s-%d%s", agentPrefix, short(resource), m.start, m.sockets.Add(1), socketSuffix))
+}
+
+// nvidiaSocket returns the path of the socket that NVIDIA's plugin has for a resource.
+func (m *Manager) nvidiaSocket(resource string) string {
+	return path.Join(m.dir(), socketPrefix+strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)+socketSuffix)
+}
+
+func (m *Manager) dir() string { return path.Dir(m.config.KubeletSocket) }
+
+// agentSocket is a socket of this or another agent.
+type agentSocket struct{ path, start string }
+
+// agentSockets returns the sockets of all agents for a resource, served or not.
+func (m *Manager) agentSockets(resource string) []agentSocket {
+	var out []agentSocket
+	for _, name := range m.config.Network.List(m.dir()) {
+		rest, ok := strings.CutPrefix(name, agentPrefix+short(resource)+"-")
+		if !ok {
+			continue
+		}
+		start, number, ok := strings.Cut(strings.TrimSuffix(rest, socketSuffix), "-")
+		if _, err := strconv.Atoi(number); ok && err == nil && len(start) == startDigits && strings.HasSuffix(rest, socketSuffix) {
+			out = append(out, agentSocket{path.Join(m.dir(), name), start})
+		}
+	}
+	return out
+}
+
+// isAgents reports whether an agent serves a resource, or did before it ended.
+func (m *Manager) isAgents(resource string) bool { return len(m.agentSockets(resource)) > 0 }
+
+// company is the other agents that serve a resource, during an upgrade.
+type company struct {
+	// superseded reports whether one of them is newer, or NVIDIA's plugin serves the resource.
+	superseded bool
+	// ended reports whether a newer one has ended since the last call.
+	ended bool
+	// paths are their sockets, to notice a change.
+	paths string
+}
+
+// company returns the other agents that serve the resource. It removes the sockets of those that have ended.
+func (s *server) company(ctx context.Context) company {
+	var c company
+	for _, other := range s.m.agentSockets(s.resource) {
+		if other.start == s.m.start {
+			continue
+		}
+		newer := other.start > s.m.start
+		if answers(ctx, s.m.config.Network, other.path) {
+			c.superseded = c.superseded || newer
+			c.paths += other.path + "\n"
+			continue
+		}
+		s.m.config.Network.RemoveStale(ctx, other.path)
+		c.ended = c.ended || newer && !s.m.config.Network.Exists(other.path) // It may only hang.
+	}
+	if socket := s.m.nvidiaSocket(s.resource); s.m.config.Network.Exists(socket) && answers(ctx, s.m.config.Network, socket) {
+		c.superseded = true // The kubelet must not get two lists.
+	}
+	return c
+}
+
+// removeStale removes the sockets for the resource that nobody serves. It keeps one that somebody holds open, even if they do not answer. An agent that has not yet
+// begun to listen on its new socket may lose it, and tries again on another one.
+func (s *server) removeStale(ctx context.Context) {
+	for _, other := range s.m.agentSockets(s.resource) {
+		s.m.config.Network.RemoveStale(ctx, other.path)
+	}
+}

@@ -1,0 +1,168 @@
+package kubelet_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/test/harness/kubelet"
+	"karve.sh/karve/test/harness/kubelet/gpus"
+)
+
+// statusTime is longer than the kubelet of a test takes to report its Node's status.
+const statusTime = 2500 * time.Millisecond
+
+// watchLowest returns the smallest number of replicas that the Node has had since the last call.
+func (w *world) watchLowest() func() int64 {
+	w.t.Helper()
+	const unknown = int64(1) << 30
+	var lowest atomic.Int64
+	lowest.Store(unknown)
+	nodes := w.node.Client().CoreV1().Nodes()
+	watch, err := nodes.Watch(w.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + w.node.Name()})
+	w.must(err)
+	w.t.Cleanup(watch.Stop)
+	go func() {
+		for e := range watch.ResultChan() {
+			if node, ok := e.Object.(*corev1.Node); ok {
+				q := node.Status.Allocatable[gpus.Resource]
+				lowest.Store(min(lowest.Load(), q.Value()))
+			}
+		}
+	}()
+	return func() int64 {
+		w.t.Helper()
+		now, err := nodes.Get(w.t.Context(), w.node.Name(), metav1.GetOptions{})
+		w.must(err)
+		q := now.Status.Allocatable[gpus.Resource]
+		return min(q.Value(), lowest.Swap(unknown))
+	}
+}
+
+// registrations counts the registrations in the agents' log.
+func (w *world) registrations(agent *kubelet.Process) int {
+	w.t.Helper()
+	log, err := os.ReadFile(agent.Log())
+	w.must(err)
+	return bytes.Count(log, []byte("Registered with the kubelet"))
+}
+
+// beside starts an agent beside another one, as an upgrade with maxSurge does, and returns when the kubelet has accepted it.
+func (w *world) beside(former *kubelet.Process, p gpus.Plugin) *kubelet.Process {
+	w.t.Helper()
+	before := w.registrations(former)
+	agent := w.start(p)
+	w.eventually(func() error {
+		if w.registrations(agent) == before {
+			return errors.New("the new agent is not registered")
+		}
+		return nil
+	})
+	return agent
+}
+
+// takes checks that a new pod gets a replica.
+func (w *world) takes(name string) {
+	w.t.Helper()
+	w.create(name)
+	w.running(name)
+	w.delete(name)
+}
+
+// Kubelets since 1.37 keep a plugin's connection by the path of its socket, and refuse a second one on the same path.
+func TestReplicasStayWhenComponentsAreReplaced(t *testing.T) {
+	t.Parallel()
+	p := build(t, gpus.Karve)
+	w, agent := serving(t, p, 1, 10)
+	pods := w.settle(2)
+	lowest := w.watchLowest()
+	busy := func(during func()) {
+		w.must(w.node.SignalKubelet(syscall.SIGSTOP))
+		during()
+		time.Sleep(time.Second)
+		w.must(w.node.SignalKubelet(syscall.SIGCONT))
+	}
+	for i, step := range []struct {
+		what string
+		do   func()
+		// away is set if the kubelet has no agent, or the Node no kubelet, for a moment.
+		away bool
+	}{
+		{what: "a reload", do: func() {
+			w.must(w.Share(12))
+			w.allocatable(12)
+			w.must(w.Share(10))
+			w.allocatable(10)
+		}},
+		{what: "an upgrade with two agents", do: func() {
+			former := agent
+			agent = w.beside(former, p)
+			w.takes("with-two-agents")
+			former.Stop(10 * time.Second)
+		}},
+		{what: "an upgrade from an agent that hangs", do: func() {
+			former := agent
+			w.must(former.Signal(syscall.SIGSTOP))
+			agent = w.beside(former, p)
+			former.Kill()
+		}},
+		{what: "a new agent that is withdrawn", do: func() {
+			w.beside(agent, p).Kill()
+			time.Sleep(6 * time.Second) // The former agent notices it.
+		}},
+		{what: "a restart of containerd", do: func() { w.must(w.node.RestartContainerd(t.Context())) }},
+		{what: "a notice of the kubelet's start while it is busy", do: func() {
+			busy(func() {
+				now := time.Now()
+				w.must(os.Chtimes(w.node.Dir()+"/kubelet/device-plugins/kubelet.sock", now, now))
+			})
+		}},
+		{what: "an agent that ended", away: true, do: func() {
+			agent.Stop(10 * time.Second)
+			agent = w.start(p)
+		}},
+		{what: "an agent that was killed", away: true, do: func() {
+			agent.Kill()
+			agent = w.start(p)
+		}},
+		{what: "an agent that was killed while the kubelet is busy", away: true, do: func() {
+			busy(func() {
+				agent.Kill()
+				agent = w.start(p)
+			})
+		}},
+		{what: "a restart of the kubelet", away: true, do: func() { w.must(w.node.RestartKubelet(t.Context())) }},
+		{what: "a restart of the kubelet with two agents", away: true, do: func() {
+			former := agent
+			agent = w.beside(former, p)
+			w.must(w.node.RestartKubelet(t.Context()))
+			w.allocatable(10)
+			former.Stop(10 * time.Second)
+		}},
+	} {
+		lowest()
+		began := time.Now()
+		step.do()
+		if !step.away {
+			time.Sleep(statusTime)
+			if low := lowest(); low < 10 {
+				t.Errorf("after %s: the Node had %d replicas for a moment", step.what, low)
+			}
+		}
+		w.allocatable(10)
+		w.takes(fmt.Sprint("after-", i))
+		pods.unchanged()
+		t.Logf("after %s: %s", step.what, time.Since(began).Round(100*time.Millisecond))
+		if t.Failed() {
+			t.Fatalf("after %s", step.what)
+		}
+	}
+}
