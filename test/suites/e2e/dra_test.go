@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,10 +19,21 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/cluster/builder"
 )
 
 // draMode reports whether GPUNodeClasses of the tests have backend DRA unless they say otherwise. Tests of what only device plugins can do are skipped then.
 var draMode = os.Getenv("KARVE_BACKEND") == string(v1alpha1.BackendDRA)
+
+// servesDRA reports whether the API server has ResourceClaims in v1, as from Kubernetes 1.34 on.
+var servesDRA = sync.OnceValue(func() bool {
+	folder := os.Getenv(builder.Given)
+	if folder == "" {
+		return true
+	}
+	minor, err := builder.KubernetesMinor(context.Background(), filepath.Join(folder, "kube-apiserver"))
+	return err != nil || minor >= "1.34" // The folder may have no API server.
+})
 
 // inMode sets the backend in DRA mode. It skips a test whose GPUNodeClass cannot have backend DRA.
 func (s *scene) inMode(sharing *v1alpha1.Sharing) {

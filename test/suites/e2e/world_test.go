@@ -104,7 +104,8 @@ func sharedWorld(t *testing.T) *world {
 		shared.stop = stop
 		w := &world{}
 		if w.Cluster, shared.err = cluster.Start(ctx, cluster.Config{
-			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates(), KarpenterEnv: []string{"IGNORE_DRA_REQUESTS=false", awsGates}, OnExit: w.restarts,
+			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates(), OnExit: w.restarts,
+			KarpenterEnv: []string{fmt.Sprintf("IGNORE_DRA_REQUESTS=%t", !servesDRA()), awsGates},
 		}); shared.err != nil {
 			return
 		}
@@ -146,7 +147,7 @@ func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 
 // begin starts the watches and then the controller.
 func (w *world) begin(ctx context.Context, o karve.Options) error {
-	w.rules, o.DRA = map[string]string{}, o.DRA || draMode
+	w.rules, o.DRA = map[string]string{}, (o.DRA || draMode) && servesDRA()
 	if o.DRA {
 		o.Values = append(o.Values, "node.dra.resources={nvidia.com/gpu.shared,nvidia.com/mig-1g.5gb,nvidia.com/mig-2g.10gb,nvidia.com/mig-3g.20gb,nvidia.com/mig-1g.10gb,nvidia.com/mig-3g.40gb}")
 	}
