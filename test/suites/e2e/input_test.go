@@ -153,7 +153,7 @@ func TestInvalidInputIsReportedAndLaunchesNothing(t *testing.T) {
 			if c.name != "no-taint" {
 				t.Parallel()
 			}
-			if c.name == "only-one-by-dra" && !servesDRA() {
+			if (c.name == "claims" || c.name == "only-one-by-dra") && !servesDRA() {
 				t.Skip("this Kubernetes has no ResourceClaims")
 			}
 			s := w.scene(t, c.name)
