@@ -42,6 +42,9 @@ func unpromised(t *testing.T, state nvmltest.State) *draWorld {
 	t.Helper()
 	p := build(t, gpus.Karve)
 	w := &draWorld{newWorld(t, state), p}
+	if w.kubeletVersion() < "v1.34" {
+		t.Skip("this Kubernetes does not serve ResourceClaims in v1")
+	}
 	w.must(w.InCluster(t.Context()))
 	w.plugin.Args = []string{"--metrics-address=127.0.0.1:0", "--state-dir=" + filepath.Join(w.node.Dir(), "state"), "--cdi-spec-dirs=" + w.specs()}
 	return w
