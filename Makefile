@@ -23,7 +23,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-all fmt generate verify build release image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -79,6 +79,12 @@ test-versions: ## Run the core of the end-to-end tests and the tests on a real k
 	$(MAKE) cluster-bin kubelet-bin
 	cd test && $(ON_CLUSTER) --packages ./suites/e2e -- $(E2E_FLAGS) $(TESTFLAGS) -run '$(CORE)|FleetRolls|AnotherStrategy|EachFeatureGate'
 	cd test && $(ON_CLUSTER) --packages './suites/api ./suites/kubelet' -- $(E2E_FLAGS) -p 1 $(TESTFLAGS)
+
+FROM ?= c2a755cd
+test-upgrade: export KARVE_OLD_RELEASE = $(CURDIR)/_output/release-$(FROM)
+test-upgrade: cluster-bin kubelet-bin ## Upgrade CRDs, controller and agent from the commit FROM (v0.1.0) to this one while pods run, and go back, as root
+	tools/old-release $(FROM)
+	cd test && $(ON_CLUSTER) --packages './suites/e2e ./suites/kubelet' -- $(E2E_FLAGS) -v $(TESTFLAGS) -run 'UpgradeToThisRelease|AgentIsUpgraded'
 
 test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go -C test test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./harness/kubelet/... ./suites/kubelet

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -173,5 +174,29 @@ func TestReplicasStayWhenComponentsAreReplaced(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("after %s", step.what)
 		}
+	}
+}
+
+// TestAgentIsUpgradedAndRolledBack replaces the agent of an earlier release by this one while pods run, and goes back. Both serve what one Node promises.
+// tools/old-release builds the earlier release.
+func TestAgentIsUpgradedAndRolledBack(t *testing.T) {
+	release := os.Getenv("KARVE_OLD_RELEASE")
+	if release == "" {
+		t.Skip("KARVE_OLD_RELEASE names no earlier release")
+	}
+	t.Parallel()
+	p := build(t, gpus.Karve)
+	old := p
+	old.Path = filepath.Join(release, "karve-node")
+	w, agent := serving(t, old, 1, 10)
+	pods := w.settle(2)
+	for i, next := range []gpus.Plugin{p, old, p} {
+		began := time.Now()
+		agent.Stop(10 * time.Second)
+		agent = w.start(next)
+		w.allocatable(10)
+		w.takes(fmt.Sprint("after-", i))
+		pods.unchanged()
+		t.Logf("%s served after %s", next.Path, time.Since(began).Round(100*time.Millisecond))
 	}
 }
