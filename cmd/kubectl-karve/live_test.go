@@ -173,11 +173,11 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 		note   string
 	}{
 		"published": {200, there, 1, "the instance types, zones and prices are those that the controller published 90m ago"},
-		"not there": {404, failure(metav1.StatusReasonNotFound), 53, "there is no ConfigMap karve/karve-catalog, in which the controller publishes its instance types (--karve-namespace), " +
+		"not there": {404, failure(metav1.StatusReasonNotFound), 59, "there is no ConfigMap karve/karve-catalog, in which the controller publishes its instance types (--karve-namespace), " +
 			"so zones and prices are those of us-east-1; use --instance-types for your own"},
-		"forbidden": {403, failure(metav1.StatusReasonForbidden), 53, "you may not get ConfigMap karve/karve-catalog, in which the controller publishes its instance types, " +
+		"forbidden": {403, failure(metav1.StatusReasonForbidden), 59, "you may not get ConfigMap karve/karve-catalog, in which the controller publishes its instance types, " +
 			"so zones and prices are those of us-east-1; use --instance-types for your own"},
-		"corrupt": {200, corrupt, 53, "ConfigMap karve/karve-catalog cannot be read: decompressing it: unexpected EOF, " +
+		"corrupt": {200, corrupt, 59, "ConfigMap karve/karve-catalog cannot be read: decompressing it: unexpected EOF, " +
 			"so zones and prices are those of us-east-1; use --instance-types for your own"},
 	} {
 		m, err := configMapServer(t, c.status, c.answer).machines(t.Context(), "karve", now)

@@ -17,6 +17,7 @@ var drivers = map[string]Driver{
 	"a10g": {"NVIDIA A10G", 8, 6, false}, "l4": {"NVIDIA L4", 8, 9, false}, "l40s": {"NVIDIA L40S", 8, 9, false},
 	"h100": {"NVIDIA H100 80GB HBM3", 9, 0, false}, "h200": {"NVIDIA H200", 9, 0, false}, "b200": {"NVIDIA B200", 10, 0, false},
 	"b300": {"", 10, 3, false}, "rtx-pro-server-6000": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, true},
+	"rtx-pro-4500": {"NVIDIA RTX PRO 4500 Blackwell Server Edition", 12, 0, true},
 }
 
 var products = map[model]string{

@@ -32,6 +32,7 @@ var driverReports = map[string]struct {
 	"a100-81920": {"NVIDIA A100-SXM4-80GB", []int64{81251, 81920}, [2]int{8, 0}, false}, "h100-81920": {"NVIDIA H100 80GB HBM3", []int64{81559}, [2]int{9, 0}, false},
 	"h200-144384": {"NVIDIA H200", []int64{143771}, [2]int{9, 0}, false}, "b200-183359": {"NVIDIA B200", []int64{183359}, [2]int{10, 0}, false},
 	"b300-275040": {"NVIDIA B300 SXM6 AC", []int64{275040}, [2]int{10, 3}, false}, "rtx-pro-server-6000-98304": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", []int64{97887}, [2]int{12, 0}, true},
+	"rtx-pro-4500-32768": {"NVIDIA RTX PRO 4500 Blackwell Server Edition", []int64{32623}, [2]int{12, 0}, true},
 }
 
 // shared returns the ways in which a GPUNodeClass can share GPUs, by name.

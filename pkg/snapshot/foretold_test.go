@@ -61,7 +61,7 @@ func TestPodsGetMachinesWhoseNodesWillHaveTheirLabels(t *testing.T) {
 		{"nvidia.com/gpu.count", "Gt", "7", "g4dn g5 g6 g6e g7 g7e p3dn p4d p4de p5 p5en p6-b200 p6-b300"},
 		{"nvidia.com/gpu.replicas", "In", "10", "g4dn g5 g5g g6 g6e g7 g7e gr6 p3dn p4d p4de p5 p5en p6-b200 p6-b300"},
 		{"nvidia.com/gpu.sharing-strategy", "In", "mps", ""},
-		{"nvidia.com/mig.capable", "In", "true", "g7e p4d p4de p5 p5en p6-b200 p6-b300"},
+		{"nvidia.com/mig.capable", "In", "true", "g7 g7e p4d p4de p5 p5en p6-b200 p6-b300"},
 		{"nvidia.com/cuda.driver.major", "Gt", "500", ""},
 		{"feature.node.kubernetes.io/pci-10de.present", "Exists", "", ""},
 		{"topology.ebs.csi.aws.com/zone", "In", "us-east-1f", "g4dn g5 g6 p5"},
