@@ -88,7 +88,7 @@ func (w *rollouts) forget() {
 		Images: &images.Source{
 			Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.aws.URL)), nil }, Now: w.clock.Now,
 		},
-		KubernetesVersion: func() (string, error) { return "1.36", nil },
+		KubernetesVersion: func() (string, error) { return "1.37", nil },
 		Namespace:         checks, CheckImage: "check", Refresh: time.Minute,
 	})
 }
