@@ -173,6 +173,7 @@ func objectTypes(status reflect.Type, spec ...reflect.Type) map[string]reflect.T
 const (
 	immutable = "the API server lets nobody change it"
 	kept      = "the API server keeps the value that it has"
+	gated     = "the API server drops it while its feature gate is off"
 )
 
 // fixed returns the fields that nobody can change, with the reasons.
@@ -227,7 +228,7 @@ func TestAgentChangesNoFieldsOfNodeButItsOwn(t *testing.T) {
 	}
 	holding{
 		object: made, types: objectTypes(reflect.TypeFor[corev1.NodeStatus](), reflect.TypeFor[corev1.NodeSpec]()),
-		fixed: fixed(map[string]string{"spec.configSource": kept, "spec.externalID": immutable, "status.config": kept}),
+		fixed: fixed(map[string]string{"spec.configSource": kept, "spec.externalID": immutable, "spec.podPreemptionPolicy": gated, "status.config": kept}),
 		values: map[string]string{
 			"metadata.finalizers":     `["example.com/b"]`,
 			"spec.podCIDR":            `"10.1.0.0/24"`,
@@ -293,7 +294,10 @@ func TestControllerChangesNoFieldOfPodButItsNomination(t *testing.T) {
 	}
 	holding{
 		object: pod, types: objectTypes(reflect.TypeFor[corev1.PodStatus]()),
-		fixed: fixed(map[string]string{"metadata.ownerReferences": kept, "status.qosClass": immutable, "status.hostIP": "the API server wants status.hostIPs, which the test changes, to agree with it"}),
+		fixed: fixed(map[string]string{
+			"metadata.ownerReferences": kept, "status.qosClass": immutable, "status.hostIP": "the API server wants status.hostIPs, which the test changes, to agree with it",
+			"status.nodeAllocatableResourceClaimStatuses": gated, "status.volumeHealth": gated,
+		}),
 		values: map[string]string{
 			"metadata.finalizers":                `["example.com/b"]`,
 			"status.podIP":                       `"10.0.0.1"`,
