@@ -14,8 +14,8 @@ import (
 // budget counts the machines of a pool that use its disruption budgets.
 type budget struct {
 	// draining is the number of machines that are being deleted, disrupting or not ready. leaving also includes machines that are marked and wait for room
-	// for their pods. notReady is how many are counted only because they are not ready: they use no budget for Unhealthy.
-	draining, leaving, notReady int
+	// for their pods.
+	draining, leaving int
 }
 
 // counts reports whether a machine counts for the disruption budgets, in the total and among the disrupted ones. As in Karpenter, a machine that has not been
@@ -35,73 +35,80 @@ func budgeted(machines []snapshot.Machine, pool string) int {
 	return n
 }
 
-// count counts the disrupted machines of all pools. As in Karpenter, a machine that is not ready counts as disrupted.
+// count counts the disrupted machines of all pools. As in Karpenter, a machine that is not ready counts as disrupted, except for repairs: otherwise many such
+// machines would keep each other from being repaired.
 func (s *pass) count() {
 	for _, p := range s.pools {
-		p.budget = budget{}
+		p.budget, p.repairs = budget{}, budget{}
 	}
 	for _, m := range s.machines {
 		if !counts(m.Machine) {
 			continue
 		}
-		draining := m.Deleting() || disrupting(m.Machine) || notReady(m.Node)
-		if draining {
-			s.pool(m).draining++
-		}
-		if draining || m.Leaving() {
-			s.pool(m).leaving++
-		}
-		if draining && !m.Deleting() && !disrupting(m.Machine) && !m.Leaving() {
-			s.pool(m).notReady++
-		}
+		p, draining := s.pool(m), m.Deleting() || disrupting(m.Machine)
+		p.repairs.add(draining, m.Leaving())
+		p.budget.add(draining || notReady(m.Node), m.Leaving())
 	}
+}
+
+func (b *budget) add(draining, marked bool) {
+	if draining {
+		b.draining++
+	}
+	if draining || marked {
+		b.leaving++
+	}
+}
+
+// mark counts a machine that is marked now.
+func (p *pool) mark() {
+	p.leaving++
+	p.repairs.leaving++
+}
+
+// used returns the machines of the pool that use the budget for the reason of a candidate.
+func (s *pass) used(m *reason.Machine, c *reason.Candidate) *budget {
+	if c.Reason == reason.Unhealthy {
+		return &s.pool(m).repairs
+	}
+	return &s.pool(m).budget
 }
 
 // follow updates the counts for a command.
 func (s *pass) follow(c *command) {
-	m := c.machine
-	if !counts(m.Machine) {
+	if !counts(c.machine.Machine) {
 		return
 	}
-	if notReady(m.Node) { // It is counted already.
-		if c.step == taint && !disrupting(m.Machine) && !m.Leaving() {
-			s.pool(m).notReady--
-		}
-		return
+	s.pool(c.machine).repairs.follow(c)
+	if !notReady(c.machine.Node) { // Otherwise it is counted before and after the command.
+		s.pool(c.machine).budget.follow(c)
 	}
-	p, was := s.pool(m), disrupting(m.Machine)
+}
+
+func (b *budget) follow(c *command) {
+	was := disrupting(c.machine.Machine)
 	switch c.step {
 	case taint:
 		if !was {
-			p.draining++
-			if !m.Leaving() {
-				p.leaving++
+			b.draining++
+			if !c.machine.Leaving() {
+				b.leaving++
 			}
 		}
 	case keep:
 		if was {
-			p.draining--
-			p.leaving--
+			b.draining--
+			b.leaving--
 		}
 	case hold:
-		p.draining--
+		b.draining--
 	case stop, giveUp:
 		if was {
-			p.draining--
+			b.draining--
 		}
-		p.leaving--
+		b.leaving--
 	case markIdle, remove, blocked, replace, stay, force, handOver:
 	}
-}
-
-// used returns how many machines of the pool use the budget for the reason of a candidate. As in Karpenter, a machine that is only not ready does not use
-// that for Unhealthy: otherwise many such machines would keep each other from being repaired.
-func (s *pass) used(m *reason.Machine, c *reason.Candidate) budget {
-	b := s.pool(m).budget
-	if c.Reason == reason.Unhealthy {
-		b.draining, b.leaving = b.draining-b.notReady, b.leaving-b.notReady
-	}
-	return b
 }
 
 // notReady reports whether a Node has the condition Ready and is not ready. It returns false for nil.

@@ -209,7 +209,7 @@ func (s *pass) consolidate() []command {
 		for _, m := range machines {
 			m.Candidate = reason.Cheaper(saving, len(machines))
 			marked = append(marked, m.Claim.Name)
-			s.pool(m).leaving++
+			s.pool(m).mark()
 			commands = append(commands, command{step: replace, machine: m, reason: string(karpv1.DisruptionReasonUnderutilized)})
 		}
 	}

@@ -97,10 +97,6 @@ func newPass(
 	for i := range view.Machines {
 		m := s.add(&view.Machines[i])
 		if found, ok := diagnosis.Cases[m.Claim.Name]; ok {
-			// No pod runs on a machine that is forced, so it uses no budget. But a budget of 0 means that Karve must not touch it.
-			if found.Kept == "" && found.Forceful && reason.Of(reason.Unhealthy).Allowed(m.NodePool) == 0 {
-				found.Kept = overBudget(m, 0)
-			}
 			m.Health = &found
 		}
 		if m.Node != nil {

@@ -55,7 +55,9 @@ type pass struct {
 // pool is the record of a pool in one pass.
 type pool struct {
 	reason.Pool
+	// budget has the machines that use the budgets for all reasons but Unhealthy, and repairs those that use the one for Unhealthy.
 	budget
+	repairs budget
 	// leavers are its machines that are due to be deleted and have pods.
 	leavers []*reason.Machine
 	// target is the name of the Node to which its pods are being handed over, or "" if the Node does not exist yet. It is nil if no pods are handed over.

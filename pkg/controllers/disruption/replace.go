@@ -141,7 +141,7 @@ func (s *pass) marks() []command {
 	mark := func(m *reason.Machine, c *reason.Candidate) {
 		commands = append(commands, command{step: replace, machine: m, reason: c.Word})
 		names = append(names, m.Claim.Name)
-		s.pool(m).leaving++
+		s.pool(m).mark()
 	}
 	for _, m := range s.machines {
 		if m.Leaving() || !m.Started() || disrupting(m.Machine) {

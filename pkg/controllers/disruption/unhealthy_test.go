@@ -65,7 +65,11 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 		"a recovered machine stays":                              {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), tolerated(gentle), unknown, "Stop a", "well"},
 
 		"an unreachable machine is deleted at once":                   {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
-		"a machine that is not ready does not use the budget":         {machine("a", busy, unready), gentle, repairing(1), "Replace a", ""},
+		"a machine that is not ready does not use the budget":         {machine("a", busy, silent), gentle, repairing(1), "Replace a", ""},
+		"nor does it once it is marked":                               {machine("a", busy, silent, replacingAs(reason.Unhealthy)), gentle, repairing(1), "Taint a", ""},
+		"a budget of 0 keeps an unreachable machine":                  {machine("a", busy), forced, repairing(0), "Stay a", "allow 0"},
+		"a budget of 0 does not keep one that is being deleted":       {machine("a", busy, deleting), forced, repairing(0), "Force a", ""},
+		"an unreachable machine whose NodePool is gone is deleted":    {machine("a", busy), forced, func(s *pass) { s.pools["gpu"].Budgets = nil }, "Force a", ""},
 		"a budget of 0 keeps an unhealthy machine":                    {machine("a", busy), gentle, repairing(0), "Stay a", "allow 0"},
 		"protections do not keep an unreachable machine":              {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
 		"an unreachable machine marked for another reason is deleted": {machine("a", busy, replacingAs("NodePoolDrifted"), withTaint, tainting(settle)), forced, nil, "Force a", ""},
@@ -98,14 +102,10 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 	}
 }
 
-func unready(m *snapshot.Machine) {
-	m.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
-}
-
 func TestBudgetForUnhealthyMachinesCountsRepairs(t *testing.T) {
 	t.Parallel()
 	gentle := repair.Case{Fault: repair.Fault{Message: "it is sick"}}
-	s := allDrifted(machine("a", busy, unready), machine("b", busy, unready), machine("c", busy, unready))
+	s := allDrifted(machine("a", busy, silent), machine("b", busy, silent), machine("c", busy, silent))
 	notAnyMore(s)
 	repairing(2)(s)
 	setDiagnosis(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": gentle, "b": gentle, "c": gentle}})

@@ -33,8 +33,8 @@ var mutants = []mutant{
 		{"pkg/snapshot/build.go", "m.Fresh(changed(healthy), now, timeout) ||", "m.Broken(now, timeout) ||"},
 	}, "stuck:"},
 	{"machines that start use up the disruption budget", []edit{
-		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tdraining", "draining"},
-		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\treturn\n\t}\n", ""},
+		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tp, draining", "p, draining"},
+		{"pkg/controllers/disruption/budget.go", "if !counts(c.machine.Machine) {\n\t\treturn\n\t}\n", ""},
 	}, "is idle and stays, though the budget allows"},
 	{"machines with pods of one PodDisruptionBudget drain at once", []edit{
 		{"pkg/controllers/disruption/budget.go", "if other == \"\" || other == m.Claim.Name {\n\t\t\tcontinue\n\t\t}", "if true {\n\t\t\tcontinue\n\t\t}"},

@@ -28,7 +28,9 @@ func (unhealthy) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionReason
 
 func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
 
-// Forced reports whether the machine is deleted immediately, without room for its pods elsewhere, because its kubelet does not respond.
+// Forced reports whether the machine is deleted immediately, without room for its pods elsewhere, because its kubelet does not respond. It uses no budget,
+// because nothing shows that its pods still run. But a budget of 0 keeps a machine that is not being deleted yet.
 func Forced(m *Machine) bool {
-	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == ""
+	allowed, known := m.NodePool.Budgets[karpv1.DisruptionReasonUnhealthy]
+	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == "" && (m.Deleting() || !known || allowed > 0)
 }
