@@ -55,7 +55,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 		// Karpenter makes a class with expressions Ready only with this gate on.
 		FeatureGates: awsoptions.FeatureGates{NodeClassCEL: true},
 	})
-	// The feature gates are off, so there are no reserved offerings and no prices of NodeOverlays.
+	// The gates of Karpenter's core are off, so there are no reserved offerings and no prices of NodeOverlays.
 	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{})
 
 	kubelet, err := ec2v1.ParseKubeletConfig(class.KubeletConfiguration())

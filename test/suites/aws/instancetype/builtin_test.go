@@ -1,9 +1,11 @@
 package instancetype_test
 
 import (
+	"slices"
 	"testing"
 
 	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -128,4 +130,24 @@ func hasOnDemand(it catalog.InstanceType) bool {
 		}
 	}
 	return false
+}
+
+// Karpenter evaluates expressions, with its gate NodeClassCEL.
+func TestExpressionsOfKubeletAreNotUsedOffline(t *testing.T) {
+	t.Parallel()
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, _, err := aws.Provider.Configure(object(t, nodeClass("gpu")), types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configured, unused, err := aws.Provider.Configure(object(t, nodeClass("gpu", withExpressions)), types)
+	if err != nil || !slices.Equal(unused, []string{"spec.kubelet.kubeReserved.cpu", "spec.kubelet.kubeReserved.memory", "spec.kubelet.maxPods"}) {
+		t.Errorf("%v are not used: %v", unused, err)
+	}
+	if diff := cmp.Diff(plain, configured); diff != "" {
+		t.Errorf("(-without them +with them)\n%s", diff)
+	}
 }
