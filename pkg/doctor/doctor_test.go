@@ -68,6 +68,11 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 		t.Errorf("of nothing that is known: %+v", got)
 	}
 	alone := well()
+	repairs := well() // Karpenter 1.15 repairs only its own nodes.
+	repairs.Karpenters[0].Version, repairs.Karpenters[0].Env["FEATURE_GATES"] = "1.15.0", "NodeRepair=true"
+	if got := Check(repairs); len(got) > 0 {
+		t.Errorf("%v", got)
+	}
 	alone.Controllers[0].Flags["leader-elect"], alone.Leader = "false", &leader.Leader{State: leader.Missing, Message: "there is no Lease"}
 	if got := Check(alone); len(got) > 0 {
 		t.Errorf("of a controller without leader election: %+v", got)

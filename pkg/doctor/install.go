@@ -9,18 +9,19 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/version"
 )
 
-// Minor versions of v1: neededKubernetes is the oldest that the charts install on, and the others are those of docs/versions.md.
 const (
-	neededKubernetes                   = 30
-	oldestKubernetes, newestKubernetes = 33, 37
-	oldestKarpenter, newestKarpenter   = 14, 15
+	// neededKubernetes is the oldest minor version of Kubernetes 1 on which the charts install.
+	neededKubernetes = 30
+	// repairsItsOwn is the first minor version of Karpenter 1 whose node repair leaves the nodes of other pools alone.
+	repairsItsOwn = 15
 )
 
 // minor returns the minor version of a version 1, such as 37 of v1.37.2-eks-1a2b3c. It returns false for others.
-func minor(version string) (int, bool) {
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+func minor(of string) (int, bool) {
+	parts := strings.SplitN(strings.TrimPrefix(of, "v"), ".", 3)
 	if len(parts) < 2 || parts[0] != "1" {
 		return 0, false
 	}
@@ -90,8 +91,8 @@ func kubernetesOld(f *Facts) []Finding {
 		return nil
 	case n < neededKubernetes:
 		return []Finding{{Error, "Kubernetes", fmt.Sprintf("%s is older than v1.%d, which Karve needs", f.Kubernetes, neededKubernetes), "upgrade the cluster"}}
-	case n < oldestKubernetes || n > newestKubernetes:
-		return []Finding{{Warning, "Kubernetes", fmt.Sprintf("%s was not tested with this release of Karve", f.Kubernetes), fmt.Sprintf("use v1.%d to v1.%d: see docs/versions.md", oldestKubernetes, newestKubernetes)}}
+	case n < version.OldestKubernetes || n > version.NewestKubernetes:
+		return []Finding{{Warning, "Kubernetes", fmt.Sprintf("%s was not tested with this release of Karve", f.Kubernetes), fmt.Sprintf("use v1.%d to v1.%d: see docs/versions.md", version.OldestKubernetes, version.NewestKubernetes)}}
 	}
 	return nil
 }
@@ -116,10 +117,10 @@ func karpenterUntested(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		if n, ok := minor(p.Version); p.Version != "" && (!ok || n < oldestKarpenter || n > newestKarpenter) {
+		if n, ok := minor(p.Version); p.Version != "" && (!ok || n < version.OldestKarpenter || n > version.NewestKarpenter) {
 			all = append(all, Finding{
 				Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with this release of Karve", p.Version),
-				fmt.Sprintf("use Karpenter 1.%d to 1.%d: see docs/versions.md", oldestKarpenter, newestKarpenter),
+				fmt.Sprintf("use Karpenter 1.%d to 1.%d: see docs/versions.md", version.OldestKarpenter, version.NewestKarpenter),
 			})
 		}
 	}
@@ -252,8 +253,8 @@ func nodeRepair(f *Facts) []Finding {
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
 		n, known := minor(p.Version)
-		legacy, err := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"])
-		repairsAll := known && n < 15 || legacy && err == nil || p.Flags["legacy-node-repair"] == "true"
+		legacy, _ := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"]) // It is unset, or Karpenter does not start with it.
+		repairsAll := known && n < repairsItsOwn || legacy || p.Flags["legacy-node-repair"] == "true"
 		if repairsAll && slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") {
 			all = append(all, Finding{
 				Warning, p.String(), "its feature gate NodeRepair also deletes unhealthy nodes of Karve's pools, without room for their pods elsewhere",

@@ -13,17 +13,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"karve.sh/karve/pkg/version"
 )
 
 // Given is the environment variable that names a folder with programs that are used instead of building them, as for controller-runtime's envtest. The
 // folder may have some of the programs, and Karpenter's CRDs in a folder crds.
 const Given = "KUBEBUILDER_ASSETS"
-
-// The minor versions of Kubernetes and Karpenter that the tests run with.
-const (
-	oldestKubernetes, newestKubernetes = 33, 37
-	oldestKarpenter, newestKarpenter   = 14, 15
-)
 
 // given returns the path and the version of the program in the folder that Given names. Both are "" if there is none.
 func (t target) given() (path, version string, err error) {
@@ -50,7 +46,7 @@ var versions = regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)\b`)
 // versionOf returns the version of a program, and an error if it is another program or the tests do not run with that version.
 func (t target) versionOf(path string) (string, error) {
 	if strings.HasPrefix(t.pkg, "k8s.io/kubernetes/") && t.name != "kubectl" {
-		return printed(context.Background(), path, oldestKubernetes, newestKubernetes)
+		return printed(context.Background(), path, version.OldestKubernetes, version.NewestKubernetes)
 	}
 	if t.name == "etcd" {
 		return printed(context.Background(), path, 0, 99)
@@ -64,7 +60,7 @@ func (t target) versionOf(path string) (string, error) {
 	}
 	for _, m := range append(info.Deps, &info.Main) {
 		if m.Path == "sigs.k8s.io/karpenter" {
-			return within(m.Version, oldestKarpenter, newestKarpenter)
+			return within(m.Version, version.OldestKarpenter, version.NewestKarpenter)
 		}
 	}
 	return info.Main.Version, nil
@@ -72,11 +68,11 @@ func (t target) versionOf(path string) (string, error) {
 
 // KubernetesMinor returns the minor version of a program of Kubernetes, such as "1.37".
 func KubernetesMinor(ctx context.Context, path string) (string, error) {
-	version, err := printed(ctx, path, oldestKubernetes, newestKubernetes)
+	text, err := printed(ctx, path, version.OldestKubernetes, version.NewestKubernetes)
 	if err != nil {
 		return "", err
 	}
-	found := versions.FindStringSubmatch(version)
+	found := versions.FindStringSubmatch(text)
 	return found[1] + "." + found[2], nil
 }
 
