@@ -42,7 +42,7 @@ func (d *Driver) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", path, err)
 	}
-	mine := held(path)
+	mine := socketFile(path)
 	if unix, ok := listener.(*net.UnixListener); ok {
 		unix.SetUnlinkOnClose(false) // A newer agent may have replaced the socket.
 	}
@@ -54,7 +54,7 @@ func (d *Driver) serve(ctx context.Context) error {
 	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop.
 	<-ctx.Done()
 	// The kubelet must know that nobody serves the socket. While the server runs, no other file has the number of its own.
-	if now := held(path); mine != nil && now != nil && os.SameFile(mine, now) {
+	if now := socketFile(path); mine != nil && now != nil && os.SameFile(mine, now) {
 		_ = os.Remove(path) // It is removed at the next start at the latest.
 	}
 	g.Stop()
@@ -62,8 +62,8 @@ func (d *Driver) serve(ctx context.Context) error {
 	return nil
 }
 
-// held returns the file of a socket, or nil.
-func held(path string) fs.FileInfo {
+// socketFile returns the file of a socket, or nil.
+func socketFile(path string) fs.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil

@@ -53,8 +53,8 @@ type Network interface {
 	Exists(path string) bool
 	// List returns the names of the sockets in a directory.
 	List(dir string) []string
-	// RemoveStale removes a socket on which nobody listens, and keeps any other.
-	RemoveStale(ctx context.Context, path string)
+	// Remove removes a socket. If that fails, the socket stays.
+	Remove(path string)
 	// Created returns a channel that receives whenever the socket is created, until ctx ends.
 	Created(ctx context.Context, path string) <-chan struct{}
 }

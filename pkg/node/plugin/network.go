@@ -46,15 +46,9 @@ func (Unix) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "unix", path)
 }
 
-// RemoveStale removes a socket on which nobody listens.
-func (u Unix) RemoveStale(ctx context.Context, path string) {
-	conn, err := u.Dial(ctx, path)
-	if err == nil {
-		_ = conn.Close()
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		_ = os.Remove(path) // If that fails, the file does no harm.
-	}
+// Remove removes the file of a socket.
+func (Unix) Remove(path string) {
+	_ = os.Remove(path) // If that fails, the file does no harm.
 }
 
 // Exists reports whether the socket exists.

@@ -103,8 +103,8 @@ func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
 
-// ListAndWatch sends the list of devices at first and after each change. The kubelet uses the last list of any plugin of the resource. So a newer agent has the
-// word as long as it is there, and the list is sent again when another agent comes or goes.
+// ListAndWatch sends the list of devices at first and after each change. The kubelet uses the last list of any plugin of the resource. So an agent
+// sends none while a newer one is there, and sends its list again when another agent comes or goes.
 func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	s.stream(1)
 	defer s.stream(-1)
@@ -115,9 +115,9 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 	before := ""
 	for {
 		list, changed := s.current()
-		var others company
+		var others otherAgents
 		if sent != nil { // The kubelet waits for the first list.
-			others = s.company(ctx)
+			others = s.otherAgents(ctx)
 		}
 		if others.ended && !others.superseded {
 			notify(s.renew)
@@ -216,11 +216,9 @@ func (s *server) run(ctx context.Context) {
 			s.stoodBack("")
 			aside, since = "", s.m.config.Clock.Now()
 		}
-		if registered {
-			if s.company(ctx).superseded {
-				s.pause(ctx, lookForAgents)
-				continue
-			}
+		if registered && s.otherAgents(ctx).superseded {
+			s.pause(ctx, lookForAgents)
+			continue
 		}
 		lasted, err := s.serve(logr.NewContext(ctx, log), since, &registered)
 		if ctx.Err() != nil {

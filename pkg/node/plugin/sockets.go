@@ -3,11 +3,13 @@ package plugin
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"karve.sh/karve/pkg/nodecontract"
@@ -77,8 +79,8 @@ func (m *Manager) agentSockets(resource string) []agentSocket {
 // isAgents reports whether an agent serves a resource, or did before it ended.
 func (m *Manager) isAgents(resource string) bool { return len(m.agentSockets(resource)) > 0 }
 
-// company is the other agents that serve a resource, during an upgrade.
-type company struct {
+// otherAgents are those that serve a resource beside this one, during an upgrade.
+type otherAgents struct {
 	// superseded reports whether one of them is newer, or NVIDIA's plugin serves the resource.
 	superseded bool
 	// ended reports whether a newer one has ended since the last call.
@@ -87,32 +89,43 @@ type company struct {
 	paths string
 }
 
-// company returns the other agents that serve the resource. It removes the sockets of those that have ended.
-func (s *server) company(ctx context.Context) company {
-	var c company
+// otherAgents returns the other agents that serve the resource. It removes the sockets of those that have ended.
+func (s *server) otherAgents(ctx context.Context) otherAgents {
+	var found otherAgents
 	for _, other := range s.m.agentSockets(s.resource) {
 		if other.start == s.m.start {
 			continue
 		}
 		newer := other.start > s.m.start
 		if answers(ctx, s.m.config.Network, other.path) {
-			c.superseded = c.superseded || newer
-			c.paths += other.path + "\n"
+			found.superseded = found.superseded || newer
+			found.paths += other.path + "\n"
 			continue
 		}
-		s.m.config.Network.RemoveStale(ctx, other.path)
-		c.ended = c.ended || newer && !s.m.config.Network.Exists(other.path) // It may only hang.
+		s.m.removeIfStale(ctx, other.path)
+		found.ended = found.ended || newer && !s.m.config.Network.Exists(other.path) // It may only hang.
 	}
 	if socket := s.m.nvidiaSocket(s.resource); s.m.config.Network.Exists(socket) && answers(ctx, s.m.config.Network, socket) {
-		c.superseded = true // The kubelet must not get two lists.
+		found.superseded = true // The kubelet must not get two lists.
 	}
-	return c
+	return found
 }
 
 // removeStale removes the sockets for the resource that nobody serves. It keeps one that somebody holds open, even if they do not answer. An agent that has not yet
 // begun to listen on its new socket may lose it, and tries again on another one.
 func (s *server) removeStale(ctx context.Context) {
 	for _, other := range s.m.agentSockets(s.resource) {
-		s.m.config.Network.RemoveStale(ctx, other.path)
+		s.m.removeIfStale(ctx, other.path)
+	}
+}
+
+// removeIfStale removes a socket on which nobody listens.
+func (m *Manager) removeIfStale(ctx context.Context, path string) {
+	conn, err := m.config.Network.Dial(ctx, path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		m.config.Network.Remove(path)
 	}
 }

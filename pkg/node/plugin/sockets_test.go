@@ -64,7 +64,7 @@ func TestAgentsTakeOverWithoutMomentAtZero(t *testing.T) {
 	node.n.Store(4) // The Node shows what the kubelet has.
 	bothKubelets(t, func(w *world) {
 		w.startKubelet()
-		if err := w.net.Relic(w.t.Context(), "/plugins/nvidia-gpu.sock"); err != nil { // Of an agent of an older version.
+		if err := w.net.Abandon(w.t.Context(), "/plugins/nvidia-gpu.sock"); err != nil { // Of an agent of an older version.
 			w.t.Fatal(err)
 		}
 		w.must(replicas(4), gpus(1))
@@ -98,7 +98,7 @@ func TestAgentsTakeOverWithoutMomentAtZero(t *testing.T) {
 	}, func(c *plugin.Config) { c.Allocatable = node })
 }
 
-func TestNewerAgentHasTheWord(t *testing.T) {
+func TestListOfNewestAgentCounts(t *testing.T) {
 	t.Parallel()
 	bothKubelets(t, func(w *world) {
 		w.startKubelet()

@@ -4,7 +4,6 @@ package plugintest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -69,17 +68,11 @@ func (m *Memory) Exists(path string) bool {
 	return m.sockets[path] != nil
 }
 
-// RemoveStale removes a socket that is closed.
-func (m *Memory) RemoveStale(ctx context.Context, path string) {
-	conn, err := m.Dial(ctx, path)
-	if err == nil {
-		_ = conn.Close()
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.sockets, path)
-	}
+// Remove removes a socket.
+func (m *Memory) Remove(path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.sockets, path)
 }
 
 // List returns the names of the sockets in a directory, including closed ones.
@@ -119,8 +112,8 @@ func (m *Memory) Wipe(dir string) {
 	}
 }
 
-// Relic leaves a socket that nobody serves.
-func (m *Memory) Relic(ctx context.Context, path string) error {
+// Abandon leaves a socket that nobody serves.
+func (m *Memory) Abandon(ctx context.Context, path string) error {
 	l, err := m.Listen(ctx, path)
 	if err != nil {
 		return err
