@@ -74,6 +74,14 @@ func gpusOf(t *testing.T, containers []corev1.Container) []amounts {
 	return all
 }
 
+// withSlots returns the GPUNodeClass whose slots the pods get.
+func withSlots() *v1alpha1.GPUNodeClass {
+	return &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu-memory"}, Spec: v1alpha1.GPUNodeClassSpec{
+		NodeClassRef: v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"},
+		Sharing:      v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"1536Mi", "4Gi", "8Gi"}}},
+	}}
+}
+
 // TestPodsOfGPUShareAndHAMiGetSlots runs the policies on a real API server.
 func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 	cluster.Require(t)
@@ -81,10 +89,7 @@ func TestPodsOfGPUShareAndHAMiGetSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu-memory"}, Spec: v1alpha1.GPUNodeClassSpec{
-		NodeClassRef: v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"},
-		Sharing:      v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"1536Mi", "4Gi", "8Gi"}}},
-	}}
+	class := withSlots()
 	create(t, k, class)
 	keep(t, k, class)
 	for _, o := range objects(t, needed, "--set=node.enabled=false,memoryAliases.gpuNodeClass=gpu-memory,memoryAliases.hamiGPUMemoryMiB=15360", mutating) {

@@ -30,7 +30,6 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -167,10 +166,7 @@ func TestWebhookDoesWhatPoliciesDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu-memory"}, Spec: v1alpha1.GPUNodeClassSpec{
-		NodeClassRef: v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"},
-		Sharing:      v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"1536Mi", "4Gi", "8Gi"}}},
-	}}
+	class := withSlots()
 	create(t, k, class)
 
 	policies := map[string]map[string]string{}
