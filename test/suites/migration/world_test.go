@@ -36,7 +36,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{root: root, plugin: filepath.Join(t.TempDir(), "kubectl-karve")}
-	w.cluster = cluster.ForTest(t, cluster.Config{CRDs: []string{w.karpentersCRDs(t)}})
+	w.cluster = cluster.ForTest(t, cluster.Config{})
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "build"), "kubectl-karve")
 	build.Env = append(os.Environ(), "OUT="+filepath.Dir(w.plugin), "TRIMPATH=no")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -75,10 +75,8 @@ func (w *world) replacesAliases(t *testing.T, settings string) {
 			policies.Write(text)
 		}
 	}
-	const kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
-	remove := func() { w.kubectl(t, "delete", kinds, "--all") }
 	if policies.Len() == 0 {
-		remove()
+		w.kubectl(t, "delete", "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
 		return
 	}
 	w.run(t, w.cluster.Kubectl(), policies.Bytes(), "apply", "-f", "-")
@@ -119,18 +117,6 @@ func (w *world) untilSlots(t *testing.T, wanted bool) {
 			t.Fatalf("new pods should request slots: %t, and are %s", wanted, w.created(t))
 		}
 	}
-}
-
-// karpentersCRDs returns the directory of the CRDs that the chart of Karpenter's AWS provider installs.
-func (w *world) karpentersCRDs(t *testing.T) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
-	cmd.Dir = w.root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(strings.TrimSpace(string(out)), "pkg", "apis", "crds")
 }
 
 func (w *world) run(t *testing.T, path string, stdin []byte, args ...string) []byte {
