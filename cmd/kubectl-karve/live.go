@@ -50,8 +50,8 @@ type connection struct {
 	core rest.Interface
 	// overlays reports whether the cluster serves NodeOverlays.
 	overlays bool
-	// dra reports whether it serves ResourceSlices.
-	dra bool
+	// dra reports whether it serves ResourceSlices, and taintRules whether it serves DeviceTaintRules.
+	dra, taintRules bool
 }
 
 // connect returns a client of the cluster that the flags select. instead is a hint for errors on what to do without a cluster, such as ", or name
@@ -127,7 +127,11 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 		return connection{}, err
 	}
 	dra, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice").GroupKind(), resourcev1.SchemeGroupVersion.Version)
-	return connection{c, config, core, overlays, dra}, err
+	if err != nil {
+		return connection{}, err
+	}
+	taintRules, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule").GroupKind(), resourcev1.SchemeGroupVersion.Version)
+	return connection{c, config, core, overlays, dra, taintRules}, err
 }
 
 // cluster makes a cluster from the lists that were read ahead, as the controller does.
@@ -137,7 +141,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays, DRA: c.dra,
+		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.dra && c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -55,6 +55,7 @@ var effects = map[schema.GroupKind]string{
 	{Group: "kueue.x-k8s.io", Kind: "ResourceFlavor"}:                             "may add node selectors and tolerations to pods",
 	{Group: "scheduling.volcano.sh", Kind: "Queue"}:                               "may hold pods back",
 	{Group: "autoscaling.x-k8s.io", Kind: "CapacityBuffer"}:                       "keeps capacity free",
+	{Group: "resource.k8s.io", Kind: "DeviceTaintRule"}:                           "keeps pods off devices of nodes",
 	{Group: "resource.k8s.io", Kind: "ResourceSlice"}:                             "describes the devices of nodes",
 }
 

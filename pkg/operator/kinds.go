@@ -23,13 +23,13 @@ const kindsEvery = time.Minute
 
 // newKinds waits for kinds that the API server does not serve yet. It is a Runnable of the manager.
 type newKinds struct {
-	kinds  []schema.GroupKind
-	serves func(schema.GroupKind) (bool, error)
+	kinds  []schema.GroupVersionKind
+	serves func(schema.GroupVersionKind) (bool, error)
 	clock  clock.WithTicker
 }
 
-// served reports whether a kind is served. If it is not, Start waits for it.
-func (n *newKinds) served(kind schema.GroupKind) (bool, error) {
+// served reports whether a kind is served, in its version if it has one. If it is not, Start waits for it.
+func (n *newKinds) served(kind schema.GroupVersionKind) (bool, error) {
 	served, err := n.serves(kind)
 	if err == nil && !served {
 		n.kinds = append(n.kinds, kind)
@@ -60,7 +60,7 @@ func (n *newKinds) Start(ctx context.Context) error {
 				continue // It tries again at the next tick.
 			}
 			if served {
-				return fmt.Errorf("%w: %s", errNewKind, kind)
+				return fmt.Errorf("%w: %s", errNewKind, kind.GroupKind())
 			}
 		}
 	}
@@ -68,12 +68,12 @@ func (n *newKinds) Start(ctx context.Context) error {
 
 // serves reports whether the API server serves a kind now. It uses a new mapper, because the manager's caches the versions of a group and would miss a kind in
 // a new version.
-func serves(m ctrl.Manager, kind schema.GroupKind) (bool, error) {
+func serves(m ctrl.Manager, kind schema.GroupVersionKind) (bool, error) {
 	mapper, err := apiutil.NewDynamicRESTMapper(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
 		return false, fmt.Errorf("making a mapper of kinds: %w", err)
 	}
-	_, err = mapper.RESTMapping(kind)
+	_, err = mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
 		return false, nil
 	}

@@ -18,8 +18,8 @@ func TestControllerEndsOnceMissingKindIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool
 		asked := 0
-		n := &newKinds{kinds: []schema.GroupKind{{Group: "karpenter.sh", Kind: "NodeOverlay"}, {Group: "g", Kind: "Other"}}, clock: clock.RealClock{}}
-		n.serves = func(kind schema.GroupKind) (bool, error) {
+		n := &newKinds{kinds: []schema.GroupVersionKind{{Group: "karpenter.sh", Kind: "NodeOverlay"}, {Group: "g", Kind: "Other"}}, clock: clock.RealClock{}}
+		n.serves = func(kind schema.GroupVersionKind) (bool, error) {
 			asked++
 			if kind.Kind == "Other" {
 				return false, errors.New("the API server is away")
@@ -55,7 +55,7 @@ func TestWaitingForKindsEndsWithController(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	n := &newKinds{kinds: []schema.GroupKind{{Kind: "Other"}}, clock: clock.RealClock{}}
+	n := &newKinds{kinds: []schema.GroupVersionKind{{Kind: "Other"}}, clock: clock.RealClock{}}
 	if err := n.Start(ctx); err != nil {
 		t.Error(err)
 	}

@@ -161,20 +161,23 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	ledger := launch.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
 	recorder := eventRecorder{m.GetEventRecorder(leaseName)}
-	missing := &newKinds{serves: func(kind schema.GroupKind) (bool, error) { return serves(m, kind) }, clock: clk}
+	missing := &newKinds{serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}
 	overlays, err := missing.served(nodeOverlay)
 	if err != nil {
 		return err
 	}
 	buffers := false
 	if o.CapacityBuffers {
-		if buffers, err = missing.served(karpenter.CapacityBufferKind); err != nil {
+		if buffers, err = missing.served(karpenter.CapacityBufferKind.WithVersion("")); err != nil {
 			return err
 		}
 	}
-	dra := false
+	dra, taintRules := false, false
 	if o.DRA {
-		if dra, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("ResourceSlice").GroupKind()); err != nil {
+		if dra, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("ResourceSlice")); err != nil {
+			return err
+		}
+		if taintRules, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule")); err != nil {
 			return err
 		}
 	}
@@ -187,7 +190,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, NoDRA: !dra,
+		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, DeviceTaintRules: dra && taintRules, NoDRA: !dra,
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
@@ -244,7 +247,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	return m.AddReadyzCheck("caches", cachesSynced(m))
 }
 
-var nodeOverlay = schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"}
+var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
 // newCatalog returns a catalog that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
 // there is no EC2NodeClass.

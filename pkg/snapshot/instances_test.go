@@ -370,7 +370,7 @@ func TestDriverPublishesInstancesOfSeveralProfiles(t *testing.T) {
 			Capacity:   map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{nodecontract.DRAReplicas: {Value: resourceapi.MustParse("1")}},
 		})
 	}
-	got := snapshot.PublishedOf([]resourcev1.ResourceSlice{slice}).On(node).Status.Allocatable
+	got := snapshot.PublishedOf([]resourcev1.ResourceSlice{slice}, nil).On(node).Status.Allocatable
 	if s, m := got[small], got[middle]; s.Value() != 3 || m.Value() != 2 {
 		t.Errorf("%v", got)
 	}

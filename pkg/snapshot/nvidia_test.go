@@ -47,7 +47,7 @@ func TestGPUsOfNVIDIAsDriverCountAsPromised(t *testing.T) {
 	first.Spec.Pool.ResourceSliceCount, second.Spec.Pool.ResourceSliceCount = 2, 2
 	published := snapshot.PublishedOf([]resourcev1.ResourceSlice{
 		nvidiaSlice("whole", 1, 1, -1), nvidiaSlice("shares", 4, 4), harmless, partial, first, second, nvidiaSlice("both", 1), gpus("gpu.karve.sh", "both", 1, 10),
-	})
+	}, nil)
 	for _, c := range []struct {
 		name, perGPU string
 		want         int64

@@ -16,8 +16,15 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Published has the replicas that DRA drivers publish for nodes.
-type Published map[Offer]int64
+// Published has what DRA drivers publish for nodes.
+type Published map[Offer]Offered
+
+// Offered has the replicas of an offer that pods can get. TaintRule is the name of a DeviceTaintRule that keeps pods off other replicas of it, if there is
+// one.
+type Offered struct {
+	Replicas  int64
+	TaintRule string
+}
 
 // Offer is an extended resource that a DRA driver provides on a node. Whole reports whether its GPUs serve one claim at a time, as NVIDIA's driver
 // publishes GPUs that are not shared.
@@ -30,8 +37,8 @@ type Offer struct {
 type pool struct{ node, driver string }
 
 // PublishedOf returns the replicas of ResourceSlices. As in the scheduler, only the newest generation of a pool counts, only if all of its slices
-// exist, and only devices without taints that keep pods away.
-func PublishedOf(all []resourcev1.ResourceSlice) Published {
+// exist, and only devices without taints that keep pods away, of the driver or of a rule.
+func PublishedOf(all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) Published {
 	newest, count := map[pool]int64{}, map[pool]int64{}
 	for i := range all {
 		spec := &all[i].Spec
@@ -55,16 +62,36 @@ func PublishedOf(all []resourcev1.ResourceSlice) Published {
 		}
 		for j := range spec.Devices {
 			d := &spec.Devices[j]
-			if name, whole, replicas := claims.Publishes(spec.Driver, d); replicas > 0 && !slices.ContainsFunc(d.Taints, refusesPods) {
-				offer := Offer{*spec.NodeName, spec.Driver, name, whole}
-				p[offer] = amount.Add(p[offer], replicas)
+			name, whole, replicas := claims.Publishes(spec.Driver, d)
+			if replicas <= 0 || slices.ContainsFunc(d.Taints, refusesPods) {
+				continue
 			}
+			offer := Offer{*spec.NodeName, spec.Driver, name, whole}
+			offered := p[offer]
+			if rule := taintRule(rules, spec, d.Name); rule != "" {
+				offered.TaintRule = rule
+			} else {
+				offered.Replicas = amount.Add(offered.Replicas, replicas)
+			}
+			p[offer] = offered
 		}
 	}
 	return p
 }
 
 func refusesPods(t resourcev1.DeviceTaint) bool { return t.Effect != resourcev1.DeviceTaintEffectNone }
+
+// taintRule returns the name of a rule that keeps pods off a device. It is "" if there is none.
+func taintRule(rules []resourcev1.DeviceTaintRule, spec *resourcev1.ResourceSliceSpec, device string) string {
+	for i := range rules {
+		by := rules[i].Spec.DeviceSelector
+		selects := func(selector *string, value string) bool { return selector == nil || *selector == value }
+		if by != nil && refusesPods(rules[i].Spec.Taint) && selects(by.Driver, spec.Driver) && selects(by.Pool, spec.Pool.Name) && selects(by.Device, device) {
+			return rules[i].Name
+		}
+	}
+	return ""
+}
 
 // poolOf returns the pool of a slice. It returns false if the slice is not from a driver for which Karve plans.
 func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
@@ -75,7 +102,8 @@ func poolOf(spec *resourcev1.ResourceSliceSpec) (pool, bool) {
 }
 
 // On returns a node with the replicas of the promised resource that its DRA driver publishes among its allocatable resources, like those of a device
-// plugin. It does not change the node. It returns the node itself if its promise is not for DRA.
+// plugin. If a DeviceTaintRule keeps pods off some of them, the GPUs count as cordoned. It does not change the node. It returns the node itself if its
+// promise is not for DRA.
 func (p Published) On(node *corev1.Node) *corev1.Node {
 	if node == nil {
 		return node
@@ -99,8 +127,16 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 	}
 	for _, name := range resources {
 		delete(with.Status.Allocatable, corev1.ResourceName(name))
-		if n := p[Offer{node.Name, driver, name, promise.whole()}]; n > 0 && nodecontract.IsGPUResource(name) {
+		offered := p[Offer{node.Name, driver, name, promise.whole()}]
+		if n := offered.Replicas; n > 0 && nodecontract.IsGPUResource(name) {
 			with.Status.Allocatable[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
+		}
+		if offered.TaintRule != "" && !gpusCordoned(&with) {
+			others := slices.DeleteFunc(slices.Clone(with.Status.Conditions), func(c corev1.NodeCondition) bool { return c.Type == nodecontract.CordonCondition })
+			with.Status.Conditions = append(others, corev1.NodeCondition{
+				Type: nodecontract.CordonCondition, Status: corev1.ConditionTrue, Reason: "DeviceTaintRule",
+				Message: fmt.Sprintf("DeviceTaintRule %s keeps pods off GPUs of the node", offered.TaintRule),
+			})
 		}
 	}
 	return &with
@@ -111,6 +147,7 @@ type DRA struct {
 	// Known reports whether the support is known. Enabled reports whether the controller may use it and the API server serves it.
 	Known, Enabled bool
 	Classes        []resourcev1.DeviceClass
+	TaintRules     []resourcev1.DeviceTaintRule
 }
 
 // Problem returns why pods that request a resource of a GPUNodeClass get no replicas from DRA. The reason is "" if they do, or if that is unknown.
@@ -142,7 +179,21 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 	case len(missing) > 0:
 		return "DeviceClassNotFound", fmt.Sprintf("no DeviceClass of driver %s has the extendedResourceName %s: %s", driver, strings.Join(missing, ", "), create)
 	}
+	if rule := d.taintsAll(driver); rule != "" {
+		return "DevicesTainted", fmt.Sprintf("DeviceTaintRule %s keeps pods off all devices of driver %s: delete it, or name a pool or a device in its spec.deviceSelector", rule, driver)
+	}
 	return "", ""
+}
+
+// taintsAll returns the name of a rule that keeps pods off all devices of a driver, also those of machines that come later. It is "" if there is none.
+func (d DRA) taintsAll(driver string) string {
+	for i := range d.TaintRules {
+		by := d.TaintRules[i].Spec.DeviceSelector
+		if by != nil && by.Pool == nil && by.Device == nil && (by.Driver == nil || *by.Driver == driver) && refusesPods(d.TaintRules[i].Spec.Taint) {
+			return d.TaintRules[i].Name
+		}
+	}
+	return ""
 }
 
 // classesOf reports whether a DeviceClass of a driver has an extendedResourceName, and returns the other classes that have it, sorted.

@@ -46,7 +46,7 @@ func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 		gpus("gpu.karve.sh", "four", 3, 10, 10, -10, 10), gpus("gpu.karve.sh", "four", 2, 10, 10, 10, 10), // The older slice has yet to go.
 		gpus("gpu.nvidia.com", "one", 1, 10), gpus("gpu.karve.sh", "one", 1, 10), gpus("gpu.karve.sh", "sick", 1, -10),
 		of("nvidia.com/mig-1g.5gb", gpus("gpu.karve.sh", "instances", 1, 1, 1)), of(v1alpha1.ResourceGPUShared, gpus("gpu.karve.sh", "named", 1, 10)),
-	})
+	}, nil)
 	for name, want := range map[string]int64{"four": 30, "one": 10, "sick": 0, "none": 0, "instances": 0, "named": 10} {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}},
@@ -72,6 +72,47 @@ func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 	}
 }
 
+// taintRule returns a rule that keeps pods off the devices that a selector matches.
+func taintRule(name string, by *resourcev1.DeviceTaintSelector) resourcev1.DeviceTaintRule {
+	return resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceTaintRuleSpec{
+		DeviceSelector: by, Taint: resourcev1.DeviceTaint{Key: "example.com/maintenance", Effect: resourcev1.DeviceTaintEffectNoSchedule},
+	}}
+}
+
+func TestDevicesThatARuleTaintsCountAsCordoned(t *testing.T) {
+	t.Parallel()
+	two := gpus("gpu.karve.sh", "two", 1, 10, 10)
+	two.Spec.Devices[0].Name, two.Spec.Devices[1].Name = "gpu-0", "gpu-1"
+	harmless := taintRule("harmless", &resourcev1.DeviceTaintSelector{})
+	harmless.Spec.Taint.Effect = resourcev1.DeviceTaintEffectNone
+	for _, c := range []struct {
+		rule resourcev1.DeviceTaintRule
+		want int64
+	}{
+		{taintRule("one", &resourcev1.DeviceTaintSelector{Driver: new("gpu.karve.sh"), Pool: new("two"), Device: new("gpu-1")}), 10},
+		{taintRule("node", &resourcev1.DeviceTaintSelector{Pool: new("two")}), 0},
+		{taintRule("all", &resourcev1.DeviceTaintSelector{}), 0},
+		{taintRule("none", nil), 20},
+		{taintRule("other-node", &resourcev1.DeviceTaintSelector{Pool: new("three")}), 20},
+		{taintRule("other-driver", &resourcev1.DeviceTaintSelector{Driver: new("gpu.nvidia.com"), Pool: new("two")}), 20},
+		{harmless, 20},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two", Annotations: map[string]string{nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: nodecontract.CordonCondition, Status: corev1.ConditionFalse}}
+		now := snapshot.PublishedOf([]resourcev1.ResourceSlice{two}, []resourcev1.DeviceTaintRule{c.rule}).On(node)
+		if got := now.Status.Allocatable[v1alpha1.ResourceGPUShared]; got.Value() != c.want {
+			t.Errorf("with rule %s the node has %s replicas, want %d", c.rule.Name, &got, c.want)
+		}
+		m := snapshot.Machine{Node: now}
+		if m.GPUsCordoned() != (c.want < 20) || len(now.Status.Conditions) != 1 || c.want < 20 && !strings.Contains(now.Status.Conditions[0].Message, c.rule.Name) {
+			t.Errorf("with rule %s the node has the conditions %v", c.rule.Name, now.Status.Conditions)
+		}
+		if node.Status.Conditions[0].Status != corev1.ConditionFalse {
+			t.Errorf("with rule %s the node of the cache was changed", c.rule.Name)
+		}
+	}
+}
+
 // So the plans of both backends are the same, and cost the same, for pods that request one replica and state no more device memory than a replica's share of a
 // GPU. With more, the order in which pods come to a machine with several GPUs matters to the agent's choice of GPUs, and the scheduler makes another one.
 func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
@@ -87,7 +128,7 @@ func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
 			claim.Annotations[nodecontract.BackendAnnotation], node.Annotations[nodecontract.BackendAnnotation] = nodecontract.BackendDRA, nodecontract.BackendDRA
 			delete(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
 			delete(node.Status.Capacity, v1alpha1.ResourceGPUShared)
-			node = *snapshot.PublishedOf([]resourcev1.ResourceSlice{gpus("gpu.karve.sh", node.Name, 1, 10)}).On(&node)
+			node = *snapshot.PublishedOf([]resourcev1.ResourceSlice{gpus("gpu.karve.sh", node.Name, 1, 10)}, nil).On(&node)
 		}
 		c.NodeClaims, c.Nodes, c.Pods = []karpv1.NodeClaim{claim}, []corev1.Node{node}, pods
 		return snapshot.Build(c)
@@ -133,11 +174,17 @@ func TestGPUNodeClassWithDRANeedsOneDeviceClass(t *testing.T) {
 		dra          snapshot.DRA
 		reason, says string
 	}{
-		"not looked at":       {dra: snapshot.DRA{}},
-		"off":                 {dra: snapshot.DRA{Known: true}, reason: "DRANotEnabled", says: "node.dra.enabled"},
-		"no class":            {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}, reason: "DeviceClassNotFound", says: "node.dra.enabled"},
-		"the chart's class":   {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}},
-		"a second owner":      {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
+		"not looked at":     {dra: snapshot.DRA{}},
+		"off":               {dra: snapshot.DRA{Known: true}, reason: "DRANotEnabled", says: "node.dra.enabled"},
+		"no class":          {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}, reason: "DeviceClassNotFound", says: "node.dra.enabled"},
+		"the chart's class": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}},
+		"a second owner":    {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
+		"a rule for one device": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
+			taintRule("one", &resourcev1.DeviceTaintSelector{Device: new("gpu-0")}), taintRule("theirs", &resourcev1.DeviceTaintSelector{Driver: new("gpu.nvidia.com")}), taintRule("none", nil),
+		}}},
+		"a rule for all": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
+			taintRule("maintenance", &resourcev1.DeviceTaintSelector{Driver: new("gpu.karve.sh")}),
+		}}, reason: "DevicesTainted", says: "DeviceTaintRule maintenance "},
 		"another owner alone": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
 	} {
 		reason, message := c.dra.Problem(class)

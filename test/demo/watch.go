@@ -171,9 +171,9 @@ func (w *watcher) all() seen {
 	for _, c := range w.claims {
 		s.claims = append(s.claims, c)
 	}
-	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)))
+	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)), nil)
 	for _, n := range w.nodes {
-		n.replicas += published[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: nodecontract.ResourceGPUShared}]
+		n.replicas += published[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: nodecontract.ResourceGPUShared}].Replicas
 		s.nodes = append(s.nodes, n)
 	}
 	slices.SortFunc(s.pods, func(a, b pod) int { return strings.Compare(a.name, b.name) })

@@ -43,6 +43,9 @@ func (g *Gatherer) kinds() map[any]client.Object {
 		kinds[typeOf[resourcev1.DeviceClassList]()] = &resourcev1.DeviceClass{}
 		kinds[typeOf[resourcev1.ResourceClaimList]()] = &resourcev1.ResourceClaim{}
 		kinds[typeOf[resourcev1.ResourceClaimTemplateList]()] = &resourcev1.ResourceClaimTemplate{}
+		if g.DeviceTaintRules {
+			kinds[typeOf[resourcev1.DeviceTaintRuleList]()] = &resourcev1.DeviceTaintRule{}
+		}
 	}
 	for _, gvk := range []schema.GroupVersionKind{nodePool, gpuNodeClass} {
 		u := &unstructured.Unstructured{}

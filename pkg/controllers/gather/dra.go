@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates,verbs=list;watch
+// +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates;devicetaintrules,verbs=list;watch
 
 // readDRA reads the cluster's objects for Dynamic Resource Allocation. It returns the names of the nodes whose drivers publish other replicas than
 // before.
@@ -41,10 +41,17 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, g.unlessOptional(err)
 	}
+	if g.DeviceTaintRules {
+		rules, err := relist(ctx, g, &s.taintRules)
+		if err = g.unlessOptional(err); err != nil {
+			return nil, err
+		}
+		g.fresh.kinds, differs = g.fresh.kinds || rules, differs || rules
+	}
 	if !differs {
 		return nil, nil
 	}
-	now := snapshot.PublishedOf(s.slices.is.Items)
+	now := snapshot.PublishedOf(s.slices.is.Items, s.taintRules.is.Items)
 	var changed []string
 	for offer := range maps.Keys(now) {
 		if now[offer] != g.published[offer] {
@@ -78,7 +85,13 @@ func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.No
 	if err := g.Cached.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("listing ResourceSlices: %w", err)
 	}
-	return snapshot.PublishedOf(list.Items).On(node), nil
+	var rules resourcev1.DeviceTaintRuleList
+	if g.DeviceTaintRules {
+		if err := g.Cached.List(ctx, &rules); err != nil {
+			return nil, fmt.Errorf("listing DeviceTaintRules: %w", err)
+		}
+	}
+	return snapshot.PublishedOf(list.Items, rules.Items).On(node), nil
 }
 
 // unlessOptional returns the error unless it means that a user lacks the right to read optional objects. The controller needs its rights.

@@ -60,6 +60,8 @@ type Gatherer struct {
 	CapacityBuffers bool
 	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
 	DRA bool
+	// DeviceTaintRules reports whether the API server serves DeviceTaintRules too, and the Gatherer may read them.
+	DeviceTaintRules bool
 	// NoDRA reports whether there is certainly no backend DRA. If both are false, it is unknown.
 	NoDRA bool
 	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
@@ -126,7 +128,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		return nil, err
 	}
 	g.unpublished = append(g.unpublished, published...)
-	c.DRA = snapshot.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items}
+	c.DRA = snapshot.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items, TaintRules: s.taintRules.is.Items}
 	if err := g.objects(ctx, c); err != nil {
 		return nil, err
 	}

@@ -68,6 +68,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 		// An informer for objects that the user may not read would wait forever.
 		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&
 			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
+		DeviceTaintRules: live.List(ctx, &resourcev1.DeviceTaintRuleList{}, client.Limit(1)) == nil,
 	}
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	}
 	followed := &Gatherer{
 		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, ReplicasTimeout: replicasTimeout, NodeOverlays: g.NodeOverlays,
-		DRA: g.DRA,
+		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules,
 	}
 	if err := followed.Follow(ctx, informers); err != nil {
 		return nil, err

@@ -37,6 +37,7 @@ type state struct {
 	deviceClasses kept[resourcev1.DeviceClassList]
 	claims        kept[resourcev1.ResourceClaimList]
 	templates     kept[resourcev1.ResourceClaimTemplateList]
+	taintRules    kept[resourcev1.DeviceTaintRuleList]
 }
 
 // kept is a value and the number of changes when it was read.

@@ -85,6 +85,9 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.bareMeta(&o.ObjectMeta)
 		claims.Cut(&o.Spec.Spec)
 		o.Spec.ObjectMeta = metav1.ObjectMeta{}
+	case *resourcev1.DeviceTaintRule:
+		t.bareMeta(&o.ObjectMeta)
+		o.Status = resourcev1.DeviceTaintRuleStatus{}
 	case *resourcev1.DeviceClass:
 		t.bareMeta(&o.ObjectMeta)
 		claims.CutClass(o)

@@ -177,7 +177,7 @@ func TestTrimKeepsWhatSlicesPublish(t *testing.T) {
 		if _, err := Trim()(trimmed); err != nil {
 			t.Fatal(err)
 		}
-		want, got := snapshot.PublishedOf([]resourcev1.ResourceSlice{*whole}), snapshot.PublishedOf([]resourcev1.ResourceSlice{*trimmed})
+		want, got := snapshot.PublishedOf([]resourcev1.ResourceSlice{*whole}, nil), snapshot.PublishedOf([]resourcev1.ResourceSlice{*trimmed}, nil)
 		if diff := cmp.Diff(want, got); diff != "" || (len(want) == 0) != (driver == "example.com") {
 			t.Errorf("the trimmed slice of %s publishes something else: %s", driver, diff)
 		}

@@ -183,7 +183,11 @@ func (n *node) publishes(replicas int) {
 		if err != nil {
 			return err
 		}
-		if got := snapshot.PublishedOf(all.Items)[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: n.promise.Resource}]; got != int64(replicas) {
+		rules, err := n.client.ResourceV1().DeviceTaintRules().List(n.t.Context(), metav1.ListOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		if got := snapshot.PublishedOf(all.Items, rules.Items)[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: n.promise.Resource}].Replicas; got != int64(replicas) {
 			return fmt.Errorf("%s publishes %d replicas, want %d", n.name, got, replicas)
 		}
 		return nil
