@@ -22,8 +22,13 @@ import (
 // setCondition sets a condition of a Node, with a transition now.
 func (s *scene) setCondition(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
 	s.t.Helper()
+	s.setConditionSince(time.Now(), node, conditionType, status, reason)
+}
+
+func (s *scene) setConditionSince(since time.Time, node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
+	s.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"the test says so","lastTransitionTime":%q}]}}`,
-		conditionType, status, reason, time.Now().UTC().Format(time.RFC3339))
+		conditionType, status, reason, since.UTC().Format(time.RFC3339))
 	if err := s.api.Status().Patch(s.t.Context(), node.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
 		s.t.Fatalf("patching the status of node %s: %v", node.Name, err)
 	}
@@ -124,4 +129,31 @@ func (w *world) gpuBreaks(t *testing.T) {
 		t.Errorf("%d pods ran at least, want 5, and %d had to wait for a machine", least, homeless)
 	}
 	s.untilEvent("Node", old.Name, "Unhealthy", "AcceleratedHardwareReady is False", "a new place first")
+}
+
+// TestKarpenterRepairsKarvesNodesInLegacyMode runs Karpenter with --legacy-node-repair. Then it deletes unhealthy nodes of every pool, also one that the budget
+// lets Karve keep. Karve must launch one machine for the pods, and not a second one for its own repair.
+func TestKarpenterRepairsKarvesNodesInLegacyMode(t *testing.T) {
+	cluster.Long(t)
+	cluster.Require(t)
+	t.Parallel()
+	w := ownWorld(t, cluster.Config{FeatureGates: "NodeRepair=true", KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms", "LEGACY_NODE_REPAIR=true"}}, karve.Options{
+		Alone: true, Settle: 3 * time.Second, GPUFaultTimeout: 10 * time.Second,
+	})
+	s := w.scene(t, "legacy")
+	s.class(v1alpha1.IdleNever)
+	s.pool(poolOptions{budget: "0"})
+	s.deploy("inference", 6)
+	s.untilRunning(6)
+	node := s.nodes(s.name)[0]
+	s.setConditionSince(time.Now().Add(-time.Hour), &node, "AcceleratedHardwareReady", corev1.ConditionFalse, "GPUNeedsReset")
+	s.until(enough, "the machine is gone and all pods run", func() (bool, string) {
+		return !s.claims()[0].gone.IsZero() && s.running() == 6 && len(s.pods()) == 6, lines(s.claims())
+	})
+	if all := s.claims(); len(all) != 2 || len(alive(all)) != 1 {
+		t.Errorf("want one machine and its replacement:\n%s", lines(all))
+	}
+	if n := w.metric(t, w.karve, "karve_nodeclaims_deleted_total", `nodepool="legacy"`); n > 0 {
+		t.Errorf("Karve deleted %v NodeClaims, want 0: the budget keeps the node, and Karpenter deletes it", n)
+	}
 }
