@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 )
 
 // omitted are the fields that are left out of a protobuf message before it is decoded. An entry with fields of its own is a message that is left out in

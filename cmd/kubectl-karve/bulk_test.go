@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 

@@ -23,8 +23,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 )

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/rollout"
 )
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/ui"

@@ -14,10 +14,10 @@ import (
 	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -29,7 +29,7 @@ type judged struct {
 }
 
 func (x *Explainer) judge() *judged {
-	plan, headroom := planning.Suppose(x.view(), effort)
+	plan, headroom := checked.Suppose(x.view(), effort)
 	s := x.settings
 	return &judged{judge: disruption.NewJudge(x.cluster, &plan, &headroom, s.Evictions, s.Tolerations, s.Settle, s.Clock), view: &plan.View}
 }

@@ -45,6 +45,15 @@ func MicroUSD(usd string) (int64, error) {
 	return int64(micro), nil
 }
 
+// FormatUSD formats micro-dollars as dollars, with three decimals or as many more as needed.
+func FormatUSD(micro int64) string {
+	s := strconv.FormatInt(micro/1e6, 10) + "." + fmt.Sprintf("%06d", micro%1e6)
+	for range 3 {
+		s = strings.TrimSuffix(s, "0")
+	}
+	return s
+}
+
 // Removed returns, by field name, the replacement for each removed field that is set. The CRD's validation rules give the same advice.
 func (c Consolidation) Removed() map[string]string {
 	removed := map[string]string{}

@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 

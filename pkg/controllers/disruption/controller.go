@@ -21,12 +21,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/controllers/pace"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/watchdog"
 )
@@ -56,7 +55,7 @@ type Controller struct {
 	Config
 	memory memory
 	search layoutSearch
-	pace   pace.Pace
+	pace   watchdog.Pace
 	// arrived has the events since the last pass. urgent reports whether one of them should not wait.
 	arrived metrics.Arrivals
 	urgent  atomic.Bool

@@ -16,10 +16,10 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -109,12 +109,12 @@ func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string)
 		if cmd.reason == reason.Unhealthy {
 			kind, word = corev1.EventTypeWarning, reason.Unhealthy
 		}
-		c.Recorder.Eventf(m.Node, claim, kind, word, "Replace", "%s", wording.Shorten(what+"; its pods get a new place first", wording.MaxNote))
+		c.Recorder.Eventf(m.Node, claim, kind, word, "Replace", "%s", plain.Shorten(what+"; its pods get a new place first", plain.MaxNote))
 		logger.Info("Replacing a node", "reason", cmd.reason, "why", what)
 	case giveUp:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementGivenUp)).Inc()
-		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", wording.Shorten(fmt.Sprintf(
-			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, cmd.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), wording.MaxNote))
+		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", plain.Shorten(fmt.Sprintf(
+			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, cmd.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), plain.MaxNote))
 		logger.Info("Gave up replacing a node", "reason", cmd.reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
 	default:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementStopped)).Inc()
@@ -170,7 +170,7 @@ func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 		switch {
 		case err == nil:
 			gone = append(gone, pod)
-			c.Recorder.Eventf(pod, cmd.machine.Node, corev1.EventTypeNormal, "Moved", "Evict", "has room on another node: %s", wording.Shorten(cmd.reason, wording.MaxNote/2))
+			c.Recorder.Eventf(pod, cmd.machine.Node, corev1.EventTypeNormal, "Moved", "Evict", "has room on another node: %s", plain.Shorten(cmd.reason, plain.MaxNote/2))
 		case !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 			errs = append(errs, fmt.Errorf("evicting pod %s: %w", podName(pod), err))
 		}

@@ -15,7 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -40,8 +40,8 @@ func (c *Controller) force(ctx context.Context, cmd command) error {
 			return ignoreGone(err, "deleting", m)
 		}
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), reason.Unhealthy).Inc()
-		c.Recorder.Eventf(m.Node, m.Claim, corev1.EventTypeWarning, reason.Unhealthy, "Delete", "%s", wording.Shorten(
-			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.reason, len(m.Moving())), wording.MaxNote))
+		c.Recorder.Eventf(m.Node, m.Claim, corev1.EventTypeWarning, reason.Unhealthy, "Delete", "%s", plain.Shorten(
+			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.reason, len(m.Moving())), plain.MaxNote))
 		log.FromContext(ctx).Info("Deleted an unhealthy node", "node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "why", cmd.reason)
 	}
 	claim, at := m.Claim.DeepCopy(), now.UTC().Format(time.RFC3339)

@@ -11,12 +11,12 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -52,7 +52,7 @@ type Cause struct {
 
 // NewJudge returns a judge of a cluster with a plan for its pending pods and its headroom. settle is the controller's settle time.
 func NewJudge(
-	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, evictions karpenter.Evictions, tolerations repair.Tolerations, settle time.Duration, clk clock.Clock,
+	cluster *snapshot.Cluster, plan *checked.Plan, headroom *checked.Headroom, evictions karpenter.Evictions, tolerations repair.Tolerations, settle time.Duration, clk clock.Clock,
 ) *Judge {
 	s := newPass(cluster, plan, headroom, repair.Diagnose(cluster, plan.View.Machines, tolerations), evictions, clk, func() bool { return true })
 	s.settle = settle

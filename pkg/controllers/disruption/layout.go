@@ -6,8 +6,8 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
@@ -98,7 +98,7 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 }
 
 func usd(amount planner.MicroUSD) string {
-	return "$" + wording.USD(int64(amount))
+	return "$" + v1alpha1.FormatUSD(int64(amount))
 }
 
 // verdicts records which machines that are marked as underutilized should keep their marks.

@@ -8,11 +8,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/watchdog"
@@ -61,7 +61,7 @@ func (c *Controller) questions() func() bool {
 
 // newPass returns a pass without the controller's memory and without candidates.
 func newPass(
-	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock, more func() bool,
+	cluster *snapshot.Cluster, plan *checked.Plan, headroom *checked.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock, more func() bool,
 ) *pass {
 	view, others := &plan.View, retention.NewOtherNodes(cluster)
 	s := &pass{

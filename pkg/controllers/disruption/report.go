@@ -11,8 +11,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -20,7 +20,7 @@ import (
 func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
 	if r := c.memory.of(m); r.reported != why {
 		r.reported = why
-		c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, event, "Keep", "%s", wording.Shorten(what+", and kept: "+why, wording.MaxNote))
+		c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, event, "Keep", "%s", plain.Shorten(what+", and kept: "+why, plain.MaxNote))
 	}
 }
 
@@ -33,7 +33,7 @@ func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *sn
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), word, string(metrics.ReplacementDone)).Inc()
 		c.Metrics.PodsMoved.WithLabelValues(m.Pool(), word).Add(float64(len(m.Moving())))
 		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, its %d pods have a new place: %s",
-			m.Node.Name, len(m.Moving()), wording.Shorten(candidate.Message, wording.MaxNote/2))
+			m.Node.Name, len(m.Moving()), plain.Shorten(candidate.Message, plain.MaxNote/2))
 		logger.Info("Gave back a replaced node", "reason", word, "pods", len(m.Moving()))
 		return
 	}

@@ -17,12 +17,12 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -285,7 +285,7 @@ func (s *simulation) drift() {
 
 // passOf returns the pass over a cluster as it is. It diagnoses machines only if the tolerations for unhealthy machines are given.
 func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
-	plan, headroom := planning.Suppose(snapshot.Build(cluster), 0)
+	plan, headroom := checked.Suppose(snapshot.Build(cluster), 0)
 	var diagnosis repair.Diagnosis
 	for _, tolerations := range borne {
 		diagnosis = repair.Diagnose(cluster, plan.View.Machines, tolerations)

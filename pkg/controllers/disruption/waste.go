@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
@@ -192,7 +191,7 @@ func (s *pass) waste(class string, possible []proposal) *v1alpha1.Waste {
 	return &w
 }
 
-func usdOf(amount planner.MicroUSD) string { return wording.USD(int64(amount)) }
+func usdOf(amount planner.MicroUSD) string { return v1alpha1.FormatUSD(int64(amount)) }
 
 // openAccounts gives the pass the accounts of the GPUNodeClasses of its pools. An account starts with the amount that an earlier controller has
 // written, without the time since then, in which nobody measured.

@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -255,7 +255,7 @@ func (w *whatIf) ask(q question, claims []string) outcome {
 	if known, ok := w.known[key]; ok {
 		return known
 	}
-	plan, headroom := planning.Suppose(w.viewOf(q, claims), effort)
+	plan, headroom := checked.Suppose(w.viewOf(q, claims), effort)
 	view := &plan.View
 	o := outcome{
 		unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan.Plan) + highestPrice(headroom.Snapshot, headroom.Plan),

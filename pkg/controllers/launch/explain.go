@@ -14,7 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/plain"
 )
 
 // insufficientCapacity is the reason of the events with which Karpenter's core reports that its provider refused a launch (pkg/events).
@@ -86,7 +86,7 @@ func (c *Controller) explain(ctx context.Context, claim string, e entry, reason,
 			return nil, err
 		}
 		if event != nil {
-			said = append(said, attribute(e.shape, wording.Shorten(messageOf(event), maxEvent), cloud)...)
+			said = append(said, attribute(e.shape, plain.Shorten(messageOf(event), maxEvent), cloud)...)
 		}
 	}
 	switch {

@@ -18,8 +18,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/plain"
 )
 
 const (
@@ -248,7 +248,7 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 		for _, zone := range r.Zones {
 			offering := v1alpha1.RefusedOffering{
 				InstanceType: instanceType, Zone: zone, CapacityType: cmp.Or(r.CapacityType, v1alpha1.Any), Reason: r.Reason, NodeClassGeneration: r.Generation,
-				Message: wording.Shorten(r.Message, maxMessage),
+				Message: plain.Shorten(r.Message, maxMessage),
 			}
 			if !nameable(&offering) {
 				continue

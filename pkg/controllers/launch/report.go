@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/plain"
 )
 
 // refuse writes refusals to the status of the GPUNodeClass. It is idempotent.
@@ -59,12 +59,12 @@ func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape Shape, r 
 	}
 	if news[0].PausesLaunches() {
 		note := fmt.Sprintf("launches are paused until %s (%s): %s", latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
-		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchesPaused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
+		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchesPaused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 		return
 	}
 	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
 		several(instanceTypes), several(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
-	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
+	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 }
 
 // several returns the distinct values, sorted and joined.

@@ -7,10 +7,10 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/counterfactual"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 )
 
 const (

@@ -32,15 +32,15 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/bill"
-	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/controllers/pace"
-	"karve.sh/karve/pkg/controllers/planning"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/breaker"
 	"karve.sh/karve/pkg/fleet/headroom"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 const (
@@ -67,7 +67,7 @@ type Config struct {
 // Controller reconciles all pools and classes together, because a class sums its pools.
 type Controller struct {
 	Config
-	pace pace.Pace
+	pace watchdog.Pace
 	// measured has the names of the pools that have metrics.
 	measured sets.Set[string]
 }
@@ -211,7 +211,7 @@ func (c *Controller) recordTransitions(ctx context.Context, before, after *karpv
 			continue
 		}
 		if now.IsFalse() {
-			c.Recorder.Eventf(after, nil, corev1.EventTypeWarning, now.Reason, "Check", "%s", wording.Shorten(now.Message, wording.MaxNote))
+			c.Recorder.Eventf(after, nil, corev1.EventTypeWarning, now.Reason, "Check", "%s", plain.Shorten(now.Message, plain.MaxNote))
 		}
 		log.FromContext(ctx).Info("Condition changed", "nodePool", klog.KObj(after), "condition", now.Type, "status", now.Status, "reason", now.Reason, "message", now.Message)
 	}

@@ -17,10 +17,10 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -180,17 +180,17 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, dr
 	}
 	fields := honored(append(snapshot.UnknownFields(unknown), snapshot.RemovedFields(class)...))
 	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
-		c.ObservedGeneration, c.Message = class.Generation, wording.Shorten(c.Message, maxMessage)
+		c.ObservedGeneration, c.Message = class.Generation, plain.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}
 	class.Status.ObservedGeneration = class.Generation
 	class.Status.Nodes, class.Status.GPUs = h.Nodes, h.GPUs
 	class.Status.Replicas, class.Status.ReplicasInUse = h.Replicas, h.inUse
-	class.Status.USDPerHour = wording.USD(h.microUSDPerHour)
-	class.Status.UnusedNodes, class.Status.UnusedUSDPerHour = h.unusedNodes, wording.USD(h.unusedMicroUSDPerHour)
+	class.Status.USDPerHour = v1alpha1.FormatUSD(h.microUSDPerHour)
+	class.Status.UnusedNodes, class.Status.UnusedUSDPerHour = h.unusedNodes, v1alpha1.FormatUSD(h.unusedMicroUSDPerHour)
 	class.Status.RefusedOfferings = refused
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
-	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: wording.Shorten(message, maxMessage)}
+	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: plain.Shorten(message, maxMessage)}
 }

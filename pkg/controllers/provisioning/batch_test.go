@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 

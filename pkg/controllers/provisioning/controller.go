@@ -29,14 +29,15 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -304,7 +305,7 @@ func (c *Controller) decided(arrived map[metrics.Event]time.Time, came []time.Ti
 }
 
 // warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
-func (c *Controller) warm(ctx context.Context, headroom *planning.Headroom) (time.Duration, error) {
+func (c *Controller) warm(ctx context.Context, headroom *checked.Headroom) (time.Duration, error) {
 	if headroom.Err != nil {
 		return retry, nil //nolint:nilerr // The planner has reported it.
 	}

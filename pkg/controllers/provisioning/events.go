@@ -6,8 +6,8 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -37,7 +37,7 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 	// Pods that already have an event leave the limit to those that have none.
 	apart := max(sameReason, time.Duration(len(view.Pods)+len(view.Postponed))*time.Second/eventsPerSecond)
 	for _, u := range plan.Unplaced {
-		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, wording.Shorten(u.Message, wording.MaxNote), apart)
+		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, plain.Shorten(u.Message, plain.MaxNote), apart)
 	}
 	for _, pod := range view.Postponed {
 		c.tell(pod, corev1.EventTypeNormal, planner.ReasonNextRound, planner.NextRound.Message, apart)
@@ -73,7 +73,7 @@ func (c *Controller) recordOddBuffers(odd []karpenter.OddBuffer) {
 	for _, b := range odd {
 		if told[b] = c.odd[b] || c.events.AllowN(c.Clock.Now(), 1); told[b] && !c.odd[b] {
 			c.Recorder.Eventf(b.Reference(), nil, corev1.EventTypeWarning, "Unreadable", "Plan", "%s",
-				wording.Shorten("No capacity is kept free for it, because what it refers to cannot be read: "+b.Why, wording.MaxNote))
+				plain.Shorten("No capacity is kept free for it, because what it refers to cannot be read: "+b.Why, plain.MaxNote))
 		}
 	}
 	c.odd = told

@@ -28,11 +28,11 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )

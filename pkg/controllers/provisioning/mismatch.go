@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -38,7 +38,7 @@ func (c *Controller) recordMismatches(ctx context.Context, view *snapshot.View, 
 					reason, differs = "NodeTainted", fmt.Sprintf("its node has the taint %s, which the NodePool does not have", m.Taint)
 				}
 				message := fmt.Sprintf("NodeClaim %s of NodePool %s: %s, so it does not admit the pods for which it was launched", m.NodeClaim, m.NodePool, differs)
-				c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, reason, "Check", "%s", wording.Shorten(message, wording.MaxNote))
+				c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, reason, "Check", "%s", plain.Shorten(message, plain.MaxNote))
 				log.FromContext(ctx).Info("Node differs from the plan", "nodeClaim", klog.KRef("", m.NodeClaim), "nodePool", m.NodePool, "label", m.Label, "actual", m.Actual, "expected", m.Expected, "taint", m.Taint)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"karve.sh/karve/pkg/controllers/nomination"
+	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -37,7 +37,7 @@ func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan pla
 		}
 	}
 	round := due[:min(len(due), withdrawMost)]
-	done, lost := nomination.Write(ctx, c.Client, c.Metrics, round)
+	done, lost := readiness.WriteNominations(ctx, c.Client, c.Metrics, round)
 	left := len(due) - len(round)
 	for i := range round {
 		if done[i] {

@@ -15,10 +15,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -131,7 +131,7 @@ func (c *Controller) recordKept(m *snapshot.Machine, why string, until time.Time
 	if !until.IsZero() {
 		next = fmt.Sprintf(". At %s it is given back all the same, and its pods are evicted; annotate the Node with %s=true to keep it", until.UTC().Format(time.RFC3339), repair.DoNotRepair)
 	}
-	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", wording.Shorten(c.fault(m)+", and is kept: "+why+next, wording.MaxNote))
+	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", plain.Shorten(c.fault(m)+", and is kept: "+why+next, plain.MaxNote))
 }
 
 // fault returns why a machine is broken.
@@ -167,8 +167,8 @@ func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile
 	default:
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(reason)).Inc()
-	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", wording.Shorten(
-		fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help), wording.MaxNote))
+	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", plain.Shorten(
+		fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help), plain.MaxNote))
 	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "state", m.State(), "exposed", m.Exposed(),
 		"promised", m.Promise.Replicas())
 	return reconcile.Result{}, nil

@@ -27,8 +27,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/controllers/nomination"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -263,7 +262,7 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	if err != nil {
 		return err
 	}
-	nomination.Write(ctx, c.Client, c.Metrics, seats)
+	WriteNominations(ctx, c.Client, c.Metrics, seats)
 	return nil
 }
 

@@ -25,9 +25,9 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/rollout"
 )
 
@@ -176,7 +176,7 @@ func (c *Controller) report(ctx context.Context, r *v1alpha1.GPUImageRollout, re
 		if e.Warning {
 			kind = corev1.EventTypeWarning
 		}
-		c.Recorder.Eventf(r, nil, kind, e.Reason, "Rollout", "%s", wording.Shorten(e.Message, wording.MaxNote))
+		c.Recorder.Eventf(r, nil, kind, e.Reason, "Rollout", "%s", plain.Shorten(e.Message, plain.MaxNote))
 		log.FromContext(ctx).Info(e.Message, "reason", e.Reason)
 	}
 	var age time.Duration

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -28,7 +28,7 @@ func (c *Controller) act(ctx context.Context, a action, reported map[subject]str
 			pods = append(pods, pod.Namespace+"/"+pod.Name)
 		}
 		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeNormal, "Unused", fmt.Sprintf("nobody has used its GPUs for %s, at $%s an hour; its replicas are held by %s",
-			a.unused.Truncate(time.Second), wording.USD(a.machine.Promise.MicroUSDPerHour), strings.Join(pods, ", ")), "")
+			a.unused.Truncate(time.Second), v1alpha1.FormatUSD(a.machine.Promise.MicroUSDPerHour), strings.Join(pods, ", ")), "")
 	case unreadable:
 		c.recordOnce(reported, a, a.machine.Node, corev1.EventTypeWarning, "UsageUnreadable", "what karve-node says of its use is not understood and counts for nothing: "+a.reason, a.reason)
 	case refuse:
@@ -46,7 +46,7 @@ func (c *Controller) recordOnce(reported map[subject]string, a action, about cli
 	s := subject{about.GetUID(), a.step}
 	reported[s] = words
 	if before, ok := c.reported[s]; !ok || before != words {
-		c.Recorder.Eventf(about, nil, eventType, reason, "CheckUse", "%s", wording.Shorten(note, wording.MaxNote))
+		c.Recorder.Eventf(about, nil, eventType, reason, "CheckUse", "%s", plain.Shorten(note, plain.MaxNote))
 	}
 }
 

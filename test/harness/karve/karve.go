@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/builder"

@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"),
+		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"), under("pkg/gather"), under("pkg/planning"),
 			under("pkg/explain"), under("pkg/doctor"), under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
@@ -151,7 +151,7 @@ var rules = []rule{
 	{
 		why: "what runs on nodes and on people's machines does not carry AWS's clients with it",
 		of: anyOf(under("cmd/kubectl-karve"), under("cmd/node"), under("pkg/node"), under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"),
-			under("pkg/controllers/gather")),
+			under("pkg/gather")),
 		allows:       anyOf(noneOf(below("github.com/aws")), exactly("github.com/aws/karpenter-provider-aws/pkg/apis")), // The CRDs as text.
 		transitively: true,
 	},

@@ -17,12 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -44,7 +44,7 @@ func everything(ctx context.Context, api *cache) (map[string]place, func(pod cli
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the cluster: %w", err)
 	}
-	plan, headroom := planning.Suppose(snapshot.Build(c), effort)
+	plan, headroom := checked.Suppose(snapshot.Build(c), effort)
 	overview.Build(c)
 	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
 	x := explain.New(c, explain.DefaultSettings(clk))
@@ -53,7 +53,7 @@ func everything(ctx context.Context, api *cache) (map[string]place, func(pod cli
 	return placesOf(&plan), explained, err
 }
 
-func placesOf(plan *planning.Plan) map[string]place {
+func placesOf(plan *checked.Plan) map[string]place {
 	places := map[string]place{}
 	for _, p := range plan.Placements {
 		for _, pod := range p.Pods {

@@ -17,13 +17,13 @@ import (
 
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/disruption"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/test/harness/cluster"

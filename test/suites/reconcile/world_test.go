@@ -29,10 +29,10 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/cluster"

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -51,9 +51,9 @@ func Cheaper(saving planner.MicroUSD, machines int) *Candidate {
 	case saving <= 0:
 		c.Message = "the machines would cost less without it"
 	case machines == 1:
-		c.Message = fmt.Sprintf("the machines cost $%s an hour less without it", wording.USD(int64(saving)))
+		c.Message = fmt.Sprintf("the machines cost $%s an hour less without it", v1alpha1.FormatUSD(int64(saving)))
 	default:
-		c.Message = fmt.Sprintf("the machines cost $%s an hour less without %d of them, of which it is one", wording.USD(int64(saving)), machines)
+		c.Message = fmt.Sprintf("the machines cost $%s an hour less without %d of them, of which it is one", v1alpha1.FormatUSD(int64(saving)), machines)
 	}
 	return &c
 }

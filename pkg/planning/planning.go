@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/watchdog"
 )
@@ -48,7 +49,7 @@ type Planner struct {
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards the fields below.
 	planning      sync.Mutex
 	podPlans      answers[question, planner.Plan]
-	headroomPlans answers[headroom.Demand, headroomPlan]
+	headroomPlans answers[headroom.Demand, checked.HeadroomPlan]
 	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
 	aside map[string]sets.Set[string]
 }
@@ -59,8 +60,8 @@ type Generation struct {
 
 	planner  *Planner
 	cluster  *snapshot.Cluster
-	plan     once[Plan]
-	headroom once[Headroom]
+	plan     once[checked.Plan]
+	headroom once[checked.Headroom]
 }
 
 // Of returns the generation of a cluster. Clusters that were read together, with the same refusals, have the same generation.
@@ -97,13 +98,13 @@ func (g *Generation) Without(pods sets.Set[types.UID]) *Generation {
 }
 
 // Plan returns the plan for the pending pods.
-func (g *Generation) Plan(ctx context.Context) *Plan {
-	return g.plan.get(func() Plan { return g.planner.plan(ctx, *g.View) })
+func (g *Generation) Plan(ctx context.Context) *checked.Plan {
+	return g.plan.get(func() checked.Plan { return g.planner.plan(ctx, *g.View) })
 }
 
 // Headroom returns the plan for the headroom, after the plan for the pending pods.
-func (g *Generation) Headroom(ctx context.Context) *Headroom {
-	return g.headroom.get(func() Headroom { return g.planner.headroom(ctx, g.Plan(ctx)) })
+func (g *Generation) Headroom(ctx context.Context) *checked.Headroom {
+	return g.headroom.get(func() checked.Headroom { return g.planner.headroom(ctx, g.Plan(ctx)) })
 }
 
 // Busy reports whether a plan is being made or waited for. Repeatable searches give way to it.

@@ -298,7 +298,7 @@ func TestEveryAnnotationOfKarveIsKeptOrNotReadOfPods(t *testing.T) {
 	onPods := map[string]string{
 		"GPUMemoryAnnotation": v1alpha1.GPUMemoryAnnotation, "GPUThreadsAnnotation": nodecontract.GPUThreadsAnnotation, "EvictWhenUnusedAnnotation": v1alpha1.EvictWhenUnusedAnnotation,
 	}
-	for _, name := range annotationsIn(t, "../../nodecontract", "../../apis/v1alpha1") {
+	for _, name := range annotationsIn(t, "../nodecontract", "../apis/v1alpha1") {
 		key, on := onPods[name]
 		if on == slices.Contains(notOnPods, name) {
 			t.Errorf("say for %s in podAnnotations or notOnPods whether decisions read it of pods", name)

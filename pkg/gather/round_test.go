@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 

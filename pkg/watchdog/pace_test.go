@@ -1,10 +1,10 @@
-package pace_test
+package watchdog_test
 
 import (
 	"testing"
 	"time"
 
-	"karve.sh/karve/pkg/controllers/pace"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 func TestPassesUseAtMostTenthOfCore(t *testing.T) {
@@ -22,7 +22,7 @@ func TestPassesUseAtMostTenthOfCore(t *testing.T) {
 		{"a long pass", 0, time.Second, 0, 2 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := pace.Pace{}
+			p := watchdog.Pace{}
 			if wait := p.Wait(start); wait > 0 {
 				t.Errorf("wait %s before the first pass", wait)
 			}

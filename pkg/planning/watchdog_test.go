@@ -48,13 +48,13 @@ func TestClassWithWhichPlanDoesNotEndIsLeftOut(t *testing.T) {
 			forever := make(chan struct{})
 			defer close(forever)
 			with, _ := b.search(t.Context(), b.clock.Now())
-			odd, built := false, with.built
-			with.built = func() {
+			odd, built := false, with.Built
+			with.Built = func() {
 				if built(); odd && step == watchdog.Check {
 					<-forever
 				}
 			}
-			kept, plan, outcome := with.contain(view.Snapshot, nil, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
+			kept, plan, outcome := with.Contain(view.Snapshot, nil, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
 				odd = false
 				for _, class := range s.Classes {
 					odd = odd || class.Requests.MilliCPU == 777 && class.Blocked == nil
@@ -68,7 +68,7 @@ func TestClassWithWhichPlanDoesNotEndIsLeftOut(t *testing.T) {
 				t.Fatalf("%s: want machines for the others: %+v, %v", step, plan, outcome.Err)
 			}
 			view.Snapshot = kept
-			b.setAside(&view, outcome.aside, b.clock.Now())
+			b.setAside(&view, outcome.Aside, b.clock.Now())
 			if entries := w.Entries(); len(entries) != 1 || entries[0].Name != "default/odd" {
 				t.Errorf("%s: set aside: %+v", step, entries)
 			}

@@ -1,5 +1,4 @@
-// Package nomination writes the nominated nodes of pods.
-package nomination
+package readiness
 
 import (
 	"context"
@@ -17,25 +16,25 @@ import (
 )
 
 const (
-	// within is how long one call starts new requests. It limits how long a plan or a node waits for nominations.
-	within = time.Second
-	// most is the largest number of concurrent requests.
-	most = 16
-	// answer is the timeout of one request, including the wait for the client's rate limiter.
-	answer = 5 * time.Second
+	// nominateFor is how long one call starts new requests. It limits how long a plan or a node waits for nominations.
+	nominateFor = time.Second
+	// nominateAtOnce is the largest number of concurrent requests.
+	nominateAtOnce = 16
+	// nominateTimeout is the timeout of one request, including the wait for the client's rate limiter.
+	nominateTimeout = 5 * time.Second
 )
 
-// Write writes nominations. It starts no request after a second. It reports which ones the API server answered, and whether requests failed without an
+// WriteNominations writes the nominated nodes of pods. It starts no request after a second. It reports which ones the API server answered, and whether requests failed without an
 // answer. It logs failures instead of returning them, because a nomination is only a hint.
-func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
+func WriteNominations(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
 	// This timeout only stops new requests. If it were the deadline of the requests, they would fail immediately in the client's rate limiter when too
 	// little time is left.
-	handOut, cancel := context.WithTimeout(ctx, within)
+	handOut, cancel := context.WithTimeout(ctx, nominateFor)
 	defer cancel()
-	workqueue.ParallelizeUntil(handOut, most, len(all), func(i int) {
-		errs[i] = write(ctx, c, m, all[i])
+	workqueue.ParallelizeUntil(handOut, nominateAtOnce, len(all), func(i int) {
+		errs[i] = writeNomination(ctx, c, m, all[i])
 		var status apierrors.APIStatus
 		done[i] = errs[i] == nil || errors.As(errs[i], &status)
 	})
@@ -48,8 +47,8 @@ func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snaps
 	return done, lost
 }
 
-func write(ctx context.Context, c client.Client, m *metrics.Metrics, n snapshot.Nomination) error {
-	ctx, cancel := context.WithTimeout(ctx, answer)
+func writeNomination(ctx context.Context, c client.Client, m *metrics.Metrics, n snapshot.Nomination) error {
+	ctx, cancel := context.WithTimeout(ctx, nominateTimeout)
 	defer cancel()
 	pod := n.Pod.DeepCopy()
 	pod.Status.NominatedNodeName = n.Node

@@ -1,4 +1,4 @@
-package wording
+package plain
 
 import (
 	"strings"
@@ -37,7 +37,7 @@ func TestShortenReturnsValidUTF8WithinLimit(t *testing.T) {
 		if len(got) > most || !utf8.ValidString(got) {
 			t.Fatalf("Shorten(%q, %d) = %q", in, most, got)
 		}
-		if len(in) <= most && utf8.ValidString(in) && got != in || len(in) > most && utf8.ValidString(in) && !strings.HasSuffix(got, cut) {
+		if len(in) <= most && utf8.ValidString(in) && got != in || len(in) > most && utf8.ValidString(in) && !strings.HasSuffix(got, ellipsis) {
 			t.Fatalf("Shorten(%q, %d) = %q", in, most, got)
 		}
 	})

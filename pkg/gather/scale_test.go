@@ -16,8 +16,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )

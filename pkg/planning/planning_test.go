@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -89,7 +90,7 @@ func TestEarlierGenerationDoesNotReplaceLaterOne(t *testing.T) {
 func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	plan := func(generation uint64, pods int, edits ...func(*snapshot.Cluster)) *Plan {
+	plan := func(generation uint64, pods int, edits ...func(*snapshot.Cluster)) *checked.Plan {
 		c := read(generation, pods)
 		for _, edit := range edits {
 			edit(c)
@@ -124,7 +125,7 @@ func TestReusedPlanKeepsLaterNominations(t *testing.T) {
 		c.Nodes = append(c.Nodes, Node(&claim, small, 1))
 		return c
 	}
-	on := func(p *Plan) string { return p.Placements[0].Pods[0] }
+	on := func(p *checked.Plan) string { return p.Placements[0].Pods[0] }
 	before := b.of(t, two(1)).Plan(t.Context())
 	nominated := two(2)
 	for i := range nominated.Pods {
@@ -184,7 +185,7 @@ func TestWithoutHasItsOwnPlan(t *testing.T) {
 func TestHeadroomFollowsPlanAndIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	warm := func(generation uint64, replicas int32) *Headroom {
+	warm := func(generation uint64, replicas int32) *checked.Headroom {
 		c := read(generation, 1)
 		c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
 		return b.of(t, c).Headroom(t.Context())

@@ -1,5 +1,4 @@
-// Package wording formats messages within the limits of the API.
-package wording
+package plain
 
 import (
 	"strings"
@@ -9,7 +8,7 @@ import (
 // MaxNote is the longest note of an event, in bytes. The API server rejects events with longer notes.
 const MaxNote = 1024
 
-const cut = "..."
+const ellipsis = "..."
 
 // Shorten returns s in at most the given number of bytes, with an ellipsis if something was cut. It cuts between characters: the API server would
 // replace a partial character, and the stored string would never equal the intended one.
@@ -18,9 +17,9 @@ func Shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	end := max(0, most-len(cut))
+	end := max(0, most-len(ellipsis))
 	for end > 0 && !utf8.RuneStart(s[end]) {
 		end--
 	}
-	return s[:end] + cut
+	return s[:end] + ellipsis
 }

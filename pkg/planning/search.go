@@ -1,0 +1,138 @@
+package planning
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/fleet/headroom"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/watchdog"
+)
+
+// question is the input of a plan for pending pods.
+type question struct {
+	snapshot planner.Snapshot
+	earlier  planner.Plan
+}
+
+// plan returns the plan for the pending pods of a view.
+func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
+	p.making.Add(1)
+	defer p.making.Add(-1)
+	p.planning.Lock()
+	defer p.planning.Unlock()
+	started := p.Clock.Now()
+	asked := question{view.Snapshot, p.Progress.earlier(&view, started)}
+	with, cut := p.search(ctx, started)
+	known := p.podPlans.to(asked, started)
+	plan := checked.PodsOf(view, asked.earlier, known, with)
+	if known == nil {
+		p.Metrics.PlanSeconds.Observe(p.Clock.Since(started).Seconds())
+		if !plan.Rejected {
+			p.podPlans.keep(asked, plan.Plan, started, cut.Load())
+		}
+	}
+	p.note(ctx, "pods", view.Snapshot, plan.Outcome)
+	p.setAside(&view, plan.Aside, started)
+	return plan
+}
+
+// headroom returns the headroom after a plan for pending pods.
+func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Headroom {
+	p.making.Add(1)
+	defer p.making.Add(-1)
+	p.planning.Lock()
+	defer p.planning.Unlock()
+	started := p.Clock.Now()
+	demand := headroom.DemandOf(&after.View, after.Plan)
+	with, cut := p.search(ctx, started)
+	known := p.headroomPlans.to(demand, started)
+	if known == nil {
+		made := checked.MakeHeadroom(demand, with)
+		p.headroomPlans.keep(demand, made, started, cut.Load())
+		known = &made
+	}
+	kept := checked.HeadroomAfter(after, *known, with)
+	p.note(ctx, "headroom", known.Left, kept.Outcome)
+	return kept
+}
+
+// search returns a search that ends when the time budget is used up, and whether that happened. Only the first plan gets the whole budget: further
+// plans are rare and follow a bug.
+func (p *Planner) search(ctx context.Context, started time.Time) (with checked.Search, cut *atomic.Bool) {
+	plans, attempts := 0, 0
+	var checking atomic.Bool
+	with.Within = func(attempt func()) bool {
+		attempts++
+		checking.Store(false)
+		return p.Watchdog.Attempt(ctx, func() watchdog.Step {
+			if checking.Load() {
+				return watchdog.Check
+			}
+			return watchdog.Plan
+		}, attempts == 1, attempt)
+	}
+	with.Built = func() { checking.Store(true) }
+	cut = &atomic.Bool{}
+	with.Solver = func() solve.Solver {
+		budget, began := p.Budget, p.Clock.Now()
+		if plans++; plans > 1 {
+			budget /= 4
+		}
+		return solve.Solver{Stop: func() bool {
+			over := p.Clock.Since(began) >= budget
+			if over {
+				cut.Store(true)
+			}
+			return over
+		}}
+	}
+	with.More = func() bool { return p.Clock.Since(started) < 5*p.Budget }
+	return with, cut
+}
+
+// setAside sets the pods of classes aside with which plans took too long, so that the next plans do not try them again.
+func (p *Planner) setAside(view *snapshot.View, aside []solve.Aside, now time.Time) {
+	if p.Watchdog == nil {
+		return
+	}
+	for _, a := range aside {
+		if pods := view.Classes[a.Class].Pods; a.Late && len(pods) > 0 {
+			p.Watchdog.Aside.Add(watchdog.ObjectOf("Pod", view.Pods[pods[0]]), watchdog.Plan, now) // All pods of the class have its content.
+		}
+	}
+}
+
+// note counts plans that were rejected and classes that were left out. It logs the left-out classes that the previous plan for the same purpose
+// included.
+func (p *Planner) note(ctx context.Context, purpose string, s planner.Snapshot, o checked.Outcome) {
+	if o.Rejected {
+		p.Metrics.PlansRejected.Inc()
+	}
+	if o.Err != nil {
+		// This is a bug in Karve that affects all pods. The same snapshot would give the same plan, so it waits for another snapshot.
+		log.FromContext(ctx).Error(o.Err, "Found no plan that keeps its own rules", "purpose", purpose)
+		return
+	}
+	before, now := p.aside[purpose], sets.New[string]()
+	for _, a := range o.Aside {
+		p.Metrics.ClassSetAside(a)
+		if pods := s.Classes[a.Class].Pods; len(pods) > 0 {
+			if !before.Has(pods[0]) {
+				log.FromContext(ctx).Info("Planned without pods that no sound plan was found for", "pod", pods[0], "pods", len(pods), "purpose", purpose, "reason", a.Refusal.Message)
+			}
+			now.Insert(pods[0])
+		}
+	}
+	if p.aside == nil {
+		p.aside = map[string]sets.Set[string]{}
+	}
+	p.aside[purpose] = now
+}
