@@ -97,15 +97,15 @@ func relisted(s planner.Snapshot, offerings []int, usable []bool, variants []alt
 // choice returns the alternatives, the cheapest first, with which an offering satisfies the minValues of its pool, out of the given offerings. If there are
 // none, it returns what is missing. It prefers offerings with at least the capacity of the offering, then those that reduce it least.
 func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refusal) {
-	demands := s.Pools[s.Offerings[offering].Pool].MinValues
-	values := make([]map[string]bool, len(demands))
+	wanted := s.Pools[s.Offerings[offering].Pool].MinValues
+	values := make([]map[string]bool, len(wanted))
 	gives := func(i, k int) bool {
-		v := valueOf(demands[k], i)
-		return v != "" && !values[k][v] && len(values[k]) < demands[k].Min
+		v := valueOf(wanted[k], i)
+		return v != "" && !values[k][v] && len(values[k]) < wanted[k].Min
 	}
 	take := func(i int) {
-		for k := range demands {
-			if v := valueOf(demands[k], i); v != "" {
+		for k := range wanted {
+			if v := valueOf(wanted[k], i); v != "" {
 				values[k][v] = true
 			}
 		}
@@ -122,7 +122,7 @@ func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refu
 	})
 	var alternatives []int
 	for _, i := range order {
-		for k := range demands {
+		for k := range wanted {
 			if gives(i, k) {
 				alternatives = append(alternatives, i)
 				take(i)
@@ -130,7 +130,7 @@ func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refu
 			}
 		}
 	}
-	for k, d := range demands {
+	for k, d := range wanted {
 		if len(values[k]) < d.Min {
 			return nil, &planner.Refusal{Reason: planner.ReasonUnavailable, Message: fmt.Sprintf("NodePool %s asks for a choice of %d values of %s (minValues), and the machines that it can launch for the pod at present have %d: "+
 				"lower minValues, or allow more in its requirements", s.Pools[s.Offerings[offering].Pool].Name, d.Min, d.Key, len(values[k]))}

@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// attempt is a plan for colocated pods on one machine.
-type attempt struct {
+// colocation is a plan for colocated pods on one machine.
+type colocation struct {
 	plan planner.Plan
 	pods int
 	all  bool
@@ -30,13 +30,13 @@ type candidate struct {
 	price        planner.MicroUSD
 	// others is the number of other classes that could be on the node.
 	others int
-	// admits are the classes that the machine admits. holds is an upper bound on the number of colocated pods that fit, by their resources.
-	holds int64
+	// admits are the classes that the machine admits. maxPods is an upper bound on the number of colocated pods that fit, by their resources.
+	maxPods int64
 }
 
 // choose finds the machine for colocated pods.
-func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
-	var best attempt
+func (a *arranger) choose(pr *problem, p *colocated, sparing bool) colocation {
+	var best colocation
 	total := 0
 	for _, n := range p.pods {
 		total += n
@@ -44,7 +44,7 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 	candidates := a.favoredFirst(pr, pr.candidates(p, sparing))
 	tried, skip := 0, a.skipped
 	for _, x := range candidates {
-		if x.holds < int64(total) {
+		if x.maxPods < int64(total) {
 			continue
 		}
 		if tried++; tried > maxFits {
@@ -65,9 +65,9 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 	if best.all {
 		return best
 	}
-	roomiest := slices.SortedStableFunc(slices.Values(candidates), func(x, y candidate) int { return cmp.Compare(y.holds, x.holds) })
+	roomiest := slices.SortedStableFunc(slices.Values(candidates), func(x, y candidate) int { return cmp.Compare(y.maxPods, x.maxPods) })
 	for _, x := range roomiest[:min(len(roomiest), maxParts)] {
-		if x.holds > int64(best.pods) && x.holds < int64(total) {
+		if x.maxPods > int64(best.pods) && x.maxPods < int64(total) {
 			if found := a.try(pr, p, x); found.pods > best.pods {
 				best = found
 			}
@@ -77,13 +77,13 @@ func (a *arranger) choose(pr *problem, p *colocated, sparing bool) attempt {
 }
 
 // chooseAsMany finds the first machine that holds as many of the pods as the best one does. Rules may also keep most of the pods off a large machine.
-func (a *arranger) chooseAsMany(pr *problem, p *colocated, candidates []candidate, best attempt, total int) attempt {
+func (a *arranger) chooseAsMany(pr *problem, p *colocated, candidates []candidate, best colocation, total int) colocation {
 	tried := 0
 	for _, x := range candidates {
 		if best.pods == 0 || x.node == best.on.node && x.offering == best.on.offering || tried == maxParts {
 			break
 		}
-		if x.holds < int64(best.pods) || x.holds >= int64(total) {
+		if x.maxPods < int64(best.pods) || x.maxPods >= int64(total) {
 			continue
 		}
 		tried++
@@ -131,7 +131,7 @@ func (pr *problem) candidates(p *colocated, sparing bool) []candidate {
 			}
 		}
 		for _, c := range out[k].admits {
-			out[k].holds += min(int64(p.pods[c]), TimesOnNode(pr.Snapshot, pr.Classes[c], out[k].has))
+			out[k].maxPods += min(int64(p.pods[c]), TimesOnNode(pr.Snapshot, pr.Classes[c], out[k].has))
 		}
 	}
 	pr.rank(out, sparing)
@@ -177,7 +177,7 @@ func (pr *problem) rank(candidates []candidate, sparing bool) {
 
 // try plans for colocated pods on one machine: leads first, then all others at once. If the followers would take the room of the pods that they follow,
 // it places one of the latter with the leads.
-func (a *arranger) try(pr *problem, p *colocated, x candidate) attempt {
+func (a *arranger) try(pr *problem, p *colocated, x candidate) colocation {
 	found, ok := a.place(pr, p, x, -1)
 	if ok {
 		return found
@@ -186,7 +186,7 @@ func (a *arranger) try(pr *problem, p *colocated, x candidate) attempt {
 	for c := range p.leads {
 		led[c] = 1
 	}
-	var best attempt
+	var best colocation
 	for _, c := range x.admits {
 		if !p.leads[c] && pr.founded(c, p.given, led, nil) {
 			if found, ok := a.place(pr, p, x, c); ok && found.pods > best.pods {
@@ -202,7 +202,7 @@ type placing struct {
 	arranger *arranger
 	problem  *problem
 	pods     *colocated
-	ground   *Partial
+	partial  *Partial
 	census   *census
 	domains  []int
 	placed   map[int]int
@@ -210,7 +210,7 @@ type placing struct {
 
 // place plans for the leads, with one pod of the class first unless first is -1, and then for the other pods. It reports whether the pods
 // can be placed in some order.
-func (a *arranger) place(pr *problem, p *colocated, x candidate, first int) (attempt, bool) {
+func (a *arranger) place(pr *problem, p *colocated, x candidate, first int) (colocation, bool) {
 	on := placing{a, pr, p, NewPartial(pr.only(x)), newCensus(pr), pr.vector(x.has.Domains), map[int]int{}}
 	for i := range pr.rules {
 		if r := &pr.rules[i]; r.Kind == planner.Together && r.Topology != planner.PerNode && on.census.somewhere[i] == 0 {
@@ -224,18 +224,18 @@ func (a *arranger) place(pr *problem, p *colocated, x candidate, first int) (att
 	for c, n := range on.placed {
 		total += n
 		if p.leads[c] && n == 0 {
-			return attempt{}, false
+			return colocation{}, false
 		}
 	}
 	if total <= len(p.leads) || !pr.wellFounded(p.given, on.placed, on.domains) {
-		return attempt{}, false
+		return colocation{}, false
 	}
-	return attempt{plan: x.planOf(on.ground.Plan), pods: total, on: x}, true
+	return colocation{plan: x.planOf(on.partial.Plan), pods: total, on: x}, true
 }
 
 // step places the wanted number of pods of each class on the machine.
 func (on *placing) step(wanted func(c int) int) {
-	one := newProblem(on.ground.Snapshot)
+	one := newProblem(on.partial.Snapshot)
 	one.beginning = true
 	var parts []portion
 	for _, c := range on.problem.order {
@@ -257,7 +257,7 @@ func (on *placing) step(wanted func(c int) int) {
 			}
 		}
 	}
-	on.ground.Fix(plan)
+	on.partial.Fix(plan)
 }
 
 // planOf turns a plan for a snapshot whose only node is the candidate into a plan for the candidate itself.

@@ -12,8 +12,8 @@ const (
 	// maxFits is the number of machines that are tried for a whole group. maxParts is the number if none holds all of it.
 	maxFits  = 64
 	maxParts = 12
-	// maxHosts is the maximum number of machines for pods that follow others which are not bound to each other.
-	maxHosts = 100
+	// maxMachines is the maximum number of machines for pods that follow others which are not bound to each other.
+	maxMachines = 100
 )
 
 // gather plans the pods that have to share a machine with others of the plan, each group on one machine. If sparing is true, it leaves nodes to others
@@ -23,14 +23,14 @@ func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
 	pr := newProblem(g.Snapshot)
 	late := map[int]bool{}
 	for i, group := range pr.groups() {
-		for n := range maxHosts {
+		for n := range maxMachines {
 			if i+n > 0 && a.stopped() {
 				for _, c := range group {
 					late[c] = late[c] || pr.mustFollow(c)
 				}
 				break
 			}
-			if !a.host(g, group, sparing) {
+			if !a.colocate(g, group, sparing) {
 				break
 			}
 		}
@@ -109,11 +109,11 @@ type colocated struct {
 	leads map[int]bool
 }
 
-// host places pods of a group on one machine and reports whether it did. It chooses the cheapest machine that holds them all, or else the one that holds most.
-func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
+// colocate places pods of a group on one machine and reports whether it did. It chooses the cheapest machine that holds them all, or else the one that holds most.
+func (a *arranger) colocate(g *Partial, group []int, sparing bool) bool {
 	pr := newProblem(g.Snapshot)
 	pr.beginning = true
-	var best attempt
+	var best colocation
 	preferences := 0
 	for _, c := range group {
 		preferences = max(preferences, len(pr.Classes[c].Preferences))

@@ -80,7 +80,7 @@ func (pr *problem) least(class int) (topology int, least []int64) {
 // leastSpread returns the minimum number of n pods in each domain. With m pods in the emptiest domain, the others have at most m + MaxSkew. The
 // smallest m that leaves room for all pods is the minimum of each domain.
 func (r *rule) leastSpread(n int64) []int64 {
-	if r.tooFew || n > mostPods {
+	if r.tooFew || n > maxCount {
 		return nil
 	}
 	fewest := int64(math.MaxInt64)

@@ -11,11 +11,11 @@ import (
 
 // Limits on moves of pods between domains.
 const (
-	movesOfPods  = 1500 // plans for all pods, multiplied by the number of pods
-	mostMoves    = 300  // plans for all pods
-	mostMoved    = 300  // pods: with more, the last one of a domain matters little
-	movedClasses = 20   // classes
-	shareOfMoves = 64   // each plan gets 1/shareOfMoves of the effort
+	maxPodMoves     = 1500 // plans for all pods, multiplied by the number of pods
+	maxMoves        = 300  // plans for all pods
+	maxMovedPods    = 300  // pods: with more, the last one of a domain matters little
+	maxMovedClasses = 20   // classes
+	shareOfMoves    = 64   // each plan gets 1/shareOfMoves of the effort
 )
 
 // newMoves returns how many plans may be made for moves.
@@ -25,26 +25,26 @@ func newMoves(s planner.Snapshot) *int {
 		pods += len(c.Pods)
 	}
 	n := 0
-	if pods <= mostMoved {
-		n = min(mostMoves, movesOfPods/pods)
+	if pods <= maxMovedPods {
+		n = min(maxMoves, maxPodMoves/pods)
 	}
 	return &n
 }
 
 // improve moves pods of the best plan between domains as long as that makes it better (local search). The plan without the rules shows where pods are
-// cheap, but not where the last pod of a domain costs a machine. It also continues from a plan that is equally good. shares are the pods of each site
+// cheap, but not where the last pod of a domain costs a machine. It also continues from a plan that is equally good. shares are the pods of each cell
 // of the best plan.
-func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan {
+func (r *rounds) improve(best planner.Plan, shares map[*cell]int64) planner.Plan {
 	a := *r.arranger
 	a.solver.Plain = func(s planner.Snapshot, share int64) planner.Plan {
 		return r.arranger.solver.Plain(s, share*shareOfMoves)
 	}
-	if n := len(r.demands()); *r.arranger.moves == 0 || n == 0 || n > movedClasses {
+	if n := len(r.cohorts()); *r.arranger.moves == 0 || n == 0 || n > maxMovedClasses {
 		return best
 	}
 	until := *a.moves / 2
 	seen := map[string]bool{r.keyOf(shares): true}
-	for open := []map[*site]int64{shares}; len(open) > 0; open = open[1:] {
+	for open := []map[*cell]int64{shares}; len(open) > 0; open = open[1:] {
 		for _, change := range r.changes(open[0]) {
 			if *a.moves <= until || best.Price == 0 && len(best.Unplaced) == 0 || a.optimal(best) || a.stopped() {
 				return best
@@ -59,7 +59,7 @@ func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan
 			switch {
 			case !ok || IsBetter(r.problem.Snapshot, best, plan):
 			case IsBetter(r.problem.Snapshot, plan, best):
-				best, open = plan, []map[*site]int64{nil, next}
+				best, open = plan, []map[*cell]int64{nil, next}
 			default:
 				open = append(open, next) // It may lead to a better plan.
 			}
@@ -71,37 +71,37 @@ func (r *rounds) improve(best planner.Plan, shares map[*site]int64) planner.Plan
 	return best
 }
 
-// keyOf returns a string that identifies numbers of pods at sites.
-func (r *rounds) keyOf(shares map[*site]int64) string {
+// keyOf returns a string that identifies numbers of pods at cells.
+func (r *rounds) keyOf(shares map[*cell]int64) string {
 	var key []byte
-	for _, q := range r.demands() {
-		for _, x := range q.sites {
+	for _, q := range r.cohorts() {
+		for _, x := range q.cells {
 			key = binary.AppendVarint(key, shares[x])
 		}
 	}
 	return string(key)
 }
 
-// planFor returns a plan with the given pods at each site, and whether it keeps the rules.
-func (r *rounds) planFor(a *arranger, shares map[*site]int64) (planner.Plan, bool) {
-	demands := r.demands()
-	for _, q := range demands {
+// planFor returns a plan with the given pods at each cell, and whether it keeps the rules.
+func (r *rounds) planFor(a *arranger, shares map[*cell]int64) (planner.Plan, bool) {
+	cohorts := r.cohorts()
+	for _, q := range cohorts {
 		q.left = r.waiting[q.class][q.stage]
-		for _, x := range q.sites {
+		for _, x := range q.cells {
 			x.pods = shares[x]
 			q.left -= x.pods
 		}
 	}
 	parts := r.portions()
-	plan, _ := r.complete(demands, parts, a.solve(r.lowered(parts, false)))
+	plan, _ := r.complete(cohorts, parts, a.solve(r.lowered(parts, false)))
 	return plan, check.Plan(r.problem.Snapshot, plan) == nil
 }
 
-// shares returns the pods of each site.
-func (r *rounds) shares() map[*site]int64 {
-	out := map[*site]int64{}
-	for _, q := range r.demands() {
-		for _, x := range q.sites {
+// shares returns the pods of each cell.
+func (r *rounds) shares() map[*cell]int64 {
+	out := map[*cell]int64{}
+	for _, q := range r.cohorts() {
+		for _, x := range q.cells {
 			if x.pods > 0 {
 				out[x] = x.pods
 			}
@@ -110,33 +110,33 @@ func (r *rounds) shares() map[*site]int64 {
 	return out
 }
 
-// change returns other numbers of pods for sites, or nil if it is not possible.
-type change func(shares map[*site]int64) map[*site]int64
+// change returns other numbers of pods for cells, or nil if it is not possible.
+type change func(shares map[*cell]int64) map[*cell]int64
 
-// changes returns the changes that a local search tries: one pod or all pods of a class go to another site, pods without
-// a site get one or replace others, or all pods of two domains change places.
-func (r *rounds) changes(shares map[*site]int64) []change {
+// changes returns the changes that a local search tries: one pod or all pods of a class go to another cell, pods without
+// a cell get one or replace others, or all pods of two domains change places.
+func (r *rounds) changes(shares map[*cell]int64) []change {
 	var out []change
-	demands := r.demands()
-	for _, q := range demands {
-		for _, x := range q.sites {
-			for _, y := range q.sites {
-				if x != y && shares[x] > 0 && y.reach {
+	cohorts := r.cohorts()
+	for _, q := range cohorts {
+		for _, x := range q.cells {
+			for _, y := range q.cells {
+				if x != y && shares[x] > 0 && y.reachable {
 					out = append(out, moving(x, y, 1))
 				}
 			}
 		}
 	}
-	for _, q := range demands {
-		for _, y := range q.sites {
-			if y.reach {
+	for _, q := range cohorts {
+		for _, y := range q.cells {
+			if y.reachable {
 				out = append(out, r.adding(q, y))
 			}
 		}
 	}
-	for _, q := range demands {
-		for _, other := range demands {
-			for _, x := range q.sites {
+	for _, q := range cohorts {
+		for _, other := range cohorts {
+			for _, x := range q.cells {
 				if q != other && shares[x] > 0 {
 					out = append(out, r.replacing(x, other))
 				}
@@ -146,14 +146,14 @@ func (r *rounds) changes(shares map[*site]int64) []change {
 	for t, topology := range r.problem.Topologies {
 		for a := range topology.Domains {
 			for b := range a {
-				out = append(out, exchanging(demands, t, a, b))
+				out = append(out, exchanging(cohorts, t, a, b))
 			}
 		}
 	}
-	for _, q := range demands {
-		for _, x := range q.sites {
-			for _, y := range q.sites {
-				if x != y && shares[x] > 1 && y.reach {
+	for _, q := range cohorts {
+		for _, x := range q.cells {
+			for _, y := range q.cells {
+				if x != y && shares[x] > 1 && y.reachable {
 					out = append(out, moving(x, y, shares[x]))
 				}
 			}
@@ -162,9 +162,9 @@ func (r *rounds) changes(shares map[*site]int64) []change {
 	return out
 }
 
-// moving moves a number of pods from one site to another.
-func moving(x, y *site, n int64) change {
-	return func(shares map[*site]int64) map[*site]int64 {
+// moving moves a number of pods from one cell to another.
+func moving(x, y *cell, n int64) change {
+	return func(shares map[*cell]int64) map[*cell]int64 {
 		if shares[x] < n {
 			return nil
 		}
@@ -175,11 +175,11 @@ func moving(x, y *site, n int64) change {
 	}
 }
 
-// adding puts a pod without a site on one.
-func (r *rounds) adding(q *demand, y *site) change {
-	return func(shares map[*site]int64) map[*site]int64 {
+// adding puts a pod without a cell on one.
+func (r *rounds) adding(q *cohort, y *cell) change {
+	return func(shares map[*cell]int64) map[*cell]int64 {
 		left := r.waiting[q.class][q.stage]
-		for _, x := range q.sites {
+		for _, x := range q.cells {
 			left -= shares[x]
 		}
 		if left <= 0 {
@@ -191,40 +191,40 @@ func (r *rounds) adding(q *demand, y *site) change {
 	}
 }
 
-// replacing leaves out the pods of a site, so that all pods of another class that have no site can go to its domains.
-func (r *rounds) replacing(x *site, q *demand) change {
-	return func(shares map[*site]int64) map[*site]int64 {
+// replacing leaves out the pods of a cell, so that all pods of another class that have no cell can go to its domains.
+func (r *rounds) replacing(x *cell, q *cohort) change {
+	return func(shares map[*cell]int64) map[*cell]int64 {
 		left := r.waiting[q.class][q.stage]
-		for _, y := range q.sites {
+		for _, y := range q.cells {
 			left -= shares[y]
 		}
-		i := slices.IndexFunc(q.sites, func(y *site) bool { return y.reach && slices.Equal(y.domains, x.domains) })
+		i := slices.IndexFunc(q.cells, func(y *cell) bool { return y.reachable && slices.Equal(y.domains, x.domains) })
 		if left <= shares[x] || i < 0 {
 			return nil
 		}
 		next := maps.Clone(shares)
 		next[x] = 0
-		next[q.sites[i]] += left
+		next[q.cells[i]] += left
 		return next
 	}
 }
 
 // exchanging exchanges the pods of two domains.
-func exchanging(demands []*demand, topology, a, b int) change {
-	return func(shares map[*site]int64) map[*site]int64 {
+func exchanging(cohorts []*cohort, topology, a, b int) change {
+	return func(shares map[*cell]int64) map[*cell]int64 {
 		next, changed := maps.Clone(shares), false
-		for _, q := range demands {
-			for _, x := range q.sites {
+		for _, q := range cohorts {
+			for _, x := range q.cells {
 				if x.domains[topology] != a {
 					continue
 				}
 				other := slices.Clone(x.domains)
 				other[topology] = b
-				i := slices.IndexFunc(q.sites, func(y *site) bool { return slices.Equal(y.domains, other) })
-				if i < 0 || shares[x] == shares[q.sites[i]] {
+				i := slices.IndexFunc(q.cells, func(y *cell) bool { return slices.Equal(y.domains, other) })
+				if i < 0 || shares[x] == shares[q.cells[i]] {
 					continue
 				}
-				next[x], next[q.sites[i]], changed = shares[q.sites[i]], shares[x], true
+				next[x], next[q.cells[i]], changed = shares[q.cells[i]], shares[x], true
 			}
 		}
 		if !changed {
@@ -234,13 +234,13 @@ func exchanging(demands []*demand, topology, a, b int) change {
 	}
 }
 
-// spreads reports whether numbers of pods at sites keep the rules that spread pods over domains or keep them apart. It is a quick check before a plan is made.
-func (r *rounds) spreads(shares map[*site]int64) bool {
+// spreads reports whether numbers of pods at cells keep the rules that spread pods over domains or keep them apart. It is a quick check before a plan is made.
+func (r *rounds) spreads(shares map[*cell]int64) bool {
 	c := newCensus(r.problem)
-	demands := r.demands()
+	cohorts := r.cohorts()
 	asking := map[[2]int]bool{} // by rule and domain
-	for _, q := range demands {
-		for _, x := range q.sites {
+	for _, q := range cohorts {
+		for _, x := range q.cells {
 			if n := shares[x]; n > 0 {
 				c.add(q.class, x.domains, n)
 				for _, i := range r.problem.about[q.class] {

@@ -8,13 +8,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// refusal explains why pods of a demand are not placed, given the pods of the census: which rule forbids sites, and which other sites are full.
-func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
+// refusal explains why pods of a cohort are not placed, given the pods of the census: which rule forbids cells, and which other cells are full.
+func (r *rounds) refusal(c *census, q *cohort) planner.Refusal {
 	rule := -1
 	var forbidden, full []string
 	var why []planner.Refusal
-	launches := false // why has the reason of a site where a machine could be launched
-	for _, x := range q.sites {
+	launches := false // why has the reason of a cell where a machine could be launched
+	for _, x := range q.cells {
 		i := c.forbids(q, x)
 		if i >= 0 && (rule < 0 || i == rule) {
 			rule = i
@@ -26,7 +26,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 			if !launches && len(x.offerings) > 0 {
 				why[0], why[len(why)-1], launches = why[len(why)-1], why[0], true
 			}
-			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.siteName(q, x), no.Message))
+			full = append(full, fmt.Sprintf("%s has no machine for it: %s", r.cellName(q, x), no.Message))
 		}
 	}
 	const most = 2
@@ -34,7 +34,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 		full = append(full[:most], fmt.Sprintf("and so on in %d more", more))
 	}
 	switch {
-	case len(q.sites) == 0:
+	case len(q.cells) == 0:
 		return r.unlabeled(q)
 	case rule < 0:
 		return why[0]
@@ -42,17 +42,7 @@ func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 	return planner.Refusal{Reason: planner.ReasonRule, Message: r.sentence(c, q, rule, slices.Compact(forbidden), full)}
 }
 
-// forbids returns the rule that allows no pod of a demand at a site, or -1.
-func (c *census) forbids(q *demand, x *site) int {
-	for _, i := range c.problem.about[q.class] {
-		if c.problem.rules[i].Topology != planner.PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
-			return i
-		}
-	}
-	return -1
-}
-
-func (r *rounds) sentence(c *census, q *demand, i int, forbidden, full []string) string {
+func (r *rounds) sentence(c *census, q *cohort, i int, forbidden, full []string) string {
 	rule := &r.problem.rules[i]
 	where, key := strings.Join(forbidden, ", "), r.problem.Topologies[rule.Topology].Key
 	tail := ""
@@ -87,7 +77,7 @@ func (r *rounds) sentence(c *census, q *demand, i int, forbidden, full []string)
 }
 
 // unlabeled returns the refusal of pods if none of their machines has the labels that their rules require.
-func (r *rounds) unlabeled(q *demand) planner.Refusal {
+func (r *rounds) unlabeled(q *cohort) planner.Refusal {
 	for _, i := range r.problem.about[q.class] {
 		rule := &r.problem.rules[i]
 		if rule.Topology != planner.PerNode && rule.Kind != planner.Apart && rule.binds(q.class, q.given) && len(r.arranger.given.Classes[q.class].Offerings)+len(r.arranger.given.Classes[q.class].Nodes) > 0 {
@@ -98,8 +88,8 @@ func (r *rounds) unlabeled(q *demand) planner.Refusal {
 	return r.ask(q.class, q.given, nil, nil)
 }
 
-// whyFull returns why a site has no room for another pod.
-func (r *rounds) whyFull(q *demand, x *site) planner.Refusal {
+// whyFull returns why a cell has no room for another pod.
+func (r *rounds) whyFull(q *cohort, x *cell) planner.Refusal {
 	if x.why == nil {
 		why := r.ask(q.class, q.given, x.offerings, x.nodes)
 		x.why = &why
@@ -135,15 +125,15 @@ func (r *rounds) alone(p portion, plain planner.Refusal) planner.Refusal {
 	return plain
 }
 
-func (r *rounds) domainName(topology int, x *site) string {
+func (r *rounds) domainName(topology int, x *cell) string {
 	if d := x.domains[topology]; d >= 0 {
 		return r.problem.Topologies[topology].Domains[d]
 	}
 	return "machines without " + r.problem.Topologies[topology].Key
 }
 
-// siteName returns the names of the domains of a site.
-func (r *rounds) siteName(q *demand, x *site) string {
+// cellName returns the names of the domains of a cell.
+func (r *rounds) cellName(q *cohort, x *cell) string {
 	var names []string
 	for _, t := range r.problem.topologies {
 		if slices.ContainsFunc(r.problem.about[q.class], func(i int) bool {

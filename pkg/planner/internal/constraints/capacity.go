@@ -1,0 +1,62 @@
+package constraints
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+)
+
+// maxCount limits the numbers of pods in a snapshot, so that no sum of them overflows.
+const maxCount = 1 << 40
+
+// exceeds reports whether the usage of a machine exceeds what remains of the limits.
+func exceeds(p, remaining planner.Physical) bool {
+	return p.MilliCPU > remaining.MilliCPU || p.MemoryBytes > remaining.MemoryBytes || p.GPUs > remaining.GPUs || p.Replicas > remaining.Replicas ||
+		p.Nodes > remaining.Nodes
+}
+
+// offeredTimes returns an upper bound on the number of pods of a class that a machine of an offering holds.
+func offeredTimes(s planner.Snapshot, c planner.Class, offering int) int64 {
+	o := s.Offerings[offering]
+	return times(s, c, o.Free, o.GPUs, o.Quotas)
+}
+
+// TimesOnNode returns an upper bound on the number of pods of a class that fit on a node.
+func TimesOnNode(s planner.Snapshot, c planner.Class, n planner.Node) int64 {
+	return times(s, c, n.Free, n.GPUs, n.Quotas)
+}
+
+// times returns how many pods of a class fit into what is free if they are alone. It is [Unlimited] if they request nothing.
+func times(s planner.Snapshot, c planner.Class, free planner.Resources, gpus []planner.GPU, quotas []planner.Amount) int64 {
+	n := planner.Unlimited
+	fit := func(has, asks int64) {
+		switch {
+		case has < 0 || asks < 0:
+			n = 0
+		case asks > 0:
+			n = min(n, has/asks)
+		}
+	}
+	r := c.Requests
+	fit(free.MilliCPU, r.MilliCPU)
+	fit(free.MemoryBytes, r.MemoryBytes)
+	fit(free.EphemeralBytes, r.EphemeralBytes)
+	fit(free.Pods, r.Pods)
+	fit(free.Replicas, r.Replicas)
+	for _, q := range c.Quotas {
+		if q.Quota >= 0 && q.Quota < len(s.Quotas) && q.Count > 0 {
+			fit(max(0, alternatives.QuotaOf(s, quotas, q.Quota)), q.Count)
+		}
+	}
+	if c.GPUMemoryBytes > 0 {
+		var each int64
+		for _, g := range gpus {
+			k := max(0, g.MemoryBytes) / c.GPUMemoryBytes
+			if r.Replicas > 0 {
+				k = min(k, max(0, g.Replicas)/r.Replicas)
+			}
+			each = min(each+min(k, maxCount), maxCount)
+		}
+		n = min(n, each)
+	}
+	return n
+}
