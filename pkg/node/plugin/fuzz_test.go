@@ -47,14 +47,14 @@ func FuzzAllocate(f *testing.F) {
 			_, _, replica := alloc.Parse(id)
 			replicasAsked = replicasAsked || replica
 		}
-		before := len(m.used[resource])
+		before := len(m.taken.by[resource])
 		answer, err := m.allocate(context.Background(), resource, ids) //nolint:usetesting // As above.
 		if allowed := known && (!failMany || !replicasAsked || len(ids) <= 1); allowed != (err == nil) {
 			t.Fatalf("%q: %v", ids, err)
 		}
 		if err != nil {
-			if len(m.used[resource]) != before {
-				t.Fatalf("%q is refused, and held: %v", ids, m.used)
+			if len(m.taken.by[resource]) != before {
+				t.Fatalf("%q is refused, and held: %v", ids, m.taken.by)
 			}
 			return
 		}

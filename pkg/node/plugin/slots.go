@@ -120,7 +120,7 @@ func (m *Manager) slotShare(t target) Share {
 	for _, size := range sizes {
 		of, resource := Slots{MiB: size}, nodecontract.SlotResource(size)
 		for _, id := range knownSlots(m.listed[resource], t.uuid) {
-			if _, held := m.used[resource][id]; held {
+			if _, held := m.taken.by[resource][id]; held {
 				of.Held++
 			} else {
 				of.Free++
@@ -145,7 +145,7 @@ func (m *Manager) slotFor(resource string, ids []string) (mib int64, err error) 
 		return 0, nil
 	}
 	used := mib
-	for of, held := range m.used {
+	for of, held := range m.taken.by {
 		for id := range held {
 			if alloc.UUID(id) != uuid || of == resource && id == ids[0] {
 				continue
