@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/nodecontract"
@@ -78,27 +77,11 @@ func (m *most) amount() int64 {
 	return m.largest
 }
 
-// units are the suffixes of quantities, with their numbers of bytes.
-var units = []struct {
-	suffix string
-	bytes  float64
-}{
-	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
-}
-
-// memoryMiB returns the MiB of a quantity, rounded up, or 0 if it cannot parse it or if it is less than 1 MiB, which nobody means. The package that parses all
-// quantities would make the agent a fifth larger.
-func memoryMiB(quantity string) int64 {
-	for _, u := range units {
-		number, ok := strings.CutSuffix(strings.TrimSpace(quantity), u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseFloat(number, 64)
-		if mib := n * u.bytes / (1 << 20); err == nil && mib >= 1 && mib < 1<<40 {
-			return int64(math.Ceil(mib))
-		}
+// memoryMiB returns the MiB of an amount of device memory, rounded up, or 0 if a user cannot mean it, as for the controller.
+func memoryMiB(text string) int64 {
+	bytes, err := amount.Memory(text)
+	if err != nil {
 		return 0
 	}
-	return 0
+	return (bytes + 1<<20 - 1) >> 20
 }

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/nodeapi"
@@ -342,15 +341,11 @@ func (d *Driver) taken() map[string]map[int]bool {
 
 // replicasOf returns how many replicas an allocation consumes.
 func replicasOf(r nodeapi.AllocatedDevice) int {
-	text, scale := r.ConsumedCapacity[nodecontract.DRAReplicas], 1
-	if thousands, ok := strings.CutSuffix(text, "k"); ok {
-		text, scale = thousands, 1000
+	q, err := amount.Parse(r.ConsumedCapacity[nodecontract.DRAReplicas])
+	if n := amount.Value(q); err == nil && n >= 1 && n <= sharing.MaxReplicas {
+		return int(n)
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > sharing.MaxReplicas/scale {
-		return 1
-	}
-	return n * scale
+	return 1
 }
 
 // wholeClaim stands for all requests of a claim. No request can have this name.
