@@ -109,21 +109,8 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 
 // quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
 func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
-	asked, mixed := map[string]quota{}, v.mixes(rooms)
-	all := slices.Clone(waiting)
-	for i := range v.Reserves {
-		if w := v.Reserves[i].waiting; w != nil {
-			all = append(all, w)
-		} else if pool := &v.Pools[v.Reserves[i].Pool]; mixed && isInstance(pool.Resource()) {
-			asked[string(pool.Resource())] = quota{resource: pool.Resource()}
-		}
-	}
-	for _, w := range all {
-		for q := range w.taken(mixed) {
-			asked[q.String()] = q
-		}
-	}
-	orders := v.gpuOrders(rooms, waiting)
+	mixed, orders := v.mixes(rooms), v.gpuOrders(rooms, waiting)
+	asked := v.asked(waiting, mixed)
 	for kind := range orders {
 		asked[kind.String()] = quota{gpus: kind}
 	}
@@ -177,6 +164,25 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 			return rooms[i].has(q, limits, storage)
 		})
 	}
+}
+
+// asked returns the quotas that pending pods and reserves use, by name.
+func (v *View) asked(waiting []*waitingClass, mixed bool) map[string]quota {
+	asked := map[string]quota{}
+	all := slices.Clone(waiting)
+	for i := range v.Reserves {
+		if w := v.Reserves[i].waiting; w != nil {
+			all = append(all, w)
+		} else if pool := &v.Pools[v.Reserves[i].Pool]; mixed && isInstance(pool.Resource()) {
+			asked[string(pool.Resource())] = quota{resource: pool.Resource()}
+		}
+	}
+	for _, w := range all {
+		for q := range w.taken(mixed) {
+			asked[q.String()] = q
+		}
+	}
+	return asked
 }
 
 // amountsOf returns the amounts for which has returns true, at least 0 each.

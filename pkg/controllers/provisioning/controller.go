@@ -263,16 +263,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan)) // This is what the pods wait for longest.
-	var errs []error
-	for _, change := range share.Changes(view, plan.Placements) {
-		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
-	}
-	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
-	if failed := c.recordMismatches(ctx, g.View, cluster.GPUNodeClasses); failed != nil {
-		errs = append(errs, failed)
-	} else { // It overwrites for which pods a node was launched.
-		errs = append(errs, c.replan(ctx, view, plan))
-	}
+	errs := c.write(ctx, g.View, cluster.GPUNodeClasses, made)
 	more := c.withdraw(ctx, view, plan)
 	again, failed := c.wake(ctx, view, plan)
 	errs = append(errs, failed)
@@ -293,6 +284,20 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		wait = min(wait, nextRound)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// write writes to machines what a plan changes for them: their replicas and slots, and the pods for which they were launched.
+func (c *Controller) write(ctx context.Context, seen *snapshot.View, classes []v1alpha1.GPUNodeClass, made *checked.Plan) []error {
+	view, plan := &made.View, made.Plan
+	var errs []error
+	for _, change := range share.Changes(view, plan.Placements) {
+		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
+	}
+	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, plan.Placements, c.Clock.Now()))
+	if err := c.recordMismatches(ctx, seen, classes); err != nil {
+		return append(errs, err)
+	}
+	return append(errs, c.replan(ctx, view, plan)) // It overwrites for which pods a node was launched.
 }
 
 // decided records how long events and pods have waited for a plan.

@@ -78,26 +78,30 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 		c.known.prices(), nil, c.placementGroups, nothingUnavailable, cache.New(cache.NoExpiration, 0), arczonalshift.NewNoopProvider(), nil,
 	).InjectOfferings(ctx, resolved, c.known.infos, class, c.known.allZones)
 
+	if list = c.launchable(resolved, class); !slices.ContainsFunc(list, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
+		p = c.nothingOffered(class)
+	}
+	return list, p
+}
+
+// launchable returns instance types without the offerings of those for which a node class has no image. A NodeClaim for such a type is never launched, and
+// Karpenter waits minutes for it.
+func (c *Catalog) launchable(resolved []*cloudprovider.InstanceType, class *ec2v1.EC2NodeClass) []catalog.InstanceType {
 	bootable := map[string]bool{}
 	for _, some := range amifamily.MapToInstanceTypes(resolved, class.AMIs()) {
 		for _, it := range some {
 			bootable[it.Name] = true
 		}
 	}
-	offered := false
+	var list []catalog.InstanceType
 	for _, it := range resolved {
 		t := instanceType(it, c.known.infos[ec2types.InstanceType(it.Name)], class)
-		// A NodeClaim for an instance type without an image in the class is never launched, and Karpenter waits minutes for it.
 		if !bootable[it.Name] {
 			t.Offerings = nil
 		}
-		offered = offered || len(t.Offerings) > 0
 		list = append(list, t)
 	}
-	if !offered {
-		p = c.nothingOffered(class)
-	}
-	return list, p
+	return list
 }
 
 // nothingOffered returns why a node class can launch nothing.
