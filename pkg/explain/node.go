@@ -12,16 +12,17 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/bill"
-	"karve.sh/karve/pkg/controllers/disruption"
-	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/disruption"
+	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planning/checked"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// judged has the verdicts of the disruption controller.
+// judged has what the disruption controller decides about machines.
 type judged struct {
 	mu    sync.Mutex
 	judge *disruption.Judge
@@ -31,7 +32,8 @@ type judged struct {
 func (x *Explainer) judge() *judged {
 	plan, headroom := checked.Suppose(x.view(), effort)
 	s := x.settings
-	return &judged{judge: disruption.NewJudge(x.cluster, &plan, &headroom, s.Evictions, s.Tolerations, s.Settle, s.Clock), view: &plan.View}
+	diagnosis := repair.Diagnose(x.cluster, plan.View.Machines, s.Tolerations)
+	return &judged{judge: disruption.NewJudge(disruption.Look(x.cluster, &plan, &headroom, diagnosis, s.Evictions, s.Settle)), view: &plan.View}
 }
 
 // of returns the verdict on a machine.

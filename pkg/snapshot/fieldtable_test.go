@@ -13,7 +13,7 @@ type decision struct {
 const (
 	ofClaim        = "pkg/render.TestClaimHasEveryTemplateField"
 	ofRequirements = "pkg/snapshot.TestOfferingsMeetPoolRequirements"
-	ofBudgets      = "pkg/controllers/disruption.TestBudgetsApplyByReasonAndSchedule"
+	ofBudgets      = "pkg/fleet/disruption.TestBudgetsApplyByReasonAndSchedule"
 	ofGivingBack   = "pkg/snapshot.TestNodePoolAndClassDecideConsolidation"
 )
 
@@ -28,7 +28,7 @@ var nodePoolFields = []decision{
 	{"spec.disruption.budgets[].schedule", "honored. An invalid schedule allows no disruption: reported as `InvalidBudget`", ofBudgets},
 	{"spec.disruption.consolidateAfter", "honored together with `spec.consolidation` of the GPUNodeClass: the [longer duration](disruption.md#nodepool-and-gpunodeclass) applies, and `Never` keeps idle nodes", ofGivingBack},
 	{"spec.disruption.consolidationPolicy=Balanced", "treated as `WhenEmptyOrUnderutilized`, and reported as `UnsupportedConsolidationPolicy`. Use `restartCost` of the GPUNodeClass instead", ""},
-	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: Karve does not move pods to save money", "pkg/controllers/disruption.TestConsolidationPolicyDecidesWhetherPodsMove"},
+	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: Karve does not move pods to save money", "pkg/fleet/disruption.TestConsolidationPolicyDecidesWhetherPodsMove"},
 	{"spec.disruption.consolidationPolicy=WhenEmptyOrUnderutilized", "honored: `spec.consolidation` of the GPUNodeClass decides", ofGivingBack},
 	{"spec.limits{}", "honored for `cpu`, `memory`, `nodes`, `nvidia.com/gpu` (physical GPUs) and `nvidia.com/gpu.shared` (replicas). With any other resource the pool launches nothing: `UnsupportedLimit`", "pkg/snapshot.TestLimitsCountHardware"},
 	{"spec.replicas", "the pool launches nothing: `StaticPool`. Use a NodePool whose `nodeClassRef` names the cloud's node class", ""},
@@ -83,13 +83,13 @@ var classFields = []decision{
 	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/snapshot.TestRemovedFieldsOfClassAreReported"},
 	{path: "spec.consolidation.policy=WhenCheaper", by: ofGivingBack},
 	{path: "spec.consolidation.policy=WhenIdle", by: ofGivingBack},
-	{path: "spec.consolidation.restartCost", by: "pkg/controllers/disruption.TestStepsAreTakenOnceWasteHasPaidForTheirRestarts"},
+	{path: "spec.consolidation.restartCost", by: "pkg/fleet/disruption.TestStepsAreTakenOnceWasteHasPaidForTheirRestarts"},
 	{path: "spec.consolidation.settleAfter", by: "pkg/snapshot.TestRemovedFieldsOfClassAreReported"},
 	{path: "spec.consolidation.unusedAfter", by: "test/suites/reconcile.TestUnusedMachineIsReportedWithPrice"},
 	{path: "spec.headroom[].duration", by: "pkg/fleet/headroom.TestHeadroomFollowsSchedule"},
 	{path: "spec.headroom[].replicas", by: "pkg/fleet/headroom.TestHeadroom"},
 	{path: "spec.headroom[].schedule", by: "pkg/fleet/headroom.TestHeadroomFollowsSchedule"},
-	{path: "spec.launch.maxPremiumPercent", by: "pkg/controllers/disruption.TestConsolidationAllowsForPremiumOfFlexibleClaims"},
+	{path: "spec.launch.maxPremiumPercent", by: "pkg/fleet/disruption.TestConsolidationAllowsForPremiumOfFlexibleClaims"},
 	{path: "spec.nodeClassRef.group", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.kind", by: "test/suites/reconcile.TestNodeClassStates"},
 	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestPoolOffersTypesOfItsOwnNodeClass"},

@@ -3,6 +3,7 @@ package disruption
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -23,18 +24,24 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
+	"karve.sh/karve/pkg/fleet/disruption"
 	"karve.sh/karve/pkg/gather"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/watchdog"
 )
 
-// soon is the delay after a conflict, or before a step that is almost due.
+// soon is the delay after a conflict.
 const soon = time.Second
 
 // longestRest is the longest time that events wait for the next pass.
 const longestRest = 2 * time.Second
+
+// longestWait is the longest time between two passes.
+const longestWait = time.Minute
 
 // Config has the dependencies and settings of the controller.
 type Config struct {
@@ -53,8 +60,8 @@ type Config struct {
 // Controller decides about all machines together, because budgets apply to all of them.
 type Controller struct {
 	Config
-	memory memory
-	search layoutSearch
+	// memory is what is remembered between rounds of decisions.
+	memory disruption.Memory
 	pace   watchdog.Pace
 	// arrived has the events since the last pass. urgent reports whether one of them should not wait.
 	arrived metrics.Arrivals
@@ -62,7 +69,7 @@ type Controller struct {
 }
 
 // New returns a new controller.
-func New(config Config) *Controller { return &Controller{Config: config, memory: newMemory()} }
+func New(config Config) *Controller { return &Controller{Config: config} }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
@@ -132,49 +139,112 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
 	c.urgent.Store(false)
 	arrived := c.arrived.Take()
-	s, err := c.observe(ctx)
+	limits := c.limits()
+	view, seen, err := c.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
-	for _, change := range share.Changes(s.view, nil) {
+	for _, change := range share.Changes(view, nil) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
-	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, s.view, nil, c.Clock.Now()))
-	errs = append(errs, c.noteShortages(ctx, s))
-	var commands []command
-	var again time.Duration
-	if err := c.bounded(ctx, s, func() { commands, again = decide(s) }); err != nil {
+	errs = append(errs, slots.Update(ctx, c.Client, c.Recorder, view, nil, c.Clock.Now()), c.noteShortages(ctx, view))
+	var round *disruption.Round
+	var commands disruption.Commands
+	if err := c.bounded(ctx, limits, func(limits disruption.Limits) { round, commands = disruption.Begin(seen, c.memory, limits) }); err != nil {
 		return reconcile.Result{}, errors.Join(append(errs, err)...)
 	}
+	c.counted(commands)
 	decided := c.Clock.Now()
 	c.pace.Passed(started, decided, 0, longestRest)
 	c.Metrics.Decided("disruption", arrived, decided)
-	retry, err := c.executeAll(ctx, s, commands)
-	errs = append(errs, err)
-	again = min(again, retry)
+	retry, err := c.executeAll(ctx, round, commands.Steps)
+	c.memory, errs = round.Memory(), append(errs, err)
 	// Repairs, drains and idle machines come before the search for a cheaper layout.
-	commands, next, err := c.cheaper(ctx, s, again)
+	again := min(commands.Again, retry)
+	next, err := c.cheapen(ctx, round, again, limits)
 	errs = append(errs, err)
-	retry, err = c.executeAll(ctx, s, commands)
-	errs = append(errs, err)
-	again = min(again, next, retry)
-	steered := s.toSteer()
-	retry, err = writes(ctx, nodesAtOnce, len(steered), func(i int) error { return c.steer(ctx, steered[i]) })
-	errs = append(errs, err)
-	again = min(again, retry)
-	c.measure(s)
+	c.measure(round)
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: min(again, next)}, nil
 }
 
+// observe reads the cluster.
+func (c *Controller) observe(ctx context.Context) (*snapshot.View, *disruption.Seen, error) {
+	cluster, err := c.Gatherer.Cluster(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the cluster: %w", err)
+	}
+	evictions, err := karpenter.NewEvictions(ctx, c.Client, c.Clock)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := c.Planner.Of(ctx, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, headroom := g.Plan(ctx), g.Headroom(ctx)
+	var seen *disruption.Seen
+	if err := c.Planner.Watchdog.Run(ctx, watchdog.View, func(context.Context, watchdog.Visit) error {
+		seen = disruption.Look(cluster, plan, headroom, repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Settle)
+		return nil
+	}); err != nil {
+		return nil, nil, err
+	}
+	return &plan.View, seen, nil
+}
+
+// cheapen searches for a cheaper layout, executes the steps that begin, and steers new pods. again is when the next pass is due for other reasons. It returns
+// when it is due because of these.
+func (c *Controller) cheapen(ctx context.Context, round *disruption.Round, again time.Duration, limits disruption.Limits) (time.Duration, error) {
+	var search disruption.Search
+	began := c.Clock.Now()
+	if err := c.bounded(ctx, limits, func(limits disruption.Limits) { again, search = round.Search(again, limits) }); err != nil {
+		return soon, err
+	}
+	if search.Ran {
+		c.Metrics.LayoutSeconds.Observe(c.Clock.Since(began).Seconds())
+	}
+	if search.Ended != nil {
+		c.Metrics.LayoutPrice.Set(metrics.USD(int64(search.Ended.Price)))
+		c.Metrics.LayoutBound.Set(metrics.USD(int64(search.Ended.Bound)))
+	}
+	before := round.Memory()
+	commands := round.Cheapen(again)
+	c.memory = round.Memory()
+	var errs []error
+	if err := c.pay(ctx, commands); err != nil {
+		c.memory = c.memory.Unpaid(before)
+		commands.Steps, commands.Begun, errs = nil, nil, append(errs, err)
+	}
+	c.counted(commands)
+	retry, err := c.executeAll(ctx, round, commands.Steps)
+	errs, again = append(errs, err), min(commands.Again, retry)
+	retry, err = writes(ctx, nodesAtOnce, len(commands.Steer), func(i int) error { return c.steer(ctx, commands.Steer[i]) })
+	return min(again, retry), errors.Join(append(errs, err)...)
+}
+
+// limits returns the limits of a round that begins now.
+func (c *Controller) limits() disruption.Limits {
+	return disruption.Limits{
+		Timer: func(d time.Duration) func() bool {
+			began := c.Clock.Now()
+			return func() bool { return c.Clock.Since(began) >= d }
+		},
+		Urgent: c.moreUrgent,
+	}
+}
+
+// moreUrgent reports whether there is more urgent work than a search.
+func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Busy() }
+
 // bounded makes decisions of a pass within the limit of the watchdog. A machine at which they take longer is left out of the next passes.
-func (c *Controller) bounded(ctx context.Context, s *pass, decide func()) error {
+func (c *Controller) bounded(ctx context.Context, limits disruption.Limits, decide func(disruption.Limits)) error {
 	return c.Planner.Watchdog.Run(ctx, watchdog.Plan, func(_ context.Context, visit watchdog.Visit) error {
-		s.visits = visit
-		decide()
+		limits.Visit = func(m *snapshot.Machine) { visit("NodeClaim", m.Claim) }
+		decide(limits)
 		return nil
 	})
 }
@@ -183,13 +253,13 @@ func (c *Controller) bounded(ctx context.Context, s *pass, decide func()) error 
 const nodesAtOnce = 16
 
 // executeAll executes commands, and returns when the next pass is due because of them.
-func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command) (time.Duration, error) {
-	var marks, nodes, others []command
+func (c *Controller) executeAll(ctx context.Context, round *disruption.Round, commands []disruption.Command) (time.Duration, error) {
+	var marks, nodes, others []disruption.Command
 	for _, cmd := range commands {
 		switch {
-		case cmd.step.marks():
+		case cmd.Step.Marks():
 			marks = append(marks, cmd)
-		case cmd.step.changesNode():
+		case cmd.Step.ChangesNode():
 			nodes = append(nodes, cmd)
 		default:
 			others = append(others, cmd)
@@ -197,8 +267,8 @@ func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command
 	}
 	again := longestWait
 	var errs []error
-	execute := func(workers int, commands []command) {
-		retry, err := writes(ctx, workers, len(commands), func(i int) error { return c.execute(ctx, s, commands[i]) })
+	execute := func(workers int, commands []disruption.Command) {
+		retry, err := writes(ctx, workers, len(commands), func(i int) error { return c.execute(ctx, round, commands[i]) })
 		again, errs = min(again, retry), append(errs, err)
 	}
 	// A plan must see all marks of a step or none. If it saw only some, it would launch other machines.

@@ -8,13 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/disruption"
+	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -22,8 +23,8 @@ import (
 
 // force deletes the NodeClaim first and then ends its drain. With the reverse order, the termination timestamp would also end the drain of a later
 // deletion by anyone else. If the second step fails, the next pass repeats it.
-func (c *Controller) force(ctx context.Context, cmd command) error {
-	m := cmd.machine
+func (c *Controller) force(ctx context.Context, cmd disruption.Command) error {
+	m := cmd.Machine
 	live, err := c.Gatherer.Node(ctx, m.Node.Name)
 	if err != nil {
 		return client.IgnoreNotFound(err)
@@ -41,14 +42,11 @@ func (c *Controller) force(ctx context.Context, cmd command) error {
 		}
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), reason.Unhealthy).Inc()
 		c.Recorder.Eventf(m.Node, m.Claim, corev1.EventTypeWarning, reason.Unhealthy, "Delete", "%s", plain.Shorten(
-			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.reason, len(m.Moving())), plain.MaxNote))
-		log.FromContext(ctx).Info("Deleted an unhealthy node", "node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "why", cmd.reason)
+			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.Reason, len(m.Moving())), plain.MaxNote))
+		log.FromContext(ctx).Info("Deleted an unhealthy node", "node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "why", cmd.Reason)
 	}
-	claim, at := m.Claim.DeepCopy(), now.UTC().Format(time.RFC3339)
-	claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey] = at
-	if m.Replacing() != reason.Unhealthy {
-		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = reason.Unhealthy, at
-	}
+	claim := m.Claim.DeepCopy()
+	cmd.EditClaim(claim, now)
 	if err := c.Client.Patch(ctx, claim, client.MergeFrom(m.Claim)); err != nil {
 		return ignoreGone(err, "hurrying", m)
 	}
@@ -63,19 +61,21 @@ func ignoreGone(err error, doing string, m *reason.Machine) error {
 }
 
 // noteShortages records on Nodes when they began to expose fewer replicas than promised, because no condition of the Node has this time.
-func (c *Controller) noteShortages(ctx context.Context, s *pass) error {
+func (c *Controller) noteShortages(ctx context.Context, view *snapshot.View) error {
 	var errs []error
-	for _, m := range s.machines {
+	now := view.Now()
+	for i := range view.Machines {
+		m := &view.Machines[i]
 		if m.Node == nil || m.Deleting() {
 			continue
 		}
 		_, noted := m.Node.Annotations[v1alpha1.ReplicasShortSinceAnnotation]
 		since := repair.ShortSince(m.Node)
 		var err error
-		switch short := repair.Short(m.Machine); {
-		case short && (since == nil || since.After(s.now)): // A time in the future was written by another clock.
+		switch short := repair.Short(m); {
+		case short && (since == nil || since.After(now)): // A time in the future was written by another clock.
 			err = c.patch(ctx, m.Node, func(n *corev1.Node) {
-				annotate(n, v1alpha1.ReplicasShortSinceAnnotation, s.now.UTC().Format(time.RFC3339))
+				metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.ReplicasShortSinceAnnotation, now.UTC().Format(time.RFC3339))
 			})
 		case !short && noted:
 			err = c.patch(ctx, m.Node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.ReplicasShortSinceAnnotation) })

@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -10,25 +11,62 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/disruption"
+	"karve.sh/karve/pkg/fleet/disruption/reason"
+	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// reportStay records an event about why a machine stays, once for each reason.
-func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
-	if r := c.memory.of(m); r.reported != why {
-		r.reported = why
-		c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, event, "Keep", "%s", plain.Shorten(what+", and kept: "+why, plain.MaxNote))
+// marked reports that a mark was added to or removed from a NodeClaim.
+func (c *Controller) marked(ctx context.Context, cmd disruption.Command, claim *karpv1.NodeClaim) {
+	m := cmd.Machine
+	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(claim), "nodePool", m.Pool())
+	switch cmd.Step {
+	case disruption.Replace:
+		what := cmd.Why()
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), cmd.Reason, string(metrics.ReplacementBegun)).Inc()
+		kind, word := corev1.EventTypeNormal, "Replacing"
+		if cmd.Reason == reason.Unhealthy {
+			kind, word = corev1.EventTypeWarning, reason.Unhealthy
+		}
+		c.Recorder.Eventf(m.Node, claim, kind, word, "Replace", "%s", plain.Shorten(what+"; its pods get a new place first", plain.MaxNote))
+		logger.Info("Replacing a node", "reason", cmd.Reason, "why", what)
+	case disruption.GiveUp:
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), m.Replacing(), string(metrics.ReplacementGivenUp)).Inc()
+		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", plain.Shorten(fmt.Sprintf(
+			"stays, since its pods got no new place within %s: %s; tried again after %s", lifecycle.ReplacingPatience, cmd.Reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), plain.MaxNote))
+		logger.Info("Gave up replacing a node", "reason", cmd.Reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
+	default:
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), m.Replacing(), string(metrics.ReplacementStopped)).Inc()
+		logger.Info("A node is not replaced after all", "reason", cmd.Reason)
+	}
+}
+
+// counted counts the steps to a cheaper layout that were refused or begin, and sets the gauges of the accounts.
+func (c *Controller) counted(commands disruption.Commands) {
+	for _, pool := range commands.Refused {
+		c.Metrics.LayoutSteps.WithLabelValues(pool, string(metrics.StepRefused)).Inc()
+	}
+	for _, pool := range commands.Begun {
+		c.Metrics.LayoutSteps.WithLabelValues(pool, string(metrics.StepBegun)).Inc()
+	}
+	if commands.Wasted == nil {
+		return
+	}
+	c.Metrics.Wasted.Reset()
+	for class, wasted := range commands.Wasted {
+		c.Metrics.Wasted.WithLabelValues(class).Set(metrics.USD(int64(wasted)))
 	}
 }
 
 // removed records that the NodeClaim of a machine was deleted. m is the machine as read from the API server.
-func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *snapshot.Machine) {
+func (c *Controller) removed(ctx context.Context, cmd disruption.Command, m *snapshot.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if word := m.Replacing(); word != "" {
-		candidate := decided.Candidate
+		candidate := cmd.Candidate
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(candidate.Reason)).Inc()
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), word, string(metrics.ReplacementDone)).Inc()
 		c.Metrics.PodsMoved.WithLabelValues(m.Pool(), word).Add(float64(len(m.Moving())))
@@ -39,19 +77,19 @@ func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *sn
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionIdle)).Inc()
 	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Idle", "GiveBack", "node %s has been idle since %s (idleAfter %s) and is given back",
-		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], *decided.NodePool.IdleAfter)
+		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], *cmd.Machine.NodePool.IdleAfter)
 	logger.Info("Gave back an idle node", "microUSDPerHour", m.Promise.MicroUSDPerHour)
 }
 
 // measure sets the gauges of drifted, replaced, surplus and unhealthy machines.
-func (c *Controller) measure(s *pass) {
-	surplusNames := sets.New(c.search.found.surplus...)
-	for name, p := range s.pools {
+func (c *Controller) measure(round *disruption.Round) {
+	surplusNames := sets.New(round.Surplus()...)
+	for name, p := range round.Pools() {
 		if p.Budgets == nil {
 			continue // The pool no longer exists, so it has no metrics.
 		}
 		drifted, replacing, surplus := 0, 0, 0
-		for _, m := range s.machines {
+		for _, m := range round.Machines() {
 			if m.Pool() != name {
 				continue
 			}
@@ -70,7 +108,7 @@ func (c *Controller) measure(s *pass) {
 		c.Metrics.PoolReplacing.WithLabelValues(name).Set(float64(replacing))
 	}
 	c.Metrics.NodesUnhealthy.Reset()
-	for _, m := range s.machines {
+	for _, m := range round.Machines() {
 		if m.Health != nil {
 			c.Metrics.NodesUnhealthy.WithLabelValues(m.Pool(), m.Health.Reason).Inc()
 		}

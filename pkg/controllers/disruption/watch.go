@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/disruption"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -74,7 +75,7 @@ func becameUnhealthy() predicate.Predicate {
 	return onUpdate(func(before, after client.Object) bool {
 		was, ok := before.(*corev1.Node)
 		is, ok2 := after.(*corev1.Node)
-		return ok && ok2 && (notReady(is) && !notReady(was) || exposed(is) < exposed(was))
+		return ok && ok2 && (disruption.NotReady(is) && !disruption.NotReady(was) || exposed(is) < exposed(was))
 	})
 }
 

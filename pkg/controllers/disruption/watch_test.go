@@ -11,7 +11,10 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
+
+var now = snapshottest.Now
 
 func TestOnlyUrgentEventsInterruptRest(t *testing.T) {
 	for event, want := range map[metrics.Event]time.Duration{metrics.Changed: longestRest, metrics.Leaving: 0, metrics.Unhealthy: 0} {

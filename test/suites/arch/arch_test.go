@@ -93,9 +93,9 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
+		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and planning/checked are functions of values: those who call them read the objects and files",
 		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
-			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/controllers/disruption/reason")),
+			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/planning/checked")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -105,9 +105,20 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why:    "a decision does not depend on who asks for it: controllers, operator, what explains decisions, and commands are on top",
-		of:     noneOf(under("pkg/controllers"), under("pkg/operator"), under("pkg/explain"), under("cmd"), under("test")),
+		why: "a decision about machines has no clock, counts nothing and writes no log: who carries it out does",
+		of:  anyOf(under("pkg/fleet"), under("pkg/planning/checked")),
+		allows: noneOf(ours("pkg/metrics"), ours("pkg/gather"), exactly(module+"/pkg/planning"), ours("pkg/watchdog"), below("k8s.io/utils/clock"), below("k8s.io/klog"),
+			below("github.com/go-logr"), below("github.com/prometheus")),
+	},
+	{
+		why:    "a decision does not depend on who asks for it: controllers, operator and commands are on top",
+		of:     noneOf(under("pkg/controllers"), under("pkg/gather"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")),
+	},
+	{
+		why:    "a read of the cluster includes the refused offerings, which the ledger of launches remembers; it needs no other controller",
+		of:     under("pkg/gather"),
+		allows: anyOf(noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")), exactly(module+"/pkg/controllers/launch")),
 	},
 	{
 		why:    "nothing that ships depends on the tests' cluster",
@@ -207,6 +218,9 @@ func TestBreachesAreFound(t *testing.T) {
 		"the agent may not use API types":                  {pkg("pkg/node/plugin", module+"/pkg/apis/v1alpha1"), 1},
 		"API types may not use a client":                   {pkg("pkg/apis/v1alpha1", "k8s.io/client-go/rest"), 2},
 		"no lower package may use controllers":             {pkg("pkg/render", module+"/pkg/controllers/launch"), 1},
+		"what explains decisions may not use controllers":  {pkg("pkg/explain", module+"/pkg/controllers/disruption"), 1},
+		"a decision may not have a clock":                  {pkg("pkg/fleet/disruption", "k8s.io/utils/clock"), 1},
+		"a decision may not count":                         {pkg("pkg/fleet/disruption", module+"/pkg/metrics"), 1},
 		"a test package may use anything":                  {pkg("test/demo", "sigs.k8s.io/karpenter/pkg/operator", module+"/pkg/operator"), 0},
 		"shipped packages may not use the test cluster":    {pkg("cmd/controller", module+"/test/harness/cluster"), 1},
 	} {

@@ -33,14 +33,14 @@ var mutants = []mutant{
 		{"pkg/snapshot/build.go", "m.Fresh(changed(healthy), now, timeout) ||", "m.Broken(now, timeout) ||"},
 	}, "stuck:"},
 	{"machines that start use up the disruption budget", []edit{
-		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tp, draining", "p, draining"},
-		{"pkg/controllers/disruption/budget.go", "if !counts(c.machine.Machine) {\n\t\treturn\n\t}\n", ""},
+		{"pkg/fleet/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tu, draining", "u, draining"},
+		{"pkg/fleet/disruption/budget.go", "if !counts(c.Machine.Machine) {\n\t\treturn\n\t}\n", ""},
 	}, "is idle and stays, though the budget allows"},
 	{"machines with pods of one PodDisruptionBudget drain at once", []edit{
-		{"pkg/controllers/disruption/budget.go", "if other == \"\" || other == m.Claim.Name {\n\t\t\tcontinue\n\t\t}", "if true {\n\t\t\tcontinue\n\t\t}"},
+		{"pkg/fleet/disruption/replace.go", "if other == \"\" || other == m.Claim.Name {\n\t\t\tcontinue\n\t\t}", "if true {\n\t\t\tcontinue\n\t\t}"},
 	}, "are drained at once, with pods of the PodDisruptionBudget"},
 	{"idle machines are each judged against the same room", []edit{
-		{"pkg/controllers/disruption/idle.go", "slices.Concat(going, ", "slices.Concat(going[:0], "},
+		{"pkg/fleet/disruption/idle.go", "slices.Concat(going, ", "slices.Concat(going[:0], "},
 	}, "pods without replicas of idle machines that Karve removes have a place"},
 	{"an outage keeps machines that never start", []edit{
 		{"pkg/controllers/readiness/broken.go", "return out, since.Add(timeout)", "return out, time.Time{}"},

@@ -1,0 +1,10 @@
+package disruption
+
+import (
+	"os"
+	"testing"
+
+	"karve.sh/karve/pkg/internal/properties"
+)
+
+func TestMain(m *testing.M) { os.Exit(properties.Run(m)) }
