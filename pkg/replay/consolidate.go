@@ -5,95 +5,98 @@ import (
 	"slices"
 	"time"
 
+	"karve.sh/karve/pkg/fleet/disruption"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Karve consolidates like Karve. It remembers the waste, so each replay needs its own.
+// Karve consolidates like the controller, with the decisions of package disruption. It remembers the waste, so each replay needs its own.
+//
+// It has no budgets and no back-off: a replay consolidates at intervals, between which the steps of all machines have time, and its scheduler places the pods.
 type Karve struct {
 	Search solve.Solver
 	// Restart is the cost of restarting a pod.
 	Restart planner.MicroUSD
-	// PerMove is for comparison: with it, every step that saves this much per hour for each pod that moves is taken immediately, as in Karve before it had
-	// accounts.
-	PerMove planner.MicroUSD
 
-	account consolidate.Account
-	looked  time.Duration
-	// layout and found belong to the last search, and seen is the number of changes of the world before it.
-	layout consolidate.Layout
-	found  consolidate.Outlook
-	seen   int // plus one, so that it is never 0
+	accounts disruption.Accounts
+	last     search
 }
 
-// Consolidate carries out the steps towards the cheaper layout for which the account pays. It steers pods like the controller: it taints surplus
-// machines and, while pods are handed over to one machine, all others.
+// FixedRate is for comparison: it takes each step that saves PerMove per hour for each pod that moves.
+type FixedRate struct {
+	Search  solve.Solver
+	PerMove planner.MicroUSD
+
+	last search
+}
+
+// search is the last search for a cheaper layout.
+type search struct {
+	layout consolidate.Layout
+	found  disruption.Found
+	// steps has the step of each proposal.
+	steps map[string]consolidate.Step
+	// seen is the number of changes of the world before it, plus one, so that it is never 0.
+	seen int
+}
+
+// Consolidate carries out the steps towards the cheaper layout for which the account pays.
 func (k *Karve) Consolidate(w *world, s Scheduler) int {
-	k.search(w)
-	steps := k.pay(w.now)
-	machines := slices.Clone(w.machines)
-	surplus := map[string]bool{}
-	for _, i := range k.found.Surplus {
-		surplus[machines[i].name] = true
+	now := time.Time{}.Add(w.now)
+	if k.accounts == nil {
+		k.accounts = disruption.Accounts{w.trace.Name: {At: now}}
 	}
-	evicted := 0
-	for _, step := range steps {
-		n, homes := w.take(machines, k.layout, step, s)
+	// A pod stays until its machine has cost as much as its restart.
+	stays := func(pod int) bool {
+		at := w.pods[pod]
+		return !consolidate.Settled(w.now-at.since, w.price(at.machine), k.Restart)
+	}
+	k.last.search(w, k.Search, k.Restart, func(pod int) planner.MicroUSD { return consolidate.Move(k.Restart, w.now-w.pods[pod].since) }, stays)
+	k.accounts.Look(now, k.last.found.Proposals, k.last.found.Proposals)
+	begun := k.accounts.Spend(disruption.Ranked(k.last.found.Proposals), func(disruption.Proposal) bool { return true }, func(disruption.Proposal) disruption.Answer { return disruption.Begins })
+	return k.last.take(w, s, begun)
+}
+
+// Consolidate carries out all steps that save enough.
+func (f *FixedRate) Consolidate(w *world, s Scheduler) int {
+	f.last.search(w, f.Search, 0, func(int) planner.MicroUSD { return f.PerMove }, func(int) bool { return false })
+	return f.last.take(w, s, f.last.found.Proposals)
+}
+
+// search looks for steps, unless nothing has changed since the last search.
+func (x *search) search(w *world, solver solve.Solver, restart planner.MicroUSD, move func(pod int) planner.MicroUSD, stays func(pod int) bool) {
+	l := w.layout(move, stays)
+	if x.seen == w.changes+1 && len(x.layout.Machines) == len(l.Machines) {
+		return
+	}
+	l.Most = slices.Repeat([]int{len(w.machines)}, len(l.Snapshot.Pools)) // Budgets limit how many leave at a time, and there is time for all of them between two searches.
+	residents := make([]disruption.Resident, len(l.Machines))
+	for i, m := range l.Machines {
+		at := w.machines[m.Node]
+		residents[i] = disruption.Resident{Claim: at.name, Class: w.trace.Name, Room: at.free.Replicas > 0, Restarts: slices.Repeat([]planner.MicroUSD{restart}, len(m.Pods))}
+	}
+	x.layout, x.seen, x.steps = l, w.changes+1, map[string]consolidate.Step{}
+	found, steps := disruption.Propose(l, residents, consolidate.Plan(solver, l))
+	for i := range found.Proposals {
+		found.Proposals[i].Saving = found.Proposals[i].Found // The scheduler of a replay knows no constraints between pods.
+		x.steps[found.Proposals[i].String()] = steps[i]
+	}
+	x.found = found
+}
+
+// take carries out proposals. It steers pods like the controller: it taints surplus machines and, while pods are handed over to one machine, all others.
+func (x *search) take(w *world, s Scheduler, begun []disruption.Proposal) (evicted int) {
+	machines := slices.Clone(w.machines)
+	for _, p := range begun {
+		n, homes := w.take(machines, x.layout, x.steps[p.String()], s)
 		evicted += n
 		w.handOver(homes, s)
 	}
 	for _, m := range w.machines {
-		m.surplus = surplus[m.name]
+		m.surplus = slices.Contains(x.found.Surplus, m.name)
 	}
 	return evicted
-}
-
-// search looks for steps, unless nothing has changed since the last search.
-func (k *Karve) search(w *world) {
-	l := w.layout(func(pod int) planner.MicroUSD {
-		return cmp.Or(k.PerMove, consolidate.Move(k.Restart, w.now-w.pods[pod].since))
-	}, k.stays(w))
-	if k.seen == w.changes+1 && len(k.layout.Machines) == len(l.Machines) {
-		return
-	}
-	l.Most = slices.Repeat([]int{len(w.machines)}, len(l.Snapshot.Pools)) // Budgets limit how many leave at a time, and there is time for all of them between two searches.
-	k.layout, k.found, k.seen = l, consolidate.Plan(k.Search, l), w.changes+1
-}
-
-// stays returns a function that reports whether a pod stays where it is: until its machine has cost as much as its restart.
-func (k *Karve) stays(w *world) func(pod int) bool {
-	return func(pod int) bool {
-		at := w.pods[pod]
-		return k.PerMove == 0 && !consolidate.Settled(w.now-at.since, w.price(at.machine), k.Restart)
-	}
-}
-
-// pay returns the steps that are taken now.
-func (k *Karve) pay(now time.Duration) (taken []consolidate.Step) {
-	if k.PerMove > 0 {
-		return k.found.Steps
-	}
-	var all consolidate.Worth
-	worth := make([]consolidate.Worth, len(k.found.Steps))
-	for n, step := range k.found.Steps {
-		pods := 0
-		for _, i := range step.Leave {
-			pods += len(k.layout.Machines[i].Pods)
-		}
-		worth[n] = consolidate.Worth{Saving: step.Saving, Restarts: planner.MicroUSD(pods) * k.Restart}
-		all.Saving, all.Restarts = all.Saving+step.Saving, all.Restarts+worth[n].Restarts
-	}
-	k.account, k.looked = k.account.Look(now-k.looked, all.Saving, all.Restarts), now
-	for _, n := range consolidate.Ranked(worth) {
-		if worth[n].Restarts > k.account.Wasted {
-			break
-		}
-		k.account.Wasted -= worth[n].Restarts
-		k.account.Saving -= worth[n].Saving
-		taken = append(taken, k.found.Steps[n])
-	}
-	return taken
 }
 
 // Karpenter carries out the steps of the model of Karpenter's consolidation until there are none.

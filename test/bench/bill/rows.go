@@ -117,7 +117,7 @@ func (r Row) Measure() (Figures, error) {
 	pay(&f.Karpenter, replay.Setup{Provision: firstfit.Plan, Consolidate: replay.Karpenter})
 	before := make([]Bill, len(rates))
 	for i, rate := range rates {
-		pay(&before[i], replay.Setup{Provision: search.Plan, Consolidate: (&replay.Karve{Search: search, PerMove: rate}).Consolidate})
+		pay(&before[i], replay.Setup{Provision: search.Plan, Consolidate: (&replay.FixedRate{Search: search, PerMove: rate}).Consolidate})
 	}
 	group.Go(func() { f.Bound = float64(replay.Bound(&t, solve.Solver{Effort: effortOfBound})) / 1e6 * f.Hours })
 	group.Wait()
