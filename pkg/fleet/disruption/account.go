@@ -189,3 +189,11 @@ func sameWaste(a, b *v1alpha1.Waste) bool {
 	x.AsOf = a.AsOf
 	return equality.Semantic.DeepEqual(*a, x)
 }
+
+// AccountWrite is the account of a GPUNodeClass that has to be written to its status.
+type AccountWrite struct {
+	Class string
+	// Waste is nil if the account is empty.
+	Waste *v1alpha1.Waste
+	At    time.Time
+}

@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/plain"
 )
 
 // Command is the next step of a machine.
@@ -30,6 +31,25 @@ type Command struct {
 
 // Event is an event about a Node.
 type Event struct{ Reason, Note string }
+
+// stays returns the event about a machine that stays.
+func stays(c *Command) *Event {
+	e := Event{Reason: "IdleButKept"}
+	what := "idle since " + c.Machine.Node.Annotations[v1alpha1.IdleSinceAnnotation]
+	if c.Step == Stay {
+		e.Reason, what = string(c.Candidate.Reason)+"ButKept", c.Candidate.Message
+	}
+	e.Note = plain.Shorten(what+", and kept: "+c.Reason, plain.MaxNote)
+	return &e
+}
+
+// Why returns the reason for marking a machine, for events.
+func (c *Command) Why() string {
+	if c.Candidate == nil || c.Reason == reason.Expiring {
+		return "it expires soon"
+	}
+	return c.Candidate.Message
+}
 
 // Step is an action on a machine.
 type Step string

@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
 )
 
 // Memory is what is remembered about machines and pools between rounds. It is a value: a round returns another one and leaves this one as it is. The zero
@@ -25,6 +26,34 @@ type Memory struct {
 	late   bool
 	search layoutSearch
 }
+
+// layoutSearch is what is remembered of the search for cheaper layouts. After a restart, a new search finds all of it again.
+type layoutSearch struct {
+	// searched is when the last search began, and found what the searches have found. layout is the input of the last search if it considered all machines
+	// and was not cut off.
+	searched time.Time
+	layout   consolidate.Layout
+	found    Found
+	// rounds selects the machines of the next search. price and bound are the sums of this round so far. finds reports whether this round has found a
+	// step, and before whether the previous round did.
+	rounds        rounds
+	price, bound  planner.MicroUSD
+	finds, before bool
+	// complete reports whether any round has ended.
+	complete bool
+	// offered has the offerings that could be launched at the last search.
+	offered offers
+	// asked is when the last round with a searchKept search began, and asking reports whether this round has one.
+	asked  time.Time
+	asking bool
+	// judged is when the marks were last checked. marked are the NodeClaims that had them. verdicts is the result.
+	judged   time.Time
+	marked   []string
+	verdicts verdicts
+}
+
+// unprofitableFor is how long machines are left out of layouts after a plan with all constraints of their pods has refused the step.
+const unprofitableFor = 5 * time.Minute
 
 // machineMemory is what is remembered about a machine while its NodeClaim exists.
 type machineMemory struct {

@@ -7,9 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
-	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -28,14 +26,6 @@ type Commands struct {
 	// metrics.
 	Wasted         map[string]planner.MicroUSD
 	Refused, Begun []string
-}
-
-// AccountWrite is the account of a GPUNodeClass that has to be written to its status.
-type AccountWrite struct {
-	Class string
-	// Waste is nil if the account is empty.
-	Waste *v1alpha1.Waste
-	At    time.Time
 }
 
 // Steer is a machine from which new pods should be steered away, or no longer.
@@ -191,22 +181,3 @@ func (r *Round) Pools() map[string]*reason.Pool { return r.decider.pools }
 
 // Surplus returns the NodeClaims of the machines that the cheapest layout does not need.
 func (r *Round) Surplus() []string { return r.memory.search.found.Surplus }
-
-// stays returns the event about a machine that stays.
-func stays(c *Command) *Event {
-	e := Event{Reason: "IdleButKept"}
-	what := "idle since " + c.Machine.Node.Annotations[v1alpha1.IdleSinceAnnotation]
-	if c.Step == Stay {
-		e.Reason, what = string(c.Candidate.Reason)+"ButKept", c.Candidate.Message
-	}
-	e.Note = plain.Shorten(what+", and kept: "+c.Reason, plain.MaxNote)
-	return &e
-}
-
-// Why returns the reason for marking a machine, for events.
-func (c *Command) Why() string {
-	if c.Candidate == nil || c.Reason == reason.Expiring {
-		return "it expires soon"
-	}
-	return c.Candidate.Message
-}

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// settled runs rounds until nothing happens for a quarter of an hour, and reports whether that was so. The controller forgets everything before the rounds for
+// settled runs rounds until nothing happens for twelve minutes, longer than the back-off of a step, and reports whether that was so. The controller forgets everything before the rounds for
 // which forgets returns true. A round follows when the last one asked for it, or after a change.
 func (w *roundsWorld) settled(forgets func(round int) bool) bool {
 	quiet := time.Duration(0)
@@ -28,7 +28,7 @@ func (w *roundsWorld) settled(forgets func(round int) bool) bool {
 			again, quiet = min(again, settle), 0
 		}
 		w.cluster.Now = w.cluster.Now.Add(again)
-		if quiet += again; quiet > 15*time.Minute {
+		if quiet += again; quiet > 12*time.Minute {
 			return true
 		}
 	}
@@ -56,7 +56,7 @@ func (w *roundsWorld) pending() bool {
 func TestRestartAtAnyStepLeadsToSameEnd(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		pods := rapid.SliceOfN(rapid.IntRange(0, perXlarge), 1, 6).Draw(t, "pods")
+		pods := rapid.SliceOfN(rapid.IntRange(0, perXlarge), 1, 4).Draw(t, "pods")
 		budget, drifts := rapid.IntRange(1, 3).Draw(t, "budget"), rapid.Bool().Draw(t, "drifts")
 		policy := rapid.SampledFrom([]v1alpha1.ConsolidationPolicy{v1alpha1.ConsolidateWhenIdle, ""}).Draw(t, "policy")
 		often := rapid.IntRange(1, 5).Draw(t, "one in so many rounds follows a restart")
@@ -100,8 +100,8 @@ func TestRoundIsFunctionOfItsInput(t *testing.T) {
 		w.adds(name, "g4dn.xlarge", options{})
 		w.runs(n, name, options{})
 	}
-	for round := range 60 {
-		if round == 20 {
+	for round := range 30 {
+		if round == 10 {
 			w.drift()
 		}
 		seen, memory := w.see(), w.memory

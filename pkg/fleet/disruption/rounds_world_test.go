@@ -31,6 +31,10 @@ type roundsWorld struct {
 	*simulation
 	memory Memory
 	pdbs   []policyv1.PodDisruptionBudget
+	// limits were read when there were as many PodDisruptionBudgets as limited. They use the clock.
+	limits  *karpenter.Evictions
+	limited int
+	clock   *clocktesting.FakeClock
 	// refuses reports whether the cloud refuses launches.
 	refuses bool
 	// log has what happened since the last line was read from it.
@@ -45,8 +49,15 @@ func (w *roundsWorld) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-// see returns what a round sees of the cluster.
-func (w *roundsWorld) see() *Seen {
+// evictions returns the PodDisruptionBudgets.
+func (w *roundsWorld) evictions() karpenter.Evictions {
+	if w.clock == nil {
+		w.clock = clocktesting.NewFakeClock(w.cluster.Now)
+	}
+	w.clock.SetTime(w.cluster.Now)
+	if w.limits != nil && w.limited == len(w.pdbs) {
+		return *w.limits
+	}
 	scheme := runtime.NewScheme()
 	if err := policyv1.AddToScheme(scheme); err != nil {
 		w.Fatal(err)
@@ -55,14 +66,20 @@ func (w *roundsWorld) see() *Seen {
 	for i := range w.pdbs {
 		store.WithObjects(w.pdbs[i].DeepCopy())
 	}
-	evictions, err := karpenter.NewEvictions(context.Background(), store.Build(), clocktesting.NewFakeClock(w.cluster.Now))
+	evictions, err := karpenter.NewEvictions(context.Background(), store.Build(), w.clock)
 	if err != nil {
 		w.Fatal(err)
 	}
+	w.limits, w.limited = &evictions, len(w.pdbs)
+	return evictions
+}
+
+// see returns what a round sees of the cluster.
+func (w *roundsWorld) see() *Seen {
 	read := *w.cluster
 	read.NodeClaims, read.Nodes, read.Pods, read.NodePools = copies(read.NodeClaims), copies(read.Nodes), copies(read.Pods), copies(read.NodePools)
 	plan, headroom := checked.Suppose(snapshot.Build(&read), 0)
-	return Look(&read, &plan, &headroom, repair.Diagnose(&read, plan.View.Machines, tolerations), evictions, settle)
+	return Look(&read, &plan, &headroom, repair.Diagnose(&read, plan.View.Machines, tolerations), w.evictions(), settle)
 }
 
 // copies returns deep copies of objects, which a later change of the cluster does not change.

@@ -10,7 +10,6 @@ import (
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -20,34 +19,7 @@ const (
 	layoutEvery = lifecycle.LayoutLook
 	// layoutFor is the time limit of a search. A search that runs out of time returns its best result.
 	layoutFor = time.Second
-	// unprofitableFor is how long machines are left out of layouts after a plan with all constraints of their pods has refused the step.
-	unprofitableFor = 5 * time.Minute
 )
-
-// layoutSearch is what is remembered of the search for cheaper layouts. After a restart, a new search finds all of it again.
-type layoutSearch struct {
-	// searched is when the last search began, and found what the searches have found. layout is the input of the last search if it considered all machines
-	// and was not cut off.
-	searched time.Time
-	layout   consolidate.Layout
-	found    Found
-	// rounds selects the machines of the next search. price and bound are the sums of this round so far. finds reports whether this round has found a
-	// step, and before whether the previous round did.
-	rounds        rounds
-	price, bound  planner.MicroUSD
-	finds, before bool
-	// complete reports whether any round has ended.
-	complete bool
-	// offered has the offerings that could be launched at the last search.
-	offered offers
-	// asked is when the last round with a searchKept search began, and asking reports whether this round has one.
-	asked  time.Time
-	asking bool
-	// judged is when the marks were last checked. marked are the NodeClaims that had them. verdicts is the result.
-	judged   time.Time
-	marked   []string
-	verdicts verdicts
-}
 
 // judge checks which marks still save cost, unless the same marks were checked very recently.
 func (s layoutSearch) judge(f *fleet, sim simulator, limits Limits) layoutSearch {
@@ -255,32 +227,4 @@ func (x *searcher) lay(part *layout.Part, keeps func(*snapshot.Machine) string) 
 		layout.Layout.Most = append(layout.Layout.Most, max(1, allowed-x.tally.of(name).all.leaving))
 	}
 	return layout
-}
-
-// offers has the prices of the offerings that may be launched.
-type offers map[offer]planner.MicroUSD
-
-// offer identifies an offering in a pool.
-type offer struct {
-	pool, instanceType, zone, capacityType string
-}
-
-func offersOf(s planner.Snapshot) offers {
-	all := offers{}
-	for _, o := range s.Offerings {
-		if pool := &s.Pools[o.Pool]; o.Unavailable == nil && pool.Closed == nil {
-			all[offer{pool.Name, o.InstanceType, o.Zone, o.CapacityType}] = o.Price
-		}
-	}
-	return all
-}
-
-// improves reports whether an offering is new or cheaper than before.
-func (o offers) improves(before offers) bool {
-	for key, price := range o {
-		if was, ok := before[key]; !ok || price < was {
-			return true
-		}
-	}
-	return false
 }
