@@ -11,8 +11,8 @@ import (
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -71,19 +71,8 @@ type attempt struct {
 
 // plan plans for the pending pods of a view. Its plan passes the check.
 func plan(view snapshot.View) attempt {
-	kept, made, _, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
-		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: effort}.Plan(s)))
-	}, func() bool { return false })
-	if err != nil { // No plan for any pod passes the check, which is a bug in Karve.
-		made = planner.Plan{}
-		for i := range view.Classes {
-			for _, pod := range view.Classes[i].Pods {
-				made.Unplaced = append(made.Unplaced, planner.Unplaced{Pod: pod, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: err.Error()}})
-			}
-		}
-	}
-	view.Snapshot = kept
-	return attempt{view, made}
+	made := checked.Of(view, effort)
+	return attempt{made.View, made.Plan}
 }
 
 // launch returns the launch with a pod, or nil if there is none.

@@ -32,14 +32,22 @@ type Outcome struct {
 	Rejected bool
 }
 
+// Of makes a plan for the pending pods of a view with an effort.
+func Of(view snapshot.View, effort int64) Plan {
+	return PodsOf(view, planner.Plan{}, nil, searching(effort))
+}
+
 // Suppose makes a plan for a what-if view. It returns the plan for the pending pods and the headroom after it.
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
-	with := Search{
+	plan, with := Of(view, effort), searching(effort)
+	return plan, HeadroomAfter(&plan, MakeHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
+}
+
+func searching(effort int64) Search {
+	return Search{
 		Solver: func() solve.Solver { return solve.Solver{Effort: effort} }, More: func() bool { return false },
 		Within: func(attempt func()) bool { attempt(); return true }, Built: func() {},
 	}
-	plan := PodsOf(view, planner.Plan{}, nil, with)
-	return plan, HeadroomAfter(&plan, MakeHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
 }
 
 // Search defines how plans are made.
