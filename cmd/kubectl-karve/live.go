@@ -23,7 +23,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
@@ -140,7 +140,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Ca
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.dra && c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)

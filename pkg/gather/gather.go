@@ -30,9 +30,9 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -48,7 +48,7 @@ type Gatherer struct {
 	// Mapper knows which kinds the API server serves.
 	Mapper  meta.RESTMapper
 	Catalog cloud.Catalog
-	Ledger  *launch.Ledger
+	Ledger  *launching.Ledger
 	Clock   clock.PassiveClock
 	// Metrics may be nil.
 	Metrics *metrics.Metrics

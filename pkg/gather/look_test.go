@@ -30,7 +30,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -164,7 +164,7 @@ func newTestbed() testbed {
 		cached.set(&c.GPUNodeClasses[i], asItIs(&c.GPUNodeClasses[i], gpuNodeClass))
 	}
 	return testbed{&Gatherer{
-		Cached: cached, Live: live, Mapper: mapper, Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launch.NewLedger(), Clock: clock,
+		Cached: cached, Live: live, Mapper: mapper, Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clock,
 		NodeOverlays: true, ImageRollouts: true,
 	}, cached, live, clock}
 }

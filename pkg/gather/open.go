@@ -17,7 +17,7 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -63,7 +63,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	}
 	_, err = live.RESTMapper().RESTMapping(schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
 	g := &Gatherer{
-		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: err == nil,
 		// An informer for objects that the user may not read would wait forever.
 		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&

@@ -42,6 +42,7 @@ import (
 	"karve.sh/karve/pkg/controllers/rollout"
 	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/controllers/usage"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/leader"
@@ -158,7 +159,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 
 func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	clk := clock.RealClock{}
-	ledger := launch.NewLedger()
+	ledger := launching.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
 	recorder := eventRecorder{m.GetEventRecorder(leaseName)}
 	missing := &newKinds{serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}

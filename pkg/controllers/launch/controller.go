@@ -1,3 +1,6 @@
+// Package launch watches Karve's NodeClaims until the cloud has launched their machines, deletes those that it does not launch, and records which offerings
+// were refused. A NodeClaim that cannot launch blocks all provisioning of Karpenter, so no NodeClaim waits long, and refused offerings are not retried
+// immediately. Package fleet/launching decides.
 package launch
 
 import (
@@ -19,6 +22,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -28,7 +32,7 @@ type Config struct {
 	Client client.Client
 	// NodeClass reads the state of one of the cloud's node classes.
 	NodeClass func(context.Context, v1alpha1.NodeClassReference) (snapshot.NodeClassState, error)
-	Ledger    *Ledger
+	Ledger    *launching.Ledger
 	Metrics   *metrics.Metrics
 	Recorder  events.EventRecorder
 	Clock     clock.PassiveClock
@@ -72,18 +76,18 @@ func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconci
 	if !snapshot.IsOurClaim(claim) {
 		return reconcile.Result{}, nil
 	}
-	switch d := decide(claim, c.Clock.Now(), c.Timeout); d.verdict {
-	case wait:
-		c.Ledger.Await(claim.Name, claim.UID, ShapeOf(claim))
-		return reconcile.Result{RequeueAfter: d.again}, nil
-	case launched:
+	switch d := launching.Decide(claim, c.Clock.Now(), c.Timeout); d.Verdict {
+	case launching.Wait:
+		c.Ledger.Await(claim.Name, claim.UID, launching.ShapeOf(claim))
+		return reconcile.Result{RequeueAfter: d.Again}, nil
+	case launching.Launched:
 		c.launched(claim)
 		return reconcile.Result{}, nil
-	case refused:
-		return c.refused(ctx, claim.Name, d.reason, d.message)
-	case hung:
+	case launching.Refused:
+		return c.refused(ctx, claim.Name, d.Reason, d.Message)
+	case launching.Hung:
 		return c.giveUp(ctx, claim, d)
-	case leaving:
+	case launching.Leaving:
 		c.launched(claim)
 		c.depart(claim)
 	}
@@ -97,20 +101,8 @@ func (c *Controller) launched(claim *karpv1.NodeClaim) {
 	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType, at)
 }
 
-// ShapeOf returns what one of Karve's NodeClaims requests from the cloud.
-func ShapeOf(claim *karpv1.NodeClaim) Shape {
-	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
-	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.RequestedOfferings(claim)
-	for _, owner := range claim.OwnerReferences {
-		if owner.Kind == "NodePool" && owner.Name == s.Pool {
-			s.PoolUID = owner.UID
-		}
-	}
-	return s
-}
-
 // PoolGone reports whether the NodePool of a NodeClaim does not exist or is being deleted. Kubernetes deletes all NodeClaims of such a pool.
-func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
+func PoolGone(ctx context.Context, c client.Reader, s launching.Shape) (bool, error) {
 	np := &karpv1.NodePool{}
 	if err := c.Get(ctx, client.ObjectKey{Name: s.Pool}, np); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -125,7 +117,7 @@ func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
 // in the ledger until the refusal is recorded, so that an error does not lose it. If the reason is unknown, the launches of its GPUNodeClass pause
 // until Karpenter's event gives one, or until the event can no longer be expected.
 func (c *Controller) refused(ctx context.Context, claim, reason, message string) (reconcile.Result, error) {
-	e, lost, ok := c.Ledger.unlaunched(claim)
+	e, lost, ok := c.Ledger.Unlaunched(claim)
 	if !ok {
 		return reconcile.Result{}, nil
 	}
@@ -137,19 +129,19 @@ func (c *Controller) refused(ctx context.Context, claim, reason, message string)
 		return c.vanished(ctx, claim, e, lost, message)
 	}
 	now := c.Clock.Now()
-	c.Ledger.explain(claim, e.shape.Class)
-	if err := c.refuse(ctx, e.shape, now, refusals...); err != nil {
+	c.Ledger.Explain(claim, e.Shape.Class)
+	if err := c.refuse(ctx, e.Shape, now, refusals...); err != nil {
 		return reconcile.Result{}, err
 	}
 	c.Ledger.Gone(claim)
-	c.count(e.shape, refusals[0].Reason)
+	c.count(e.Shape, refusals[0].Reason)
 	return reconcile.Result{}, nil
 }
 
 // vanished records that a NodeClaim is gone without a reason. lost reports whether that was recorded before. A NodeClaim without a NodePool was deleted
 // with it, so nothing failed.
-func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost bool, message string) (reconcile.Result, error) {
-	gone, err := PoolGone(ctx, c.Client, e.shape)
+func (c *Controller) vanished(ctx context.Context, claim string, e launching.Entry, lost bool, message string) (reconcile.Result, error) {
+	gone, err := PoolGone(ctx, c.Client, e.Shape)
 	now := c.Clock.Now()
 	switch {
 	case err != nil:
@@ -158,29 +150,29 @@ func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost b
 		c.Ledger.Gone(claim)
 		return reconcile.Result{}, nil
 	case !lost:
-		if err := c.refuse(ctx, e.shape, now, refusalFor(e.shape, v1alpha1.RefusalVanished, message, Cloud{})); err != nil {
+		if err := c.refuse(ctx, e.Shape, now, launching.RefusalFor(e.Shape, v1alpha1.RefusalVanished, message, launching.Cloud{})); err != nil {
 			return reconcile.Result{}, err
 		}
-		c.Ledger.lose(claim, now)
-		return reconcile.Result{RequeueAfter: explained}, nil
+		c.Ledger.Lose(claim, now)
+		return reconcile.Result{RequeueAfter: launching.Explained}, nil
 	}
-	if left := e.missing.Add(explained).Sub(now); left > 0 {
+	if left := e.Missing.Add(launching.Explained).Sub(now); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	c.Ledger.Gone(claim)
-	c.count(e.shape, v1alpha1.RefusalVanished)
+	c.count(e.Shape, v1alpha1.RefusalVanished)
 	return reconcile.Result{}, nil
 }
 
 // giveUp records the refusal before it deletes the NodeClaim, so that a crash does not lose it.
-func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d decision) (reconcile.Result, error) {
-	shape, now := ShapeOf(claim), c.Clock.Now()
+func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d launching.Decision) (reconcile.Result, error) {
+	shape, now := launching.ShapeOf(claim), c.Clock.Now()
 	c.Ledger.Await(claim.Name, claim.UID, shape)
 	cloud, err := c.cloud(ctx, shape)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r := c.Ledger.judge(shape, d.reason, d.message, cloud, claim.CreationTimestamp.Time, now)
+	r := c.Ledger.Judge(shape, d.Reason, d.Message, cloud, claim.CreationTimestamp.Time, now)
 	if err := c.refuse(ctx, shape, now, r); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -192,13 +184,13 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	case client.IgnoreNotFound(err) != nil:
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
 	}
-	if d.held {
+	if d.Held {
 		c.Ledger.Quiet(now)
 	}
 	c.Ledger.Gone(claim.Name)
 	c.count(shape, r.Reason)
 	c.Metrics.ClaimsDeleted.WithLabelValues(shape.Pool, string(metrics.DeletionNeverLaunched)).Inc()
-	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", d.reason, "message", d.message)
+	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", d.Reason, "message", d.Message)
 	return reconcile.Result{}, nil
 }
 
@@ -208,8 +200,8 @@ func (c *Controller) depart(claim *karpv1.NodeClaim) {
 	if capacityType != karpv1.CapacityTypeSpot {
 		return
 	}
-	c.Ledger.depart(claim.Name, departure{
-		uid: claim.UID, shape: ShapeOf(claim), deleted: claim.DeletionTimestamp.Time, seen: c.Clock.Now(), refusal: Refusal{
+	c.Ledger.Depart(claim.Name, launching.Departure{
+		UID: claim.UID, Shape: launching.ShapeOf(claim), Deleted: claim.DeletionTimestamp.Time, Seen: c.Clock.Now(), Refusal: launching.Refusal{
 			InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
 			Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
 		},
@@ -219,23 +211,23 @@ func (c *Controller) depart(claim *karpv1.NodeClaim) {
 // interrupted records that the cloud interrupted a spot machine if Karpenter's event says so: the cloud has no spare capacity there for now. Under load
 // the event arrives after the NodeClaim is gone, or even after there is another one with that name.
 func (c *Controller) interrupted(ctx context.Context, claim string) error {
-	d, ok := c.Ledger.departure(claim, c.Clock.Now())
+	d, ok := c.Ledger.Departure(claim, c.Clock.Now())
 	if !ok {
 		return nil
 	}
-	event, err := c.eventOf(ctx, claim, d.uid, clouds.Interrupts)
+	event, err := c.eventOf(ctx, claim, d.UID, clouds.Interrupts)
 	if err != nil || event == nil {
 		return err
 	}
 	// The time is that of the deletion, which does not change: a restarted controller sees old events again, and the sender of the event cannot choose the
 	// time.
-	if err := c.refuse(ctx, d.shape, d.deleted, d.refusal); err != nil {
+	if err := c.refuse(ctx, d.Shape, d.Deleted, d.Refusal); err != nil {
 		return err
 	}
-	c.Ledger.interrupted(claim)
+	c.Ledger.Interrupted(claim)
 	return nil
 }
 
-func (c *Controller) count(s Shape, reason string) {
-	c.Metrics.LaunchesRefused.WithLabelValues(s.Pool, s.CapacityType, known(reason)).Inc()
+func (c *Controller) count(s launching.Shape, reason string) {
+	c.Metrics.LaunchesRefused.WithLabelValues(s.Pool, s.CapacityType, launching.Known(reason)).Inc()
 }

@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/plain"
 )
 
@@ -74,28 +75,28 @@ func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, s
 //
 // A late event about the earlier NodeClaim with that name comes first: Karpenter remembers what the cloud refused, and about the next NodeClaim it says
 // only that nothing is available.
-func (c *Controller) explain(ctx context.Context, claim string, e entry, reason, message string) ([]Refusal, error) {
-	cloud, notReady, err := c.readCloud(ctx, e.shape)
+func (c *Controller) explain(ctx context.Context, claim string, e launching.Entry, reason, message string) ([]launching.Refusal, error) {
+	cloud, notReady, err := c.readCloud(ctx, e.Shape)
 	if err != nil {
 		return nil, err
 	}
-	var said []Refusal
-	for _, uid := range []types.UID{e.earlier, e.uid} {
+	var said []launching.Refusal
+	for _, uid := range []types.UID{e.Earlier, e.UID} {
 		event, err := c.eventOf(ctx, claim, uid, refuses)
 		if err != nil {
 			return nil, err
 		}
 		if event != nil {
-			said = append(said, attribute(e.shape, plain.Shorten(messageOf(event), maxEvent), cloud)...)
+			said = append(said, launching.Attribute(e.Shape, plain.Shorten(messageOf(event), maxEvent), cloud)...)
 		}
 	}
 	switch {
 	case len(said) > 0:
 		return said, nil
 	case reason != "":
-		return []Refusal{refusalFor(e.shape, reason, message, cloud)}, nil
+		return []launching.Refusal{launching.RefusalFor(e.Shape, reason, message, cloud)}, nil
 	case notReady != "":
-		return []Refusal{refusalFor(e.shape, v1alpha1.RefusalNodeClassNotReady, notReady, cloud)}, nil
+		return []launching.Refusal{launching.RefusalFor(e.Shape, v1alpha1.RefusalNodeClassNotReady, notReady, cloud)}, nil
 	}
 	return nil, nil
 }
@@ -109,26 +110,26 @@ func messageOf(e *corev1.Event) string {
 }
 
 // cloud returns the state of the node class of a shape.
-func (c *Controller) cloud(ctx context.Context, s Shape) (Cloud, error) {
+func (c *Controller) cloud(ctx context.Context, s launching.Shape) (launching.Cloud, error) {
 	cloud, _, err := c.readCloud(ctx, s)
 	return cloud, err
 }
 
 // readCloud returns the state of the node class of a shape, and why it is not ready. The reason is "" if it is ready.
-func (c *Controller) readCloud(ctx context.Context, s Shape) (cloud Cloud, notReady string, err error) {
+func (c *Controller) readCloud(ctx context.Context, s launching.Shape) (cloud launching.Cloud, notReady string, err error) {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: s.Class}, class); err != nil {
 		if apierrors.IsNotFound(err) {
-			return Cloud{}, "", nil
+			return launching.Cloud{}, "", nil
 		}
-		return Cloud{}, "", fmt.Errorf("reading GPUNodeClass %s: %w", s.Class, err)
+		return launching.Cloud{}, "", fmt.Errorf("reading GPUNodeClass %s: %w", s.Class, err)
 	}
 	state, err := c.NodeClass(ctx, class.Spec.NodeClassRef)
 	if err != nil {
-		return Cloud{}, "", fmt.Errorf("reading %s %s: %w", class.Spec.NodeClassRef.Kind, class.Spec.NodeClassRef.Name, err)
+		return launching.Cloud{}, "", fmt.Errorf("reading %s %s: %w", class.Spec.NodeClassRef.Kind, class.Spec.NodeClassRef.Name, err)
 	}
 	if !state.Ready {
 		notReady = state.Message
 	}
-	return Cloud{Generation: state.Generation, Subnets: state.Subnets}, notReady, nil
+	return launching.Cloud{Generation: state.Generation, Subnets: state.Subnets}, notReady, nil
 }

@@ -14,11 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/plain"
 )
 
 // refuse writes refusals to the status of the GPUNodeClass. It is idempotent.
-func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refusals ...Refusal) error {
+func (c *Controller) refuse(ctx context.Context, shape launching.Shape, at time.Time, refusals ...launching.Refusal) error {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: shape.Class}, class); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -48,7 +49,7 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refu
 }
 
 // recordRefusal records one event on the GPUNodeClass for everything that was refused for one NodeClaim and one reason.
-func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, news []v1alpha1.RefusedOffering) {
+func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape launching.Shape, r launching.Refusal, news []v1alpha1.RefusedOffering) {
 	var instanceTypes, zones []string
 	latest := news[0].NotBefore
 	for _, n := range news {

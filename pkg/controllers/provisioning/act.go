@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -30,7 +31,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
 	}
-	window := launch.Window(view.Machines, c.Clock.Now(), c.MaxUnlaunched)
+	window := launching.Window(view.Machines, c.Clock.Now(), c.MaxUnlaunched)
 	c.Metrics.LaunchWindow.Set(float64(window))
 	chosen := inTurn(view, plan.Launches, window)
 	held := len(chosen) < len(plan.Launches)
@@ -96,7 +97,7 @@ func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 }
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {
-	offering, shape := view.Offerings[l.Offering], launch.ShapeOf(claim)
+	offering, shape := view.Offerings[l.Offering], launching.ShapeOf(claim)
 	// The pool may have been deleted since the plan began. Kubernetes would then delete the NodeClaim immediately.
 	if gone, err := launch.PoolGone(ctx, c.Client, shape); gone || err != nil {
 		return err

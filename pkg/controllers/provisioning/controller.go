@@ -29,9 +29,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
@@ -52,13 +52,13 @@ type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
 	Planner  *planning.Planner
-	Ledger   *launch.Ledger
+	Ledger   *launching.Ledger
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	// BatchIdle and BatchMax limit how long pending pods are gathered before a plan is made.
 	BatchIdle, BatchMax time.Duration
-	// MaxUnlaunched is the upper limit of [launch.Window], the number of NodeClaims that may be unlaunched at the same time.
+	// MaxUnlaunched is the upper limit of [launching.Window], the number of NodeClaims that may be unlaunched at the same time.
 	MaxUnlaunched int
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool

@@ -28,7 +28,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner/plantest"
@@ -137,7 +137,7 @@ func (w *fakeCluster) restart() {
 	version := schema.GroupVersion{Group: NodeClassRef.Group, Version: "v1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
 	mapper.Add(version.WithKind(NodeClassRef.Kind), meta.RESTScopeRoot)
-	ledger, all := launch.NewLedger(), metrics.New(prometheus.NewRegistry())
+	ledger, all := launching.NewLedger(), metrics.New(prometheus.NewRegistry())
 	w.controller = New(Config{
 		Client: w, Ledger: ledger, Metrics: all, Recorder: &events.FakeRecorder{}, Clock: w.clock,
 		Gatherer: &gather.Gatherer{

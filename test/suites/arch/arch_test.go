@@ -112,13 +112,8 @@ var rules = []rule{
 	},
 	{
 		why:    "a decision does not depend on who asks for it: controllers, operator and commands are on top",
-		of:     noneOf(under("pkg/controllers"), under("pkg/gather"), under("pkg/operator"), under("cmd"), under("test")),
+		of:     noneOf(under("pkg/controllers"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")),
-	},
-	{
-		why:    "a read of the cluster includes the refused offerings, which the ledger of launches remembers; it needs no other controller",
-		of:     under("pkg/gather"),
-		allows: anyOf(noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")), exactly(module+"/pkg/controllers/launch")),
 	},
 	{
 		why:    "nothing that ships depends on the tests' cluster",

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
@@ -66,7 +66,7 @@ func (b bill) problems() []problem {
 // gather returns the cluster as the controller sees it, without pods that can never run and without objects that are not of the pools.
 func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
 	g := gather.Gatherer{
-		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
+		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
 	c, err := g.Cluster(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -172,7 +172,7 @@ func (s *scene) inArrivalOrder() planner.Snapshot {
 	})
 	go func() { _ = machines.Start(s.t.Context()) }() // If it does not start, it lists no instance types.
 	g := gather.Gatherer{
-		Cached: s.api, Live: s.api, Mapper: s.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
+		Cached: s.api, Live: s.api, Mapper: s.api.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
 	var c *snapshot.Cluster
 	s.until(enough, "the catalog is there", func() (bool, string) {

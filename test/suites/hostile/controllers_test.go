@@ -34,6 +34,7 @@ import (
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
@@ -196,7 +197,7 @@ func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 	const timeout = 10 * time.Minute
 	cluster := *c
 	cluster.NodePools, cluster.GPUNodeClasses, cluster.NodeClaims = slices.Clone(c.NodePools), slices.Clone(c.GPUNodeClasses), slices.Clone(c.NodeClaims)
-	api, clk, ledger := &server{t: t, cluster: &cluster, events: events}, clocktesting.NewFakeClock(c.Now), launch.NewLedger()
+	api, clk, ledger := &server{t: t, cluster: &cluster, events: events}, clocktesting.NewFakeClock(c.Now), launching.NewLedger()
 	gatherer := &gather.Gatherer{
 		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: clk, ReplicasTimeout: timeout,
 	}

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/planner/solve"
@@ -37,7 +37,7 @@ const effort = 200
 func everything(ctx context.Context, api *cache) (map[string]place, func(pod client.ObjectKey) error, error) {
 	clk := clocktesting.NewFakeClock(snapshottest.Now)
 	gatherer := &gather.Gatherer{
-		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launch.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
+		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
 		ReplicasTimeout: 10 * time.Minute,
 	}
 	c, err := gatherer.Cluster(ctx)

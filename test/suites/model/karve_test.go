@@ -21,6 +21,7 @@ import (
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
@@ -72,7 +73,7 @@ func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, str
 
 // begin restarts the controller.
 func (w *world) begin() {
-	all, ledger := measured(), launch.NewLedger()
+	all, ledger := measured(), launching.NewLedger()
 	gatherer := &gather.Gatherer{
 		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
 	}

@@ -19,6 +19,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -33,7 +34,7 @@ func (w *world) launch(edits ...func(*launch.Config)) *launch.Controller {
 
 // refuse records that the cloud refused an on-demand instance type in the zones for lack of capacity.
 func (w *world) refuse(class, instanceType string, zones ...string) {
-	w.ledger.Refuse(class, launch.Refusal{
+	w.ledger.Refuse(class, launching.Refusal{
 		InstanceTypes: []string{instanceType}, Zones: zones, CapacityType: "on-demand", Reason: v1alpha1.RefusalInsufficientCapacity, Message: "no capacity",
 	}, w.clock.Now())
 }

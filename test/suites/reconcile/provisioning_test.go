@@ -20,9 +20,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -163,7 +163,7 @@ func TestConcurrentControllersCreateNoDuplicates(t *testing.T) {
 	var errs [2]error
 	var wg sync.WaitGroup
 	for i := range errs {
-		gatherer := w.gathering(beforeAnyClaim{w.WithWatch}, launch.NewLedger())
+		gatherer := w.gathering(beforeAnyClaim{w.WithWatch}, launching.NewLedger())
 		controller := w.provisioning(func(c *provisioning.Config) { c.Gatherer, c.Ledger = gatherer, gatherer.Ledger })
 		wg.Go(func() { _, errs[i] = controller.Reconcile(t.Context(), reconcile.Request{}) })
 	}
@@ -272,7 +272,7 @@ func TestRejectedClaimDoesNotBlockOthers(t *testing.T) {
 	if claims[0].Labels[karpv1.NodePoolLabelKey] != "good" {
 		t.Errorf("the claim is %s's", claims[0].Labels[karpv1.NodePoolLabelKey])
 	}
-	if w.ledger.Await(claims[0].Name, claims[0].UID, launch.ShapeOf(&claims[0])) {
+	if w.ledger.Await(claims[0].Name, claims[0].UID, launching.ShapeOf(&claims[0])) {
 		t.Error("the claim that was created is not on the ledger")
 	}
 }

@@ -29,7 +29,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
@@ -66,7 +66,7 @@ type world struct {
 	server   *cluster.Cluster
 	clock    *clocktesting.FakeClock
 	recorder *events.FakeRecorder
-	ledger   *launch.Ledger
+	ledger   *launching.Ledger
 	metrics  *metrics.Metrics
 	registry *prometheus.Registry
 	gatherer *gather.Gatherer
@@ -111,7 +111,7 @@ func (w *world) reset() {
 
 // restart drops everything that a controller keeps in memory.
 func (w *world) restart() {
-	w.ledger, w.registry = launch.NewLedger(), prometheus.NewRegistry()
+	w.ledger, w.registry = launching.NewLedger(), prometheus.NewRegistry()
 	w.metrics = metrics.New(w.registry)
 	w.gatherer = w.gathering(w.WithWatch, w.ledger)
 	w.planner = w.planning()
@@ -121,7 +121,7 @@ func (w *world) planning() *planning.Planner {
 	return &planning.Planner{Clock: w.clock, Metrics: w.metrics, Budget: time.Second}
 }
 
-func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {
+func (w *world) gathering(live client.Reader, ledger *launching.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
 		Cached: untouched{w.WithWatch, w.t}, Live: untouched{live, w.t}, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
 		ReplicasTimeout: replicasTimeout, NodeOverlays: true,

@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"maps"
@@ -25,7 +25,7 @@ var causes = withClouds(map[string]cloud.Cause{
 	v1alpha1.RefusalSpotQuota:            {Scope: cloud.AboutQuota, First: 10 * time.Minute, Most: time.Hour},
 	v1alpha1.RefusalNoAddresses:          {Scope: cloud.AboutZones, First: providersMemory, Most: time.Hour},
 	v1alpha1.RefusalSpotRole:             {Scope: cloud.AboutCapacityType, First: 15 * time.Minute, Most: time.Hour},
-	// The ledger itself sets this reason: see Ledger.judge.
+	// The ledger itself sets this reason: see Ledger.Judge.
 	v1alpha1.RefusalTypeFailing: {Scope: cloud.AboutTypes, First: providersMemory, Most: time.Hour},
 
 	// The next three are for connections that are refused or closed, hangs, timeouts, invalid responses and service errors. The provider does not
@@ -46,8 +46,8 @@ func withClouds(causes map[string]cloud.Cause) map[string]cloud.Cause {
 	return causes
 }
 
-// known returns the reason if it has a cause, and LaunchFailed otherwise. This bounds the number of metric labels.
-func known(reason string) string {
+// Known returns the reason if it has a cause, and LaunchFailed otherwise. This bounds the number of metric labels.
+func Known(reason string) string {
 	if _, ok := causes[reason]; ok {
 		return reason
 	}

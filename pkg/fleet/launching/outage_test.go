@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"errors"
@@ -60,10 +60,10 @@ func TestOnlyErrorsAboutOfferingRefuseIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range failures {
 		reason, _ := awserrors.ToReasonMessage(errors.New(c.text))
-		if got := causes[known(reason)].Scope; got != c.about {
+		if got := causes[Known(reason)].Scope; got != c.about {
 			t.Errorf("%s: %s is about %d, want %d", name, reason, got, c.about)
 		}
-		if r := NewLedger().judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == cloud.AboutClass || c.about == cloud.AboutAccount) {
+		if r := NewLedger().Judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == cloud.AboutClass || c.about == cloud.AboutAccount) {
 			t.Errorf("%s: %s refuses %+v", name, reason, r)
 		}
 	}
@@ -110,19 +110,19 @@ func (w *world) fail(t *rapid.T, shapes []Shape, reasons []string) {
 		name := fmt.Sprint("claim-", w.claims)
 		w.ledger.Await(name, "", s)
 		if reasons[i] == v1alpha1.RefusalVanished || reasons[i] == v1alpha1.RefusalNodeClassNotReady {
-			w.ledger.Refuse(s.Class, refusalFor(s, reasons[i], "", aCloud), created.Add(time.Second))
+			w.ledger.Refuse(s.Class, RefusalFor(s, reasons[i], "", aCloud), created.Add(time.Second))
 			w.ledger.Gone(name)
 			end = later(end, created.Add(time.Second))
 			continue
 		}
 		claim := failing(name, reasons[i], created)
-		at := created.Add(decide(claim, created, time.Minute).again)
-		d := decide(claim, at, time.Minute)
-		if d.verdict != hung {
+		at := created.Add(Decide(claim, created, time.Minute).Again)
+		d := Decide(claim, at, time.Minute)
+		if d.Verdict != Hung {
 			t.Fatalf("a claim that fails for %s is not given up: %+v", reasons[i], d)
 		}
-		w.ledger.Refuse(s.Class, w.ledger.judge(s, d.reason, d.message, aCloud, created, at), at)
-		if d.held {
+		w.ledger.Refuse(s.Class, w.ledger.Judge(s, d.Reason, d.Message, aCloud, created, at), at)
+		if d.Held {
 			w.ledger.Quiet(at)
 		}
 		w.ledger.Gone(name)
@@ -238,7 +238,7 @@ func TestTypeIsRefusedOnceOnlyItFails(t *testing.T) {
 					at = created.Add(cloud.FailingGrace)
 					var r Refusal
 					for range 4 { // The NodeClaims of one plan count as one failure.
-						r = l.judge(s, v1alpha1.RefusalLaunchFailed, "", aCloud, created, at)
+						r = l.Judge(s, v1alpha1.RefusalLaunchFailed, "", aCloud, created, at)
 						if got = got && s.InstanceTypes[0] != "g4dn.xlarge"; r.Reason == v1alpha1.RefusalTypeFailing {
 							got = true
 							break

@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func shape(instanceType string) Shape {
 
 // refuse records a refusal with the reason. It returns the ledger's entry and whether it is new.
 func refuse(l *Ledger, instanceType, reason, message string, at time.Time) (v1alpha1.RefusedOffering, bool) {
-	r := refusalFor(shape(instanceType), reason, message, Cloud{})
+	r := RefusalFor(shape(instanceType), reason, message, Cloud{})
 	news := l.Refuse("shared", r, at)
 	if len(news) > 0 {
 		return news[0], true
@@ -107,21 +107,21 @@ func TestClaimsRefusedTogetherCountAsOneFailure(t *testing.T) {
 func TestPauseForVanishedClaimEndsOnceExplained(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
-	vanished := refusalFor(shape("g4dn.xlarge"), v1alpha1.RefusalVanished, "vanished", Cloud{})
+	vanished := RefusalFor(shape("g4dn.xlarge"), v1alpha1.RefusalVanished, "vanished", Cloud{})
 	for _, claim := range []string{"gpu-1", "gpu-2"} {
 		l.Await(claim, "", shape("g4dn.xlarge"))
 		l.Refuse("shared", vanished, now)
-		l.lose(claim, now)
+		l.Lose(claim, now)
 	}
 	if r := refusal(t, l, now); !r.PausesLaunches() || r.Failures != 1 || r.NotBefore.Sub(now) > 20*time.Second {
 		t.Fatalf("vanished claims refuse %+v, want a short pause", r)
 	}
-	l.explain("gpu-1", "shared")
+	l.Explain("gpu-1", "shared")
 	l.Gone("gpu-1")
 	if r := refusal(t, l, now); !r.PausesLaunches() {
 		t.Errorf("the pause ended before the last claim was explained: %+v", r)
 	}
-	l.explain("gpu-2", "shared")
+	l.Explain("gpu-2", "shared")
 	if list := l.ForStatus("shared", now); len(list) != 0 {
 		t.Errorf("the pause goes on: %+v", list)
 	}
@@ -132,7 +132,7 @@ func TestPauseForVanishedClaimEndsOnceExplained(t *testing.T) {
 
 func TestExplanationOfVanishedClaimIsNoNewFailure(t *testing.T) {
 	t.Parallel()
-	for _, late := range []time.Duration{0, 10 * time.Second, explained} {
+	for _, late := range []time.Duration{0, 10 * time.Second, Explained} {
 		l := NewLedger()
 		refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "vanished", now)
 		if r, news := refuse(l, "g4dn.xlarge", "Unauthorized", "no rights", now.Add(late)); !news || r.Failures != 1 || r.Reason != "Unauthorized" {
@@ -146,7 +146,7 @@ func TestOutageWithSeveralSymptomsBacksOff(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
 	for i, reason := range []string{v1alpha1.RefusalLaunchFailed, hang, "InternalError", v1alpha1.RefusalLaunchFailed, hang} {
-		r := refusalFor(shape("g4dn.xlarge"), reason, "", Cloud{Generation: 3})
+		r := RefusalFor(shape("g4dn.xlarge"), reason, "", Cloud{Generation: 3})
 		for range 3 { // the NodeClaims of one plan
 			l.Refuse("shared", r, at)
 		}
@@ -155,7 +155,7 @@ func TestOutageWithSeveralSymptomsBacksOff(t *testing.T) {
 		}
 		at = refusal(t, l, at).NotBefore.Time
 	}
-	if news := l.Refuse("shared", refusalFor(shape("g4dn.xlarge"), "Unauthorized", "", Cloud{Generation: 3}), at.Add(-time.Second)); len(news) != 0 {
+	if news := l.Refuse("shared", RefusalFor(shape("g4dn.xlarge"), "Unauthorized", "", Cloud{Generation: 3}), at.Add(-time.Second)); len(news) != 0 {
 		t.Errorf("a refusal during a pause is news: %+v", news)
 	}
 }
@@ -164,7 +164,7 @@ func TestRefusalOfChangedNodeClassIsNew(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
 	refused := func(generation int64) []v1alpha1.RefusedOffering {
-		return l.Refuse("shared", refusalFor(shape("g4dn.xlarge"), "AMINotFound", "", Cloud{Generation: generation}), now)
+		return l.Refuse("shared", RefusalFor(shape("g4dn.xlarge"), "AMINotFound", "", Cloud{Generation: generation}), now)
 	}
 	for _, generation := range []int64{1, 2} {
 		news := refused(generation)
@@ -206,7 +206,7 @@ func TestFailureCountResetsAnHourAfterBackoff(t *testing.T) {
 func TestRefusalCoversEveryOfferingThatClaimPermits(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
-	if news := l.Refuse("shared", attribute(flexible, noCapacity, aCloud)[0], now); len(news) != 4 {
+	if news := l.Refuse("shared", Attribute(flexible, noCapacity, aCloud)[0], now); len(news) != 4 {
 		t.Errorf("%d offerings were refused, want two types in two zones: %v", len(news), news)
 	}
 	l.Await("gpu-1", "", flexible)
@@ -321,21 +321,21 @@ func TestClaimIsAwaitedUntilGoneOrLaunched(t *testing.T) {
 		t.Error("a claim is news once, and awaited")
 	}
 	l.Name("gpu-1", "uid")
-	if e, lost, ok := l.unlaunched("gpu-1"); !ok || lost || e.uid != "uid" || !cmp.Equal(e.shape, s) {
+	if e, lost, ok := l.Unlaunched("gpu-1"); !ok || lost || e.UID != "uid" || !cmp.Equal(e.Shape, s) {
 		t.Errorf("unlaunched is %+v, %t, %t", e, lost, ok)
 	}
-	l.lose("gpu-1", now)
-	if e, lost, ok := l.unlaunched("gpu-1"); !ok || !lost || e.uid != "uid" || !e.missing.Equal(now) || awaited() {
+	l.Lose("gpu-1", now)
+	if e, lost, ok := l.Unlaunched("gpu-1"); !ok || !lost || e.UID != "uid" || !e.Missing.Equal(now) || awaited() {
 		t.Errorf("lost is %+v, %t, %t", e, lost, ok)
 	}
 	if l.Await("gpu-1", "another", s); !awaited() {
 		t.Error("a claim of the same name is not awaited")
 	}
-	if e, lost, _ := l.unlaunched("gpu-1"); lost || e.uid != "another" {
+	if e, lost, _ := l.Unlaunched("gpu-1"); lost || e.UID != "another" {
 		t.Error("it is taken for the lost one")
 	}
 	l.Gone("gpu-1")
-	if _, _, ok := l.unlaunched("gpu-1"); ok {
+	if _, _, ok := l.Unlaunched("gpu-1"); ok {
 		t.Error("a claim that is gone is still awaited")
 	}
 	l.Await("gpu-1", "", s)
@@ -350,7 +350,7 @@ func TestLedgerKnowsEarlierClaimOfThatName(t *testing.T) {
 	l, now := NewLedger(), time.Now()
 	want := func(uid, earlier types.UID) {
 		t.Helper()
-		if e, _, ok := l.unlaunched("claim"); !ok || e.uid != uid || e.earlier != earlier {
+		if e, _, ok := l.Unlaunched("claim"); !ok || e.UID != uid || e.Earlier != earlier {
 			t.Errorf("awaited is %+v, %v, want %s after %s", e, ok, uid, earlier)
 		}
 	}
@@ -358,13 +358,13 @@ func TestLedgerKnowsEarlierClaimOfThatName(t *testing.T) {
 	l.Name("claim", "first")
 	l.Await("claim", "first", Shape{})
 	want("first", "")
-	l.lose("claim", now)
+	l.Lose("claim", now)
 	l.Await("claim", "", Shape{})
 	want("", "first")
 	l.Name("claim", "second")
 	l.Await("claim", "second", Shape{})
 	want("second", "first")
-	l.lose("claim", now)
+	l.Lose("claim", now)
 	want("second", "first")
 	l.Await("claim", "third", Shape{})
 	want("third", "second")

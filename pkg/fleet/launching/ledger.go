@@ -1,7 +1,7 @@
-// Package launch watches Karve's NodeClaims until the cloud has launched their machines, deletes those that it does not launch, and remembers which
-// offerings were refused. A NodeClaim that cannot launch blocks all provisioning of Karpenter, so no NodeClaim waits long, and refused offerings are
-// not retried immediately.
-package launch
+// Package launching decides what became of launches: it remembers the NodeClaims that the cloud has not launched yet and the offerings that it refused, says which
+// offerings a refusal is about and how long Karve avoids them, and how many launches may wait for the cloud at the same time. The package has no clock and no
+// client.
+package launching
 
 import (
 	"cmp"
@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 const (
@@ -27,8 +28,8 @@ const (
 	memory = time.Hour
 	// quiet is how long Karve launches nothing after a NodeClaim that hung, so that Karpenter can catch up.
 	quiet = time.Minute
-	// explained is how long Karve waits for an explanation of why a NodeClaim is gone. Karpenter's events may be late under load.
-	explained = 2 * time.Minute
+	// Explained is how long Karve waits for an explanation of why a NodeClaim is gone. Karpenter's events may be late under load.
+	Explained = 2 * time.Minute
 	// noted is how long it may take to record that a NodeClaim is gone.
 	noted = 2 * time.Second
 	// maxRemembered is the largest length of the list in the status.
@@ -52,6 +53,18 @@ type Shape struct {
 	CapacityType         string
 }
 
+// ShapeOf returns what one of Karve's NodeClaims requests from the cloud.
+func ShapeOf(claim *karpv1.NodeClaim) Shape {
+	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
+	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.RequestedOfferings(claim)
+	for _, owner := range claim.OwnerReferences {
+		if owner.Kind == "NodePool" && owner.Name == s.Pool {
+			s.PoolUID = owner.UID
+		}
+	}
+	return s
+}
+
 func keyOf(r v1alpha1.RefusedOffering) string {
 	return strings.Join([]string{r.InstanceType, r.Zone, r.CapacityType}, "\x00")
 }
@@ -60,40 +73,40 @@ func keyOf(r v1alpha1.RefusedOffering) string {
 // of the GPUNodeClasses. It is safe for concurrent use.
 type Ledger struct {
 	mu         sync.Mutex
-	awaited    map[string]entry
-	lost       map[string]entry
+	awaited    map[string]Entry
+	lost       map[string]Entry
 	refused    map[string]map[string]v1alpha1.RefusedOffering
 	records    map[string]map[string]*record
-	departed   map[string]departure
+	departed   map[string]Departure
 	quietUntil time.Time
 }
 
-// entry is a NodeClaim that is not launched yet.
-type entry struct {
-	shape Shape
-	uid   types.UID
-	// earlier is the UID of the previous NodeClaim with that name, or "" if there was none or its end was explained. A plan that is made again uses the
+// Entry is a NodeClaim that is not launched yet.
+type Entry struct {
+	Shape Shape
+	UID   types.UID
+	// Earlier is the UID of the previous NodeClaim with that name, or "" if there was none or its end was explained. A plan that is made again uses the
 	// same names.
-	earlier types.UID
-	// missing is when the NodeClaim was first seen to be gone.
-	missing time.Time
+	Earlier types.UID
+	// Missing is when the NodeClaim was first seen to be gone.
+	Missing time.Time
 }
 
-// departure is a spot machine that is being deleted, perhaps because the cloud interrupted it.
-type departure struct {
-	uid   types.UID
-	shape Shape
-	// refusal is the refusal of its offering if the cloud interrupted it.
-	refusal Refusal
-	// deleted is when the deletion began. seen is when the NodeClaim was last seen.
-	deleted, seen time.Time
+// Departure is a spot machine that is being deleted, perhaps because the cloud interrupted it.
+type Departure struct {
+	UID   types.UID
+	Shape Shape
+	// Refusal is the refusal of its offering if the cloud interrupted it.
+	Refusal Refusal
+	// Deleted is when the deletion began. Seen is when the NodeClaim was last seen.
+	Deleted, Seen time.Time
 }
 
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
 	return &Ledger{
-		awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}, records: map[string]map[string]*record{},
-		departed: map[string]departure{},
+		awaited: map[string]Entry{}, lost: map[string]Entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}, records: map[string]map[string]*record{},
+		departed: map[string]Departure{},
 	}
 }
 
@@ -127,9 +140,9 @@ func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	if !known {
 		before = l.lost[claim]
 	}
-	e := entry{shape: s, uid: uid, earlier: before.earlier}
-	if before.uid != "" && before.uid != uid {
-		e.earlier = before.uid
+	e := Entry{Shape: s, UID: uid, Earlier: before.Earlier}
+	if before.UID != "" && before.UID != uid {
+		e.Earlier = before.UID
 	}
 	l.awaited[claim] = e
 	delete(l.lost, claim)
@@ -140,32 +153,32 @@ func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 func (l *Ledger) Name(claim string, uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, entries := range []map[string]entry{l.awaited, l.lost} {
-		if e, ok := entries[claim]; ok && e.uid == "" {
-			e.uid = uid
+	for _, entries := range []map[string]Entry{l.awaited, l.lost} {
+		if e, ok := entries[claim]; ok && e.UID == "" {
+			e.UID = uid
 			entries[claim] = e
 		}
 	}
 }
 
-// depart records a spot machine that is being deleted.
-func (l *Ledger) depart(claim string, d departure) {
+// Depart records a spot machine that is being deleted.
+func (l *Ledger) Depart(claim string, d Departure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.departed, func(_ string, was departure) bool { return d.seen.Sub(was.seen) > explained })
+	maps.DeleteFunc(l.departed, func(_ string, was Departure) bool { return d.Seen.Sub(was.Seen) > Explained })
 	l.departed[claim] = d
 }
 
-// departure returns a spot machine that is being deleted, or that is gone while Karpenter may still report that the cloud interrupted it.
-func (l *Ledger) departure(claim string, now time.Time) (departure, bool) {
+// Departure returns a spot machine that is being deleted, or that is gone while Karpenter may still report that the cloud interrupted it.
+func (l *Ledger) Departure(claim string, now time.Time) (Departure, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, ok := l.departed[claim]
-	return d, ok && now.Sub(d.seen) <= explained
+	return d, ok && now.Sub(d.Seen) <= Explained
 }
 
-// interrupted removes a spot machine whose interruption is recorded.
-func (l *Ledger) interrupted(claim string) {
+// Interrupted removes a spot machine whose interruption is recorded.
+func (l *Ledger) Interrupted(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.departed, claim)
@@ -197,8 +210,8 @@ func (l *Ledger) Gone(claim string) {
 	delete(l.lost, claim)
 }
 
-// unlaunched returns a NodeClaim that is awaited, or that is gone without an explanation. In the latter case, lost is true.
-func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
+// Unlaunched returns a NodeClaim that is awaited, or that is gone without an explanation. In the latter case, lost is true.
+func (l *Ledger) Unlaunched(claim string) (e Entry, lost, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, ok = l.awaited[claim]; ok {
@@ -208,12 +221,12 @@ func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	return e, ok, ok
 }
 
-// lose records that a NodeClaim is gone for an unknown reason.
-func (l *Ledger) lose(claim string, now time.Time) {
+// Lose records that a NodeClaim is gone for an unknown reason.
+func (l *Ledger) Lose(claim string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.awaited[claim]
-	e.missing = now
+	e.Missing = now
 	l.lost[claim] = e
 	delete(l.awaited, claim)
 }
@@ -228,11 +241,11 @@ func (l *Ledger) Vanished(exists func(claim string) bool, now time.Time) bool {
 		switch {
 		case exists(name):
 			continue
-		case e.missing.IsZero():
-			e.missing = now
+		case e.Missing.IsZero():
+			e.Missing = now
 			l.awaited[name] = e
 		}
-		vanished = vanished || now.Before(e.missing.Add(noted))
+		vanished = vanished || now.Before(e.Missing.Add(noted))
 	}
 	return vanished
 }
@@ -297,12 +310,12 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	return true
 }
 
-// explain ends the pause for NodeClaims of a class that are gone, once the reason is known for the last of them.
-func (l *Ledger) explain(claim, class string) {
+// Explain ends the pause for NodeClaims of a class that are gone, once the reason is known for the last of them.
+func (l *Ledger) Explain(claim, class string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, e := range l.lost {
-		if name != claim && e.shape.Class == class {
+		if name != claim && e.Shape.Class == class {
 			return
 		}
 	}
@@ -328,7 +341,7 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 // backoff returns how long Karve avoids the offerings of a refusal. It doubles with each failure, up to the limit of the reason. It adds up to a tenth,
 // depending on the offerings, so that retries are spread out.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
-	c := causes[known(r.Reason)]
+	c := causes[Known(r.Reason)]
 	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(keyOf(r))) // It never returns an error.

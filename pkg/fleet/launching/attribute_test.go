@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"fmt"
@@ -76,7 +76,7 @@ func TestAttribute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			for _, r := range attribute(flexible, c.message, aCloud) {
+			for _, r := range Attribute(flexible, c.message, aCloud) {
 				text := fmt.Sprint(r.InstanceTypes, " ", r.Zones, " ", r.CapacityType, " ", r.Reason)
 				if r.Generation != 0 {
 					text += fmt.Sprint(" ", r.Generation)
@@ -117,12 +117,12 @@ func TestEveryReasonOfProviderIsHandled(t *testing.T) {
 		overLimit, noAddresses, "anything else",
 	} {
 		reason, message := awserrors.ToReasonMessage(fmt.Errorf("%s", text))
-		if known(reason) != reason {
+		if Known(reason) != reason {
 			t.Errorf("reason %s (%s) is not handled", reason, message)
 		}
 	}
 	for _, reason := range []string{"SubnetResolutionFailed", "NodeClassReadinessUnknown", "InstanceTypeResolutionFailed"} { // The provider writes these itself.
-		if known(reason) != reason {
+		if Known(reason) != reason {
 			t.Errorf("reason %s is not handled", reason)
 		}
 	}
@@ -130,7 +130,7 @@ func TestEveryReasonOfProviderIsHandled(t *testing.T) {
 		if c.First <= 0 || c.Most < c.First {
 			t.Errorf("the backoff for %s starts at %s and is at most %s", reason, c.First, c.Most)
 		}
-		if r := refusalFor(flexible, reason, "", aCloud); len(r.InstanceTypes) == 0 || len(r.Zones) == 0 || r.CapacityType == "" || (r.Generation == 7) != (c.Scope == cloud.AboutClass) {
+		if r := RefusalFor(flexible, reason, "", aCloud); len(r.InstanceTypes) == 0 || len(r.Zones) == 0 || r.CapacityType == "" || (r.Generation == 7) != (c.Scope == cloud.AboutClass) {
 			t.Errorf("%s refuses %+v", reason, r)
 		}
 	}
@@ -148,7 +148,7 @@ func leavesNothing(t *rapid.T) {
 	if n := rapid.IntRange(0, 400).Draw(t, "cut"); n < len(message) {
 		message = message[:n]
 	}
-	all := attribute(s, message, aCloud)
+	all := Attribute(s, message, aCloud)
 	for _, instanceType := range s.InstanceTypes {
 		for _, zone := range s.Zones {
 			if !slices.ContainsFunc(all, func(r Refusal) bool { return r.covers(instanceType, zone, s.CapacityType) }) {
@@ -157,7 +157,7 @@ func leavesNothing(t *rapid.T) {
 		}
 	}
 	for _, r := range all {
-		if known(r.Reason) != r.Reason || r.CapacityType == "" || len(r.InstanceTypes) == 0 || len(r.Zones) == 0 {
+		if Known(r.Reason) != r.Reason || r.CapacityType == "" || len(r.InstanceTypes) == 0 || len(r.Zones) == 0 {
 			t.Fatalf("%q is understood as %+v", message, r)
 		}
 		for _, instanceType := range r.InstanceTypes {
@@ -181,7 +181,7 @@ func FuzzAttribute(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, message string) {
-		all := attribute(flexible, message, aCloud)
+		all := Attribute(flexible, message, aCloud)
 		for _, instanceType := range flexible.InstanceTypes {
 			for _, zone := range flexible.Zones {
 				if !slices.ContainsFunc(all, func(r Refusal) bool { return r.covers(instanceType, zone, flexible.CapacityType) }) {

@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"slices"
@@ -25,16 +25,16 @@ type record struct {
 	failures int
 }
 
-// judge returns the refusal for a failed launch. A launch that hangs, or an error that names no offering, is no evidence against an instance type:
+// Judge returns the refusal for a failed launch. A launch that hangs, or an error that names no offering, is no evidence against an instance type:
 // closed connections and service errors look the same. The next type would fail as well, or be launched at a higher price once the cloud recovers. So
 // such a failure pauses the launches of the GPUNodeClass instead. Karve avoids a type only after several of its launches failed while those of another
 // type succeeded in between. created is when the NodeClaim was created: NodeClaims of one plan that fail together count as one failure.
-func (l *Ledger) judge(s Shape, reason, message string, cloud Cloud, created, now time.Time) Refusal {
-	reason = known(reason)
+func (l *Ledger) Judge(s Shape, reason, message string, cloud Cloud, created, now time.Time) Refusal {
+	reason = Known(reason)
 	if (reason == v1alpha1.RefusalLaunchFailed || reason == v1alpha1.RefusalSilent) && l.blames(s, created, now) {
 		reason = v1alpha1.RefusalTypeFailing
 	}
-	return refusalFor(s, reason, message, cloud)
+	return RefusalFor(s, reason, message, cloud)
 }
 
 // blames records a failure of the shape's instance types, and reports whether they are the cause.

@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"fmt"
@@ -135,14 +135,14 @@ func (b *burst) answer() {
 func (b *burst) judge() {
 	var kept []snapshot.Machine
 	for _, m := range b.machines {
-		d := decide(m.Claim, b.now, time.Minute)
-		if d.verdict != hung {
+		d := Decide(m.Claim, b.now, time.Minute)
+		if d.Verdict != Hung {
 			kept = append(kept, m)
 			continue
 		}
 		b.givenUp++
-		b.ledger.Refuse(class, b.ledger.judge(shape("g4dn.xlarge"), d.reason, d.message, aCloud, m.Claim.CreationTimestamp.Time, b.now), b.now)
-		if d.held {
+		b.ledger.Refuse(class, b.ledger.Judge(shape("g4dn.xlarge"), d.Reason, d.Message, aCloud, m.Claim.CreationTimestamp.Time, b.now), b.now)
+		if d.Held {
 			b.ledger.Quiet(b.now)
 		}
 	}

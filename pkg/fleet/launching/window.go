@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"time"
@@ -36,7 +36,7 @@ func Window(machines []snapshot.Machine, now time.Time, most int) int {
 		claim := machines[i].Claim
 		end := launchedAt(claim)
 		switch {
-		case reported(claim) != nil:
+		case Reported(claim) != nil:
 			since = now
 			continue
 		case end.IsZero():

@@ -1,4 +1,4 @@
-package launch
+package launching
 
 import (
 	"slices"
@@ -75,10 +75,10 @@ func faults(message string) []fault {
 	return out
 }
 
-// attribute returns the refusals in the message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter truncates the message to
+// Attribute returns the refusals in the message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter truncates the message to
 // 1,024 bytes, and before 1.15 to 300. Offerings of the NodeClaim that the message does not explain also count as refused for lack of capacity, because the cloud launched
 // none of them.
-func attribute(s Shape, message string, class Cloud) []Refusal {
+func Attribute(s Shape, message string, class Cloud) []Refusal {
 	var out []Refusal
 	for _, f := range faults(message) {
 		// An error for lack of capacity names only one of the offerings that were tried.
@@ -194,9 +194,9 @@ func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 	return has(r.InstanceTypes, instanceType) && has(r.Zones, zone) && (r.CapacityType == v1alpha1.Any || r.CapacityType == capacityType)
 }
 
-// refusalFor returns the refusal for a reason without further details.
-func refusalFor(s Shape, reason, message string, class Cloud) Refusal {
-	reason = known(reason)
+// RefusalFor returns the refusal for a reason without further details.
+func RefusalFor(s Shape, reason, message string, class Cloud) Refusal {
+	reason = Known(reason)
 	r := s.within(causes[reason].Scope, "", class)
 	r.Reason, r.Message = reason, message
 	return r
