@@ -108,11 +108,11 @@ func TestRoundIsFunctionOfItsInput(t *testing.T) {
 		var answers []string
 		for range 3 {
 			commands, _ := Next(seen, memory, Limits{Effort: simulatedEffort})
-			answer := fmt.Sprint(commands.Again, commands.Wasted, len(commands.Accounts), len(commands.Steer))
+			answer := []string{fmt.Sprint(commands.Again, commands.Wasted, len(commands.Accounts), len(commands.Steer))}
 			for _, c := range commands.Steps {
-				answer += "; " + describe(c)
+				answer = append(answer, describe(c))
 			}
-			answers = append(answers, answer)
+			answers = append(answers, strings.Join(answer, "; "))
 		}
 		if answers[0] != answers[1] || answers[1] != answers[2] {
 			t.Fatalf("round %d has the answers %q", round, answers)

@@ -207,10 +207,13 @@ func (w *roundsWorld) state() string {
 	for _, m := range w.machines() {
 		kind, _, _ := snapshot.ShapeOf(m.Claim)
 		marks := ""
-		for mark, is := range map[string]bool{"deleting": m.Deleting(), "replacing": m.Replacing() != "", "tainted": m.Node != nil && Tainted(m.Node)} {
-			if is {
-				marks += " " + mark
-			}
+		switch {
+		case m.Deleting():
+			marks = " deleting"
+		case m.Node != nil && Tainted(m.Node):
+			marks = " tainted"
+		case m.Replacing() != "":
+			marks = " replacing"
 		}
 		kinds[fmt.Sprintf("%s with %d pods%s", kind, len(m.Pods), marks)]++
 	}
