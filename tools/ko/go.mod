@@ -2,7 +2,10 @@ module karve.sh/karve/tools/ko
 
 go 1.26.0
 
-tool github.com/google/ko
+tool (
+	github.com/google/go-containerregistry/cmd/crane
+	github.com/google/ko
+)
 
 require (
 	al.essio.dev/pkg/shellescape v1.6.0 // indirect

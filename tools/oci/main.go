@@ -62,10 +62,16 @@ func run(args []string) (string, error) {
 		return chart(args[1], args[2])
 	case len(args) == 3 && args[0] == "tag":
 		return tag(args[1], args[2])
+	case len(args) == 2 && args[0] == "digest":
+		i, err := readIndex(args[1])
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(i.Manifests[0]["digest"]), nil
 	case len(args) == 2 && args[0] == "base":
 		return base(args[1])
 	}
-	return "", errors.New("usage: oci chart PACKAGED_CHART LAYOUT | oci tag LAYOUT TAG | oci base LAYOUT")
+	return "", errors.New("usage: oci chart PACKAGED_CHART LAYOUT | oci tag LAYOUT TAG | oci digest LAYOUT | oci base LAYOUT")
 }
 
 // chart writes the layout of a packaged chart, as helm push would push it. Its tag is the chart's version. The bytes depend on the chart alone.

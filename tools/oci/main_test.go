@@ -21,6 +21,9 @@ func TestTagKeepsWhatTheIndexSays(t *testing.T) {
 	t.Parallel()
 	folder := layout(t, `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","size":1234567890123,"digest":"sha256:a","annotations":{"other":"kept"}}]}`)
 	for _, name := range []string{"0.0.9", "0.1.0"} {
+		if digest, err := run([]string{"digest", folder}); err != nil || digest != "sha256:a" {
+			t.Errorf("%q, %v", digest, err)
+		}
 		if digest, err := run([]string{"tag", folder, name}); err != nil || digest != "sha256:a" {
 			t.Fatalf("the digest is %q: %v", digest, err)
 		}

@@ -1,34 +1,46 @@
 package image
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/registry"
 )
 
-// A release is built twice, from two clones of the repository in different folders.
+// A release is built twice, from two clones of the repository in different folders. The first is published to a registry, and used as a user would.
 func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 	if os.Getenv("KARVE_IMAGES") != "1" {
 		t.Skip("it compiles everything for six platforms, which takes minutes: make test-image")
 	}
-	if len(withCompilers()) < 2 {
-		t.Skip("the agent for amd64 and arm64 needs Debian's gcc-x86-64-linux-gnu and gcc-aarch64-linux-gnu")
+	if len(withCompilers()) == 0 {
+		t.Skip("there is no C compiler that tools/cc knows")
 	}
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := registry.New(t).Base(t)
-	first, second := release(t, root, base), release(t, root, base)
+	store := registry.New(t)
+	base := store.Base(t)
+	downloads := http.NewServeMux()
+	site := httptest.NewServer(downloads)
+	t.Cleanup(site.Close)
+	first, second := release(t, root, base, site.URL), release(t, root, base, site.URL)
+	downloads.Handle("/", http.FileServer(http.Dir(first)))
 	sums := checksums(t, first)
 	if got := checksums(t, second); !maps.Equal(sums, got) {
 		for name, sum := range sums {
@@ -37,10 +49,17 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"chart-karve-crd.tar", "chart-karve.tar", "karve-0.1.0.tgz", "karve-crd-0.1.0.tgz", "karve.yaml", "notes.md"}
+	want := []string{"chart-karve-crd.tar", "chart-karve.tar", "karve-0.1.0.tgz", "karve-crd-0.1.0.tgz", "karve-crds.yaml", "karve.yaml", "notes.md"}
 	for _, image := range []string{"controller", "node"} {
 		want = append(want, "image-"+image+".tar")
-		for _, of := range []string{"index", "linux-amd64", "linux-arm64"} {
+		of := []string{"index"}
+		for _, a := range withCompilers() {
+			of = append(of, "linux-"+a)
+		}
+		if len(of) == 2 {
+			of = of[1:] // An image for one platform has no index.
+		}
+		for _, of := range of {
 			want = append(want, "image-"+image+"-"+of+".spdx.json")
 		}
 	}
@@ -56,19 +75,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 			t.Logf("%7.1f MB %s", float64(info.Size())/1e6, name)
 		}
 	}
-	unpack(t, filepath.Join(first, "kubectl-karve-linux-amd64.tar.gz"), first)
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(first, "kubectl-karve"), "version", "--client").CombinedOutput(); err != nil || string(out) != "Client: v0.1.0\n" {
-		t.Errorf("kubectl karve version: %v\n%s", err, out)
-	}
-	manifest, err := os.ReadFile(filepath.Join(first, "karve.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, sum := range sums {
-		if strings.HasSuffix(name, ".tar.gz") && !strings.Contains(string(manifest), sum) {
-			t.Errorf("karve.yaml has no %s with the checksum %s", name, sum)
-		}
-	}
+	pluginsInstall(t, filepath.Join(first, "karve.yaml"))
 	notes, err := os.ReadFile(filepath.Join(first, "notes.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +88,86 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 	for _, name := range []string{"karve", "karve-crd"} {
 		renders(t, filepath.Join(first, name+"-0.1.0.tgz"), name)
 	}
+	publish := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "publish"))
+	publish.Env = append(os.Environ(), "RELEASE="+first, "REPOSITORY="+store.Host+"/karve")
+	if out, err := publish.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range []string{"karve", "karve-crd"} {
+		helm(t, "template", name, "oci://"+store.Host+"/karve/charts/"+name, "--version=0.1.0", "--plain-http", "--set=settings.clusterName=test",
+			"--set=controller.image.repository="+store.Host+"/karve/controller", "--set=node.image.repository="+store.Host+"/karve/node")
+	}
+}
+
+// pluginsInstall does what krew does with a manifest: it downloads each archive, compares its checksum and takes the named files out of it. It runs the
+// program for this machine.
+func pluginsInstall(t *testing.T, manifest string) {
+	t.Helper()
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plugin struct {
+		Spec struct {
+			Platforms []struct {
+				URI, SHA256, Bin string
+				Files            []struct{ From string }
+				Selector         struct{ MatchLabels map[string]string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &plugin); err != nil || len(plugin.Spec.Platforms) != 6 {
+		t.Fatalf("%d platforms, %v", len(plugin.Spec.Platforms), err)
+	}
+	ran := false
+	for _, p := range plugin.Spec.Platforms {
+		archive, folder := download(t, p.URI), t.TempDir()
+		content, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := fmt.Sprintf("%x", sha256.Sum256(content)); sum != p.SHA256 {
+			t.Errorf("%s has the checksum %s, and the manifest %s", p.URI, sum, p.SHA256)
+		}
+		unpack(t, archive, folder)
+		for _, f := range p.Files {
+			if _, err := os.Stat(filepath.Join(folder, f.From)); err != nil {
+				t.Errorf("%s: %v", p.URI, err)
+			}
+		}
+		if p.Selector.MatchLabels["os"] != runtime.GOOS || p.Selector.MatchLabels["arch"] != runtime.GOARCH {
+			continue
+		}
+		ran = true
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(folder, p.Bin), "version", "--client").CombinedOutput(); err != nil || string(out) != "Client: v0.1.0\n" {
+			t.Errorf("kubectl karve version: %v\n%s", err, out)
+		}
+	}
+	if !ran {
+		t.Errorf("the manifest has nothing for %s/%s", runtime.GOOS, runtime.GOARCH)
+	}
+}
+
+func download(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", url, response.Status, err)
+	}
+	file := filepath.Join(t.TempDir(), filepath.Base(url))
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // TestReleaseThatNobodyCouldRepeatIsRefused checks the errors that come before anything is built.
@@ -113,6 +200,9 @@ func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
 	}
 	git("-C", clone, "tag", "--force", "v0.1.0", strings.TrimSpace(string(other)))
 	refused("the tag v0.1.0 is on another commit")
+	git("-C", clone, "tag", "--delete", "v0.1.0")
+	git("-C", clone, "tag", "v0.2.0")
+	refused("this commit has the tag v0.2.0, and the charts have the version 0.1.0")
 	if err := os.WriteFile(filepath.Join(clone, "new"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -120,14 +210,14 @@ func TestReleaseThatNobodyCouldRepeatIsRefused(t *testing.T) {
 }
 
 // release clones the repository, builds a release in the clone and returns its folder.
-func release(t *testing.T, root, base string) string {
+func release(t *testing.T, root, base, downloads string) string {
 	t.Helper()
 	clone := filepath.Join(t.TempDir(), "karve")
 	if out, err := exec.CommandContext(t.Context(), "git", "clone", "--quiet", root, clone).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	build := exec.CommandContext(t.Context(), filepath.Join(clone, "tools", "release"))
-	build.Env = append(os.Environ(), "BASE_CONTROLLER="+base, "BASE_NODE="+base)
+	build.Env = append(os.Environ(), "BASE_CONTROLLER="+base, "BASE_NODE="+base, "DOWNLOADS="+downloads, "PLATFORMS=linux/"+strings.Join(withCompilers(), ",linux/"))
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
