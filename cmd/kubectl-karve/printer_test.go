@@ -5,14 +5,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"regexp"
-
 	"slices"
 	"strings"
 	"testing"

@@ -166,7 +166,11 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) (repl
 		query string
 		add   func(model.Matrix) error
 	}{
-		{replay.MetricsQuery, pods.Metrics}, {replay.RequestsQuery, pods.Requests}, {replay.EndedQuery, pods.Ended}, {replay.CreatedQuery, pods.Created}, {replay.ScheduledQuery, pods.Scheduled},
+		{replay.MetricsQuery, pods.Metrics},
+		{replay.RequestsQuery, pods.Requests},
+		{replay.EndedQuery, pods.Ended},
+		{replay.CreatedQuery, pods.Created},
+		{replay.ScheduledQuery, pods.Scheduled},
 		{replay.CompletedQuery, pods.Completed},
 	} {
 		for _, c := range replay.Chunks(start, end, chunk) {

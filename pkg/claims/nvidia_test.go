@@ -202,7 +202,8 @@ func TestClaimsForNVIDIAsDriverThatCannotBePlannedForAreRefused(t *testing.T) {
 func TestAllocatedClaimOfNVIDIAsDriverHoldsWhatWasAllocated(t *testing.T) {
 	t.Parallel()
 	claim := &resourcev1.ResourceClaim{Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Driver: nodecontract.NVIDIADRADriver, Device: "gpu-0"}, {Driver: "example.com", Device: "nic"},
+		{Driver: nodecontract.NVIDIADRADriver, Device: "gpu-0"},
+		{Driver: "example.com", Device: "nic"},
 		{Driver: nodecontract.NVIDIADRADriver, Device: "gpu-1", ConsumedCapacity: map[resourcev1.QualifiedName]resource.Quantity{"shares": resource.MustParse("3"), "memory": resource.MustParse("1Gi")}},
 	}}}}}
 	got := &Ask{Sets: []Set{held([]*found{{claim: claim}})}}

@@ -39,7 +39,7 @@ func (g *Gatherer) beginAside() {
 	}
 }
 
-// again makes the next read read everything.
+// again makes the next read complete.
 func (g *Gatherer) again() {
 	g.fresh.kinds, g.claiming.stale = true, true
 	if g.followed != nil {

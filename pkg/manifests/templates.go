@@ -99,11 +99,17 @@ var operators = map[schema.GroupKind]func(fields) ([]podSet, error){
 
 // withoutPods are kinds that have pod templates and create no pods: other objects use the templates, or are their owners.
 var withoutPods = []schema.GroupKind{
-	{Kind: "PodTemplate"}, {Group: "apps", Kind: "ControllerRevision"},
-	{Group: "trainer.kubeflow.org", Kind: "TrainingRuntime"}, {Group: "trainer.kubeflow.org", Kind: "ClusterTrainingRuntime"},
-	{Group: "serving.kserve.io", Kind: "ServingRuntime"}, {Group: "serving.kserve.io", Kind: "ClusterServingRuntime"},
-	{Group: "argoproj.io", Kind: "WorkflowTemplate"}, {Group: "argoproj.io", Kind: "ClusterWorkflowTemplate"},
-	{Group: "kueue.x-k8s.io", Kind: "Workload"}, {Group: "serving.knative.dev", Kind: "Revision"}, {Group: "serving.knative.dev", Kind: "Configuration"},
+	{Kind: "PodTemplate"},
+	{Group: "apps", Kind: "ControllerRevision"},
+	{Group: "trainer.kubeflow.org", Kind: "TrainingRuntime"},
+	{Group: "trainer.kubeflow.org", Kind: "ClusterTrainingRuntime"},
+	{Group: "serving.kserve.io", Kind: "ServingRuntime"},
+	{Group: "serving.kserve.io", Kind: "ClusterServingRuntime"},
+	{Group: "argoproj.io", Kind: "WorkflowTemplate"},
+	{Group: "argoproj.io", Kind: "ClusterWorkflowTemplate"},
+	{Group: "kueue.x-k8s.io", Kind: "Workload"},
+	{Group: "serving.knative.dev", Kind: "Revision"},
+	{Group: "serving.knative.dev", Kind: "Configuration"},
 	{Group: "autoscaling.x-k8s.io", Kind: "ProvisioningRequest"},
 }
 

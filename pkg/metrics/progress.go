@@ -43,8 +43,10 @@ func newProgress(r prometheus.Registerer) progress {
 		DisruptionSeconds: duration("disruption", "Duration of a reconciliation of the disruption controller."),
 		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
 		PodsMoved:         prometheus.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
-		StepOverruns: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
-			Help: "Steps of decisions (gather, view, plan, check, write) that took too long and were ended. Each is a bug."}, []string{"step"}),
+		StepOverruns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
+			Help: "Steps of decisions (gather, view, plan, check, write) that took too long and were ended. Each is a bug.",
+		}, []string{"step"}),
 		SetAside: prometheus.NewGauge(gauge("planner", "objects_set_aside", "Objects that decisions leave out, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
 		MemoryLimit: prometheus.NewGauge(gauge("memory", "limit_bytes",
 			"Memory limit of the controller, in bytes: that of its container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),

@@ -11,10 +11,13 @@ import (
 func TestMIGThatIsWrittenIsRead(t *testing.T) {
 	t.Parallel()
 	for _, want := range []nodecontract.MIG{
-		{}, {Profile: "1g.5gb", Count: 7, MemoryMiB: 4800, Naming: nodecontract.MIGMixed}, {Profile: "7g.40gb", Count: 1, Naming: nodecontract.MIGSingle},
+		{},
+		{Profile: "1g.5gb", Count: 7, MemoryMiB: 4800, Naming: nodecontract.MIGMixed},
+		{Profile: "7g.40gb", Count: 1, Naming: nodecontract.MIGSingle},
 		nodecontract.MIGOf([]nodecontract.MIGGroup{{Instances: []nodecontract.MIGInstances{{"2g.10gb", 2, 9600}, {"1g.5gb", 3, 4800}}}}, 4),
 		nodecontract.MIGOf([]nodecontract.MIGGroup{
-			{GPUs: 4, Instances: []nodecontract.MIGInstances{{"3g.20gb", 2, 0}}}, {GPUs: 2, Instances: []nodecontract.MIGInstances{{"1g.5gb", 7, 0}}},
+			{GPUs: 4, Instances: []nodecontract.MIGInstances{{"3g.20gb", 2, 0}}},
+			{GPUs: 2, Instances: []nodecontract.MIGInstances{{"1g.5gb", 7, 0}}},
 			{GPUs: 2, Instances: []nodecontract.MIGInstances{{"3g.20gb", 2, 0}}},
 		}, 1),
 	} {

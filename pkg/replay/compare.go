@@ -118,8 +118,10 @@ func Compare(t Traces) (Comparison, error) {
 		{"shared GPUs, Karpenter alone", &t.Shared, Setup{Provision: firstfit.Plan, Consolidate: Karpenter}},
 		{"shared GPUs, Karve", &t.Shared, Setup{Provision: search.Plan, Consolidate: karve.Consolidate}},
 	}
-	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Restart: karve.Restart, Outcomes: make([]Outcome, len(policies)),
-		Left: append(slices.Clone(t.Left), t.Shared.brief(step)...)}
+	c := Comparison{
+		Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Restart: karve.Restart, Outcomes: make([]Outcome, len(policies)),
+		Left: append(slices.Clone(t.Left), t.Shared.brief(step)...),
+	}
 	errs := make([]error, len(policies))
 	var group sync.WaitGroup
 	for i, p := range policies {

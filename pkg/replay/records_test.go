@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
+
 	"karve.sh/karve/pkg/replay"
 )
 

@@ -144,12 +144,12 @@ func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.Node
 	if m.settling(v.Now()) {
 		shows = m.expectedLabels()
 	}
-	labelled := d.refusal(nil, m.Node.Name, shows) == nil
+	labeled := d.refusal(nil, m.Node.Name, shows) == nil
 	var taint *corev1.Taint
-	if labelled && !m.Deleting() {
+	if labeled && !m.Deleting() {
 		taint = d.untolerated(m.foreignTaints(), keepsPodsAway)
 	}
-	if labelled && taint == nil {
+	if labeled && taint == nil {
 		return nil
 	}
 	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool {

@@ -33,9 +33,9 @@ type testbed struct {
 }
 
 func newTestbed(api client.Client) testbed {
-	overruns := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "overruns"}, []string{"step"})
+	overruns := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "overruns_total", Help: "Overruns."}, []string{"step"})
 	store := watchdog.Store{Client: api, Live: api, Namespace: "karve-system"}
-	return testbed{watchdog.New(limit, store, overruns, prometheus.NewGauge(prometheus.GaugeOpts{Name: "aside"})), overruns, api}
+	return testbed{watchdog.New(limit, store, overruns, prometheus.NewGauge(prometheus.GaugeOpts{Name: "aside", Help: "Aside."})), overruns, api}
 }
 
 func overrun(t *testing.T, err error) *watchdog.OverrunError {

@@ -107,7 +107,7 @@ func (c *Controller) wake(ctx context.Context, view *snapshot.View, plan planner
 	}
 	changed.Labels[v1alpha1.SchedulingRetriedLabel] = strconv.FormatInt(c.Clock.Now().Unix(), 10)
 	if err := c.Client.Patch(ctx, changed, client.MergeFrom(node)); client.IgnoreNotFound(err) != nil {
-		return next, fmt.Errorf("labelling node %s so that the scheduler tries pods again: %w", node.Name, err)
+		return next, fmt.Errorf("labeling node %s so that the scheduler tries pods again: %w", node.Name, err)
 	}
 	log.FromContext(ctx).Info("Made the scheduler try pods again that have had a place", "node", klog.KObj(node), "pods", len(c.woken.pods))
 	return next, nil

@@ -117,12 +117,18 @@ func TestProfilesAreNamedAsNVIDIADoes(t *testing.T) {
 		mib            uint64
 		memory         uint64
 	}{
-		{"1g.5gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 4864, 40960 * mib}, {"7g.40gb", nvml.GPU_INSTANCE_PROFILE_7_SLICE, 7, 40192, 40960 * mib},
-		{"1g.5gb+me", nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, 1, 4864, 40960 * mib}, {"1g.10gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2, 1, 9856, 40960 * mib},
-		{"1g.10gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 9984, 81559 * mib}, {"3g.40gb", nvml.GPU_INSTANCE_PROFILE_3_SLICE, 3, 40448, 81559 * mib},
-		{"1g.18gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 16384, 143771 * mib}, {"3g.71gb", nvml.GPU_INSTANCE_PROFILE_3_SLICE, 3, 71424, 143771 * mib},
-		{"1g.23gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 22272, 183359 * mib}, {"2g.45gb", nvml.GPU_INSTANCE_PROFILE_2_SLICE, 2, 45056, 183359 * mib},
-		{"1g.24gb-me", nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, 1, 24192, 97887 * mib}, {"1g.24gb+me.all", nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, 1, 24192, 97887 * mib},
+		{"1g.5gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 4864, 40960 * mib},
+		{"7g.40gb", nvml.GPU_INSTANCE_PROFILE_7_SLICE, 7, 40192, 40960 * mib},
+		{"1g.5gb+me", nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, 1, 4864, 40960 * mib},
+		{"1g.10gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2, 1, 9856, 40960 * mib},
+		{"1g.10gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 9984, 81559 * mib},
+		{"3g.40gb", nvml.GPU_INSTANCE_PROFILE_3_SLICE, 3, 40448, 81559 * mib},
+		{"1g.18gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 16384, 143771 * mib},
+		{"3g.71gb", nvml.GPU_INSTANCE_PROFILE_3_SLICE, 3, 71424, 143771 * mib},
+		{"1g.23gb", nvml.GPU_INSTANCE_PROFILE_1_SLICE, 1, 22272, 183359 * mib},
+		{"2g.45gb", nvml.GPU_INSTANCE_PROFILE_2_SLICE, 2, 45056, 183359 * mib},
+		{"1g.24gb-me", nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, 1, 24192, 97887 * mib},
+		{"1g.24gb+me.all", nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, 1, 24192, 97887 * mib},
 		{"2g.48gb+gfx", nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX, 2, 48512, 97887 * mib},
 	} {
 		info := nvml.GpuInstanceProfileInfo{SliceCount: uint32(c.slices), MemorySizeMB: c.mib}

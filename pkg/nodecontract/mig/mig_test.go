@@ -88,8 +88,13 @@ func TestInstancesHaveTheMemoryThatNVIDIAReports(t *testing.T) {
 		profile string
 		gib     float64
 	}{
-		{"h100", 81920, "1g.10gb", 9.75}, {"h100", 81920, "1g.20gb", 19.62}, {"h100", 81920, "3g.40gb", 39.50}, {"h100", 81920, "7g.80gb", 79.25},
-		{"rtx-pro-server-6000", 98304, "1g.24gb", 23.62}, {"rtx-pro-6000", 98304, "2g.48gb-me", 47.38}, {"rtx-pro-6000", 98304, "4g.96gb+gfx", 95.00},
+		{"h100", 81920, "1g.10gb", 9.75},
+		{"h100", 81920, "1g.20gb", 19.62},
+		{"h100", 81920, "3g.40gb", 39.50},
+		{"h100", 81920, "7g.80gb", 79.25},
+		{"rtx-pro-server-6000", 98304, "1g.24gb", 23.62},
+		{"rtx-pro-6000", 98304, "2g.48gb-me", 47.38},
+		{"rtx-pro-6000", 98304, "4g.96gb+gfx", 95.00},
 	} {
 		if n := mig.Models(c.gpu, c.memory)[0].InstanceMiB(c.profile); n > int64(c.gib*1024) || n < int64(c.gib*1024*0.85) {
 			t.Errorf("%s: %d MiB, and an instance has %v GiB", c.profile, n, c.gib)

@@ -28,9 +28,12 @@ var (
 func TestStepsKeepEveryRuleAndSaveMoreThanMovesCost(t *testing.T) { properties.Check(everyStep)(t) }
 func TestStepsKeepRulesWeightsAndMinValues(t *testing.T)          { properties.Check(ruledStep)(t) }
 func TestStepsSaveAtMostTheOptimum(t *testing.T)                  { properties.Check(noBetterThanTheBest)(t) }
-func TestStepsDoNotDependOnOrderOfLayout(t *testing.T)            { properties.Check(orderFreeLayout)(t) }
-func TestStoppedSearchReturnsValidSteps(t *testing.T)             { properties.Check(stoppedLayout)(t) }
-func TestPendingPodsArePlacedBeforeMovedPods(t *testing.T)        { properties.Check(waitingFirst)(t) }
+
+func TestStepsDoNotDependOnOrderOfLayout(t *testing.T) { properties.Check(orderFreeLayout)(t) }
+
+func TestStoppedSearchReturnsValidSteps(t *testing.T) { properties.Check(stoppedLayout)(t) }
+
+func TestPendingPodsArePlacedBeforeMovedPods(t *testing.T) { properties.Check(waitingFirst)(t) }
 
 // FuzzCheaper runs everyStep with fuzzed inputs.
 func FuzzCheaper(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everyStep)) }

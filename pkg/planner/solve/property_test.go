@@ -260,6 +260,7 @@ func TestPlanForOneClassIsOptimal(t *testing.T) { properties.Check(oneClassIsOpt
 func TestAdditionalOfferingNeverRaisesPriceOfOneClass(t *testing.T) {
 	properties.Check(choiceNeverCosts)(t)
 }
+
 func TestPlanLeavesOutOnlyPodsWithoutPlace(t *testing.T) { properties.Check(nothingLeftThatFits)(t) }
 func FuzzBuild(f *testing.F)                             { f.Fuzz(rapid.MakeFuzz(everyRule)) }
 func FuzzBuildOfNonsense(f *testing.F)                   { f.Fuzz(rapid.MakeFuzz(neverPanics)) }

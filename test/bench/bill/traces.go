@@ -42,13 +42,13 @@ func newDeployments(name string, seed int64, shapes []workload.Pods, types []wor
 	return d
 }
 
-// starts starts a pod of a shape.
+// starts adds a pod of a shape that starts.
 func (d *deployments) starts(shape int, at time.Duration) {
 	d.running[shape] = append(d.running[shape], len(d.trace.Pods))
 	d.trace.Pods = append(d.trace.Pods, replay.Pod{Shape: shape, Arrives: at, Ends: d.length})
 }
 
-// ends ends a running pod of a shape.
+// ends sets the end of a running pod of a shape.
 func (d *deployments) ends(shape, i int, at time.Duration) {
 	d.trace.Pods[d.running[shape][i]].Ends = at
 	d.running[shape] = slices.Delete(d.running[shape], i, i+1)

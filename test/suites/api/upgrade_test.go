@@ -110,7 +110,7 @@ func TestObjectsOfEarlierReleasesStayValid(t *testing.T) {
 		}
 	}
 	if err := change(set("yes", "metadata", "labels", "touched")); err != nil {
-		t.Errorf("the stored object cannot be labelled: %v", err)
+		t.Errorf("the stored object cannot be labeled: %v", err)
 	}
 	if err := change(set("10m", "spec", "consolidation", "idleAfter")); err != nil {
 		t.Errorf("another field beside the old ones cannot be changed: %v", err)

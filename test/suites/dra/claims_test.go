@@ -95,8 +95,10 @@ var claimCases = map[string]claimCase{
 	"two GPUs with distinct uuids":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("gpu", 2, "replicas=5")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 2, on: "0 1"},
 	"distinct uuids of two sizes":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=4")}, constraints: []resourcev1.DeviceConstraint{distinct("uuid")}, places: 3, on: "0 1, 1 0"},
 	"a count and another request":    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 2, "replicas=3"), request("b", 1, "replicas=4")}, places: 2, on: "0 1 0, 0 1 1"},
-	"the same and another GPU": {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=3"), request("c", 1, "replicas=4")},
-		constraints: []resourcev1.DeviceConstraint{only(match("uuid"), "a", "b"), only(distinct("index"), "b", "c")}, places: 2, on: "0 0 1"},
+	"the same and another GPU": {
+		gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=2"), request("b", 1, "replicas=3"), request("c", 1, "replicas=4")},
+		constraints: []resourcev1.DeviceConstraint{only(match("uuid"), "a", "b"), only(distinct("index"), "b", "c")}, places: 2, on: "0 0 1",
+	},
 	"the same and a distinct GPU":   {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1), request("b", 1)}, constraints: []resourcev1.DeviceConstraint{match("uuid"), distinct("index")}, places: 0, refuses: "which no GPUs meet"},
 	"two claims":                    {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=3")}, second: []resourcev1.DeviceRequest{request("a", 1, "replicas=4")}, places: 2, on: "0 0, 0 1"},
 	"two large claims":              {gpus: 2, requests: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, second: []resourcev1.DeviceRequest{request("a", 1, "replicas=6")}, places: 1, on: "0 1"},

@@ -57,7 +57,7 @@ func TestKarveBesideGPUOperator(t *testing.T) {
 
 	// The operator serves the other node, and keeps off Karve's.
 	const plugin = "nvidia.com/gpu.deploy.device-plugin"
-	labelled := func(name string) map[string]string {
+	labeled := func(name string) map[string]string {
 		node := &corev1.Node{}
 		node.Name = name
 		if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
@@ -66,7 +66,7 @@ func TestKarveBesideGPUOperator(t *testing.T) {
 		return node.Labels
 	}
 	s.until(enough, "the operator labels the other node", func() (bool, string) {
-		return labelled("other")[plugin] == "true", fmt.Sprint(labelled("other"))
+		return labeled("other")[plugin] == "true", fmt.Sprint(labeled("other"))
 	})
 	s.until(enough, "its operands are assigned to the other node", func() (bool, string) {
 		n := len(operandsOn(s, "other"))
@@ -75,7 +75,7 @@ func TestKarveBesideGPUOperator(t *testing.T) {
 	s.pod("second", one...)
 	s.untilRunning(2)
 	s.stays(10*time.Second, "Karve's node has no operands", func() (bool, string) {
-		labels := labelled(ours.Name)
+		labels := labeled(ours.Name)
 		for key, value := range labels {
 			if strings.HasPrefix(key, "nvidia.com/gpu.deploy.") && value == "true" {
 				return false, fmt.Sprint(labels)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// styles tell the modes apart by colour, dash and marker. The colours are those of Okabe and Ito that have a contrast of at least 3:1 to white and to black.
-var styles = map[string]struct{ colour, dash string }{
+// styles tell the modes apart by color, dash and marker. The colors are those of Okabe and Ito that have a contrast of at least 3:1 to white and to black.
+var styles = map[string]struct{ color, dash string }{
 	TimeSlicing: {"#d55e00", ""}, "timeSlicingShort": {"#cc79a7", "1 3"}, "timeSlicingMedium": {"#cc79a7", "4 4"}, "timeSlicingLong": {"#cc79a7", "9 3"}, MPS: {"#0072b2", "7 4"}, MPSThreads: {"#009e73", "2 3"},
 }
 
@@ -90,19 +90,19 @@ func stroke(mode string) string {
 	if s.dash != "" {
 		dash = fmt.Sprintf(` stroke-dasharray="%s"`, s.dash)
 	}
-	return fmt.Sprintf(`fill="none" stroke="%s" stroke-width="2"%s`, s.colour, dash)
+	return fmt.Sprintf(`fill="none" stroke="%s" stroke-width="2"%s`, s.color, dash)
 }
 
 // marker writes a circle, a square or a triangle.
 func marker(b *strings.Builder, mode string, x, y float64) {
-	colour := styles[mode].colour
+	color := styles[mode].color
 	switch mode {
 	case TimeSlicing:
-		fmt.Fprintf(b, `<circle cx="%g" cy="%g" r="4" fill="%s"/>`+"\n", x, y, colour)
+		fmt.Fprintf(b, `<circle cx="%g" cy="%g" r="4" fill="%s"/>`+"\n", x, y, color)
 	case MPS:
-		fmt.Fprintf(b, `<rect x="%g" y="%g" width="7" height="7" fill="%s"/>`+"\n", x-3.5, y-3.5, colour)
+		fmt.Fprintf(b, `<rect x="%g" y="%g" width="7" height="7" fill="%s"/>`+"\n", x-3.5, y-3.5, color)
 	default:
-		fmt.Fprintf(b, `<polygon points="%g,%g %g,%g %g,%g" fill="%s"/>`+"\n", x, y-5, x+4.5, y+3.5, x-4.5, y+3.5, colour)
+		fmt.Fprintf(b, `<polygon points="%g,%g %g,%g %g,%g" fill="%s"/>`+"\n", x, y-5, x+4.5, y+3.5, x-4.5, y+3.5, color)
 	}
 }
 

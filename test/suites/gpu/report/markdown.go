@@ -17,8 +17,15 @@ func (r Report) Markdown() string {
 	}
 	fmt.Fprintf(&out, "# %s\n\n%d checks passed, %d failed, %d were not possible here.\n\n", product, r.Count(Passed), r.Count(Failed), r.Count(NotPossible))
 	for _, line := range [][2]string{
-		{"began", r.Began.UTC().Format(time.RFC3339)}, {"took", (time.Duration(r.Seconds) * time.Second).String()}, {"Karve", r.Karve}, {"driver", r.Driver}, {"CUDA", r.CUDA},
-		{"memory", fmt.Sprintf("%d MiB", r.MemoryMiB)}, {"compute capability", r.ComputeCapability}, {"kernel", r.Kernel}, {"CPUs", fmt.Sprint(r.CPUs)},
+		{"began", r.Began.UTC().Format(time.RFC3339)},
+		{"took", (time.Duration(r.Seconds) * time.Second).String()},
+		{"Karve", r.Karve},
+		{"driver", r.Driver},
+		{"CUDA", r.CUDA},
+		{"memory", fmt.Sprintf("%d MiB", r.MemoryMiB)},
+		{"compute capability", r.ComputeCapability},
+		{"kernel", r.Kernel},
+		{"CPUs", fmt.Sprint(r.CPUs)},
 	} {
 		if line[1] != "" && line[1] != "0" && line[1] != "0 MiB" {
 			fmt.Fprintf(&out, "- %s: %s\n", line[0], line[1])

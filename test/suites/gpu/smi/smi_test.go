@@ -34,8 +34,10 @@ func reading() smi.Reading {
 	r := smi.Reading{
 		Driver: gpu.Driver{Version: "580.95.05", CUDAMajor: 13},
 		Device: gpu.Device{UUID: "GPU-1", Product: "Tesla T4", MemoryMiB: 15360, PCIeRoot: "pci0000:00"},
-		Usage: gpu.Usage{MemoryUsedMiB: 612, MemoryFreeMiB: 14298, GPUPercent: 7, TemperatureCelsius: 31, PowerMilliwatts: 27520, SMClockMHz: 585, MemClockMHz: 5000,
-			Processes: []gpu.Process{{PID: 4711, MemoryMiB: 608}}},
+		Usage: gpu.Usage{
+			MemoryUsedMiB: 612, MemoryFreeMiB: 14298, GPUPercent: 7, TemperatureCelsius: 31, PowerMilliwatts: 27520, SMClockMHz: 585, MemClockMHz: 5000,
+			Processes: []gpu.Process{{PID: 4711, MemoryMiB: 608}},
+		},
 		RootOf: func(address string) string { return map[string]string{"0000:00:1e.0": "pci0000:00"}[address] },
 	}
 	r.Device.ComputeMajor, r.Device.ComputeMinor = 7, 5
