@@ -260,7 +260,7 @@ func (r *fields) next() (number protowire.Number, size int64, err error) {
 		}
 		number, kind := protowire.DecodeTag(tag)
 		skip := int64(0)
-		switch kind { //nolint:exhaustive // The API has no groups.
+		switch kind {
 		case protowire.VarintType, protowire.BytesType:
 			value, err := binary.ReadUvarint(r)
 			if err != nil {

@@ -193,7 +193,7 @@ func TestAReadThatNobodyEndsEndsAtASignal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer file.Close() //nolint:errcheck // The reader is gone by then.
+			defer file.Close()
 			to = file
 		}
 		line := "# a comment\n"

@@ -157,7 +157,7 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 }
 
 func matches(program cel.CompilationResult, device cel.Device) (bool, error) {
-	ok, _, err := program.DeviceMatches(context.TODO(), device) // The cost is limited.
+	ok, _, err := program.DeviceMatches(context.TODO(), device) //nolint:forbidigo // The cost is limited.
 	return ok, err
 }
 

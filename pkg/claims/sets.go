@@ -34,7 +34,7 @@ func (s Set) total() Share {
 }
 
 // Total returns the total request of the claims: the largest number of GPUs that it can use, and the replicas and device memory on all of them.
-func (a *Ask) Total() Share { return Set(slices.Concat(a.Sets...)).total() }
+func (a *Ask) Total() Share { return slices.Concat(a.Sets...).total() }
 
 // Distinct returns the number of different GPUs that a machine must have, at least 1.
 func (a *Ask) Distinct() int64 {

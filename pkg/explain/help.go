@@ -211,8 +211,7 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 
 // adapt returns the change to a pod after which a pool does not refuse it for the first cause of an error. It returns false if there is none.
 func adapt(pool *snapshot.Pool, err error) (Change, bool) {
-	var other snapshot.OtherResourceError
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[snapshot.OtherResourceError](err); ok {
 		return Change{Action: RenameRequest, Key: string(other.Offers[0]), Value: string(other.Wants)}, true
 	}
 	var refused *snapshot.NotAdmittedError

@@ -266,7 +266,7 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 			read[i] = claim
 		}
 	})
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil { // If the context ended, not all were read.
+	if err := errors.Join(errors.Join(errs...), ctx.Err()); err != nil { // If the context ended, not all were read.
 		return nil, err
 	}
 	for i, name := range names {

@@ -149,13 +149,13 @@ func (r *reader) readObjects(ctx context.Context, late bool) {
 // withoutObjects returns an error for each file without objects that the user has named, and one if no file has any.
 func (r *reader) withoutObjects(files []File) []error {
 	var errs []error
-	any := len(r.objects)+len(r.kinds) > 0 || errors.Join(r.errs...) != nil
+	some := len(r.objects)+len(r.kinds) > 0 || errors.Join(r.errs...) != nil
 	for _, file := range files {
 		if !file.Found && !r.with[file.Name] {
 			errs = append(errs, fmt.Errorf("%s: it has no objects", file.Name))
 		}
 	}
-	if len(errs) == 0 && !any {
+	if len(errs) == 0 && !some {
 		errs = append(errs, errors.New("there are no objects in the files"))
 	}
 	return errs

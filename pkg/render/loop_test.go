@@ -54,7 +54,7 @@ func TestNoPodsCauseAThirdLaunch(t *testing.T) {
 		if i >= count {
 			i = found[i-count]
 		}
-		w := newWorld(rand.New(rand.NewPCG(1, uint64(i))), types) //nolint:gosec // The same clusters in every run.
+		w := newWorld(rand.New(rand.NewPCG(1, uint64(i))), types)
 		for range 24 {
 			if err := w.round(); err != nil {
 				t.Fatalf("cluster %d, agents %q, pods %v: %v", i, w.agents, w.asks, err)

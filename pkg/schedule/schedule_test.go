@@ -42,8 +42,8 @@ func TestAScheduleIsOpenFromItsTimesOn(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, "0 9 * * *", time.UTC)
 	day := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
-	for hours, want := range map[time.Duration]bool{8: false, 9: true, 14: true, 15: false} {
-		if got := s.Open(day.Add(hours*time.Hour), 6*time.Hour); got != want {
+	for hours, want := range map[int]bool{8: false, 9: true, 14: true, 15: false} {
+		if got := s.Open(day.Add(time.Duration(hours)*time.Hour), 6*time.Hour); got != want {
 			t.Errorf("at %d o'clock: %t", hours, got)
 		}
 	}

@@ -68,7 +68,7 @@ func bufferShare(buffers []*karpenter.Buffer) func(namespace string) int32 {
 		if total <= maxReserve {
 			return maxReserve
 		}
-		return int32(max(1, maxReserve/len(in)/in[namespace])) //nolint:gosec // It is at most maxReserve.
+		return int32(max(1, maxReserve/len(in)/in[namespace]))
 	}
 }
 

@@ -52,7 +52,7 @@ func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
 }
 
 // gpuKind returns the kind of the offering's machines. It returns false if they have one GPU, devices that are not shared, or a device plugin.
-func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) {
+func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) { //nolint:unparam // As that of room.
 	count, replicas, memory := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	if !p.Class.Spec.Sharing.UsesDRA() || count < 2 || replicas < 2 {
 		return gpuKind{}, false

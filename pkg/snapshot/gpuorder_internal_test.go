@@ -50,7 +50,7 @@ func TestPodsWithinTheQuotaFitInAnyOrder(t *testing.T) {
 	t.Parallel()
 	full := 0
 	for seed := range uint64(20_000) {
-		r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // It is repeatable.
+		r := rand.New(rand.NewPCG(seed, 0))
 		kind := gpuKind{2 + r.Int64N(3), 2 + r.Int64N(9), 100}
 		var shapes []gpuShare
 		for range 1 + r.IntN(3) {

@@ -29,7 +29,7 @@ var semantic = func() conversion.Equalities {
 func versionless(o metav1.Object) metav1.Object {
 	value := reflect.New(reflect.TypeOf(o).Elem())
 	value.Elem().Set(reflect.ValueOf(o).Elem())
-	same, _ := value.Interface().(metav1.Object)
+	same, _ := reflect.TypeAssert[metav1.Object](value)
 	if node, ok := same.(*corev1.Node); ok {
 		node.Status.Conditions = slices.Clone(node.Status.Conditions)
 		for i := range node.Status.Conditions {

@@ -2,6 +2,8 @@ package version
 
 // The minor versions of Kubernetes 1 and Karpenter 1 with which this release was tested: docs/versions.md.
 const (
-	OldestKubernetes, NewestKubernetes = 33, 37
-	OldestKarpenter, NewestKarpenter   = 14, 15
+	OldestKubernetes = 33
+	NewestKubernetes = 37
+	OldestKarpenter  = 14
+	NewestKarpenter  = 15
 )

@@ -291,5 +291,5 @@ func writes(ctx context.Context, workers, n int, write func(i int) error) (again
 			again, errs[i] = soon, nil
 		}
 	}
-	return again, errors.Join(append(errs, ctx.Err())...)
+	return again, errors.Join(errors.Join(errs...), ctx.Err())
 }

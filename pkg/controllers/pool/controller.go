@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -181,7 +182,7 @@ func (c *Controller) pool(
 	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker.Next(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
-	conditions := append(others, healthy, launching(refused), honored(pool.Unhonored))
+	conditions := slices.Concat(others, []status.Condition{healthy, launching(refused), honored(pool.Unhonored)})
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
 	if reserve, ok := headroom.Of(np.Name); ok {
 		conditions = append(conditions, warm(pool, reserve))

@@ -148,5 +148,5 @@ func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan plann
 			errs[i] = fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err)
 		}
 	})
-	return errors.Join(append(errs, ctx.Err())...)
+	return errors.Join(errors.Join(errs...), ctx.Err())
 }

@@ -222,7 +222,7 @@ func (it *item) instances() []nodecontract.MIGInstances {
 func written(all []nodecontract.MIGInstances) []v1alpha1.MIGInstances {
 	out := make([]v1alpha1.MIGInstances, 0, len(all))
 	for _, of := range all {
-		out = append(out, v1alpha1.MIGInstances{Profile: of.Profile, Count: int32(of.Count)}) //nolint:gosec // At most MaxMIGInstances.
+		out = append(out, v1alpha1.MIGInstances{Profile: of.Profile, Count: int32(of.Count)})
 	}
 	return out
 }

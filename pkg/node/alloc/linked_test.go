@@ -153,7 +153,7 @@ func TestChoiceHasBestScores(t *testing.T) {
 				if a > b {
 					a, b = b, a
 				}
-				return rand.New(rand.NewPCG(seed, uint64(slices.Index(gpus, a)*8+slices.Index(gpus, b)))).IntN(4) * 100 //nolint:gosec // A repeatable test.
+				return rand.New(rand.NewPCG(seed, uint64(slices.Index(gpus, a)*8+slices.Index(gpus, b)))).IntN(4) * 100
 			}
 		}
 		n := rapid.IntRange(3, 8).Draw(t, "available")

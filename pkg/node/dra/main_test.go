@@ -180,7 +180,7 @@ func newWorld(t *testing.T, options ...func(*dra.Config)) *world {
 	web := httptest.NewServer(api)
 	t.Cleanup(web.Close)
 	// The path of a Unix socket is short.
-	dir, err := os.MkdirTemp("", "dra")
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // That of the test is too long.
 	if err != nil {
 		t.Fatal(err)
 	}

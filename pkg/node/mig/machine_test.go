@@ -92,7 +92,7 @@ func TestDeviceFilesOfInstances(t *testing.T) {
 func systemd(t *testing.T, reply []byte) (socket string, asked chan []byte) {
 	t.Helper()
 	socket, asked = filepath.Join(t.TempDir(), "private"), make(chan []byte, 1)
-	listener, err := net.Listen("unix", socket) //nolint:noctx // It ends with the test.
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ type Machine struct {
 var ErrHeld = errors.New("pods hold GPUs")
 
 // Problem is why GPUs are not divided.
-type Problem struct {
+type Problem struct { //nolint:errname // It is the reason of a condition as well.
 	// Reason is the reason of the Node's condition nodecontract.SharingCondition.
 	Reason  string
 	Message string

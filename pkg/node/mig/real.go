@@ -53,8 +53,8 @@ func NewMachine(driver Driver, o Options) *Machine {
 
 // mknod creates a device file that everybody may read, like the driver's own: read access gives access to an instance.
 func mknod(path string, major, minor int) error {
-	number := uint64(minor&0xff) | uint64(major&0xfff)<<8 | uint64(minor&^0xff)<<12 //nolint:gosec // They are small.
-	if err := syscall.Mknod(path, syscall.S_IFCHR|0o444, int(number)); err != nil { //nolint:gosec // As above.
+	number := uint64(minor&0xff) | uint64(major&0xfff)<<8 | uint64(minor&^0xff)<<12
+	if err := syscall.Mknod(path, syscall.S_IFCHR|0o444, int(number)); err != nil {
 		return &os.PathError{Op: "mknod", Path: path, Err: err}
 	}
 	return os.Chmod(path, 0o444) //nolint:gosec // The umask may have taken it away.

@@ -123,7 +123,7 @@ func (m *marshal) align(n int) {
 
 func (m *marshal) number(n int) {
 	m.align(4)
-	m.data = binary.LittleEndian.AppendUint32(m.data, uint32(n)) //nolint:gosec // They are lengths of short texts.
+	m.data = binary.LittleEndian.AppendUint32(m.data, uint32(n))
 }
 
 func (m *marshal) text(s string) {

@@ -57,7 +57,7 @@ func (s *Supervisor) restoreOthers() error {
 
 func (s *Supervisor) restore(record string, devices []gpu.Device) error {
 	uuid := filepath.Base(filepath.Dir(record))
-	text, err := os.ReadFile(record) //nolint:gosec // A file of its own.
+	text, err := os.ReadFile(record)
 	if err != nil {
 		return fmt.Errorf("reading the recorded compute mode: %w", err)
 	}

@@ -255,7 +255,7 @@ func (s *Supervisor) kill(ctx context.Context, d *daemon) {
 		quit = 0
 	}
 	select {
-	case <-d.ended:
+	case <-d.ended: //nolint:errcheck // That it ended is all that matters.
 	case <-time.After(quit):
 	}
 	_ = syscall.Kill(-d.command.Process.Pid, syscall.SIGKILL) // Servers may remain even if the daemon does not.

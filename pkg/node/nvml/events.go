@@ -194,7 +194,7 @@ func (l *Library) event(data nvml.EventData) gpu.Event {
 		}
 	}
 	for _, p := range l.known[e.UUID].device.Instances {
-		if uint32(p.GPUInstance) == data.GpuInstanceId && (data.ComputeInstanceId == noInstance || uint32(p.ComputeInstance) == data.ComputeInstanceId) { //nolint:gosec // They are small.
+		if uint32(p.GPUInstance) == data.GpuInstanceId && (data.ComputeInstanceId == noInstance || uint32(p.ComputeInstance) == data.ComputeInstanceId) {
 			e.Instance = p.UUID
 		}
 	}

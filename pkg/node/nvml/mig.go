@@ -228,7 +228,7 @@ func (l *Library) Create(uuid string, at mig.Placement) error {
 
 // create creates a GPU instance with one compute instance, which has all of its compute. If that fails, it leaves nothing behind.
 func create(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) error {
-	instance, code := handle.CreateGpuInstanceWithPlacement(&p.info, &nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}) //nolint:gosec // They are small.
+	instance, code := handle.CreateGpuInstanceWithPlacement(&p.info, &nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)})
 	if err := failed(code, "creating an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid); err != nil {
 		return err
 	}

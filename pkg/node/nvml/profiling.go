@@ -121,10 +121,10 @@ func (l *Library) compareSamples(older, newer nvml.GpmSample) *gpu.Profiling {
 	if older == nil {
 		return nil
 	}
-	request := &nvml.GpmMetricsGetType{NumMetrics: uint32(len(profilingMetrics)), Sample1: older, Sample2: newer} //nolint:gosec // There are a dozen.
-	metrics := unsafe.Slice((*metric)(unsafe.Pointer(&request.Metrics)), len(profilingMetrics))                   //nolint:gosec // The array is larger.
+	request := &nvml.GpmMetricsGetType{NumMetrics: uint32(len(profilingMetrics)), Sample1: older, Sample2: newer}
+	metrics := unsafe.Slice((*metric)(unsafe.Pointer(&request.Metrics)), len(profilingMetrics)) //nolint:gosec // The array is larger.
 	for i, m := range profilingMetrics {
-		metrics[i].id = uint32(m.id) //nolint:gosec // NVML's constants are small.
+		metrics[i].id = uint32(m.id)
 	}
 	if l.api.GpmMetricsGet(request) != nvml.SUCCESS {
 		return nil

@@ -31,7 +31,7 @@ func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	code := k.handle.GetFieldValues(values)
 	if code == nvml.SUCCESS {
-		code = nvml.Return(values[0].NvmlReturn) //nolint:gosec // NVML's codes are small.
+		code = nvml.Return(values[0].NvmlReturn)
 	}
 	switch code {
 	case nvml.SUCCESS:

@@ -48,8 +48,7 @@ func (l *Library) unusableOf(found map[string]known, skipped []error) []gpu.Unus
 }
 
 func codeOf(err error) nvml.Return {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return nvml.SUCCESS

@@ -87,7 +87,7 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 			}
 			millijoules, code := handle.GetTotalEnergyConsumption()
 			if code == nvml.SUCCESS {
-				u.EnergyMillijoules = int64(millijoules) //nolint:gosec // A GPU uses less in a million years.
+				u.EnergyMillijoules = int64(millijoules)
 			}
 			return code
 		}},

@@ -124,7 +124,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		for _, s := range servers {
 			if running[s] == nil {
 				var own context.Context
-				own, running[s] = context.WithCancel(ctx) //nolint:gosec // G118: it is called when the server is no more.
+				own, running[s] = context.WithCancel(ctx)
 				group.Go(func() { s.run(own) })
 			}
 		}

@@ -105,7 +105,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 			case <-ctx.Done():
 				return
 			case <-events:
-			case <-errs:
+			case <-errs: //nolint:errcheck // The next reading shows what is there.
 			case <-timer.C():
 			}
 			if now := identity(path); now != last {

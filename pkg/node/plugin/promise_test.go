@@ -61,7 +61,7 @@ const promisedMemory = 15079 << 20 // Of a T4.
 func newPromises(t *rapid.T) *promises {
 	w := &promises{t: t, cluster: snapshottest.Shared(), replicas: rapid.IntRange(2, 10).Draw(t, "replicas"), refuses: rapid.Bool().Draw(t, "refuses"), nodes: map[string]*promisedNode{}}
 	shares := &w.cluster.GPUNodeClasses[0].Spec.Sharing
-	shares.Replicas = new(int32(w.replicas)) //nolint:gosec // It is at most ten.
+	shares.Replicas = new(int32(w.replicas))
 	if w.refuses {
 		shares.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse
 	}
@@ -189,7 +189,7 @@ func (w *promises) agent(gpus int) *promisedNode {
 	for i := range gpus {
 		devices = append(devices, gpu.Device{UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), Index: i, NUMANode: -1})
 	}
-	if err := m.Apply(context.Background(), config, devices); err != nil { //nolint:usetesting // A T of rapid has no context that outlives the case.
+	if err := m.Apply(context.Background(), config, devices); err != nil {
 		w.t.Fatal(err)
 	}
 	return &promisedNode{server: newServer(m, v1alpha1.ResourceGPUShared), held: map[string][]string{}, stated: map[string]int64{}}
@@ -240,13 +240,13 @@ func (n *promisedNode) allocate(t *rapid.T, pod *corev1.Pod, c *corev1.Container
 	if size == 0 {
 		return nil
 	}
-	ctx := context.Background() //nolint:usetesting // As above.
+	ctx := context.Background()
 	got := rapid.Permutation(again).Draw(t, "reused")[:min(size, len(again))]
 	if len(got) < size {
 		held := slices.Concat(slices.Collect(maps.Values(n.held))...)
 		available := slices.DeleteFunc(slices.Clone(n.server.m.listedIDs(n.server.resource)), func(id string) bool { return slices.Contains(held, id) })
 		answer, err := n.server.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
-			AvailableDeviceIDs: slices.Concat(available, got), MustIncludeDeviceIDs: got, AllocationSize: int32(size), //nolint:gosec // It is at most two.
+			AvailableDeviceIDs: slices.Concat(available, got), MustIncludeDeviceIDs: got, AllocationSize: int32(size),
 		}}})
 		if err != nil {
 			t.Fatal(err)

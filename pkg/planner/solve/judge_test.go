@@ -74,7 +74,7 @@ func fewPods(seed int64) planner.Snapshot {
 	r := rand.New(rand.NewSource(seed))
 	for {
 		// Brute force takes long for machines with more than two GPUs.
-		types := append(plantest.G4dn()[:4], plantest.Machine{Type: "half a g4dn.12xlarge", VCPU: 24, MilliCPU: 23900, MiB: 89466, Pods: 117, GPUs: 2, GPUMiB: 15_360, Price: 1_956_000})
+		types := slices.Concat(plantest.G4dn()[:4], []plantest.Machine{{Type: "half a g4dn.12xlarge", VCPU: 24, MilliCPU: 23900, MiB: 89466, Pods: 117, GPUs: 2, GPUMiB: 15_360, Price: 1_956_000}})
 		replicas := []int64{4, 10}[r.Intn(2)]
 		s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.Offerings(types, replicas)}
 		for v := range 1 + r.Intn(4) {

@@ -3,6 +3,7 @@ package snapshottest
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,8 +100,8 @@ func fat(pod *corev1.Pod) {
 	pod.Annotations = map[string]string{"kubernetes.io/config.seen": "2026-03-01T11:00:00Z", "prometheus.io/scrape": "true", "checksum/config": "0123456789abcdef0123456789abcdef0123456789abcdef"}
 	pod.GenerateName = pod.Name
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 1500)}},
-		{Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 800)}},
+		{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(strings.Repeat("x", 1500))},
+		{Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(strings.Repeat("x", 800))},
 	}
 	ctr := &pod.Spec.Containers[0]
 	ctr.Image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/" + pod.Name + ":v1.2.3"
