@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
@@ -208,7 +208,7 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--instance-types: %w", err)
 	}
-	types, err := catalog.ReadKWOK(bytes.NewReader(content), aws.GPULabels)
+	types, err := catalog.ReadKWOK(bytes.NewReader(content), clouds.GPULabels()...)
 	if err != nil {
 		return nil, fmt.Errorf("--instance-types %s: %w", o.instanceTypes, err)
 	}

@@ -31,6 +31,8 @@ const (
 type GPULabels struct {
 	// Name is the key for the name of the model, Count is that for the number of GPUs, and Memory is that for the memory of each GPU in MiB.
 	Name, Count, Memory string
+	// Models has Karve's name of each model that the cloud names otherwise. Karve's names are those of the field gpuName of a GPUNodeClass, such as a10g.
+	Models map[string]string
 }
 
 // The amounts that Karpenter's kwok provider reserves on every machine, as in its newInstanceType.
@@ -59,9 +61,9 @@ type kwokOffering struct {
 }
 
 // ReadKWOK reads instance types from the JSON file of Karpenter's kwok provider, so that both use the same machines. Every requirement of an offering must
-// be `In` with one value, and becomes a label. The resource nvidia.com/gpu is the number of GPUs, which the labels in gpus describe. Other resources become
-// Extended. The error joins all problems of the file. The result is sorted by name.
-func ReadKWOK(r io.Reader, gpus GPULabels) ([]InstanceType, error) {
+// be `In` with one value, and becomes a label. The resource nvidia.com/gpu is the number of GPUs, which the labels of one of the clouds describe. Other resources
+// become Extended. The error joins all problems of the file. The result is sorted by name.
+func ReadKWOK(r io.Reader, gpus ...GPULabels) ([]InstanceType, error) {
 	var read []kwokInstanceType
 	dec := json.NewDecoder(r)
 	if err := dec.Decode(&read); err != nil {
@@ -89,7 +91,7 @@ func ReadKWOK(r io.Reader, gpus GPULabels) ([]InstanceType, error) {
 	return types, errors.Join(errs...)
 }
 
-func (k kwokInstanceType) instanceType(gpus GPULabels) (InstanceType, error) {
+func (k kwokInstanceType) instanceType(gpus []GPULabels) (InstanceType, error) {
 	if k.Name == "" {
 		return InstanceType{}, errors.New("it has no name")
 	}
@@ -191,8 +193,8 @@ func (o kwokOffering) offering(i int, machine map[string]string) (Offering, erro
 	return offering, errors.Join(errs...)
 }
 
-// describe moves the labels that all offerings share to the instance type, and sets the fields of the GPU from them.
-func (t *InstanceType) describe(gpus GPULabels) error {
+// describe moves the labels that all offerings share to the instance type, and sets the fields of the GPU from those of the cloud whose labels it has.
+func (t *InstanceType) describe(clouds []GPULabels) error {
 	if len(t.Offerings) == 0 {
 		return errors.New("it has no offerings")
 	}
@@ -210,7 +212,17 @@ func (t *InstanceType) describe(gpus GPULabels) error {
 	if t.GPU.Count == 0 {
 		return nil
 	}
+	i := slices.IndexFunc(clouds, func(g GPULabels) bool {
+		return slices.ContainsFunc([]string{g.Name, g.Count, g.Memory}, func(key string) bool { _, ok := t.Labels[key]; return ok })
+	})
+	if i < 0 {
+		return nil
+	}
+	gpus := clouds[i]
 	t.GPU.Name = t.Labels[gpus.Name]
+	if name, ok := gpus.Models[t.GPU.Name]; ok {
+		t.GPU.Name = name
+	}
 	if s, ok := t.Labels[gpus.Memory]; ok {
 		mib, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {

@@ -18,6 +18,8 @@ type Provider struct {
 	LabelPrefix string
 	// Managed describes the machines that the cloud itself launches, instead of the Karpenter that Karve works with. It is nil if there are none.
 	Managed *Managed
+	// GPULabels describe the GPUs of a machine.
+	GPULabels catalog.GPULabels
 	// PlaceLabels are the labels for the location of a machine, in addition to the zone label of Kubernetes. Machines of one instance type may have
 	// different values.
 	PlaceLabels []string

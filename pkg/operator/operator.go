@@ -33,6 +33,7 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/cloud/aws/quotas"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/pool"
@@ -150,7 +151,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // It was only read.
-	types, err := catalog.ReadKWOK(f, aws.GPULabels)
+	types, err := catalog.ReadKWOK(f, clouds.GPULabels()...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

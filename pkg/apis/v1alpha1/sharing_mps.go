@@ -10,7 +10,7 @@ import (
 // mps is StrategyMPS: the pods on a GPU run at the same time, and a daemon limits the memory and the threads of each process.
 type mps struct{ timeSlicing }
 
-// withoutMPS lists the GPUs of EC2 with a compute capability below 7.0, on which MPS does not limit memory and threads.
+// withoutMPS lists the GPUs in clouds with a compute capability below 7.0, by their names in gpuName, on which MPS does not limit memory and threads.
 var withoutMPS = []string{"k520", "k80", "m60"}
 
 // MPSSettings returns the MPS settings as the node agent reads them. It returns zero settings for other strategies.

@@ -33,6 +33,7 @@ var Provider = cloud.Provider{
 	NodeClass:             NodeClassKind,
 	LabelPrefix:           group + "/",
 	Managed:               &autoMode,
+	GPULabels:             GPULabels,
 	PlaceLabels:           []string{"topology.k8s.aws/zone-id"},
 	HashAnnotation:        group + "/ec2nodeclass-hash",
 	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",

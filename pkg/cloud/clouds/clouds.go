@@ -115,6 +115,17 @@ func QuotaOf(ref v1alpha1.NodeClassReference, instanceType, capacityType string)
 	return catalog.Quota{}, false
 }
 
+// GPULabels returns the labels with which the clouds describe GPUs.
+func GPULabels() []catalog.GPULabels {
+	var all []catalog.GPULabels
+	for _, p := range All {
+		if p.GPULabels.Name != "" {
+			all = append(all, p.GPULabels)
+		}
+	}
+	return all
+}
+
 // PlaceLabels returns the labels for the location of a machine in all clouds, except the zone label of Kubernetes.
 func PlaceLabels() []string {
 	var all []string

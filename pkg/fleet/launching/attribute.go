@@ -27,17 +27,11 @@ type Cloud struct {
 	Subnets map[string]string
 }
 
-// refusals lists the texts that identify refusals in messages of Karpenter and of the clouds.
-var refusals = func() []cloud.Error {
-	all := []cloud.Error{
-		{Text: "all requested instance types were unavailable", Reason: v1alpha1.RefusalInsufficientCapacity},
-		{Text: "resolving nodeclass", Reason: v1alpha1.RefusalNodeClassNotFound},
-	}
-	for _, p := range clouds.All {
-		all = append(all, p.Errors...)
-	}
-	return all
-}()
+// ofKarpenter lists the texts that identify refusals in messages of Karpenter. Those of the clouds are in their Providers.
+var ofKarpenter = []cloud.Error{
+	{Text: "all requested instance types were unavailable", Reason: v1alpha1.RefusalInsufficientCapacity},
+	{Text: "resolving nodeclass", Reason: v1alpha1.RefusalNodeClassNotFound},
+}
 
 // fault is one of the errors in a message.
 type fault struct {
@@ -53,7 +47,11 @@ func faults(message string) []fault {
 		reason string
 	}
 	var places []place
-	for _, r := range refusals {
+	texts := slices.Clone(ofKarpenter)
+	for _, p := range clouds.All {
+		texts = append(texts, p.Errors...)
+	}
+	for _, r := range texts {
 		for from := 0; ; {
 			i := strings.Index(message[from:], r.Text)
 			if i < 0 {
@@ -85,7 +83,7 @@ func Attribute(s Shape, message string, class Cloud) []Refusal {
 		if f.reason == v1alpha1.RefusalInsufficientCapacity || f.reason == v1alpha1.RefusalUnsupported && !s.named(f.text) {
 			continue
 		}
-		r := s.within(causes[f.reason].Scope, f.text, class)
+		r := s.within(scopeOf(f.reason), f.text, class)
 		r.Reason, r.Message = f.reason, message
 		out = append(out, r)
 	}
@@ -197,7 +195,7 @@ func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 // RefusalFor returns the refusal for a reason without further details.
 func RefusalFor(s Shape, reason, message string, class Cloud) Refusal {
 	reason = Known(reason)
-	r := s.within(causes[reason].Scope, "", class)
+	r := s.within(scopeOf(reason), "", class)
 	r.Reason, r.Message = reason, message
 	return r
 }

@@ -126,7 +126,7 @@ func TestEveryReasonOfProviderIsHandled(t *testing.T) {
 			t.Errorf("reason %s is not handled", reason)
 		}
 	}
-	for reason, c := range causes {
+	for reason, c := range everyCause() {
 		if c.First <= 0 || c.Most < c.First {
 			t.Errorf("the backoff for %s starts at %s and is at most %s", reason, c.First, c.Most)
 		}

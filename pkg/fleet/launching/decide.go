@@ -59,7 +59,8 @@ func Decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) Decis
 		if d.Reason == v1alpha1.RefusalLaunchFailed {
 			d.Message += "; Karpenter's log has the error"
 		}
-		limit = min(timeout, causes[d.Reason].Patience)
+		cause, _ := causeOf(d.Reason)
+		limit = min(timeout, cause.Patience)
 	}
 	if !claim.DeletionTimestamp.IsZero() {
 		d.Verdict = Refused

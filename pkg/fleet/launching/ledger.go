@@ -341,7 +341,7 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 // backoff returns how long Karve avoids the offerings of a refusal. It doubles with each failure, up to the limit of the reason. It adds up to a tenth,
 // depending on the offerings, so that retries are spread out.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
-	c := causes[Known(r.Reason)]
+	c, _ := causeOf(Known(r.Reason))
 	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(keyOf(r))) // It never returns an error.

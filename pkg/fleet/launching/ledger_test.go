@@ -70,7 +70,7 @@ func TestBackoffOfRefusedOfferingDoublesUpToAnHour(t *testing.T) {
 
 func TestEachReasonHasItsOwnBackoff(t *testing.T) {
 	t.Parallel()
-	for reason, c := range causes {
+	for reason, c := range everyCause() {
 		r, _ := refuse(NewLedger(), "g4dn.xlarge", reason, "", now)
 		if got := r.NotBefore.Sub(now); got < c.First || got > c.First+c.First/10+time.Second || r.Reason != reason {
 			t.Errorf("%s is left alone for %s for %s, want %s", reason, got, r.Reason, c.First)
@@ -400,7 +400,7 @@ func TestMessageIsTruncatedToValidUTF8(t *testing.T) {
 // increase by one, and that nothing is remembered for longer than its backoff plus an hour.
 func TestRefusedOfferingIsNotRetriedBeforeBackoffEnds(t *testing.T) {
 	t.Parallel()
-	reasons := slices.Sorted(maps.Keys(causes))
+	reasons := slices.Sorted(maps.Keys(everyCause()))
 	rapid.Check(t, func(t *rapid.T) {
 		l, at := NewLedger(), now
 		for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
@@ -409,8 +409,9 @@ func TestRefusedOfferingIsNotRetriedBeforeBackoffEnds(t *testing.T) {
 			switch rapid.SampledFrom([]string{"refuse", "launch", "restart"}).Draw(t, "step") {
 			case "refuse":
 				reason := rapid.SampledFrom(reasons).Draw(t, "reason")
+				cause, _ := causeOf(reason)
 				switch r, news := refuse(l, instanceType, reason, "no", at); {
-				case news && (r.NotBefore.Sub(at) < causes[reason].First || r.NotBefore.Sub(at) > causes[reason].Most*11/10+time.Second):
+				case news && (r.NotBefore.Sub(at) < cause.First || r.NotBefore.Sub(at) > cause.Most*11/10+time.Second):
 					t.Fatalf("refused for %s at %s and left alone until %s", reason, at, r.NotBefore)
 				case !news && !r.NotBefore.After(at):
 					t.Fatalf("an offering that may be tried was refused at %s, and that is no news: %v", at, r)

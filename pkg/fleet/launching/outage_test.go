@@ -2,6 +2,7 @@ package launching
 
 import (
 	"errors"
+	"maps"
 	"fmt"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/cloud/clouds"
 )
 
 // request is the prefix of the SDK's CreateFleet errors.
@@ -60,7 +62,7 @@ func TestOnlyErrorsAboutOfferingRefuseIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range failures {
 		reason, _ := awserrors.ToReasonMessage(errors.New(c.text))
-		if got := causes[Known(reason)].Scope; got != c.about {
+		if got := scopeOf(Known(reason)); got != c.about {
 			t.Errorf("%s: %s is about %d, want %d", name, reason, got, c.about)
 		}
 		if r := NewLedger().Judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == cloud.AboutClass || c.about == cloud.AboutAccount) {
@@ -251,4 +253,13 @@ func TestTypeIsRefusedOnceOnlyItFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// everyCause returns the causes of all reasons, also those of the clouds.
+func everyCause() map[string]cloud.Cause {
+	all := maps.Clone(causes)
+	for _, p := range clouds.All {
+		maps.Copy(all, p.Causes)
+	}
+	return all
 }

@@ -1,7 +1,6 @@
 package launching
 
 import (
-	"maps"
 	"time"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -13,11 +12,11 @@ import (
 // that it would refuse again without a call to EC2.
 const providersMemory = 3*time.Minute + 15*time.Second
 
-// causes defines what to do for each reason of v1alpha1 and of the clouds.
+// causes defines what to do for each reason of v1alpha1. Those of the clouds are in their Providers.
 //
 // It is an allow-list. A refusal is about offerings only if its reason is their capacity, a quota for them, or that they are not supported. All other
 // failures may be outages, which say nothing about the offering. They pause the launches of the GPUNodeClass, and the same launch is tried again.
-var causes = withClouds(map[string]cloud.Cause{
+var causes = map[string]cloud.Cause{
 	v1alpha1.RefusalInsufficientCapacity: {Scope: cloud.AboutOfferings, First: providersMemory, Most: time.Hour},
 	v1alpha1.RefusalSpotInterrupted:      {Scope: cloud.AboutOfferings, First: providersMemory, Most: time.Hour},
 	v1alpha1.RefusalUnsupported:          {Scope: cloud.AboutOfferings, First: time.Hour, Most: 6 * time.Hour},
@@ -37,18 +36,28 @@ var causes = withClouds(map[string]cloud.Cause{
 
 	v1alpha1.RefusalNodeClassNotReady: {Scope: cloud.AboutClass, First: 10 * time.Second, Most: cloud.LongestPause},
 	v1alpha1.RefusalNodeClassNotFound: {Scope: cloud.AboutClass, First: 10 * time.Second, Most: cloud.LongestPause},
-})
+}
 
-func withClouds(causes map[string]cloud.Cause) map[string]cloud.Cause {
+// causeOf returns what to do for a reason of v1alpha1 or of a cloud. It returns false for an unknown one.
+func causeOf(reason string) (cloud.Cause, bool) {
 	for _, p := range clouds.All {
-		maps.Copy(causes, p.Causes)
+		if c, ok := p.Causes[reason]; ok {
+			return c, true
+		}
 	}
-	return causes
+	c, ok := causes[reason]
+	return c, ok
+}
+
+// scopeOf returns what a reason is about.
+func scopeOf(reason string) cloud.Scope {
+	c, _ := causeOf(reason)
+	return c.Scope
 }
 
 // Known returns the reason if it has a cause, and LaunchFailed otherwise. This bounds the number of metric labels.
 func Known(reason string) string {
-	if _, ok := causes[reason]; ok {
+	if _, ok := causeOf(reason); ok {
 		return reason
 	}
 	return v1alpha1.RefusalLaunchFailed
