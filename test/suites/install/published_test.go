@@ -47,7 +47,8 @@ for image in controller node; do
   go tool -modfile=tools/ko/go.mod crane pull --format=oci $host/built/$image:0.1.0 $layouts/$image
   tools/archive $release/image-$image.tar $layouts/$image .
 done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
-	notes := "# Karve 0.1.0\n"
+	var notes strings.Builder
+	notes.WriteString("# Karve 0.1.0\n")
 	for _, image := range []string{"controller", "node"} {
 		text, err := os.ReadFile(filepath.Join(layouts, image, "index.json"))
 		if err != nil {
@@ -57,7 +58,7 @@ done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
 		if err := json.Unmarshal(text, &index); err != nil || len(index.Manifests) != 1 {
 			t.Fatalf("%v: %s", err, text)
 		}
-		notes += fmt.Sprintf("| %s:0.1.0 | %s |\n", image, index.Manifests[0].Digest)
+		fmt.Fprintf(&notes, "| %s:0.1.0 | %s |\n", image, index.Manifests[0].Digest)
 	}
 	charts, err := os.ReadFile(filepath.Join(layouts, "charts"))
 	if err != nil {
@@ -65,9 +66,9 @@ done`, "host="+w.registry.Host, "release="+release, "layouts="+layouts)
 	}
 	for line := range strings.Lines(string(charts)) {
 		packed, digest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		notes += fmt.Sprintf("| charts/%s:0.1.0 | %s |\n", strings.TrimSuffix(filepath.Base(packed), "-0.1.0.tgz"), digest)
+		fmt.Fprintf(&notes, "| charts/%s:0.1.0 | %s |\n", strings.TrimSuffix(filepath.Base(packed), "-0.1.0.tgz"), digest)
 	}
-	if err := os.WriteFile(filepath.Join(release, "notes.md"), []byte(notes), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(release, "notes.md"), []byte(notes.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return release
