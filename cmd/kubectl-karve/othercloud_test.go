@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,12 +36,12 @@ const tinyTypes = `[
 func TestAnotherCloudIsPlannedFor(t *testing.T) {
 	all := clouds.All
 	t.Cleanup(func() { clouds.All = all })
-	clouds.All = append(all[:len(all):len(all)], &cloud.Provider{
+	clouds.All = slices.Concat(all, []*cloud.Provider{{
 		NodeClass: schema.GroupKind{Group: "karpenter.tiny.example", Kind: "TinyNodeClass"}, LabelPrefix: "karpenter.tiny.example/",
 		GPULabels: catalog.GPULabels{
 			Name: "karpenter.tiny.example/gpu", Memory: "karpenter.tiny.example/gpu-mib", Models: map[string]string{"Tesla-T4": "t4", "Tesla-M60": "m60"},
 		},
-	})
+	}})
 	folder := t.TempDir()
 	types := filepath.Join(folder, "types.json")
 	if err := os.WriteFile(types, []byte(tinyTypes), 0o600); err != nil {

@@ -39,7 +39,7 @@ const evil = "\x1b]0;pwned\a\x1b[2J\x1b[8m\u009b31m\u202e\u2066\u200b\xff<script
 
 // poison adds evil to each string below v that pick selects by its path, such as Pods[].Spec.SchedulerName.
 func poison(v reflect.Value, path string, pick func(path string) bool) {
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // Other kinds have no strings.
 	case reflect.String:
 		if v.CanSet() && pick(path) {
 			v.SetString(v.String() + evil)

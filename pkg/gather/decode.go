@@ -236,10 +236,10 @@ func (l *listerWatcher) ListWithContext(ctx context.Context, options metav1.List
 
 // List lists the objects.
 func (l *listerWatcher) List(options metav1.ListOptions) (runtime.Object, error) {
-	return l.ListWithContext(context.Background(), options) //nolint:contextcheck,forbidigo // The interface has none.
+	return l.ListWithContext(context.Background(), options) //nolint:forbidigo // The interface has none.
 }
 
 // Watch watches the objects.
 func (l *listerWatcher) Watch(options metav1.ListOptions) (watch.Interface, error) {
-	return l.WatchWithContext(context.Background(), options) //nolint:contextcheck,forbidigo // The interface has none.
+	return l.WatchWithContext(context.Background(), options) //nolint:forbidigo // The interface has none.
 }

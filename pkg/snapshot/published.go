@@ -132,8 +132,8 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 			with.Status.Allocatable[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
 		}
 		if offered.TaintRule != "" && !gpusCordoned(&with) {
-			others := slices.DeleteFunc(slices.Clone(with.Status.Conditions), func(c corev1.NodeCondition) bool { return c.Type == nodecontract.CordonCondition })
-			with.Status.Conditions = append(others, corev1.NodeCondition{
+			with.Status.Conditions = slices.DeleteFunc(slices.Clone(with.Status.Conditions), func(c corev1.NodeCondition) bool { return c.Type == nodecontract.CordonCondition })
+			with.Status.Conditions = append(with.Status.Conditions, corev1.NodeCondition{
 				Type: nodecontract.CordonCondition, Status: corev1.ConditionTrue, Reason: "DeviceTaintRule",
 				Message: fmt.Sprintf("DeviceTaintRule %s keeps pods off GPUs of the node", offered.TaintRule),
 			})

@@ -1,6 +1,7 @@
 package launching
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -19,11 +20,11 @@ func TestRefusalsOfAnotherCloudAreUnderstood(t *testing.T) {
 	if got := Attribute(flexible, soldOut, aCloud); len(got) != 1 || got[0].Reason != v1alpha1.RefusalInsufficientCapacity {
 		t.Fatalf("before it is registered: %+v", got)
 	}
-	clouds.All = append(all[:len(all):len(all)], &cloud.Provider{
+	clouds.All = slices.Concat(all, []*cloud.Provider{{
 		NodeClass: schema.GroupKind{Group: "karpenter.tiny.example", Kind: "TinyNodeClass"},
 		Errors:    []cloud.Error{{Text: "ErrSoldOut:", Reason: v1alpha1.RefusalNoAddresses}},
 		Causes:    map[string]cloud.Cause{"ContractEnded": {Scope: cloud.AboutAccount, First: time.Hour, Most: 2 * time.Hour}},
-	})
+	}})
 	if got := Attribute(flexible, soldOut, aCloud); len(got) == 0 || got[0].Reason != v1alpha1.RefusalNoAddresses || len(got[0].Zones) != 2 {
 		t.Errorf("an error of the cloud: %+v", got)
 	}

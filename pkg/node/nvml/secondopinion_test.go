@@ -160,7 +160,7 @@ func TestProfilesHaveTheNamesOfThePlan(t *testing.T) {
 		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 48517, nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME, 2, "2g.48gb+me.all"},
 		{mig.Models("rtx-pro-server-6000", 0)[0], 97887, 97280, nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX, 4, "4g.96gb+gfx"},
 	} {
-		got := profileName(c.number, nvml.GpuInstanceProfileInfo{SliceCount: uint32(c.compute), MemorySizeMB: c.instance}, c.gpu<<20) //nolint:gosec // They are small.
+		got := profileName(c.number, nvml.GpuInstanceProfileInfo{SliceCount: uint32(c.compute), MemorySizeMB: c.instance}, c.gpu<<20)
 		if got != c.want || c.model.Kind(got) == nil {
 			t.Errorf("%s, want %s, which the plan has too", got, c.want)
 		}

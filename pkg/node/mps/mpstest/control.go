@@ -33,7 +33,7 @@ func Install(t testing.TB) string {
 	}
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
 	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec %s \"$@\"\n", Env, self)
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // A program.
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { // A program.
 		t.Fatal(err)
 	}
 	return path
@@ -83,7 +83,7 @@ func background(socket string, args []string, out io.Writer) int {
 	if err != nil {
 		return 1
 	}
-	child := exec.Command(self, append([]string{"-f"}, args...)...) //nolint:gosec,noctx // Itself, in the background.
+	child := exec.Command(self, append([]string{"-f"}, args...)...) //nolint:noctx // Itself, in the background.
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
 		return 1
@@ -127,7 +127,7 @@ func foreground(socket string, multiUser bool, out io.Writer) int {
 		return 1
 	}
 	pid := filepath.Join(filepath.Dir(socket), "nvidia-cuda-mps-control.pid")
-	if err := errors.Join(os.Chmod(socket, 0o666), os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil { //nolint:gosec // As the real one's.
+	if err := errors.Join(os.Chmod(socket, 0o666), os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil { // As the real one's.
 		fmt.Fprintln(out, err)
 		return 1
 	}
