@@ -2,8 +2,8 @@ package launching
 
 import (
 	"errors"
-	"maps"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
