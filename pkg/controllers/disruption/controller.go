@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,51 +22,12 @@ import (
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/fleet/disruption"
-	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/watchdog"
 )
-
-// soon is the delay after a conflict.
-const soon = time.Second
-
-// longestRest is the longest time that events wait for the next pass.
-const longestRest = 2 * time.Second
-
-// longestWait is the longest time between two passes.
-const longestWait = time.Minute
-
-// Config has the dependencies and settings of the controller.
-type Config struct {
-	Client   client.Client
-	Gatherer *gather.Gatherer
-	Planner  *planning.Planner
-	Metrics  *metrics.Metrics
-	Recorder events.EventRecorder
-	Clock    clock.Clock
-	// Settle is how long a tainted node is watched before it is deleted, so that Karve notices a pod that was bound at the last moment.
-	Settle time.Duration
-	// Tolerations are how long unhealthy machines are tolerated.
-	Tolerations repair.Tolerations
-}
-
-// Controller decides about all machines together, because budgets apply to all of them.
-type Controller struct {
-	Config
-	// memory is what is remembered between rounds of decisions.
-	memory disruption.Memory
-	pace   watchdog.Pace
-	// arrived has the events since the last pass. urgent reports whether one of them should not wait.
-	arrived metrics.Arrivals
-	urgent  atomic.Bool
-}
-
-// New returns a new controller.
-func New(config Config) *Controller { return &Controller{Config: config} }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch

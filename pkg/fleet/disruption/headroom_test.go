@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -17,7 +15,6 @@ import (
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -55,14 +52,7 @@ func (w warm) launch() {
 		return
 	}
 	h := w.headroom()
-	for _, l := range h.Plan.Launches {
-		claim := render.NodeClaim(&h.View, l)
-		if w.claim(claim.Name) != nil {
-			continue // The name exists, so the API server rejects it.
-		}
-		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(w.cluster.Now)
-		w.cluster.NodeClaims = append(w.cluster.NodeClaims, *claim)
-	}
+	w.create(&h.View, h.Plan.Launches)
 }
 
 // givesBack runs Karve's next steps. It checks that removing a machine does not increase what has to be launched for the headroom.

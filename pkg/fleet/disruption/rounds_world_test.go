@@ -13,7 +13,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -21,7 +20,6 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/planning/checked"
-	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -154,7 +152,8 @@ func (w *roundsWorld) carryOut(c Command, memory Memory) Memory {
 
 // others lets everybody else act: Karve's provisioning, the cloud, Karpenter, and the scheduler.
 func (w *roundsWorld) others() {
-	w.launch()
+	view := snapshot.Build(w.cluster)
+	w.create(&view, solve.Solver{Effort: 1}.Plan(view.Snapshot).Launches)
 	for _, name := range w.waiting() {
 		kind, _, _ := snapshot.ShapeOf(w.claim(name))
 		if w.refuses {
@@ -172,21 +171,6 @@ func (w *roundsWorld) others() {
 		}
 	}
 	for w.bind(w.spreads) {
-	}
-}
-
-// launch launches machines for pods and headroom without a place.
-func (w *roundsWorld) launch() {
-	view := snapshot.Build(w.cluster)
-	plan := solve.Solver{Effort: 1}.Plan(view.Snapshot)
-	for _, l := range plan.Launches {
-		claim := render.NodeClaim(&view, l)
-		if w.claim(claim.Name) != nil {
-			continue // The name exists, so the API server rejects it.
-		}
-		w.made++
-		claim.UID, claim.CreationTimestamp = types.UID(fmt.Sprint(claim.Name, "-", w.made)), metav1.NewTime(w.cluster.Now)
-		w.cluster.NodeClaims = append(w.cluster.NodeClaims, *claim)
 	}
 }
 

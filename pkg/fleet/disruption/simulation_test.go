@@ -37,8 +37,8 @@ const simulatedEffort = 1000
 type simulation struct {
 	rapid.TB
 	cluster *snapshot.Cluster
-	// made counts the created objects, for their names.
-	made int
+	// made counts the created objects, for their names, and created the NodeClaims of launches.
+	made, created int
 	// budget is how many machines may be replaced at once.
 	budget int
 	// mixed means that pods request different amounts and that machines have different types. The needs cannot be counted then, and the test checks only the
@@ -152,12 +152,18 @@ func (s *simulation) provision() {
 	if want := max(0, (need-free+perXlarge-1)/perXlarge); !s.mixed && !probed && len(plan.Launches) != want {
 		s.Fatalf("%d machines are planned for %d pods without a place and %d free places, want %d", len(plan.Launches), need, free, want)
 	}
-	for _, l := range plan.Launches {
-		claim := render.NodeClaim(&view, l)
+	s.create(&view, plan.Launches)
+}
+
+// create creates the NodeClaims of launches.
+func (s *simulation) create(view *snapshot.View, launches []planner.Launch) {
+	for _, l := range launches {
+		claim := render.NodeClaim(view, l)
 		if s.claim(claim.Name) != nil {
 			continue // The name exists, so the API server rejects it.
 		}
-		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(s.cluster.Now)
+		s.created++
+		claim.UID, claim.CreationTimestamp = types.UID(fmt.Sprint(claim.Name, "-", s.created)), metav1.NewTime(s.cluster.Now)
 		s.cluster.NodeClaims = append(s.cluster.NodeClaims, *claim)
 	}
 }
