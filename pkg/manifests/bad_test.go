@@ -63,7 +63,6 @@ func TestErrorsNameFileAndDocument(t *testing.T) {
 		"a duplicate":                    {pod("containers: [{name: a}]") + "---\n" + strings.Replace(pod("containers: [{name: a}]"), "name: p", "name: p, namespace: default", 1), "document 2, Pod p: it is in a.yaml, document 1, Pod p already"},
 		"invalid UTF-8":                  {"a: \xff", "a.yaml, document 1: "},
 
-		"a removed field":                    {strings.Replace(class, "sharing:", "consolidation: {minSavingPerMove: \"0.02\"}\n  sharing:", 1), "spec.consolidation.minSavingPerMove: minSavingPerMove was replaced: remove it, and write restartCost"},
 		"no strategy":                        {sharing("replicas: 10"), `spec.sharing.strategy is TimeSlicing, MPS, MIG, MemorySlots or None, not ""`},
 		"an unknown strategy":                {sharing("strategy: DRA, replicas: 10"), `is TimeSlicing, MPS, MIG, MemorySlots or None, not "DRA"`},
 		"MIG without layouts":                {sharing("strategy: MIG"), "strategy MIG needs mig.layouts"},

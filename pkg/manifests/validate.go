@@ -36,10 +36,6 @@ func validGPUNodeClass(spec *v1alpha1.GPUNodeClassSpec) error {
 	f.add(strings.Contains(ref.Group, "/"), "spec.nodeClassRef.group is the part of apiVersion before the slash, for instance karpenter.k8s.aws")
 	f.sharing(&spec.Sharing)
 	f.overrides(spec.Sharing.Overrides)
-	removed := spec.Consolidation.Removed()
-	for _, field := range slices.Sorted(maps.Keys(removed)) {
-		f.add(true, "spec.consolidation.%s: %s", field, removed[field])
-	}
 	_, _, err := spec.Consolidation.IdleDuration()
 	return errors.Join(append(f, err)...)
 }

@@ -34,7 +34,6 @@ const (
 	reasonReservedCapacity         = "ReservedCapacityIgnored"
 	reasonTooManyLabelValues       = "TooManyLabelValues"
 	reasonLabelNotChosen           = "LabelNotChosen"
-	reasonRemovedField             = "RemovedField"
 )
 
 // Reasons why a pool launches nothing.
@@ -71,16 +70,6 @@ func UnknownFields(paths []string) []FieldReport {
 	for _, path := range paths {
 		reports = append(reports, FieldReport{path, reasonUnknownField, path + " is not known to this version of Karve and has no effect: remove it, or upgrade Karve"})
 	}
-	return reports
-}
-
-// RemovedFields returns reports for fields of a stored GPUNodeClass that later versions of Karve removed, sorted by path.
-func RemovedFields(class *v1alpha1.GPUNodeClass) []FieldReport {
-	var reports []FieldReport
-	for field, instead := range class.Spec.Consolidation.WithoutFormerDefaults().Removed() {
-		reports = append(reports, FieldReport{"spec.consolidation." + field, reasonRemovedField, "spec.consolidation: " + instead})
-	}
-	slices.SortFunc(reports, func(a, b FieldReport) int { return strings.Compare(a.Path, b.Path) })
 	return reports
 }
 

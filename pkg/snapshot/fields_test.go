@@ -203,19 +203,3 @@ func TestUnknownFieldsAreReportedWithoutGPUNodeClass(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
-
-func TestRemovedFieldsOfClassAreReported(t *testing.T) {
-	t.Parallel()
-	c := Shared()
-	class := &c.GPUNodeClasses[0]
-	class.Spec.Consolidation.MinSavingPerMove, class.Spec.Consolidation.SettleAfter = "0.05", "5m"
-	class.Spec.Consolidation.NearEnoughPercent = new(int32(4))
-	if got := snapshot.RemovedFields(class); len(got) > 0 {
-		t.Errorf("former defaults are reported: %v", got)
-	}
-	class.Spec.Consolidation.MinSavingPerMove, class.Spec.Consolidation.SettleAfter, class.Spec.Consolidation.NearEnoughPercent = "0.02", "10m", new(int32(0))
-	got := snapshot.RemovedFields(class)
-	if len(got) != 3 || got[0].Path != "spec.consolidation.minSavingPerMove" || !strings.Contains(got[0].Message, "write restartCost") || got[2].Path != "spec.consolidation.settleAfter" {
-		t.Errorf("reported: %v", got)
-	}
-}

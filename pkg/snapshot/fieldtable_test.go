@@ -79,12 +79,9 @@ const ofStrategy = "pkg/snapshot.TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit
 // classFields are the decisions on all fields of a GPUNodeClass's spec.
 var classFields = []decision{
 	{path: "spec.consolidation.idleAfter", by: ofGivingBack},
-	{path: "spec.consolidation.minSavingPerMove", by: "pkg/snapshot.TestRemovedFieldsOfClassAreReported"},
-	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/snapshot.TestRemovedFieldsOfClassAreReported"},
 	{path: "spec.consolidation.policy=WhenCheaper", by: ofGivingBack},
 	{path: "spec.consolidation.policy=WhenIdle", by: ofGivingBack},
 	{path: "spec.consolidation.restartCost", by: "pkg/fleet/disruption.TestStepsAreTakenOnceWasteHasPaidForTheirRestarts"},
-	{path: "spec.consolidation.settleAfter", by: "pkg/snapshot.TestRemovedFieldsOfClassAreReported"},
 	{path: "spec.consolidation.unusedAfter", by: "test/suites/reconcile.TestUnusedMachineIsReportedWithPrice"},
 	{path: "spec.headroom[].duration", by: "pkg/fleet/headroom.TestHeadroomFollowsSchedule"},
 	{path: "spec.headroom[].replicas", by: "pkg/fleet/headroom.TestHeadroom"},

@@ -25,15 +25,15 @@ func (c Consolidation) RestartMicroUSD() (int64, error) {
 	if cost == "" {
 		cost = DefaultRestartCost
 	}
-	micro, err := MicroUSD(cost)
+	micro, err := ParseUSD(cost)
 	if err != nil {
 		return 0, fmt.Errorf("reading restartCost: %w", err)
 	}
 	return micro, nil
 }
 
-// MicroUSD parses a decimal number of US dollars and returns it in micro-dollars.
-func MicroUSD(usd string) (int64, error) {
+// ParseUSD parses a decimal number of US dollars and returns it in micro-dollars.
+func ParseUSD(usd string) (int64, error) {
 	whole, part, _ := strings.Cut(usd, ".")
 	if len(part) > 6 {
 		return 0, fmt.Errorf("%q has more than six decimals", usd)
@@ -52,35 +52,6 @@ func FormatUSD(micro int64) string {
 		s = strings.TrimSuffix(s, "0")
 	}
 	return s
-}
-
-// Removed returns, by field name, the replacement for each removed field that is set. The CRD's validation rules give the same advice.
-func (c Consolidation) Removed() map[string]string {
-	removed := map[string]string{}
-	if c.MinSavingPerMove != "" {
-		removed["minSavingPerMove"] = "minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
-	}
-	if c.NearEnoughPercent != nil {
-		removed["nearEnoughPercent"] = "nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
-	}
-	if c.SettleAfter != "" {
-		removed["settleAfter"] = "settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
-	}
-	return removed
-}
-
-// WithoutFormerDefaults returns c without removed fields whose values are defaults that earlier versions of the API server wrote.
-func (c Consolidation) WithoutFormerDefaults() Consolidation {
-	if c.MinSavingPerMove == "0.05" {
-		c.MinSavingPerMove = ""
-	}
-	if c.NearEnoughPercent != nil && *c.NearEnoughPercent == 4 {
-		c.NearEnoughPercent = nil
-	}
-	if c.SettleAfter == "5m" {
-		c.SettleAfter = ""
-	}
-	return c
 }
 
 // IdleDuration returns how long a node must be empty before it is deleted. If never is true, idle nodes are kept.

@@ -16,21 +16,6 @@ func TestRestartCostHasMicroDollarPrecision(t *testing.T) {
 	}
 }
 
-func TestRemovedFieldsWithFormerDefaultsDoNotCount(t *testing.T) {
-	t.Parallel()
-	for want, c := range map[string]Consolidation{
-		"":                  {MinSavingPerMove: "0.05", NearEnoughPercent: new(int32(4)), SettleAfter: "5m"},
-		"minSavingPerMove":  {MinSavingPerMove: "0.02"},
-		"nearEnoughPercent": {NearEnoughPercent: new(int32(0))},
-		"settleAfter":       {SettleAfter: "10m"},
-	} {
-		removed := c.WithoutFormerDefaults().Removed()
-		if _, ok := removed[want]; len(removed) > 1 || ok != (want != "") {
-			t.Errorf("%v count as removed, want %q", removed, want)
-		}
-	}
-}
-
 func TestMovesPodsByDefault(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[ConsolidationPolicy]bool{"": true, ConsolidateWhenCheaper: true, ConsolidateWhenIdle: false} {

@@ -472,18 +472,6 @@ type Consolidation struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	RestartCost string `json:"restartCost,omitempty"`
-	// minSavingPerMove no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="false",message="minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
-	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
-	// nearEnoughPercent no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="false",message="nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
-	NearEnoughPercent *int32 `json:"nearEnoughPercent,omitempty"`
-	// settleAfter no longer has an effect. It remains so that stored objects stay valid and the API server can name the replacement.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="false",message="settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
-	SettleAfter string `json:"settleAfter,omitempty"`
 	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, for example "2h". "Never"
 	// reports nothing. Needs karve-node on the node. At most 720h. Default: 1h.
 	// +optional

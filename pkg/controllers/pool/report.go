@@ -178,7 +178,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, dr
 	if state.CatalogReason != "" {
 		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
 	}
-	fields := honored(append(snapshot.UnknownFields(unknown), snapshot.RemovedFields(class)...))
+	fields := honored(snapshot.UnknownFields(unknown))
 	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
 		c.ObservedGeneration, c.Message = class.Generation, plain.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)

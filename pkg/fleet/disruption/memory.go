@@ -162,7 +162,7 @@ func (m Memory) accountOf(class *v1alpha1.GPUNodeClass, now time.Time) keptAccou
 	}
 	kept := keptAccount{Account: Account{At: now}, stored: class.Status.Waste}
 	if stored := class.Status.Waste; stored != nil {
-		if micro, err := v1alpha1.MicroUSD(stored.USD); err == nil {
+		if micro, err := v1alpha1.ParseUSD(stored.USD); err == nil {
 			kept.Wasted = planner.MicroUSD(micro)
 		}
 		kept.written = stored.AsOf.Time

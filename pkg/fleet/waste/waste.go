@@ -33,11 +33,11 @@ func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
 	if stored == nil {
 		return nil
 	}
-	wasted, err := v1alpha1.MicroUSD(stored.USD)
+	wasted, err := v1alpha1.ParseUSD(stored.USD)
 	if err != nil {
 		return nil
 	}
-	perHour, err := v1alpha1.MicroUSD(stored.USDPerHour)
+	perHour, err := v1alpha1.ParseUSD(stored.USDPerHour)
 	if err != nil {
 		return nil
 	}
@@ -47,11 +47,11 @@ func Steps(class *v1alpha1.GPUNodeClass, now time.Time) []Step {
 	needed := planner.MicroUSD(0)
 	for i := range stored.Steps {
 		step := &stored.Steps[i]
-		cost, err := v1alpha1.MicroUSD(step.RestartUSD)
+		cost, err := v1alpha1.ParseUSD(step.RestartUSD)
 		if err != nil {
 			return nil
 		}
-		saving, err := v1alpha1.MicroUSD(step.USDPerHour)
+		saving, err := v1alpha1.ParseUSD(step.USDPerHour)
 		if err != nil || len(step.NodeClaims) == 0 {
 			return nil
 		}

@@ -478,9 +478,6 @@ var pairs = []struct {
 	{rule: costRule, accept: consolidation("restartCost", "0.000001"), reject: consolidation("restartCost", "0.0000001"), message: "should match"},
 	{rule: costRule, accept: consolidation("restartCost", "0.02"), reject: consolidation("restartCost", ".02"), message: "should match"},
 	{rule: costRule, accept: consolidation("restartCost", "2"), reject: consolidation("restartCost", "$2"), message: "should match"},
-	{rule: movesRule, accept: consolidation("restartCost", "0.05"), reject: consolidation("minSavingPerMove", "0.05")},
-	{rule: nearRule, accept: consolidation("restartCost", "0.05"), reject: edits{"spec.consolidation": map[string]any{"nearEnoughPercent": 4}}},
-	{rule: settleRule, accept: consolidation("restartCost", "0.05"), reject: consolidation("settleAfter", "5m")},
 
 	{
 		rule:    "spec.headroom maxItems",
@@ -668,12 +665,7 @@ var pairs = []struct {
 
 const unusedRule = "spec.consolidation.unusedAfter rule: unusedAfter is a time such as 30m or 2h, at most 720h, or Never to report nothing"
 
-const (
-	costRule   = "spec.consolidation.restartCost pattern"
-	movesRule  = "spec.consolidation.minSavingPerMove rule: minSavingPerMove was replaced: remove it, and write restartCost, what the restart of a pod costs in US dollars (default 0.05)"
-	nearRule   = "spec.consolidation.nearEnoughPercent rule: nearEnoughPercent was removed: remove it, and raise restartCost to move fewer pods"
-	settleRule = "spec.consolidation.settleAfter rule: settleAfter was removed: remove it, since a pod stays until its node has cost what its restart costs; raise restartCost to wait longer"
-)
+const costRule = "spec.consolidation.restartCost pattern"
 
 const graceRule = "spec.terminationGracePeriod rule: terminationGracePeriod is a time such as 30m or 1h30m, at most 720h, or Never to wait for pods that cannot be evicted"
 
