@@ -32,10 +32,7 @@ const inspectExample = `  # All nodes
   kubectl karve inspect
 
   # Which pods hold the replicas of a node?
-  kubectl karve inspect ip-10-0-1-7.ec2.internal -d
-
-  # Device memory, with the columns of kubectl inspect gpushare
-  kubectl karve inspect -o gpushare`
+  kubectl karve inspect ip-10-0-1-7.ec2.internal -d`
 
 func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 	o := inspectOptions{kube: clusterFlags()}
@@ -65,7 +62,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&o.detail, "detail", "d", false, "list the containers that hold replicas of each GPU")
-	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs", gpushareFormat)
+	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs")
 	o.selection.addFlags(cmd.Flags(), true)
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
@@ -91,9 +88,6 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 	if len(all.Nodes) == 0 {
 		_, err := fmt.Fprintln(s.out, "No node has shared GPUs.")
 		return err
-	}
-	if o.output.format == gpushareFormat {
-		return o.printGPUShare(s.out, all)
 	}
 	var out strings.Builder
 	colors := paletteFor(s.out)

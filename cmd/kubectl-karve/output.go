@@ -13,30 +13,20 @@ import (
 	"karve.sh/karve/pkg/plain"
 )
 
-// output is a command's output format: "" for a table, "wide", "json", "yaml", or one of its own.
-type output struct {
-	format string
-	// own are formats that only this command has.
-	own []string
-}
+// output is a command's output format: "" for a table, "wide", "json" or "yaml".
+type output struct{ format string }
 
-// addFlag adds the flag -o. wide describes what -o wide adds, and own are formats that only this command has.
-func (o *output) addFlag(fs *pflag.FlagSet, wide string, own ...string) {
-	o.own = own
-	fs.StringVarP(&o.format, "output", "o", "", "output format: "+o.formats("wide ("+wide+")"))
-}
-
-// formats describes the formats, the first of which is wide.
-func (o *output) formats(wide string) string {
-	return strings.Join(append([]string{wide, "json"}, o.own...), ", ") + " or yaml"
+// addFlag adds the flag -o. wide describes what -o wide adds.
+func (o *output) addFlag(fs *pflag.FlagSet, wide string) {
+	fs.StringVarP(&o.format, "output", "o", "", "output format: wide ("+wide+"), json or yaml")
 }
 
 // validate returns an error for an unknown format.
 func (o *output) validate() error {
-	if slices.Contains([]string{"", "wide", "json", "yaml"}, o.format) || slices.Contains(o.own, o.format) {
+	if slices.Contains([]string{"", "wide", "json", "yaml"}, o.format) {
 		return nil
 	}
-	return fmt.Errorf("--output must be %s, not %q", o.formats("wide"), o.format)
+	return fmt.Errorf("--output must be wide, json or yaml, not %q", o.format)
 }
 
 func (o *output) wide() bool { return o.format == "wide" }

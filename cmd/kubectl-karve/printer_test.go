@@ -114,7 +114,7 @@ func everything() *all {
 func (a *all) print(out io.Writer) {
 	s := streams{nil, out, out}
 	seen := overview.Build(a.Cluster)
-	for _, format := range []string{"", "wide", gpushareFormat} {
+	for _, format := range []string{"", "wide"} {
 		_ = (&inspectOptions{detail: true, output: output{format: format}}).print(s, seen, nil)
 	}
 	wide := topOptions{output: output{format: "wide"}}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,7 @@ const replayExample = `  # What would last month have cost?
   kubectl karve replay examples/replay/trace.csv -f examples/
 
   # What would the pods of a trace cost with these NodePools?
-  kubectl karve replay trace.csv -f manifests/ --chart cost.svg`
+  kubectl karve replay trace.csv -f manifests/`
 
 const (
 	// chunk is the time range of one query to Prometheus.
@@ -49,7 +48,6 @@ type replayOptions struct {
 	plan       planOptions
 	prometheus string
 	since      time.Duration
-	chart      string
 	output     output
 }
 
@@ -62,7 +60,6 @@ func replayCommand(ctx context.Context, s streams) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&o.prometheus, "prometheus", "", "URL of a Prometheus with kube-state-metrics, instead of a file")
 	fs.DurationVar(&o.since, "since", 30*24*time.Hour, "how far back to replay from Prometheus")
-	fs.StringVar(&o.chart, "chart", "", "write the prices over time to this file, as SVG")
 	o.plan.addSourceFlags(fs)
 	o.output.addFlag(fs, "the same as the default")
 	return cmd
@@ -109,15 +106,6 @@ func (o *replayOptions) run(ctx context.Context, s streams, args []string, now t
 	}
 	if err != nil {
 		return err
-	}
-	if o.chart != "" {
-		var image bytes.Buffer
-		if err := compared.SVG(&image); err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.chart, image.Bytes(), 0o644); err != nil { //nolint:gosec // G306: a chart is for all to see.
-			return fmt.Errorf("--chart: %w", err)
-		}
 	}
 	if o.output.isData() {
 		return o.output.data(s.out, &compared)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,19 +89,5 @@ func TestPodsOfPrometheusAreReplayed(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := run(t.Context(), []string{"replay", "--prometheus", "http://127.0.0.1:1"}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), "error: querying Prometheus at http://127.0.0.1:1: ") {
 		t.Errorf("status %d, %s", status, &errOut)
-	}
-}
-
-func TestTheChartOfAReplayIsWritten(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "chart.svg")
-	csv := "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n" + strings.Repeat("500,1024,1,100,0,7200\n", 8)
-	var out, errOut bytes.Buffer
-	args := []string{"replay", "-", "-f", "../../examples/nodepool.yaml", "-f", "../../examples/gpunodeclass.yaml", "--chart", file}
-	if status := run(t.Context(), args, streams{strings.NewReader(csv), &out, &errOut}); status != 0 {
-		t.Fatalf("status %d, %s", status, &errOut)
-	}
-	image, err := os.ReadFile(file)
-	if err != nil || !bytes.HasPrefix(image, []byte("<svg ")) || bytes.Count(image, []byte("<polyline")) != 3 || bytes.Contains(image, []byte("NaN")) {
-		t.Errorf("%v: %s", err, image)
 	}
 }

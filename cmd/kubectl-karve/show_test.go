@@ -432,7 +432,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing Nodes: forbidden\nerror: listing Pods: forbidden\n"}},
 		"top of nothing":        {"top", "", 1, nil, []string{"error: name what to show"}},
 		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
-		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json, gpushare or yaml, not "csv"`}},
+		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json or yaml, not "csv"`}},
 		"no cluster":            {"nodes", filepath.Join(t.TempDir(), "none"), 1, nil, []string{"error: no cluster is selected: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
