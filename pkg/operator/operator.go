@@ -60,6 +60,12 @@ const leaseName = leader.Name
 // shutdownGrace is how long the controllers may take to stop.
 const shutdownGrace = 20 * time.Second
 
+// maxUnlaunched is the upper limit of [launch.Window]. imageRefresh is how often AWS is asked for newer GPU images.
+const (
+	maxUnlaunched = 250
+	imageRefresh  = 15 * time.Minute
+)
+
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,resourceNames=karve,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create
@@ -214,7 +220,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
-			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
+			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
@@ -222,7 +228,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: &images.Source{Load: loader(all), Now: clk.Now}, KubernetesVersion: kubernetesVersion(m), Metrics: all,
-			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
+			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: imageRefresh,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations}},
 	}

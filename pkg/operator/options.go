@@ -24,7 +24,6 @@ type Options struct {
 	BatchMax                time.Duration
 	PlanBudget              time.Duration
 	LaunchTimeout           time.Duration
-	MaxUnlaunched           int
 	ReplicasTimeout         time.Duration
 	NotReadyTimeout         time.Duration
 	GPUFaultTimeout         time.Duration
@@ -36,7 +35,6 @@ type Options struct {
 	ImageRollouts           bool
 	GPUCheckImage           string
 	GPUCheckNamespace       string
-	ImageRefresh            time.Duration
 	MemoryAliases           webhook.Options
 	MetricsAddress          string
 	MetricsSecure           bool
@@ -69,7 +67,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 250, "maximum number of NodeClaims that wait for the cloud at the same time; the limit starts at ten and grows while the cloud launches them quickly")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been unhealthy for this long")
@@ -81,7 +78,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ImageRollouts, "image-rollouts", false, "reconcile GPUImageRollouts: create canary nodes and update EC2NodeClasses")
 	fs.StringVar(&o.GPUCheckImage, "gpu-check-image", "", "default image of the pod that checks the GPUs of a canary node; it runs with the argument check, as karve-node does")
 	fs.StringVar(&o.GPUCheckNamespace, "gpu-check-namespace", "karve-checks", "namespace of the pods that check the GPUs of canary nodes")
-	fs.DurationVar(&o.ImageRefresh, "image-refresh-interval", 15*time.Minute, "how often to ask AWS for newer GPU images")
 	fs.Var(&o.MemoryAliases, "memory-aliases", "serve the admission webhook that gives pods of gpushare and HAMi slots of device memory, for clusters without MutatingAdmissionPolicies: "+
 		"gpuNodeClass=NAME,gpushareUnit=GiB|MiB,hamiGPUMemoryMiB=N,taintKey=KEY,port=N")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "address that serves Prometheus metrics; 0 disables them")
@@ -124,12 +120,8 @@ func (o *Options) Validate() error {
 	positive("gpu-fault-timeout", o.GPUFaultTimeout)
 	positive("breaker-retry", o.BreakerRetry)
 	positive("settle-duration", o.Settle)
-	positive("image-refresh-interval", o.ImageRefresh)
 	if o.BatchMax < o.BatchIdle {
 		errs = append(errs, fmt.Errorf("--batch-max-duration (%s) must not be less than --batch-idle-duration (%s)", o.BatchMax, o.BatchIdle))
-	}
-	if o.MaxUnlaunched < 1 {
-		errs = append(errs, fmt.Errorf("--max-unlaunched-claims must be at least 1, not %d", o.MaxUnlaunched))
 	}
 	if o.ImageRollouts && o.GPUCheckNamespace == "" {
 		errs = append(errs, errors.New("--gpu-check-namespace must not be empty with --image-rollouts"))

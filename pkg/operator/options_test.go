@@ -44,9 +44,7 @@ func TestValidateNamesInvalidOption(t *testing.T) {
 		"--replicas-timeout=0s":                   "--replicas-timeout must be greater than zero",
 		"--breaker-retry=0s":                      "--breaker-retry must be greater than zero",
 		"--settle-duration=0s":                    "--settle-duration must be greater than zero",
-		"--image-refresh-interval=0s":             "--image-refresh-interval must be greater than zero",
 		"--batch-max-duration=1ms":                "must not be less than --batch-idle-duration",
-		"--max-unlaunched-claims=0":               "--max-unlaunched-claims must be at least 1",
 		"--image-rollouts --gpu-check-namespace=": "--gpu-check-namespace must not be empty",
 		"--log-level=trace":                       `--log-level must be info or debug, not "trace"`,
 		"--log-level= --settle-duration=-1s":      "--settle-duration must be greater than zero",
@@ -61,7 +59,7 @@ func TestValidateNamesInvalidOption(t *testing.T) {
 func TestValidateReportsAllErrorsAtOnce(t *testing.T) {
 	t.Parallel()
 	err := (&Options{}).Validate()
-	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "image-refresh", "max-unlaunched", "log-level"} {
+	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "log-level"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not told: %v", name, err)
 		}

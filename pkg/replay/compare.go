@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -177,11 +176,4 @@ func (c *Comparison) Saving(than int) float64 {
 		return 0
 	}
 	return 100 * float64(other-karve) / float64(other)
-}
-
-// LeftOut returns how many pods and lines are left out, the most frequent reasons first.
-func (c *Comparison) LeftOut() []Left {
-	left := slices.Clone(c.Left)
-	slices.SortStableFunc(left, func(a, b Left) int { return cmp.Compare(b.Count, a.Count) })
-	return left
 }

@@ -270,16 +270,3 @@ func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
 		}
 	}
 }
-
-// Joined combines several steps of one outlook into one step.
-func Joined(steps []consolidate.Step) consolidate.Step {
-	var out consolidate.Step
-	for _, s := range steps {
-		out.Leave = append(out.Leave, s.Leave...)
-		out.Launches = append(out.Launches, s.Launches...)
-		out.Saving, out.Moves = out.Saving+s.Saving, out.Moves+s.Moves
-		out.Placements = append(out.Placements, s.Placements...)
-	}
-	slices.Sort(out.Leave)
-	return out
-}

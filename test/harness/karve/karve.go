@@ -47,8 +47,6 @@ type Options struct {
 	NotReadyTimeout, GPUFaultTimeout             time.Duration
 	Settle                                       time.Duration
 	BatchIdle, BatchMax                          time.Duration
-	// MaxUnlaunched limits how many claims may be without a machine at a time.
-	MaxUnlaunched int
 	// Values are further values of the chart, as for --set. All features are enabled unless Values disable them.
 	Values []string
 	// Replica is the suffix of the component name of a second controller that runs beside the first.
@@ -259,9 +257,6 @@ func (k *Controller) PID() (int, error) {
 // values returns the options that set the chart's values.
 func (o *Options) values() []string {
 	values := []string{"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
-	if o.MaxUnlaunched > 0 {
-		values = append(values, fmt.Sprintf("--set=settings.maxUnlaunchedClaims=%d", o.MaxUnlaunched))
-	}
 	for name, d := range map[string]time.Duration{
 		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout, "breakerRetry": o.BreakerRetry,
 		"settleDuration": o.Settle, "batchIdleDuration": o.BatchIdle, "batchMaxDuration": o.BatchMax,

@@ -352,7 +352,6 @@ func TestInvalidControllerValuesAreRefused(t *testing.T) {
 		"--set=settings.clusterName=a b":                           "clusterName",
 		"--set=settings.vmMemoryOverheadPercent=75":                "vmMemoryOverheadPercent",
 		"--set=settings.launchTimeout=60":                          "launchTimeout",
-		"--set=settings.maxUnlaunchedClaims=0":                     "maxUnlaunchedClaims",
 		"--set=settings.reservedENIs=some":                         "reservedENIs",
 		"--set=settings.isolatedVPC=perhaps":                       "isolatedVPC",
 		"--set=replicas=0":                                         "replicas",

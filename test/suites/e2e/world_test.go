@@ -47,9 +47,9 @@ type world struct {
 
 // settings are the options of the shared cluster's controller: the defaults, but with shorter timeouts.
 //
-// The tests of the shared cluster start together. MaxUnlaunched is high so that a test does not wait for the launches of all others. Nodes of both backends are in the
+// The tests of the shared cluster start together. Nodes of both backends are in the
 // cluster.
-var settings = karve.Options{DRA: true, ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second, MaxUnlaunched: 30}
+var settings = karve.Options{DRA: true, ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second}
 
 // shared is the cluster of the tests that can run next to others.
 var shared = struct {
