@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/spf13/pflag"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/pkg/words"
 )
 
 // conditions are the conditions that a plan must meet in a pipeline. The command fails if it does not.
@@ -32,11 +33,11 @@ func (c *conditions) limit(comparing bool) (planner.MicroUSD, error) {
 	if c.maxUSDPerHour == "" {
 		return math.MaxInt64, nil
 	}
-	usd, err := strconv.ParseFloat(c.maxUSDPerHour, 64)
-	if err != nil || !(usd >= 0 && usd <= 1e9) {
-		return 0, fmt.Errorf("--max-usd-per-hour must be a number of dollars such as 12.5, not %q", c.maxUSDPerHour)
+	micro, err := v1alpha1.ParseUSD(c.maxUSDPerHour)
+	if err != nil {
+		return 0, fmt.Errorf("--max-usd-per-hour: %w", err)
 	}
-	return planner.MicroUSD(math.Round(usd * 1e6)), nil
+	return planner.MicroUSD(micro), nil
 }
 
 // check returns an error for each condition that the plan does not meet.
@@ -55,7 +56,7 @@ func (c *conditions) check(q *quote.Quote, limit planner.MicroUSD) error {
 		errs = append(errs, fmt.Errorf("%s, so the price of all pods is unknown (--max-usd-per-hour)", noPlace(homeless)))
 	}
 	if total := q.Total(); total > limit {
-		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", strconv.FormatFloat(float64(total)/1e6, 'f', -1, 64), c.maxUSDPerHour))
+		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", v1alpha1.FormatUSD(int64(total)), c.maxUSDPerHour))
 	}
 	return errors.Join(errs...)
 }
@@ -72,5 +73,5 @@ func noPlace(pods []string) string {
 	if len(pods) == 1 {
 		return "1 pod has no place: " + pods[0]
 	}
-	return fmt.Sprintf("%d pods have no place: %s", len(pods), named(pods))
+	return fmt.Sprintf("%d pods have no place: %s", len(pods), words.Named(pods, maxNamed))
 }

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // inspectOptions are the flags of the inspect command.
@@ -140,7 +141,7 @@ func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table
 		}
 		row = append(row, ofMemory(n.StatedMiB, n.MemoryMiB), stateColor(n, colors))
 		if wide {
-			row = append(row, orUnknown(n.CapacityType), orUnknown(n.Zone), overview.Age(all.AsOf.Sub(n.Created)), products(n), orUnknown(n.NodeClaim))
+			row = append(row, orUnknown(n.CapacityType), orUnknown(n.Zone), words.Age(all.AsOf.Sub(n.Created)), products(n), orUnknown(n.NodeClaim))
 		}
 		t.Add(row...)
 	}
@@ -295,18 +296,18 @@ const hoursPerMonth = 730
 
 // totalsLine returns the last line: nodes, replicas, prices and the bound.
 func totalsLine(t *overview.Totals) string {
-	parts := []string{plural(t.Nodes, "node"), fmt.Sprintf("%d/%d replicas", t.ReplicasHeld, t.Replicas)}
+	parts := []string{words.Count(t.Nodes, "node"), fmt.Sprintf("%d/%d replicas", t.ReplicasHeld, t.Replicas)}
 	if t.Replicas > 0 {
 		parts[1] += fmt.Sprintf(" (%d %%)", 100*t.ReplicasHeld/t.Replicas)
 	}
 	if t.UnpricedNodes < t.Nodes {
-		parts = append(parts, "$"+usd(t.MicroUSDPerHour)+"/h", fmt.Sprintf("$%d/month", (t.MicroUSDPerHour*hoursPerMonth+500_000)/1_000_000))
+		parts = append(parts, "$"+words.USD(t.MicroUSDPerHour)+"/h", fmt.Sprintf("$%d/month", (t.MicroUSDPerHour*hoursPerMonth+500_000)/1_000_000))
 	}
 	if t.UnpricedNodes > 0 {
-		parts = append(parts, fmt.Sprintf("%s of unknown price", plural(t.UnpricedNodes, "node")))
+		parts = append(parts, fmt.Sprintf("%s of unknown price", words.Count(t.UnpricedNodes, "node")))
 	}
 	if t.BoundMicroUSDPerHour != nil {
-		parts = append(parts, "bound $"+usd(*t.BoundMicroUSDPerHour)+"/h")
+		parts = append(parts, "bound $"+words.USD(*t.BoundMicroUSDPerHour)+"/h")
 	}
 	return strings.Join(parts, "  ")
 }
@@ -330,22 +331,15 @@ func agentNotes(nodes []overview.Node) []string {
 		text string
 	}{
 		{counts[overview.Missing], "no agent reports which pods hold the GPUs of %s: install or upgrade karve-node"},
-		{counts[overview.Stale], "the agents of %s have not reported for " + overview.Age(nodecontract.HoldersFresh) + ", so their GPUs are shown as ?"},
+		{counts[overview.Stale], "the agents of %s have not reported for " + words.Age(nodecontract.HoldersFresh) + ", so their GPUs are shown as ?"},
 		{counts[overview.Invalid], "the annotation " + nodecontract.HoldersAnnotation + " of %s cannot be read: its agent rewrites it when a pod starts or ends"},
 		{truncated, "the agents of %s do not name the pods on their GPUs: there are too many for an annotation"},
 	} {
 		if c.n > 0 {
-			notes = append(notes, fmt.Sprintf(c.text, plural(c.n, "node")))
+			notes = append(notes, fmt.Sprintf(c.text, words.Count(c.n, "node")))
 		}
 	}
 	return notes
-}
-
-func plural(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 func orUnknown(text string) string {
@@ -355,18 +349,12 @@ func orUnknown(text string) string {
 	return text
 }
 
-// usd formats micro-dollars as dollars with three decimals.
-func usd(micro int64) string {
-	milli := (micro + 500) / 1000
-	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
-}
-
 // price3 formats a price, which may be unknown.
 func price3(micro *int64) string {
 	if micro == nil {
 		return unknown
 	}
-	return usd(*micro)
+	return words.USD(*micro)
 }
 
 // memory formats an amount in MiB, which may be unknown.

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/words"
 )
 
 // machines are the instance types of a cluster.
@@ -36,7 +36,7 @@ func (c connection) machines(ctx context.Context, namespace string, now time.Tim
 		return machines{}, err
 	}
 	if found.Missing == "" {
-		note := fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", duration.HumanDuration(now.Sub(found.At)))
+		note := fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", words.Age(now.Sub(found.At)))
 		return machines{Catalog: found.Catalog, quotas: found.Quotas, note: note}, nil
 	}
 	types, err := builtin.InstanceTypes()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +9,7 @@ import (
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // builtinRegion is the region of the built-in instance types.
@@ -37,7 +37,7 @@ const maxNamed = 3
 func skippedNotes(skipped *manifests.Skipped) []string {
 	var notes []string
 	for _, r := range skipped.Refused {
-		notes = append(notes, fmt.Sprintf("the API server would refuse %s of %s: %s", manyPods(len(r.Pods)), r.Object, r.Why))
+		notes = append(notes, fmt.Sprintf("the API server would refuse %s of %s: %s", words.Count(len(r.Pods), "pod"), r.Object, r.Why))
 	}
 	for _, u := range skipped.Unplanned {
 		notes = append(notes, fmt.Sprintf("the pods of %s are not part of the plan: %s", u.Object, u.Why))
@@ -46,22 +46,22 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		notes = append(notes, skipped.Aliased)
 	}
 	if len(skipped.Held) > 0 {
-		notes = append(notes, "not part of the plan, because their pods do not wait for machines yet: "+named(skipped.Held))
+		notes = append(notes, "not part of the plan, because their pods do not wait for machines yet: "+words.Named(skipped.Held, maxNamed))
 	}
 	if len(skipped.Found) > 0 {
-		notes = append(notes, "of unknown kinds, so they count with the pod templates in them and the replicas beside these: "+named(skipped.Found))
+		notes = append(notes, "of unknown kinds, so they count with the pod templates in them and the replicas beside these: "+words.Named(skipped.Found, maxNamed))
 	}
 	if len(skipped.Missing) > 0 {
-		notes = append(notes, "the plan may be wrong, because no file has what pods name: "+named(skipped.Missing))
+		notes = append(notes, "the plan may be wrong, because no file has what pods name: "+words.Named(skipped.Missing, maxNamed))
 	}
 	for _, e := range skipped.Effects {
 		notes = append(notes, fmt.Sprintf("not part of the plan: %d %s, which %s", e.Count, e.Kind, e.Effect))
 	}
 	if len(skipped.Unused) > 0 {
-		notes = append(notes, "not part of the plan, because only Karpenter and AWS know their effect: "+named(skipped.Unused))
+		notes = append(notes, "not part of the plan, because only Karpenter and AWS know their effect: "+words.Named(skipped.Unused, maxNamed))
 	}
 	if len(skipped.Unnamed) > 0 {
-		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+named(skipped.Unnamed))
+		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+words.Named(skipped.Unnamed, maxNamed))
 	}
 	if len(skipped.Unknown) > 0 {
 		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+counted(skipped.Unknown))
@@ -70,7 +70,7 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		notes = append(notes, "ignored, because plans do not depend on them: "+counted(skipped.Kinds))
 	}
 	if files := skipped.NotObjects; len(files) > 0 {
-		notes = append(notes, "ignored, because they are not Kubernetes objects: "+named(files))
+		notes = append(notes, "ignored, because they are not Kubernetes objects: "+words.Named(files, maxNamed))
 	}
 	for _, r := range skipped.Replaced {
 		notes = append(notes, fmt.Sprintf("%s is in %s and in %s: the latter applies, as with kubectl apply", r.Object, r.First, r.Last))
@@ -84,22 +84,6 @@ func counted(kinds []manifests.KindCount) string {
 		all = append(all, fmt.Sprintf("%d %s", k.Count, k.Kind))
 	}
 	return strings.Join(all, ", ")
-}
-
-// manyPods returns a number of pods in words.
-func manyPods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
-}
-
-// named joins names, and counts those beyond the first few.
-func named(names []string) string {
-	if more := len(names) - maxNamed; more > 1 {
-		names = append(slices.Clone(names[:maxNamed]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(names, ", ")
 }
 
 func unservedNotes(q *quote.Quote) []string {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // imageRolloutKind is the kind of rollouts.
@@ -214,7 +214,7 @@ func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table 
 		o := &all[i]
 		since, updated, promotion, problem := unknown, unknown, string(v1alpha1.PromotionAutomatic), "no"
 		if o.Since != nil {
-			since = duration.HumanDuration(now.Sub(*o.Since))
+			since = words.Age(now.Sub(*o.Since))
 		}
 		if o.Step != "" {
 			updated = fmt.Sprintf("%d of %d", o.Updated, o.Nodes)

@@ -19,6 +19,7 @@ import (
 
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 const (
@@ -164,7 +165,7 @@ func (o *topOptions) nodes(all *overview.Overview) table.Table {
 			price3(n.MicroUSDPerHour), price3(n.IdleMicroUSDPerHour),
 		}
 		if o.output.wide() {
-			row = append(row, orUnknown(n.Pool), overview.Age(all.AsOf.Sub(n.Created)), n.Message, orUnknown(n.NodeClaim))
+			row = append(row, orUnknown(n.Pool), words.Age(all.AsOf.Sub(n.Created)), n.Message, orUnknown(n.NodeClaim))
 		}
 		t.Add(row...)
 	}
@@ -190,7 +191,7 @@ func (o *topOptions) pods(all *overview.Overview) table.Table {
 			p.Namespace + "/" + p.Name, strconv.FormatInt(p.Replicas, 10), p.Node + "/" + indices(p.GPUs), percent(p.SMPercent), usedOfStated(p), price3(p.MicroUSDPerHour), unusedFor(p),
 		}
 		if o.output.wide() {
-			row = append(row, orUnknown(p.Pool), overview.Age(all.AsOf.Sub(p.Started)))
+			row = append(row, orUnknown(p.Pool), words.Age(all.AsOf.Sub(p.Started)))
 		}
 		t.Add(row...)
 	}
@@ -228,7 +229,7 @@ func unusedFor(p *overview.Pod) string {
 	if p.UnusedSeconds == nil {
 		return unknown
 	}
-	return overview.Age(time.Duration(*p.UnusedSeconds) * time.Second)
+	return words.Age(time.Duration(*p.UnusedSeconds) * time.Second)
 }
 
 // trouble records why agents could not be scraped.
@@ -306,10 +307,10 @@ const maxMetrics = 16 << 20
 func topNotes(measured map[string]overview.Measured, t trouble, what string) []string {
 	var notes []string
 	if t.first != nil {
-		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: %v", plural(t.failed, "node"), t.first))
+		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: %v", words.Count(t.failed, "node"), t.first))
 	}
 	if t.without > 0 {
-		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: no agent runs there, install karve-node", plural(t.without, "node")))
+		notes = append(notes, fmt.Sprintf("GPU use is unknown on %s: no agent runs there, install karve-node", words.Count(t.without, "node")))
 	}
 	if what != "pods" || len(measured) == 0 {
 		return notes

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // view is the content of the live view. Its methods depend only on its fields.
@@ -149,9 +150,9 @@ func (v *view) summary() []string {
 	first := v.colors.bold(totalsLine(t)) + "  " + v.bar(t.ReplicasHeld, t.Replicas, summaryBar)
 	second := "no pods waiting"
 	if n := len(v.all.Waiting); n > 0 {
-		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", plural(n, "pod")+" waiting", overview.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
+		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", words.Count(n, "pod")+" waiting", words.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
 	}
-	lines := []string{first, second + "  idle $" + usd(t.IdleMicroUSDPerHour) + "/h"}
+	lines := []string{first, second + "  idle $" + words.USD(t.IdleMicroUSDPerHour) + "/h"}
 	if text := v.all.Controller.Warning(); text != "" {
 		lines = append([]string{v.colors.red("warning: " + plain.Line(text))}, lines...)
 	}
@@ -200,7 +201,7 @@ func (v *view) nodeTable() table.Table {
 	for _, n := range nodes {
 		row := []string{
 			n.Name, orUnknown(n.Pool), v.bar(n.ReplicasHeld, n.Replicas, nodeBar), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), price3(n.MicroUSDPerHour),
-			orUnknown(n.InstanceType), orUnknown(n.CapacityType), overview.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors),
+			orUnknown(n.InstanceType), orUnknown(n.CapacityType), words.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors),
 		}
 		if v.wide {
 			row = append(row, orUnknown(n.Zone), orUnknown(n.NodeClaim))
@@ -228,7 +229,7 @@ func (v *view) podTable() table.Table {
 	slices.SortStableFunc(pods, orders[v.order].pods)
 	for _, p := range pods {
 		t.Add(p.Namespace+"/"+p.Name, p.Node, indices(p.GPUs), strconv.FormatInt(p.Replicas, 10), memory(p.StatedMiB), price3(p.MicroUSDPerHour),
-			overview.Age(v.all.AsOf.Sub(p.Started)), unusedFor(p))
+			words.Age(v.all.AsOf.Sub(p.Started)), unusedFor(p))
 	}
 	return t
 }
@@ -251,7 +252,7 @@ func (v *view) footer(top, rows int) string {
 		if v.err != nil {
 			why = ": " + plain.Line(cmp.Or(missingRights(v.err), strings.ReplaceAll(v.err.Error(), "\n", "; ")))
 		}
-		return v.colors.red("not updated for "+overview.Age(age)+why) + "  " + v.colors.faint(keys)
+		return v.colors.red("not updated for "+words.Age(age)+why) + "  " + v.colors.faint(keys)
 	}
 	return v.colors.faint(keys)
 }

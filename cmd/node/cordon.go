@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // cordon follows the Node's annotation that names GPUs which accept no new pods.
@@ -135,18 +136,15 @@ const mostNamed = 8
 // invalidCordon describes which values in the annotation are not GPUs of the node, and which would be valid.
 func invalidCordon(unknown []string, devices []gpu.Device) string {
 	var values []string
-	for _, value := range unknown[:min(len(unknown), mostNamed)] {
+	for _, value := range unknown {
 		values = append(values, fmt.Sprintf("%.64q", value))
-	}
-	if more := len(unknown) - len(values); more > 0 {
-		values = append(values, fmt.Sprintf("and %d more", more))
 	}
 	var indices []string
 	for _, d := range devices {
 		indices = append(indices, strconv.Itoa(d.Index))
 	}
 	return fmt.Sprintf("%s names %s, and this node has no such GPU: write indices (%s) or UUIDs of nvidia-smi -L, separated by commas",
-		nodecontract.GPUCordonAnnotation, strings.Join(values, ", "), strings.Join(indices, ", "))
+		nodecontract.GPUCordonAnnotation, words.Named(values, mostNamed), strings.Join(indices, ", "))
 }
 
 // namesOf returns the GPUs that are not in except, and a verb, as part of a sentence. It returns "" for none.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // VisibleDevices is the environment variable with which a container names its GPUs to NVIDIA's container runtime.
@@ -56,7 +57,7 @@ func accessUnrestricted(f *Facts) []Finding {
 		return nil
 	}
 	slices.Sort(names)
-	return []Finding{{Warning, "Node " + some(names), "the container runtime gives every container the GPUs that its variable " + VisibleDevices + " names, whatever it requests", fixAccess}}
+	return []Finding{{Warning, "Node " + words.Named(names, 1), "the container runtime gives every container the GPUs that its variable " + VisibleDevices + " names, whatever it requests", fixAccess}}
 }
 
 // devicesNamed finds containers that name their GPUs themselves, on nodes whose container runtime is not known to ignore that.
@@ -81,7 +82,7 @@ func devicesNamed(f *Facts) []Finding {
 		pods = append(pods, v.Pod)
 	}
 	message := fmt.Sprintf("sets %s=%.64q in the container %s, and so can use GPUs of the node %s that it was not allocated", VisibleDevices, all[0].Value, all[0].Container, all[0].Node)
-	return []Finding{{Warning, "Pod " + some(slices.Compact(pods)), message, "remove the variable from the pod, and " + fixAccess}}
+	return []Finding{{Warning, "Pod " + words.Named(slices.Compact(pods), 1), message, "remove the variable from the pod, and " + fixAccess}}
 }
 
 func access(node *corev1.Node) *corev1.NodeCondition {

@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // failed returns the condition of a kind if it is False. Otherwise it returns nil.
@@ -147,7 +148,7 @@ func agentMissing(f *Facts) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Error, "agent", fmt.Sprintf("no ready agent runs on %s, so pods get no replicas there", some(without)),
+		Error, "agent", fmt.Sprintf("no ready agent runs on %s, so pods get no replicas there", words.Named(without, 1)),
 		command("kubectl get pods -A -o wide -l app.kubernetes.io/name=karve-node --field-selector spec.nodeName=%s", without[0]),
 	}}
 }
@@ -218,7 +219,7 @@ func resourceUnserved(f *Facts) []Finding {
 	var all []Finding
 	for _, why := range slices.Sorted(maps.Keys(pods)) {
 		namespace, name, _ := strings.Cut(pods[why][0], "/")
-		all = append(all, Finding{Warning, "Pod " + some(pods[why]), why, command("kubectl karve explain pod/%s -n %s", name, namespace)})
+		all = append(all, Finding{Warning, "Pod " + words.Named(pods[why], 1), why, command("kubectl karve explain pod/%s -n %s", name, namespace)})
 	}
 	return all
 }
@@ -242,12 +243,4 @@ func (f *Facts) classes() []*v1alpha1.GPUNodeClass {
 	}
 	slices.SortFunc(all, func(a, b *v1alpha1.GPUNodeClass) int { return cmp.Compare(a.Name, b.Name) })
 	return all
-}
-
-// some names the first object and the number of the others.
-func some(names []string) string {
-	if len(names) == 1 {
-		return names[0]
-	}
-	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }

@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/version"
+	"karve.sh/karve/pkg/words"
 )
 
 const (
@@ -200,13 +201,10 @@ func rightsDenied(f *Facts) []Finding {
 		return nil
 	}
 	var names []string
-	for _, r := range f.Denied[:min(mostRights, len(f.Denied))] {
+	for _, r := range f.Denied {
 		names = append(names, r.String())
 	}
-	if more := len(f.Denied) - mostRights; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return []Finding{{Error, "the controller's service account", "may not " + strings.Join(names, ", "), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
+	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, mostRights), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
 }
 
 // sameSettings are the flags of the controller and the environment variables of Karpenter that must have the same value, with Karpenter's defaults.

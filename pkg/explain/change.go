@@ -80,8 +80,8 @@ func (c Change) String() string {
 	return string(c.Action)
 }
 
-// words returns changes to the same object in a few words.
-func words(changes []Change) string {
+// summary returns changes to the same object in a few words.
+func summary(changes []Change) string {
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		texts[i] = c.String()
@@ -95,7 +95,7 @@ func words(changes []Change) string {
 
 // helpOf returns the help that consists of changes to the same object.
 func helpOf(changes ...Change) Help {
-	h := Help{Change: words(changes), Changes: changes, On: "pod"}
+	h := Help{Change: summary(changes), Changes: changes, On: "pod"}
 	if pool := changes[0].NodePool; pool != "" {
 		h.On = "NodePool " + pool
 	}

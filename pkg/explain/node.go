@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // judged has what the disruption controller decides about machines.
@@ -211,13 +212,13 @@ func (x *Explainer) summary(a *NodeAnswer, m *snapshot.Machine) string {
 		case c.Reason == reason.Expiring && a.Goes != nil:
 			return "will be deleted: it expires at " + clockTime(*a.Goes)
 		case c.Due != nil && c.Due.After(x.cluster.Now):
-			return fmt.Sprintf("will be deleted in %s at the earliest: %s", duration(c.Due.Sub(x.cluster.Now)), clause(c))
+			return fmt.Sprintf("will be deleted in %s at the earliest: %s", words.Age(c.Due.Sub(x.cluster.Now)), clause(c))
 		default:
 			return "will be deleted once its pods have room elsewhere: " + clause(c)
 		}
 	}
 	if a.Goes != nil {
-		return fmt.Sprintf("stays until it expires in %s", duration(a.Goes.Sub(x.cluster.Now)))
+		return fmt.Sprintf("stays until it expires in %s", words.Age(a.Goes.Sub(x.cluster.Now)))
 	}
 	return "stays"
 }

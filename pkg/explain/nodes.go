@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // lack is a resource of which a node has too little for a pod.
@@ -103,7 +104,7 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 	case free.Replicas < r.Replicas && free.Replicas <= 0:
 		return lack{why: "full", order: 1}
 	case free.Replicas < r.Replicas:
-		return lack{why: "too few replicas left", order: 2, left: free.Replicas, text: func(n int64) string { return count(n, "replica") }}
+		return lack{why: "too few replicas left", order: 2, left: free.Replicas, text: func(n int64) string { return words.Count(n, "replica") }}
 	}
 	if c.GPUMemoryBytes > 0 {
 		most := int64(0)

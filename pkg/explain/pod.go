@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // Pod explains why a pod waits or is where it is. It returns an error if there is no such pod.
@@ -341,5 +342,5 @@ func age(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"
 	}
-	return duration(now.Sub(then))
+	return words.Age(now.Sub(then))
 }

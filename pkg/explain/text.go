@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // unknown stands for an unknown value.
@@ -32,7 +33,7 @@ func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		out.line("It " + stopped(a.Summary))
 	}
 	if a.Help != nil {
-		out.section(table.Table{Columns: []table.Column{{Title: "WHAT WOULD HELP"}, {Title: "$/H", Right: true}}, Rows: [][]string{{a.Help.words(), dollars(a.Help.Price)}}})
+		out.section(table.Table{Columns: []table.Column{{Title: "WHAT WOULD HELP"}, {Title: "$/H", Right: true}}, Rows: [][]string{{a.Help.words(), words.USD(a.Help.Price)}}})
 	}
 	out.section(a.pools(wide))
 	if nodes := a.nodes(); nodes != "" {
@@ -63,7 +64,7 @@ func (a *PodAnswer) pools(wide bool) table.Table {
 	for _, p := range a.Pools {
 		change, price := unknown, unknown
 		if p.Help != nil {
-			change, price = p.Help.words(), dollars(p.Help.Price)
+			change, price = p.Help.words(), words.USD(p.Help.Price)
 		}
 		row := []string{p.NodePool, string(p.Reason), change, price}
 		if wide {
@@ -95,7 +96,7 @@ func (a *PodAnswer) machine(now time.Time) table.Table {
 			state = "planned"
 		}
 		if m.Until != nil {
-			limit = "in " + duration(m.Until.Sub(now))
+			limit = "in " + words.Age(m.Until.Sub(now))
 		}
 		t.Add(or(m.Name), or(m.NodePool), or(m.InstanceType), or(m.Zone), or(m.CapacityType), or(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price))
 	}
@@ -134,7 +135,7 @@ func (m *Move) words() string {
 		parts = append(parts, "the pod moves once it has room elsewhere")
 	}
 	if m.Cost != nil {
-		parts = append(parts, fmt.Sprintf("its restart costs $%s", dollars(*m.Cost)))
+		parts = append(parts, fmt.Sprintf("its restart costs $%s", words.USD(*m.Cost)))
 	}
 	return sentence(parts...)
 }
@@ -252,18 +253,12 @@ func inWords(t, now time.Time) string {
 	if !t.After(now) {
 		return "now"
 	}
-	return "in " + duration(t.Sub(now))
-}
-
-// dollars formats an amount in dollars with three decimals.
-func dollars(m planner.MicroUSD) string {
-	milli := (m + 500) / 1000
-	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
+	return "in " + words.Age(t.Sub(now))
 }
 
 func dollarsOr(m *planner.MicroUSD) string {
 	if m == nil || *m == 0 {
 		return unknown
 	}
-	return dollars(*m)
+	return words.USD(*m)
 }

@@ -4,18 +4,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
-
-// count formats a number of things.
-func count(n int64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
 
 // bytes formats an amount of memory in Gi or Mi, rounded down, so that it never overstates what is left.
 func bytes(n int64) string {
@@ -32,34 +23,6 @@ func bytes(n int64) string {
 // cpus formats thousandths of a CPU as Kubernetes does.
 func cpus(milli int64) string {
 	return resource.NewMilliQuantity(max(0, milli), resource.DecimalSI).String()
-}
-
-// duration formats a duration with its two largest units, such as 4m12s.
-func duration(d time.Duration) string {
-	if d < 0 {
-		d = 0
-	}
-	d = d.Truncate(time.Second)
-	day := 24 * time.Hour
-	switch {
-	case d >= day:
-		return trim(fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour))
-	case d >= time.Hour:
-		return trim(fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute))
-	case d >= time.Minute:
-		return trim(fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second))
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
-}
-
-// trim removes a second unit of zero.
-func trim(s string) string {
-	for _, zero := range []string{"h0m", "m0s", "d0h"} {
-		if strings.HasSuffix(s, zero) {
-			return s[:len(s)-2]
-		}
-	}
-	return s
 }
 
 // nearest returns the word that a misspelled one probably means, or "" if none is near.

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // Workloads are the kinds whose pods can be explained together.
@@ -128,7 +129,7 @@ func (a *WorkloadAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		counts[i] = fmt.Sprintf("%d %s", g.Count, g.words())
 	}
 	out := &page{w: w}
-	out.line(fmt.Sprintf("%s %s   %s: %s", a.Kind, a.Workload, count(int64(a.Pods), "pod"), strings.Join(counts, ", ")))
+	out.line(fmt.Sprintf("%s %s   %s: %s", a.Kind, a.Workload, words.Count(a.Pods, "pod"), strings.Join(counts, ", ")))
 	for i := range a.Groups {
 		out.line("")
 		if out.err != nil {

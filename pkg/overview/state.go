@@ -2,7 +2,6 @@ package overview
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -10,6 +9,7 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // describe sets the state of one of Karve's machines and its message.
@@ -20,16 +20,16 @@ func (b *builder) describe(n *Node, m *snapshot.Machine) {
 	}
 	since := func(annotations map[string]string, key string) string {
 		if at := snapshot.TimeOf(annotations[key]); !at.IsZero() {
-			return " " + Age(b.Now.Sub(at))
+			return " " + words.Age(b.Now.Sub(at))
 		}
 		return ""
 	}
 	switch n.State {
 	case lifecycle.Requested, lifecycle.Launched, lifecycle.Registered, lifecycle.Initializing:
-		n.Message, n.Severity = "starting "+Age(b.Now.Sub(n.Created)), Busy
+		n.Message, n.Severity = "starting "+words.Age(b.Now.Sub(n.Created)), Busy
 	case lifecycle.Broken:
 		broken, _ := m.BrokenSince(b.ReplicasTimeout)
-		n.Message, n.Severity = "broken "+Age(b.Now.Sub(broken))+", did not start", Bad
+		n.Message, n.Severity = "broken "+words.Age(b.Now.Sub(broken))+", did not start", Bad
 	case lifecycle.NodeMissing:
 		n.Message, n.Severity = "its Node is missing", Bad
 	case lifecycle.Replacing:
@@ -39,7 +39,7 @@ func (b *builder) describe(n *Node, m *snapshot.Machine) {
 	case lifecycle.Draining:
 		n.Message, n.Severity = "draining", Busy
 		if at := m.Claim.DeletionTimestamp; at != nil {
-			n.Message += " " + Age(b.Now.Sub(at.Time))
+			n.Message += " " + words.Age(b.Now.Sub(at.Time))
 		}
 	case lifecycle.Started, lifecycle.Unhealthy:
 		b.describeStarted(n, m)
@@ -67,7 +67,7 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 	if idle.IsZero() {
 		return
 	}
-	n.IdleSince, n.Severity, n.Message = &idle, Idle, "idle "+Age(b.Now.Sub(idle))
+	n.IdleSince, n.Severity, n.Message = &idle, Idle, "idle "+words.Age(b.Now.Sub(idle))
 	pool := b.pools[n.Pool]
 	if pool == nil || pool.KeepsIdle() != "" {
 		return
@@ -75,7 +75,7 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 	if after, never := pool.IdleAfter(); !never {
 		n.LeavesAt = new(idle.Add(after))
 		if left := n.LeavesAt.Sub(b.Now); left > 0 {
-			n.Message += ", deleted in " + Age(left)
+			n.Message += ", deleted in " + words.Age(left)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (b *builder) condition(node *corev1.Node) (message string, severity Severit
 	message, severity = "Ready", Good
 	for i := range node.Status.Conditions {
 		c := &node.Status.Conditions[i]
-		since := " " + Age(b.Now.Sub(c.LastTransitionTime.Time))
+		since := " " + words.Age(b.Now.Sub(c.LastTransitionTime.Time))
 		switch {
 		case c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
 			return "not ready" + since, Bad
@@ -99,28 +99,4 @@ func (b *builder) condition(node *corev1.Node) (message string, severity Severit
 		return "cordoned", Busy
 	}
 	return message, severity
-}
-
-// Age formats a time span as kubectl does, in at most two units: 40s, 5m, 3h10m, 2d3h.
-func Age(d time.Duration) string {
-	const day = 24 * time.Hour
-	two := func(large, small time.Duration, names string) string {
-		text := fmt.Sprintf("%d%c", d/large, names[0])
-		if rest := d % large / small; rest > 0 {
-			text += fmt.Sprintf("%d%c", rest, names[1])
-		}
-		return text
-	}
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", max(0, d/time.Second))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return two(time.Hour, time.Minute, "hm")
-	case d < 10*day:
-		return two(day, time.Hour, "dh")
-	default:
-		return fmt.Sprintf("%dd", d/day)
-	}
 }

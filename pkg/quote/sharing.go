@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // Comparison compares the price of the same pods for several strategies of sharing GPUs.
@@ -307,10 +308,10 @@ func (c *Comparison) Text(w io.Writer) error {
 			notes = append(notes, "sizes: "+strings.Join(row.SlotSizes, " "))
 		}
 		if row.Unplaced > 0 {
-			notes = append(notes, pods(row.Unplaced)+" without a place")
+			notes = append(notes, words.Count(row.Unplaced, "pod")+" without a place")
 			why = append(why, plain.Line(fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message)))
 		}
-		cells := append([]string{string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound)}, row.Busy.cells()...)
+		cells := append([]string{string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), words.USD(row.Price), words.FloorUSD(row.Bound)}, row.Busy.cells()...)
 		t.Add(append(cells, strings.Join(notes, ", "))...)
 		measured = cmp.Or(measured, row.Busy)
 	}
@@ -326,13 +327,6 @@ func (c *Comparison) Text(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-func pods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
 }
 
 // perGPU returns the numbers of replicas of a GPU.

@@ -8,11 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/duration"
-
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // Text writes the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
@@ -55,7 +54,7 @@ func (q *Quote) claims() table.Table {
 			}
 			claims = claims[n:]
 			t.Add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
-				strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
+				strconv.Itoa(len(pods)), words.USD(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 		}
 	}
 	return t
@@ -91,7 +90,7 @@ func sameKind(a, b Claim) bool {
 func (q *Quote) claimsWide() table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODEPOOL"}, {Title: "LAUNCH"}, {Title: "CAPACITY"}, {Title: "ZONE"}, {Title: "$/H", Right: true}, {Title: "POD"}, {Title: "GPU", Right: true}}}
 	for _, c := range slices.Concat(q.launches()...) {
-		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
+		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), words.USD(c.Price)}
 		q.addPods(&t, head, c.Pods)
 	}
 	return t
@@ -130,23 +129,16 @@ func (q *Quote) placementsWide() table.Table {
 func (q *Quote) summary() table.Table {
 	t := table.Table{Columns: []table.Column{{}, {Title: "$/H", Right: true}, {}}}
 	if len(q.Claims) > 0 {
-		t.Add("this plan, "+machines(len(q.Claims)), dollars(q.Price), q.proof())
+		t.Add("this plan, "+words.Count(len(q.Claims), "machine"), words.USD(q.Price), q.proof())
 		if q.Karpenter != nil {
-			t.Add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
+			t.Add("Karpenter alone", words.USD(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
 		}
-		t.Add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
+		t.Add("a whole GPU for each replica", words.USD(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	}
 	if h := q.Headroom; h != nil {
-		t.Add("plus headroom, "+machines(len(h.Claims)), dollars(h.Price), h.words())
+		t.Add("plus headroom, "+words.Count(len(h.Claims), "machine"), words.USD(h.Price), h.words())
 	}
 	return t
-}
-
-func machines(n int) string {
-	if n == 1 {
-		return "1 machine"
-	}
-	return fmt.Sprintf("%d machines", n)
 }
 
 // proof describes how close the price is to the lower bound.
@@ -166,7 +158,7 @@ func proof(price, bound planner.MicroUSD) string {
 	}
 	// Round up, so that the statement is proven.
 	permille := (1000*(price-bound) + bound - 1) / bound
-	return fmt.Sprintf("proven lower bound %s: within %d.%d %%", dollarsDown(bound), permille/10, permille%10)
+	return fmt.Sprintf("proven lower bound %s: within %d.%d %%", words.FloorUSD(bound), permille/10, permille%10)
 }
 
 // beside compares another price with that of the plan.
@@ -216,11 +208,11 @@ func (q *Quote) steps(wide bool) table.Table {
 		switch {
 		case s.Covered == nil:
 		case s.Covered.After(q.now):
-			when += "; due in about " + duration.HumanDuration(s.Covered.Sub(q.now))
+			when += "; due in about " + words.Age(s.Covered.Sub(q.now))
 		default:
 			when += "; due now"
 		}
-		t.Add(nodes, dollars(s.Saving), when)
+		t.Add(nodes, words.USD(s.Saving), when)
 	}
 	return t
 }
@@ -274,9 +266,9 @@ func (s *Sweep) Text(w io.Writer) error {
 			notes = append(notes, "cheapest")
 		}
 		if row.Unplaced > 0 {
-			notes = append(notes, fmt.Sprintf("%d pods without a place", row.Unplaced))
+			notes = append(notes, words.Count(row.Unplaced, "pod")+" without a place")
 		}
-		cells := append([]string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound)}, row.Busy.cells()...)
+		cells := append([]string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), words.USD(row.Price), words.FloorUSD(row.Bound)}, row.Busy.cells()...)
 		t.Add(append(cells, strings.Join(notes, ", "))...)
 		measured = cmp.Or(measured, row.Busy)
 	}
@@ -292,15 +284,4 @@ func (s *Sweep) Text(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// dollars formats an amount in dollars, rounded to three decimals.
-func dollars(m planner.MicroUSD) string {
-	milli := (m + 500) / 1000
-	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
-}
-
-// dollarsDown formats an amount in dollars, rounded down to three decimals, for lower bounds.
-func dollarsDown(m planner.MicroUSD) string {
-	return fmt.Sprintf("%d.%03d", m/1e6, m/1000%1000)
 }

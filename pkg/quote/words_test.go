@@ -13,17 +13,6 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func TestDollarsHaveThreeDecimals(t *testing.T) {
-	t.Parallel()
-	for m, want := range map[planner.MicroUSD][2]string{
-		0: {"0.000", "0.000"}, 499: {"0.000", "0.000"}, 500: {"0.001", "0.000"}, 1_500: {"0.002", "0.001"}, 4_208_000: {"4.208", "4.208"}, 999_999_500: {"1000.000", "999.999"},
-	} {
-		if dollars(m) != want[0] || dollarsDown(m) != want[1] {
-			t.Errorf("%d is %s, cut %s; want %q", m, dollars(m), dollarsDown(m), want)
-		}
-	}
-}
-
 func TestProofDescribesGapToBound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

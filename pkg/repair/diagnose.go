@@ -5,12 +5,12 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // Diagnosis is the health of all machines.
@@ -88,7 +88,7 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		if health.Unhealthy > health.Allowed {
 			health.Closed = TooManyUnhealthy
 			health.Message = fmt.Sprintf("%d of %d nodes are unhealthy, and none is replaced while more than %d are: %s. Look for what they share, as a zone, an image, a driver, a "+
-				"device plugin or a DRA driver, and delete the NodeClaims of those that will not come back", health.Unhealthy, health.Machines, health.Allowed, some(unhealthy[pool]))
+				"device plugin or a DRA driver, and delete the NodeClaims of those that will not come back", health.Unhealthy, health.Machines, health.Allowed, words.Named(slices.Sorted(slices.Values(unhealthy[pool])), shown))
 		}
 		d.Pools[pool] = health
 	}
@@ -131,14 +131,6 @@ func allowed(machines int) int { return (machines + 4) / 5 }
 
 // shown is the largest number of machines that a message names.
 const shown = 5
-
-func some(names []string) string {
-	slices.Sort(names)
-	if len(names) > shown {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-	}
-	return strings.Join(names, ", ")
-}
 
 // silence is how long the API server may hear from no kubelet. Kubelets report at least every five minutes.
 const silence = 15 * time.Minute

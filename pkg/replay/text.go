@@ -10,16 +10,13 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
 )
 
 // Text writes the comparison as a table, and a chart of the prices over time.
 func (c *Comparison) Text(w io.Writer) error {
 	var out strings.Builder
-	pods := "pods"
-	if c.Pods == 1 {
-		pods = "pod"
-	}
-	fmt.Fprintf(&out, "%d %s in %s, on average %.1f at a time\n\n", c.Pods, pods, hours(c.Hours), c.Running)
+	fmt.Fprintf(&out, "%s in %s, on average %.1f at a time\n\n", words.Count(c.Pods, "pod"), hours(c.Hours), c.Running)
 	t := table.Table{Columns: []table.Column{
 		{},
 		{Title: "$", Right: true},

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/nodelabels"
+	"karve.sh/karve/pkg/words"
 )
 
 // ofOfferings lists the labels that differ between the offerings of an instance type.
@@ -88,10 +89,7 @@ func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string 
 	var parts []string
 	for _, key := range sortedKeys(has) {
 		values := sortedKeys(has[key])
-		if more := len(values) - mostValues; more > 0 {
-			values = append(values[:mostValues], fmt.Sprintf("and %d others", more))
-		}
-		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, strings.Join(values, ", ")))
+		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, words.Named(values, mostValues)))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -3,8 +3,6 @@ package launch
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/words"
 )
 
 // refuse writes refusals to the status of the GPUNodeClass. It is idempotent.
@@ -64,11 +63,6 @@ func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape launching
 		return
 	}
 	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
-		several(instanceTypes), several(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
+		words.Distinct(instanceTypes), words.Distinct(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
 	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
-}
-
-// several returns the distinct values, sorted and joined.
-func several(values []string) string {
-	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
 }

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // refusedOffering is an offering of a pool that Karve avoids, and the refusal that causes it.
@@ -63,7 +64,7 @@ func launching(refused []refusedOffering) status.Condition {
 			left = append(left, fmt.Sprintf("all launches until %s (%s): %s", g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
 			continue
 		}
-		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s (%s): %s", each(g.instanceTypes), each(g.zones), each(g.capacityTypes),
+		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s (%s): %s", words.Distinct(g.instanceTypes), words.Distinct(g.zones), words.Distinct(g.capacityTypes),
 			g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
 	}
 	slices.Sort(left)
@@ -72,9 +73,4 @@ func launching(refused []refusedOffering) status.Condition {
 		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched until the cause is fixed.
 	}
 	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "held back after launches failed: "+strings.Join(left, "; "))
-}
-
-// each returns the distinct values, sorted and joined.
-func each(values []string) string {
-	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
 }

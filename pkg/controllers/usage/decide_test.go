@@ -63,8 +63,8 @@ func view(c *v1alpha1.GPUNodeClass, blocked string, machines ...snapshot.Machine
 	}
 }
 
-// words returns the actions as "step subject".
-func words(actions []action) string {
+// steps returns the actions as "step subject".
+func steps(actions []action) string {
 	var all []string
 	for _, a := range actions {
 		about := a.machine.Node.Name
@@ -117,7 +117,7 @@ func TestDecide(t *testing.T) {
 		"a machine without a Node":                     {view(class("1h"), "", withoutNode()), ""},
 		"a pod that has not started counts as used":    {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), unstarted("c"))), ""},
 	} {
-		if got := words(decide(c.state)); got != c.want {
+		if got := steps(decide(c.state)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -4,7 +4,6 @@ package breaker
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -14,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // Reasons of the condition ReplicasHealthy.
@@ -41,7 +41,7 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 	}
 	open := healthy(metav1.ConditionFalse, ReasonReplicasMissing, fmt.Sprintf(
 		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin or DRA driver runs on them and that their startup taints go. One node is tried again after %s",
-		timeout, named(found.broken), now.Add(retry).UTC().Format(time.RFC3339)))
+		timeout, words.Named(found.broken, shown), now.Add(retry).UTC().Format(time.RFC3339)))
 	closed := healthy(metav1.ConditionTrue, ReasonReplicasHealthy, "")
 	switch before.Status {
 	case metav1.ConditionTrue:
@@ -72,13 +72,6 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 // shown is the largest number of broken machines that a message names. The API server rejects a condition with a message of more than 32,768
 // characters, and then the pool would continue to launch.
 const shown = 10
-
-func named(broken []string) string {
-	if more := len(broken) - shown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(broken[:shown], ", "), more)
-	}
-	return strings.Join(broken, ", ")
-}
 
 // findings describe the machines of a pool.
 type findings struct {

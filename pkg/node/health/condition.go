@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/words"
 )
 
 // Condition holds the fields of a node condition.
@@ -33,7 +34,7 @@ func (t *Tracker) Condition() Condition {
 		c.Status, c.Reason, c.Message = "Unknown", nodecontract.ReasonNone, "NVML lists no GPU"
 		return c
 	case len(faulty) == 0 && len(unusable) == 0:
-		c.Message = fmt.Sprintf("%s in service", gpus(len(t.devices)))
+		c.Message = fmt.Sprintf("%s in service", words.Count(len(t.devices), "GPU"))
 		return c
 	}
 	c.Status = "False"
@@ -68,7 +69,7 @@ func (t *Tracker) Condition() Condition {
 	if len(faulty) > 0 {
 		c.Reason = worst.reason()
 	}
-	c.Message = fmt.Sprintf("%d of %s out of service%s. %s", len(concerned)+len(unusable), gpus(all), inPart, strings.Join(parts, " "))
+	c.Message = fmt.Sprintf("%d of %s out of service%s. %s", len(concerned)+len(unusable), words.Count(all, "GPU"), inPart, strings.Join(parts, " "))
 	return c
 }
 
@@ -110,11 +111,4 @@ func severity(f Fault) int {
 		return len(severities)
 	}
 	return slices.Index(severities, f.class())
-}
-
-func gpus(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
 }

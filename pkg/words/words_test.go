@@ -1,0 +1,57 @@
+package words_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/words"
+)
+
+func TestCount(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0 pods", 1: "1 pod", 2: "2 pods"} {
+		if got := words.Count(n, "pod"); got != want {
+			t.Errorf("Count(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestUSD(t *testing.T) {
+	t.Parallel()
+	for micro, want := range map[int64]struct{ rounded, floor string }{
+		0: {"0.000", "0.000"}, 1: {"0.000", "0.000"}, 499: {"0.000", "0.000"}, 500: {"0.001", "0.000"},
+		526_000: {"0.526", "0.526"}, 999_999: {"1.000", "0.999"}, 12_000_000: {"12.000", "12.000"},
+		1_234_567: {"1.235", "1.234"}, 500_010: {"0.500", "0.500"},
+	} {
+		if got := words.USD(micro); got != want.rounded {
+			t.Errorf("USD(%d) = %q, want %q", micro, got, want.rounded)
+		}
+		if got := words.FloorUSD(micro); got != want.floor {
+			t.Errorf("FloorUSD(%d) = %q, want %q", micro, got, want.floor)
+		}
+	}
+}
+
+func TestAgesAreThoseOfKubectl(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Hour: "0s", math.MinInt64: "0s", 0: "0s", 119 * time.Second: "119s", 5*time.Minute + 30*time.Second: "5m30s", 150 * time.Minute: "150m", 49 * time.Hour: "2d1h",
+	} {
+		if got := words.Age(d); got != want {
+			t.Errorf("Age(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestNamesBeyondTheFirstAreCounted(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[int]string{1: "b and 2 more", 2: "b, a and 1 more", 3: "b, a, b", 4: "b, a, b"} {
+		if got := words.Named([]string{"b", "a", "b"}, most); got != want {
+			t.Errorf("at most %d: %q, want %q", most, got, want)
+		}
+	}
+	if got := words.Distinct([]string{"b", "a", "b"}); got != "a, b" {
+		t.Errorf("distinct: %q", got)
+	}
+}
