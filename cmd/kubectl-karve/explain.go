@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +14,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/explain"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/ui"
 )
 
 // explainOptions are the flags of the explain command.
@@ -111,16 +110,12 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if err != nil {
 		return err
 	}
-	var settings explain.Settings
-	var more []string
-	var reading sync.WaitGroup
-	reading.Go(func() { settings, more = live.settings(ctx) })
 	cluster, err := o.read(ctx, live)
 	if err != nil {
 		return err
 	}
-	reading.Wait()
-	a, err := explained(explain.New(cluster.Cluster, settings), kind, namespace, name, cluster.controller)
+	x, failed := ui.Explain(ctx, live.Client, cluster.from.Settings, clock.RealClock{}, cluster.Cluster)
+	a, err := explained(x, kind, namespace, name, cluster.controller)
 	if err != nil {
 		return err
 	}
@@ -134,7 +129,13 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		return err
 	}
 	s.warn(cluster.controller)
-	for _, note := range append(cluster.notes, more...) {
+	if cluster.from.Assumed != "" {
+		cluster.notes = append(cluster.notes, cluster.from.Assumed)
+	}
+	if failed != nil {
+		cluster.notes = append(cluster.notes, noBudgets(failed))
+	}
+	for _, note := range cluster.notes {
 		s.note(note)
 	}
 	_, err = s.out.Write(out.Bytes())
@@ -157,32 +158,7 @@ func explained(x *explain.Explainer, kind, namespace, name string, controller *l
 	return &a, err
 }
 
-// settings returns the settings of the controller. Settings that the user may not read have their defaults, and a note says so.
-func (c connection) settings(ctx context.Context) (explain.Settings, []string) {
-	settings := explain.DefaultSettings(clock.RealClock{})
-	var notes []string
-	var err error
-	if settings.Evictions, err = karpenter.NewEvictions(ctx, c.Client, clock.RealClock{}); err != nil {
-		notes = append(notes, fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", err))
-	}
-	found, err := c.controllers(ctx)
-	if err != nil {
-		return settings, append(notes, fmt.Sprintf("the controller is assumed to have default settings, because its Deployment cannot be read: %s", err))
-	}
-	for _, d := range found {
-		for _, flag := range []struct {
-			name string
-			to   *time.Duration
-		}{
-			{"settle-duration", &settings.Settle},
-			{"not-ready-timeout", &settings.Tolerations.NotReady},
-			{"gpu-fault-timeout", &settings.Tolerations.GPUFault},
-			{"replicas-timeout", &settings.Tolerations.Replicas},
-		} {
-			if value, err := time.ParseDuration(flagOf(&d, flag.name)); err == nil {
-				*flag.to = value
-			}
-		}
-	}
-	return settings, notes
+// noBudgets returns a note for an error of reading PodDisruptionBudgets.
+func noBudgets(err error) string {
+	return fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", err)
 }

@@ -415,9 +415,9 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 	}
 	if err == nil {
 		lists := r.readAhead(ctx, pendingPods, boundAgents)
-		var m machines
-		if m, err = r.machines(ctx, namespace, time.Now()); err == nil {
-			r.account(m.quotas)
+		var m published.Source
+		if m, err = published.OrBuiltin(ctx, r, namespace, nil); err == nil {
+			r.account(m.Quotas)
 			r.facts.Cluster, err = r.connection.cluster(ctx, lists, m)
 		}
 	}

@@ -22,15 +22,12 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
 )
-
-// replicasTimeout is how long a node may be without its replicas before it counts as broken. It is the controller's default.
-const replicasTimeout = 10 * time.Minute
 
 // clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because GPUs are shared by the
 // pods of all namespaces.
@@ -135,13 +132,13 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 }
 
 // cluster makes a cluster from the lists that were read ahead, as the controller does.
-func (c connection) cluster(ctx context.Context, lists *ahead, machines cloud.Catalog) (*snapshot.Cluster, error) {
+func (c connection) cluster(ctx context.Context, lists *ahead, from published.Source) (*snapshot.Cluster, error) {
 	if err := lists.wait(); err != nil {
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: replicasTimeout, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.dra && c.taintRules,
+		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.dra && c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,17 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/catalog/published"
 )
 
 // apiServer starts an API server that serves the API groups but no objects. It returns the path of its kubeconfig.
@@ -124,75 +114,6 @@ func TestManifestsComeFromAURL(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := run(t.Context(), []string{"plan", "-f", server.URL}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || strings.Count(errOut.String(), server.URL) != 1 {
 		t.Errorf("a server that is not there: status %d, %s%s", status, &out, &errOut)
-	}
-}
-
-// configMapServer returns a connection to an API server that answers a request for the catalog's ConfigMap.
-func configMapServer(t *testing.T, status int, answer any) connection {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case "/api/v1/namespaces/karve/configmaps/karve-catalog":
-			w.WriteHeader(status)
-			_ = json.NewEncoder(w).Encode(answer)
-		case "/api/v1":
-			fmt.Fprint(w, `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`)
-		case "/api":
-			fmt.Fprint(w, `{"kind": "APIVersions", "versions": ["v1"]}`)
-		default:
-			fmt.Fprint(w, `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`)
-		}
-	}))
-	t.Cleanup(server.Close)
-	c, err := client.New(&rest.Config{Host: server.URL}, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return connection{Client: c}
-}
-
-func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	encoded, err := published.Encode(published.Catalog{{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}: {
-		InstanceTypes: []catalog.InstanceType{{Name: "g4dn.xlarge", Offerings: []catalog.Offering{{Zone: "eu-west-1a", CapacityType: "spot", MicroUSDPerHour: 200_000}}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	there := published.ConfigMap("karve", encoded, published.Quotas{}, "v1", now.Add(-90*time.Minute))
-	corrupt := published.ConfigMap("karve", encoded[:40], published.Quotas{}, "v1", now)
-	failure := func(reason metav1.StatusReason) *metav1.Status {
-		return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason}
-	}
-	for name, c := range map[string]struct {
-		status int
-		answer any
-		types  int
-		note   string
-	}{
-		"published": {200, there, 1, "the instance types, zones and prices are those that the controller published 90m ago"},
-		"not there": {404, failure(metav1.StatusReasonNotFound), 59, "there is no ConfigMap karve/karve-catalog, in which the controller publishes its instance types (--karve-namespace), " +
-			"so zones and prices are those of us-east-1; use --instance-types for your own"},
-		"forbidden": {403, failure(metav1.StatusReasonForbidden), 59, "you may not get ConfigMap karve/karve-catalog, in which the controller publishes its instance types, " +
-			"so zones and prices are those of us-east-1; use --instance-types for your own"},
-		"corrupt": {200, corrupt, 59, "ConfigMap karve/karve-catalog cannot be read: decompressing it: unexpected EOF, " +
-			"so zones and prices are those of us-east-1; use --instance-types for your own"},
-	} {
-		m, err := configMapServer(t, c.status, c.answer).machines(t.Context(), "karve", now)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		class := &unstructured.Unstructured{}
-		class.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.k8s.aws", Version: "v1", Kind: "EC2NodeClass"})
-		class.SetName("gpu")
-		if n := len(m.InstanceTypes(t.Context(), class).InstanceTypes); n != c.types || m.note != c.note || m.builtin != (c.types != 1) {
-			t.Errorf("%s: %d types, %q", name, n, m.note)
-		}
-	}
-	if _, err := configMapServer(t, 500, failure(metav1.StatusReasonInternalError)).machines(t.Context(), "karve", now); err == nil {
-		t.Error("an API server that fails gives instance types")
 	}
 }
 

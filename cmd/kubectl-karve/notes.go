@@ -6,21 +6,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/words"
 )
 
-// builtinRegion is the region of the built-in instance types.
-const builtinRegion = "us-east-1"
-
 // builtinNotes returns notes on how the built-in instance types differ from those of the cluster.
 func builtinNotes(c *snapshot.Cluster) []string {
 	var notes []string
 	for i := range c.Nodes {
-		if region := c.Nodes[i].Labels[corev1.LabelTopologyRegion]; region != "" && region != builtinRegion {
-			notes = append(notes, fmt.Sprintf("there are nodes in %s, but the zones and prices are those of %s; use --instance-types for your own", region, builtinRegion))
+		if region := c.Nodes[i].Labels[corev1.LabelTopologyRegion]; region != "" && region != builtin.Region {
+			notes = append(notes, fmt.Sprintf("there are nodes in %s, but the zones and prices are those of %s; use --instance-types for your own", region, builtin.Region))
 			break
 		}
 	}

@@ -14,13 +14,14 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
-	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/words"
 )
 
 // planOptions are the flags of the plan command.
@@ -224,6 +225,8 @@ type source struct {
 	notes []string
 	// controller says whether a controller works. It is nil for manifests.
 	controller *leader.Leader
+	// from is what the controller has published. It is zero for manifests.
+	from published.Source
 }
 
 // cluster returns the cluster to plan for.
@@ -262,13 +265,21 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader) (source, error)
 	return source{Cluster: c, skipped: skipped, notes: notes}, nil
 }
 
-// machines returns the instance types in the file, or those that the controller has published.
-func (o *planOptions) machines(ctx context.Context, live connection) (machines, error) {
+// published returns what the controller has published, with the instance types in the file if there is one.
+func (o *planOptions) published(ctx context.Context, live connection) (published.Source, error) {
 	if o.instanceTypes == "" {
-		return live.machines(ctx, o.namespace, time.Now())
+		return published.OrBuiltin(ctx, live, o.namespace, nil)
 	}
 	types, err := o.types()
-	return machines{Catalog: cloud.SameForAll(types)}, err
+	if err != nil {
+		return published.Source{}, err
+	}
+	return published.OrBuiltin(ctx, live, o.namespace, types)
+}
+
+// addNamespaceFlag adds the flag for the controller's namespace.
+func addNamespaceFlag(fs *pflag.FlagSet, namespace *string) {
+	fs.StringVar(namespace, "karve-namespace", "karve-system", "namespace of Karve's controller, which publishes its instance types, prices and settings there")
 }
 
 // read reads a cluster.
@@ -277,20 +288,20 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	defer stop()
 	controller := live.leader(ctx, o.namespace)
 	lists := live.readAhead(ctx, allPods)
-	m, err := o.machines(ctx, live)
+	from, err := o.published(ctx, live)
 	if err != nil {
 		return source{}, err
 	}
-	c, err := live.cluster(ctx, lists, m)
+	c, err := live.cluster(ctx, lists, from)
 	if err != nil {
 		return source{}, err
 	}
 	var notes []string
-	if m.note != "" {
-		notes = append(notes, m.note)
+	switch {
+	case from.Builtin != "":
+		notes = append([]string{from.Builtin + "; use --instance-types for your own"}, builtinNotes(c)...)
+	case !from.At.IsZero():
+		notes = append(notes, fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", words.Age(c.Now.Sub(from.At))))
 	}
-	if m.builtin {
-		notes = append(notes, builtinNotes(c)...)
-	}
-	return source{Cluster: c, notes: notes, controller: controller()}, nil
+	return source{Cluster: c, notes: notes, controller: controller(), from: from}, nil
 }

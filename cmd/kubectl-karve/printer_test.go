@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/doctor"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/overview"
@@ -124,7 +125,7 @@ func (a *all) print(out io.Writer) {
 		v := view{all: seen, wide: true, pods: pods, colors: paletteFor(out)}
 		_, _ = io.WriteString(out, v.text())
 	}
-	x := explain.New(a.Cluster, explain.DefaultSettings(clock.RealClock{}))
+	x := explain.New(a.Cluster, explain.NewSettings(published.DefaultSettings(), clock.RealClock{}))
 	for i := range a.Cluster.Pods {
 		if i > 0 && i < len(a.Cluster.Pods)-3 {
 			continue // It is like the first, and an explanation takes a while.

@@ -69,7 +69,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		return seen{}, err
 	}
 	cluster := &snapshot.Cluster{
-		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
+		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
 	if err := price(cluster, told.Catalog); err != nil {
 		return seen{}, err
@@ -146,7 +146,7 @@ func price(c *snapshot.Cluster, told published.Catalog) error {
 		return nil
 	}
 	for i := range c.Nodes {
-		if c.Nodes[i].Labels[corev1.LabelTopologyRegion] != builtinRegion {
+		if c.Nodes[i].Labels[corev1.LabelTopologyRegion] != builtin.Region {
 			return nil
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/overview/overviewtest"
@@ -393,7 +394,7 @@ func TestTheVerbsReadACluster(t *testing.T) {
 	noProxy, noPods := serve(t, overviewtest.Example(), "/proxy/"), serve(t, overviewtest.Example(), "/v1/pods", "/v1/nodes")
 	regional := overviewtest.Example()
 	for i := range regional.Nodes {
-		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtinRegion
+		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtin.Region
 	}
 	priced := serve(t, regional)
 	dead, never := serveWith(t, overviewtest.Example(), time.Date(2026, 1, 2, 14, 2, 0, 0, time.UTC)), serveWith(t, overviewtest.Example(), time.Time{})

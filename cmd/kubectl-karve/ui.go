@@ -12,11 +12,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/ui"
 )
 
@@ -55,27 +53,19 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	clk := clock.RealClock{}
-	types, err := ui.NewCatalog(ctx, clk, func(ctx context.Context) (cloud.Catalog, string, error) {
-		m, err := o.plan.machines(ctx, c)
-		if !m.builtin {
-			m.note = ""
-		}
-		return m.Catalog, m.note, err
-	})
+	source, err := ui.NewSource(ctx, clk, func(ctx context.Context) (published.Source, error) { return o.plan.published(ctx, c) })
 	if err != nil {
 		return err
 	}
-	read, err := gather.Open(ctx, c.config, types, replicasTimeout)
+	read, err := gather.Open(ctx, c.config, source, source.ReplicasTimeout)
 	if err != nil {
 		return err
 	}
 	token := rand.Text()
 	server := ui.New(ui.Config{
-		Cluster: clusterName(o.plan.kube), Read: read, Note: types.Note, Clock: clk, Admit: ui.Token(token),
+		Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.Token(token),
 		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, c.Client, o.plan.namespace, time.Now) },
-		Explain: func(c *snapshot.Cluster) *explain.Explainer {
-			return explain.New(c, explain.DefaultSettings(clk))
-		},
+		Explain:    source.Explainer(ctx, c.Client, func(err error) { s.note(noBudgets(err)) }),
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
 	if err != nil {
@@ -84,7 +74,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if _, err := fmt.Fprintf(s.out, "http://%s/#token=%s\n", listener.Addr(), token); err != nil {
 		return err
 	}
-	if note := types.Note(); note != "" {
+	if note := source.Note(); note != "" {
 		s.note(note)
 	}
 	fmt.Fprintln(s.err, "Open this URL. Press Ctrl-C to stop.")

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
@@ -32,11 +33,11 @@ type Settings struct {
 	Clock clock.Clock
 }
 
-// DefaultSettings returns the defaults of the controller.
-func DefaultSettings(clk clock.Clock) Settings {
+// NewSettings returns the settings that a controller has published, without Evictions.
+func NewSettings(of published.Settings, clk clock.Clock) Settings {
 	return Settings{
-		Settle: 10 * time.Second, Clock: clk,
-		Tolerations: repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute},
+		Settle: of.SettleDuration.Duration, Clock: clk,
+		Tolerations: repair.Tolerations{NotReady: of.NotReadyTimeout.Duration, GPUFault: of.GPUFaultTimeout.Duration, Replicas: of.ReplicasTimeout.Duration},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -19,7 +20,7 @@ import (
 )
 
 func explainer(c *snapshot.Cluster) *Explainer {
-	return New(c, DefaultSettings(clocktesting.NewFakeClock(c.Now)))
+	return New(c, NewSettings(published.DefaultSettings(), clocktesting.NewFakeClock(c.Now)))
 }
 
 // with returns the shared cluster after changes.

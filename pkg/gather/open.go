@@ -24,12 +24,12 @@ import (
 // Open returns a function that reads a cluster, for long-running commands without a manager. Informers follow the cluster until the context ends. Open
 // returns an error if the cluster cannot be read now, because informers would retry forever. The function returns an error while the API server does
 // not answer.
-func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (func(context.Context) (*snapshot.Cluster, error), error) {
+func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout func() time.Duration) (func(context.Context) (*snapshot.Cluster, error), error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	g, err := follower(ctx, config, catalog, replicasTimeout)
+	g, err := follower(ctx, config, catalog)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,11 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, repli
 		if err := answers(ctx, asked.RESTClient()); err != nil {
 			return nil, err
 		}
-		return g.Cluster(ctx)
+		c, err := g.Cluster(ctx)
+		if err == nil {
+			c.ReplicasTimeout = replicasTimeout() // It changes when the controller starts with another one.
+		}
+		return c, err
 	}, nil
 }
 
@@ -52,7 +56,7 @@ func answers(ctx context.Context, api rest.Interface) error {
 }
 
 // follower returns a Gatherer with its own informers.
-func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout time.Duration) (*Gatherer, error) {
+func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
@@ -64,7 +68,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	_, err = live.RESTMapper().RESTMapping(schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
 	g := &Gatherer{
 		Cached: live, Live: live, Mapper: live.RESTMapper(), Catalog: catalog, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: replicasTimeout, NodeOverlays: err == nil,
+		NodeOverlays: err == nil,
 		// An informer for objects that the user may not read would wait forever.
 		DRA: live.List(ctx, &resourcev1.ResourceSliceList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.DeviceClassList{}, client.Limit(1)) == nil &&
 			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
@@ -78,7 +82,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 		return nil, fmt.Errorf("making the informers: %w", err)
 	}
 	followed := &Gatherer{
-		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, ReplicasTimeout: replicasTimeout, NodeOverlays: g.NodeOverlays,
+		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, NodeOverlays: g.NodeOverlays,
 		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules,
 	}
 	if err := followed.Follow(ctx, informers); err != nil {

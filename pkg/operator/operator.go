@@ -233,7 +233,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: tolerations}},
 	}
 	if namespace := o.namespace(); namespace != "" {
-		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Quotas: (&quotas.Source{Load: loader(all)}).Read})
+		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version, Settings: o.settings(), Quotas: (&quotas.Source{Load: loader(all)}).Read})
 		if err := m.Add(publisher); err != nil {
 			return fmt.Errorf("adding the publisher of the catalog: %w", err)
 		}

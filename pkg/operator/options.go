@@ -10,6 +10,9 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/memoryalias/webhook"
 )
 
@@ -57,6 +60,7 @@ var environment = map[string]string{
 
 // AddFlags binds the options to flags and sets their defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
+	standard := published.DefaultSettings()
 	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, used for node classes other than EC2NodeClass")
 	fs.StringVar(&o.ClusterName, "cluster-name", "", "name of the EKS cluster; use the same value as in Karpenter (CLUSTER_NAME)")
 	fs.Float64Var(&o.VMMemoryOverheadPercent, "vm-memory-overhead-percent", 0.075,
@@ -67,11 +71,11 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
-	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
-	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been unhealthy for this long")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
+	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", standard.NotReadyTimeout.Duration, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
+	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", standard.GPUFaultTimeout.Duration, "replace a node with GPUs that have been unhealthy for this long")
 	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "time after which a pool whose nodes did not start tries one node again")
-	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "delete an idle node this long after it was tainted, if it is still idle")
+	fs.DurationVar(&o.Settle, "settle-duration", standard.SettleDuration.Duration, "delete an idle node this long after it was tainted, if it is still idle")
 	fs.BoolVar(&o.Nominations, "nominations", true, "write the planned node of each waiting pod to status.nominatedNodeName; otherwise the scheduler chooses among all nodes that fit")
 	fs.BoolVar(&o.CapacityBuffers, "capacity-buffers", true, "keep capacity free for CapacityBuffers if the API server has that resource")
 	fs.BoolVar(&o.DRA, "dra", false, "serve GPUNodeClasses with backend DRA or NVIDIADRA: read ResourceSlices, DeviceClasses, ResourceClaims and ResourceClaimTemplates")
@@ -94,6 +98,12 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 			}
 		}
 	}
+}
+
+// settings returns what the controller publishes of its settings.
+func (o *Options) settings() published.Settings {
+	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
+	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout)}
 }
 
 // Validate returns all errors of the options, joined.

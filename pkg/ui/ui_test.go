@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
@@ -83,7 +84,7 @@ func serve(t *testing.T, s *source) http.Handler {
 		Controller: s.controller,
 		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.Token(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
-			return explain.New(c, explain.DefaultSettings(clock.RealClock{}))
+			return explain.New(c, explain.NewSettings(published.DefaultSettings(), clock.RealClock{}))
 		},
 	})
 	handler, err := server.Handler()

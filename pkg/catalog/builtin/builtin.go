@@ -17,6 +17,9 @@ var file []byte
 // Read is the date of the built-in instance types.
 var Read = time.Date(2026, time.August, 21, 0, 0, 0, 0, time.UTC)
 
+// Region is the region of their zones and prices.
+const Region = "us-east-1"
+
 // InstanceTypes returns the built-in instance types, sorted by name.
 func InstanceTypes() ([]catalog.InstanceType, error) {
 	return catalog.ReadKWOK(bytes.NewReader(file), aws.GPULabels)

@@ -25,6 +25,7 @@ const (
 	// controllerKey is the key of the controller's version.
 	controllerKey = "controller"
 	quotasKey     = "quotas.json"
+	settingsKey   = "settings.json"
 )
 
 // Quotas are the quotas of the cloud's account.
@@ -34,8 +35,9 @@ type Quotas struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version of the controller. It contains no quotas if there are none.
-func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller string, now time.Time) *corev1.ConfigMap {
+// ConfigMap returns the ConfigMap that holds an encoded catalog, with the version and the settings of the controller. It contains no quotas if there are
+// none.
+func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller string, settings Settings, now time.Time) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
 		Data:       map[string]string{timeKey: now.UTC().Format(time.RFC3339), controllerKey: controller},
@@ -43,6 +45,9 @@ func ConfigMap(namespace string, encoded []byte, quotas Quotas, controller strin
 	}
 	if text, err := json.Marshal(quotas); err == nil && string(text) != "{}" {
 		m.Data[quotasKey] = string(text)
+	}
+	if text, err := json.Marshal(settings); err == nil {
+		m.Data[settingsKey] = string(text)
 	}
 	return m
 }
@@ -58,7 +63,8 @@ func QuotasIn(m *corev1.ConfigMap) Quotas {
 
 // Same reports whether two ConfigMaps have the same content, regardless of when they were written.
 func Same(a, b *corev1.ConfigMap) bool {
-	return bytes.Equal(Encoded(a), Encoded(b)) && Controller(a) == Controller(b) && a.Data[quotasKey] == b.Data[quotasKey]
+	return bytes.Equal(Encoded(a), Encoded(b)) && Controller(a) == Controller(b) &&
+		a.Data[quotasKey] == b.Data[quotasKey] && a.Data[settingsKey] == b.Data[settingsKey]
 }
 
 // Encoded returns the encoded catalog in a ConfigMap.

@@ -17,10 +17,14 @@ type Found struct {
 	At      time.Time
 	Missing string
 	Quotas  Quotas
+	// Settings are those of the controller, or its defaults, and Assumed true, if it has not published them.
+	Settings Settings
+	Assumed  bool
 }
 
 // Find reads what the controller in a namespace has published. It returns an error if the API server does not answer.
 func Find(ctx context.Context, reader client.Reader, namespace string) (f Found, err error) {
+	f.Settings, f.Assumed = DefaultSettings(), true
 	var m corev1.ConfigMap
 	key := client.ObjectKey{Namespace: namespace, Name: Name}
 	err = reader.Get(ctx, key, &m)
@@ -35,6 +39,8 @@ func Find(ctx context.Context, reader client.Reader, namespace string) (f Found,
 		return f, fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
 	f.Quotas = QuotasIn(&m)
+	settings, ok := SettingsIn(&m)
+	f.Settings, f.Assumed = settings, !ok
 	if f.Catalog, f.At, err = Read(&m); err != nil {
 		f.Missing = err.Error() // A user who may not read it gets the reason, and continues without it.
 	}

@@ -51,7 +51,7 @@ func TestACatalogIsReadAsItWasPublished(t *testing.T) {
 	t.Parallel()
 	c := sample(t)
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	m := published.ConfigMap("karve-system", encoded(t, c), published.Quotas{}, "v1", now)
+	m := published.ConfigMap("karve-system", encoded(t, c), published.Quotas{}, "v1", published.DefaultSettings(), now)
 	got, at, err := published.Read(m)
 	if err != nil || !at.Equal(now) {
 		t.Fatalf("%v, %v", at, err)
@@ -137,7 +137,7 @@ func TestACorruptCatalogIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, _, err := published.Read(published.ConfigMap("karve-system", c.content, published.Quotas{}, "v1", time.Now()))
+			got, _, err := published.Read(published.ConfigMap("karve-system", c.content, published.Quotas{}, "v1", published.DefaultSettings(), time.Now()))
 			if err == nil || got != nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "ConfigMap karve-system/karve-catalog cannot be read: ") {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

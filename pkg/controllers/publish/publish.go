@@ -1,5 +1,5 @@
-// Package publish writes the catalog and the quotas of the cloud's account to a ConfigMap. With them, kubectl karve plans with the controller's zones,
-// prices and capacities, and kubectl karve doctor compares the quotas with what the cluster uses.
+// Package publish writes the catalog, the settings of the controller and the quotas of the cloud's account to a ConfigMap. With them, kubectl karve plans with
+// the controller's zones, prices and capacities, explains what it does, and kubectl karve doctor compares the quotas with what the cluster uses.
 package publish
 
 import (
@@ -40,6 +40,8 @@ type Config struct {
 	Namespace string
 	// Version is the version of the controller.
 	Version string
+	// Settings are those of the controller.
+	Settings published.Settings
 	// Quotas reads the quotas of the cloud's account. It is called only if a node class belongs to a cloud with quotas.
 	Quotas func(context.Context) ([]catalog.Quota, error)
 }
@@ -100,7 +102,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		return err
 	}
 	if encoded != nil {
-		wanted := published.ConfigMap(p.config.Namespace, encoded, p.quotas, p.config.Version, now)
+		wanted := published.ConfigMap(p.config.Namespace, encoded, p.quotas, p.config.Version, p.config.Settings, now)
 		if p.last == nil || !published.Same(wanted, p.last) {
 			if err := p.write(ctx, wanted, now); err != nil {
 				return err

@@ -26,6 +26,7 @@ type world struct {
 	generation uint64
 	err        error
 	version    string
+	settings   published.Settings
 	// vcpus is the quota of the account, and asked how often it was read.
 	vcpus, asked int64
 	quotaErr     error
@@ -47,7 +48,7 @@ func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
 
 // publisher returns a publisher, as of a leader that has just started.
 func (w *world) publisher() *Publisher {
-	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system", Version: w.version, Quotas: w.quotas})
+	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system", Version: w.version, Settings: w.settings, Quotas: w.quotas})
 }
 
 func (w *world) quotas(context.Context) ([]catalog.Quota, error) {
@@ -93,7 +94,8 @@ func TestTheCatalogIsWrittenWhenItHasChangedAndNotTooOften(t *testing.T) {
 		{"nothing changes", 60 * time.Minute, func() { w.generation++ }, 510_000, 6 * time.Minute},
 		{"another leader with the same prices", 70 * time.Minute, func() { p = w.publisher() }, 510_000, 6 * time.Minute},
 		{"an upgraded controller with the same prices", 75 * time.Minute, func() { w.version = "v2"; p = w.publisher() }, 510_000, 75 * time.Minute},
-		{"AWS does not answer", 90 * time.Minute, func() { w.price = 0; w.generation++ }, 510_000, 75 * time.Minute},
+		{"a controller with another setting and the same prices", 85 * time.Minute, func() { w.settings.SettleDuration.Duration = time.Minute; p = w.publisher() }, 510_000, 85 * time.Minute},
+		{"AWS does not answer", 90 * time.Minute, func() { w.price = 0; w.generation++ }, 510_000, 85 * time.Minute},
 		{"a price changes an hour later", 140 * time.Minute, func() { w.price = 520_000; w.generation++ }, 520_000, 140 * time.Minute},
 	} {
 		w.clock.SetTime(start.Add(step.after))
@@ -164,7 +166,7 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 func TestAConfigMapThatSomebodyChangedIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	m := published.ConfigMap("karve-system", []byte("nonsense"), published.Quotas{}, "v1", w.clock.Now())
+	m := published.ConfigMap("karve-system", []byte("nonsense"), published.Quotas{}, "v1", published.DefaultSettings(), w.clock.Now())
 	m.Labels = map[string]string{"kept": "yes"}
 	if err := w.Create(t.Context(), m); err != nil {
 		t.Fatal(err)

@@ -164,7 +164,7 @@ func TestPageRequiresAuthorization(t *testing.T) {
 			t.Errorf("%s, the answer is %d, want %d: %.300s", tc.name, got, tc.want, body)
 		}
 	}
-	const note = `"note":"there is no ConfigMap karve-system/karve-catalog, in which the controller publishes its instance types (--karve-namespace), so zones and prices are those of us-east-1"`
+	const note = `"note":"there is no ConfigMap karve-system/karve-catalog, in which the controller publishes its instance types (--karve-namespace), so zones and prices are those of us-east-1; the controller is assumed to have default settings, because it has not published them"`
 	if _, body := look(t, url+"/karve/overview", sees); !strings.Contains(body, `"name":"gpu-shared"`) || !strings.Contains(body, note) {
 		t.Errorf("the overview is %.500s", body)
 	}

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/fleet/launching"
@@ -47,7 +48,7 @@ func everything(ctx context.Context, api *cache) (map[string]place, func(pod cli
 	plan, headroom := checked.Suppose(snapshot.Build(c), effort)
 	overview.Build(c)
 	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
-	x := explain.New(c, explain.DefaultSettings(clk))
+	x := explain.New(c, explain.NewSettings(published.DefaultSettings(), clk))
 	explained := func(pod client.ObjectKey) error { _, err := x.Pod(pod.Namespace, pod.Name); return err }
 	err = errors.Join(plan.Err, headroom.Err, unquoted, explained(client.ObjectKey{Namespace: "default", Name: "sane-plain-000"}))
 	return placesOf(&plan), explained, err

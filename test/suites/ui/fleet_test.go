@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
@@ -105,7 +106,7 @@ func (c *source) serve(t *testing.T) string {
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
 		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
-		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
+		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.NewSettings(published.DefaultSettings(), clk)) },
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
