@@ -14,7 +14,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/words"
@@ -205,15 +204,15 @@ func (f *Facts) conditions(severity Severity, bad func(*corev1.NodeCondition) bo
 	return all
 }
 
-// resourceUnserved finds pending pods that request a misspelled GPU resource, or one that no NodePool of Karve serves.
+// resourceUnserved finds pending pods that request a resource that nothing serves.
 func resourceUnserved(f *Facts) []Finding {
 	if f.Cluster == nil {
 		return nil
 	}
-	pods, served := map[string][]string{}, explain.Served(f.pools())
-	for _, pod := range f.Cluster.Indexed().Pending() {
-		if why := explain.Unserved(pod, served); why != "" {
-			pods[why] = append(pods[why], snapshot.PodName(pod))
+	pods := map[string][]string{}
+	for u, of := range f.Cluster.Unserved() {
+		for _, pod := range of {
+			pods[u.String()] = append(pods[u.String()], snapshot.PodName(pod))
 		}
 	}
 	var all []Finding

@@ -229,10 +229,7 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 			func(f *Facts) { f.Cluster.Pods = Pods("x", 3, Asking("nvidia.com/gpu.shred", "1")) }, Warning, "Pod default/x-000 and 2 more", "did you mean nvidia.com/gpu.shared?", "kubectl karve explain pod/x-000 -n default",
 		},
 		"pods that nobody serves": {
-			func(f *Facts) {
-				f.Cluster.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
-				f.Cluster.Pods = Pods("x", 1)
-			}, Warning, "Pod default/x-000", "requests nvidia.com/gpu.shared, which none of Karve's NodePools", "explain",
+			func(f *Facts) { f.Cluster.Pods = Pods("x", 1, Asking("example.com/fpga", "1")) }, Warning, "Pod default/x-000", "requests example.com/fpga, which nothing in the cluster serves", "explain",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

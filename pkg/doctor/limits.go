@@ -14,7 +14,6 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -68,7 +67,7 @@ func memoryWrong(f *Facts) []Finding {
 // resourceQuotasNear finds ResourceQuotas on resources that Karve serves. The pods that a quota keeps from being created are invisible: only the
 // ReplicaSet or the Job reports them.
 func resourceQuotasNear(f *Facts) []Finding {
-	served := explain.Served(f.pools())
+	served := snapshot.ServedBy(f.pools())
 	var all []Finding
 	for i := range f.ResourceQuotas {
 		q := &f.ResourceQuotas[i]

@@ -46,60 +46,14 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 
 // foreign returns why Karve does nothing for a pod that requests no GPU resource.
 func (x *Explainer) foreign(pod *corev1.Pod) string {
-	served := Served(x.view().Pools)
-	if why := Unserved(pod, served); why != "" {
-		return why
+	if unserved := x.cluster.UnservedOf(pod); len(unserved) > 0 {
+		return unserved[0].String()
 	}
+	served := snapshot.ServedBy(x.view().Pools)
 	if len(served) == 0 {
 		return "requests no GPU resource, and none of Karve's NodePools serves one"
 	}
 	return fmt.Sprintf("requests no GPU resource, so Karve does nothing for it; Karve's NodePools serve %s", strings.Join(served, " and "))
-}
-
-// Served returns the resources that the pools serve, sorted.
-func Served(pools []snapshot.Pool) []string {
-	names := map[string]bool{}
-	for i := range pools {
-		if p := &pools[i]; p.Class != nil {
-			for _, name := range p.Resources() {
-				names[string(name)] = true
-			}
-		}
-	}
-	return sortedKeys(names)
-}
-
-// Unserved reports a resource in a pod's requests that resembles a served one, or that is the resource of shared GPUs and is not served. It returns ""
-// for other pods.
-func Unserved(pod *corev1.Pod, served []string) string {
-	for _, asked := range extended(pod) {
-		if slices.Contains(served, asked) {
-			continue
-		}
-		why := fmt.Sprintf("requests %s, which none of Karve's NodePools serves", asked)
-		switch meant := nearest(asked, served); {
-		case asked == v1alpha1.ResourceGPUShared:
-			return why
-		case meant != "" && asked != v1alpha1.ResourceGPU:
-			return why + ": did you mean " + meant + "?"
-		}
-	}
-	return ""
-}
-
-// extended returns the requested resources that are not built into Kubernetes, sorted.
-func extended(pod *corev1.Pod) []string {
-	names := map[string]bool{}
-	for _, ctr := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		for _, list := range []corev1.ResourceList{ctr.Resources.Requests, ctr.Resources.Limits} {
-			for name, q := range list {
-				if q.Sign() > 0 && strings.Contains(string(name), "/") {
-					names[string(name)] = true
-				}
-			}
-		}
-	}
-	return sortedKeys(names)
 }
 
 // waiting explains a pod without a node.

@@ -295,7 +295,7 @@ func TestTheStateOfAPod(t *testing.T) {
 		"one that runs elsewhere":            {with(pods(Pod("x", Running("mine")))), PodRuns, "which Karve did not launch"},
 		"one that has ended":                 {with(pods(Pod("x", Running("a"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))), PodEnded, "has ended"},
 		"one that asks for nothing":          {with(pods(Pod("x", Asking("cpu", "1")))), PodForeign, "requests no GPU resource"},
-		"one that is misspelled":             {with(pods(Pod("x", Asking("nvidia.com/gpu.shred", "1")))), PodForeign, "requests nvidia.com/gpu.shred, which none of Karve's NodePools serves: did you mean nvidia.com/gpu.shared?"},
+		"one that is misspelled":             {with(pods(Pod("x", Asking("nvidia.com/gpu.shred", "1")))), PodForeign, "requests nvidia.com/gpu.shred, which nothing in the cluster serves; did you mean nvidia.com/gpu.shared?"},
 		"one with a gate": {with(pods(Pod("x", func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 // The functions below reject what the API server rejects, as far as plans depend on it.
@@ -194,21 +195,15 @@ func validRequests(of string, r corev1.ResourceRequirements) error {
 		request, limit := r.Requests[name], r.Limits[name]
 		_, limited := r.Limits[name]
 		switch {
-		case isExtended(name) && !limited:
+		case snapshot.IsExtended(name) && !limited:
 			errs = append(errs, fmt.Errorf("%s: %s has a request but no limit: write it as a limit", of, name))
-		case isExtended(name) && !amount.Equal(request, limit):
+		case snapshot.IsExtended(name) && !amount.Equal(request, limit):
 			errs = append(errs, fmt.Errorf("%s: the request for %s is %s and its limit %s: they must be the same", of, name, amount.Text(request), amount.Text(limit)))
 		case limited && amount.Cmp(request, limit) > 0:
 			errs = append(errs, fmt.Errorf("%s: the request for %s, %s, is above its limit, %s", of, name, amount.Text(request), amount.Text(limit)))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isExtended reports whether a resource is an extended resource, which has whole numbers and no overcommitment.
-func isExtended(name corev1.ResourceName) bool {
-	domain, _, ok := strings.Cut(string(name), "/")
-	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
 }
 
 func validAmounts(of string, list corev1.ResourceList) error {
@@ -220,7 +215,7 @@ func validAmounts(of string, list corev1.ResourceList) error {
 			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, amount.Text(q), name))
 		case amount.Value(q) > amount.Most:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is implausibly large", of, amount.Text(q), name))
-		case isExtended(name) && !amount.Whole(q):
+		case snapshot.IsExtended(name) && !amount.Whole(q):
 			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, amount.Text(q), name))
 		}
 	}
