@@ -1,16 +1,20 @@
 package mig
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
 )
 
 func put(t *testing.T, path, text string) {
@@ -88,10 +92,10 @@ func TestDeviceFilesOfInstances(t *testing.T) {
 	}
 }
 
-// systemd answers one client with the bytes, and returns what it was asked.
-func systemd(t *testing.T, reply []byte) (socket string, asked chan []byte) {
+// systemd authenticates one client as systemd does and answers its call, and returns the call. If answer is nil, it closes the connection instead.
+func systemd(t *testing.T, answer func(call *dbus.Message) *dbus.Message) (socket string, asked chan *dbus.Message) {
 	t.Helper()
-	socket, asked = filepath.Join(t.TempDir(), "private"), make(chan []byte, 1)
+	socket, asked = filepath.Join(t.TempDir(), "private"), make(chan *dbus.Message, 1)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -103,44 +107,68 @@ func systemd(t *testing.T, reply []byte) (socket string, asked chan []byte) {
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		line := make([]byte, 512)
-		n, _ := conn.Read(line)
-		_, _ = conn.Write([]byte("OK 0123456789abcdef\r\n"))
-		rest := make([]byte, 1024)
-		m, _ := conn.Read(rest)
-		_, _ = conn.Write(reply)
-		asked <- append(line[:n:n], rest[:m]...)
+		in := bufio.NewReader(conn)
+		for line := ""; line != "BEGIN"; {
+			if line, err = in.ReadString('\n'); err != nil {
+				return
+			}
+			line = strings.TrimSpace(strings.TrimPrefix(line, "\x00"))
+			// The peer of the socket tells systemd who the client is, so the client's DATA is empty.
+			reply := map[string]string{"AUTH": "REJECTED EXTERNAL ANONYMOUS", "AUTH EXTERNAL": "DATA", "DATA": "OK 0123456789abcdef0123456789abcdef", "NEGOTIATE_UNIX_FD": "AGREE_UNIX_FD"}[line]
+			if reply != "" {
+				_, _ = conn.Write([]byte(reply + "\r\n"))
+			}
+		}
+		call, err := dbus.DecodeMessage(in)
+		if err != nil {
+			return
+		}
+		asked <- call
+		if answer != nil {
+			_ = answer(call).EncodeTo(conn, binary.LittleEndian)
+		}
 	}()
 	return socket, asked
 }
 
-// message returns a message without fields in its header.
-func message(kind byte, body []byte) []byte {
-	head := append([]byte{'l', kind, 0, 1}, binary.LittleEndian.AppendUint32(nil, uint32(len(body)))...)
-	return append(append(head, 2, 0, 0, 0, 0, 0, 0, 0), body...)
+// to returns an answer to a call.
+func to(call *dbus.Message, kind dbus.Type, fields map[dbus.HeaderField]dbus.Variant, body ...any) *dbus.Message {
+	all := map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(call.Serial())}
+	maps.Copy(all, fields)
+	if len(body) > 0 {
+		all[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
+	}
+	return &dbus.Message{Type: kind, Headers: all, Body: body}
 }
 
 func TestRebootAsksSystemd(t *testing.T) {
 	t.Parallel()
-	const signal = 4
-	socket, asked := systemd(t, append(message(signal, []byte("ignored.")), message(methodReturn, nil)...))
+	socket, asked := systemd(t, func(call *dbus.Message) *dbus.Message {
+		return to(call, dbus.TypeMethodReply, nil, dbus.ObjectPath("/org/freedesktop/systemd1/job/1"))
+	})
 	if err := Reboot(t.Context(), socket); err != nil {
 		t.Fatal(err)
 	}
-	got := <-asked
-	for _, part := range []string{"\x00AUTH EXTERNAL ", "BEGIN\r\nl\x01\x00\x01", "\x01\x01o\x00\x19\x00\x00\x00/org/freedesktop/systemd1\x00", "\x03\x01s\x00\x09\x00\x00\x00StartUnit\x00", "\x0d\x00\x00\x00reboot.target\x00"} {
-		if !bytes.Contains(got, []byte(part)) {
-			t.Errorf("%q is not in %q", part, got)
+	call := <-asked
+	if diff := cmp.Diff([]any{"reboot.target", "replace-irreversibly"}, call.Body); diff != "" {
+		t.Errorf("(-want +asked)\n%s", diff)
+	}
+	for field, want := range map[dbus.HeaderField]string{
+		dbus.FieldDestination: `"org.freedesktop.systemd1"`, dbus.FieldPath: `@o "/org/freedesktop/systemd1"`, dbus.FieldInterface: `"org.freedesktop.systemd1.Manager"`, dbus.FieldMember: `"StartUnit"`,
+	} {
+		if got := call.Headers[field].String(); got != want {
+			t.Errorf("field %d is %s, want %s", field, got, want)
 		}
 	}
-	refusal := "Access denied"
-	socket, _ = systemd(t, message(methodError, append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(refusal))), refusal...), 0)))
-	if err := Reboot(t.Context(), socket); err == nil || !strings.Contains(err.Error(), refusal) {
+	socket, _ = systemd(t, func(call *dbus.Message) *dbus.Message {
+		return to(call, dbus.TypeError, map[dbus.HeaderField]dbus.Variant{dbus.FieldErrorName: dbus.MakeVariant("org.freedesktop.DBus.Error.AccessDenied")}, "Access denied")
+	})
+	if err := Reboot(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "Access denied") {
 		t.Errorf("%v", err)
 	}
-	socket, _ = systemd(t, message(methodReturn, nil)[:9])
+	socket, _ = systemd(t, nil)
 	if err := Reboot(t.Context(), socket); err == nil {
-		t.Error("half an answer is one")
+		t.Error("no answer is one")
 	}
 	if err := Reboot(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
