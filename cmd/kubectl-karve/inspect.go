@@ -125,27 +125,14 @@ func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table
 	for i := range all.Nodes {
 		gpus = max(gpus, len(all.Nodes[i].GPUs))
 	}
-	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "POOL"}, {Title: "TYPE"}, {Title: "$/H", Right: true}, {Title: "REPLICAS", Right: true}}}
+	columns := []nodeColumn{nodeName, nodePool, nodeType, nodePrice, nodeReplicas}
 	for i := range gpus {
-		t.Columns = append(t.Columns, table.Column{Title: fmt.Sprintf("GPU%d", i), Right: true})
+		columns = append(columns, nodeColumn{title: fmt.Sprintf("GPU%d", i), right: true, cell: func(n *overview.Node) string { return gpuCell(n, i, colors) }})
 	}
-	t.Columns = append(t.Columns, table.Column{Title: "MEM STATED", Right: true}, table.Column{Title: "STATE"})
-	if wide {
-		t.Columns = append(t.Columns, table.Column{Title: "CAPACITY"}, table.Column{Title: "ZONE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "PRODUCT"}, table.Column{Title: "NODECLAIM"})
-	}
-	for i := range all.Nodes {
-		n := &all.Nodes[i]
-		row := []string{n.Name, orUnknown(n.Pool), orUnknown(n.InstanceType), price3(n.MicroUSDPerHour), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas)}
-		for j := range gpus {
-			row = append(row, gpuCell(n, j, colors))
-		}
-		row = append(row, ofMemory(n.StatedMiB, n.MemoryMiB), stateColor(n, colors))
-		if wide {
-			row = append(row, orUnknown(n.CapacityType), orUnknown(n.Zone), words.Age(all.AsOf.Sub(n.Created)), products(n), orUnknown(n.NodeClaim))
-		}
-		t.Add(row...)
-	}
-	return t
+	columns = append(columns,
+		nodeColumn{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return ofMemory(n.StatedMiB, n.MemoryMiB) }}, nodeState(colors),
+		nodeCapacity.forWide(), nodeZone.forWide(), nodeAge(all.AsOf).forWide(), nodeColumn{title: "PRODUCT", wide: true, cell: products}, nodeClaim.forWide())
+	return tableOf(all.Nodes, wide, columns...)
 }
 
 // gpuCell returns what is held of the i-th GPU of a node: nothing if the node has no such GPU, - without a report of the agent, and ? if the report is

@@ -140,62 +140,25 @@ func number[T int64 | float64](value *T) float64 {
 }
 
 func (o *topOptions) nodes(all *overview.Overview) table.Table {
-	t := table.Table{Columns: []table.Column{
-		{Title: "NODE"},
-		{Title: "TYPE"},
-		{Title: "REPLICAS", Right: true},
-		{Title: "SM%", Right: true},
-		{Title: "MEM USED", Right: true},
-		{Title: "MEM STATED", Right: true},
-		{Title: "$/H", Right: true},
-		{Title: "IDLE $/H", Right: true},
-	}}
-	if o.output.wide() {
-		t.Columns = append(t.Columns, table.Column{Title: "POOL"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "STATE"}, table.Column{Title: "NODECLAIM"})
-	}
-	for i := range all.Nodes {
-		n := &all.Nodes[i]
-		use := n.Use()
-		used := unknown
-		if use.UsedMiB != nil {
-			used = ofMemory(*use.UsedMiB, n.MemoryMiB)
-		}
-		row := []string{
-			n.Name, orUnknown(n.InstanceType), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), percent(use.SMPercent), used, gib(n.StatedMiB) + "Gi",
-			price3(n.MicroUSDPerHour), price3(n.IdleMicroUSDPerHour),
-		}
-		if o.output.wide() {
-			row = append(row, orUnknown(n.Pool), words.Age(all.AsOf.Sub(n.Created)), n.Message, orUnknown(n.NodeClaim))
-		}
-		t.Add(row...)
-	}
-	return t
+	return tableOf(all.Nodes, o.output.wide(), nodeName, nodeType, nodeReplicas,
+		nodeColumn{title: "SM%", right: true, cell: func(n *overview.Node) string { return percent(n.Use().SMPercent) }},
+		nodeColumn{title: "MEM USED", right: true, cell: func(n *overview.Node) string {
+			if used := n.Use().UsedMiB; used != nil {
+				return ofMemory(*used, n.MemoryMiB)
+			}
+			return unknown
+		}},
+		nodeColumn{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return gib(n.StatedMiB) + "Gi" }}, nodePrice,
+		nodeColumn{title: "IDLE $/H", right: true, cell: func(n *overview.Node) string { return price3(n.IdleMicroUSDPerHour) }},
+		nodePool.forWide(), nodeAge(all.AsOf).forWide(), nodeColumn{title: "STATE", wide: true, cell: func(n *overview.Node) string { return n.Message }}, nodeClaim.forWide())
 }
 
 func (o *topOptions) pods(all *overview.Overview) table.Table {
-	t := table.Table{Columns: []table.Column{
-		{Title: "POD"},
-		{Title: "REPLICAS", Right: true},
-		{Title: "GPU"},
-		{Title: "SM%", Right: true},
-		{Title: "MEM USED/STATED", Right: true},
-		{Title: "$/H", Right: true},
-		{Title: "UNUSED", Right: true},
-	}}
-	if o.output.wide() {
-		t.Columns = append(t.Columns, table.Column{Title: "POOL"}, table.Column{Title: "AGE", Right: true})
-	}
-	for i := range all.Pods {
-		p := &all.Pods[i]
-		row := []string{
-			p.Namespace + "/" + p.Name, strconv.FormatInt(p.Replicas, 10), p.Node + "/" + indices(p.GPUs), percent(p.SMPercent), usedOfStated(p), price3(p.MicroUSDPerHour), unusedFor(p),
-		}
-		if o.output.wide() {
-			row = append(row, orUnknown(p.Pool), words.Age(all.AsOf.Sub(p.Started)))
-		}
-		t.Add(row...)
-	}
-	return t
+	return tableOf(all.Pods, o.output.wide(), podName, podReplicas,
+		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return p.Node + "/" + indices(p.GPUs) }},
+		podColumn{title: "SM%", right: true, cell: func(p *overview.Pod) string { return percent(p.SMPercent) }},
+		podColumn{title: "MEM USED/STATED", right: true, cell: usedOfStated}, podPrice, podUnused,
+		podColumn{title: "POOL", wide: true, cell: func(p *overview.Pod) string { return orUnknown(p.Pool) }}, podAge(all.AsOf).forWide())
 }
 
 func indices(gpus []int) string {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -179,59 +178,21 @@ func (v *view) bar(held, all int64, width int) string {
 }
 
 func (v *view) nodeTable() table.Table {
-	t := table.Table{Columns: []table.Column{
-		{Title: "NODE"},
-		{Title: "POOL"},
-		{Title: "REPLICAS"},
-		{Right: true},
-		{Title: "$/H", Right: true},
-		{Title: "TYPE"},
-		{Title: "CAPACITY"},
-		{Title: "AGE", Right: true},
-		{Title: "STATE"},
-	}}
-	if v.wide {
-		t.Columns = append(t.Columns, table.Column{Title: "ZONE"}, table.Column{Title: "NODECLAIM"})
-	}
-	nodes := make([]*overview.Node, len(v.all.Nodes))
-	for i := range v.all.Nodes {
-		nodes[i] = &v.all.Nodes[i]
-	}
-	slices.SortStableFunc(nodes, orders[v.order].nodes)
-	for _, n := range nodes {
-		row := []string{
-			n.Name, orUnknown(n.Pool), v.bar(n.ReplicasHeld, n.Replicas, nodeBar), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), price3(n.MicroUSDPerHour),
-			orUnknown(n.InstanceType), orUnknown(n.CapacityType), words.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors),
-		}
-		if v.wide {
-			row = append(row, orUnknown(n.Zone), orUnknown(n.NodeClaim))
-		}
-		t.Add(row...)
-	}
-	return t
+	nodes := slices.Clone(v.all.Nodes)
+	slices.SortStableFunc(nodes, func(a, b overview.Node) int { return orders[v.order].nodes(&a, &b) })
+	replicas := nodeReplicas
+	replicas.title = ""
+	return tableOf(nodes, v.wide, nodeName, nodePool,
+		nodeColumn{title: "REPLICAS", cell: func(n *overview.Node) string { return v.bar(n.ReplicasHeld, n.Replicas, nodeBar) }}, replicas,
+		nodePrice, nodeType, nodeCapacity, nodeAge(v.all.AsOf), nodeState(v.colors), nodeZone.forWide(), nodeClaim.forWide())
 }
 
 func (v *view) podTable() table.Table {
-	t := table.Table{Columns: []table.Column{
-		{Title: "POD"},
-		{Title: "NODE"},
-		{Title: "GPU"},
-		{Title: "REPLICAS", Right: true},
-		{Title: "MEM STATED", Right: true},
-		{Title: "$/H", Right: true},
-		{Title: "AGE", Right: true},
-		{Title: "UNUSED", Right: true},
-	}}
-	pods := make([]*overview.Pod, len(v.all.Pods))
-	for i := range v.all.Pods {
-		pods[i] = &v.all.Pods[i]
-	}
-	slices.SortStableFunc(pods, orders[v.order].pods)
-	for _, p := range pods {
-		t.Add(p.Namespace+"/"+p.Name, p.Node, indices(p.GPUs), strconv.FormatInt(p.Replicas, 10), memory(p.StatedMiB), price3(p.MicroUSDPerHour),
-			words.Age(v.all.AsOf.Sub(p.Started)), unusedFor(p))
-	}
-	return t
+	pods := slices.Clone(v.all.Pods)
+	slices.SortStableFunc(pods, func(a, b overview.Pod) int { return orders[v.order].pods(&a, &b) })
+	return tableOf(pods, v.wide, podName, podColumn{title: "NODE", cell: func(p *overview.Pod) string { return p.Node }},
+		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return indices(p.GPUs) }}, podReplicas,
+		podColumn{title: "MEM STATED", right: true, cell: func(p *overview.Pod) string { return memory(p.StatedMiB) }}, podPrice, podAge(v.all.AsOf), podUnused)
 }
 
 // stale is the age from which the view shows that it is out of date.

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/table"
+	"karve.sh/karve/pkg/words"
+)
+
+// column is a column of a table with a row for each T. Columns that are wide are for -o wide only.
+type column[T any] struct {
+	title string
+	right bool
+	wide  bool
+	cell  func(T) string
+}
+
+// forWide returns the column for -o wide only.
+func (c column[T]) forWide() column[T] {
+	c.wide = true
+	return c
+}
+
+// tableOf returns a table with a row for each of all.
+func tableOf[T any](all []T, wide bool, columns ...column[*T]) table.Table {
+	var t table.Table
+	shown := columns[:0:0]
+	for _, c := range columns {
+		if wide || !c.wide {
+			shown = append(shown, c)
+			t.Columns = append(t.Columns, table.Column{Title: c.title, Right: c.right})
+		}
+	}
+	for i := range all {
+		row := make([]string, len(shown))
+		for j, c := range shown {
+			row[j] = c.cell(&all[i])
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+type (
+	nodeColumn = column[*overview.Node]
+	podColumn  = column[*overview.Pod]
+)
+
+// Columns of nodes.
+var (
+	nodeName     = nodeColumn{title: "NODE", cell: func(n *overview.Node) string { return n.Name }}
+	nodePool     = nodeColumn{title: "POOL", cell: func(n *overview.Node) string { return orUnknown(n.Pool) }}
+	nodeType     = nodeColumn{title: "TYPE", cell: func(n *overview.Node) string { return orUnknown(n.InstanceType) }}
+	nodeCapacity = nodeColumn{title: "CAPACITY", cell: func(n *overview.Node) string { return orUnknown(n.CapacityType) }}
+	nodeZone     = nodeColumn{title: "ZONE", cell: func(n *overview.Node) string { return orUnknown(n.Zone) }}
+	nodeClaim    = nodeColumn{title: "NODECLAIM", cell: func(n *overview.Node) string { return orUnknown(n.NodeClaim) }}
+	nodePrice    = nodeColumn{title: "$/H", right: true, cell: func(n *overview.Node) string { return price3(n.MicroUSDPerHour) }}
+	nodeReplicas = nodeColumn{title: "REPLICAS", right: true, cell: func(n *overview.Node) string { return fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas) }}
+)
+
+func nodeAge(now time.Time) nodeColumn {
+	return nodeColumn{title: "AGE", right: true, cell: func(n *overview.Node) string { return words.Age(now.Sub(n.Created)) }}
+}
+
+func nodeState(colors palette) nodeColumn {
+	return nodeColumn{title: "STATE", cell: func(n *overview.Node) string { return stateColor(n, colors) }}
+}
+
+// Columns of pods.
+var (
+	podName     = podColumn{title: "POD", cell: func(p *overview.Pod) string { return p.Namespace + "/" + p.Name }}
+	podReplicas = podColumn{title: "REPLICAS", right: true, cell: func(p *overview.Pod) string { return strconv.FormatInt(p.Replicas, 10) }}
+	podPrice    = podColumn{title: "$/H", right: true, cell: func(p *overview.Pod) string { return price3(p.MicroUSDPerHour) }}
+	podUnused   = podColumn{title: "UNUSED", right: true, cell: unusedFor}
+)
+
+func podAge(now time.Time) podColumn {
+	return podColumn{title: "AGE", right: true, cell: func(p *overview.Pod) string { return words.Age(now.Sub(p.Started)) }}
+}
