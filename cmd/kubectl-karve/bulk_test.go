@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,26 +19,6 @@ import (
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
-
-// TestNothingIsOmittedOfNodesThatDecisionsRead compares what the controller keeps of nodes with what it would keep of those that lack the omitted fields.
-func TestNothingIsOmittedOfNodesThatDecisionsRead(t *testing.T) {
-	t.Parallel()
-	for i, node := range snapshottest.Large(20).Nodes {
-		message, err := node.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		less, err := ofNodes.from(nil, message)
-		if err != nil {
-			t.Fatal(err)
-		}
-		part := &corev1.Node{}
-		if err := part.Unmarshal(less); err != nil {
-			t.Fatal(err)
-		}
-		compareTrimmed(t, fmt.Sprintf("node %d", i), &node, part)
-	}
-}
 
 // compareTrimmed compares what the controller keeps of two objects.
 func compareTrimmed(t *testing.T, name string, whole, part any) {

@@ -97,6 +97,7 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 	if err != nil {
 		return nil, 0, err
 	}
+	pod.Spec.ResourceClaims = shared.ResourceClaims // What is kept of the status depends on them.
 	if _, err = r.trim(pod); err != nil {
 		return nil, 0, err
 	}
