@@ -4,14 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
-	"reflect"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -21,19 +16,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
-	"karve.sh/karve/config"
-	"karve.sh/karve/pkg/apis/crds"
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/doctor"
 	"karve.sh/karve/pkg/leader"
@@ -45,7 +33,7 @@ const nameLabel = "app.kubernetes.io/name"
 func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	r := factReader{connection: c, facts: &doctor.Facts{CLI: released(buildVersion())}}
+	r := factReader{connection: c, facts: &doctor.Facts{CLI: doctor.Released(buildVersion())}}
 	var group sync.WaitGroup
 	group.Go(r.version)
 	group.Go(func() { r.crds(ctx) })
@@ -102,7 +90,7 @@ func (r *factReader) programs(ctx context.Context) {
 		r.facts.Controllers = []doctor.Program{}
 		for i := range found {
 			d := &found[i]
-			r.facts.Controllers = append(r.facts.Controllers, deploymentOf(d))
+			r.facts.Controllers = append(r.facts.Controllers, doctor.DeploymentOf(d))
 			r.namespace, r.controller = d.Namespace, d.Spec.Template.Labels
 			r.user = fmt.Sprintf("system:serviceaccount:%s:%s", d.Namespace, d.Spec.Template.Spec.ServiceAccountName)
 		}
@@ -113,7 +101,7 @@ func (r *factReader) programs(ctx context.Context) {
 	} else {
 		r.facts.Karpenters = []doctor.Program{}
 		for i := range deployments.Items {
-			r.facts.Karpenters = append(r.facts.Karpenters, deploymentOf(&deployments.Items[i]))
+			r.facts.Karpenters = append(r.facts.Karpenters, doctor.DeploymentOf(&deployments.Items[i]))
 		}
 	}
 	var daemonSets appsv1.DaemonSetList
@@ -123,59 +111,13 @@ func (r *factReader) programs(ctx context.Context) {
 	}
 	for i := range daemonSets.Items {
 		d := &daemonSets.Items[i]
-		p := programOf("DaemonSet", &d.ObjectMeta, &d.Spec.Template.Spec)
-		p.Wanted, p.Ready = d.Status.DesiredNumberScheduled, d.Status.NumberReady
-		r.facts.Agents = append(r.facts.Agents, p)
+		r.facts.Agents = append(r.facts.Agents, doctor.DaemonSetOf(d))
 		r.agent = d.Spec.Template.Labels
 	}
 }
 
 // agentName is the name label in the karve-node chart.
 const agentName = "karve-node"
-
-func deploymentOf(d *appsv1.Deployment) doctor.Program {
-	p := programOf("Deployment", &d.ObjectMeta, &d.Spec.Template.Spec)
-	p.Wanted, p.Ready = 1, d.Status.ReadyReplicas
-	if d.Spec.Replicas != nil {
-		p.Wanted = *d.Spec.Replicas
-	}
-	return p
-}
-
-// programOf describes a workload by its first container.
-func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) doctor.Program {
-	p := doctor.Program{Kind: kind, Namespace: o.Namespace, Name: o.Name, Flags: map[string]string{}, Env: map[string]string{}}
-	if len(pod.Containers) == 0 {
-		return p
-	}
-	ctr := &pod.Containers[0]
-	image, _, _ := strings.Cut(ctr.Image, "@")
-	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
-		p.Version = released(image[i+1:])
-	}
-	for _, arg := range ctr.Args {
-		if flag, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "="); ok {
-			p.Flags[flag] = value
-		}
-	}
-	for _, e := range ctr.Env {
-		if e.ValueFrom == nil {
-			p.Env[e.Name] = e.Value
-		}
-	}
-	return p
-}
-
-// release matches a version that can be compared with others: not latest, a commit, or a build with local changes.
-var release = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+[.0-9]*)?$`)
-
-// released returns a version if it can be compared with others. Otherwise it returns "".
-func released(version string) string {
-	if !release.MatchString(version) {
-		return ""
-	}
-	return version
-}
 
 // buildVersion returns the version of this program, or "unknown" if it was built without one.
 func buildVersion() string {
@@ -185,17 +127,11 @@ func buildVersion() string {
 	return "unknown"
 }
 
-// neededKinds are the kinds that Karve needs, by the names of their CustomResourceDefinitions.
-var neededKinds = map[string]schema.GroupKind{
-	"gpunodeclasses.karve.sh": {Group: v1alpha1.Group, Kind: v1alpha1.Kind}, "gpuimagerollouts.karve.sh": {Group: v1alpha1.Group, Kind: imageRolloutKind},
-	"nodepools.karpenter.sh": {Group: karpapis.Group, Kind: "NodePool"}, "nodeclaims.karpenter.sh": {Group: karpapis.Group, Kind: "NodeClaim"},
-}
-
 // crds checks which kinds are served, and compares Karve's CustomResourceDefinitions with those of this program.
 func (r *factReader) crds(ctx context.Context) {
 	r.facts.CRDs = map[string]doctor.CRD{}
-	for _, name := range slices.Sorted(maps.Keys(neededKinds)) {
-		mappings, err := r.RESTMapper().RESTMappings(neededKinds[name])
+	for _, name := range slices.Sorted(maps.Keys(doctor.NeededKinds)) {
+		mappings, err := r.RESTMapper().RESTMappings(doctor.NeededKinds[name])
 		if err != nil {
 			continue // It is not served.
 		}
@@ -206,9 +142,8 @@ func (r *factReader) crds(ctx context.Context) {
 		r.facts.CRDs[name] = here
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.facts.CRDs)) {
-		own, err := ownCRD(name)
-		if err != nil {
-			continue // It is not Karve's.
+		if !doctor.IsOurs(name) {
+			continue
 		}
 		crd := &unstructured.Unstructured{}
 		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -217,45 +152,10 @@ func (r *factReader) crds(ctx context.Context) {
 			return
 		}
 		here := r.facts.CRDs[name]
-		here.Differs = !reflect.DeepEqual(schemasOf(own), schemasOf(crd.Object))
+		here.Differs = doctor.DiffersFromOurs(crd)
 		r.facts.CRDs[name] = here
 	}
 }
-
-// schemasOf returns the schemas of the served versions of a CustomResourceDefinition.
-func schemasOf(crd map[string]any) map[string]any {
-	all := map[string]any{}
-	versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
-	for _, v := range versions {
-		version, ok := v.(map[string]any)
-		if !ok || version["served"] != true {
-			continue
-		}
-		if name, ok := version["name"].(string); ok {
-			all[name] = version["schema"]
-		}
-	}
-	return all
-}
-
-// ownCRD returns this program's CustomResourceDefinition with a name. It returns an error if there is none.
-func ownCRD(name string) (map[string]any, error) {
-	plural, group, _ := strings.Cut(name, ".")
-	text, err := crds.FS.ReadFile(group + "_" + plural + ".yaml")
-	if err != nil {
-		return nil, err
-	}
-	text, err = yaml.ToJSON(text)
-	if err != nil {
-		return nil, err
-	}
-	crd := &unstructured.Unstructured{}
-	err = crd.UnmarshalJSON(text)
-	return crd.Object, err
-}
-
-// roleFiles maps the controller's feature flags to the files of roles that the features need. Those of the flag "" are always needed.
-var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "dra": "dra", "metrics-secure": "secure-metrics"}
 
 // reviews is the number of rights that are checked concurrently.
 const reviews = 32
@@ -265,16 +165,10 @@ func (r *factReader) rights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
 		return
 	}
-	var all []doctor.Right
-	for _, flag := range slices.Sorted(maps.Keys(roleFiles)) {
-		if flag == "" || r.facts.Controllers[0].Flags[flag] == "true" {
-			rights, err := r.rightsIn("rbac/" + roleFiles[flag] + ".yaml")
-			if err != nil {
-				r.missed("permissions of the controller", "", err)
-				return
-			}
-			all = append(all, rights...)
-		}
+	all, err := doctor.NeededRights(r.facts.Controllers[0].Flags, r.namespace)
+	if err != nil {
+		r.missed("permissions of the controller", "", err)
+		return
 	}
 	denied, errs := make([]bool, len(all)), make([]error, len(all))
 	var group sync.WaitGroup
@@ -295,33 +189,6 @@ func (r *factReader) rights(ctx context.Context) {
 		if no {
 			r.facts.Denied = append(r.facts.Denied, all[i])
 		}
-	}
-}
-
-// rightsIn returns the rights in a file of roles, in the namespaces of this installation.
-func (r *factReader) rightsIn(name string) ([]doctor.Right, error) {
-	text, err := fs.ReadFile(config.Roles, name)
-	if err != nil {
-		return nil, err
-	}
-	namespaces := map[string]string{"karve-system": r.namespace, "karve-checks": r.facts.Controllers[0].Flags["gpu-check-namespace"]}
-	var all []doctor.Right
-	for documents := yaml.NewYAMLToJSONDecoder(bytes.NewReader(text)); ; {
-		var raw json.RawMessage
-		if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
-			return all, nil
-		} else if err != nil {
-			return nil, err
-		}
-		var role rbacv1.Role
-		if err := json.Unmarshal(raw, &role); err != nil {
-			return nil, err
-		}
-		namespace := role.Namespace
-		if here := namespaces[namespace]; here != "" {
-			namespace = here
-		}
-		all = append(all, doctor.Rights(namespace, role.Rules)...)
 	}
 }
 
@@ -359,26 +226,8 @@ func (r *factReader) monitors(ctx context.Context) {
 			return
 		}
 		r.facts.Monitors.Served = true
-		*m.found = slices.ContainsFunc(list.Items, func(o unstructured.Unstructured) bool { return monitors(&o, m.labels) })
+		*m.found = slices.ContainsFunc(list.Items, func(o unstructured.Unstructured) bool { return doctor.MonitorSelects(&o, m.labels) })
 	}
-}
-
-// monitors reports whether a monitor selects objects with the labels.
-func monitors(o *unstructured.Unstructured, set labels.Set) bool {
-	selector, ok, err := unstructured.NestedMap(o.Object, "spec", "selector")
-	if !ok || err != nil {
-		return false
-	}
-	text, err := json.Marshal(selector)
-	if err != nil {
-		return false
-	}
-	var s metav1.LabelSelector
-	if json.Unmarshal(text, &s) != nil {
-		return false
-	}
-	selects, err := metav1.LabelSelectorAsSelector(&s)
-	return err == nil && selects.Matches(set)
 }
 
 // account records the quotas of the cloud's account.

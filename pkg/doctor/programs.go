@@ -1,0 +1,62 @@
+package doctor
+
+import (
+	"regexp"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DeploymentOf describes a Deployment.
+func DeploymentOf(d *appsv1.Deployment) Program {
+	p := programOf("Deployment", &d.ObjectMeta, &d.Spec.Template.Spec)
+	p.Wanted, p.Ready = 1, d.Status.ReadyReplicas
+	if d.Spec.Replicas != nil {
+		p.Wanted = *d.Spec.Replicas
+	}
+	return p
+}
+
+// DaemonSetOf describes a DaemonSet.
+func DaemonSetOf(d *appsv1.DaemonSet) Program {
+	p := programOf("DaemonSet", &d.ObjectMeta, &d.Spec.Template.Spec)
+	p.Wanted, p.Ready = d.Status.DesiredNumberScheduled, d.Status.NumberReady
+	return p
+}
+
+// programOf describes a workload by its first container.
+func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) Program {
+	p := Program{Kind: kind, Namespace: o.Namespace, Name: o.Name, Flags: map[string]string{}, Env: map[string]string{}}
+	if len(pod.Containers) == 0 {
+		return p
+	}
+	ctr := &pod.Containers[0]
+	image, _, _ := strings.Cut(ctr.Image, "@")
+	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
+		p.Version = Released(image[i+1:])
+	}
+	for _, arg := range ctr.Args {
+		if flag, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "="); ok {
+			p.Flags[flag] = value
+		}
+	}
+	for _, e := range ctr.Env {
+		if e.ValueFrom == nil {
+			p.Env[e.Name] = e.Value
+		}
+	}
+	return p
+}
+
+// release matches a version that can be compared with others: not latest, a commit, or a build with local changes.
+var release = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+[.0-9]*)?$`)
+
+// Released returns a version if it can be compared with others. Otherwise it returns "".
+func Released(version string) string {
+	if !release.MatchString(version) {
+		return ""
+	}
+	return version
+}
