@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/nvml"
@@ -27,67 +28,70 @@ func main() {
 	}
 }
 
+// untilSignal returns a context with a logger, which ends when the process is to end.
+func untilSignal(level slog.Level) (context.Context, context.CancelFunc) {
+	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: level}))
+	return signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+}
+
 func runMPS(args []string) error {
-	o, err := parseMPS(args, os.LookupEnv, os.Stderr)
+	o, err := node.ParseMPS(args, os.LookupEnv, os.Stderr)
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
-	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	ctx, stop := untilSignal(o.Level)
 	defer stop()
-	return superviseMPS(ctx, o, nvml.New(nvml.Options{}))
+	return node.SuperviseMPS(ctx, o, nvml.New(nvml.Options{}))
 }
 
 func runMIG(args []string) error {
-	o, err := parseMIG(args, os.LookupEnv, os.Stderr)
+	o, err := node.ParseMIG(args, os.LookupEnv, os.Stderr)
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
-	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	ctx, stop := untilSignal(o.Level)
 	defer stop()
-	node, err := nodeapi.InCluster(o.nodeName)
+	api, err := nodeapi.InCluster(o.NodeName)
 	if err != nil {
 		return err
 	}
-	root := driverRoot
+	root := node.DriverRoot
 	if _, err := os.Stat(root); err != nil {
 		root = "" // The dynamic loader finds the library.
 	}
-	return newMIGApply(o, node, nvml.New(nvml.Options{DriverRoot: root})).run(ctx)
+	return node.NewMIGApply(o, api, nvml.New(nvml.Options{DriverRoot: root})).Run(ctx)
 }
 
 func run() error {
 	if len(os.Args) == 2 && os.Args[1] == nodecontract.CheckCommand {
-		return check(nvml.New(nvml.Options{}), os.Stdout)
+		return node.Check(nvml.New(nvml.Options{}), os.Stdout)
 	}
-	if len(os.Args) > 1 && os.Args[1] == mpsCommand {
+	if len(os.Args) > 1 && os.Args[1] == node.MPSCommand {
 		return runMPS(os.Args[2:])
 	}
-	if len(os.Args) > 1 && os.Args[1] == migCommand {
+	if len(os.Args) > 1 && os.Args[1] == node.MIGCommand {
 		return runMIG(os.Args[2:])
 	}
-	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
+	o, err := node.Parse(os.Args[1:], os.LookupEnv, os.Stderr)
 	if err != nil {
 		return err
 	}
-	log := logr.FromSlogHandler(slog.NewJSONHandler(plain.Writer{W: os.Stderr}, &slog.HandlerOptions{Level: o.level}))
-	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	ctx, stop := untilSignal(o.Level)
 	defer stop()
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
-	var node *nodeapi.Client
-	if o.nodeName != "" {
-		node, err = nodeapi.InCluster(o.nodeName)
+	var api *nodeapi.Client
+	if o.NodeName != "" {
+		api, err = nodeapi.InCluster(o.NodeName)
 		if err != nil && !errors.Is(err, nodeapi.ErrNotInCluster) {
 			return err
 		}
 	}
-	a, err := newAgent(ctx, o, func(root string) gpu.Library {
-		return nvml.New(nvml.Options{DriverRoot: root, Skipped: func(err error) { log.Info("A GPU cannot be used", "error", err.Error()) }})
-	}, node)
+	a, err := node.New(ctx, o, func(root string) gpu.Library {
+		return nvml.New(nvml.Options{DriverRoot: root, Skipped: func(err error) { logr.FromContextOrDiscard(ctx).Info("A GPU cannot be used", "error", err.Error()) }})
+	}, api)
 	if err != nil {
 		return err
 	}
-	return a.run(ctx, again)
+	return a.Run(ctx, again)
 }

@@ -22,7 +22,7 @@ var unseen = map[string]string{
 		"before it lets a NodeClaim in, and asks the authorizer rather than the API",
 	"ClusterRole karve-ui: get nodeclaims.karpenter.sh": "a NodeClaim is read from the API server only while the informer does not show it, as after a start",
 	"Role karve: update configmaps. karve-system":       "the catalog is written again when a price or a zone has changed, which none does while the tests run (pkg/controllers/publish has tests)",
-	"Role karve-node: create events. default":           "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (cmd/node)",
+	"Role karve-node: create events. default":           "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (pkg/node)",
 }
 
 // folderVariable is the environment variable for the directory with the calls recorded in a complete run of the cluster tests.

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+const (
+	// restoreAfter is how long a difference between the Node and what was written must last before it counts, because the watch lags behind the writes.
+	restoreAfter = time.Second
+	// restoreEvery is the shortest interval between restores, so that two writers of the same label do not overload the API server.
+	restoreEvery = time.Minute
+)
+
+// written holds what was written to the Node.
+type written struct {
+	labels     map[string]string
+	conditions map[string]health.Condition
+}
+
+// seen stores the Node. It is called whenever the Node changes.
+func (r *report) seen(n nodeapi.Node) {
+	r.with(func() { r.node = n })
+	notify(r.changed)
+}
+
+// writeNode writes labels and conditions whenever they change. It writes them again if someone else changed or recreated the Node.
+func (r *report) writeNode(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	w := written{labels: map[string]string{}, conditions: map[string]health.Condition{}}
+	backoff := firstBackoff
+	var restore <-chan time.Time // It is nil while the Node is as it was written.
+	var restored time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.write:
+		case <-r.changed:
+			if restore == nil && len(w.lackingLabels(r.seenLast()))+len(w.lackingConditions(r.seenLast())) > 0 {
+				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
+			}
+			continue
+		case <-restore:
+			restore = nil
+			labels, conditions := w.lackingLabels(r.seenLast()), w.lackingConditions(r.seenLast())
+			if len(labels)+len(conditions) == 0 {
+				continue
+			}
+			restored = time.Now()
+			log.Info("Somebody has changed what the agent writes to the Node; writing it again", "labels", labels, "conditions", conditions)
+			maps.DeleteFunc(w.labels, func(key, _ string) bool { return slices.Contains(labels, key) })
+			maps.DeleteFunc(w.conditions, func(kind string, _ health.Condition) bool { return slices.Contains(conditions, kind) })
+		}
+		if err := r.writeOnce(ctx, w); err != nil {
+			log.Info("The Node cannot be written; trying again", "error", err.Error())
+			pause(ctx, backoff)
+			backoff = min(2*backoff, lastBackoff)
+			r.poke()
+			continue
+		}
+		backoff = firstBackoff
+	}
+}
+
+func (r *report) seenLast() (n nodeapi.Node) {
+	r.with(func() { n = r.node })
+	return n
+}
+
+// lackingLabels returns the written labels that the Node does not have.
+func (w written) lackingLabels(n nodeapi.Node) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(w.labels)) {
+		if n.Metadata.Labels[key] != w.labels[key] {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// lackingConditions returns the types of the written conditions that the Node does not have.
+func (w written) lackingConditions(n nodeapi.Node) []string {
+	var out []string
+	for _, kind := range slices.Sorted(maps.Keys(w.conditions)) {
+		c := w.conditions[kind]
+		condition := nodeapi.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
+		if !slices.Contains(n.Status.Conditions, condition) {
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// writeOnce writes the labels and conditions that have changed. While another plugin serves the GPUs, it does not write labels.
+func (r *report) writeOnce(ctx context.Context, w written) error {
+	var labels map[string]string
+	var conditions map[string]health.Condition
+	aside := false
+	r.with(func() {
+		labels, conditions = maps.Clone(r.labels), maps.Clone(r.conditions)
+		if r.away != nil {
+			conditions[r.away.Type] = *r.away
+		}
+		for _, why := range r.aside {
+			aside = aside || why != ""
+		}
+	})
+	if aside {
+		clear(w.labels)
+	} else if err := r.writeLabels(ctx, labels, w.labels); err != nil {
+		return err
+	}
+	return writeConditions(ctx, r.agent.node, conditions, w.conditions)
+}
+
+func (r *report) writeLabels(ctx context.Context, next, written map[string]string) error {
+	patch := map[string]any{}
+	for key, value := range next {
+		if written[key] != value {
+			patch[key] = value
+		}
+	}
+	for key := range written {
+		if _, stays := next[key]; !stays {
+			patch[key] = nil
+		}
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	if err := r.agent.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"labels": patch}}); err != nil {
+		return err
+	}
+	clear(written)
+	maps.Copy(written, next)
+	return nil
+}
+
+// writeConditions writes the conditions that differ from the last ones, and adds them to the latter.
+func writeConditions(ctx context.Context, node *nodeapi.Client, next, last map[string]health.Condition) error {
+	now := time.Now().UTC().Format(time.RFC3339)
+	var patch []map[string]string
+	for _, kind := range slices.Sorted(maps.Keys(next)) {
+		c := next[kind]
+		if last[kind] == c {
+			continue
+		}
+		condition := map[string]string{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": now}
+		if last[kind].Status != c.Status {
+			condition["lastTransitionTime"] = now
+		}
+		patch = append(patch, condition)
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	if err := node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
+		return err
+	}
+	maps.Copy(last, next)
+	return nil
+}

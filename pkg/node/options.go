@@ -1,0 +1,147 @@
+package node
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/node/cdi"
+	"karve.sh/karve/pkg/node/mps"
+	"karve.sh/karve/pkg/node/sharing"
+	"karve.sh/karve/pkg/node/toolkit"
+)
+
+// options are the values of flags and environment variables, except for the settings of NVIDIA's configuration.
+type Options struct {
+	kubeletSocket, podResourcesSocket string
+	configFile, configDir             string
+	defaultConfig                     string
+	NodeName                          string
+	metricsAddress                    string
+	stateDir                          string
+	podLogs                           string
+	mpsDir                            string
+	runtimeConfig                     string
+	pluginRegistry                    string
+	cdiDirs                           []string
+	strict, writeNode, dcgm           bool
+	mpsWritable                       bool
+	gpushareUnit                      string
+	Level                             slog.Level
+
+	// flag and env look up settings that were set by flag or environment variable.
+	flag, env func(string) (string, bool)
+}
+
+// The units of gpushare.
+const unitGiB, unitMiB = "GiB", "MiB"
+
+// given is a flag that records whether it was set.
+type given struct {
+	values     map[string]string
+	name       string
+	bool, list bool
+}
+
+func (g given) String() string { return "" }
+
+func (g given) IsBoolFlag() bool { return g.bool }
+
+func (g given) Set(value string) error {
+	if g.bool {
+		if _, err := strconv.ParseBool(value); err != nil {
+			return fmt.Errorf("is %q, and must be true or false", value)
+		}
+	}
+	if before, twice := g.values[g.name]; twice && g.list {
+		value = before + "," + value
+	}
+	g.values[g.name] = value
+	return nil
+}
+
+func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Options, error) {
+	o := Options{env: env}
+	set := flag.NewFlagSet("karve-node", flag.ContinueOnError)
+	set.SetOutput(stderr)
+	var problem error
+	or := func(name, otherwise string) string {
+		if value, ok := env(name); ok && value != "" {
+			return value
+		}
+		return otherwise
+	}
+	text := func(p *string, name, variable, otherwise, usage string) {
+		set.StringVar(p, name, or(variable, otherwise), usage+" ["+variable+"]")
+	}
+	truth := func(p *bool, name, variable string, otherwise bool, usage string) {
+		value, err := strconv.ParseBool(or(variable, strconv.FormatBool(otherwise)))
+		if err != nil {
+			problem = fmt.Errorf("%s in the environment must be true or false", variable)
+		}
+		set.BoolVar(p, name, value, usage+" ["+variable+"]")
+	}
+	text(&o.kubeletSocket, "kubelet-socket", "KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock", "socket on which the kubelet accepts registrations")
+	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods; \"none\" disables it")
+	text(&o.configFile, "config-file", "CONFIG_FILE", "", "configuration file in NVIDIA's format")
+	text(&o.configDir, "config-dir", "CONFIG_FILE_SRCDIR", "", "directory of named configurations; the node's label nvidia.com/device-plugin.config selects one")
+	text(&o.defaultConfig, "default-config", "DEFAULT_CONFIG", "", "name of the configuration for nodes without the label")
+	text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node; if empty, its labels and annotations are not read")
+	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "address that serves /metrics, /healthz and /readyz; \"none\" disables them")
+	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
+	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
+	text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
+	text(&o.runtimeConfig, "runtime-config", "RUNTIME_CONFIG", toolkit.File, "configuration of NVIDIA's container runtime, from which the agent knows how the runtime accepts lists of devices; \"none\" disables it")
+	text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
+	cdiDirs := ""
+	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
+	truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
+	text(&o.gpushareUnit, "gpushare-unit", "GPUSHARE_UNIT", unitGiB, "unit of gpushare's variables in containers with slots of device memory: GiB, or MiB as with --memory-unit=MiB of its plugin")
+	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
+	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
+	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
+	level := or("LOG_LEVEL", "info")
+	set.StringVar(&level, "log-level", level, "debug, info, warn or error [LOG_LEVEL]")
+	values := map[string]string{}
+	for _, s := range sharing.AllSettings() {
+		for _, name := range s.Flags {
+			set.Var(given{values: values, name: name, bool: s.Bool, list: s.List}, name, s.Usage+" ["+s.Env[0]+"]")
+		}
+	}
+	o.flag = func(name string) (string, bool) { v, ok := values[name]; return v, ok }
+	if err := set.Parse(args); err != nil {
+		return Options{}, err
+	}
+	if set.NArg() > 0 {
+		return Options{}, fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))
+	}
+	if err := o.Level.UnmarshalText([]byte(level)); err != nil {
+		return Options{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", level)
+	}
+	if problem != nil {
+		return Options{}, problem
+	}
+	if o.gpushareUnit != unitGiB && o.gpushareUnit != unitMiB {
+		return Options{}, fmt.Errorf("--gpushare-unit: is %q, and can be %s, %s", o.gpushareUnit, unitGiB, unitMiB)
+	}
+	o.cdiDirs = strings.Split(cdiDirs, ",")
+	_, err := o.override(sharing.Config{Version: sharing.Version})
+	return o, err
+}
+
+// override applies flags and environment variables to a configuration. If nothing says how devices are passed to the container runtime, and it accepts
+// device lists from mounts and not from the environment, they are passed in mounts.
+func (o Options) override(c sharing.Config) (sharing.Config, error) {
+	c, err := c.Override(o.flag, o.env)
+	if err != nil {
+		return sharing.Config{}, err
+	}
+	if runtime, ok, _ := o.runtime(); ok && runtime.Mounts && !runtime.Environment { // An error is reported in the Node's condition.
+		c = c.WithDefaultDeviceList(sharing.ListVolumeMounts)
+	}
+	_, err = c.Settings()
+	return c, err
+}
