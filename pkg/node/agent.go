@@ -52,9 +52,10 @@ type Agent struct {
 }
 
 const (
-	none                      = "none"
-	bootID                    = "/proc/sys/kernel/random/boot_id"
-	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
+	none   = "none"
+	bootID = "/proc/sys/kernel/random/boot_id"
+	// reopenAfter is the pause before a driver is opened again that does not answer.
+	reopenAfter = 200 * time.Millisecond
 	// applyAgain is the interval between attempts to apply a configuration that does not fit the machine, which may change.
 	applyAgain = 10 * time.Second
 	// waitForEvents is the duration of one wait for GPU events.

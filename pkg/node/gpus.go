@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node/backoff"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
 )
@@ -33,7 +34,8 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
 	defer a.outage.end()
 	tracker := a.remember(ctx)
-	said, backoff, opened := "", firstBackoff, false
+	said, opened := "", false
+	var retry backoff.Backoff
 	for ctx.Err() == nil {
 		a.waitOut(ctx, tracker)
 		driver, devices, err := a.open(ctx)
@@ -50,14 +52,13 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 			}
 			a.missing(ctx, tracker, err)
 			a.report.opened(driver, nil, err)
-			pause(ctx, backoff)
-			backoff = min(2*backoff, lastBackoff)
 			if len(tracker.State().GPUs) > 0 {
-				backoff = min(backoff, lostBackoff)
+				retry.Last = lostBackoff
 			}
+			pause(ctx, retry.Next())
 			continue
 		}
-		said, backoff, opened = "", firstBackoff, true
+		said, opened, retry = "", true, backoff.Backoff{}
 		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
 		out := a.outage.end()
 		a.report.opened(driver, devices, nil)
@@ -84,7 +85,7 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		}
 		log.Info("The driver does not answer; opening it again", "error", err.Error())
 		a.lose(tracker, err)
-		pause(ctx, firstBackoff)
+		pause(ctx, reopenAfter)
 	}
 	_ = a.library.Shutdown() // No one can handle the error.
 	return nil

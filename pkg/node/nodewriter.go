@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node/backoff"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
 )
@@ -35,7 +36,7 @@ func (r *report) seen(n nodeapi.Node) {
 func (r *report) writeNode(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	w := written{labels: map[string]string{}, conditions: map[string]health.Condition{}}
-	backoff := firstBackoff
+	var retry backoff.Backoff
 	var restore <-chan time.Time // It is nil while the Node is as it was written.
 	var restored time.Time
 	for {
@@ -61,12 +62,11 @@ func (r *report) writeNode(ctx context.Context) {
 		}
 		if err := r.writeOnce(ctx, w); err != nil {
 			log.Info("The Node cannot be written; trying again", "error", err.Error())
-			pause(ctx, backoff)
-			backoff = min(2*backoff, lastBackoff)
+			pause(ctx, retry.Next())
 			r.poke()
 			continue
 		}
-		backoff = firstBackoff
+		retry.Reset()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/node/backoff"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/mig"
 	"karve.sh/karve/pkg/node/nodeapi"
@@ -425,7 +426,8 @@ func (d *Driver) forget(ctx context.Context) {
 }
 
 const (
-	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
+	// changeAfter is the pause before a change is published after a failure.
+	changeAfter = 200 * time.Millisecond
 	// reportAfter is the number of consecutive publishing failures that is reported. Fewer may be conflicts with another writer of the slice.
 	reportAfter = 3
 	// lookAgain is how often the slice is compared with the desired one without a known change.
@@ -435,16 +437,17 @@ const (
 // publishAll keeps the slice up to date until ctx ends.
 func (d *Driver) publishAll(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
-	backoff, said, failures := firstBackoff, "", 0
+	said, failures := "", 0
+	var retry backoff.Backoff
 	var p publication
 	for ctx.Err() == nil {
 		devices, err := d.publish(ctx, &p)
 		again := lookAgain
 		if err != nil {
-			again, failures = backoff, failures+1
-			backoff = min(2*backoff, lastBackoff)
+			again, failures = retry.Next(), failures+1
 		} else {
-			backoff, failures = firstBackoff, 0
+			failures = 0
+			retry.Reset()
 		}
 		if ctx.Err() != nil {
 			return
@@ -468,7 +471,7 @@ func (d *Driver) publishAll(ctx context.Context) {
 			if err != nil { // A change that fails is not retried immediately.
 				select {
 				case <-ctx.Done():
-				case <-time.After(firstBackoff):
+				case <-time.After(changeAfter):
 				}
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/node/backoff"
 )
 
 // Client is a client of the API server for one Node.
@@ -45,10 +46,10 @@ const (
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	maxAnswer      = 8 << 20
 	// watchFor is how long a watch lasts. The client waits for its end for callTimeout longer.
-	watchFor     = 5 * time.Minute
-	callTimeout  = 10 * time.Second
-	firstBackoff = 200 * time.Millisecond
-	lastBackoff  = 30 * time.Second
+	watchFor    = 5 * time.Minute
+	callTimeout = 10 * time.Second
+	// steady is how long a call of again must last so that the next one follows soon.
+	steady = 30 * time.Second
 )
 
 // ErrNotInCluster means that there is no service account for the API server.
@@ -194,14 +195,13 @@ func (c *Client) Watch(ctx context.Context, f func(Node)) {
 // again calls f until ctx ends, with increasing pauses while f returns quickly.
 func (c *Client) again(ctx context.Context, f func()) {
 	ticks := c.clock()
-	for backoff := firstBackoff; ctx.Err() == nil; {
+	for retry := (backoff.Backoff{}); ctx.Err() == nil; {
 		began := ticks.Now()
 		f()
-		if ticks.Since(began) > lastBackoff {
-			backoff = firstBackoff
+		if ticks.Since(began) > steady {
+			retry.Reset()
 		}
-		c.pause(ctx, backoff)
-		backoff = min(2*backoff, lastBackoff)
+		c.pause(ctx, retry.Next())
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/backoff"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -198,7 +199,7 @@ const (
 // run serves and registers until ctx ends. It registers again if the kubelet is lost.
 func (s *server) run(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("resource", s.resource)
-	backoff := firstBackoff
+	retry := backoff.Backoff{First: firstBackoff, Last: lastBackoff}
 	since := s.m.config.Clock.Now()
 	registered, aside := false, ""
 	for ctx.Err() == nil {
@@ -225,17 +226,18 @@ func (s *server) run(ctx context.Context) {
 			return
 		}
 		if err == nil { // The kubelet has restarted.
-			backoff, since = firstBackoff, s.m.config.Clock.Now()
+			since = s.m.config.Clock.Now()
+			retry.Reset()
 			continue
 		}
 		if lasted >= steady {
-			backoff = firstBackoff
+			retry.Reset()
 		}
-		log.Info("Not registered with the kubelet; trying again", "error", err.Error(), "in", backoff.String())
-		restarted := s.pause(ctx, backoff)
-		backoff = min(2*backoff, lastBackoff)
+		in := retry.Next()
+		log.Info("Not registered with the kubelet; trying again", "error", err.Error(), "in", in.String())
+		restarted := s.pause(ctx, in)
 		if restarted {
-			backoff = firstBackoff
+			retry.Reset()
 		}
 		if restarted || lasted > 0 {
 			since = s.m.config.Clock.Now()
