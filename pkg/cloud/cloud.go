@@ -3,6 +3,8 @@
 package cloud
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,10 +28,10 @@ type Provider struct {
 	// HashAnnotation and HashVersionAnnotation are annotations of a node class and of the NodeClaims that were launched with it. Their values differ after
 	// the node class was changed.
 	HashAnnotation, HashVersionAnnotation string
-	// Images returns the images in the status of a node class. It returns none if they cannot be read, so that no machine is replaced because of them.
-	Images func(class *unstructured.Unstructured) []Image
-	// Subnets returns the zones of the subnets in the status of a node class, by subnet ID.
-	Subnets func(class *unstructured.Unstructured) map[string]string
+	// ReadImages returns the images in the status of a node class. It returns none if they cannot be read, so that no machine is replaced because of them.
+	ReadImages func(class *unstructured.Unstructured) []Image
+	// ReadSubnets returns the zones of the subnets in the status of a node class, by subnet ID.
+	ReadSubnets func(class *unstructured.Unstructured) map[string]string
 	// Configure returns instance types with the resources that a node class leaves to pods. The types are those of a node class without configuration. It also
 	// returns the paths of fields whose effect on the resources is unknown. It returns an error for an invalid node class. It is nil if node classes change
 	// nothing.
@@ -38,8 +40,8 @@ type Provider struct {
 	ImageField, SubnetField string
 	// ImageRollouts is nil if Karve cannot roll out images on the cloud.
 	ImageRollouts *ImageRollouts
-	// Quota returns the group of an instance type whose machines share a quota of the cloud.
-	Quota func(instanceType string) string
+	// QuotaGroup returns the group of an instance type whose machines share a quota of the cloud.
+	QuotaGroup func(instanceType string) string
 	// Quotas are the quotas of vCPUs by group and capacity type, without the limits, which are those of an account.
 	Quotas []catalog.Quota
 	// SpotLabels are labels of spot machines that Karpenter did not launch.
@@ -50,6 +52,39 @@ type Provider struct {
 	Errors []Error
 	// Causes are keyed by the reasons that the cloud's provider gives for a failed launch, in addition to the reasons in v1alpha1.
 	Causes map[string]Cause
+}
+
+// Images returns the images in the status of a node class.
+func (p *Provider) Images(class *unstructured.Unstructured) []Image {
+	if p.ReadImages == nil {
+		return nil
+	}
+	return p.ReadImages(class)
+}
+
+// Subnets returns the zones of the subnets of a node class, by subnet ID.
+func (p *Provider) Subnets(class *unstructured.Unstructured) map[string]string {
+	if p.ReadSubnets == nil {
+		return nil
+	}
+	return p.ReadSubnets(class)
+}
+
+// Group returns the group of an instance type whose machines share a quota of the cloud. If the cloud has no groups, it is the type itself.
+func (p *Provider) Group(instanceType string) string {
+	if p.QuotaGroup == nil {
+		return instanceType
+	}
+	return p.QuotaGroup(instanceType)
+}
+
+// QuotaOf returns the vCPU quota that the machines of an instance type share, without its limit. It returns false if none is known.
+func (p *Provider) QuotaOf(instanceType, capacityType string) (catalog.Quota, bool) {
+	i := slices.IndexFunc(p.Quotas, func(q catalog.Quota) bool { return q.Group == p.Group(instanceType) && q.CapacityType == capacityType })
+	if i < 0 {
+		return catalog.Quota{}, false
+	}
+	return p.Quotas[i], true
 }
 
 // Managed describes machines that a cloud itself launches for the NodePools of its own node classes.

@@ -97,7 +97,7 @@ func quotasExceeded(f *Facts) []Finding {
 				continue
 			}
 			fix := "raise the quota of the account: docs/launching.md#refused-launches"
-			if q, ok := clouds.QuotaOf(class.Spec.NodeClassRef, r.InstanceType, capacityType); ok {
+			if q, ok := clouds.OfRef(class.Spec.NodeClassRef).QuotaOf(r.InstanceType, capacityType); ok {
 				fix = increase(q, "VCPUS")
 			}
 			all = append(all, Finding{
@@ -169,7 +169,7 @@ func (f *Facts) needs() (needs map[quotaKey]*need, launches map[string]bool) {
 	for _, p := range f.pools() {
 		for i := range p.Offerings {
 			o := &p.Offerings[i]
-			key := quotaKey{clouds.Quota(p.Class.Spec.NodeClassRef, o.Type.Name), o.CapacityType}
+			key := quotaKey{clouds.OfRef(p.Class.Spec.NodeClassRef).Group(o.Type.Name), o.CapacityType}
 			limit, limited := limits[key]
 			vcpus := o.Type.Capacity.MilliCPU / 1000
 			launches[p.NodePool.Name] = launches[p.NodePool.Name] || !limited || vcpus <= limit
@@ -194,7 +194,7 @@ func (f *Facts) usedVCPUs() map[quotaKey]int64 {
 				if isSpot(clouds.OfRef(ref), node) {
 					capacityType = karpv1.CapacityTypeSpot
 				}
-				used[quotaKey{clouds.Quota(ref, node.Labels[corev1.LabelInstanceTypeStable]), capacityType}] += amount.Value(node.Status.Capacity[corev1.ResourceCPU])
+				used[quotaKey{clouds.OfRef(ref).Group(node.Labels[corev1.LabelInstanceTypeStable]), capacityType}] += amount.Value(node.Status.Capacity[corev1.ResourceCPU])
 			}
 			break // The nodes are those of one cloud.
 		}

@@ -13,7 +13,7 @@ import (
 // the condition has an observed generation.
 func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
 	state := judged(class)
-	state.Generation, state.Subnets = class.GetGeneration(), clouds.Subnets(class)
+	state.Generation, state.Subnets = class.GetGeneration(), clouds.Of(class).Subnets(class)
 	return state
 }
 
@@ -38,7 +38,7 @@ func judged(class *unstructured.Unstructured) NodeClassState {
 			return NodeClassState{Reason: "NodeClassNotObserved", Message: name + " was changed and Karpenter has not looked at it since; wait a moment, or see that Karpenter runs"}
 		}
 		hash, version := clouds.NodeClassHash(class.GetAnnotations())
-		return NodeClassState{Ready: true, Images: clouds.Images(class), Hash: hash, HashVersion: version}
+		return NodeClassState{Ready: true, Images: clouds.Of(class).Images(class), Hash: hash, HashVersion: version}
 	}
 	return NodeClassState{Reason: "NodeClassNotReady", Message: name + " has no Ready condition yet; see that the Karpenter provider for it runs"}
 }

@@ -59,7 +59,8 @@ func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool 
 	}
 	named := catalog.Named(state.InstanceTypes, r.InstanceType)
 	ref := p.Class.Spec.NodeClassRef
-	return clouds.Quota(ref, r.InstanceType) == clouds.Quota(ref, o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
+	cloud := clouds.OfRef(ref)
+	return cloud.Group(r.InstanceType) == cloud.Group(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
 }
 
 // covers reports whether an instance type, zone or capacity type of a refusal includes that of the offering.

@@ -38,22 +38,6 @@ func OfKind(kind schema.GroupKind) *cloud.Provider {
 	return &cloud.Provider{NodeClass: kind}
 }
 
-// Images returns the images in the status of a node class.
-func Images(class *unstructured.Unstructured) []cloud.Image {
-	if read := Of(class).Images; read != nil {
-		return read(class)
-	}
-	return nil
-}
-
-// Subnets returns the zones of the subnets of a node class, by subnet ID.
-func Subnets(class *unstructured.Unstructured) map[string]string {
-	if read := Of(class).Subnets; read != nil {
-		return read(class)
-	}
-	return nil
-}
-
 // Describes reports whether a label has the prefix with which a cloud describes its machines.
 func Describes(key string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.LabelPrefix != "" && strings.HasPrefix(key, p.LabelPrefix) })
@@ -94,25 +78,6 @@ func managing(kind schema.GroupKind) *cloud.Provider {
 // Interrupts reports whether an event with this reason announces the interruption of a spot machine.
 func Interrupts(reason string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.Interrupted != "" && p.Interrupted == reason })
-}
-
-// Quota returns the group of an instance type whose machines share a quota of the cloud. If the cloud has no groups, it is the type itself.
-func Quota(ref v1alpha1.NodeClassReference, instanceType string) string {
-	if group := OfRef(ref).Quota; group != nil {
-		return group(instanceType)
-	}
-	return instanceType
-}
-
-// QuotaOf returns the vCPU quota that the machines of an instance type share, without its limit. It returns false if none is known.
-func QuotaOf(ref v1alpha1.NodeClassReference, instanceType, capacityType string) (catalog.Quota, bool) {
-	group := Quota(ref, instanceType)
-	for _, q := range OfRef(ref).Quotas {
-		if q.Group == group && q.CapacityType == capacityType {
-			return q, true
-		}
-	}
-	return catalog.Quota{}, false
 }
 
 // GPULabels returns the labels with which the clouds describe GPUs.
