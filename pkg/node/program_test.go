@@ -20,7 +20,7 @@ import (
 
 // Limits for the size and the memory of the program. NVIDIA's plugin has 20.5 MB and ships with two other programs.
 const (
-	mostBytes    = 15_000_000
+	mostBytes    = 15_500_000
 	mostResident = 25 << 10 // KiB
 )
 
