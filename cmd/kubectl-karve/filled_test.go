@@ -17,7 +17,9 @@ import (
 
 // filled sets every field of an object of Kubernetes. Lists and maps have one item.
 func filled(seed int64, object any) {
-	quantity := func(q *resource.Quantity, c randfill.Continue) { *q = *resource.NewQuantity(1+c.Int63n(100), resource.DecimalSI) }
+	quantity := func(q *resource.Quantity, c randfill.Continue) {
+		*q = *resource.NewQuantity(1+c.Int63n(100), resource.DecimalSI)
+	}
 	randfill.NewWithSeed(seed).NilChance(0).NumElements(1, 1).MaxDepth(math.MaxInt).Funcs(
 		quantity,
 		func(s *string, c randfill.Continue) { *s = "v" + strings.Repeat("x", c.Intn(8)) },

@@ -63,7 +63,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	}
 	token := rand.Text()
 	server := ui.New(ui.Config{
-		Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.Token(token),
+		Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.RequireToken(token),
 		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, c.Client, o.plan.namespace, time.Now) },
 		Explain:    source.Explainer(ctx, c.Client, func(err error) { s.note(noBudgets(err)) }),
 	})

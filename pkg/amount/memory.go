@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// leastMemory is the smallest amount of device memory that a user can mean: 1 MiB. No process on a GPU uses less than a hundred times that.
-const leastMemory = 1 << 20
+// minMemory is the smallest amount of device memory that a user can mean: 1 MiB. No process on a GPU uses less than a hundred times that.
+const minMemory = 1 << 20
 
 // Memory parses an amount of device memory that a user wrote, such as 4Gi. It returns bytes, at most [Most], and an error if the text is no such amount.
 // A number without a unit is bytes, which nobody means.
@@ -31,7 +31,7 @@ func Memory(text string) (int64, error) {
 // the amount as the user wrote it.
 func MeantMemory(q resource.Quantity, text string) string {
 	bytes := Value(q)
-	if bytes <= 0 || bytes >= leastMemory {
+	if bytes <= 0 || bytes >= minMemory {
 		return ""
 	}
 	number := strings.TrimRight(text, "numkKi")

@@ -217,7 +217,7 @@ func (o *Objects) find(pod *corev1.Pod, ref corev1.PodResourceClaim) *found {
 // driver returns the driver of a claim's first request for a GPU, with its DeviceClass, or nil if there is none. A claim with more requests than Karve
 // reads counts as one for a GPU, because one of the others may be.
 func (o *Objects) driver(f *found) (*driver, *resourcev1.DeviceClass) {
-	if requestsIn(f.spec) > mostRequests {
+	if requestsIn(f.spec) > maxRequests {
 		return drivers[0], nil
 	}
 	for _, r := range f.spec.Devices.Requests {
@@ -260,7 +260,7 @@ func (o *Objects) ask(pod *corev1.Pod) (ask *Ask, gpu corev1.ResourceName) {
 	var of *driver
 	var class *resourcev1.DeviceClass
 	other := ""
-	for _, ref := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), mostClaims)] {
+	for _, ref := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxClaims)] {
 		f := o.find(pod, ref)
 		if f == nil {
 			other = ref.Name

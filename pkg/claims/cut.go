@@ -14,7 +14,7 @@ import (
 // the same limit.
 func Cut(spec *resourcev1.ResourceClaimSpec) {
 	d := &spec.Devices
-	left, bytes, alternatives := mostSelectors+1, selectorsBytes+1, mostRequests+1
+	left, bytes, alternatives := maxSelectors+1, selectorsBytes+1, maxRequests+1
 	for i := range d.Requests {
 		r := &d.Requests[i]
 		if e := r.Exactly; e != nil {
@@ -30,8 +30,8 @@ func Cut(spec *resourcev1.ResourceClaimSpec) {
 		}
 		r.FirstAvailable = kept
 	}
-	d.Constraints = prefix(d.Constraints, mostConstraints+1)
-	named := mostConstrained + 1
+	d.Constraints = prefix(d.Constraints, maxConstraints+1)
+	named := maxConstrained + 1
 	for i := range d.Constraints {
 		c := &d.Constraints[i]
 		c.Requests = prefix(c.Requests, named)
@@ -43,7 +43,7 @@ func Cut(spec *resourcev1.ResourceClaimSpec) {
 			return true
 		}
 		perDriver[c.Opaque.Driver]++
-		return perDriver[c.Opaque.Driver] > mostConfigs+1
+		return perDriver[c.Opaque.Driver] > maxConfigs+1
 	}))
 	for i := range d.Config {
 		d.Config[i].Opaque.Parameters.Raw = prefix(d.Config[i].Opaque.Parameters.Raw, configBytes+1)

@@ -10,18 +10,18 @@ import (
 // Limits for the claims of one pod. Anyone who may create pods may create claims. The API server allows 32 requests of a claim with 32 selectors of
 // 10 KiB each, and any number of claims of a pod. Compiling 10 KiB of CEL can take 300 ms, and 1 KiB 6 ms.
 const (
-	// mostClaims is the number of claims of a pod.
-	mostClaims = 32
-	// mostRequests is the number of requests in the claims of a pod, with their alternatives.
-	mostRequests = 64
-	// mostConstraints is the number of constraints in a claim, and mostConstrained that of the requests that they name.
-	mostConstraints, mostConstrained = 16, 128
-	// mostSelectors is the number of selectors in the claims of a pod, with those of their DeviceClasses. They count for each request.
-	mostSelectors = 64
+	// maxClaims is the number of claims of a pod.
+	maxClaims = 32
+	// maxRequests is the number of requests in the claims of a pod, with their alternatives.
+	maxRequests = 64
+	// maxConstraints is the number of constraints in a claim, and maxConstrained that of the requests that they name.
+	maxConstraints, maxConstrained = 16, 128
+	// maxSelectors is the number of selectors in the claims of a pod, with those of their DeviceClasses. They count for each request.
+	maxSelectors = 64
 	// selectorBytes is the length of a selector, and selectorsBytes that of all selectors of a pod.
 	selectorBytes, selectorsBytes = 1 << 10, 4 << 10
-	// mostConfigs is the number of configs for the driver in the claims of a pod, and configBytes the length of each, and of those of DeviceClasses.
-	mostConfigs, configBytes = 8, 1 << 10
+	// maxConfigs is the number of configs for the driver in the claims of a pod, and configBytes the length of each, and of those of DeviceClasses.
+	maxConfigs, configBytes = 8, 1 << 10
 	// messageBytes is the length of what a message repeats of a claim.
 	messageBytes = 200
 )
@@ -40,8 +40,8 @@ func requestsIn(spec *resourcev1.ResourceClaimSpec) int {
 
 // tooManyClaims returns why Karve does not plan for the number of claims of a pod, or "" if it does.
 func tooManyClaims(pod *corev1.Pod) string {
-	if len(pod.Spec.ResourceClaims) > mostClaims {
-		return fmt.Sprintf("has more than %d claims, for which Karve does not plan: use several requests of one claim", mostClaims)
+	if len(pod.Spec.ResourceClaims) > maxClaims {
+		return fmt.Sprintf("has more than %d claims, for which Karve does not plan: use several requests of one claim", maxClaims)
 	}
 	return ""
 }
@@ -54,10 +54,10 @@ func (b *budget) claim(f *found) string {
 	}
 	b.requests += requestsIn(f.spec)
 	switch {
-	case b.requests > mostRequests:
-		return fmt.Sprintf("%s brings the requests of the pod above %d, and Karve does not plan for more: use requests with a count", f.name, mostRequests)
-	case len(f.spec.Devices.Constraints) > mostConstraints || named > mostConstrained:
-		return fmt.Sprintf("%s has more than %d constraints, or constraints for more than %d requests in total, for which Karve does not plan: remove some", f.name, mostConstraints, mostConstrained)
+	case b.requests > maxRequests:
+		return fmt.Sprintf("%s brings the requests of the pod above %d, and Karve does not plan for more: use requests with a count", f.name, maxRequests)
+	case len(f.spec.Devices.Constraints) > maxConstraints || named > maxConstrained:
+		return fmt.Sprintf("%s has more than %d constraints, or constraints for more than %d requests in total, for which Karve does not plan: remove some", f.name, maxConstraints, maxConstrained)
 	}
 	return ""
 }
@@ -69,8 +69,8 @@ func (b *budget) selector(from, expression string) string {
 	switch {
 	case len(expression) > selectorBytes:
 		return fmt.Sprintf("%s has a selector of more than %d bytes, which Karve does not evaluate: shorten it", from, selectorBytes)
-	case b.selectors > mostSelectors:
-		return fmt.Sprintf("%s brings the selectors of the pod above %d, counted for each request, and Karve does not evaluate more: combine them with &&, or use a request with a count", from, mostSelectors)
+	case b.selectors > maxSelectors:
+		return fmt.Sprintf("%s brings the selectors of the pod above %d, counted for each request, and Karve does not evaluate more: combine them with &&, or use a request with a count", from, maxSelectors)
 	case b.bytes > selectorsBytes:
 		return fmt.Sprintf("%s brings the selectors of the pod above %d bytes, counted for each request, and Karve does not evaluate more: shorten them, or use a request with a count", from, selectorsBytes)
 	}
@@ -89,8 +89,8 @@ func (b *budget) config(d *driver, c resourcev1.DeviceConfiguration, named, clas
 	switch raw := c.Opaque.Parameters.Raw; {
 	case len(raw) > configBytes:
 		return fmt.Sprintf("more than %d bytes, which Karve does not read: shorten it", configBytes)
-	case b.configs > mostConfigs:
-		return fmt.Sprintf("more than %d configs in the claims of the pod, which Karve does not read: remove some", mostConfigs)
+	case b.configs > maxConfigs:
+		return fmt.Sprintf("more than %d configs in the claims of the pod, which Karve does not read: remove some", maxConfigs)
 	default:
 		return d.config(raw, named, ask)
 	}

@@ -139,7 +139,7 @@ func TestConfigOfClaimForNVIDIAsDriver(t *testing.T) {
 		"no object":                {config(`7`), "cannot be read", "", ""},
 		"too long":                 {config(`{` + gpuConfig + `, "x": "` + strings.Repeat("x", configBytes) + `"}`), "ResourceClaim default/mine has a config of the driver gpu.nvidia.com with more than 1024 bytes", "", ""},
 		"too many": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) {
-			c.Config = slices.Repeat([]resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: opaque(`{` + gpuConfig + `}`)}}, mostConfigs+1)
+			c.Config = slices.Repeat([]resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: opaque(`{` + gpuConfig + `}`)}}, maxConfigs+1)
 		}, "more than 8 configs", "", ""},
 		"of the class": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) { c.Requests[0].Exactly.DeviceClassName = "configured" }, "has the DeviceClass configured with a config of the driver gpu.nvidia.com with VfioDeviceConfig", "", ""},
 		"of another driver": {func(c *resourcev1.DeviceClaim, _ *corev1.Pod) {

@@ -20,9 +20,9 @@ const (
 	// costLimit limits the evaluation of a selector, in CEL's cost units. Usual selectors cost less than a hundred. The scheduler allows a million, which
 	// takes milliseconds for each expression and model: many such claims would slow down the plans of all pods.
 	costLimit uint64 = 10_000
-	// mostCompiled is the number of compiled expressions that are cached, each up to 200 KiB. They are those of one pod, which are evaluated for one kind
-	// after the other. mostResults is the number of cached results, each up to 1 KiB and mostly a third.
-	mostCompiled, mostResults = mostSelectors, 1 << 14
+	// maxCompiled is the number of compiled expressions that are cached, each up to 200 KiB. They are those of one pod, which are evaluated for one kind
+	// after the other. maxResults is the number of cached results, each up to 1 KiB and mostly a third.
+	maxCompiled, maxResults = maxSelectors, 1 << 14
 )
 
 // Devices are the GPUs of a machine, or their MIG instances, which are all alike.
@@ -85,7 +85,7 @@ func (a *Ask) Fits(d Devices) string {
 		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %d %ss the scheduler may give every %s to smaller pods first: allow machines with one %s",
 			d.what(), d.Count, d.what(), d.what(), d.what())
 	}
-	if len(a.Selectors) > mostSelectors || slices.ContainsFunc(a.Selectors, func(expression string) bool { return len(expression) > selectorBytes }) {
+	if len(a.Selectors) > maxSelectors || slices.ContainsFunc(a.Selectors, func(expression string) bool { return len(expression) > selectorBytes }) {
 		return "the claim has too many or too long selectors" // On does not let any pass.
 	}
 	for _, expression := range a.Selectors {
@@ -103,7 +103,7 @@ type evaluations struct {
 }
 
 // evaluated is shared by all callers: a result depends only on the expression and the kind.
-var evaluated = &evaluations{compiled: lru.New(mostCompiled), results: lru.New(mostResults)}
+var evaluated = &evaluations{compiled: lru.New(maxCompiled), results: lru.New(maxResults)}
 
 // evaluation identifies an expression by its hash, so that the cache does not keep the text.
 type evaluation struct {

@@ -193,8 +193,8 @@ func crdsDiffer(f *Facts) []Finding {
 	return all
 }
 
-// mostRights limits the number of rights in a message.
-const mostRights = 5
+// maxRights limits the number of rights in a message.
+const maxRights = 5
 
 func rightsDenied(f *Facts) []Finding {
 	if len(f.Denied) == 0 {
@@ -204,7 +204,7 @@ func rightsDenied(f *Facts) []Finding {
 	for _, r := range f.Denied {
 		names = append(names, r.String())
 	}
-	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, mostRights), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
+	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, maxRights), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
 }
 
 // sameSettings are the flags of the controller and the environment variables of Karpenter that must have the same value, with Karpenter's defaults.

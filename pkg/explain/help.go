@@ -141,8 +141,8 @@ func raised(now *attempt, pool int, launches []planner.Launch) []Help {
 	return []Help{helpOf(changes...)}
 }
 
-// mostRetries limits the number of retry times that are tried.
-const mostRetries = 4
+// maxRetries limits the number of retry times that are tried.
+const maxRetries = 4
 
 // retries returns when offerings of a pool that admit the pod are tried again, the earliest first.
 func (x *Explainer) retries(now *attempt, class, pool int) []Help {
@@ -157,7 +157,7 @@ func (x *Explainer) retries(now *attempt, class, pool int) []Help {
 	}
 	var tries []Help
 	for _, t := range slices.SortedFunc(maps.Keys(times), time.Time.Compare) {
-		if len(tries) == mostRetries {
+		if len(tries) == maxRetries {
 			break
 		}
 		r := times[t]
@@ -175,8 +175,8 @@ func (x *Explainer) refusedAfter(h *Help) map[string][]v1alpha1.RefusedOffering 
 	return left
 }
 
-// mostChanges is the largest number of changes of a pod that are proposed together.
-const mostChanges = 6
+// maxChanges is the largest number of changes of a pod that are proposed together.
+const maxChanges = 6
 
 // admitted returns the change of a pod that makes a pool admit it, or none if there is no such change.
 func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
@@ -189,7 +189,7 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 		c.ApplyTo(p)
 		changes = append(changes, c)
 	}
-	for range mostChanges {
+	for range maxChanges {
 		err := view.Admits(target, p)
 		if err == nil {
 			break
@@ -253,8 +253,8 @@ func oneReplica(pod *corev1.Pod) Change {
 	return Change{Action: SetRequest, Key: string(snapshot.GPURequestOf(pod).Resource), Value: "1"}
 }
 
-// mostSizes is the largest number of machine sizes that are tried for a pod that is too large.
-const mostSizes = 4
+// maxSizes is the largest number of machine sizes that are tried for a pod that is too large.
+const maxSizes = 4
 
 // size is a change that makes a pod fit on an offering.
 type size struct {
@@ -285,7 +285,7 @@ func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	})
 	sizes = slices.CompactFunc(sizes, func(a, b size) bool { return slices.Equal(a.changes, b.changes) })
 	var tries []Help
-	for _, z := range sizes[:min(len(sizes), mostSizes)] {
+	for _, z := range sizes[:min(len(sizes), maxSizes)] {
 		tries = append(tries, helpOf(z.changes...))
 	}
 	return tries

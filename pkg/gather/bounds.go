@@ -31,10 +31,10 @@ const (
 	labelsBytes = 8 << 10
 	// nameBytes limits names that the API server does not limit, such as those of owners.
 	nameBytes = 253
-	// mostOwners, mostVolumes, mostPorts and mostResources limit the lists of a pod.
-	mostOwners, mostVolumes, mostPorts, mostResources = 4, 32, 32, 32
-	// mostClaims is one more than the claims for which pkg/claims plans.
-	mostClaims = 33
+	// maxOwners, maxVolumes, maxPorts and maxResources limit the lists of a pod.
+	maxOwners, maxVolumes, maxPorts, maxResources = 4, 32, 32, 32
+	// maxClaims is one more than the claims for which pkg/claims plans.
+	maxClaims = 33
 	// messageBytes limits the reasons and messages of conditions.
 	messageBytes = 1 << 10
 	// valueBytes limits the value of an annotation of a pod.
@@ -95,11 +95,11 @@ func userAnnotations(all map[string]string) map[string]string {
 // owners returns the owner references of an object, the controller first.
 func owners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	isController := func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }
-	if len(all) > mostOwners {
+	if len(all) > maxOwners {
 		all = slices.Clone(all)
 		slices.SortStableFunc(all, func(a, b metav1.OwnerReference) int { return cmp.Compare(rank(isController(a)), rank(isController(b))) })
 	}
-	all = prefix(all, mostOwners)
+	all = prefix(all, maxOwners)
 	for i := range all {
 		o := &all[i]
 		if len(o.APIVersion)+len(o.Kind)+len(o.Name)+len(o.UID) > 4*nameBytes {
@@ -178,9 +178,9 @@ func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
 		return true
 	}
 	kept := corev1.PodSpec{Priority: s.Priority, Containers: merged(s).Containers}
-	kept.Containers[0].Resources.Requests, kept.Containers[0].Ports = boundedRequests(kept.Containers[0].Resources.Requests), prefix(kept.Containers[0].Ports, mostPorts)
+	kept.Containers[0].Resources.Requests, kept.Containers[0].Ports = boundedRequests(kept.Containers[0].Resources.Requests), prefix(kept.Containers[0].Ports, maxPorts)
 	left -= memoryOf(kept.Containers)
-	if claims := prefix(s.ResourceClaims, mostClaims); fits(claims) {
+	if claims := prefix(s.ResourceClaims, maxClaims); fits(claims) {
 		kept.ResourceClaims = claims
 	}
 	if fits(s.Tolerations) {
@@ -251,7 +251,7 @@ func boundedRequests(all corev1.ResourceList) corev1.ResourceList {
 		return cmp.Or(cmp.Compare(rank(important(a)), rank(important(b))), cmp.Compare(a, b))
 	})
 	kept := corev1.ResourceList{}
-	for _, name := range names[:min(len(names), mostResources)] {
+	for _, name := range names[:min(len(names), maxResources)] {
 		kept[name] = all[name]
 	}
 	return kept

@@ -93,8 +93,8 @@ func listEach(ctx context.Context, reader client.Reader, list client.ObjectList,
 	return meta.SetList(list, items)
 }
 
-// mostPaths limits the paths that are reported for an object.
-const mostPaths = 10
+// maxPaths limits the paths that are reported for an object.
+const maxPaths = 10
 
 // decode converts an object to its type. It leaves out fields that cannot be converted, and returns their paths. fresh returns an empty object.
 func decode(object map[string]any, typed runtime.Object, fresh func() (runtime.Object, error)) []string {
@@ -167,7 +167,7 @@ func (p *pruner) prune(part any, path string, within func(any) any) (any, bool) 
 	if kept != nil && p.converts(within(kept)) {
 		return kept, true
 	}
-	if len(p.paths) < mostPaths {
+	if len(p.paths) < maxPaths {
 		p.paths = append(p.paths, path[min(1, len(path)):])
 		slices.Sort(p.paths)
 	}

@@ -82,8 +82,8 @@ func (f *followed) forget() {
 	}
 }
 
-// mostNames is the largest number of changed objects that are recorded. A replica that is not the leader never takes them.
-const mostNames = 1 << 17
+// maxNames is the largest number of changed objects that are recorded. A replica that is not the leader never takes them.
+const maxNames = 1 << 17
 
 // tracked records which objects of a kind have changed.
 type tracked[T any, P interface {
@@ -127,7 +127,7 @@ func (t *tracked[T, P]) track(ctx context.Context, caches Caches) error {
 func (t *tracked[T, P]) note(key client.ObjectKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.names != nil && len(t.names) < mostNames {
+	if t.names != nil && len(t.names) < maxNames {
 		t.names[nameOfKey(key)] = struct{}{}
 	} else {
 		t.names = nil

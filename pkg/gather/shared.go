@@ -2,8 +2,8 @@ package gather
 
 import "sync"
 
-// mostShared is the number of values in one generation of shared values, and sharedBytes the length of their keys. Values take up to twenty times as much.
-const mostShared, sharedBytes = 1 << 13, 1 << 20
+// maxShared is the number of values in one generation of shared values, and sharedBytes the length of their keys. Values take up to twenty times as much.
+const maxShared, sharedBytes = 1 << 13, 1 << 20
 
 // shared deduplicates recently used values. It has two generations: a value that nobody uses while one generation fills up is dropped with the previous
 // one. It is safe for concurrent use.
@@ -26,7 +26,7 @@ func (s *shared[T]) of(key string, value T) T {
 	if known, ok := s.old[key]; ok {
 		value = known
 	}
-	if len(s.young) >= mostShared || s.bytes >= sharedBytes {
+	if len(s.young) >= maxShared || s.bytes >= sharedBytes {
 		s.young, s.old, s.bytes = map[string]T{}, s.young, 0
 	}
 	s.young[key] = value

@@ -174,8 +174,8 @@ func (t *trimmer) pod(p *corev1.Pod) {
 		cut = append(cut, fmt.Sprintf("containers, selectors, affinity, tolerations or claims of more than %d KiB", specBytes>>10))
 	}
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
-	if spec.Volumes = volumesOf(p.Spec.Volumes); len(spec.Volumes) > mostVolumes {
-		spec.Volumes, cut = prefix(spec.Volumes, mostVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", mostVolumes))
+	if spec.Volumes = volumesOf(p.Spec.Volumes); len(spec.Volumes) > maxVolumes {
+		spec.Volumes, cut = prefix(spec.Volumes, maxVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", maxVolumes))
 	}
 	if len(cut) > 0 {
 		metav1.SetMetaDataAnnotation(&p.ObjectMeta, snapshot.CutAnnotation, strings.Join(cut, " and "))
@@ -187,7 +187,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 func (t *trimmer) status(p *corev1.Pod, claims []corev1.PodResourceClaim) corev1.PodStatus {
 	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime}
 	for _, s := range p.Status.ResourceClaimStatuses {
-		if slices.ContainsFunc(claims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) && len(status.ResourceClaimStatuses) < mostClaims {
+		if slices.ContainsFunc(claims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) && len(status.ResourceClaimStatuses) < maxClaims {
 			status.ResourceClaimStatuses = append(status.ResourceClaimStatuses, s)
 		}
 	}
@@ -273,7 +273,7 @@ func (t *trimmer) template(p *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	if kept.Spec, all = t.spec(&p.Spec, true); !all {
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, snapshot.CutAnnotation, fmt.Sprintf("a template of more than %d KiB", specBytes>>10))
 	}
-	kept.Spec.Volumes = prefix(volumesOf(p.Spec.Volumes), mostVolumes)
+	kept.Spec.Volumes = prefix(volumesOf(p.Spec.Volumes), maxVolumes)
 	return kept
 }
 

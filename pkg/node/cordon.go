@@ -130,8 +130,8 @@ const (
 	uncordoned = "the annotation " + nodecontract.GPUCordonAnnotation + " of the Node has changed"
 )
 
-// mostNamed limits the number of values or GPUs in a message.
-const mostNamed = 8
+// maxNamed limits the number of values or GPUs in a message.
+const maxNamed = 8
 
 // invalidCordon describes which values in the annotation are not GPUs of the node, and which would be valid.
 func invalidCordon(unknown []string, devices []gpu.Device) string {
@@ -144,7 +144,7 @@ func invalidCordon(unknown []string, devices []gpu.Device) string {
 		indices = append(indices, strconv.Itoa(d.Index))
 	}
 	return fmt.Sprintf("%s names %s, and this node has no such GPU: write indices (%s) or UUIDs of nvidia-smi -L, separated by commas",
-		nodecontract.GPUCordonAnnotation, words.Named(values, mostNamed), strings.Join(indices, ", "))
+		nodecontract.GPUCordonAnnotation, words.Named(values, maxNamed), strings.Join(indices, ", "))
 }
 
 // namesOf returns the GPUs that are not in except, and a verb, as part of a sentence. It returns "" for none.
@@ -158,7 +158,7 @@ func namesOf(gpus map[string]gpu.Device, except map[string]bool) string {
 	slices.SortFunc(all, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
 	all = slices.CompactFunc(all, func(a, b gpu.Device) bool { return a.UUID == b.UUID })
 	var names []string
-	for _, d := range all[:min(len(all), mostNamed)] {
+	for _, d := range all[:min(len(all), maxNamed)] {
 		names = append(names, fmt.Sprintf("%d (%s)", d.Index, d.UUID))
 	}
 	if more := len(all) - len(names); more > 0 {

@@ -24,8 +24,8 @@ type MPSOptions struct {
 	Level    slog.Level
 }
 
-// mostShmMiB is a bound for a value that was meant to be in bytes.
-const mostShmMiB = 1 << 20
+// maxShmMiB is a bound for a value that was meant to be in bytes.
+const maxShmMiB = 1 << 20
 
 // ParseMPS parses the arguments after MPSCommand.
 func ParseMPS(args []string, env func(string) (string, bool), stderr io.Writer) (MPSOptions, error) {
@@ -51,8 +51,8 @@ func ParseMPS(args []string, env func(string) (string, bool), stderr io.Writer) 
 		return MPSOptions{}, fmt.Errorf("unexpected argument %q; see karve-node %s --help", set.Arg(0), MPSCommand)
 	}
 	mib, err := strconv.ParseInt(*size, 10, 64)
-	if err != nil || mib < 0 || mib > mostShmMiB {
-		return MPSOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", *size, mostShmMiB)
+	if err != nil || mib < 0 || mib > maxShmMiB {
+		return MPSOptions{}, fmt.Errorf("--shm-mib: is %q, and can be 0 to %d", *size, maxShmMiB)
 	}
 	o.shmMiB = mib
 	if o.keepMode, err = strconv.ParseBool(*keep); err != nil {

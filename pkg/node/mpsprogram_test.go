@@ -155,7 +155,7 @@ func TestProgramsShareGPUsWithMPS(t *testing.T) {
 	eventually("the limits of fewer replicas", func() bool { return ask("get_default_device_pinned_mem_limit 0") == "1920M" && listed(16)() })
 	for name, pid := range map[string]int{"agent": agent.Process.Pid, "program for MPS daemons": supervisor.Process.Pid} {
 		kib := resident(t, pid)
-		if kib > mostResident {
+		if kib > maxResident {
 			t.Errorf("the %s has %d KiB resident", name, kib)
 		}
 		t.Logf("the %s has %.1f MiB resident", name, float64(kib)/1024)

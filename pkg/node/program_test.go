@@ -20,8 +20,8 @@ import (
 
 // Limits for the size and the memory of the program. NVIDIA's plugin has 20.5 MB and ships with two other programs.
 const (
-	mostBytes    = 15_500_000
-	mostResident = 25 << 10 // KiB
+	maxBytes    = 15_500_000
+	maxResident = 25 << 10 // KiB
 )
 
 // TestProgramIsSmallAndFast runs the program as tools/build builds it, with a fake driver.
@@ -33,7 +33,7 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	program := buildProgram(t)
-	if info, err := os.Stat(program); err != nil || info.Size() > mostBytes {
+	if info, err := os.Stat(program); err != nil || info.Size() > maxBytes {
 		t.Errorf("%v bytes, %v", info.Size(), err)
 	} else {
 		t.Logf("%.1f MB", float64(info.Size())/1e6)
@@ -83,7 +83,7 @@ func TestProgramIsSmallAndFast(t *testing.T) {
 			configure(n)
 			wait("file to listed", 4*n, began)
 		}
-		if kib := resident(t, cmd.Process.Pid); kib > mostResident {
+		if kib := resident(t, cmd.Process.Pid); kib > maxResident {
 			t.Errorf("%d KiB are resident", kib)
 		} else {
 			t.Logf("%.1f MiB are resident", float64(kib)/1024)
@@ -149,7 +149,7 @@ func TestProgramWithInstancesIsSmallToo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if kib := resident(t, cmd.Process.Pid); kib > mostResident {
+	if kib := resident(t, cmd.Process.Pid); kib > maxResident {
 		t.Errorf("%d KiB are resident", kib)
 	} else {
 		t.Logf("%.1f MiB are resident", float64(kib)/1024)

@@ -381,11 +381,11 @@ func (r *report) driverAway(away *health.Condition) {
 	r.poke()
 }
 
-// mostCondition is the longest message of a condition, in bytes. The Node is read by many.
-const mostCondition = 4 << 10
+// maxCondition is the longest message of a condition, in bytes. The Node is read by many.
+const maxCondition = 4 << 10
 
 func (r *report) condition(c health.Condition) {
-	c.Message = limited.Text(c.Message, mostCondition)
+	c.Message = limited.Text(c.Message, maxCondition)
 	same := false
 	r.with(func() {
 		same = r.conditions[c.Type] == c

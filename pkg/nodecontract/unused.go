@@ -9,8 +9,8 @@ import (
 const (
 	// UnusedBeat is the interval at which the agent confirms an UnusedReport, and the time for which a pod must not have used a GPU before it is reported.
 	UnusedBeat = 5 * time.Minute
-	// UnusedFresh is how long an UnusedReport is valid after the agent last looked. It allows for two missed beats.
-	UnusedFresh = 2 * UnusedBeat
+	// UnusedReportTTL is how long an UnusedReport is valid after the agent last looked. It allows for two missed beats.
+	UnusedReportTTL = 2 * UnusedBeat
 )
 
 // UnusedReport has the times since which pods have held replicas without using a GPU. A pod that holds device memory but does not compute counts as not
@@ -49,7 +49,7 @@ func (r UnusedReport) String() string {
 // FreshAt reports whether the report is valid at the time now.
 func (r UnusedReport) FreshAt(now time.Time) bool {
 	age := now.Sub(r.AsOf)
-	return -UnusedFresh <= age && age <= UnusedFresh
+	return -UnusedReportTTL <= age && age <= UnusedReportTTL
 }
 
 // For returns how long the pod is known not to have used a GPU. It is 0 if that is unknown, for example because the report is not fresh. It does not

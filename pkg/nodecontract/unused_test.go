@@ -44,10 +44,10 @@ func TestUnusedDurationCountsOnlyObservedTime(t *testing.T) {
 		want    time.Duration
 	}{
 		"up to the report":                {"a/p", old, noon, 3 * time.Hour},
-		"no growth after the report":      {"a/p", old, noon.Add(nodecontract.UnusedFresh), 3 * time.Hour},
-		"a stale report":                  {"a/p", old, noon.Add(nodecontract.UnusedFresh + 1), 0},
-		"a report slightly in the future": {"a/p", old, noon.Add(-nodecontract.UnusedFresh), 3 * time.Hour},
-		"a report far in the future":      {"a/p", old, noon.Add(-nodecontract.UnusedFresh - 1), 0},
+		"no growth after the report":      {"a/p", old, noon.Add(nodecontract.UnusedReportTTL), 3 * time.Hour},
+		"a stale report":                  {"a/p", old, noon.Add(nodecontract.UnusedReportTTL + 1), 0},
+		"a report slightly in the future": {"a/p", old, noon.Add(-nodecontract.UnusedReportTTL), 3 * time.Hour},
+		"a report far in the future":      {"a/p", old, noon.Add(-nodecontract.UnusedReportTTL - 1), 0},
 		"a new pod with the same name":    {"a/p", noon.Add(-time.Hour), noon, time.Hour},
 		"a pod that just started":         {"a/p", noon.Add(time.Minute), noon, 0},
 		"a pod without a start time":      {"a/p", time.Time{}, noon, 0},
@@ -70,7 +70,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for pod := range r.Since {
-			if d := r.For(pod, noon.Add(-time.Hour), noon); d < 0 || d > time.Hour+nodecontract.UnusedFresh {
+			if d := r.For(pod, noon.Add(-time.Hour), noon); d < 0 || d > time.Hour+nodecontract.UnusedReportTTL {
 				t.Errorf("%q: %s", annotation, d)
 			}
 		}
@@ -92,7 +92,7 @@ func TestUnusedDurationNeverExceedsAgeOfPod(t *testing.T) {
 		r := nodecontract.UnusedReport{AsOf: at("as of"), Since: map[string]time.Time{"a/p": at("since")}}
 		started, now := at("started"), at("now")
 		d := r.For("a/p", started, now)
-		if d < 0 || d > 0 && (d > r.AsOf.Sub(started) || d > r.AsOf.Sub(r.Since["a/p"]) || now.Sub(r.AsOf).Abs() > nodecontract.UnusedFresh) {
+		if d < 0 || d > 0 && (d > r.AsOf.Sub(started) || d > r.AsOf.Sub(r.Since["a/p"]) || now.Sub(r.AsOf).Abs() > nodecontract.UnusedReportTTL) {
 			t.Fatalf("%s by %v, started %s, now %s", d, r, started, now)
 		}
 	})

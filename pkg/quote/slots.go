@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	mostSlotSizes  = 8   // as many as the API allows
+	maxSlotSizes   = 8   // as many as the API allows
 	slotSizeStep   = 256 // MiB, the smallest size that the API allows
 	bytesPerMiB    = 1 << 20
 	statesNoMemory = "no waiting pod states how much device memory it needs: annotate the pods with " + v1alpha1.GPUMemoryAnnotation
@@ -34,7 +34,7 @@ func memorySlots(c *snapshot.Cluster, _ v1alpha1.Sharing, _ int32) (v1alpha1.Sha
 		return v1alpha1.Sharing{}, errors.New(statesNoMemory)
 	}
 	sharing := &v1alpha1.MemorySharing{}
-	for _, mib := range SlotSizes(pods, mostSlotSizes) {
+	for _, mib := range SlotSizes(pods, maxSlotSizes) {
 		sharing.Sizes = append(sharing.Sizes, sizeText(mib))
 	}
 	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: sharing}, nil

@@ -17,9 +17,9 @@ const Unhealthy = "Unhealthy"
 // waits longer each time before it replaces the next one.
 const (
 	// firstRest is the age from which Karve replaces a machine that replaced one unhealthy machine. The age doubles with each further one, up to
-	// longestRest.
-	firstRest   = 30 * time.Minute
-	longestRest = lifecycle.LongestRepairRest
+	// maxRest.
+	firstRest = 30 * time.Minute
+	maxRest   = lifecycle.LongestRepairRest
 )
 
 // Repairs returns how many consecutive machines became unhealthy soon after their launch before this one replaced them.
@@ -50,7 +50,7 @@ func rest(repairs int) time.Duration {
 	if repairs == 0 {
 		return 0
 	}
-	return lifecycle.Backoff(firstRest, longestRest, repairs)
+	return lifecycle.Backoff(firstRest, maxRest, repairs)
 }
 
 // resting returns why a machine is not replaced yet, because those before it were also unhealthy. It returns "" if it may be replaced.

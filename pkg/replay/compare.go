@@ -48,10 +48,10 @@ type Outcome struct {
 const (
 	// parts is the number of parts of a trace in a series.
 	parts = 60
-	// steps is the maximum number of steps in which pods arrive, which cost a plan each, and quietSteps that of all steps. shortestStep is the shortest step.
-	steps        = 9000
-	quietSteps   = 300_000
-	shortestStep = 10 * time.Second
+	// steps is the maximum number of steps in which pods arrive, which cost a plan each, and quietSteps that of all steps. minStep is the shortest step.
+	steps      = 9000
+	quietSteps = 300_000
+	minStep    = 10 * time.Second
 	// consolidations is the maximum number of consolidations of a replay. soonest is the shortest interval between them.
 	consolidations = 1500
 	soonest        = time.Minute
@@ -61,7 +61,7 @@ const (
 
 // Step returns the time between two decisions in the replay of a trace: ten seconds, or more for long traces and for those of many pods.
 func Step(t *Trace) time.Duration {
-	step := shortestStep
+	step := minStep
 	for _, longer := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour} {
 		if t.end(step)/step > quietSteps || t.arrivals(step) > steps {
 			step = longer

@@ -129,7 +129,7 @@ func (d *decision) soakOn() {
 		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, stamp(limit), unwell)
 		d.by(limit)
 		if !now.Before(limit) {
-			d.rejectCandidate(Problem{"CanaryUnwell", fmt.Sprintf("node %s has not been well for %s while it was watched: %s", canary.Node, unwellLimit, unwell)})
+			d.rejectCandidate(Problem{"CanaryUnwell", fmt.Sprintf("node %s was unhealthy for %s during its test: %s", canary.Node, unwellLimit, unwell)})
 		}
 		return
 	}

@@ -17,8 +17,8 @@ func (d *decision) missing(image *v1alpha1.GPUImage) string {
 	return ""
 }
 
-// lose records that the pinned image no longer exists. Karpenter cannot launch machines with the node class then.
-func (d *decision) lose() {
+// markImageMissing records that the pinned image no longer exists. Karpenter cannot launch machines with the node class then.
+func (d *decision) markImageMissing() {
 	if id := d.missing(d.status.Current); id != "" {
 		d.lost = &Problem{"ImageNotFound", fmt.Sprintf("%s is pinned to %s, whose image %s does not exist any more, so nothing can be launched with it",
 			d.className(), d.status.Current.Release, id)}

@@ -74,7 +74,7 @@ func (d *decision) decide() {
 	if d.status.Replaced != nil {
 		return // The pin that was decided before comes first.
 	}
-	d.lose()
+	d.markImageMissing()
 	target := d.target()
 	if d.recover() || d.goBack(target) {
 		return

@@ -17,22 +17,22 @@ import (
 // others. A pod beyond a bound waits alone. They are far above what pods need: a pod that lists all instance types has a thousand values. docs/scheduling.md
 // has the numbers.
 const (
-	// mostNodeTerms bounds the required and preferred terms of node affinity. mostExpressions bounds the expressions in one of them: parsing takes time
+	// maxNodeTerms bounds the required and preferred terms of node affinity. maxExpressions bounds the expressions in one of them: parsing takes time
 	// proportional to their square.
-	mostNodeTerms, mostExpressions = 100, 50
-	// mostNodeValues bounds the values and expressions of node affinity, and the entries of the node selector.
-	mostNodeValues = 2_000
-	// mostPodTerms bounds the required and preferred terms of affinity to other pods, and of topology spread.
-	mostPodTerms = 400
-	// mostPodValues bounds the labels, expressions, values and namespaces in these terms.
-	mostPodValues = 2_000
-	// mostTolerations, mostContainers, mostPorts and mostVolumes bound the tolerations, the containers, their host ports, and the volumes with a
+	maxNodeTerms, maxExpressions = 100, 50
+	// maxNodeValues bounds the values and expressions of node affinity, and the entries of the node selector.
+	maxNodeValues = 2_000
+	// maxPodTerms bounds the required and preferred terms of affinity to other pods, and of topology spread.
+	maxPodTerms = 400
+	// maxPodValues bounds the labels, expressions, values and namespaces in these terms.
+	maxPodValues = 2_000
+	// maxTolerations, maxContainers, maxPorts and maxVolumes bound the tolerations, the containers, their host ports, and the volumes with a
 	// PersistentVolumeClaim.
-	mostTolerations, mostContainers, mostPorts, mostVolumes = 200, 200, 200, 200
-	// mostAmounts bounds the requests and limits of all containers.
-	mostAmounts = 2_000
-	// mostText bounds the bytes of all these, in which names of nodes and labels are long.
-	mostText = 64 << 10
+	maxTolerations, maxContainers, maxPorts, maxVolumes = 200, 200, 200, 200
+	// maxAmounts bounds the requests and limits of all containers.
+	maxAmounts = 2_000
+	// maxText bounds the bytes of all these, in which names of nodes and labels are long.
+	maxText = 64 << 10
 )
 
 // excessAnnotation has the reason why a pod is beyond a bound. It is never on an object of the API server: caches remove it.
@@ -53,17 +53,17 @@ func (s *size) excess() string {
 		has, most int
 		of, do    string
 	}{
-		{s.nodeTerms, mostNodeTerms, "terms of node affinity", "list the values of a label in one expression"},
-		{s.longestTerm, mostExpressions, "expressions in a term of node affinity", "list the values of a label in one expression"},
-		{s.nodeValues, mostNodeValues, "expressions and values in its node selector and node affinity", "select nodes by a label that they share"},
-		{s.podTerms, mostPodTerms, "terms of pod affinity, pod anti-affinity and topology spread", "select pods by a label that they share"},
-		{s.podValues, mostPodValues, "labels, expressions, values and namespaces in its pod affinity, pod anti-affinity and topology spread", "select pods and namespaces by a label that they share"},
-		{s.tolerations, mostTolerations, "tolerations", "tolerate taints with operator Exists"},
-		{s.containers, mostContainers, "containers", "divide it into several pods"},
-		{s.amounts, mostAmounts, "requests and limits", "divide it into several pods"},
-		{s.ports, mostPorts, "host ports", "use fewer"},
-		{s.volumes, mostVolumes, "volumes with a PersistentVolumeClaim", "use fewer"},
-		{s.text, mostText, "bytes of node selector, affinity, topology spread, tolerations and annotations of Karve", "select nodes and pods by labels that they share"},
+		{s.nodeTerms, maxNodeTerms, "terms of node affinity", "list the values of a label in one expression"},
+		{s.longestTerm, maxExpressions, "expressions in a term of node affinity", "list the values of a label in one expression"},
+		{s.nodeValues, maxNodeValues, "expressions and values in its node selector and node affinity", "select nodes by a label that they share"},
+		{s.podTerms, maxPodTerms, "terms of pod affinity, pod anti-affinity and topology spread", "select pods by a label that they share"},
+		{s.podValues, maxPodValues, "labels, expressions, values and namespaces in its pod affinity, pod anti-affinity and topology spread", "select pods and namespaces by a label that they share"},
+		{s.tolerations, maxTolerations, "tolerations", "tolerate taints with operator Exists"},
+		{s.containers, maxContainers, "containers", "divide it into several pods"},
+		{s.amounts, maxAmounts, "requests and limits", "divide it into several pods"},
+		{s.ports, maxPorts, "host ports", "use fewer"},
+		{s.volumes, maxVolumes, "volumes with a PersistentVolumeClaim", "use fewer"},
+		{s.text, maxText, "bytes of node selector, affinity, topology spread, tolerations and annotations of Karve", "select nodes and pods by labels that they share"},
 	} {
 		if b.has > b.most {
 			return fmt.Sprintf("has %d %s, and Karve plans for pods with at most %d: %s", b.has, b.of, b.most, b.do)
@@ -72,7 +72,7 @@ func (s *size) excess() string {
 	return ""
 }
 
-// load returns the part of the work of a plan that pods of this size cause: terms in units of mostTerms. Most node selectors and required terms of node
+// load returns the part of the work of a plan that pods of this size cause: terms in units of maxTerms. Most node selectors and required terms of node
 // affinity count as none.
 func (s *size) load() int {
 	return s.podTerms + s.preferred + s.nodeLoad() + s.podValues/100
@@ -211,16 +211,16 @@ func withinBounds(pod *corev1.Pod) *corev1.Pod {
 	if pod.Spec.NodeName != "" && len(requiredAntiAffinity(pod)) > 0 && !ofDaemonSet(pod) {
 		spec.Affinity = widened(requiredAntiAffinity(pod))
 	}
-	if s.text > mostText || s.nodeValues > mostNodeValues {
+	if s.text > maxText || s.nodeValues > maxNodeValues {
 		spec.NodeSelector = nil
 	}
-	if s.text > mostText || s.tolerations > mostTolerations {
+	if s.text > maxText || s.tolerations > maxTolerations {
 		spec.Tolerations = nil
 	}
-	if s.volumes > mostVolumes {
+	if s.volumes > maxVolumes {
 		spec.Volumes = nil
 	}
-	if s.containers > mostContainers || s.amounts > mostAmounts || s.ports > mostPorts {
+	if s.containers > maxContainers || s.amounts > maxAmounts || s.ports > maxPorts {
 		spec.InitContainers, spec.Containers, spec.Overhead, spec.Resources = nil, []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: mainRequests(pod)}}}, nil, nil
 	}
 	return &within

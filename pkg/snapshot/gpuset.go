@@ -22,8 +22,8 @@ import (
 // For the planner, such a machine has one GPU with all replicas and memory, and admits the pods of which k fit on a GPU. A machine to launch is offered with
 // each depth that the waiting pods need. The depth of a node follows from its pods and from those that it was launched for.
 
-// mostDepths is the maximum number of depths at which an offering is offered. Pods of other depths use the next smaller one.
-const mostDepths = 4
+// maxDepths is the maximum number of depths at which an offering is offered. Pods of other depths use the next smaller one.
+const maxDepths = 4
 
 // gpuSet is a set of equal GPUs, or MIG instances, of which the agent chooses. It is zero for a machine on which it has no choice.
 type gpuSet struct {
@@ -114,7 +114,7 @@ func (s gpuSet) depths(shapes []*shape, gpu corev1.ResourceName) []int64 {
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
-	for len(all) > mostDepths {
+	for len(all) > maxDepths {
 		all = slices.Delete(all, len(all)/2, len(all)/2+1)
 	}
 	return all

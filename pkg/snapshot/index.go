@@ -306,7 +306,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 		e.holders.set(text, &h)
 	}
 	if isCounted(pod) {
-		e.countKin(pod, 1)
+		e.countSiblings(pod, 1)
 	}
 }
 
@@ -333,7 +333,7 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 		}
 	}
 	if isCounted(pod) {
-		e.countKin(pod, -1)
+		e.countSiblings(pod, -1)
 	}
 }
 
@@ -349,8 +349,8 @@ func completes(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded && owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1"
 }
 
-// countKin adds more to the number of a pod's kin on its node.
-func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
+// countSiblings adds more to the number of a pod's kin on its node.
+func (e *indexEdit) countSiblings(pod *corev1.Pod, more int) {
 	key, repels := kinKey(pod), len(requiredAntiAffinity(pod)) > 0
 	all := e.kin.get(pod.Namespace)
 	at, known := slices.BinarySearchFunc(all, key, func(k *kin, key string) int { return strings.Compare(k.key, key) })

@@ -182,8 +182,8 @@ type roomInput struct {
 	types      identity
 }
 
-// mostRefuses limits the number of cached answers for each room.
-const mostRefuses = 256
+// maxRefuses limits the number of cached answers for each room.
+const maxRefuses = 256
 
 // refusing reports whether a room refuses pods with a demand. The key identifies the demand.
 func (m *roomMemo) refusing(key string, d *demand) bool {
@@ -193,7 +193,7 @@ func (m *roomMemo) refusing(key string, d *demand) bool {
 	if known {
 		return refuses
 	}
-	if len(m.refuses) >= mostRefuses || m.refuses == nil {
+	if len(m.refuses) >= maxRefuses || m.refuses == nil {
 		m.refuses = map[string]bool{}
 	}
 	refuses = d.refusal(m.room.taints, m.room.nodeName, m.room.shown()) != nil

@@ -89,13 +89,13 @@ func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string 
 	var parts []string
 	for _, key := range sortedKeys(has) {
 		values := sortedKeys(has[key])
-		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, words.Named(values, mostValues)))
+		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, words.Named(values, maxValues)))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// mostValues is the number of values of a label that a message names.
-const mostValues = 5
+// maxValues is the number of values of a label that a message names.
+const maxValues = 5
 
 // divides reports whether the pool's GPUNodeClass shares the GPUs of an instance type. That is always so, except with MIG.
 func (p *Pool) divides(it *catalog.InstanceType) bool {

@@ -13,10 +13,10 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// mostTerms bounds the number of terms (affinity, anti-affinity, topology spread, preferred node affinity) of the pending classes in one plan. Long selectors
+// maxTerms bounds the number of terms (affinity, anti-affinity, topology spread, preferred node affinity) of the pending classes in one plan. Long selectors
 // count too: see size.load. Selectors of ResourceClaims count as several terms, once for all classes with the same selector.
 // It allows a thousand classes with three terms each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
-const mostTerms = 3_000
+const maxTerms = 3_000
 
 // ClassQueue is the queue of classes with terms if there are too many for one plan. It maps each namespace and class to a number. The smallest number
 // is first.
@@ -89,14 +89,14 @@ func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod,
 			t.since = created
 		}
 	}
-	if total <= mostTerms {
+	if total <= maxTerms {
 		return pods, nil
 	}
 	used := 0
 	clear(seen)
 	for _, t := range fairOrder(classes) {
 		terms := t.pods[0].shape.count(seen)
-		if used > 0 && used+terms > mostTerms {
+		if used > 0 && used+terms > maxTerms {
 			for _, p := range t.pods {
 				later = append(later, p.pod)
 			}

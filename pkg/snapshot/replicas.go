@@ -74,7 +74,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		}
 	}
 	// To read more node affinity than that of one plan would delay the plan. Pods with much of it then count as admitted.
-	admits := func(s *shape) bool { return load > mostTerms && s.nodeLoad > 0 || p.admitsShape(s) }
+	admits := func(s *shape) bool { return load > maxTerms && s.nodeLoad > 0 || p.admitsShape(s) }
 	for _, h := range x.holders.all() {
 		if s := shapes.turn(h.pod); s.gpu == p.Resource() && (admits(s) || slices.ContainsFunc(h.on.numbers, onPool)) && !note(s) {
 			return 0

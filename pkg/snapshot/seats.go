@@ -18,8 +18,8 @@ type Seating struct {
 	// unsorted has the pods without a Node and a nomination, by the turn of their shape. waiting has the same pods by the key of their shape, the oldest
 	// first. It is nil until it is needed, because keys take longer.
 	unsorted, waiting map[string][]*corev1.Pod
-	// on has the pods that are on a Node or nominated for it, by the name of the Node.
-	on map[string][]*corev1.Pod
+	// podsByNode has the pods that are on a Node or nominated for it, by the name of the Node.
+	podsByNode map[string][]*corev1.Pod
 	// pending has the pods of waiting by UID.
 	pending map[types.UID]*corev1.Pod
 	// alike reports whether all pending pods have the same shape.
@@ -28,20 +28,20 @@ type Seating struct {
 
 // NewSeating returns the seating of pods, which must include all pending ones.
 func NewSeating(pods []*corev1.Pod) *Seating {
-	s := &Seating{shapes: (&Cluster{}).shapes(), unsorted: map[string][]*corev1.Pod{}, on: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
+	s := &Seating{shapes: (&Cluster{}).shapes(), unsorted: map[string][]*corev1.Pod{}, podsByNode: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
 		if !claims.RequestsGPU(&pod.Spec) {
 			continue
 		}
 		if node := pod.Spec.NodeName; node != "" {
-			s.on[node] = append(s.on[node], pod)
+			s.podsByNode[node] = append(s.podsByNode[node], pod)
 			continue
 		}
 		shape := s.shapes.turn(pod).turn
 		kinds[shape] = true
 		if node := pod.Status.NominatedNodeName; node != "" {
-			s.on[node] = append(s.on[node], pod)
+			s.podsByNode[node] = append(s.podsByNode[node], pod)
 		} else if Waits(pod) {
 			s.unsorted[shape] = append(s.unsorted[shape], pod)
 			s.pending[pod.UID] = pod
@@ -89,7 +89,7 @@ func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]st
 	for _, pod := range more {
 		seated(pod)
 	}
-	for _, pod := range s.on[m.Node.Name] {
+	for _, pod := range s.podsByNode[m.Node.Name] {
 		seated(pod)
 	}
 	for uid, node := range written {

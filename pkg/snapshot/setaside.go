@@ -70,15 +70,15 @@ func bounded(amounts map[corev1.ResourceName]int64) corev1.ResourceList {
 	return list
 }
 
-// longestKept is the length of the longest annotation that a node keeps. The marks of the controllers are shorter.
-const longestKept = 256
+// maxKept is the length of the longest annotation that a node keeps. The marks of the controllers are shorter.
+const maxKept = 256
 
 // SetAsideNode returns a node that takes no more pods and is kept.
 func SetAsideNode(node *corev1.Node, why string) *corev1.Node {
 	meta := node.ObjectMeta
 	meta.Annotations = SetAsideSpec(node.Annotations, why)
 	meta.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
-	maps.DeleteFunc(meta.Annotations, func(key, value string) bool { return key != setAsideAnnotation && len(value) > longestKept })
+	maps.DeleteFunc(meta.Annotations, func(key, value string) bool { return key != setAsideAnnotation && len(value) > maxKept })
 	has := func(list corev1.ResourceList) corev1.ResourceList {
 		amounts := map[corev1.ResourceName]int64{}
 		for name := range list {

@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// mostReplicas is the largest number of replicas of a GPU that the slider requests.
-const mostReplicas = 48
+// maxReplicas is the largest number of replicas of a GPU that the slider requests.
+const maxReplicas = 48
 
 // ping is how often the server sends to the page while nothing changes. patience is how long the page may take to read what it was sent.
 const (
@@ -112,8 +112,8 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 // sweep responds with what all pods would cost if each GPU had a given number of replicas. It stops planning when the client is gone.
 func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.URL.Query().Get("replicas"), 10, 32)
-	if err != nil || n < 1 || n > mostReplicas {
-		http.Error(w, fmt.Sprintf("ask for 1 to %d replicas: ?replicas=10", mostReplicas), http.StatusBadRequest)
+	if err != nil || n < 1 || n > maxReplicas {
+		http.Error(w, fmt.Sprintf("ask for 1 to %d replicas: ?replicas=10", maxReplicas), http.StatusBadRequest)
 		return
 	}
 	now, err := s.seen(r.Context())

@@ -82,7 +82,7 @@ func serve(t *testing.T, s *source) http.Handler {
 	t.Helper()
 	server := ui.New(ui.Config{
 		Controller: s.controller,
-		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.Token(token),
+		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.RequireToken(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings(), clock.RealClock{}))
 		},

@@ -19,11 +19,11 @@ import (
 // soon is the delay after a conflict.
 const soon = time.Second
 
-// longestRest is the longest time that events wait for the next pass.
-const longestRest = 2 * time.Second
+// maxRest is the longest time that events wait for the next pass.
+const maxRest = 2 * time.Second
 
-// longestWait is the longest time between two passes.
-const longestWait = time.Minute
+// maxWait is the longest time between two passes.
+const maxWait = time.Minute
 
 // Config has the dependencies and settings of the controller.
 type Config struct {

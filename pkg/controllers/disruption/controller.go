@@ -114,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	c.counted(commands)
 	decided := c.Clock.Now()
-	c.pace.Passed(started, decided, 0, longestRest)
+	c.pace.Passed(started, decided, 0, maxRest)
 	c.Metrics.Decided("disruption", arrived, decided)
 	retry, err := c.executeAll(ctx, round, commands.Steps)
 	c.memory, errs = round.Memory(), append(errs, err)
@@ -223,7 +223,7 @@ func (c *Controller) executeAll(ctx context.Context, round *disruption.Round, co
 			others = append(others, cmd)
 		}
 	}
-	again := longestWait
+	again := maxWait
 	var errs []error
 	execute := func(workers int, commands []disruption.Command) {
 		retry, err := writes(ctx, workers, len(commands), func(i int) error { return c.execute(ctx, round, commands[i]) })
@@ -243,7 +243,7 @@ func (c *Controller) executeAll(ctx context.Context, round *disruption.Round, co
 func writes(ctx context.Context, workers, n int, write func(i int) error) (again time.Duration, err error) {
 	errs := make([]error, n)
 	workqueue.ParallelizeUntil(ctx, workers, n, func(i int) { errs[i] = write(i) })
-	again = longestWait
+	again = maxWait
 	for i := range errs {
 		if apierrors.IsConflict(errs[i]) {
 			again, errs[i] = soon, nil

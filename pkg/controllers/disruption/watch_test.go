@@ -17,18 +17,18 @@ import (
 var now = snapshottest.Now
 
 func TestOnlyUrgentEventsInterruptRest(t *testing.T) {
-	for event, want := range map[metrics.Event]time.Duration{metrics.Changed: longestRest, metrics.Leaving: 0, metrics.Unhealthy: 0} {
+	for event, want := range map[metrics.Event]time.Duration{metrics.Changed: maxRest, metrics.Leaving: 0, metrics.Unhealthy: 0} {
 		clk := clocktesting.NewFakeClock(now)
 		c := New(Config{Clock: clk})
 		if wait := c.rest(); wait > 0 {
 			t.Errorf("wait %s for the first pass", wait)
 		}
-		c.pace.Passed(now.Add(-time.Minute), now, 0, longestRest)
+		c.pace.Passed(now.Add(-time.Minute), now, 0, maxRest)
 		c.came(event)
 		if wait := c.rest(); wait != want {
 			t.Errorf("wait %s after the event %s, want %s", wait, event, want)
 		}
-		clk.Step(longestRest)
+		clk.Step(maxRest)
 		if wait := c.rest(); wait > 0 {
 			t.Errorf("wait %s although the rest after the event %s is over", wait, event)
 		}

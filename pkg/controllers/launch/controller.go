@@ -89,7 +89,7 @@ func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconci
 		return c.giveUp(ctx, claim, d)
 	case launching.Leaving:
 		c.launched(claim)
-		c.depart(claim)
+		c.noteDeleting(claim)
 	}
 	return reconcile.Result{}, nil
 }
@@ -194,8 +194,8 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d laun
 	return reconcile.Result{}, nil
 }
 
-// depart records a spot machine that is being deleted.
-func (c *Controller) depart(claim *karpv1.NodeClaim) {
+// noteDeleting records a spot machine that is being deleted.
+func (c *Controller) noteDeleting(claim *karpv1.NodeClaim) {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	if capacityType != karpv1.CapacityTypeSpot {
 		return

@@ -45,8 +45,8 @@ import (
 )
 
 const (
-	// shortestRest and longestRest bound the interval between reconciliations while pods and nodes change.
-	shortestRest, longestRest = 500 * time.Millisecond, 2 * time.Second
+	// minRest and maxRest bound the interval between reconciliations while pods and nodes change.
+	minRest, maxRest = 500 * time.Millisecond, 2 * time.Second
 	// seldom is the longest interval if nothing changes. The cloud's node classes are not watched, and back-offs end.
 	seldom = 10 * time.Second
 )
@@ -102,7 +102,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if wait := c.pace.Wait(started); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	defer func() { c.pace.Passed(started, c.Clock.Now(), shortestRest, longestRest) }()
+	defer func() { c.pace.Passed(started, c.Clock.Now(), minRest, maxRest) }()
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
@@ -112,7 +112,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, err := range c.report(ctx, cluster) {
 		switch {
 		case apierrors.IsConflict(err):
-			again = shortestRest // Karpenter also writes the status of NodePools, so retry.
+			again = minRest // Karpenter also writes the status of NodePools, so retry.
 		case !apierrors.IsNotFound(err): // The object was deleted meanwhile.
 			errs = append(errs, err)
 		}

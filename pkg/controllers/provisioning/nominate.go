@@ -15,9 +15,9 @@ const (
 	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client can send about as many requests in the time for which
 	// a plan can wait.
 	withdrawMost = 200
-	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to longestPause, each time that the same nomination is
+	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to maxPause, each time that the same nomination is
 	// set again.
-	firstPause, longestPause = 5 * time.Second, 10 * time.Minute
+	firstPause, maxPause = 5 * time.Second, 10 * time.Minute
 )
 
 // withdraw removes the nominations that a plan does not use. It does not return failures. It returns when the remaining ones are due, or 0 if there are
@@ -78,13 +78,13 @@ func (w withdrawals) left(n snapshot.Nomination, now time.Time) time.Duration {
 // note records that a nomination was withdrawn.
 func (w withdrawals) note(n snapshot.Nomination, now time.Time) {
 	last := w[n.Pod.UID]
-	w[n.Pod.UID] = withdrawal{last.node, now, min(2*last.pause, longestPause)}
+	w[n.Pod.UID] = withdrawal{last.node, now, min(2*last.pause, maxPause)}
 }
 
 // forget removes nominations that were withdrawn long ago.
 func (w withdrawals) forget(now time.Time) {
 	for pod, last := range w {
-		if now.After(last.at.Add(2 * longestPause)) {
+		if now.After(last.at.Add(2 * maxPause)) {
 			delete(w, pod)
 		}
 	}

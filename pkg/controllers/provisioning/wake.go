@@ -26,8 +26,8 @@ const (
 	// wakeAfter is how long plans must place an unschedulable pod on a node with backend DRA before Karve makes the scheduler retry it. It is also the
 	// shortest interval between two such retries.
 	wakeAfter = 10 * time.Second
-	// longestWake is the longest interval for one pod. After it, the scheduler retries unschedulable pods by itself.
-	longestWake = 5 * time.Minute
+	// maxWake is the longest interval for one pod. After it, the scheduler retries unschedulable pods by itself.
+	maxWake = 5 * time.Minute
 )
 
 // wakes has the unschedulable pods that plans place on nodes with backend DRA, by UID, and when Karve last made the scheduler retry pods.
@@ -71,7 +71,7 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 			wait := max(left, o.since.Add(o.pause).Sub(now))
 			if wait <= 0 {
 				on = node
-				o = overdue{now, min(2*o.pause, longestWake)}
+				o = overdue{now, min(2*o.pause, maxWake)}
 				wait = o.pause
 			}
 			soonest(wait)

@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 		"a new pod with the name of its predecessor":   {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", time.Minute))), ""},
 		"no pod holds a replica":                       {view(class("1h"), "", machine(0, both, pod("c", day, cpuOnly))), ""},
 		"no unused pods with a zero duration":          {view(class("0s"), "", machine(0, times{}, pod("a", day))), ""},
-		"the report is stale":                          {view(class("1h"), "", machine(nodecontract.UnusedFresh+time.Second, both, pod("a", day, evictWhenUnused("1h")), pod("b", day))), ""},
+		"the report is stale":                          {view(class("1h"), "", machine(nodecontract.UnusedReportTTL+time.Second, both, pod("a", day, evictWhenUnused("1h")), pod("b", day))), ""},
 		"the machine is leaving":                       {view(class("1h"), "", leaving), ""},
 		"the report is unreadable":                     {view(class("1h"), "", unread), "Unreadable gpu-1"},
 		"an unused pod with the annotation is evicted": {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("3h")), pod("b", day))), "Evict a"},
@@ -112,8 +112,8 @@ func TestDecide(t *testing.T) {
 		"a protected pod stays":                        {view(class("Never"), "because", machine(0, both, pod("a", day, evictWhenUnused("2h")))), "Blocked a"},
 		"a pod with an invalid annotation is refused":  {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("tomorrow")))), "Refuse a"},
 		"machine and pods are reported together":       {view(class("1h"), "", machine(0, both, pod("a", day, evictWhenUnused("2h")), pod("b", day, evictWhenUnused("1d")))), "Report gpu-1, Evict a, Refuse b"},
-		"a fresh report counts":                        {view(class("2h"), "", machine(nodecontract.UnusedFresh, both, pod("a", day), pod("b", day))), "Report gpu-1"},
-		"the time since the report does not count":     {view(class("2h1m"), "", machine(nodecontract.UnusedFresh, both, pod("a", day), pod("b", day))), ""},
+		"a fresh report counts":                        {view(class("2h"), "", machine(nodecontract.UnusedReportTTL, both, pod("a", day), pod("b", day))), "Report gpu-1"},
+		"the time since the report does not count":     {view(class("2h1m"), "", machine(nodecontract.UnusedReportTTL, both, pod("a", day), pod("b", day))), ""},
 		"a machine without a Node":                     {view(class("1h"), "", withoutNode()), ""},
 		"a pod that has not started counts as used":    {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), unstarted("c"))), ""},
 	} {
@@ -186,7 +186,7 @@ func TestOnlyPodsWithUnusedGPUAreEvicted(t *testing.T) {
 			return ""
 		}
 		unusedFor := func(name string) time.Duration {
-			if said.Abs() > nodecontract.UnusedFresh {
+			if said.Abs() > nodecontract.UnusedReportTTL {
 				return 0
 			}
 			return ago(said).Sub(lastUse[name])

@@ -103,7 +103,7 @@ func Ranked(proposals []Proposal) []Proposal {
 
 // untilCovered returns the time until the accounts cover another of the proposals.
 func (a Accounts) untilCovered(proposals []Proposal) time.Duration {
-	soonest := longestWait
+	soonest := maxWait
 	for _, p := range proposals {
 		wait := time.Duration(0)
 		for class, cost := range p.Restarts {

@@ -192,5 +192,5 @@ func (f *fleet) untilProposed(proposals []Proposal) time.Duration {
 			}
 		}
 	}
-	return longestWait
+	return maxWait
 }

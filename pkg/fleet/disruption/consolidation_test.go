@@ -104,7 +104,7 @@ func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 		return next
 	}
 	found := func() int { return len(k.memory.search.found.Proposals) }
-	if next := looks(longestWait); next != soon || found() > 0 {
+	if next := looks(maxWait); next != soon || found() > 0 {
 		t.Errorf("the next search is in %s, found: %d", next, found())
 	}
 	if k.searches != 0 {
@@ -117,7 +117,7 @@ func TestLayoutSearchYieldsToUrgentWorkAndResumes(t *testing.T) {
 	if next := looks(soon / 2); next != soon || found() > 0 {
 		t.Errorf("a drain is due in half a second, the next search in %s, found: %d", next, found())
 	}
-	if looks(longestWait); found() == 0 {
+	if looks(maxWait); found() == 0 {
 		t.Error("nothing is found once there is nothing more urgent")
 	}
 	if k.searches != 2 {

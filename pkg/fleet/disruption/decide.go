@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// longestWait is the longest time between two rounds. Schedules of budgets open and close meanwhile.
-	longestWait = time.Minute
+	// maxWait is the longest time between two rounds. Schedules of budgets open and close meanwhile.
+	maxWait = time.Minute
 	// soon is the delay before a step that is almost due.
 	soon = time.Second
 )
@@ -103,7 +103,7 @@ type decisions struct {
 
 // decide returns the next steps. It begins no step to a cheaper layout. visit is called with each machine before a decision about it.
 func (d *decider) decide(visit func(*snapshot.Machine)) decisions {
-	out := decisions{progress: d.begins(), again: longestWait, targets: map[string]string{}}
+	out := decisions{progress: d.begins(), again: maxWait, targets: map[string]string{}}
 	forced, alone := d.forced()
 	out.commands = forced
 	if alone {
@@ -204,7 +204,7 @@ func rank(m *reason.Machine) int {
 
 // untilUnhealthy returns the time until the next unhealthy machine is no longer tolerated.
 func (d *decider) untilUnhealthy() time.Duration {
-	soonest := longestWait
+	soonest := maxWait
 	for _, m := range d.machines {
 		if m.Health != nil && m.Health.Wait > 0 {
 			soonest = min(soonest, m.Health.Wait)
@@ -220,5 +220,5 @@ func (d *decider) untilSteady() time.Duration {
 			return d.settle
 		}
 	}
-	return longestWait
+	return maxWait
 }

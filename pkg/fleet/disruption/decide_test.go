@@ -214,31 +214,31 @@ func TestDecideStepsOfIdleMachine(t *testing.T) {
 		want    []string
 		again   time.Duration
 	}{
-		"a machine without pods is marked idle":              {machine("a"), []string{"MarkIdle a"}, longestWait},
-		"an invalid idle mark is rewritten":                  {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, longestWait},
-		"an idle mark from the future is rewritten":          {machine("a", idle(-time.Hour)), []string{"MarkIdle a"}, longestWait},
-		"a timestamp slightly in the future counts as now":   {machine("a", idle(-settle)), nil, longestWait},
+		"a machine without pods is marked idle":              {machine("a"), []string{"MarkIdle a"}, maxWait},
+		"an invalid idle mark is rewritten":                  {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, maxWait},
+		"an idle mark from the future is rewritten":          {machine("a", idle(-time.Hour)), []string{"MarkIdle a"}, maxWait},
+		"a timestamp slightly in the future counts as now":   {machine("a", idle(-settle)), nil, maxWait},
 		"a taint from the future settles again":              {machine("a", idle(idleAfter), tainting(-time.Hour), withTaint), []string{"Taint a"}, settle},
 		"an idle machine waits for idleAfter":                {machine("a", idle(idleAfter-20*time.Second)), nil, 20 * time.Second},
 		"an idle machine is tainted after idleAfter":         {machine("a", idle(idleAfter)), []string{"Taint a"}, settle},
 		"a tainted machine settles":                          {machine("a", idle(idleAfter), tainting(settle-3*time.Second), withTaint), nil, 3 * time.Second},
-		"a settled machine is removed":                       {machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Remove a"}, longestWait},
-		"a DaemonSet pod does not keep a machine":            {machine("a", idle(idleAfter), tainting(settle), withTaint, withDaemon), []string{"Remove a"}, longestWait},
+		"a settled machine is removed":                       {machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Remove a"}, maxWait},
+		"a DaemonSet pod does not keep a machine":            {machine("a", idle(idleAfter), tainting(settle), withTaint, withDaemon), []string{"Remove a"}, maxWait},
 		"a taint without a timestamp settles from now on":    {machine("a", idle(idleAfter), withTaint), []string{"Taint a"}, settle},
 		"a timestamp without the taint is tainted again":     {machine("a", idle(idleAfter), tainting(time.Hour)), []string{"Taint a"}, settle},
-		"a taint without an idle mark is not enough":         {machine("a", tainting(time.Hour), withTaint), []string{"MarkIdle a"}, longestWait},
-		"a machine with a pod is left alone":                 {machine("a", busy), nil, longestWait},
-		"a pod removes the idle mark":                        {machine("a", busy, idle(time.Minute)), []string{"Keep a"}, longestWait},
-		"a pod removes the taint":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
-		"a pod removes a taint left by a crashed controller": {machine("a", busy, withTaint), []string{"Keep a"}, longestWait},
-		"a deleted machine is left alone":                    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, longestWait},
-		"a machine without its Node is left alone":           {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, longestWait},
-		"a machine without its replicas is left alone":       {machine("a", startupTainted), nil, longestWait},
-		"an uninitialized machine is left alone":             {machine("a", notInitialized), nil, longestWait},
-		"an uninitialized machine loses the taint":           {machine("a", notInitialized, withTaint), []string{"Keep a"}, longestWait},
-		"a pool with idleAfter Never keeps idle machines":    {machine("a", of("never"), idle(time.Hour)), []string{"Keep a"}, longestWait},
-		"a pool with idleAfter Never marks no machine":       {machine("a", of("never")), nil, longestWait},
-		"a machine without its pool is kept":                 {machine("a", of("missing"), idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
+		"a taint without an idle mark is not enough":         {machine("a", tainting(time.Hour), withTaint), []string{"MarkIdle a"}, maxWait},
+		"a machine with a pod is left alone":                 {machine("a", busy), nil, maxWait},
+		"a pod removes the idle mark":                        {machine("a", busy, idle(time.Minute)), []string{"Keep a"}, maxWait},
+		"a pod removes the taint":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, maxWait},
+		"a pod removes a taint left by a crashed controller": {machine("a", busy, withTaint), []string{"Keep a"}, maxWait},
+		"a deleted machine is left alone":                    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, maxWait},
+		"a machine without its Node is left alone":           {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, maxWait},
+		"a machine without its replicas is left alone":       {machine("a", startupTainted), nil, maxWait},
+		"an uninitialized machine is left alone":             {machine("a", notInitialized), nil, maxWait},
+		"an uninitialized machine loses the taint":           {machine("a", notInitialized, withTaint), []string{"Keep a"}, maxWait},
+		"a pool with idleAfter Never keeps idle machines":    {machine("a", of("never"), idle(time.Hour)), []string{"Keep a"}, maxWait},
+		"a pool with idleAfter Never marks no machine":       {machine("a", of("never")), nil, maxWait},
+		"a machine without its pool is kept":                 {machine("a", of("missing"), idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, maxWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -483,7 +483,7 @@ func TestDecideRemovesOnlyIdleUnprotectedMachines(t *testing.T) {
 			}
 		}
 		actions, again := decide(s)
-		if again <= 0 || again > longestWait {
+		if again <= 0 || again > maxWait {
 			t.Fatalf("look again in %s", again)
 		}
 		seen, removed, more, kept := map[string]bool{}, 0, 0, 0

@@ -129,7 +129,7 @@ func (s *simulation) seen() *Seen {
 func (s *simulation) looks(k *keeper, after time.Duration) ([]Command, bool) {
 	s.cluster.Now = s.cluster.Now.Add(after)
 	round, _ := Begin(s.seen(), k.memory, k.limits)
-	again, did := round.Search(longestWait, k.limits)
+	again, did := round.Search(maxWait, k.limits)
 	if did.Ran {
 		k.searches++
 	}

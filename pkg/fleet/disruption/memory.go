@@ -313,7 +313,7 @@ func (r remembering) planned(claims []string) string {
 	case "":
 		m.noPlace = refusal{}
 	default:
-		m.noPlace = refusal{why, r.fleet.now.Add(longestWait)}
+		m.noPlace = refusal{why, r.fleet.now.Add(maxWait)}
 	}
 	return why
 }

@@ -120,7 +120,7 @@ func TestDecideStepsOfReplacedMachine(t *testing.T) {
 			if c.reason != "" && !strings.Contains(actions[0].Reason, c.reason) {
 				t.Errorf("the reason %q does not hold %q", actions[0].Reason, c.reason)
 			}
-			if again <= 0 || again > longestWait {
+			if again <= 0 || again > maxWait {
 				t.Errorf("look again after %s", again)
 			}
 		})
@@ -237,7 +237,7 @@ func TestRefusedReplacementIsReconsideredOnceAMinute(t *testing.T) {
 		s.fakeWhatIf().planned_ = func([]string) string { asked++; return answer }
 		return remembering{simulator: s.whatIf, fleet: &s.fleet, memory: memory}.planned(claims)
 	}
-	for at, want := range map[time.Duration]string{0: "no room", time.Second: "no room", longestWait - 1: "no room"} {
+	for at, want := range map[time.Duration]string{0: "no room", time.Second: "no room", maxWait - 1: "no room"} {
 		if got := ask(at, "before", "a"); got != want {
 			t.Errorf("after %s: %q, want %q", at, got, want)
 		}
@@ -246,10 +246,10 @@ func TestRefusedReplacementIsReconsideredOnceAMinute(t *testing.T) {
 		t.Errorf("asked %d times within a minute", asked)
 	}
 	answer = ""
-	if got := ask(2*longestWait, "a"); got != "" {
+	if got := ask(2*maxWait, "a"); got != "" {
 		t.Errorf("after a minute: %q", got)
 	}
-	if before := asked; ask(2*longestWait, "a") != "" || asked != before+1 {
+	if before := asked; ask(2*maxWait, "a") != "" || asked != before+1 {
 		t.Error("that there is a place is remembered, and may not be so any more")
 	}
 }

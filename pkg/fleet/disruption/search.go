@@ -124,7 +124,7 @@ func (x *searcher) run(m *Memory) (Search, time.Duration) {
 	begins := m.search.rounds.last == nil
 	p, changed := x.next(m)
 	if !changed {
-		return Search{}, longestWait
+		return Search{}, maxWait
 	}
 	if begins {
 		m.search.price, m.search.bound, m.search.finds = 0, 0, false
@@ -160,12 +160,12 @@ func (s *layoutSearch) add(p part, found Found, cut bool, now time.Time) (ended 
 		if s.asking {
 			s.asked = now
 		}
-		return &Found{Price: s.price, Bound: s.bound}, longestWait
+		return &Found{Price: s.price, Bound: s.bound}, maxWait
 	}
 	if s.finds || s.before {
 		return nil, layoutEvery // If some slices had steps, the rest of the fleet probably has some too. Otherwise the round continues as nodes and pods change.
 	}
-	return nil, longestWait
+	return nil, maxWait
 }
 
 // part returns the part of the fleet with these machines, or nil if they are all.

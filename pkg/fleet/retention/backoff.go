@@ -11,9 +11,9 @@ import (
 
 const (
 	// firstBackoff is how long Karve waits before it tries again to replace a machine whose pods found no room. The time doubles with each failure, up to
-	// longestBackoff.
-	firstBackoff   = 10 * time.Minute
-	longestBackoff = lifecycle.LongestBackoff
+	// maxBackoff.
+	firstBackoff = 10 * time.Minute
+	maxBackoff   = lifecycle.LongestBackoff
 )
 
 // Failures returns how many times in a row the pods of a machine found no room.
@@ -27,7 +27,7 @@ func Failures(m *snapshot.Machine) int {
 
 // Backoff returns how long Karve waits before it tries again to replace a machine, after this number of failures in a row.
 func Backoff(failures int) time.Duration {
-	return lifecycle.Backoff(firstBackoff, longestBackoff, failures)
+	return lifecycle.Backoff(firstBackoff, maxBackoff, failures)
 }
 
 // BackoffUntil returns the time before which Karve does not try again to replace a machine. It is zero if there is no back-off. A time more than twice

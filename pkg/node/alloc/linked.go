@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// mostLinked is the largest number of GPUs among which the best connected ones are searched. NVIDIA's and EC2's machines have at most 16.
-const mostLinked = 16
+// maxLinked is the largest number of GPUs among which the best connected ones are searched. NVIDIA's and EC2's machines have at most 16.
+const maxLinked = 16
 
 // linked chooses whole GPUs by their connections, which score rates for each pair, like the best-effort policy of NVIDIA's go-gpuallocator. It divides
 // all GPUs into sets of the requested size such that the total score within sets is highest, and takes the best set that contains all of must. So it
 // does not take a set that leaves badly connected GPUs to the next pods. Among equal sets it takes the one whose GPUs come first. A single GPU is the
 // one with the worst connections to the others, so that well-connected GPUs stay together.
 //
-// gpus are in order of preference and begin with must. There are at most mostLinked. size is at most the number of gpus, and at least that of must.
+// gpus are in order of preference and begin with must. There are at most maxLinked. size is at most the number of gpus, and at least that of must.
 func linked(gpus []string, must, size int, score func(a, b string) int) []string {
 	s := newPartition(gpus, size, score)
 	all := uint32(1)<<len(gpus) - 1
@@ -147,5 +147,5 @@ func (r Request) wholeGPUs() (gpus []string, must int, ok bool) {
 	})
 	add(rest)
 	whole := !slices.ContainsFunc(gpus, func(id string) bool { _, _, replica := Parse(id); return replica })
-	return gpus, must, whole && len(gpus) <= mostLinked && must < r.Size && r.Size < len(gpus)
+	return gpus, must, whole && len(gpus) <= maxLinked && must < r.Size && r.Size < len(gpus)
 }

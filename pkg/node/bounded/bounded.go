@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// callBound is the timeout of a call. Reading a GPU takes about ten NVML calls, each of which takes far less than a second.
-	callBound = 15 * time.Second
+	// callTimeout is the timeout of a call. Reading a GPU takes about ten NVML calls, each of which takes far less than a second.
+	callTimeout = 15 * time.Second
 	// initBound is the timeout of Init. Without persistence mode, opening the driver starts each GPU, which takes seconds.
 	initBound = 2 * time.Minute
 )
@@ -82,7 +82,7 @@ func call[T any](l *Library, what string, bound time.Duration, f func() (T, erro
 
 func forget[T any](T) {}
 
-func (l *Library) bound() time.Duration { return cmp.Or(l.Bound, callBound) }
+func (l *Library) bound() time.Duration { return cmp.Or(l.Bound, callTimeout) }
 
 // Init implements gpu.Library.
 func (l *Library) Init() (gpu.Driver, error) {

@@ -22,8 +22,8 @@ type Condition struct {
 	Message string
 }
 
-// mostInMessage is the largest number of GPUs that the condition describes.
-const mostInMessage = 4
+// maxInMessage is the largest number of GPUs that the condition describes.
+const maxInMessage = 4
 
 // Condition returns the condition that reports whether all GPUs are in service. It changes only if faults come or go.
 func (t *Tracker) Condition() Condition {
@@ -55,11 +55,11 @@ func (t *Tracker) Condition() Condition {
 		if f.GPU != "" {
 			inPart = ", in part"
 		}
-		if i < mostInMessage {
+		if i < maxInMessage {
 			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.summary(), f.Since.UTC().Format(time.RFC3339), f.advice()))
 		}
 	}
-	for _, u := range unusable[:min(len(unusable), max(0, mostInMessage-len(faulty)))] {
+	for _, u := range unusable[:min(len(unusable), max(0, maxInMessage-len(faulty)))] {
 		parts = append(parts, describeUnusable(u)+".")
 	}
 	if more := len(faulty) + len(unusable) - len(parts); more > 0 {

@@ -72,8 +72,8 @@ const (
 
 const annotate = "annotate the Node with " + nodecontract.GPUResetAnnotation + "=<its UUID>"
 
-// mostXIDs is the largest number of XIDs that a fault keeps.
-const mostXIDs = 8
+// maxXIDs is the largest number of XIDs that a fault keeps.
+const maxXIDs = 8
 
 // Tracker tracks the health of the GPUs of a machine. It is not safe for concurrent use.
 type Tracker struct {
@@ -156,7 +156,7 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 		}
 		// A fault after a reset is a new fault.
 		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
-		if e.XID != 0 && !slices.Contains(fault.XIDs, e.XID) && len(fault.XIDs) < mostXIDs {
+		if e.XID != 0 && !slices.Contains(fault.XIDs, e.XID) && len(fault.XIDs) < maxXIDs {
 			fault.XIDs = append(slices.Clone(fault.XIDs), e.XID)
 		}
 		t.faults[uuid] = fault

@@ -340,7 +340,7 @@ func (m *Machine) reset(ctx context.Context, gpus []*state) error {
 		return nil
 	}
 	if failed == nil {
-		failed = errors.New("MIG is still off after it")
+		failed = errors.New("MIG is still off after the reset")
 	}
 	return m.reboot(ctx, gpus[0], failed)
 }

@@ -238,8 +238,8 @@ func readDevices(r *reader, path string, v any) Devices {
 		}
 		return Devices{Count: n}
 	case []any:
-		if len(v) > mostItems {
-			r.fail(path, "has %d items, and can have at most %d", len(v), mostItems)
+		if len(v) > maxItems {
+			r.fail(path, "has %d items, and can have at most %d", len(v), maxItems)
 			return Devices{}
 		}
 		d := Devices{List: make([]string, 0, len(v))}
@@ -309,23 +309,23 @@ type reader struct {
 }
 
 const (
-	// mostItems bounds the lists of a configuration. A machine has at most a few dozen GPUs and MIG instances.
-	mostItems = 1024
-	// mostFindings and mostText bound what is said about a configuration.
-	mostFindings, mostText = 32, 300
+	// maxItems bounds the lists of a configuration. A machine has at most a few dozen GPUs and MIG instances.
+	maxItems = 1024
+	// maxFindings and maxText bound what is said about a configuration.
+	maxFindings, maxText = 32, 300
 )
 
 func (r *reader) warn(format string, args ...any) {
 	switch n := len(r.warnings); {
-	case n < mostFindings:
+	case n < maxFindings:
 		r.warnings = append(r.warnings, brieflyf(format, args...))
-	case n == mostFindings:
+	case n == maxFindings:
 		r.warnings = append(r.warnings, "there are more warnings")
 	}
 }
 
 func brieflyf(format string, args ...any) string {
-	return limited.Text(fmt.Sprintf(format, args...), mostText)
+	return limited.Text(fmt.Sprintf(format, args...), maxText)
 }
 
 // doubt adds a warning, or an error if the reader is strict.
@@ -343,9 +343,9 @@ func (r *reader) fail(path, format string, args ...any) {
 
 func (r *reader) refuse(format string, args ...any) {
 	switch n := len(r.errs); {
-	case n < mostFindings:
+	case n < maxFindings:
 		r.errs = append(r.errs, errors.New(brieflyf(format, args...)))
-	case n == mostFindings:
+	case n == maxFindings:
 		r.errs = append(r.errs, errors.New("there are more errors"))
 	}
 }
@@ -517,8 +517,8 @@ func (o *object) list(key string) []any {
 	if !ok {
 		o.r.fail(o.at(key), "is %s, and must be a list", brief(v))
 	}
-	if len(list) > mostItems {
-		o.r.fail(o.at(key), "has %d items, and can have at most %d", len(list), mostItems)
+	if len(list) > maxItems {
+		o.r.fail(o.at(key), "has %d items, and can have at most %d", len(list), maxItems)
 		return nil
 	}
 	return list

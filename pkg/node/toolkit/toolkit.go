@@ -13,8 +13,8 @@ import (
 // File is where the runtime of a machine has its configuration.
 const File = "/etc/nvidia-container-runtime/config.toml"
 
-// mostBytes bounds the file. The real ones have about 1 KiB.
-const mostBytes = 64 << 10
+// maxBytes bounds the file. The real ones have about 1 KiB.
+const maxBytes = 64 << 10
 
 // Config is how an unprivileged container can name its GPUs to the runtime.
 type Config struct {
@@ -26,7 +26,7 @@ type Config struct {
 
 // Read reads the configuration of the runtime, with its defaults for what the file does not say.
 func Read(path string) (Config, error) {
-	text, err := limited.ReadFile(path, mostBytes)
+	text, err := limited.ReadFile(path, maxBytes)
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the configuration of NVIDIA's container runtime: %w", err)
 	}

@@ -18,7 +18,7 @@ type Tracker struct {
 	written nodecontract.UnusedReport
 }
 
-// Adopt starts with the report that an earlier agent wrote to the Node. The first Look discards it if it is older than nodecontract.UnusedFresh.
+// Adopt starts with the report that an earlier agent wrote to the Node. The first Look discards it if it is older than nodecontract.UnusedReportTTL.
 func (t *Tracker) Adopt(r nodecontract.UnusedReport) {
 	t.last, t.since, t.written = r.AsOf, maps.Clone(r.Since), r
 }
@@ -29,7 +29,7 @@ func (t *Tracker) Look(now time.Time, holds map[string][]string, seen map[string
 	if holds == nil && t.holds == nil {
 		return
 	}
-	if gap := now.Sub(t.last); gap < 0 || gap > nodecontract.UnusedFresh {
+	if gap := now.Sub(t.last); gap < 0 || gap > nodecontract.UnusedReportTTL {
 		t.since = nil // There was no look for too long, or the clock was set.
 	}
 	t.last = now

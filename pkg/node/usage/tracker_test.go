@@ -132,7 +132,7 @@ func TestUncertainReadingsCountAsUse(t *testing.T) {
 
 func TestRestartedAgentContinuesReport(t *testing.T) {
 	t.Parallel()
-	for gap, want := range map[time.Duration]bool{0: true, nodecontract.UnusedFresh - time.Minute: true, nodecontract.UnusedFresh + time.Minute: false, -time.Hour: false} {
+	for gap, want := range map[time.Duration]bool{0: true, nodecontract.UnusedReportTTL - time.Minute: true, nodecontract.UnusedReportTTL + time.Minute: false, -time.Hour: false} {
 		l := looks{now: noon}
 		l.pass(time.Hour, shared, used())
 		r, _ := l.Report()

@@ -27,12 +27,12 @@ func (a Account) Look(passed time.Duration, saving, restarts planner.MicroUSD) A
 	return Account{Wasted: min(wasted, restarts), Saving: saving}
 }
 
-// longestCounted is the longest time between two looks that counts as waste.
-const longestCounted = 24 * time.Hour
+// maxCounted is the longest time between two looks that counts as waste.
+const maxCounted = 24 * time.Hour
 
 // wastedIn returns the amount of an hourly saving over a time.
 func wastedIn(passed time.Duration, saving planner.MicroUSD) planner.MicroUSD {
-	ms := min(max(0, passed), longestCounted).Milliseconds()
+	ms := min(max(0, passed), maxCounted).Milliseconds()
 	hour := time.Hour.Milliseconds()
 	return saving/planner.MicroUSD(hour)*planner.MicroUSD(ms) + saving%planner.MicroUSD(hour)*planner.MicroUSD(ms)/planner.MicroUSD(hour)
 }

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	mostClients = 16
-	buffersMiB  = 2 * 64 // of a client, in load.c
+	maxClients = 16
+	buffersMiB = 2 * 64 // of a client, in load.c
 	// costsTimeout is for all loads of one number of clients.
 	costsTimeout = time.Minute
 )
@@ -50,9 +50,9 @@ func TestCosts(t *testing.T) {
 
 	t.Run(cost.TimeSlicing, func(t *testing.T) {
 		w := w.again(t)
-		w.share("timeSlicing", mostClients)
+		w.share("timeSlicing", maxClients)
 		w.run()
-		w.allocatable(mostClients * len(w.devices))
+		w.allocatable(maxClients * len(w.devices))
 		w.measure(cost.TimeSlicing, alone, func(int) []string { return nil })
 	})
 	for interval, mode := range cost.Intervals {
@@ -63,9 +63,9 @@ func TestCosts(t *testing.T) {
 			w := w.again(t)
 			w.interval(interval + 1)
 			t.Cleanup(func() { w.interval(0) })
-			w.share("timeSlicing", mostClients)
+			w.share("timeSlicing", maxClients)
 			w.run()
-			w.allocatable(mostClients * len(w.devices))
+			w.allocatable(maxClients * len(w.devices))
 			w.measure(mode, alone, func(int) []string { return nil })
 		})
 	}
@@ -111,13 +111,13 @@ func (w *world) daemon() []string {
 		w.t.Skip("MPS daemons need root")
 	}
 	w.environment = w.serve(map[string]string{
-		nodecontract.ResourceAnnotation: resource, nodecontract.ReplicasPerGPUAnnotation: fmt.Sprint(mostClients),
+		nodecontract.ResourceAnnotation: resource, nodecontract.ReplicasPerGPUAnnotation: fmt.Sprint(maxClients),
 		nodecontract.MPSAnnotation: nodecontract.MPS{MemoryOvercommitPercent: 100, ActiveThreadPercent: 100, Users: nodecontract.MPSUsersAny}.String(),
 	}, http.NotFoundHandler())
 	w.run()
 	w.daemons()
 	uuid := w.devices[0].UUID
-	for began := time.Now(); w.kubelet.Allocatable(resource) != mostClients*len(w.devices); time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); w.kubelet.Allocatable(resource) != maxClients*len(w.devices); time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > 20*time.Second {
 			status, err := mps.ReadStatus(w.mpsDir())
 			w.t.Skipf("the MPS daemons do not work here: %+v, %v", status, err)
@@ -133,7 +133,7 @@ func (w *world) daemon() []string {
 
 // measure measures all loads with 1 to 16 clients, whose environment depends on their number.
 func (w *world) measure(mode string, alone work, environment func(clients int) []string) {
-	seconds, counts := 1.2, []int{1, 2, 4, 8, mostClients}
+	seconds, counts := 1.2, []int{1, 2, 4, 8, maxClients}
 	if testing.Short() {
 		seconds, counts = 0.1, counts[:2]
 	}

@@ -17,16 +17,16 @@ import (
 
 // What the bad objects of a tenant may cost all others in a round: the decisions of the controller, and answers of kubectl karve.
 const (
-	mostTime = time.Second
-	// mostAnswer is how long a tenant may wait for an answer about an own pod.
-	mostAnswer = 15 * time.Second
-	mostHeap   = 64 << 20
+	maxTime = time.Second
+	// maxAnswer is how long a tenant may wait for an answer about an own pod.
+	maxAnswer = 15 * time.Second
+	maxHeap   = 64 << 20
 	// trimming is how much longer than decoding it may take to trim objects, which happens once after each of their changes.
 	trimming = 5
-	// mostBytes is how large the objects of an attack are together.
-	mostBytes = 100 << 20
-	// mostElements is how many elements of lists in lists the API server is asked about. More do not fit into an object.
-	mostElements = 50_000
+	// maxBytes is how large the objects of an attack are together.
+	maxBytes = 100 << 20
+	// maxElements is how many elements of lists in lists the API server is asked about. More do not fit into an object.
+	maxElements = 50_000
 )
 
 // attack is what a tenant does: it creates objects, one of which is bad, several times.
@@ -87,7 +87,7 @@ func (a *attack) grow(v *hostile.Validator) bool {
 		for _, e := range a.edits {
 			elements = min(elements*e.Elements(most), 1<<20)
 		}
-		if elements > mostElements {
+		if elements > maxElements {
 			continue
 		}
 		_, err := a.create(v, 0, most)
@@ -132,7 +132,7 @@ func (a *attack) created(v *hostile.Validator, most int) (m made, err error) {
 		return m, nil
 	}
 	size, names := 0, map[string]bool{}
-	for i := 0; i < a.copies && size < mostBytes; i++ {
+	for i := 0; i < a.copies && size < maxBytes; i++ {
 		created, err := a.create(v, i, most)
 		if err != nil {
 			continue // This copy would be too large.
@@ -199,7 +199,7 @@ func (a *attack) harmOnce(ctx context.Context, v *hostile.Validator) (harm error
 		}
 	}
 	was, is := costs[0], costs[1]
-	if is.round > was.round+mostTime || is.answer > mostAnswer || is.trim > mostTime+trimming*is.decode || is.kept > was.kept+mostHeap || is.peak > was.peak+mostHeap {
+	if is.round > was.round+maxTime || is.answer > maxAnswer || is.trim > maxTime+trimming*is.decode || is.kept > was.kept+maxHeap || is.peak > was.peak+maxHeap {
 		return fmt.Errorf("a round takes %s, and %s without the bad value", is, was), true
 	}
 	if worse, _ := compare(places[0], places[1], m.outlines); len(worse) > 0 && !a.ruling() {

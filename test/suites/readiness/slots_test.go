@@ -30,7 +30,7 @@ import (
 const (
 	kwokGroup, kwokKind = "karpenter.kwok.sh", "KWOKNodeClass"
 	fewPods             = 30
-	mostMiB             = 40 << 10 // that pods have at a time. Four T4s have 58 GiB for slots.
+	maxMiB              = 40 << 10 // that pods have at a time. Four T4s have 58 GiB for slots.
 	restartEvery        = 15       // pods
 )
 
@@ -135,7 +135,7 @@ func TestNoPodFailsAdmissionForASlot(t *testing.T) {
 	}
 	for created := 0; created < n || len(pods.alive) > 0; time.Sleep(100 * time.Millisecond) {
 		mib := sizesMiB[random.IntN(len(sizesMiB))]
-		if created < n && pods.usedMiB()+mib <= mostMiB {
+		if created < n && pods.usedMiB()+mib <= maxMiB {
 			pods.create(fmt.Sprintf("pod-%04d", created), mib)
 			if created++; created%restartEvery == 0 {
 				restarts[random.IntN(len(restarts))]()

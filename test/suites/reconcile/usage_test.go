@@ -83,7 +83,7 @@ func TestUnusedMachineIsReportedWithPrice(t *testing.T) {
 	w.wantEvents(0, "")
 
 	// The agent's last report is too old.
-	w.clock.Step(nodecontract.UnusedFresh)
+	w.clock.Step(nodecontract.UnusedReportTTL)
 	w.reconcilesUsage(controller)
 	says(0, 0, "0.000")
 	w.unusedFor(node, 4*time.Hour, "a", "b")
@@ -121,7 +121,7 @@ func TestPodWithUnusedGPUIsEvictedIfAnnotated(t *testing.T) {
 
 	// The agent died, so the use is unknown.
 	w.unusedFor(node, 2*time.Hour, "asks", "silent", "wrong")
-	w.clock.Step(nodecontract.UnusedFresh)
+	w.clock.Step(nodecontract.UnusedReportTTL)
 	w.reconcilesUsage(controller)
 	stays(asks, silent, busy, wrong)
 

@@ -105,8 +105,10 @@ func (c *source) serve(t *testing.T) string {
 	t.Helper()
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.Token(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
-		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.NewSettings(published.DefaultSettings(), clk)) },
+		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
+		Explain: func(c *snapshot.Cluster) *explain.Explainer {
+			return explain.New(c, explain.NewSettings(published.DefaultSettings(), clk))
+		},
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

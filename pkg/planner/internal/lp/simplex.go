@@ -60,13 +60,13 @@ const (
 const (
 	// invertEvery is the number of pivots after which the inverse is computed again, so that rounding errors do not add up.
 	invertEvery = 150
-	// leastPivot is the smallest pivot that is safe to divide by. leastPivotInverted is that of an inversion.
-	leastPivot         = 1e-9
-	leastPivotInverted = 1e-11
-	// leastGain is the smallest gain of a column, relative to its price, that is not a rounding error. leastDual is the smallest such dual, relative to
+	// minPivot is the smallest pivot that is safe to divide by. minPivotInverted is that of an inversion.
+	minPivot         = 1e-9
+	minPivotInverted = 1e-11
+	// minGain is the smallest gain of a column, relative to its price, that is not a rounding error. minDual is the smallest such dual, relative to
 	// the highest price in the basis.
-	leastGain = 1e-9
-	leastDual = 1e-12
+	minGain = 1e-9
+	minDual = 1e-12
 )
 
 // Reset sets the numbers of rows and columns to 0. It keeps the memory.
@@ -223,7 +223,7 @@ func (s *Simplex) Solve(most int, stopped func() bool) (pivots int) {
 // entering returns the column with the greatest gain relative to its price or scale. If there is none, it returns the surplus of the row with the least
 // dual: covering the demand of such a row exactly costs more than covering more. ok is false if nothing reduces the cost.
 func (s *Simplex) entering() (enter int, ok bool) {
-	gain := leastGain
+	gain := minGain
 	for j := range s.columns {
 		c := &s.columns[j]
 		if c.at >= 0 || c.most == 0 || c.price == 0 && c.scale == 0 {
@@ -248,7 +248,7 @@ func (s *Simplex) entering() (enter int, ok bool) {
 	for r := range s.basis {
 		highest = max(highest, math.Abs(s.price(r)))
 	}
-	least := -leastDual * highest
+	least := -minDual * highest
 	for r, y := range s.duals {
 		if y < least {
 			enter, least, ok = -1-r, y, true
@@ -323,9 +323,9 @@ func (s *Simplex) leaving(sign, far float64) (leave int, change float64, atMost 
 		v = sign * v
 		var t float64
 		switch {
-		case v > leastPivot:
+		case v > minPivot:
 			t = max(0, s.amounts[i]) / v
-		case v < -leastPivot:
+		case v < -minPivot:
 			t = max(0, s.bound(i)-s.amounts[i]) / -v
 		default:
 			continue
@@ -441,7 +441,7 @@ func (s *Simplex) invert() {
 				top = i
 			}
 		}
-		if math.Abs(s.work[top][j]) < leastPivotInverted {
+		if math.Abs(s.work[top][j]) < minPivotInverted {
 			return
 		}
 		s.work[j], s.work[top] = s.work[top], s.work[j]

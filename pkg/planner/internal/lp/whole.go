@@ -48,11 +48,11 @@ type part struct {
 
 // Limits on the search.
 const (
-	mostOpen      = 500  // open parts
-	dualSteps     = 60   // dual steps of a part
-	mostCompared  = 8    // rows that are compared to split a part
-	nearWhole     = 1e-6 // tolerance for whole numbers
-	leastDualStep = 1e-7 // smallest pivot of a dual step
+	maxOpen     = 500  // open parts
+	dualSteps   = 60   // dual steps of a part
+	maxCompared = 8    // rows that are compared to split a part
+	nearWhole   = 1e-6 // tolerance for whole numbers
+	minDualStep = 1e-7 // smallest pivot of a dual step
 	// examined is the number of row operations that examining a column costs. Columns are short, and most of the time is spent waiting for memory.
 	examined = 6
 )
@@ -202,7 +202,7 @@ func (w *Whole) settle(most float64) bool {
 		if !ok {
 			return false
 		}
-		if s.setDirection(enter); math.Abs(s.direction[row]) < leastPivot {
+		if s.setDirection(enter); math.Abs(s.direction[row]) < minPivot {
 			return false
 		}
 		s.exchange(enter, row, 0, s.amounts[row]/s.direction[row], empty)
@@ -227,14 +227,14 @@ func (w *Whole) replacing(row int, down bool) (enter int, ok bool) {
 		if c.at >= 0 || c.most == 0 {
 			continue
 		}
-		if a := sign * c.in(of); a > leastDualStep {
+		if a := sign * c.in(of); a > minDualStep {
 			if t := max(0, s.reduced(j)) / a; t < least {
 				enter, least, ok = j, t, true
 			}
 		}
 	}
 	for r, v := range of {
-		if a := -sign * v; a > leastDualStep {
+		if a := -sign * v; a > minDualStep {
 			if t := max(0, s.duals[r]) / a; t < least {
 				enter, least, ok = -1-r, t, true
 			}
@@ -292,10 +292,10 @@ func (w *Whole) fractions() []int {
 			w.uneven = append(w.uneven, i)
 		}
 	}
-	if len(w.uneven) > mostCompared {
+	if len(w.uneven) > maxCompared {
 		weight := func(i int) float64 { return float64(min(w.fractionOf(i), 1-w.fractionOf(i)) * w.simplex.price(i)) }
 		slices.SortStableFunc(w.uneven, func(i, j int) int { return cmp.Compare(weight(j), weight(i)) })
-		w.uneven = w.uneven[:mostCompared]
+		w.uneven = w.uneven[:maxCompared]
 	}
 	return w.uneven
 }
@@ -311,9 +311,9 @@ func (w *Whole) steepness(row int) (up, down float64) {
 	of := w.simplex.inverse[row]
 	up, down = math.Inf(1), math.Inf(1)
 	look := func(a, cost float64) {
-		if a > leastDualStep {
+		if a > minDualStep {
 			down = min(down, cost/a)
-		} else if a < -leastDualStep {
+		} else if a < -minDualStep {
 			up = min(up, -cost/a)
 		}
 	}
@@ -343,7 +343,7 @@ func (w *Whole) take(row int, amount float64) {
 // their joint cost, so half of it is used as an estimate. The parts with the lowest estimates come first. They are often deep, so that solutions are found
 // early.
 func (w *Whole) postpone(bound, fractions float64, more Taken, bar int) {
-	if len(w.open) == mostOpen {
+	if len(w.open) == maxOpen {
 		return
 	}
 	p := &part{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(w.simplex.basis), taken: slices.Clone(w.taken)}

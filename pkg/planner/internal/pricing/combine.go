@@ -22,7 +22,7 @@ type Combination struct {
 	relaxation *gpuRelaxation
 	items      []combined
 	shared     []int // the dimensions that all GPUs share and that can run out
-	limits     [mostPlanes]int64
+	limits     [maxPlanes]int64
 	planes     []plane
 
 	// byMemory and byReplicas bound the slack that the items from an index on can use up in the free part of a GPU.
@@ -51,7 +51,7 @@ type plane struct {
 // combined is an item, the slack that one of its pods uses up at each plane, and its size in the units of the tables, rounded down.
 type combined struct {
 	item            *item
-	gain            [mostPlanes]int64
+	gain            [maxPlanes]int64
 	memory, replica int
 	pod             pods // one pod of it, if its pods are scarce
 }
@@ -60,14 +60,14 @@ type combined struct {
 type subload struct {
 	value int64
 	use   amount.Vector
-	slack [mostPlanes]int64
+	slack [maxPlanes]int64
 	pods  pods
 	a, b  int32
 }
 
 const (
-	// mostPlanes is the maximum number of sets of prices. A part is dropped if it is not useful at one of them.
-	mostPlanes = 4
+	// maxPlanes is the maximum number of sets of prices. A part is dropped if it is not useful at one of them.
+	maxPlanes = 4
 	// memoryUnits and replicaUnits are the maximum numbers of units into which the tables divide a GPU.
 	memoryUnits  = 256
 	replicaUnits = 64
@@ -116,7 +116,7 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 // scarce, the demand for all of them. The caller has to check the loads.
 func (c *Combination) combine(g *gpuRelaxation, values []int64, demand pack.Load, floor int64, most int) (loads []pack.Load, upper int64) {
 	c.relaxation, c.steps, c.most = g, 0, most
-	c.planes = c.relaxation.best(mostPlanes)
+	c.planes = c.relaxation.best(maxPlanes)
 	upper = c.planes[0].upper
 	if upper <= floor {
 		return nil, floor

@@ -16,9 +16,9 @@ const (
 // columnEfforts are the pricing efforts for columns. The smallest effort usually finds the best load; more follows if less finds nothing.
 var columnEfforts = []pricing.Effort{{Steps: 60}, {Steps: 600, Parts: 60}, {Steps: 600, Parts: 300}, {Steps: 4000, Parts: 1500}}
 
-// mostCare is the smallest slice in which offers are priced with the highest effort for columns. With that effort, a single round may take longer than
+// maxCare is the smallest slice in which offers are priced with the highest effort for columns. With that effort, a single round may take longer than
 // everything after it.
-const mostCare = 100_000
+const maxCare = 100_000
 
 // columns solves the relaxation by column generation. It spends at most the budget, which is a part of the slice of the round.
 func (h *primal) columns(slice, budget int64) {
@@ -46,7 +46,7 @@ func (h *primal) columns(slice, budget int64) {
 			continue
 		}
 		level++
-		if level == len(columnEfforts)-1 && slice < mostCare {
+		if level == len(columnEfforts)-1 && slice < maxCare {
 			return
 		}
 		h.ready = level == len(columnEfforts)

@@ -229,15 +229,15 @@ func (m *Master) mix(offer int, amounts []float64) bool {
 		value += float64(duals[r] * counts[i])
 	}
 	price := m.price(offer)
-	if value <= float64(price*1.0001) || offer < 0 && value <= float64(m.scale*leastMixed) {
+	if value <= float64(price*1.0001) || offer < 0 && value <= float64(m.scale*minMixed) {
 		return false
 	}
 	m.addColumn(origin{-1, max(-1, offer)}, price, rows, counts)
 	return true
 }
 
-// leastMixed is the smallest gain of a mixture for a node, as a fraction of the scale.
-const leastMixed = 1e-4
+// minMixed is the smallest gain of a mixture for a node, as a fraction of the scale.
+const minMixed = 1e-4
 
 // setValues rounds the duals down to integers.
 func (m *Master) setValues() {

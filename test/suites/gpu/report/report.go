@@ -69,8 +69,8 @@ var (
 	where  = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
 )
 
-// mostLines and mostBytes bound what a report keeps of the log of a check.
-const mostLines, mostBytes = 200, 2000
+// maxLines and mostBytes bound what a report keeps of the log of a check.
+const maxLines, mostBytes = 200, 2000
 
 // Parse reads what a test binary printed with -test.v=test2json about one test, with its parts. A test that began and has no result failed because of ended,
 // which says how the process ended.
@@ -101,7 +101,7 @@ func Parse(output, ended string) []Check {
 			c.Result = map[string]Result{"PASS": Passed, "FAIL": Failed, "SKIP": NotPossible}[m[1]]
 			c.Seconds, _ = strconv.ParseFloat(m[3], 64)
 			current = m[2]
-		} else if c := of(current); current != "" && len(c.Log) < mostLines && !strings.HasPrefix(line, "\x16") && line != "PASS" && line != "FAIL" {
+		} else if c := of(current); current != "" && len(c.Log) < maxLines && !strings.HasPrefix(line, "\x16") && line != "PASS" && line != "FAIL" {
 			c.Log = append(c.Log, strings.TrimRight(line[:min(len(line), mostBytes)], " "))
 		}
 	}
