@@ -138,7 +138,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, from published.So
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.dra && c.taintRules,
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -60,7 +60,7 @@ type Gatherer struct {
 	CapacityBuffers bool
 	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
 	DRA bool
-	// DeviceTaintRules reports whether the API server serves DeviceTaintRules too, and the Gatherer may read them.
+	// DeviceTaintRules reports whether the API server serves DeviceTaintRules and the Gatherer may read them. Without DRA, it does not.
 	DeviceTaintRules bool
 	// NoDRA reports whether there is certainly no backend DRA. If both are false, it is unknown.
 	NoDRA bool

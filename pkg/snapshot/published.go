@@ -68,7 +68,7 @@ func PublishedOf(all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintR
 			}
 			offer := Offer{*spec.NodeName, spec.Driver, name, whole}
 			offered := p[offer]
-			if rule := taintRule(rules, spec, d.Name); rule != "" {
+			if rule := taintRule(rules, spec.Driver, spec.Pool.Name, d.Name); rule != "" {
 				offered.TaintRule = rule
 			} else {
 				offered.Replicas = amount.Add(offered.Replicas, replicas)
@@ -81,12 +81,13 @@ func PublishedOf(all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintR
 
 func refusesPods(t resourcev1.DeviceTaint) bool { return t.Effect != resourcev1.DeviceTaintEffectNone }
 
-// taintRule returns the name of a rule that keeps pods off a device. It is "" if there is none.
-func taintRule(rules []resourcev1.DeviceTaintRule, spec *resourcev1.ResourceSliceSpec, device string) string {
+// taintRule returns the name of a rule that keeps pods off a device. It is "" if there is none. Only a rule for all devices of the driver matches a pool and a
+// device without names, like those of machines that come later.
+func taintRule(rules []resourcev1.DeviceTaintRule, driver, pool, device string) string {
 	for i := range rules {
 		by := rules[i].Spec.DeviceSelector
 		selects := func(selector *string, value string) bool { return selector == nil || *selector == value }
-		if by != nil && refusesPods(rules[i].Spec.Taint) && selects(by.Driver, spec.Driver) && selects(by.Pool, spec.Pool.Name) && selects(by.Device, device) {
+		if by != nil && refusesPods(rules[i].Spec.Taint) && selects(by.Driver, driver) && selects(by.Pool, pool) && selects(by.Device, device) {
 			return rules[i].Name
 		}
 	}
@@ -179,21 +180,10 @@ func (d DRA) Problem(class *v1alpha1.GPUNodeClass) (reason, message string) {
 	case len(missing) > 0:
 		return "DeviceClassNotFound", fmt.Sprintf("no DeviceClass of driver %s has the extendedResourceName %s: %s", driver, strings.Join(missing, ", "), create)
 	}
-	if rule := d.taintsAll(driver); rule != "" {
+	if rule := taintRule(d.TaintRules, driver, "", ""); rule != "" {
 		return "DevicesTainted", fmt.Sprintf("DeviceTaintRule %s keeps pods off all devices of driver %s: delete it, or name a pool or a device in its spec.deviceSelector", rule, driver)
 	}
 	return "", ""
-}
-
-// taintsAll returns the name of a rule that keeps pods off all devices of a driver, also those of machines that come later. It is "" if there is none.
-func (d DRA) taintsAll(driver string) string {
-	for i := range d.TaintRules {
-		by := d.TaintRules[i].Spec.DeviceSelector
-		if by != nil && by.Pool == nil && by.Device == nil && (by.Driver == nil || *by.Driver == driver) && refusesPods(d.TaintRules[i].Spec.Taint) {
-			return d.TaintRules[i].Name
-		}
-	}
-	return ""
 }
 
 // classesOf reports whether a DeviceClass of a driver has an extendedResourceName, and returns the other classes that have it, sorted.
