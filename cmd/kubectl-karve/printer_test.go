@@ -20,7 +20,6 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/published"
@@ -125,7 +124,7 @@ func (a *all) print(out io.Writer) {
 		v := view{all: seen, wide: true, pods: pods, colors: paletteFor(out)}
 		_, _ = io.WriteString(out, v.text())
 	}
-	x := explain.New(a.Cluster, explain.NewSettings(published.DefaultSettings(), clock.RealClock{}))
+	x := explain.New(a.Cluster, explain.NewSettings(published.DefaultSettings()))
 	for i := range a.Cluster.Pods {
 		if i > 0 && i < len(a.Cluster.Pods)-3 {
 			continue // It is like the first, and an explanation takes a while.

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
@@ -29,14 +27,12 @@ type Settings struct {
 	Settle time.Duration
 	// Tolerations are how long unhealthy nodes are tolerated.
 	Tolerations repair.Tolerations
-	// Clock is for the schedules of disruption budgets.
-	Clock clock.Clock
 }
 
 // NewSettings returns the settings that a controller has published, without Evictions.
-func NewSettings(of published.Settings, clk clock.Clock) Settings {
+func NewSettings(of published.Settings) Settings {
 	return Settings{
-		Settle: of.SettleDuration.Duration, Clock: clk,
+		Settle:      of.SettleDuration.Duration,
 		Tolerations: repair.Tolerations{NotReady: of.NotReadyTimeout.Duration, GPUFault: of.GPUFaultTimeout.Duration, Replicas: of.ReplicasTimeout.Duration},
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -20,7 +19,7 @@ import (
 )
 
 func explainer(c *snapshot.Cluster) *Explainer {
-	return New(c, NewSettings(published.DefaultSettings(), clocktesting.NewFakeClock(c.Now)))
+	return New(c, NewSettings(published.DefaultSettings()))
 }
 
 // with returns the shared cluster after changes.

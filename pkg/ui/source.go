@@ -91,7 +91,7 @@ func (s *Source) Explainer(ctx context.Context, reader client.Client, failed fun
 // Explain returns an explainer of a cluster with the settings of its controller and the PodDisruptionBudgets that the client reads. If it returns an error
 // as well, they could not be read, and the explainer takes it that there are none.
 func Explain(ctx context.Context, reader client.Client, of published.Settings, clk clock.Clock, c *snapshot.Cluster) (*explain.Explainer, error) {
-	settings := explain.NewSettings(of, clk)
+	settings := explain.NewSettings(of)
 	var err error
 	settings.Evictions, err = karpenter.NewEvictions(ctx, reader, clk)
 	return explain.New(c, settings), err

@@ -84,7 +84,7 @@ func serve(t *testing.T, s *source) http.Handler {
 		Controller: s.controller,
 		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.RequireToken(token),
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
-			return explain.New(c, explain.NewSettings(published.DefaultSettings(), clock.RealClock{}))
+			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},
 	})
 	handler, err := server.Handler()

@@ -48,7 +48,7 @@ func everything(ctx context.Context, api *cache) (map[string]place, func(pod cli
 	plan, headroom := checked.Suppose(snapshot.Build(c), effort)
 	overview.Build(c)
 	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
-	x := explain.New(c, explain.NewSettings(published.DefaultSettings(), clk))
+	x := explain.New(c, explain.NewSettings(published.DefaultSettings()))
 	explained := func(pod client.ObjectKey) error { _, err := x.Pod(pod.Namespace, pod.Name); return err }
 	err = errors.Join(plan.Err, headroom.Err, unquoted, explained(client.ObjectKey{Namespace: "default", Name: "sane-plain-000"}))
 	return placesOf(&plan), explained, err

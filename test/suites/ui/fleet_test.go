@@ -107,7 +107,7 @@ func (c *source) serve(t *testing.T) string {
 	server := ui.New(ui.Config{
 		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
 		Explain: func(c *snapshot.Cluster) *explain.Explainer {
-			return explain.New(c, explain.NewSettings(published.DefaultSettings(), clk))
+			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},
 	})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
