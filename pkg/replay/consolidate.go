@@ -93,8 +93,12 @@ func (x *search) take(w *world, s Scheduler, begun []disruption.Proposal) (evict
 		evicted += n
 		w.handOver(homes, s)
 	}
+	surplus := map[string]bool{}
+	for _, name := range x.found.Surplus {
+		surplus[name] = true
+	}
 	for _, m := range w.machines {
-		m.surplus = slices.Contains(x.found.Surplus, m.name)
+		m.surplus = surplus[m.name]
 	}
 	return evicted
 }

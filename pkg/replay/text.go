@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -62,7 +61,9 @@ var blocks = []rune(" ▁▂▃▄▅▆▇█")
 func (c *Comparison) chart(w io.Writer) error {
 	highest, bars := planner.MicroUSD(1), 0
 	for _, o := range c.Outcomes {
-		highest = max(highest, slices.Max(append(slices.Clip(o.Series), 1)))
+		for _, price := range o.Series {
+			highest = max(highest, price)
+		}
 	}
 	t := table.Table{Columns: []table.Column{{}, {}}}
 	for _, o := range c.Outcomes {

@@ -1,7 +1,10 @@
 // Package backoff computes the pauses of loops that retry.
 package backoff
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Backoff computes pauses that double from First to Last. The zero value has those of most loops.
 type Backoff struct {
@@ -14,14 +17,7 @@ const first, last = 200 * time.Millisecond, 30 * time.Second
 
 // Next returns the pause before the next attempt.
 func (b *Backoff) Next() time.Duration {
-	from, to := b.First, b.Last
-	if from == 0 {
-		from = first
-	}
-	if to == 0 {
-		to = last
-	}
-	pause := min(max(b.next, from), to)
+	pause := min(max(b.next, cmp.Or(b.First, first)), cmp.Or(b.Last, last))
 	b.next = 2 * pause
 	return pause
 }
