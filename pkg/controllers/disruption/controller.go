@@ -112,7 +112,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := c.bounded(ctx, limits, func(limits disruption.Limits) { round, commands = disruption.Begin(seen, c.memory, limits) }); err != nil {
 		return reconcile.Result{}, errors.Join(append(errs, err)...)
 	}
-	c.counted(commands)
+	c.count(commands)
 	decided := c.Clock.Now()
 	c.pace.Passed(started, decided, 0, maxRest)
 	c.Metrics.Decided("disruption", arrived, decided)
@@ -177,7 +177,7 @@ func (c *Controller) cheapen(ctx context.Context, round *disruption.Round, again
 		c.memory = c.memory.Unpaid(before)
 		commands.Steps, commands.Begun, errs = nil, nil, append(errs, err)
 	}
-	c.counted(commands)
+	c.count(commands)
 	retry, err := c.executeAll(ctx, round, commands.Steps)
 	errs, again = append(errs, err), min(commands.Again, retry)
 	retry, err = writes(ctx, nodesAtOnce, len(commands.Steer), func(i int) error { return c.steer(ctx, commands.Steer[i]) })

@@ -72,7 +72,7 @@ func (c *Controller) mark(ctx context.Context, cmd disruption.Command) error {
 		}
 		return fmt.Errorf("marking NodeClaim %s: %w", claim.Name, err)
 	}
-	c.marked(ctx, cmd, claim)
+	c.reportMark(ctx, cmd, claim)
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (c *Controller) remove(ctx context.Context, round *disruption.Round, cmd di
 		}
 		return fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
-	c.removed(ctx, cmd, &look)
+	c.reportRemoval(ctx, cmd, &look)
 	return nil
 }
 

@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// marked reports that a mark was added to or removed from a NodeClaim.
-func (c *Controller) marked(ctx context.Context, cmd disruption.Command, claim *karpv1.NodeClaim) {
+// reportMark reports that a mark was added to or removed from a NodeClaim.
+func (c *Controller) reportMark(ctx context.Context, cmd disruption.Command, claim *karpv1.NodeClaim) {
 	m := cmd.Machine
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(claim), "nodePool", m.Pool())
 	switch cmd.Step {
@@ -45,8 +45,8 @@ func (c *Controller) marked(ctx context.Context, cmd disruption.Command, claim *
 	}
 }
 
-// counted counts the steps to a cheaper layout that were refused or begin, and sets the gauges of the accounts.
-func (c *Controller) counted(commands disruption.Commands) {
+// count counts the steps to a cheaper layout that were refused or begin, and sets the gauges of the accounts.
+func (c *Controller) count(commands disruption.Commands) {
 	for _, pool := range commands.Refused {
 		c.Metrics.LayoutSteps.WithLabelValues(pool, string(metrics.StepRefused)).Inc()
 	}
@@ -62,8 +62,8 @@ func (c *Controller) counted(commands disruption.Commands) {
 	}
 }
 
-// removed records that the NodeClaim of a machine was deleted. m is the machine as read from the API server.
-func (c *Controller) removed(ctx context.Context, cmd disruption.Command, m *snapshot.Machine) {
+// reportRemoval records that the NodeClaim of a machine was deleted. m is the machine as read from the API server.
+func (c *Controller) reportRemoval(ctx context.Context, cmd disruption.Command, m *snapshot.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if word := m.Replacing(); word != "" {
 		candidate := cmd.Candidate

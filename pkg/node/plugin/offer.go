@@ -15,7 +15,7 @@ func (m *Manager) lay(ctx context.Context) {
 	if m.others.why != "" {
 		targets = nil // Keep what pods hold, and add nothing.
 	}
-	offered, settling := layout(targets, m.listed, m.taken.or(m.listed), !m.mayWithdraw && !m.configured)
+	offered, settling := layout(targets, m.listed, m.taken.ids(m.listed), !m.mayWithdraw && !m.configured)
 	m.settling = settling || !m.taken.known
 	m.list(offered)
 	for resource := range m.servers {

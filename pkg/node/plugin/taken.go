@@ -45,8 +45,8 @@ func (t *taken) add(resource, id string, since time.Time) {
 	t.by[resource][id] = since
 }
 
-// listedNow returns what pods hold if the kubelet lists devices now: those of the list that are ours, and those that were allocated a moment ago.
-func (t *taken) listedNow(list map[string][]string, now time.Time, ours func(resource, id string) bool) taken {
+// with returns what pods hold according to a new list of the kubelet: the listed devices that are ours, and those that were allocated a moment ago.
+func (t *taken) with(list map[string][]string, now time.Time, ours func(resource, id string) bool) taken {
 	next := taken{by: map[string]map[string]time.Time{}, known: true}
 	for resource, ids := range t.by {
 		for id, since := range ids {
@@ -65,8 +65,8 @@ func (t *taken) listedNow(list map[string][]string, now time.Time, ours func(res
 	return next
 }
 
-// or returns the devices that pods hold, and the listed ones too if that is unknown.
-func (t *taken) or(listed idSet) idSet {
+// ids returns the devices that pods hold. While these are unknown, all listed devices count.
+func (t *taken) ids(listed idSet) idSet {
 	all := idSet{}
 	for resource, ids := range t.by {
 		for id := range ids {
@@ -92,7 +92,7 @@ func (m *Manager) learn(ctx context.Context, list map[string][]string, err error
 		logr.FromContextOrDiscard(ctx).Info("The kubelet does not say which devices pods hold; nothing is taken away before it does", "error", err.Error())
 		m.taken.known = false
 	default:
-		m.taken = m.taken.listedNow(list, m.config.Clock.Now(), func(resource, id string) bool {
+		m.taken = m.taken.with(list, m.config.Clock.Now(), func(resource, id string) bool {
 			_, ours := m.devices[alloc.UUID(id)]
 			return strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && (ours || m.listed.has(resource, id))
 		})
