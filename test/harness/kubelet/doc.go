@@ -6,5 +6,5 @@
 // kubelet sets copies of the sysctls. However the test ends, the node ends with it and leaves no process, mount, cgroup, network interface or changed
 // setting behind.
 //
-// There is one image. It is built here from one static program, which prints its environment (cmd/pod). Nothing is pulled.
+// Each node has one image, of a static program that prints its environment (cmd/pod). Tests add others. Nothing is pulled.
 package kubelet

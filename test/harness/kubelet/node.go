@@ -186,23 +186,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	image := n.path("image.tar")
-	if err := writeImage(image, pod); err != nil {
-		return err
-	}
-	return n.wait(ctx, "containerd has the image", n.containerd, func(ctx context.Context) error {
-		if _, err := os.Stat(n.path("containerd.sock")); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		ctr := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "--namespace=k8s.io",
-			"image", "import", "--local", "--snapshotter="+snapshotter, image)
-		if out, err := ctr.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	return n.AddImage(ctx, Image, "/pod", map[string]string{"pod": pod})
 }
 
 func (n *Node) runContainerd() (err error) {

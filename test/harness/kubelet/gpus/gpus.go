@@ -136,6 +136,33 @@ func (m *Machine) environment() []string {
 	return append([]string{"LD_LIBRARY_PATH=" + m.library, nvmltest.Env + "=" + m.stateFile(), "MPS_DIR=" + m.MPSDir()}, m.account...)
 }
 
+// AddImage adds an image of a plugin to the node, with what the dynamic loader needs. Containers find the GPUs with Environment, and their state in the node's folder.
+func (m *Machine) AddImage(ctx context.Context, name string, p Plugin) error {
+	files := map[string]string{"plugin": p.Path}
+	out, err := exec.CommandContext(ctx, "ldd", p.Path).Output()
+	if err != nil {
+		return fmt.Errorf("finding the libraries of %s: %w", p.Name, err)
+	}
+	for _, word := range strings.Fields(string(out)) {
+		if filepath.IsAbs(word) {
+			files[strings.TrimPrefix(word, "/")] = word
+		}
+	}
+	libraries, err := filepath.Glob(filepath.Join(m.library, "*.so*"))
+	if err != nil || len(libraries) == 0 {
+		return fmt.Errorf("%s has no library: %w", m.library, err)
+	}
+	for _, library := range libraries {
+		files[strings.TrimPrefix(library, "/")] = library
+	}
+	return m.Node.AddImage(ctx, name, "/plugin", files)
+}
+
+// Environment returns the variables with which a plugin in a container finds the GPUs.
+func (m *Machine) Environment() map[string]string {
+	return map[string]string{"LD_LIBRARY_PATH": m.library, nvmltest.Env: m.stateFile()}
+}
+
 func (m *Machine) stateFile() string { return filepath.Join(m.Node.Dir(), "gpus") }
 
 // MPSDir returns the directory that the agent, the MPS daemons and containers share.
