@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -53,11 +55,13 @@ type side struct {
 	// asks is the extended resource that each pod requests one of.
 	asks  corev1.ResourceName
 	karve bool
+	// release is the folder of an earlier release of Karve, or empty.
+	release string
 }
 
 var sides = []side{
-	{"karve", karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "gpu-shared"}, v1alpha1.ResourceGPUShared, true},
-	{"karpenter", karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}, v1alpha1.ResourceGPU, false},
+	{"karve", karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "gpu-shared"}, v1alpha1.ResourceGPUShared, true, ""},
+	{"karpenter", karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}, v1alpha1.ResourceGPU, false, ""},
 }
 
 // figures are the measurements of a side: how many NodeClaims were created, launched and registered, and the seconds from the first pod until the last of them was.
@@ -83,6 +87,7 @@ const standstill = 90 * time.Second
 func run(ctx context.Context) error {
 	out := flag.String("o", filepath.Join("..", "_output", "bench-launch.json"), "where the figures go")
 	pods := flag.Int("pods", 500, "how many pods need a node each")
+	old := flag.String("old", "", "folder of an earlier release, as tools/old-release makes it, to measure as well")
 	flag.Parse()
 	if err := cluster.Missing(); err != nil {
 		return err
@@ -90,15 +95,34 @@ func run(ctx context.Context) error {
 	if _, err := karve.Build(ctx); err != nil {
 		return err
 	}
+	measured := sides
+	if *old != "" {
+		earlier := sides[0]
+		earlier.name, earlier.release = "old", *old
+		measured = append(slices.Clip(sides), earlier)
+	}
 	var all []figures
-	for _, s := range sides {
+	for _, s := range measured {
 		f, err := measure(ctx, s, *pods)
 		if err != nil {
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
 		all = append(all, f)
 	}
-	fmt.Printf("| %d pods, NodeClaims and seconds to the last | %s | %s | ratio |\n|---|---|---|---|\n", *pods, sides[0].name, sides[1].name)
+	printTable(*pods, all)
+	return results.Save(*out, all)
+}
+
+// printTable prints a table, in which the first side is compared with each of the others.
+func printTable(pods int, all []figures) {
+	fmt.Printf("| %d pods, NodeClaims and seconds to the last |", pods)
+	for _, f := range all {
+		fmt.Printf(" %s |", f.Side)
+	}
+	for _, f := range all[1:] {
+		fmt.Printf(" over %s |", f.Side)
+	}
+	fmt.Printf("\n|---|%s\n", strings.Repeat("---|", 2*len(all)-1))
 	for _, line := range []struct {
 		name string
 		of   func(figures) step
@@ -107,19 +131,24 @@ func run(ctx context.Context) error {
 		{"launched", func(f figures) step { return f.Launched }},
 		{"registered", func(f figures) step { return f.Registered }},
 	} {
-		a, b := line.of(all[0]), line.of(all[1])
-		ratio := "-"
-		if all[0].complete() && all[1].complete() {
-			ratio = fmt.Sprintf("%.2f", a.Last/b.Last)
+		fmt.Printf("| %s |", line.name)
+		for _, f := range all {
+			fmt.Printf(" %s |", line.of(f))
 		}
-		fmt.Printf("| %s | %s | %s | %s |\n", line.name, a, b, ratio)
+		for _, f := range all[1:] {
+			ratio := "-"
+			if all[0].complete() && f.complete() {
+				ratio = fmt.Sprintf("%.2f", line.of(all[0]).Last/line.of(f).Last)
+			}
+			fmt.Printf(" %s |", ratio)
+		}
+		fmt.Println()
 	}
 	for _, f := range all {
 		if !f.complete() {
 			fmt.Printf("%s: nothing changed for %s, and %d machines had been terminated.\n", f.Side, standstill, f.Terminated)
 		}
 	}
-	return results.Save(*out, all)
 }
 
 // measure starts a cluster, creates the pods and waits until each has a node.
@@ -136,7 +165,7 @@ func measure(ctx context.Context, s side, n int) (f figures, err error) {
 		return f, err
 	}
 	if s.karve {
-		if _, err := karve.Start(ctx, c, karve.Options{}); err != nil {
+		if _, err := karve.Start(ctx, c, karve.Options{Release: s.release}); err != nil {
 			return f, err
 		}
 	}
