@@ -56,7 +56,6 @@ resource "helm_release" "karve" {
   skip_crds = true
 
   values = [yamlencode({
-    settings       = { clusterName = var.cluster_name }
     serviceAccount = { name = local.service_account }
     controller     = { image = { repository = var.controller_image } }
     node           = { image = { repository = var.node_image } }

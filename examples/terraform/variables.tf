@@ -1,5 +1,5 @@
 variable "cluster_name" {
-  description = "Name of the EKS cluster, as in Karpenter's settings.clusterName."
+  description = "Name of the EKS cluster."
   type        = string
 }
 

@@ -207,9 +207,8 @@ func rightsDenied(f *Facts) []Finding {
 	return []Finding{{Error, "the controller's service account", "may not " + words.Named(names, maxRights), "helm upgrade karve charts/karve, which creates the roles, or add the permissions in config/rbac to yours"}}
 }
 
-// sameSettings are the flags of the controller and the environment variables of Karpenter that must have the same value, with Karpenter's defaults.
+// sameSettings are the flags of the controller that take precedence over environment variables of Karpenter but must have the same value, with Karpenter's defaults.
 var sameSettings = []struct{ flag, variable, value, standard string }{
-	{"cluster-name", "CLUSTER_NAME", "settings.clusterName", ""},
 	{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "settings.vmMemoryOverheadPercent", "0.075"},
 	{"reserved-enis", "RESERVED_ENIS", "settings.reservedENIs", "0"},
 	{"isolated-vpc", "ISOLATED_VPC", "settings.isolatedVPC", "false"},
@@ -232,7 +231,7 @@ func settingsDiffer(f *Facts) []Finding {
 		}
 		all = append(all, Finding{
 			Error, ours.String(), fmt.Sprintf("--%s is %q, and %s of %s is %q: Karve plans with machines that Karpenter does not launch", s.flag, value, s.variable, theirs, other),
-			command("helm upgrade karve charts/karve --reuse-values --set %s=%s", s.value, other),
+			command("helm upgrade karve charts/karve --reuse-values --set %s=null", s.value),
 		})
 	}
 	return all

@@ -23,10 +23,10 @@ func TestVersionsThatCanBeCompared(t *testing.T) {
 func TestAProgramIsDescribedByItsFirstContainer(t *testing.T) {
 	t.Parallel()
 	pod := corev1.PodSpec{Containers: []corev1.Container{{
-		Image: "localhost:5000/karve/controller:0.1.0@sha256:0123", Args: []string{"--cluster-name=mine", "-v", "--empty="}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}, {Name: "C", ValueFrom: &corev1.EnvVarSource{}}},
+		Image: "localhost:5000/karve/controller:0.1.0@sha256:0123", Args: []string{"--log-level=debug", "-v", "--empty="}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}, {Name: "C", ValueFrom: &corev1.EnvVarSource{}}},
 	}}}
 	got := programOf("Deployment", &metav1.ObjectMeta{Namespace: "n", Name: "x"}, &pod)
-	if got.Version != "0.1.0" || got.Flags["cluster-name"] != "mine" || got.Env["A"] != "b" || len(got.Env) != 1 || got.String() != "Deployment n/x" {
+	if got.Version != "0.1.0" || got.Flags["log-level"] != "debug" || got.Env["A"] != "b" || len(got.Env) != 1 || got.String() != "Deployment n/x" {
 		t.Errorf("%+v", got)
 	}
 	pod.Containers[0].Image = "localhost:5000/karve/controller"

@@ -7,6 +7,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/karpenter"
 )
 
 // DeploymentOf describes a Deployment.
@@ -28,7 +30,7 @@ func DaemonSetOf(d *appsv1.DaemonSet) Program {
 
 // programOf describes a workload by its first container.
 func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) Program {
-	p := Program{Kind: kind, Namespace: o.Namespace, Name: o.Name, Flags: map[string]string{}, Env: map[string]string{}}
+	p := Program{Kind: kind, Namespace: o.Namespace, Name: o.Name}
 	if len(pod.Containers) == 0 {
 		return p
 	}
@@ -37,16 +39,7 @@ func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) Program {
 	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
 		p.Version = Released(image[i+1:])
 	}
-	for _, arg := range ctr.Args {
-		if flag, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "="); ok {
-			p.Flags[flag] = value
-		}
-	}
-	for _, e := range ctr.Env {
-		if e.ValueFrom == nil {
-			p.Env[e.Name] = e.Value
-		}
-	}
+	p.Flags, p.Env = karpenter.Flags(pod)
 	return p
 }
 

@@ -70,7 +70,7 @@ const (
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,resourceNames=karve,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create
 
-// Run runs the controllers until the context ends. It returns nil if the process should be restarted for a new kind.
+// Run runs the controllers until the context ends. It returns nil if the process should be restarted, for a new kind or for other options of Karpenter.
 func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -113,7 +113,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	}
 	log.Info("Starting", "instanceTypes", len(types))
 	err = m.Start(ctx)
-	if errors.Is(err, errNewKind) {
+	if errors.Is(err, errNewKind) || errors.Is(err, errKarpenterChanged) {
 		log.Info("Stopping, to be started again", "reason", err.Error())
 		return nil
 	}
@@ -192,7 +192,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(missing); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
-	machines, err := newCatalog(m, types, all, o)
+	machines, err := newCatalog(ctx, m, types, all, o)
 	if err != nil {
 		return err
 	}
@@ -259,12 +259,16 @@ var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOver
 
 // newCatalog returns a catalog that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
 // there is no EC2NodeClass.
-func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
-	onAWS := instancetype.New(instancetype.Config{
-		Options: instancetype.Options{VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, ReservedENIs: o.ReservedENIs, IsolatedVPC: o.IsolatedVPC},
-		Load:    loader(all),
-		Metrics: all, Clock: clock.RealClock{},
-	})
+func newCatalog(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
+	theirs := &karpenterOptions{reader: m.GetAPIReader(), stated: o.ofKarpenter, clock: clock.RealClock{}}
+	var err error
+	if theirs.start, err = theirs.read(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.Add(theirs); err != nil {
+		return nil, fmt.Errorf("adding the check of Karpenter's options: %w", err)
+	}
+	onAWS := instancetype.New(instancetype.Config{Options: theirs.start, Load: loader(all), Metrics: all, Clock: clock.RealClock{}})
 	if err := m.Add(onAWS); err != nil {
 		return nil, fmt.Errorf("adding the catalog: %w", err)
 	}

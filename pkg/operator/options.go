@@ -5,24 +5,18 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
-	"os"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/memoryalias/webhook"
 )
 
 // Options are the settings of the controller.
 type Options struct {
 	InstanceTypesFile       string
-	ClusterName             string
-	VMMemoryOverheadPercent float64
-	ReservedENIs            int
-	IsolatedVPC             bool
 	BatchIdle               time.Duration
 	BatchMax                time.Duration
 	PlanBudget              time.Duration
@@ -46,27 +40,26 @@ type Options struct {
 	LeaderElectionNamespace string
 	LogLevel                string
 
-	// environment has the errors of environment variables that set flags.
-	environment []error
-}
-
-// environment maps flags to the environment variables that set their defaults. Karpenter's AWS provider reads the same variables and needs the same values.
-var environment = map[string]string{
-	"cluster-name":               "CLUSTER_NAME",
-	"vm-memory-overhead-percent": "VM_MEMORY_OVERHEAD_PERCENT",
-	"reserved-enis":              "RESERVED_ENIS",
-	"isolated-vpc":               "ISOLATED_VPC",
+	// ofKarpenter are flags that take precedence over Karpenter's own.
+	ofKarpenter map[string]string
 }
 
 // AddFlags binds the options to flags and sets their defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	standard := published.DefaultSettings()
 	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, used for node classes other than EC2NodeClass")
-	fs.StringVar(&o.ClusterName, "cluster-name", "", "name of the EKS cluster; use the same value as in Karpenter (CLUSTER_NAME)")
-	fs.Float64Var(&o.VMMemoryOverheadPercent, "vm-memory-overhead-percent", 0.075,
-		"fraction of a machine's memory that its operating system cannot use; use the same value as in Karpenter (VM_MEMORY_OVERHEAD_PERCENT)")
-	fs.IntVar(&o.ReservedENIs, "reserved-enis", 0, "number of network interfaces of a machine that pods cannot use; use the same value as in Karpenter (RESERVED_ENIS)")
-	fs.BoolVar(&o.IsolatedVPC, "isolated-vpc", false, "do not call the Pricing API, which an isolated VPC cannot reach; use the same value as in Karpenter (ISOLATED_VPC)")
+	o.ofKarpenter = map[string]string{}
+	for name, meaning := range map[string]string{
+		"vm-memory-overhead-percent": "fraction of a machine's memory that its operating system cannot use",
+		"reserved-enis":              "number of network interfaces of a machine that pods cannot use",
+		"isolated-vpc":               "do not call the Pricing API, which an isolated VPC cannot reach",
+	} {
+		fs.Func(name, meaning+" (default: as in Karpenter's Deployment)", func(value string) error {
+			o.ofKarpenter[name] = value
+			_, err := new(instancetype.Options).Set(name, value)
+			return err
+		})
+	}
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
@@ -91,13 +84,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "use leader election, so that only one replica of the controller is active")
 	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease (default: the namespace of the pod)")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to also log the reasons for decisions")
-	for _, name := range slices.Sorted(maps.Keys(environment)) {
-		if value := os.Getenv(environment[name]); value != "" {
-			if err := fs.Set(name, value); err != nil {
-				o.environment = append(o.environment, fmt.Errorf("invalid value of %s for --%s: %w", environment[name], name, err))
-			}
-		}
-	}
 }
 
 // settings returns what the controller publishes of its settings.
@@ -113,13 +99,6 @@ func (o *Options) Validate() error {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("--%s must be greater than zero, not %s", name, d))
 		}
-	}
-	errs = append(errs, o.environment...)
-	if o.VMMemoryOverheadPercent < 0 || o.VMMemoryOverheadPercent >= 1 {
-		errs = append(errs, fmt.Errorf("--vm-memory-overhead-percent must be a fraction of 1, such as 0.075, not %v", o.VMMemoryOverheadPercent))
-	}
-	if o.ReservedENIs < 0 {
-		errs = append(errs, fmt.Errorf("--reserved-enis must not be less than 0, but is %d", o.ReservedENIs))
 	}
 	positive("batch-idle-duration", o.BatchIdle)
 	positive("batch-max-duration", o.BatchMax)

@@ -35,8 +35,6 @@ func TestDefaultsAreValid(t *testing.T) {
 func TestValidateNamesInvalidOption(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--vm-memory-overhead-percent=7.5":        "--vm-memory-overhead-percent must be a fraction of 1, such as 0.075, not 7.5",
-		"--reserved-enis=-1":                      "--reserved-enis must not be less than 0, but is -1",
 		"--batch-idle-duration=0":                 "--batch-idle-duration must be greater than zero",
 		"--batch-max-duration=-1s":                "--batch-max-duration must be greater than zero",
 		"--plan-budget=0s":                        "--plan-budget must be greater than zero",
@@ -63,31 +61,5 @@ func TestValidateReportsAllErrorsAtOnce(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not told: %v", name, err)
 		}
-	}
-}
-
-// Karpenter's AWS provider reads the same values from the same variables.
-func TestEnvironmentVariablesSetFlagDefaults(t *testing.T) {
-	for name, value := range map[string]string{
-		"CLUSTER_NAME": "prod", "VM_MEMORY_OVERHEAD_PERCENT": "0.06", "RESERVED_ENIS": "1", "ISOLATED_VPC": "true",
-	} {
-		t.Setenv(name, value)
-	}
-	o := parsed(t, "--reserved-enis=2")
-	if err := o.Validate(); err != nil {
-		t.Error(err)
-	}
-	if o.ClusterName != "prod" || o.VMMemoryOverheadPercent != 0.06 || o.ReservedENIs != 2 || !o.IsolatedVPC {
-		t.Errorf("options %+v", o)
-	}
-	t.Setenv("RESERVED_ENIS", "one")
-	o = parsed(t)
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "invalid value of RESERVED_ENIS for --reserved-enis") {
-		t.Errorf("a variable that is no number: %v", err)
-	}
-	t.Setenv("RESERVED_ENIS", "")
-	o = parsed(t)
-	if err := o.Validate(); err != nil || o.ReservedENIs != 0 {
-		t.Errorf("an empty variable: %v, %+v", err, o)
 	}
 }

@@ -256,7 +256,7 @@ func (k *Controller) PID() (int, error) {
 
 // values returns the options that set the chart's values.
 func (o *Options) values() []string {
-	values := []string{"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
+	values := []string{"--set=controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
 	for name, d := range map[string]time.Duration{
 		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout, "breakerRetry": o.BreakerRetry,
 		"settleDuration": o.Settle, "batchIdleDuration": o.BatchIdle, "batchMaxDuration": o.BatchMax,
@@ -264,6 +264,9 @@ func (o *Options) values() []string {
 		if d > 0 {
 			values = append(values, fmt.Sprintf("--set=settings.%s=%s", name, d))
 		}
+	}
+	if o.Release != "" {
+		values = append(values, "--set=settings.clusterName=karve") // The first release requires it.
 	}
 	if o.DRA {
 		values = append(values, "--set=node.dra.enabled=true")

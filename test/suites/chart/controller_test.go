@@ -34,7 +34,7 @@ import (
 )
 
 // needed are the values that the chart requires.
-const needed = "--set=settings.clusterName=my-cluster,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node"
+const needed = "--set=controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node"
 
 // combinations are values that a user may want together.
 var combinations = map[string][]string{
@@ -334,7 +334,6 @@ func canonical(t *testing.T, text []byte) string {
 
 func TestInvalidControllerValuesAreRefused(t *testing.T) {
 	for option, why := range map[string]string{
-		"--set=settings.clusterName=":                              "settings.clusterName is needed",
 		"--set=controller.image.repository=":                       "controller.image.repository is required, because Karve publishes no images yet",
 		"--set=node.image.repository=":                             "node.image.repository",
 		"--set=scheduler.enabled=true,scheduler.image.repository=": "scheduler.image.repository is required",

@@ -39,7 +39,11 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
 					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
 				}
-			case "cluster-name", "leader-election-namespace":
+			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc": // The controller reads Karpenter's.
+				if ok {
+					t.Errorf("--%s=%s", f.Name, value)
+				}
+			case "leader-election-namespace":
 				if value == "" {
 					t.Errorf("the chart does not set --%s", f.Name)
 				}
@@ -53,10 +57,12 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 }
 
 func TestValuesReachController(t *testing.T) {
-	_, o := started(t, combinations["another way"]...)
-	if o.VMMemoryOverheadPercent != 0 || o.ReservedENIs != 1 || !o.IsolatedVPC || o.BatchMax.Seconds() != 90 || o.LogLevel != "debug" ||
-		o.ClusterName != "my-cluster" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
+	given, o := started(t, combinations["another way"]...)
+	if o.BatchMax.Seconds() != 90 || o.LogLevel != "debug" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
 		t.Errorf("the controller understands %+v", o)
+	}
+	if given["vm-memory-overhead-percent"] != "0" || given["reserved-enis"] != "1" || given["isolated-vpc"] != "true" {
+		t.Errorf("the controller gets %v", given)
 	}
 }
 

@@ -48,7 +48,7 @@ func TestChartsOfAReleaseCanBePulled(t *testing.T) {
 func renders(t *testing.T, packaged, name string) {
 	t.Helper()
 	c := chart.Chart{Name: packaged, Release: name, Namespace: "karve-system"}
-	if _, err := c.Template(t.Context(), "--set=settings.clusterName=test", "--set=controller.image.repository=registry.example.com/karve/controller", "--set=node.image.repository=registry.example.com/karve/node"); err != nil {
+	if _, err := c.Template(t.Context(), "--set=controller.image.repository=registry.example.com/karve/controller", "--set=node.image.repository=registry.example.com/karve/node"); err != nil {
 		t.Error(err)
 	}
 	files, err := exec.CommandContext(t.Context(), "tar", "--list", "--file="+packaged).Output()

@@ -94,7 +94,7 @@ func TestReleaseIsCompleteAndReproducible(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range []string{"karve", "karve-crd"} {
-		helm(t, "template", name, "oci://"+store.Host+"/karve/charts/"+name, "--version=0.1.0", "--plain-http", "--set=settings.clusterName=test",
+		helm(t, "template", name, "oci://"+store.Host+"/karve/charts/"+name, "--version=0.1.0", "--plain-http",
 			"--set=controller.image.repository="+store.Host+"/karve/controller", "--set=node.image.repository="+store.Host+"/karve/node")
 	}
 }

@@ -59,7 +59,7 @@ func (w *world) does(t *testing.T, command string) {
 func (w *world) replacesAliases(t *testing.T, settings string) {
 	t.Helper()
 	c := chart.Chart{Name: "karve", Release: "karve", Namespace: "karve-system"}
-	objects, err := c.Template(t.Context(), "--set=settings.clusterName=test,controller.image.repository=example/controller,node.enabled=false,"+settings,
+	objects, err := c.Template(t.Context(), "--set=controller.image.repository=example/controller,node.enabled=false,"+settings,
 		"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
 	if err != nil {
 		t.Fatal(err)

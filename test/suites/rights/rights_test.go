@@ -66,7 +66,7 @@ func TestRightsMatchRecordedCalls(t *testing.T) {
 func ofTheChart(t *testing.T) []rights.Right {
 	t.Helper()
 	objects, err := chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}.Template(t.Context(),
-		"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true,ui.enabled=true,memoryAliases.gpuNodeClass=gpu-memory",
+		"--set=controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true,ui.enabled=true,memoryAliases.gpuNodeClass=gpu-memory",
 		"--kube-version=1.34.0") // Before 1.36, a webhook does what policies do later.
 	if err != nil {
 		t.Fatal(err)

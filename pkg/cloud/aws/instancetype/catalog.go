@@ -23,16 +23,6 @@ import (
 	"karve.sh/karve/pkg/metrics"
 )
 
-// Options affect what pods can use of a machine, or which prices are known. They must be the same as those of the Karpenter that launches the machines.
-type Options struct {
-	// VMMemoryOverheadPercent is the fraction of the advertised memory that the operating system cannot use, such as 0.075 for 7.5 %.
-	VMMemoryOverheadPercent float64
-	// ReservedENIs is the number of network interfaces of a machine that pods cannot use.
-	ReservedENIs int
-	// IsolatedVPC means that the Pricing API cannot be reached.
-	IsolatedVPC bool
-}
-
 // Config configures a Catalog.
 type Config struct {
 	Options
