@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -87,10 +87,18 @@ func printNodes(ctx context.Context, out io.Writer, format output, by int, read 
 	return err
 }
 
-// reading is the result of reading the cluster.
+// live is the live view as a program of bubbletea.
+type live struct {
+	view
+
+	read func() (*overview.Overview, error)
+}
+
+// reading is the result of reading the cluster. took is how long it took.
 type reading struct {
-	all *overview.Overview
-	err error
+	all  *overview.Overview
+	err  error
+	took time.Duration
 }
 
 // watchNodes draws a view of the nodes on a terminal until the user quits or ctx ends.
@@ -99,192 +107,63 @@ func watchNodes(ctx context.Context, in, out *os.File, v view, read func(context
 	if err != nil {
 		return err
 	}
-	before, err := term.MakeRaw(int(in.Fd()))
+	before, err := term.GetState(int(in.Fd()))
 	if err != nil {
 		return fmt.Errorf("setting up the terminal (--watch=false does not need it): %w", err)
 	}
-	// Switch to the alternate screen, hide the cursor and turn off line wrapping.
-	fmt.Fprint(out, "\x1b[?1049h\x1b[?25l\x1b[?7l")
-	defer func() {
-		fmt.Fprint(out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
-		_ = term.Restore(int(in.Fd()), before) // There is nothing else to try.
-	}()
 	// The program may be about to end although the terminal accepts no output.
 	defer context.AfterFunc(ctx, func() { _ = term.Restore(int(in.Fd()), before) })()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	keys, readings := make(chan key), make(chan reading)
-	go readKeys(ctx, in, keys)
-	go reread(ctx, read, readings)
-
-	v.all, v.colors, v.updated = first, paletteOf(out), first.AsOf
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		v.now = time.Now()
-		v.width, v.height = sizeOf(out)
-		fmt.Fprint(out, v.frame())
-		select {
-		case <-ctx.Done():
-			return nil
-		case k, ok := <-keys:
-			if !ok || k == keyQuit {
-				return nil
-			}
-			v.press(k)
-		case r := <-readings:
-			if v.err = r.err; r.err == nil {
-				v.all, v.updated = r.all, r.all.AsOf
-			}
-		case <-tick.C:
-		}
+	v.all, v.colors, v.now, v.updated = first, paletteOf(out), time.Now(), first.AsOf
+	l := &live{v, func() (*overview.Overview, error) { return read(ctx) }}
+	_, err = tea.NewProgram(l, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()).Run()
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
-// reread reads the cluster repeatedly until ctx ends.
-func reread(ctx context.Context, read func(context.Context) (*overview.Overview, error), readings chan<- reading) {
-	wait := refreshEvery
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		start := time.Now()
-		all, err := read(ctx)
-		wait = max(refreshEvery, refreshShare*time.Since(start))
-		select {
-		case readings <- reading{all, err}:
-		case <-ctx.Done():
-			return
-		}
-	}
+// tick is sent every second, so that ages grow.
+type tick time.Time
+
+func everySecond() tea.Cmd {
+	return tea.Tick(time.Second, func(now time.Time) tea.Msg { return tick(now) })
 }
 
-// The size of a terminal that does not report its size.
-const defaultWidth, defaultHeight = 80, 24
-
-func sizeOf(out *os.File) (width, height int) {
-	width, height, err := term.GetSize(int(out.Fd()))
-	if err != nil || width <= 0 || height <= 0 {
-		return defaultWidth, defaultHeight
-	}
-	return width, height
+// reread reads the cluster after a time.
+func (l *live) reread(after time.Duration) tea.Cmd {
+	return tea.Tick(after, func(start time.Time) tea.Msg {
+		all, err := l.read()
+		return reading{all, err, time.Since(start)}
+	})
 }
 
-// key is a key that the live view handles.
-type key int
+// Init begins to read the cluster again and again.
+func (l *live) Init() tea.Cmd { return tea.Batch(l.reread(refreshEvery), everySecond()) }
 
-const (
-	keyOther key = iota
-	keyQuit
-	keySort
-	keyPods
-	keyUp
-	keyDown
-	keyPageUp
-	keyPageDown
-	keyHome
-	keyEnd
-)
-
-// readKeys sends the pressed keys until ctx or the input ends. It closes the channel at the end of the input.
-func readKeys(ctx context.Context, in io.Reader, keys chan<- key) {
-	defer close(keys)
-	input := bufio.NewReader(in)
-	for {
-		k, err := readKey(input)
-		if err != nil {
-			return
+// Update handles keys, readings, and the size of the terminal.
+func (l *live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch m := msg.(type) {
+	case tea.WindowSizeMsg:
+		l.width, l.height = m.Width, m.Height
+	case tea.KeyPressMsg:
+		if l.press(m.String()) {
+			return l, tea.Quit
 		}
-		select {
-		case keys <- k:
-		case <-ctx.Done():
-			return
+	case reading:
+		if l.err = m.err; m.err == nil {
+			l.all, l.updated = m.all, m.all.AsOf
 		}
+		return l, l.reread(max(refreshEvery, refreshShare*m.took))
+	case tick:
+		l.now = time.Time(m)
+		return l, everySecond()
 	}
+	return l, nil
 }
 
-// readKey reads one key. Arrow keys and similar keys are sequences that begin with ESC [ or ESC O.
-func readKey(in *bufio.Reader) (key, error) {
-	const escape, interrupt, endOfInput = 0x1b, 0x03, 0x04
-	c, err := in.ReadByte()
-	if err != nil {
-		return keyOther, err
-	}
-	switch c {
-	case 'q', 'Q', interrupt, endOfInput:
-		return keyQuit, nil
-	case 's', 'S':
-		return keySort, nil
-	case 'p', 'P':
-		return keyPods, nil
-	case 'k':
-		return keyUp, nil
-	case 'j':
-		return keyDown, nil
-	case ' ':
-		return keyPageDown, nil
-	case 'g':
-		return keyHome, nil
-	case 'G':
-		return keyEnd, nil
-	case escape:
-		if in.Buffered() == 0 {
-			return keyQuit, nil // The key Esc itself.
-		}
-		return readSequence(in)
-	}
-	return keyOther, nil
-}
-
-func readSequence(in *bufio.Reader) (key, error) {
-	if c, err := in.ReadByte(); err != nil || c != '[' && c != 'O' {
-		return keyOther, err
-	}
-	number := byte(0)
-	for {
-		c, err := in.ReadByte()
-		if err != nil {
-			return keyOther, err
-		}
-		if c >= '0' && c <= '9' || c == ';' {
-			number = c
-			continue
-		}
-		if c == '~' {
-			return numberedKey(number), nil
-		}
-		return letteredKey(c), nil
-	}
-}
-
-// letteredKey returns the key of a sequence that ends in a letter.
-func letteredKey(letter byte) key {
-	switch letter {
-	case 'A':
-		return keyUp
-	case 'B':
-		return keyDown
-	case 'H':
-		return keyHome
-	case 'F':
-		return keyEnd
-	}
-	return keyOther
-}
-
-// numberedKey returns the key of a sequence that has a number.
-func numberedKey(number byte) key {
-	switch number {
-	case '1', '7':
-		return keyHome
-	case '4', '8':
-		return keyEnd
-	case '5':
-		return keyPageUp
-	case '6':
-		return keyPageDown
-	}
-	return keyOther
+// View draws the view on the alternate screen.
+func (l *live) View() tea.View {
+	v := tea.NewView(l.frame())
+	v.AltScreen = true
+	return v
 }

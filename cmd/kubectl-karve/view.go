@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/plain"
@@ -57,29 +58,31 @@ var orders = []order{
 
 var urgency = map[overview.Severity]int{overview.Bad: 0, overview.Busy: 1, overview.Idle: 2, overview.Good: 3}
 
-// press changes the view according to a key.
-func (v *view) press(k key) {
+// press changes the view according to a key, with bubbletea's names. It reports whether the user quits.
+func (v *view) press(key string) (quit bool) {
 	page := max(1, v.room()-1)
-	switch k {
-	case keySort:
+	switch key {
+	case "q", "Q", "esc", "ctrl+c", "ctrl+d":
+		return true
+	case "s", "S":
 		v.order = (v.order + 1) % len(orders)
-	case keyPods:
+	case "p", "P":
 		v.pods, v.top = !v.pods, 0
-	case keyUp:
+	case "up", "k":
 		v.top--
-	case keyDown:
+	case "down", "j":
 		v.top++
-	case keyPageUp:
+	case "pgup":
 		v.top -= page
-	case keyPageDown:
+	case "pgdown", "space":
 		v.top += page
-	case keyHome:
+	case "home", "g":
 		v.top = 0
-	case keyEnd:
+	case "end", "G":
 		v.top = len(v.all.Nodes) + len(v.all.Pods)
-	case keyQuit, keyOther:
 	}
 	v.top = v.clamped()
+	return false
 }
 
 // clamped returns top, limited so that no more rows than necessary are above.
@@ -97,7 +100,7 @@ const otherLines = 3
 // room returns how many rows fit.
 func (v *view) room() int { return max(1, v.height-otherLines-len(v.summary())) }
 
-// frame returns the sequence that draws the view on a terminal. Like a [printer], it shows what objects contain as plain text.
+// frame returns the lines of the view on a terminal. Like a [printer], it shows what objects contain as plain text.
 func (v *view) frame() string {
 	head, rows := v.lines()
 	top := v.clamped()
@@ -110,16 +113,10 @@ func (v *view) frame() string {
 		lines = append(lines, "")
 	}
 	lines = append(lines, v.footer(top, len(rows)))
-	var out strings.Builder
-	out.WriteString("\x1b[H")
-	for i, line := range lines {
-		if i > 0 {
-			out.WriteString("\r\n")
-		}
-		out.WriteString(cut(v.colors.show(line), v.width) + "\x1b[K")
+	for i := range lines {
+		lines[i] = ansi.Truncate(v.colors.show(lines[i]), v.width, "")
 	}
-	out.WriteString("\x1b[J")
-	return out.String()
+	return strings.Join(lines, "\n")
 }
 
 // text returns the view as text, with all rows and without keys.
@@ -216,25 +213,4 @@ func (v *view) footer(top, rows int) string {
 		return v.colors.red("not updated for "+words.Age(age)+why) + "  " + v.colors.faint(keys)
 	}
 	return v.colors.faint(keys)
-}
-
-// cut truncates a line to width characters, without counting its colors.
-func cut(line string, width int) string {
-	var out strings.Builder
-	for shown := 0; line != ""; {
-		if strings.HasPrefix(line, "\x1b[") {
-			if end := strings.IndexByte(line, 'm'); end >= 0 {
-				out.WriteString(line[:end+1])
-				line = line[end+1:]
-				continue
-			}
-		}
-		r, size := utf8.DecodeRuneInString(line)
-		if shown < width {
-			out.WriteRune(r)
-			shown++
-		}
-		line = line[size:]
-	}
-	return out.String()
 }

@@ -24,7 +24,7 @@ type screen struct {
 	drawn         bytes.Buffer
 }
 
-// newScreen opens a pseudo-terminal of 24 lines of 100 characters.
+// newScreen opens a pseudo-terminal of 12 lines of 100 characters.
 func newScreen(t *testing.T) *screen {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -44,7 +44,7 @@ func newScreen(t *testing.T) *screen {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = program.Close() })
-	if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}); err != nil {
+	if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 12, Col: 100}); err != nil {
 		t.Fatal(err)
 	}
 	s := &screen{user: user, program: program}
@@ -98,7 +98,7 @@ func TestTheLiveViewFollowsKeysAndEnds(t *testing.T) {
 	}()
 	s.await(t, "\x1b[?1049h")
 	s.await(t, "s sort (by name)")
-	for _, c := range []struct{ key, want string }{{"s", "s sort (by replicas held)"}, {"p", "p nodes"}, {"\x1b[B", "team/wide-0"}, {"q", "\x1b[?1049l"}} {
+	for _, c := range []struct{ key, want string }{{"s", "replicas held"}, {"p", "nodes"}, {"\x1b[B", "team/train-1"}, {"q", "\x1b[?1049l"}} {
 		if _, err := s.user.WriteString(c.key); err != nil {
 			t.Fatal(err)
 		}
