@@ -65,7 +65,12 @@ func TestKarpenterIgnoresKarveNodesWithEachFeatureGate(t *testing.T) {
 		})
 	}
 	// By default Karpenter ignores pods with ResourceClaims.
-	t.Run("claims", func(t *testing.T) { w.scene(t, "ignored").karveAloneServesDRAPods() })
+	t.Run("claims", func(t *testing.T) {
+		if !servesDRA() {
+			t.Skip("this version of Kubernetes does not serve resource.k8s.io/v1")
+		}
+		w.scene(t, "ignored").karveAloneServesDRAPods()
+	})
 }
 
 // TestKarpenterWithEveryGateTouchesNothingDuringChurn scales pods of Karve's pool and of a pool of Karpenter up and down for ten minutes, with all of
