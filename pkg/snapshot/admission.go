@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,7 @@ type demand struct {
 func demandOf(pod *corev1.Pod) demand {
 	pod = withinBounds(pod)
 	return demand{
-		pod: pod, requests: PodRequests(pod), selectors: sortedKeys(pod.Spec.NodeSelector), later: dependsOnLater(pod),
+		pod: pod, requests: PodRequests(pod), selectors: slices.Sorted(maps.Keys(pod.Spec.NodeSelector)), later: dependsOnLater(pod),
 		affinity: sync.OnceValue(func() nodeaffinity.RequiredNodeAffinity { return nodeaffinity.GetRequiredNodeAffinity(pod) }),
 	}
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -281,7 +282,7 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 
 // impossible returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.
 func (s *shape) impossible() *planner.Refusal {
-	for _, name := range sortedKeys(s.demand.requests) {
+	for _, name := range slices.Sorted(maps.Keys(s.demand.requests)) {
 		if amountOf(s.demand.requests, name) >= amount.Most {
 			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", amount.Text(s.demand.requests[name]), name)}
 		}
@@ -291,7 +292,7 @@ func (s *shape) impossible() *planner.Refusal {
 
 // tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
-	for _, name := range sortedKeys(w.demand.requests) {
+	for _, name := range slices.Sorted(maps.Keys(w.demand.requests)) {
 		has := func(o Offering) bool {
 			_, instances := offered(o.instances, name)
 			return instances || o.Type.Extended[string(name)] > 0
@@ -314,7 +315,7 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 			resource.NewQuantity(w.gpuMemory, resource.BinarySI), w.gpu, resource.NewQuantity(most*bytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
 	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
-		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(sortedKeys(a.unfit), "; ")}
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(slices.Sorted(maps.Keys(a.unfit)), "; ")}
 	}
 	sharing := &a.pools[0].Class.Spec.Sharing
 	replicas := sharing.RefusedReplicas(mostInOne(w.pod(), w.gpu), w.replicas())

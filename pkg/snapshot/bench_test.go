@@ -197,3 +197,27 @@ func BenchmarkBuildOfManyTerms(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBuildAfterOnePodChange builds the view of a large cluster after one pod has changed, with pods of some shapes waiting.
+func BenchmarkBuildAfterOnePodChange(b *testing.B) {
+	for _, waiting := range []int{5, 300} {
+		b.Run(fmt.Sprintf("5000 nodes, %d shapes", waiting), func(b *testing.B) {
+			c := Large(5_000)
+			for i := range waiting {
+				c.Pods = append(c.Pods, Pod(fmt.Sprintf("new-%d", i), Asking("cpu", fmt.Sprintf("%dm", 100+i), "memory", "1Gi", "nvidia.com/gpu.shared", "1")))
+			}
+			c.Index = c.Indexed()
+			pods := c.Pods
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				pod := pods[i%len(pods)].DeepCopy()
+				WithLabels("changed", fmt.Sprint(i))(pod)
+				c.Index, _ = c.Index.With(snapshot.Changes{Pods: map[string]*corev1.Pod{snapshot.PodName(pod): pod}})
+				v := snapshot.Build(c)
+				for i := range v.Machines {
+					v.Machines[i].ReplicasInUse()
+				}
+			}
+		})
+	}
+}

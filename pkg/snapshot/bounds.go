@@ -248,7 +248,7 @@ func widened(terms []corev1.PodAffinityTerm) *corev1.Affinity {
 // mainRequests returns the sum of the requests of a pod's containers for the resources that nodes of all kinds have, and for its GPU resource.
 func mainRequests(pod *corev1.Pod) corev1.ResourceList {
 	sum, gpu := requested(pod), corev1.ResourceName("")
-	for _, name := range sortedKeys(sum) {
+	for _, name := range slices.Sorted(maps.Keys(sum)) {
 		if nodecontract.IsGPUResource(string(name)) && sum[name] > 0 && (gpu == "" || name == v1alpha1.ResourceGPUShared) {
 			gpu = name
 		}

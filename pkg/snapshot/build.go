@@ -109,7 +109,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
 	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || slices.Contains(going, m.Claim.Name) })
 	running := c.running(shapes, moving) // Before the classes, because they depend on which terms of running pods match.
-	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
+	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(func() []stockPool { return c.stockPools() }), known: map[string]*admission{}}
 	mismatches := v.newMismatches()
 	var waiting []*waitingClass
 	classes := map[*corev1.Pod]int{}
@@ -258,7 +258,7 @@ func maxPremium(pool *Pool) int64 {
 // choice formats the labels that a pool chooses for a machine, and its MIG instances, as one string.
 func (o *Offering) choice() string {
 	var pairs []string
-	for _, key := range sortedKeys(o.CustomLabels) {
+	for _, key := range slices.Sorted(maps.Keys(o.CustomLabels)) {
 		pairs = append(pairs, key+"="+o.CustomLabels[key])
 	}
 	if key := o.Share.MIG.Key(); key != "" {
@@ -275,12 +275,12 @@ func (v *View) minValues(pool *Pool) []planner.MinValues {
 	least := map[string]int{}
 	for _, req := range pool.NodePool.Spec.Template.Spec.Requirements {
 		if req.MinValues != nil {
-			key := normalized(req.Key)
+			key := nodelabels.Current(req.Key)
 			least[key] = max(least[key], *req.MinValues)
 		}
 	}
 	var all []planner.MinValues
-	for _, key := range sortedKeys(least) {
+	for _, key := range slices.Sorted(maps.Keys(least)) {
 		values := make([]string, len(v.Offerings))
 		for i, o := range v.Offerings {
 			values[i] = o.Labels[key]
@@ -288,11 +288,6 @@ func (v *View) minValues(pool *Pool) []planner.MinValues {
 		all = append(all, planner.MinValues{Key: key, Min: least[key], Values: values})
 	}
 	return all
-}
-
-// normalized returns the current name of a label.
-func normalized(key string) string {
-	return nodelabels.Current(key)
 }
 
 // OtherResourceError reports that a pool offers another GPU resource than a pod requests.
@@ -340,7 +335,7 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 // StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
 func (v *View) StockPool(pod *corev1.Pod) string {
 	gpu, _ := gpuResource(pod)
-	return stockServing(v.cluster.stockPools, withinBounds(pod), gpu, claims.Of(pod))
+	return stockServing(func() []stockPool { return v.cluster.stockPools() }, withinBounds(pod), gpu, claims.Of(pod))
 }
 
 // admitting returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.
@@ -372,7 +367,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 		return nil, errors.New("no instance type meets its requirements")
 	default:
 		refused := &NotAdmittedError{}
-		for _, text := range sortedKeys(why) {
+		for _, text := range slices.Sorted(maps.Keys(why)) {
 			refused.Causes = append(refused.Causes, why[text])
 		}
 		return nil, refused

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -146,7 +147,7 @@ func (t *template) unhonored() []FieldReport {
 				strings.Join(keys, ", "), combinations, maxLabelChoices)
 		}
 	}
-	for _, key := range sortedKeys(t.requirements) {
+	for _, key := range slices.Sorted(maps.Keys(t.requirements)) {
 		if op := t.requirements[key].Operator(); !t.open(key) || op == corev1.NodeSelectorOpIn || op == corev1.NodeSelectorOpDoesNotExist || op == corev1.NodeSelectorOpNotIn {
 			continue
 		}

@@ -3,8 +3,10 @@ package snapshot
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +35,7 @@ type Index struct {
 	// kin has the pods that rules of other pods count, by namespace. repelling has those of them with anti-affinity.
 	kin       table[[]*kin]
 	repelling table[*kin]
-	// holders has the bound pods that request a GPU resource, by their text (textOf).
+	// holders has the bound pods that request a GPU resource, by their text (Content).
 	holders table[*holders]
 	claims  table[*karpv1.NodeClaim]
 	// ours and canaries are Karve's NodeClaims, sorted by name.
@@ -62,7 +64,10 @@ type site struct {
 	pods []*corev1.Pod
 	// heard is the time of the latest heartbeat of the node.
 	heard time.Time
-	siteMemo
+	once  sync.Once
+	inUse use
+	// room is for the room of the node.
+	room Slot
 }
 
 // kin are running pods of one namespace with the same labels and required anti-affinity.
@@ -72,11 +77,11 @@ type kin struct {
 	pod *corev1.Pod
 	// on has the number of pods by node.
 	on tally
-	// terms has the required anti-affinity of the pods.
-	terms *kinTerms
+	// terms is for the terms of their required anti-affinity.
+	terms *Slot
 }
 
-// holders are bound pods with the same text (textOf).
+// holders are bound pods with the same text (Content).
 type holders struct {
 	pod *corev1.Pod
 	on  tally
@@ -101,7 +106,8 @@ type editID struct{ _ byte }
 // claimed is one of Karve's NodeClaims.
 type claimed struct {
 	claim *karpv1.NodeClaim
-	claimMemo
+	// machine is for the machine of the NodeClaim.
+	machine Slot
 }
 
 // Indexed returns the index of a cluster. If the cluster has none, it makes one from the objects.
@@ -297,7 +303,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 	at, _ := slices.BinarySearchFunc(s.pods, pod, comparePods)
 	s.pods = slices.Insert(s.pods, at, pod)
 	if claims.RequestsGPU(&pod.Spec) {
-		text := textOf(pod)
+		text := Content(pod)
 		h := holders{pod: pod}
 		if known := e.holders.get(text); known != nil {
 			h = *known
@@ -324,7 +330,7 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 	s := e.site(pod.Spec.NodeName)
 	s.pods = slices.DeleteFunc(s.pods, func(p *corev1.Pod) bool { return p == pod })
 	if claims.RequestsGPU(&pod.Spec) {
-		text := textOf(pod)
+		text := Content(pod)
 		h := *e.holders.get(text)
 		if h.on = e.added(h.on, pod.Spec.NodeName, -1); len(h.on.numbers) > 0 {
 			e.holders.set(text, &h)
@@ -354,7 +360,7 @@ func (e *indexEdit) countSiblings(pod *corev1.Pod, more int) {
 	key, repels := kinKey(pod), len(requiredAntiAffinity(pod)) > 0
 	all := e.kin.get(pod.Namespace)
 	at, known := slices.BinarySearchFunc(all, key, func(k *kin, key string) int { return strings.Compare(k.key, key) })
-	k := &kin{key: key, pod: pod, terms: &kinTerms{}}
+	k := &kin{key: key, pod: pod, terms: &Slot{}}
 	if known {
 		*k = *all[at]
 	}
@@ -385,7 +391,7 @@ func (e *indexEdit) countSiblings(pod *corev1.Pod, more int) {
 // kinKey is equal for pods of a namespace with the same labels and required anti-affinity.
 func kinKey(pod *corev1.Pod) string {
 	var b strings.Builder
-	for _, key := range sortedKeys(pod.Labels) {
+	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
 		b.WriteString(key)
 		b.WriteByte('=')
 		b.WriteString(pod.Labels[key])
@@ -551,6 +557,55 @@ func (x *Index) Pending() []*corev1.Pod { return sortedPods(x.pending) }
 // Ended returns the pods of Jobs that have succeeded, in no order.
 func (x *Index) Ended() iter.Seq2[string, *corev1.Pod] { return x.ended.all() }
 
+// VolumeClaim returns the PersistentVolumeClaim with a name, which is namespace/name, or nil if there is none.
+func (x *Index) VolumeClaim(name string) *corev1.PersistentVolumeClaim {
+	return x.volumeClaims.get(name)
+}
+
+// Volume returns the PersistentVolume with a name, or nil if there is none.
+func (x *Index) Volume(name string) *corev1.PersistentVolume { return x.volumes.get(name) }
+
+// CSINode returns the CSINode with a name, or nil if there is none.
+func (x *Index) CSINode(name string) *storagev1.CSINode { return x.csiNodes.get(name) }
+
+// CSINodes returns all CSINodes, in no order.
+func (x *Index) CSINodes() iter.Seq2[string, *storagev1.CSINode] { return x.csiNodes.all() }
+
+// unbound returns the pods that are not bound to a node and have not ended, in no order.
+func (x *Index) unbound() iter.Seq2[string, *corev1.Pod] { return x.pending.all() }
+
+// withGPU returns the nodes that have a GPU resource, by name, in no order.
+func (x *Index) withGPU() iter.Seq2[string, *site] { return x.gpus.all() }
+
+// bound returns the bound pods that request a GPU resource, one of each text (Content), in no order.
+func (x *Index) bound() iter.Seq2[string, *holders] { return x.holders.all() }
+
+// repellers returns the kin with required anti-affinity, in no order.
+func (x *Index) repellers() iter.Seq2[string, *kin] { return x.repelling.all() }
+
+// kinIn returns the kin in the namespaces, in no order. Nil means all namespaces.
+func (x *Index) kinIn(namespaces []string) iter.Seq[*kin] {
+	return func(yield func(*kin) bool) {
+		in := func(all []*kin) bool { return !slices.ContainsFunc(all, func(k *kin) bool { return !yield(k) }) }
+		if namespaces == nil {
+			for _, all := range x.kin.all() {
+				if !in(all) {
+					return
+				}
+			}
+			return
+		}
+		for _, namespace := range namespaces {
+			if !in(x.kin.get(namespace)) {
+				return
+			}
+		}
+	}
+}
+
+// claimed returns Karve's NodeClaims, sorted by name, and those of canaries.
+func (x *Index) claimed() (ours, canaries []*claimed) { return x.ours, x.canaries }
+
 func sortedPods(t table[*corev1.Pod]) []*corev1.Pod {
 	pods := make([]*corev1.Pod, 0, t.size)
 	for _, pod := range t.all() {
@@ -568,7 +623,7 @@ func gpuOf(node *corev1.Node) corev1.ResourceName {
 			return gpu
 		}
 	}
-	for _, name := range sortedKeys(node.Status.Allocatable) {
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
 		if nodecontract.IsGPUResource(string(name)) && valueOf(node.Status.Allocatable, name) > 0 {
 			return name
 		}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func (p Promise) offers() []mig.Offer { return offersOf(p.MIG, p.GPUs) }
 // publishedOffers returns what a node that Karve did not launch has of each resource of instances. It is nil if it has one resource, or none.
 func publishedOffers(node *corev1.Node) []mig.Offer {
 	var all []mig.Offer
-	for _, name := range sortedKeys(node.Status.Allocatable) {
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
 		if n := valueOf(node.Status.Allocatable, name); isInstance(name) && n > 0 {
 			all = append(all, mig.Offer{Resource: string(name), Replicas: n})
 		}

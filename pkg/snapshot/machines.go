@@ -120,14 +120,14 @@ func (m *Machine) PlannerName() string {
 }
 
 // Pool returns the name of the NodePool that the machine was launched for.
-func (m *Machine) Pool() string { return m.facts().pool }
+func (m *Machine) Pool() string { return m.status().pool }
 
 // Deleting reports whether the NodeClaim or the Node is being deleted.
-func (m *Machine) Deleting() bool { return m.facts().deleting }
+func (m *Machine) Deleting() bool { return m.status().deleting }
 
 // Replacing returns why the machine is being replaced, or "" if it stays.
 func (m *Machine) Replacing() string {
-	switch why := m.facts().replacing; {
+	switch why := m.status().replacing; {
 	case m.Assumed.Staying:
 		return ""
 	case m.Assumed.Leaving && why == "":
@@ -141,7 +141,7 @@ func (m *Machine) Replacing() string {
 func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
 
 // lost reports whether the machine is leaving and nothing can keep it.
-func (m *Machine) lost() bool { return m.facts().lost }
+func (m *Machine) lost() bool { return m.status().lost }
 
 // Moving returns the pods of the machine that request GPU resources and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) Moving() []*corev1.Pod {
@@ -153,17 +153,17 @@ func moves(pod *corev1.Pod) bool {
 }
 
 // Launched reports whether the cloud has launched the machine.
-func (m *Machine) Launched() bool { return m.facts().launched }
+func (m *Machine) Launched() bool { return m.status().launched }
 
 // Registered reports whether Karpenter has found the Node and has added the NodeClaim's labels and taints. The Node must agree: it comes from a cache,
 // which may still have a version without the startup taint.
-func (m *Machine) Registered() bool { return m.facts().registered }
+func (m *Machine) Registered() bool { return m.status().registered }
 
 // Initialized reports whether Karpenter has initialized the machine: it is ready and has no startup taints. As for Registered, NodeClaim and Node must agree.
-func (m *Machine) Initialized() bool { return m.facts().initialized }
+func (m *Machine) Initialized() bool { return m.status().initialized }
 
 // AwaitsReplicas reports whether the replicas of the machine have not appeared yet. Once the Node is registered, the startup taint shows it.
-func (m *Machine) AwaitsReplicas() bool { return m.facts().awaits }
+func (m *Machine) AwaitsReplicas() bool { return m.status().awaits }
 
 // Started reports whether the machine has started: it is initialized and has its replicas.
 func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
@@ -184,7 +184,7 @@ func (m *Machine) Exposed() int64 {
 
 // State returns the state of the machine according to its objects. Broken and Unhealthy also depend on the time: see [Machine.Broken].
 func (m *Machine) State() lifecycle.State {
-	if state := m.facts().state; state != lifecycle.Started || m.Replacing() == "" {
+	if state := m.status().state; state != lifecycle.Started || m.Replacing() == "" {
 		return state
 	}
 	return lifecycle.Replacing
@@ -214,7 +214,7 @@ func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 // BrokenSince returns when the machine became or will become broken, unless it takes its next step before. It returns false for a machine that cannot
 // become broken now: one that has started, was not launched yet, is leaving, or waits for Karve.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
-	f := m.facts()
+	f := m.status()
 	if !f.breaks {
 		return time.Time{}, false
 	}
@@ -267,7 +267,7 @@ func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 // ReplicasInUse returns the number of replicas that running pods hold. It is computed once for each machine of a view.
 func (m *Machine) ReplicasInUse() int64 {
 	known := m.memo
-	if known == nil || known.machine.Claim != m.Claim || identityOf(known.machine.Pods) != identityOf(m.Pods) {
+	if known == nil || known.machine.Claim != m.Claim || IdentityOf(known.machine.Pods) != IdentityOf(m.Pods) {
 		return m.sumReplicas()
 	}
 	known.summed.Do(func() { known.inUse = m.sumReplicas() })
@@ -363,24 +363,63 @@ func hardware(machines iter.Seq[*Machine]) planner.Physical {
 
 // Machines returns the machines of Karve's pools, sorted by name, without canaries.
 func (c *Cluster) Machines() []Machine {
-	x := c.Indexed()
-	return c.machines(x, x.ours)
+	ours, _ := c.Indexed().claimed()
+	return c.machines(ours)
 }
 
 // Canaries returns the machines that test images, sorted by name. They count against the limits of their pools.
 func (c *Cluster) Canaries() []Machine {
-	x := c.Indexed()
-	return c.machines(x, x.canaries)
+	_, canaries := c.Indexed().claimed()
+	return c.machines(canaries)
 }
 
-func (c *Cluster) machines(x *Index, claims []*claimed) []Machine {
-	machines := make([]Machine, len(claims))
+func (c *Cluster) machines(claims []*claimed) []Machine {
+	x, machines := c.Indexed(), make([]Machine, len(claims))
 	all := sync.OnceValue(c.InstanceTypes)
 	for i, claim := range claims {
 		c.visit("NodeClaim", claim.claim)
-		machines[i] = claim.machine(x.siteOf(claim.claim), c.typesOf(claim.claim.Spec.NodeClassRef, all))
+		machines[i] = machineOf(claim, x.siteOf(claim.claim), c.typesOf(claim.claim.Spec.NodeClassRef, all))
 	}
 	return machines
+}
+
+// machineMemo is what is remembered of a machine of a cluster, until its objects or its instance types change.
+type machineMemo struct {
+	// machine is the machine without assumptions.
+	machine Machine
+	status  machineStatus
+	site    *site
+	// room is for the room of the machine.
+	room Slot
+	// inUse is the number of replicas that the pods hold, once summed.
+	summed sync.Once
+	inUse  int64
+}
+
+// site returns the index's entry of the machine's Node, or nil if it has none.
+func (m *Machine) site() *site { return m.memo.site }
+
+// roomSlot returns the slot for the room of the machine.
+func (m *Machine) roomSlot() *Slot { return &m.memo.room }
+
+// machineInput is what a machine depends on beside its NodeClaim. The site is nil if it has no Node.
+type machineInput struct {
+	site  *site
+	types Identity[catalog.InstanceType]
+}
+
+// machineOf returns the machine of a NodeClaim.
+func machineOf(c *claimed, s *site, types []catalog.InstanceType) Machine {
+	return Remember(&c.machine, machineInput{s, IdentityOf(types)}, func() *machineMemo {
+		m := &machineMemo{machine: Machine{Claim: c.claim, Promise: PromiseOf(c.claim.Annotations)}, site: s}
+		m.machine.memo = m
+		m.machine.know(types)
+		if s != nil {
+			m.machine.Node, m.machine.Pods = s.node, s.pods
+		}
+		m.status = *m.machine.readStatus()
+		return m
+	}).machine
 }
 
 // know sets the instance type, or those that the NodeClaim allows. If the cloud launched another offering than planned, it also sets the price.

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -199,7 +200,7 @@ func otherKey(d *demand, planned, shows nodelabels.Labels) string {
 			}
 		}
 	}
-	for _, key := range sortedKeys(planned.Known) { // A volume mentions it.
+	for _, key := range slices.Sorted(maps.Keys(planned.Known)) { // A volume mentions it.
 		if shows.Known[key] != planned.Known[key] {
 			return key
 		}

@@ -33,7 +33,7 @@ func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
 	if v != nil && v.problem != "" {
 		return NodeDemand{}, v.problem
 	}
-	return NodeDemand{Key: textOf(pod) + "\x00" + v.key(), pod: pod, volumes: v}, ""
+	return NodeDemand{Key: Content(pod) + "\x00" + v.key(), pod: pod, volumes: v}, ""
 }
 
 // Admits returns a function that reports whether a node admits the pod.

@@ -87,8 +87,8 @@ func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string 
 		}
 	}
 	var parts []string
-	for _, key := range sortedKeys(has) {
-		values := sortedKeys(has[key])
+	for _, key := range slices.Sorted(maps.Keys(has)) {
+		values := slices.Sorted(maps.Keys(has[key]))
 		parts = append(parts, fmt.Sprintf("no node would meet spec.template.spec.requirements for %s: %s", key, words.Named(values, maxValues)))
 	}
 	return strings.Join(parts, "; ")
@@ -148,6 +148,6 @@ func whereOffered(types []*catalog.InstanceType) []string {
 			places[o.CapacityType+" in "+o.Zone] = true
 		}
 	}
-	all := sortedKeys(places)
+	all := slices.Sorted(maps.Keys(places))
 	return all[:min(len(all), 5)]
 }

@@ -138,11 +138,11 @@ func (c *Cluster) template(p *Pool) *template {
 	t.fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
 	requirements := slices.Clone(spec.Spec.Requirements)
 	for i := range requirements {
-		requirements[i].Key = normalized(requirements[i].Key)
+		requirements[i].Key = nodelabels.Current(requirements[i].Key)
 	}
-	for _, key := range sortedKeys(spec.Labels) {
+	for _, key := range slices.Sorted(maps.Keys(spec.Labels)) {
 		if !slices.Contains(ownLabels, key) {
-			requirements = append(requirements, karpv1.NodeSelectorRequirementWithMinValues{Key: normalized(key), Operator: corev1.NodeSelectorOpIn, Values: []string{spec.Labels[key]}})
+			requirements = append(requirements, karpv1.NodeSelectorRequirementWithMinValues{Key: nodelabels.Current(key), Operator: corev1.NodeSelectorOpIn, Values: []string{spec.Labels[key]}})
 		}
 	}
 	t.requirements = scheduling.NewNodeSelectorRequirementsWithMinValues(requirements...)
@@ -194,7 +194,7 @@ func (t *template) open(key string) bool {
 
 // chosenKeys returns the sorted labels for which Karve chooses one of several values for each node, because pods may select nodes by them.
 func (t *template) chosenKeys() []string {
-	return slices.DeleteFunc(sortedKeys(t.requirements), func(key string) bool {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.requirements)), func(key string) bool {
 		return !t.open(key) || t.requirements[key].Operator() != corev1.NodeSelectorOpIn
 	})
 }
@@ -296,7 +296,7 @@ func compareOfferings(a, b Offering) int {
 }
 
 func compareLabels(a, b map[string]string) int {
-	for _, key := range sortedKeys(merged(a, b)) {
+	for _, key := range slices.Sorted(maps.Keys(merged(a, b))) {
 		if order := strings.Compare(a[key], b[key]); order != 0 {
 			return order
 		}

@@ -114,7 +114,7 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 		}
 	}
 	requested := PodRequests(pod)
-	for _, name := range sortedKeys(requested) {
+	for _, name := range slices.Sorted(maps.Keys(requested)) {
 		if nodecontract.IsGPUResource(string(name)) && valueOf(requested, name) > 0 {
 			return name, true
 		}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -143,7 +145,7 @@ func (p *Pool) specProblem() (reason, message string) {
 			return "UnsupportedMinValues", fmt.Sprintf("minValues of requirement %q cannot be kept, since no instance type has that label: remove it", req.Key)
 		}
 	}
-	for _, name := range sortedKeys(np.Spec.Limits) {
+	for _, name := range slices.Sorted(maps.Keys(np.Spec.Limits)) {
 		if !p.knowsLimit(name) {
 			return "UnsupportedLimit", fmt.Sprintf("limit %q cannot be enforced: use cpu, memory, nodes, %s (physical GPUs)%s", name, v1alpha1.ResourceGPU, p.sharedLimit())
 		}
@@ -153,7 +155,7 @@ func (p *Pool) specProblem() (reason, message string) {
 
 // describes reports whether the cloud sets the label on the pool's machines.
 func (p *Pool) describes(key string) bool {
-	key = normalized(key)
+	key = nodelabels.Current(key)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
 		_, chosen := o.CustomLabels[key]
 		_, fixed := p.NodePool.Spec.Template.Labels[key]

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 
@@ -118,7 +119,7 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 		return
 	}
 	var quotas []quota
-	for _, name := range sortedKeys(asked) {
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		quotas = append(quotas, asked[name])
 		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
 	}
@@ -248,7 +249,7 @@ func (c *Cluster) attachable() *attachable {
 	x := c.Indexed()
 	return &attachable{x, sync.OnceValue(func() map[string]map[string]int64 {
 		types := map[string]map[string]int64{}
-		for name, node := range x.csiNodes.all() {
+		for name, node := range x.CSINodes() {
 			if s := x.site(name); s != nil && s.node.Labels[corev1.LabelInstanceTypeStable] != "" {
 				for driver, limit := range attachments(node) {
 					note(types, s.node.Labels[corev1.LabelInstanceTypeStable], driver, limit)
@@ -261,7 +262,7 @@ func (c *Cluster) attachable() *attachable {
 
 // of returns the number for a node. It returns false if it is unknown.
 func (a *attachable) of(node, driver string) (int64, bool) {
-	if csi := a.index.csiNodes.get(node); csi != nil {
+	if csi := a.index.CSINode(node); csi != nil {
 		for name, limit := range attachments(csi) {
 			if name == driver {
 				return limit, true
@@ -304,12 +305,12 @@ func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
 	for _, pod := range pods {
 		for i := range pod.Spec.Volumes {
 			name, ok := claimName(pod, &pod.Spec.Volumes[i])
-			claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
+			claim := s.index.VolumeClaim(pod.Namespace + "/" + name)
 			if !ok || claim == nil || seen[pod.Namespace+"/"+name] {
 				continue
 			}
 			seen[pod.Namespace+"/"+name] = true
-			if pv := s.index.volumes.get(claim.Spec.VolumeName); pv != nil && DriverOf(pv) == driver {
+			if pv := s.index.Volume(claim.Spec.VolumeName); pv != nil && DriverOf(pv) == driver {
 				n++
 			}
 		}

@@ -65,23 +65,23 @@ func (c *Cluster) footprint(p *Pool) int64 {
 			load += s.nodeLoad
 		}
 	}
-	for _, h := range x.holders.all() {
+	for _, h := range x.bound() {
 		count(h.pod)
 	}
-	for _, pod := range x.pending.all() {
+	for _, pod := range x.unbound() {
 		if claims.RequestsGPU(&pod.Spec) {
 			count(pod)
 		}
 	}
 	// To read more node affinity than that of one plan would delay the plan. Pods with much of it then count as admitted.
 	admits := func(s *shape) bool { return load > maxTerms && s.nodeLoad > 0 || p.admitsShape(s) }
-	for _, h := range x.holders.all() {
+	for _, h := range x.bound() {
 		if s := shapes.turn(h.pod); s.gpu == p.Resource() && (admits(s) || slices.ContainsFunc(h.on.numbers, onPool)) && !note(s) {
 			return 0
 		}
 	}
 	fits := map[*shape]bool{}
-	for _, pod := range x.pending.all() {
+	for _, pod := range x.unbound() {
 		if !claims.RequestsGPU(&pod.Spec) || excessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
 			continue
 		}
@@ -155,7 +155,7 @@ func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 
 // raised reports whether the promise of a machine was raised a moment ago.
 func (m *Machine) raised(now time.Time) bool {
-	at := m.facts().raised
+	at := m.status().raised
 	return !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising))
 }
 

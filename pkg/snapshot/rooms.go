@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -69,7 +69,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 	ours, coming := make(map[*site]bool, len(machines)), map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
-		switch s := m.memo.site; {
+		switch s := m.site(); {
 		case s == nil:
 			coming[m.Claim.Name] = true
 		case ours[s]:
@@ -85,7 +85,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 		}
 	}
 	types := sync.OnceValue(c.InstanceTypes)
-	for name, s := range x.gpus.all() {
+	for name, s := range x.withGPU() {
 		if !ours[s] && !coming[name] && TakesPods(s.node) {
 			c.visit("Node", s.node)
 			rooms = append(rooms, s.unmanagedRoom(types()))
@@ -97,31 +97,62 @@ func (c *Cluster) rooms(machines []Machine) []room {
 
 // unmanagedRoom returns the room of a node that Karve did not launch.
 func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
-	given := roomInput{types: identityOf(types)}
-	if m := s.room.Load(); m != nil && m.given == given {
-		return m.room
-	}
-	node, gpu, use := s.node, gpuOf(s.node), s.use()
-	exposed := ResourcesOf(node.Status.Allocatable, gpu)
-	gpus := unmanagedGPUs(node, catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable]), exposed.Replicas)
-	all := gpuSetOf(gpus)
-	left, _ := gpusHeld(gpus, s.pods, gpu)
-	return (&roomMemo{given: given, room: room{
-		node: planner.Node{
-			Name: node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
-			GPUs: left,
-		},
-		gpus: all, held: use.all.resources(gpu).Replicas,
-		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use, instances: publishedOffers(node),
-		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
-	}}).keptIn(&s.room)
+	return Remember(&s.room, IdentityOf(types), func() *roomMemo {
+		node, gpu, use := s.node, gpuOf(s.node), s.use()
+		exposed := ResourcesOf(node.Status.Allocatable, gpu)
+		gpus := unmanagedGPUs(node, catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable]), exposed.Replicas)
+		all := gpuSetOf(gpus)
+		left, _ := gpusHeld(gpus, s.pods, gpu)
+		return roomMemoOf(room{
+			node: planner.Node{
+				Name: node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
+				GPUs: left,
+			},
+			gpus: all, held: use.all.resources(gpu).Replicas,
+			nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use, instances: publishedOffers(node),
+			extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
+		})
+	}).room
 }
 
-// keptIn caches the room for the next view, and returns it.
-func (m *roomMemo) keptIn(last *atomic.Pointer[roomMemo]) room {
+// roomMemo is a room with the demands that it is known to refuse or not.
+type roomMemo struct {
+	room    room
+	mu      sync.Mutex
+	refuses map[string]bool
+}
+
+// roomInput is what the room of a machine depends on beside its NodeClaim, its node, its pods and its instance types.
+type roomInput struct {
+	mostPerGPU int64
+	raised     bool
+	settling   bool
+	daemons    Identity[appsv1.DaemonSet]
+}
+
+// maxRefuses limits the number of cached answers for each room.
+const maxRefuses = 256
+
+// refusing reports whether a room refuses pods with a demand. The key identifies the demand.
+func (m *roomMemo) refusing(key string, d *demand) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	refuses, known := m.refuses[key]
+	if known {
+		return refuses
+	}
+	if len(m.refuses) >= maxRefuses || m.refuses == nil {
+		m.refuses = map[string]bool{}
+	}
+	refuses = d.refusal(m.room.taints, m.room.nodeName, m.room.shown()) != nil
+	m.refuses[key] = refuses
+	return refuses
+}
+
+func roomMemoOf(r room) *roomMemo {
+	m := &roomMemo{room: r}
 	m.room.memo = m
-	last.Store(m)
-	return m.room
+	return m
 }
 
 // TakesPods reports whether the scheduler may place pods on the node and the node is not about to be removed.
@@ -135,28 +166,23 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Broken(c.Now, c.ReplicasTimeout) {
 		state = lifecycle.Broken
 	}
-	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.facts().closed {
+	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.closed() {
 		return room{}, false
 	}
 	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.raised(c.Now), settling: m.settling(c.Now)}
 	if given.settling {
-		given.daemons = identityOf(c.DaemonSets)
+		given.daemons = IdentityOf(c.DaemonSets)
 	}
-	r := room{}
-	if known := m.memo.room.Load(); known != nil && known.given == given {
-		r = known.room
-	} else {
-		made := &roomMemo{given: given}
-		if m.Initialized() {
-			made.room = m.startedRoom(given.raised)
-			if given.settling {
-				made.room.expectLabels(m, daemons)
-			}
-		} else {
-			made.room = m.startingRoom(daemons, given.raised)
+	r := Remember(m.roomSlot(), given, func() *roomMemo {
+		if !m.Initialized() {
+			return roomMemoOf(m.startingRoom(daemons, given.raised))
 		}
-		r = made.keptIn(&m.memo.room)
-	}
+		started := m.startedRoom(given.raised)
+		if given.settling {
+			started.expectLabels(m, daemons)
+		}
+		return roomMemoOf(started)
+	}).room
 	r.machine = m
 	return r, true
 }
@@ -168,7 +194,7 @@ func (m *Machine) startedRoom(raised bool) room {
 		// These taints only guide the scheduler. No machine is launched because of them.
 		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey || t.Key == nodecontract.SlotsChangingTaintKey
 	})
-	gpu, use := m.Promise.Resource, m.memo.site.use()
+	gpu, use := m.Promise.Resource, m.site().use()
 	exposed := ResourcesOf(m.Node.Status.Allocatable, gpu)
 	var more int64
 	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, raised)
@@ -200,7 +226,7 @@ func (m *Machine) startingRoom(daemons []demand, raised bool) room {
 	shown := m.expectedLabels()
 	r.labels, r.doubts = shown.Known, shown.Doubts
 	if m.Node != nil {
-		r.node.Name, r.nodeName, r.use = m.Node.Name, m.Node.Name, m.memo.site.use()
+		r.node.Name, r.nodeName, r.use = m.Node.Name, m.Node.Name, m.site().use()
 		if m.Registered() {
 			r.taints = lasting(m.Node.Spec.Taints, m.Claim.Spec.StartupTaints)
 		}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +58,7 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 		}
 	}
 	values := r.valuesOf(asked)
-	for _, key := range sortedKeys(asked) {
+	for _, key := range slices.Sorted(maps.Keys(asked)) {
 		r.topology(key, values[key])
 	}
 	if len(r.domains) == 0 {
@@ -75,7 +76,7 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 // topology adds a label with all values that nodes have or could have. Nodes that admit no pending pods also count: pods may run there, and the
 // scheduler counts their domains for topology spread.
 func (r *rules) topology(key string, values map[string]bool) {
-	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
+	topology := planner.Topology{Key: key, Domains: slices.Sorted(maps.Keys(values))}
 	index := make(map[string]int, len(values))
 	for i, value := range topology.Domains {
 		index[value] = i

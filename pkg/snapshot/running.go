@@ -3,6 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -57,13 +58,34 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 			r.moving[key][pod.Spec.NodeName]++
 		}
 	}
-	for _, k := range r.index.repelling.all() {
+	for _, k := range r.index.repellers() {
 		c.visit("Pod", k.pod)
-		for _, t := range k.apart(c, r.selections) {
+		for _, t := range c.apartFor(k, r.selections) {
 			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}
 	}
 	return r
+}
+
+// kinTerms are the terms of the required anti-affinity of kin, with the selections that they refer to.
+type kinTerms struct {
+	terms      []term
+	selections map[string][]selector
+}
+
+// apartFor returns the terms of the kin's required anti-affinity, which depend on the labels of namespaces, and registers their selections.
+func (c *Cluster) apartFor(k *kin, known *selections) []term {
+	of := Remember(k.terms, IdentityOf(c.Namespaces), func() kinTerms {
+		if known.selecting == nil {
+			known.selecting = map[string]namespaceSet{}
+		}
+		own := &selections{selecting: known.selecting}
+		return kinTerms{c.apart(k.pod, own), own.byKey}
+	})
+	for key, all := range of.selections {
+		known.set(key, all)
+	}
+	return of.terms
 }
 
 // of returns the nodes on which kin run, with their number.
@@ -86,7 +108,11 @@ func (r *running) on(selection string) map[*site]int64 {
 	}
 	counts := map[*site]int64{}
 	all := r.selections.byKey[selection]
-	for k := range r.index.kinOf(all) {
+	var namespaces []string
+	if len(all) > 0 {
+		namespaces = all[0].namespaces
+	}
+	for k := range r.index.kinIn(namespaces) {
 		if !slices.ContainsFunc(all, func(one selector) bool { return !one.finds(k.pod) }) {
 			for s, n := range r.of(k) {
 				counts[s] += n
@@ -95,29 +121,6 @@ func (r *running) on(selection string) map[*site]int64 {
 	}
 	r.counts[selection] = counts
 	return counts
-}
-
-// kinOf returns the kin in the namespaces in which all of the selectors can match.
-func (x *Index) kinOf(all []selector) iter.Seq[*kin] {
-	return func(yield func(*kin) bool) {
-		if len(all) > 0 && all[0].namespaces != nil {
-			for _, namespace := range all[0].namespaces {
-				for _, k := range x.kin.get(namespace) {
-					if !yield(k) {
-						return
-					}
-				}
-			}
-			return
-		}
-		for _, some := range x.kin.all() {
-			for _, k := range some {
-				if !yield(k) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // avoided returns the places that running pods forbid to pods that the selections in found match and that have the terms.
@@ -204,8 +207,8 @@ func (a *avoided) holds(node string, labels map[string]string) bool {
 // String returns the labels and values, and the number of nodes.
 func (a *avoided) String() string {
 	var parts []string
-	for _, key := range sortedKeys(a.domains) {
-		parts = append(parts, key+": "+strings.Join(sortedKeys(a.domains[key]), ", "))
+	for _, key := range slices.Sorted(maps.Keys(a.domains)) {
+		parts = append(parts, key+": "+strings.Join(slices.Sorted(maps.Keys(a.domains[key])), ", "))
 	}
 	if len(a.nodes) > 0 {
 		parts = append(parts, fmt.Sprintf("%d nodes", len(a.nodes)))

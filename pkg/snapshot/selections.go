@@ -3,6 +3,7 @@ package snapshot
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 
@@ -105,7 +106,7 @@ func (s *selections) set(key string, all []selector) {
 }
 
 func (s *selections) freeze() {
-	s.keys, s.found, s.number = sortedKeys(s.byKey), map[string][]int{}, map[string]int{}
+	s.keys, s.found, s.number = slices.Sorted(maps.Keys(s.byKey)), map[string][]int{}, map[string]int{}
 	s.byLabel, s.byNamespace = map[string]map[string][]int{}, map[string][]int{}
 	seen := map[string]bool{}
 	for i, key := range s.keys {
@@ -118,7 +119,7 @@ func (s *selections) freeze() {
 		}
 		s.file(i, s.byKey[key])
 	}
-	s.seen = sortedKeys(seen)
+	s.seen = slices.Sorted(maps.Keys(seen))
 }
 
 // file adds a selection to the index in which candidates looks it up.

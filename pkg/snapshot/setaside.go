@@ -21,9 +21,6 @@ func setAsideWhy(o metav1.Object) string { return o.GetAnnotations()[setAsideAnn
 // IsSetAside reports whether decisions are made without an object.
 func IsSetAside(o metav1.Object) bool { return setAsideWhy(o) != "" }
 
-// Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment.
-func Content(pod *corev1.Pod) string { return textOf(pod) }
-
 // SetAside returns a pod without what a user may have made large. Nothing is launched for it, and the reason is why. If it runs, it holds what it
 // requests, and its node is kept.
 func SetAside(pod *corev1.Pod, why string) *corev1.Pod {

@@ -54,7 +54,7 @@ type shapes struct {
 	// mu guards the fields below.
 	mu         sync.Mutex
 	selections selections
-	// byText has shapes by textOf, which is fast, but may differ for pods with the same shape. The shape of a thousand pods of one Deployment is computed
+	// byText has shapes by Content, which is fast, but may differ for pods with the same shape. The shape of a thousand pods of one Deployment is computed
 	// once.
 	byText map[string]*shape
 }
@@ -86,7 +86,7 @@ func (s *shapes) turn(pod *corev1.Pod) *shape {
 
 func (s *shapes) sketch(pod *corev1.Pod) *shape {
 	pod = withinBounds(pod)
-	text := textOf(pod)
+	text := Content(pod)
 	if known := s.byText[text]; known != nil {
 		return known
 	}
@@ -112,8 +112,9 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 	return made
 }
 
-// textOf returns a string that is equal only for pods of the same shape.
-func textOf(pod *corev1.Pod) string {
+// Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment, and only for pods
+// of the same shape.
+func Content(pod *corev1.Pod) string {
 	spec := corev1.PodSpec{
 		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
 		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
@@ -203,7 +204,7 @@ func (s *shape) written() string {
 func written(pod *corev1.Pod, value any) string {
 	b, err := json.Marshal(value)
 	if err != nil {
-		return PodName(pod) // As in textOf.
+		return PodName(pod) // As in Content.
 	}
 	return string(b)
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ import (
 // unknownTypes returns why the template's requirements name only instance types, or families of them, that are not in the catalog. It returns "" if they
 // name others. read is when the catalog was read.
 func (t *template) unknownTypes(read time.Time) string {
-	for _, key := range sortedKeys(t.requirements) {
+	for _, key := range slices.Sorted(maps.Keys(t.requirements)) {
 		r := t.requirements[key]
 		if key != corev1.LabelInstanceTypeStable && !strings.HasSuffix(key, "/instance-family") || r.Operator() != corev1.NodeSelectorOpIn {
 			continue

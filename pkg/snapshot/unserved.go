@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -68,7 +69,7 @@ func ServedBy(pools []Pool) []string {
 			}
 		}
 	}
-	return sortedKeys(names)
+	return slices.Sorted(maps.Keys(names))
 }
 
 // IsExtended reports whether a resource is an extended one, which a device plugin serves. It has whole numbers and no overcommitment.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ func (v *volumes) key() string {
 		b.WriteString(p.key)
 		b.WriteByte('\n')
 	}
-	for _, driver := range sortedKeys(v.drivers) {
+	for _, driver := range slices.Sorted(maps.Keys(v.drivers)) {
 		fmt.Fprintf(&b, "%s %d\n", driver, v.drivers[driver])
 	}
 	return b.String() + v.problem
@@ -116,7 +117,7 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 
 // claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, or "" otherwise.
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
-	claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
+	claim := s.index.VolumeClaim(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
 	switch {
 	case claim == nil && ephemeral:
@@ -142,7 +143,7 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 	if !metav1.HasAnnotation(claim.ObjectMeta, volumehelper.AnnBindCompleted) {
 		return fmt.Sprintf("%s is not bound to PersistentVolume %s yet: see the events of the claim", named, claim.Spec.VolumeName)
 	}
-	pv := s.index.volumes.get(claim.Spec.VolumeName)
+	pv := s.index.Volume(claim.Spec.VolumeName)
 	if pv == nil {
 		return fmt.Sprintf("%s is bound to PersistentVolume %s, which does not exist: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	}

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 )
 
-// facts are facts about a machine's state from its NodeClaim and Node. They are cached because decisions read them often.
-type facts struct {
+// machineStatus is the state of a machine according to its NodeClaim and Node. It is remembered because decisions read it often.
+type machineStatus struct {
 	pool, replacing                           string
 	deleting, lost                            bool
 	launched, registered, initialized, awaits bool
@@ -25,22 +25,25 @@ type facts struct {
 	waits  time.Time
 }
 
-// facts returns the facts of a machine. They are computed once for a machine of a view.
-func (m *Machine) facts() *facts {
+// status returns the status of a machine. It is computed once for a machine of a view.
+func (m *Machine) status() *machineStatus {
 	if m.memo != nil && m.memo.machine.Claim == m.Claim && m.memo.machine.Node == m.Node {
-		return &m.memo.facts
+		return &m.memo.status
 	}
-	return m.learnFacts()
+	return m.readStatus()
 }
 
-func (m *Machine) learnFacts() *facts {
+// closed reports whether the Node of the machine accepts no pods.
+func (m *Machine) closed() bool { return m.status().closed }
+
+func (m *Machine) readStatus() *machineStatus {
 	conditions := m.Claim.Status.Conditions
 	is := func(conditionType string) bool { return Condition(conditions, conditionType).IsTrue() }
 	passed := func(conditionType, nodeLabel string) bool {
 		return m.Node != nil && is(conditionType) && m.Node.Labels[nodeLabel] == "true"
 	}
 	tainted := func(key string) bool { return m.Node != nil && HasTaint(m.Node, key) }
-	f := &facts{
+	f := &machineStatus{
 		pool: m.Claim.Labels[karpv1.NodePoolLabelKey], replacing: m.Claim.Annotations[v1alpha1.ReplacingAnnotation],
 		deleting: !m.Claim.DeletionTimestamp.IsZero() || m.Node != nil && !m.Node.DeletionTimestamp.IsZero(),
 		launched: is(karpv1.ConditionTypeLaunched), registered: passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey),
@@ -60,8 +63,8 @@ func (m *Machine) learnFacts() *facts {
 	return f
 }
 
-// stateWith returns the state of a machine with these facts.
-func (m *Machine) stateWith(f *facts) lifecycle.State {
+// stateWith returns the state of a machine with this status.
+func (m *Machine) stateWith(f *machineStatus) lifecycle.State {
 	switch {
 	case f.deleting:
 		return lifecycle.Draining
