@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/doctor"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func TestDoctorNeedsACluster(t *testing.T) {
@@ -63,7 +63,7 @@ func TestVerdictCountsErrorsAndNeedsFacts(t *testing.T) {
 		return doctor.Finding{Severity: s, Object: "x", Message: "is so", Fix: "do it"}
 	}
 	some := &diagnosis{Findings: []doctor.Finding{finding(doctor.Warning), finding(doctor.Unknown)}}
-	for _, facts := range []*doctor.Facts{{Cluster: &snapshot.Cluster{}}, {Controllers: []doctor.Program{}}} {
+	for _, facts := range []*doctor.Facts{{Cluster: &facts.Cluster{}}, {Controllers: []doctor.Program{}}} {
 		if err := some.verdict(facts); err != nil {
 			t.Error(err)
 		}

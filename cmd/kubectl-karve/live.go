@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because GPUs are shared by the
@@ -132,7 +132,7 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 }
 
 // cluster makes a cluster from the lists that were read ahead, as the controller does.
-func (c connection) cluster(ctx context.Context, lists *ahead, from published.Source) (*snapshot.Cluster, error) {
+func (c connection) cluster(ctx context.Context, lists *ahead, from published.Source) (*facts.Cluster, error) {
 	if err := lists.wait(); err != nil {
 		return nil, err
 	}

@@ -9,12 +9,12 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/quote"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
 )
 
 // builtinNotes returns notes on how the built-in instance types differ from those of the cluster.
-func builtinNotes(c *snapshot.Cluster) []string {
+func builtinNotes(c *facts.Cluster) []string {
 	var notes []string
 	for i := range c.Nodes {
 		if region := c.Nodes[i].Labels[corev1.LabelTopologyRegion]; region != "" && region != builtin.Region {

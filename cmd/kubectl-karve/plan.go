@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -166,7 +166,7 @@ func (o *planOptions) plan(out io.Writer, c *source) (quote.Quote, error) {
 	return q, q.Text(out, o.output.wide())
 }
 
-func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32) error {
+func (o *planOptions) sweep(out io.Writer, c *facts.Cluster, replicas []int32) error {
 	sweep, err := quote.SweepOf(c, replicas, o.search)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32
 	return sweep.Text(out)
 }
 
-func (o *planOptions) compare(out io.Writer, c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int32) error {
+func (o *planOptions) compare(out io.Writer, c *facts.Cluster, strategies []v1alpha1.Strategy, replicas []int32) error {
 	comparison, err := quote.Compare(c, strategies, replicas, o.search)
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 
 // source is the cluster to plan for.
 type source struct {
-	*snapshot.Cluster
+	*facts.Cluster
 	// skipped is what the cluster lacks of the manifests.
 	skipped manifests.Skipped
 	// notes are for the user.

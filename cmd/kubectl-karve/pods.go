@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/gather"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Most of a pod is environment, mounts, probes and the status of its containers.
@@ -106,17 +106,17 @@ func (r *podReader) decode(message []byte) (pod *corev1.Pod, metrics int32, err 
 	pod.Spec.NodeName = node
 	if shared.cut != "" {
 		cut := shared.cut
-		if labels := pod.Annotations[snapshot.CutAnnotation]; labels != "" {
+		if labels := pod.Annotations[facts.CutAnnotation]; labels != "" {
 			cut = labels + " and " + cut
 		}
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, snapshot.CutAnnotation, cut)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, facts.CutAnnotation, cut)
 	}
 	return pod, shared.metrics, nil
 }
 
 // pending trims a pod without a node of which explain tells nothing, or that the controller does not keep in full.
 func (r *podReader) pending(pod *corev1.Pod, size int) error {
-	if snapshot.IsForeign(pod) && len(pod.Spec.ResourceClaims) == 0 {
+	if facts.IsForeign(pod) && len(pod.Spec.ResourceClaims) == 0 {
 		_, err := r.trim(pod)
 		return err
 	}
@@ -125,7 +125,7 @@ func (r *podReader) pending(pod *corev1.Pod, size int) error {
 	}
 	kept := pod.DeepCopy()
 	_, err := r.trim(kept)
-	if snapshot.TooLarge(kept) != "" {
+	if facts.TooLarge(kept) != "" {
 		*pod = *kept
 	}
 	return err
@@ -175,7 +175,7 @@ func (r *podReader) shared() (*sharedSpec, error) {
 		}
 	}
 	_, err := r.trim(&pod)
-	s.PodSpec, s.cut = pod.Spec, pod.Annotations[snapshot.CutAnnotation]
+	s.PodSpec, s.cut = pod.Spec, pod.Annotations[facts.CutAnnotation]
 	r.specs[key] = s
 	return s, err
 }

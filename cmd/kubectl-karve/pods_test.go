@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/overview"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -94,7 +94,7 @@ func TestPodsThatAreTooLargeAreMarkedAsTheControllerMarksThem(t *testing.T) {
 		if _, err := trim(&pods[i]); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(&pods[i], pod); diff != "" || snapshot.TooLarge(pod) == "" {
+		if diff := cmp.Diff(&pods[i], pod); diff != "" || facts.TooLarge(pod) == "" {
 			t.Errorf("%s (-controller +command):\n%s", pod.Name, diff)
 		}
 	}

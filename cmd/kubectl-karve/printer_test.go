@@ -30,7 +30,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/rollout"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -86,7 +86,7 @@ func poisonMap(v reflect.Value, path string, pick func(path string) bool) {
 
 // all is everything that verbs print about.
 type all struct {
-	Cluster *snapshot.Cluster
+	Cluster *facts.Cluster
 	Facts   *doctor.Facts
 	Rollout *v1alpha1.GPUImageRollout
 }

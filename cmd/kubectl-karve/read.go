@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/quote"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // seen is the part of a cluster that an overview shows.
@@ -30,7 +30,7 @@ type seen struct {
 	agents map[string]agent
 	// cluster is the cluster as it was read, without pods that request no GPUs. Its instance types are those that the controller in a namespace has
 	// published, or the built-in ones if they have the prices of its nodes.
-	cluster *snapshot.Cluster
+	cluster *facts.Cluster
 }
 
 // overview reads the data for an overview. The shown nodes determine which pods it lists. namespace is the controller's.
@@ -68,7 +68,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	if err := errors.Join(errs...); err != nil {
 		return seen{}, err
 	}
-	cluster := &snapshot.Cluster{
+	cluster := &facts.Cluster{
 		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
 	if err := price(cluster, told.Catalog); err != nil {
@@ -137,11 +137,11 @@ func concerns(message []byte) bool {
 
 // price gives a cluster instance types with prices: those that the controller published, or the built-in ones if the nodes are in their region. They
 // are needed for the prices of machines that were launched as another offering than planned.
-func price(c *snapshot.Cluster, told published.Catalog) error {
+func price(c *facts.Cluster, told published.Catalog) error {
 	if told != nil {
-		c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+		c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 		for ref, listing := range told {
-			c.NodeClasses[ref] = snapshot.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes}
+			c.NodeClasses[ref] = facts.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes}
 		}
 		return nil
 	}
@@ -154,9 +154,9 @@ func price(c *snapshot.Cluster, told published.Catalog) error {
 	if err != nil {
 		return err
 	}
-	c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+	c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 	for i := range c.GPUNodeClasses {
-		c.NodeClasses[c.GPUNodeClasses[i].Spec.NodeClassRef] = snapshot.NodeClassState{Ready: true, InstanceTypes: types}
+		c.NodeClasses[c.GPUNodeClasses[i].Spec.NodeClassRef] = facts.NodeClassState{Ready: true, InstanceTypes: types}
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/overview/overviewtest"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -48,7 +48,7 @@ karve_pod_gpu_sm_ratio{namespace="lab",pod="notebook-0",container="main",gpu="GP
 `
 
 // silenced returns the cluster without any report of an agent, as with an old one.
-func silenced() *snapshot.Cluster {
+func silenced() *facts.Cluster {
 	c := overviewtest.Example()
 	for i := range c.Nodes {
 		delete(c.Nodes[i].Annotations, nodecontract.HoldersAnnotation)
@@ -178,13 +178,13 @@ func TestReplicasInARowAreARange(t *testing.T) {
 }
 
 // serve starts an API server that serves the objects of a cluster, and the metrics of agents. It refuses the paths that contain one of the words in forbidden.
-func serve(t testing.TB, c *snapshot.Cluster, forbidden ...string) string {
+func serve(t testing.TB, c *facts.Cluster, forbidden ...string) string {
 	t.Helper()
 	return serveWith(t, c, time.Now(), forbidden...)
 }
 
 // serveWith is like serve with a controller that last worked at a time, or with none if the time is zero.
-func serveWith(t testing.TB, c *snapshot.Cluster, worked time.Time, forbidden ...string) string {
+func serveWith(t testing.TB, c *facts.Cluster, worked time.Time, forbidden ...string) string {
 	t.Helper()
 	c.Pods = append(c.Pods, agentPod("busy"), agentPod("quad"))
 	for i := range c.Nodes { // The commands read the clock, and fresh reports are to stay fresh.

@@ -16,6 +16,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -29,7 +31,7 @@ func failed(conditions []metav1.Condition, kind string) *metav1.Condition {
 
 // poolFailed returns the condition of a NodePool if it is False. Otherwise it returns nil.
 func poolFailed(np *karpv1.NodePool, kind string) *status.Condition {
-	if c := snapshot.Condition(np.Status.Conditions, kind); c.IsFalse() {
+	if c := facts.Condition(np.Status.Conditions, kind); c.IsFalse() {
 		return c
 	}
 	return nil
@@ -137,7 +139,7 @@ func agentMissing(f *Facts) []Finding {
 		return []Finding{{Error, "agent", "no DaemonSet of Karve's agent was found, so no node exposes replicas", "helm upgrade karve charts/karve --reuse-values --set node.enabled=true"}}
 	}
 	var without []string
-	machines := f.Cluster.Machines()
+	machines := records.Machines(f.Cluster)
 	for i := range machines {
 		if m := &machines[i]; m.Started() && !m.Leaving() && !f.AgentsOn[m.Node.Name] {
 			without = append(without, m.Node.Name)
@@ -189,7 +191,7 @@ func (f *Facts) conditions(severity Severity, bad func(*corev1.NodeCondition) bo
 		return nil
 	}
 	var all []Finding
-	machines := f.Cluster.Machines()
+	machines := records.Machines(f.Cluster)
 	for i := range machines {
 		node := machines[i].Node
 		if node == nil {
@@ -210,9 +212,9 @@ func resourceUnserved(f *Facts) []Finding {
 		return nil
 	}
 	pods := map[string][]string{}
-	for u, of := range f.Cluster.Unserved() {
+	for u, of := range snapshot.UnservedPods(f.Cluster) {
 		for _, pod := range of {
-			pods[u.String()] = append(pods[u.String()], snapshot.PodName(pod))
+			pods[u.String()] = append(pods[u.String()], facts.PodName(pod))
 		}
 	}
 	var all []Finding
@@ -226,7 +228,7 @@ func resourceUnserved(f *Facts) []Finding {
 // pools returns Karve's NodePools. They are computed once.
 func (f *Facts) pools() []snapshot.Pool {
 	if f.nodePools == nil && f.Cluster != nil {
-		f.nodePools = f.Cluster.Pools()
+		f.nodePools = snapshot.Pools(f.Cluster)
 	}
 	return f.nodePools
 }

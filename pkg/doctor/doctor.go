@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Severity is the severity of a finding.
@@ -55,7 +56,7 @@ type Facts struct {
 	// Monitors describes the Prometheus Operator's monitors.
 	Monitors Monitors
 	// Cluster has the instance types of the controller if they can be read.
-	Cluster *snapshot.Cluster
+	Cluster *facts.Cluster
 	// Quotas are the limits of the cloud's account on vCPUs. They are nil if unknown.
 	Quotas []catalog.Quota
 	// ResourceQuotas are those of all namespaces.

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // nearPercent is the used percentage of a limit or quota from which doctor warns.
@@ -25,10 +27,10 @@ func limitsNear(f *Facts) []Finding {
 	if f.Cluster == nil {
 		return nil
 	}
-	machines := f.Cluster.Machines()
+	machines := records.Machines(f.Cluster)
 	var all []Finding
 	for _, p := range f.pools() {
-		used := snapshot.Hardware(slices.DeleteFunc(slices.Clone(machines), func(m snapshot.Machine) bool { return m.Pool() != p.NodePool.Name }))
+		used := records.Hardware(slices.DeleteFunc(slices.Clone(machines), func(m records.Machine) bool { return m.Pool() != p.NodePool.Name }))
 		for _, l := range p.Limits() {
 			limit, ok := p.NodePool.Spec.Limits[l.Name]
 			uses := l.Quantity(*l.Of(&used))
@@ -50,12 +52,12 @@ func memoryWrong(f *Facts) []Finding {
 		return nil
 	}
 	var all []Finding
-	machines := f.Cluster.Machines()
+	machines := records.Machines(f.Cluster)
 	for i := range machines {
 		for _, pod := range machines[i].Holders() {
-			if why := snapshot.MemoryProblem(pod, machines[i].GPUMiB()); why != "" {
+			if why := facts.MemoryProblem(pod, machines[i].GPUMiB()); why != "" {
 				all = append(all, Finding{
-					Warning, "Pod " + snapshot.PodName(pod), why,
+					Warning, "Pod " + facts.PodName(pod), why,
 					"correct it in the template of the pod's owner, or " + command("kubectl -n %s annotate pod %s --overwrite %s", pod.Namespace, pod.Name, v1alpha1.GPUMemoryAnnotation+"=4Gi"),
 				})
 			}

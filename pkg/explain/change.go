@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Action is what a change does.
@@ -182,7 +183,7 @@ func (x *Explainer) suppose(pod *corev1.Pod, h *Help) attempt {
 	case h.At != nil:
 		after.Refused = x.refusedAfter(h)
 	case h.On == "pod":
-		after.Index, _ = after.Index.With(snapshot.Changes{Pods: map[string]*corev1.Pod{snapshot.PodName(pod): changed(pod, h.Changes)}})
+		after.Index, _ = after.Index.With(facts.Changes{Pods: map[string]*corev1.Pod{facts.PodName(pod): changed(pod, h.Changes)}})
 	default:
 		after.NodePools = slices.Clone(after.NodePools)
 		for i := range after.NodePools {

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // effort is the effort of all plans. It is enough to find cheap room, and small because one answer may need several plans.
@@ -39,7 +40,7 @@ func NewSettings(of published.Settings) Settings {
 
 // Explainer answers questions about one read of a cluster. It plans when it is first asked. It is safe for concurrent use.
 type Explainer struct {
-	cluster  *snapshot.Cluster
+	cluster  *facts.Cluster
 	settings Settings
 
 	view func() snapshot.View
@@ -50,7 +51,7 @@ type Explainer struct {
 }
 
 // New returns an Explainer of a cluster.
-func New(c *snapshot.Cluster, settings Settings) *Explainer {
+func New(c *facts.Cluster, settings Settings) *Explainer {
 	indexed := *c
 	indexed.Index = c.Indexed()
 	x := &Explainer{cluster: &indexed, settings: settings}

@@ -17,6 +17,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // A change helps if a plan with it has a place for the pod. The reason of the plan determines which changes are tried.
@@ -58,12 +60,12 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 	case planner.ReasonTooLarge:
 		now := x.planned()
 		for i := range view.Pools {
-			tries = append(tries, smaller(pod, &now, classOf(&now.view.Snapshot, snapshot.PodName(pod)), i)...)
+			tries = append(tries, smaller(pod, &now, classOf(&now.view.Snapshot, facts.PodName(pod)), i)...)
 		}
 	case planner.ReasonRule:
 		tries = relaxed(pod)
 	case planner.ReasonUnsupported:
-		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && snapshot.GPURequestOf(pod).MemoryBytes == 0 {
+		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && facts.GPURequestOf(pod).MemoryBytes == 0 {
 			tries = append(tries, helpOf(Change{Action: RemoveAnnotation, Key: v1alpha1.GPUMemoryAnnotation}))
 		}
 	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // No change of the pod or a pool helps.
@@ -76,7 +78,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 func (x *Explainer) first(pod *corev1.Pod, tries []Help) *Help {
 	for _, h := range tries {
 		after := x.suppose(pod, &h)
-		name := snapshot.PodName(pod)
+		name := facts.PodName(pod)
 		launch := after.launch(name)
 		if launch == nil && after.node(name) < 0 {
 			continue
@@ -101,7 +103,7 @@ func (x *Explainer) raisedLimits(pod *corev1.Pod, now *attempt, class, pool int)
 		}
 	}
 	var tries []Help
-	view := onlyIn(now, class, pool, snapshot.PodName(pod))
+	view := onlyIn(now, class, pool, facts.PodName(pod))
 	unlimited(&view.Snapshot)
 	if alone := plan(view); len(alone.plan.Launches) == 1 {
 		tries = append(tries, raised(now, pool, append(slices.Clone(now.plan.Launches), alone.plan.Launches...))...)
@@ -150,7 +152,7 @@ func (x *Explainer) retries(now *attempt, class, pool int) []Help {
 	times := map[time.Time]*v1alpha1.RefusedOffering{}
 	for _, i := range s.Classes[class].Offerings {
 		if o := &s.Offerings[i]; o.Pool == pool && o.Unavailable != nil {
-			if r := x.cluster.RefusalOf(&now.view.Pools[pool], now.view.Offerings[i]); r != nil {
+			if r := snapshot.RefusalOf(x.cluster, &now.view.Pools[pool], now.view.Offerings[i]); r != nil {
 				times[r.NotBefore.UTC()] = r
 			}
 		}
@@ -200,7 +202,7 @@ func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 		}
 		add(change)
 	}
-	if target.Class.Spec.Sharing.MemorySlots().IsZero() && target.RefusesReplicas(snapshot.GPURequestOf(p)) {
+	if target.Class.Spec.Sharing.MemorySlots().IsZero() && target.RefusesReplicas(facts.GPURequestOf(p)) {
 		add(oneReplica(p))
 	}
 	if len(changes) == 0 || view.Admits(target, p) != nil {
@@ -219,8 +221,8 @@ func adapt(pool *snapshot.Pool, err error) (Change, bool) {
 		return Change{}, false
 	}
 	for _, cause := range refused.Causes {
-		var taint snapshot.UntoleratedTaintError
-		var label snapshot.OtherLabelError
+		var taint records.UntoleratedTaintError
+		var label records.OtherLabelError
 		switch {
 		case errors.As(cause, &taint):
 			return Change{Action: Tolerate, Key: taint.Taint.Key, Value: string(taint.Taint.Effect)}, true
@@ -229,7 +231,7 @@ func adapt(pool *snapshot.Pool, err error) (Change, bool) {
 				return Change{Action: SetNodeSelector, Key: label.Key, Value: has}, true
 			}
 			return Change{Action: RemoveNodeSelector, Key: label.Key}, true
-		case errors.Is(cause, snapshot.ErrNodeAffinity):
+		case errors.Is(cause, records.ErrNodeAffinity):
 			return Change{Action: RemoveNodeAffinity}, true
 		}
 	}
@@ -250,7 +252,7 @@ func labelOf(pool *snapshot.Pool, key string) string {
 
 // oneReplica returns the change to request one replica.
 func oneReplica(pod *corev1.Pod) Change {
-	return Change{Action: SetRequest, Key: string(snapshot.GPURequestOf(pod).Resource), Value: "1"}
+	return Change{Action: SetRequest, Key: string(facts.GPURequestOf(pod).Resource), Value: "1"}
 }
 
 // maxSizes is the largest number of machine sizes that are tried for a pod that is too large.
@@ -313,7 +315,7 @@ func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (changes []
 		}
 	}
 	if asked := c.Requests.Replicas; asked > replicas {
-		lower(SetRequest, string(snapshot.GPURequestOf(pod).Resource), strconv.FormatInt(replicas, 10), asked, replicas)
+		lower(SetRequest, string(facts.GPURequestOf(pod).Resource), strconv.FormatInt(replicas, 10), asked, replicas)
 	}
 	if asked := c.GPUMemoryBytes; asked > memory && memory > 0 {
 		lower(SetAnnotation, v1alpha1.GPUMemoryAnnotation, strconv.FormatInt(memory>>20, 10)+"Mi", asked, memory)

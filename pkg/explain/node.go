@@ -20,6 +20,8 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -54,7 +56,7 @@ func (x *Explainer) Node(name string) (NodeAnswer, error) {
 		}
 	}
 	if claim := x.cluster.Index.NodeClaim(name); claim != nil {
-		return NodeAnswer{NodeClaim: name, Summary: notKarves(snapshot.IsCanary(claim))}, nil
+		return NodeAnswer{NodeClaim: name, Summary: notKarves(facts.IsCanary(claim))}, nil
 	}
 	if node, _ := x.cluster.Index.Node(name); node != nil {
 		return NodeAnswer{Node: name, Summary: notKarves(node.Labels[v1alpha1.CanaryLabel] != "")}, nil
@@ -70,12 +72,12 @@ func notKarves(canary bool) string {
 }
 
 // machine explains one of Karve's machines.
-func (x *Explainer) machine(m *snapshot.Machine) NodeAnswer {
+func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	a := NodeAnswer{
 		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: at(m.Claim.CreationTimestamp.Time),
 		Price: priceOf(m),
 	}
-	a.InstanceType, a.Zone, a.CapacityType = snapshot.ShapeOf(m.Claim)
+	a.InstanceType, a.Zone, a.CapacityType = records.ShapeOf(m.Claim)
 	if m.Node != nil {
 		a.Node = m.Node.Name
 	}
@@ -126,12 +128,12 @@ func rank(c Cause) int {
 }
 
 // stateOf returns the state of a machine, including states that depend on the time.
-func (x *Explainer) stateOf(m *snapshot.Machine) lifecycle.State {
+func (x *Explainer) stateOf(m *records.Machine) lifecycle.State {
 	state := m.State()
 	switch {
 	case m.Broken(x.cluster.Now, x.cluster.ReplicasTimeout):
 		return lifecycle.Broken
-	case (state == lifecycle.Started || state == lifecycle.Replacing) && m.Node != nil && snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+	case (state == lifecycle.Started || state == lifecycle.Replacing) && m.Node != nil && facts.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
 		return lifecycle.Disrupting
 	case state == lifecycle.Started && x.settings.Tolerations.Fault(m, x.cluster.Now) != nil:
 		return lifecycle.Unhealthy
@@ -140,7 +142,7 @@ func (x *Explainer) stateOf(m *snapshot.Machine) lifecycle.State {
 }
 
 // until returns when the time limit of a state ends, or the zero time if unknown.
-func (x *Explainer) until(m *snapshot.Machine, state lifecycle.State) time.Time {
+func (x *Explainer) until(m *records.Machine, state lifecycle.State) time.Time {
 	switch state {
 	case lifecycle.Requested:
 		return m.Claim.CreationTimestamp.Add(lifecycle.Of(state).Limit.Default)
@@ -152,15 +154,15 @@ func (x *Explainer) until(m *snapshot.Machine, state lifecycle.State) time.Time 
 			return since.Add(x.cluster.ReplicasTimeout)
 		}
 	case lifecycle.Replacing:
-		if since := snapshot.TimeOf(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation]); !since.IsZero() {
+		if since := facts.TimeOf(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation]); !since.IsZero() {
 			return since.Add(lifecycle.ReplacingPatience)
 		}
 	case lifecycle.Disrupting:
-		if since := snapshot.TimeOf(m.Node.Annotations[v1alpha1.DisruptingSinceAnnotation]); !since.IsZero() {
+		if since := facts.TimeOf(m.Node.Annotations[v1alpha1.DisruptingSinceAnnotation]); !since.IsZero() {
 			return since.Add(x.settings.Settle)
 		}
 	case lifecycle.Draining:
-		return snapshot.TimeOf(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+		return facts.TimeOf(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
 	case lifecycle.Started, lifecycle.Unhealthy:
 	}
 	return time.Time{}
@@ -193,7 +195,7 @@ func (x *Explainer) goes(a *NodeAnswer) *time.Time {
 }
 
 // summary returns one sentence without the name of the node.
-func (x *Explainer) summary(a *NodeAnswer, m *snapshot.Machine) string {
+func (x *Explainer) summary(a *NodeAnswer, m *records.Machine) string {
 	switch a.State {
 	case lifecycle.Draining:
 		return fmt.Sprintf("is being deleted: Karpenter evicts its %d pods", len(m.Moving()))
@@ -229,7 +231,7 @@ func clause(c Cause) string { return strings.TrimSuffix(c.Message, ".") }
 func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
 // priceOf returns the price of a machine per hour, or nil if unknown.
-func priceOf(m *snapshot.Machine) *planner.MicroUSD {
+func priceOf(m *records.Machine) *planner.MicroUSD {
 	price := planner.MicroUSD(m.MicroUSDPerHour())
 	if price <= 0 {
 		return nil
@@ -241,7 +243,7 @@ func priceOf(m *snapshot.Machine) *planner.MicroUSD {
 func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	a.Rules = rulesOf(pod)
 	view := x.view()
-	i := slices.IndexFunc(view.Machines, func(m snapshot.Machine) bool { return m.Node != nil && m.Node.Name == pod.Spec.NodeName })
+	i := slices.IndexFunc(view.Machines, func(m records.Machine) bool { return m.Node != nil && m.Node.Name == pod.Spec.NodeName })
 	if i < 0 {
 		a.Place = &Place{Node: pod.Spec.NodeName, Replicas: a.Wants.Replicas}
 		a.Summary = fmt.Sprintf("runs on node %s, which Karve did not launch and does not delete", pod.Spec.NodeName)
@@ -251,7 +253,7 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	a.Place = &Place{
 		Node: pod.Spec.NodeName, NodeClaim: m.Claim.Name, NodePool: m.Pool(), Replicas: a.Wants.Replicas, NodeReplicas: m.Promise.Replicas(), NodePrice: priceOf(m),
 	}
-	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = snapshot.ShapeOf(m.Claim)
+	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = records.ShapeOf(m.Claim)
 	if gpus := reportedGPUs(m, pod, x.cluster.Now); len(gpus) > 0 {
 		a.Place.GPUs, a.Place.Reported = gpus, true
 	} else if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 && !m.Promise.MIG.Mixed() {
@@ -262,19 +264,19 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 		a.Place.Price = &share
 	}
 	a.Summary = fmt.Sprintf("has run on %s of NodePool %s for %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
-		age(x.cluster.Now, snapshot.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
+		age(x.cluster.Now, facts.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
 	a.Move = x.move(pod, m)
 }
 
 // reportedGPUs returns the indices of the GPUs that the agent of the node reports for a pod, or none if it has not reported recently.
-func reportedGPUs(m *snapshot.Machine, pod *corev1.Pod, now time.Time) []int {
+func reportedGPUs(m *records.Machine, pod *corev1.Pod, now time.Time) []int {
 	report, ok, err := nodecontract.ParseHolders(m.Node.Annotations[nodecontract.HoldersAnnotation])
 	if !ok || err != nil || !report.FreshAt(now) {
 		return nil
 	}
 	var gpus []int
 	for _, gpu := range report.GPUs {
-		if slices.ContainsFunc(gpu.Holders, func(h nodecontract.GPUHolder) bool { return h.Pod == snapshot.PodName(pod) }) {
+		if slices.ContainsFunc(gpu.Holders, func(h nodecontract.GPUHolder) bool { return h.Pod == facts.PodName(pod) }) {
 			gpus = append(gpus, gpu.Index)
 		}
 	}
@@ -282,7 +284,7 @@ func reportedGPUs(m *snapshot.Machine, pod *corev1.Pod, now time.Time) []int {
 }
 
 // shareOf returns the part of a machine's price that a pod's replicas pay for.
-func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) planner.MicroUSD {
+func shareOf(pod *corev1.Pod, m *records.Machine, price planner.MicroUSD) planner.MicroUSD {
 	holders := m.Holders()
 	held := make([]int64, len(holders))
 	for i, holder := range holders {
@@ -290,7 +292,7 @@ func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) plann
 	}
 	shares, _ := bill.Split(int64(price), m.Shares(), held)
 	for i, holder := range holders {
-		if snapshot.PodName(holder) == snapshot.PodName(pod) {
+		if facts.PodName(holder) == facts.PodName(pod) {
 			return planner.MicroUSD(shares[i])
 		}
 	}
@@ -298,11 +300,11 @@ func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) plann
 }
 
 // move reports whether consolidation would move a pod off its machine.
-func (x *Explainer) move(pod *corev1.Pod, m *snapshot.Machine) *Move {
+func (x *Explainer) move(pod *corev1.Pod, m *records.Machine) *Move {
 	j := x.judged()
 	v := j.of(m.Claim.Name)
 	move := &Move{Saving: v.Saving}
-	if cost, ok := v.Restarts[snapshot.PodName(pod)]; ok {
+	if cost, ok := v.Restarts[facts.PodName(pod)]; ok {
 		move.Cost = &cost
 	}
 	if move.Kept = j.judge.Blocker(pod); move.Kept != "" {

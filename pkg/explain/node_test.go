@@ -12,14 +12,14 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 func before(d time.Duration) string { return Now.Add(-d).Format(time.RFC3339) }
 
-func onNode(edits ...func(*corev1.Node)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func onNode(edits ...func(*corev1.Node)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		for _, e := range edits {
 			e(&c.Nodes[0])
 		}
@@ -30,8 +30,8 @@ func annotated(key, value string) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Annotations[key] = value }
 }
 
-func onClaim(edits ...func(*karpv1.NodeClaim)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func onClaim(edits ...func(*karpv1.NodeClaim)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		for _, e := range edits {
 			e(&c.NodeClaims[0])
 		}
@@ -42,12 +42,12 @@ func noted(key, value string) func(*karpv1.NodeClaim) {
 	return func(claim *karpv1.NodeClaim) { claim.Annotations[key] = value }
 }
 
-func budgets(nodes string) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: nodes}} }
+func budgets(nodes string) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.NodePools[0].Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: nodes}} }
 }
 
 // drifted launches the first machine from another template.
-func drifted(c *snapshot.Cluster) {
+func drifted(c *facts.Cluster) {
 	onClaim(noted(karpv1.NodePoolHashAnnotationKey, "1"), noted(karpv1.NodePoolHashVersionAnnotationKey, karpv1.NodePoolHashVersion))(c)
 }
 
@@ -56,7 +56,7 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 	idle := annotated(v1alpha1.IdleSinceAnnotation, before(3*time.Minute))
 	everything := budgets("100%")
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		state   lifecycle.State
 		words   string
 		// in is how long until it goes at the earliest. It is 0 if it stays.
@@ -70,13 +70,13 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 			with(machine("a", 0), everything, onNode(idle, annotated(karpv1.DoNotDisruptAnnotationKey, "true"))), lifecycle.Started, "stays although it is idle: the node carries karpenter.sh/do-not-disrupt", month,
 		},
 		"an idle one that is headroom": {
-			with(machine("a", 0), everything, onNode(idle), func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 3}} }),
+			with(machine("a", 0), everything, onNode(idle), func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 3}} }),
 			lifecycle.Started, "stays although it is idle: its free replicas are headroom", month,
 		},
 		"an idle one that a pod waits for": {with(machine("a", 0), everything, onNode(idle), pods(Pod("x"))), lifecycle.Started, "pods that wait have their place on it", month},
 		"a busy one":                       {with(machine("a", 10), everything), lifecycle.Started, "stays until it expires in 29d", month},
 		"one whose restarts are saved up for": {
-			with(machine("a", 4), machine("b", 4), everything, func(c *snapshot.Cluster) {
+			with(machine("a", 4), machine("b", 4), everything, func(c *facts.Cluster) {
 				c.GPUNodeClasses[0].Status.Waste = &v1alpha1.Waste{USD: "0.100", USDPerHour: "0.400", AsOf: metav1.NewTime(Now), Steps: []v1alpha1.WasteStep{
 					{NodeClaims: []string{"a"}, Pods: 4, RestartUSD: "0.200", USDPerHour: "0.400"},
 				}}
@@ -87,7 +87,7 @@ func TestWhyANodeStaysOrGoes(t *testing.T) {
 			with(machine("a", 2), onClaim(func(claim *karpv1.NodeClaim) { claim.DeletionTimestamp = new(metav1.NewTime(Now)) })), lifecycle.Draining, "is being deleted: Karpenter evicts its 2 pods", 0,
 		},
 		"one that did not start": {
-			with(machine("a", 0), onClaim(func(claim *karpv1.NodeClaim) { claim.Status.Conditions = claim.Status.Conditions[:1] }), func(c *snapshot.Cluster) { c.Nodes = nil }),
+			with(machine("a", 0), onClaim(func(claim *karpv1.NodeClaim) { claim.Status.Conditions = claim.Status.Conditions[:1] }), func(c *facts.Cluster) { c.Nodes = nil }),
 			lifecycle.Broken, "did not start in time, so it does not count as room: its NodeClaim was created 60m ago", month,
 		},
 		"one that is not ready for long": {
@@ -119,7 +119,7 @@ const month = 719 * time.Hour
 
 func TestANodeThatIsNotKarves(t *testing.T) {
 	t.Parallel()
-	c := with(func(c *snapshot.Cluster) {
+	c := with(func(c *facts.Cluster) {
 		c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
 	})
 	if got, err := explainer(c).Node("mine"); err != nil || !strings.Contains(got.Summary, "was not launched by Karve") {
@@ -136,7 +136,7 @@ func TestANodeWithCordonedGPUs(t *testing.T) {
 	asked := annotated(nodecontract.GPUCordonAnnotation, "0")
 	cordoned := with(machine("a", 0), onNode(CordonedGPUs(0), asked), limited(v1alpha1.ResourceGPU, "1"), pods(x))
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		want    string
 	}{
 		"as its agent says":      {cordoned, "GPU 0 (GPU-a) takes no new pods"},
@@ -157,7 +157,7 @@ func TestANodeWithCordonedGPUs(t *testing.T) {
 func TestWhatConsolidationSaysOfANode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		applies bool
 		kept    string
 		message string
@@ -167,7 +167,7 @@ func TestWhatConsolidationSaysOfANode(t *testing.T) {
 		"with a pod that nobody makes again": {with(machine("a", 2, func(p *corev1.Pod) { p.OwnerReferences = nil }), machine("b", 2), budgets("100%")), true, "has no owner", "less"},
 		"whose pods fit nowhere else":        {with(machine("a", 8), machine("b", 8), budgets("100%")), false, "", "would cost"},
 		"of a pool that moves none": {
-			with(machine("a", 2), machine("b", 2), func(c *snapshot.Cluster) {
+			with(machine("a", 2), machine("b", 2), func(c *facts.Cluster) {
 				c.NodePools[0].Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
 			}), false, "", "do not allow moving pods",
 		},

@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -135,8 +136,8 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 func notAdmitted(view *snapshot.View, node int, pod *corev1.Pod) string {
 	err := view.AdmitsOn(node, pod)
 	var other snapshot.OtherResourceError
-	var taint snapshot.UntoleratedTaintError
-	var label snapshot.OtherLabelError
+	var taint records.UntoleratedTaintError
+	var label records.OtherLabelError
 	var topology snapshot.NoTopologyError
 	switch {
 	case err == nil: // A class does not list the nodes that pods which run or DaemonSets exclude.
@@ -149,7 +150,7 @@ func notAdmitted(view *snapshot.View, node int, pod *corev1.Pod) string {
 		return fmt.Sprintf("without the label %s=%s", label.Key, label.Want)
 	case errors.As(err, &topology):
 		return fmt.Sprintf("without the label %s, which a rule about other pods needs", topology.Key)
-	case errors.Is(err, snapshot.ErrNodeAffinity):
+	case errors.Is(err, records.ErrNodeAffinity):
 		return "outside its required node affinity"
 	case errors.Is(err, snapshot.ErrVolumeElsewhere):
 		return "where a volume of it cannot be had"

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -25,7 +27,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	if pod == nil {
 		return PodAnswer{}, fmt.Errorf("pod %s does not exist: list pods with kubectl get pods -n %s", full, namespace)
 	}
-	asks := snapshot.GPURequestOf(pod)
+	asks := facts.GPURequestOf(pod)
 	a := PodAnswer{
 		Pod: full, Since: at(pod.CreationTimestamp.Time),
 		Wants: Wants{Resource: string(asks.Resource), Replicas: asks.Replicas, GPUMemoryBytes: asks.MemoryBytes},
@@ -36,7 +38,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	case asks.Resource == "":
 		a.State, a.Summary = PodForeign, x.foreign(pod)
 	case pod.Spec.NodeName != "":
-		a.State, a.Since = PodRuns, at(snapshot.StartTime(pod))
+		a.State, a.Since = PodRuns, at(facts.StartTime(pod))
 		x.running(&a, pod)
 	default:
 		x.waiting(&a, pod)
@@ -46,7 +48,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 
 // foreign returns why Karve does nothing for a pod that requests no GPU resource.
 func (x *Explainer) foreign(pod *corev1.Pod) string {
-	if unserved := x.cluster.UnservedOf(pod); len(unserved) > 0 {
+	if unserved := snapshot.UnservedOf(x.cluster, pod); len(unserved) > 0 {
 		return unserved[0].String()
 	}
 	served := snapshot.ServedBy(x.view().Pools)
@@ -63,7 +65,7 @@ func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 		a.State, a.Summary = PodWaits, why
 		return
 	}
-	if slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return snapshot.PodName(p) == a.Pod }) {
+	if slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return facts.PodName(p) == a.Pod }) {
 		a.State, a.Reason, a.Message, a.Summary = PodWaits, planner.NextRound.Reason, planner.NextRound.Message, "waits for its turn"
 		return
 	}
@@ -110,7 +112,7 @@ func notAsked(pod *corev1.Pod) string {
 		return fmt.Sprintf("has the scheduling gate %s, and nothing is launched for it until the gate is removed", pod.Spec.SchedulingGates[0].Name)
 	case karpenter.IsDaemon(pod):
 		return "belongs to a DaemonSet or to its node, for which nothing is launched"
-	case snapshot.Waits(pod), pod.Status.NominatedNodeName != "":
+	case facts.Waits(pod), pod.Status.NominatedNodeName != "":
 		return ""
 	}
 	for _, c := range pod.Status.Conditions {
@@ -151,7 +153,7 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 		return
 	}
 	a.Machine.NodePool, a.Machine.Since, a.Machine.Price = m.Pool(), at(m.Claim.CreationTimestamp.Time), planner.MicroUSD(m.MicroUSDPerHour())
-	a.Machine.InstanceType, a.Machine.Zone, a.Machine.CapacityType = snapshot.ShapeOf(m.Claim)
+	a.Machine.InstanceType, a.Machine.Zone, a.Machine.CapacityType = records.ShapeOf(m.Claim)
 	a.Machine.State = m.State()
 	if !now.view.Starting(node) {
 		return
@@ -176,7 +178,7 @@ func (x *Explainer) inPool(pod *corev1.Pod, now *attempt, class, pool int, whole
 		a.Reason, a.Message = excluded.Reason, excluded.Message
 	} else {
 		refused := whole
-		if alone := plan(onlyIn(now, class, pool, snapshot.PodName(pod))); len(alone.plan.Unplaced) > 0 {
+		if alone := plan(onlyIn(now, class, pool, facts.PodName(pod))); len(alone.plan.Unplaced) > 0 {
 			refused = alone.plan.Unplaced[0].Refusal
 		}
 		a.Reason, a.Message = refused.Reason, refused.Message
@@ -191,7 +193,7 @@ func excludedFrom(now *attempt, class, pool int, pod *corev1.Pod) *planner.Refus
 	if slices.ContainsFunc(s.Classes[class].Offerings, func(i int) bool { return s.Offerings[i].Pool == pool }) {
 		return nil
 	}
-	target, asks := &now.view.Pools[pool], snapshot.GPURequestOf(pod)
+	target, asks := &now.view.Pools[pool], facts.GPURequestOf(pod)
 	switch {
 	case target.RefusesReplicas(asks):
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf("requests %d replicas, and %s %s refuses more than one", asks.Replicas, v1alpha1.Kind, target.Class.Name)}

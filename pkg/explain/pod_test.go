@@ -14,16 +14,16 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-func explainer(c *snapshot.Cluster) *Explainer {
+func explainer(c *facts.Cluster) *Explainer {
 	return New(c, NewSettings(published.DefaultSettings()))
 }
 
 // with returns the shared cluster after changes.
-func with(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+func with(edits ...func(*facts.Cluster)) *facts.Cluster {
 	c := Shared()
 	for _, e := range edits {
 		e(c)
@@ -31,13 +31,13 @@ func with(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	return c
 }
 
-func pods(all ...corev1.Pod) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.Pods = append(c.Pods, all...) }
+func pods(all ...corev1.Pod) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.Pods = append(c.Pods, all...) }
 }
 
 // machine adds a started xlarge with the number of pods, each with one of ten replicas.
-func machine(name string, n int, edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func machine(name string, n int, edits ...func(*corev1.Pod)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		kind := TypeNamed("g4dn.xlarge")
 		claim := Claim(name, &c.NodePools[0], kind, Initialized(Now.Add(-time.Hour)), func(claim *karpv1.NodeClaim) {
 			claim.CreationTimestamp, claim.Spec.ExpireAfter = metav1.NewTime(Now.Add(-time.Hour)), c.NodePools[0].Spec.Template.Spec.ExpireAfter
@@ -51,12 +51,12 @@ func machine(name string, n int, edits ...func(*corev1.Pod)) func(*snapshot.Clus
 	}
 }
 
-func limited(names ...string) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(names...)) }
+func limited(names ...string) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(names...)) }
 }
 
-func refused(until time.Duration) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func refused(until time.Duration) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		c.Refused["gpu-shared"] = append(c.Refused["gpu-shared"], v1alpha1.RefusedOffering{
 			InstanceType: v1alpha1.Any, Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Reason: "InsufficientCapacity", Failures: 3, NotBefore: metav1.NewTime(Now.Add(until)),
 		})
@@ -67,7 +67,7 @@ func TestAPodWithoutAPlaceIsToldWhatWouldHelp(t *testing.T) {
 	t.Parallel()
 	x := Pod("x")
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		reason  planner.Reason
 		change  string
 		on      string
@@ -142,13 +142,13 @@ func TestAPodThatIsHelpedByNoNodePool(t *testing.T) {
 			MaxSkew: 1, TopologyKey: "example.com/rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
 		}}
 	}
-	stock := func(c *snapshot.Cluster) {
+	stock := func(c *facts.Cluster) {
 		c.NodePools = append(c.NodePools, StockPool("stock"))
 		c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 		c.NodePools[0].Spec.Template.Spec.Taints[0].Key = "nvidia.com/gpu"
 	}
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		reason  planner.Reason
 		change  string
 	}{
@@ -273,15 +273,15 @@ func TestTooLargeKeepsWhatTheLargestMachineHas(t *testing.T) {
 
 func TestTheStateOfAPod(t *testing.T) {
 	t.Parallel()
-	starting := func(c *snapshot.Cluster) {
+	starting := func(c *facts.Cluster) {
 		c.NodeClaims = append(c.NodeClaims, Claim("new", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Launched(Now.Add(-time.Minute))))
 		c.NodeClaims[0].CreationTimestamp = metav1.NewTime(Now.Add(-2 * time.Minute))
 	}
-	other := func(c *snapshot.Cluster) {
+	other := func(c *facts.Cluster) {
 		c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "mine"}, Status: corev1.NodeStatus{Allocatable: Amounts("cpu", "8", "memory", "8Gi", "pods", "10", v1alpha1.ResourceGPUShared, "10")}})
 	}
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		state   PodState
 		words   string
 	}{

@@ -19,11 +19,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // drawn draws a cluster with up to three pools, machines, refusals and waiting pods.
-func drawn(t *rapid.T) *snapshot.Cluster {
+func drawn(t *rapid.T) *facts.Cluster {
 	c := Shared()
 	for i := range rapid.IntRange(0, 2).Draw(t, "more pools") {
 		c.NodePools = append(c.NodePools, Pool(fmt.Sprintf("pool-%d", i), "gpu-shared", Tainted(rapid.SampledFrom([]string{v1alpha1.ResourceGPUShared, "example.com/team"}).Draw(t, "taint"))))
@@ -114,7 +115,7 @@ func wish(t *rapid.T) func(*corev1.Pod) {
 }
 
 // changedBy returns the cluster after a person has made the changes that are said to help a pod, to the objects.
-func changedBy(t *rapid.T, c *snapshot.Cluster, pod string, h *Help) *snapshot.Cluster {
+func changedBy(t *rapid.T, c *facts.Cluster, pod string, h *Help) *facts.Cluster {
 	after := *c
 	after.Pods, after.NodePools, after.Refused = slices.Clone(c.Pods), slices.Clone(c.NodePools), map[string][]v1alpha1.RefusedOffering{}
 	for class, all := range c.Refused {
@@ -132,7 +133,7 @@ func changedBy(t *rapid.T, c *snapshot.Cluster, pod string, h *Help) *snapshot.C
 			}
 			continue
 		}
-		i := slices.IndexFunc(after.Pods, func(p corev1.Pod) bool { return snapshot.PodName(&p) == pod })
+		i := slices.IndexFunc(after.Pods, func(p corev1.Pod) bool { return facts.PodName(&p) == pod })
 		after.Pods[i] = *after.Pods[i].DeepCopy()
 		change.ApplyTo(&after.Pods[i])
 	}
@@ -193,7 +194,7 @@ func BenchmarkExplain(b *testing.B) {
 		c := Large(nodes)
 		limited(v1alpha1.ResourceGPU, "1")(c)
 		c.Pods = append(c.Pods, Pod("too-large", Asking("cpu", "60", v1alpha1.ResourceGPUShared, "1")), Pod("does-not-tolerate", Tolerating(), Asking("cpu", "3", v1alpha1.ResourceGPUShared, "9")))
-		running := c.Pods[slices.IndexFunc(c.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && snapshot.GPURequestOf(&p).Replicas > 0 })]
+		running := c.Pods[slices.IndexFunc(c.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && facts.GPURequestOf(&p).Replicas > 0 })]
 		for name, ask := range map[string]func(*Explainer) error{
 			"pod too large":        func(x *Explainer) error { _, err := x.Pod("default", "too-large"); return err },
 			"pod not tolerating":   func(x *Explainer) error { _, err := x.Pod("default", "does-not-tolerate"); return err },

@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite testdata, for the diff to be re
 func TestAnswersAsText(t *testing.T) {
 	t.Parallel()
 	waits := func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(Now.Add(-252 * time.Second)) }
-	threePools := with(machine("a", 10), machine("b", 2, GPUMemory("6Gi")), func(c *snapshot.Cluster) {
+	threePools := with(machine("a", 10), machine("b", 2, GPUMemory("6Gi")), func(c *facts.Cluster) {
 		spot := Pool("gpu-spot", "gpu-spot", Tainted(v1alpha1.ResourceGPUShared), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeSpot))
 		c.NodePools = append(c.NodePools, spot, Pool("notebooks", "gpu-shared", Tainted("example.com/notebooks")))
 		c.GPUNodeClasses = append(c.GPUNodeClasses, Class("gpu-spot", 10))
@@ -32,7 +32,7 @@ func TestAnswersAsText(t *testing.T) {
 		}}
 	}, limited(v1alpha1.ResourceGPU, "2"), pods(Pod("train-7", waits, GPUMemory("6Gi"))))
 	for name, c := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		// object is pod/x or node/x.
 		object string
 		wide   bool
@@ -48,11 +48,11 @@ func TestAnswersAsText(t *testing.T) {
 		"node-idle":      {with(machine("a", 0), budgets("100%"), onNode(annotated(v1alpha1.IdleSinceAnnotation, before(3*time.Minute)))), "node/a", false},
 		"node-idle-kept": {with(machine("a", 0), budgets("0"), onNode(annotated(v1alpha1.IdleSinceAnnotation, before(3*time.Minute)))), "node/a", false},
 		"node-underused": {with(machine("a", 2), machine("b", 2), budgets("100%")), "node/a", false},
-		"node-starting": {with(machine("a", 0), func(c *snapshot.Cluster) {
+		"node-starting": {with(machine("a", 0), func(c *facts.Cluster) {
 			c.Nodes = nil
 			c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1]
 		}), "node/a", false},
-		"node-of-others": {with(func(c *snapshot.Cluster) {
+		"node-of-others": {with(func(c *facts.Cluster) {
 			c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
 		}), "node/mine", false},
 	} {

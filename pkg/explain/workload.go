@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -92,17 +92,17 @@ func belongs(pod *corev1.Pod, kind, name string) bool {
 
 // brief returns the state of a pod, and why it has no place if it has none. It is the state of the pod's answer, without the work for the rest.
 func brief(now *attempt, pod *corev1.Pod) (PodState, planner.Reason) {
-	name := snapshot.PodName(pod)
+	name := facts.PodName(pod)
 	switch {
 	case karpenter.IsTerminal(pod):
 		return PodEnded, ""
-	case snapshot.GPURequestOf(pod).Resource == "":
+	case facts.GPURequestOf(pod).Resource == "":
 		return PodForeign, ""
 	case pod.Spec.NodeName != "":
 		return PodRuns, ""
 	case notAsked(pod) != "":
 		return PodWaits, ""
-	case slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return snapshot.PodName(p) == name }):
+	case slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return facts.PodName(p) == name }):
 		return PodWaits, planner.ReasonNextRound
 	case now.launch(name) != nil:
 		return PodPlanned, ""

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -67,7 +67,7 @@ func (g *Gatherer) whyOf(kind string, o metav1.Object, content func() string) st
 // contentOf returns a text that differs once an object has changed in a way that may matter. Pods of one Deployment have the same.
 func contentOf(o metav1.Object) string {
 	if pod, ok := o.(*corev1.Pod); ok {
-		return snapshot.Content(pod)
+		return facts.Content(pod)
 	}
 	return fmt.Sprint(o.GetUID(), o.GetGeneration(), o.GetLabels(), o.GetAnnotations())
 }
@@ -91,14 +91,14 @@ func marked[T any, P interface {
 	for i := range all {
 		if why := g.why(kind, P(&all[i])); why != "" {
 			all = slices.Clone(all)
-			P(&all[i]).SetAnnotations(snapshot.SetAsideSpec(P(&all[i]).GetAnnotations(), why))
+			P(&all[i]).SetAnnotations(facts.SetAsideSpec(P(&all[i]).GetAnnotations(), why))
 		}
 	}
 	return all
 }
 
 // leaveOut leaves the objects out that are set aside. A NodePool or a GPUNodeClass launches nothing.
-func (g *Gatherer) leaveOut(c *snapshot.Cluster) {
+func (g *Gatherer) leaveOut(c *facts.Cluster) {
 	if len(g.Watchdog.Entries()) == 0 {
 		return
 	}
@@ -106,18 +106,18 @@ func (g *Gatherer) leaveOut(c *snapshot.Cluster) {
 	c.DaemonSets = without[appsv1.DaemonSet](g, "DaemonSet", c.DaemonSets)
 	c.Buffers = slices.DeleteFunc(slices.Clone(c.Buffers), func(b karpenter.Buffer) bool {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: b.Template.Annotations}, Spec: b.Template.Spec}
-		return g.whyOf("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + snapshot.Content(pod) }) != ""
+		return g.whyOf("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + facts.Content(pod) }) != ""
 	})
 }
 
 // withAside replaces changed objects that are set aside. It does not change objects that belong to a cache.
-func (g *Gatherer) withAside(changes snapshot.Changes) {
+func (g *Gatherer) withAside(changes facts.Changes) {
 	if len(g.Watchdog.Entries()) == 0 {
 		return
 	}
-	replace(g, "Pod", changes.Pods, snapshot.SetAside)
-	replace(g, "Node", changes.Nodes, snapshot.SetAsideNode)
-	replace(g, "NodeClaim", changes.NodeClaims, snapshot.SetAsideClaim)
+	replace(g, "Pod", changes.Pods, facts.SetAside)
+	replace(g, "Node", changes.Nodes, facts.SetAsideNode)
+	replace(g, "NodeClaim", changes.NodeClaims, facts.SetAsideClaim)
 }
 
 func replace[T any, P interface {
@@ -126,7 +126,7 @@ func replace[T any, P interface {
 }](g *Gatherer, kind string, changes map[string]P, with func(P, string) P) {
 	for range 2 { // The first time finds out what the object of a new entry is like, so that the second finds all that are like it.
 		for name, o := range changes {
-			if o == nil || snapshot.IsSetAside(o) {
+			if o == nil || facts.IsSetAside(o) {
 				continue
 			}
 			if why := g.why(kind, o); why != "" {

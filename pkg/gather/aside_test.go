@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/pkg/watchdog"
 )
@@ -27,7 +28,7 @@ func (b testbed) watched(limit time.Duration) *watchdog.Watchdog {
 }
 
 // unplaced returns why pods have no place, by name.
-func unplaced(c *snapshot.Cluster) map[string]planner.Refusal {
+func unplaced(c *facts.Cluster) map[string]planner.Refusal {
 	for ref, state := range c.NodeClasses {
 		state.Ready = true
 		c.NodeClasses[ref] = state
@@ -91,7 +92,7 @@ func TestNodeOfPodThatIsSetAsideStays(t *testing.T) {
 	want := snapshottest.Pod("bad")
 	if got := b.look(t).Indexed().Pod("default/bad"); got == nil {
 		t.Error("the pod is gone")
-	} else if got.Spec.NodeName != "n" || got.Annotations[karpv1.DoNotDisruptAnnotationKey] != "true" || snapshot.GPURequestOf(got) != snapshot.GPURequestOf(&want) {
+	} else if got.Spec.NodeName != "n" || got.Annotations[karpv1.DoNotDisruptAnnotationKey] != "true" || facts.GPURequestOf(got) != facts.GPURequestOf(&want) {
 		t.Errorf("the pod is %+v", got)
 	}
 }
@@ -104,7 +105,7 @@ func TestPoolThatIsSetAsideLaunchesNothing(t *testing.T) {
 	b.cached.set(pod("good"))
 	pool := b.look(t).NodePools[0]
 	aside.Add(watchdog.ObjectOf("NodePool", &pool), watchdog.View, b.clock.Now())
-	pools := b.look(t).Pools()
+	pools := snapshot.Pools(b.look(t))
 	if len(pools) != 1 || len(pools[0].Problems) != 1 || !strings.Contains(pools[0].Problems[0].Message, "at NodePool "+pool.Name) || len(pools[0].Offerings) > 0 {
 		t.Errorf("the pool is %+v", pools)
 	}

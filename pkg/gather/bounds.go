@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // What the caches keep of an object must not depend on what a user adds to it: etcd stores 1.5 MiB, and there may be thousands of such objects. A pod that
@@ -64,13 +64,13 @@ func boundBudget(o *policyv1.PodDisruptionBudget) {
 
 // podAnnotations are the annotations that decisions read of pods, PersistentVolumeClaims and pod templates, with the package that reads them.
 var podAnnotations = map[string]string{
-	nodecontract.GPUMemoryAnnotation:   "pkg/snapshot",
-	nodecontract.GPUThreadsAnnotation:  "pkg/snapshot",
+	nodecontract.GPUMemoryAnnotation:   "pkg/snapshot/facts",
+	nodecontract.GPUThreadsAnnotation:  "pkg/snapshot/facts",
 	v1alpha1.EvictWhenUnusedAnnotation: "pkg/controllers/usage",
 	karpv1.DoNotDisruptAnnotationKey:   "pkg/karpenter",
 	corev1.PodDeletionCost:             "pkg/karpenter",
-	volumehelper.AnnBindCompleted:      "pkg/snapshot",
-	corev1.BetaStorageClassAnnotation:  "pkg/snapshot",
+	volumehelper.AnnBindCompleted:      "pkg/snapshot/records",
+	corev1.BetaStorageClassAnnotation:  "pkg/snapshot/records",
 }
 
 // userAnnotations returns the annotations of an object of a user that decisions read, or nil if there are none. It cuts long values, which are invalid.
@@ -237,7 +237,7 @@ func merged(s corev1.PodSpec) corev1.PodSpec {
 			}
 		}
 	}
-	one.Resources.Requests = snapshot.PodRequests(&corev1.Pod{Spec: s})
+	one.Resources.Requests = facts.PodRequests(&corev1.Pod{Spec: s})
 	s.Containers, s.InitContainers, s.Overhead, s.Resources = []corev1.Container{one}, nil, nil, nil
 	return s
 }

@@ -26,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -238,7 +239,7 @@ func TestPodsThatAreTooLargeWaitWithAReason(t *testing.T) {
 		maps.Copy(pod.Spec.Containers[0].Resources.Requests, snapshottest.Amounts(v1alpha1.ResourceGPUShared, "1", "cpu", "100m"))
 		c := snapshottest.Shared()
 		c.Pods = copies(t, Trim(), []corev1.Pod{*pod})
-		if why := snapshot.TooLarge(&c.Pods[0]); why == "" || snapshot.GPURequestOf(&c.Pods[0]).Replicas != 1 {
+		if why := facts.TooLarge(&c.Pods[0]); why == "" || facts.GPURequestOf(&c.Pods[0]).Replicas != 1 {
 			t.Errorf("%s: the pod is kept as %+v", name, c.Pods[0])
 		}
 		v := snapshot.Build(c)
@@ -258,9 +259,9 @@ func TestContainersOfPodsWithoutGPUsAreMergedWithTheSameRequests(t *testing.T) {
 	pod.Spec.InitContainers = []corev1.Container{{RestartPolicy: &always, Resources: corev1.ResourceRequirements{Requests: snapshottest.Amounts("cpu", "3")}}}
 	pod.Spec.Overhead = snapshottest.Amounts("memory", "5Mi")
 	got := copies(t, Trim(), []corev1.Pod{pod})[0]
-	want, has := snapshot.PodRequests(&pod), snapshot.PodRequests(&got)
-	if len(got.Spec.Containers) != 1 || snapshot.TooLarge(&got) != "" || len(got.Spec.Containers[0].Ports) != 1 {
-		t.Fatalf("the pod has %d containers, and is too large because it %q", len(got.Spec.Containers), snapshot.TooLarge(&got))
+	want, has := facts.PodRequests(&pod), facts.PodRequests(&got)
+	if len(got.Spec.Containers) != 1 || facts.TooLarge(&got) != "" || len(got.Spec.Containers[0].Ports) != 1 {
+		t.Fatalf("the pod has %d containers, and is too large because it %q", len(got.Spec.Containers), facts.TooLarge(&got))
 	}
 	for name, q := range want {
 		if other := has[name]; other.Cmp(q) != 0 {

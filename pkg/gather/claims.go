@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/claims"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // claiming has the pods that have ResourceClaims, by namespace/name. Pods of an index are as [claims.Objects.On] returns them.
@@ -25,7 +25,7 @@ type claiming struct {
 
 // withClaims replaces changed pods that have claims for a GPU, and adds pods whose claims have changed. It does not change objects that belong to a
 // cache.
-func (g *Gatherer) withClaims(changes snapshot.Changes, full bool) {
+func (g *Gatherer) withClaims(changes facts.Changes, full bool) {
 	if !g.DRA {
 		return
 	}

@@ -25,7 +25,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // A list cannot be decoded if one field of one object cannot, and an informer retries such a list forever. The schemas of CRDs do not prevent it: the API
@@ -122,7 +122,7 @@ func mark(typed runtime.Object, paths []string) error {
 	if err != nil {
 		return err
 	}
-	object.SetAnnotations(snapshot.SetAsideSpec(object.GetAnnotations(), "it has fields that cannot be read: "+strings.Join(paths, ", ")+". Correct them"))
+	object.SetAnnotations(facts.SetAsideSpec(object.GetAnnotations(), "it has fields that cannot be read: "+strings.Join(paths, ", ")+". Correct them"))
 	if pool, ok := typed.(*karpv1.NodePool); ok {
 		pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "0"}}
 	}

@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -98,7 +99,7 @@ func TestOneObjectThatCannotBeDecodedLosesOnlyItsFields(t *testing.T) {
 				t.Fatalf("%d objects of version %q are listed", len(all.Items), all.ResourceVersion)
 			}
 			odd, other := all.Items[0], all.Items[1]
-			if odd.Name != "odd" || !snapshot.IsOurs(&odd) || !snapshot.IsSetAside(&odd) || !strings.Contains(fmt.Sprint(odd.Annotations), "cannot be read: "+c.paths+". ") {
+			if odd.Name != "odd" || !facts.IsOurs(&odd) || !facts.IsSetAside(&odd) || !strings.Contains(fmt.Sprint(odd.Annotations), "cannot be read: "+c.paths+". ") {
 				t.Errorf("the odd object is %+v", odd.ObjectMeta)
 			}
 			if len(odd.Spec.Disruption.Budgets) != 1 || odd.Spec.Disruption.Budgets[0].Nodes != "0" {
@@ -123,7 +124,7 @@ func TestAPoolWithAFieldThatCannotBeReadLaunchesNothingAndOthersDo(t *testing.T)
 	if err := mark(&c.NodePools[1], []string{"spec.limits.cpu"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range c.Pools() {
+	for _, p := range snapshot.Pools(c) {
 		says := len(p.Problems) > 0 && strings.Contains(p.Problems[0].Message, "spec.limits.cpu")
 		if says != (p.NodePool.Name == "odd") {
 			t.Errorf("NodePool %s has the problems %+v", p.NodePool.Name, p.Problems)
@@ -133,7 +134,7 @@ func TestAPoolWithAFieldThatCannotBeReadLaunchesNothingAndOthersDo(t *testing.T)
 	if err := mark(&c.GPUNodeClasses[0], []string{"spec.sharing.replicas"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range c.Pools() {
+	for _, p := range snapshot.Pools(c) {
 		if len(p.Problems) == 0 || !strings.Contains(p.Problems[0].Message, "spec.sharing.replicas") {
 			t.Errorf("NodePool %s has the problems %+v", p.NodePool.Name, p.Problems)
 		}

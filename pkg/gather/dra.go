@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // +kubebuilder:rbac:feature=dra,groups=resource.k8s.io,resources=resourceslices;deviceclasses;resourceclaims;resourceclaimtemplates;devicetaintrules,verbs=list;watch
@@ -51,7 +51,7 @@ func (g *Gatherer) readDRA(ctx context.Context) ([]string, error) {
 	if !differs {
 		return nil, nil
 	}
-	now := snapshot.PublishedOf(s.slices.is.Items, s.taintRules.is.Items)
+	now := facts.PublishedOf(s.slices.is.Items, s.taintRules.is.Items)
 	var changed []string
 	for offer := range maps.Keys(now) {
 		if now[offer] != g.published[offer] {
@@ -91,7 +91,7 @@ func (g *Gatherer) Published(ctx context.Context, node *corev1.Node) (*corev1.No
 			return nil, fmt.Errorf("listing DeviceTaintRules: %w", err)
 		}
 	}
-	return snapshot.PublishedOf(list.Items, rules.Items).On(node), nil
+	return facts.PublishedOf(list.Items, rules.Items).On(node), nil
 }
 
 // unlessOptional returns the error unless it means that a user lacks the right to read optional objects. The controller needs its rights.
@@ -104,7 +104,7 @@ func (g *Gatherer) unlessOptional(err error) error {
 
 // withPublished sets the replicas that DRA drivers publish, on nodes that have changed or whose replicas have changed. It does not change objects that
 // belong to a cache.
-func (g *Gatherer) withPublished(changes snapshot.Changes, published []string) {
+func (g *Gatherer) withPublished(changes facts.Changes, published []string) {
 	for _, name := range published {
 		if _, read := changes.Nodes[name]; !read {
 			if node := g.followed.nodes.now(name); node != nil {

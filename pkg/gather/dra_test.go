@@ -10,7 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func sliceOf(node string, generation, replicas int64) *resourcev1.ResourceSlice {
@@ -32,7 +32,7 @@ func draNode(name string) *corev1.Node {
 }
 
 // replicas returns what a node has of the resource for decisions.
-func replicas(t *testing.T, c *snapshot.Cluster, name string) int64 {
+func replicas(t *testing.T, c *facts.Cluster, name string) int64 {
 	t.Helper()
 	for node := range c.Indexed().AllNodes() {
 		if node.Name == name {

@@ -16,7 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // The kinds whose specs are also read as unstructured objects.
@@ -31,7 +31,7 @@ var (
 func (g *Gatherer) unknownFields(ctx context.Context, pools []karpv1.NodePool) (map[types.UID][]string, error) {
 	ours := map[types.UID]bool{}
 	for i := range pools {
-		ours[pools[i].UID] = snapshot.IsOurs(&pools[i])
+		ours[pools[i].UID] = facts.IsOurs(&pools[i])
 	}
 	unknown := map[types.UID][]string{}
 	list := func(gvk schema.GroupVersionKind, wanted func(types.UID) bool, spec func() any) error {

@@ -13,7 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/sizing"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Caches are the manager's caches.
@@ -65,11 +65,11 @@ func follow(ctx context.Context, caches Caches, saw func(*karpv1.NodeClaim)) (*f
 }
 
 // take returns the changes since the last call. If full is true, the changes are unknown, and take returns all objects.
-func (f *followed) take() (changes snapshot.Changes, full bool) {
+func (f *followed) take() (changes facts.Changes, full bool) {
 	for _, k := range f.kinds() {
 		full = k.missed() || full
 	}
-	return snapshot.Changes{
+	return facts.Changes{
 		Pods: f.pods.take(full), Nodes: f.nodes.take(full), NodeClaims: f.nodeClaims.take(full), PersistentVolumeClaims: f.volumeClaims.take(full),
 		PersistentVolumes: f.volumes.take(full), CSINodes: f.csiNodes.take(full),
 	}, full

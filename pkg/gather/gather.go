@@ -35,7 +35,7 @@ import (
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -81,9 +81,9 @@ type Gatherer struct {
 	changes  changes
 	followed *followed
 	// index has the objects that were followed so far.
-	index *snapshot.Index
+	index *facts.Index
 	// published has the replicas that agents publish as DRA drivers, as last read.
-	published snapshot.Published
+	published facts.Published
 	// unpublished are nodes whose published replicas are not in the index yet.
 	unpublished []string
 	// visit reports the object that a read works at. It is nil if nobody asks.
@@ -113,13 +113,13 @@ type Gatherer struct {
 // +kubebuilder:rbac:feature=capacity-buffers,groups="",resources=podtemplates,verbs=list;watch
 
 // read returns the cluster without the time and the refusals. It records in g.fresh what differs from the last successful read.
-func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
+func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	if err := g.update(ctx); err != nil {
 		return nil, err
 	}
 	g.beginAside()
 	s := &g.state
-	c := &snapshot.Cluster{
+	c := &facts.Cluster{
 		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
 		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is,
 	}
@@ -128,12 +128,12 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		return nil, err
 	}
 	g.unpublished = append(g.unpublished, published...)
-	c.DRA = snapshot.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items, TaintRules: s.taintRules.is.Items}
+	c.DRA = facts.DRA{Known: g.DRA || g.NoDRA, Enabled: g.DRA, Classes: s.deviceClasses.is.Items, TaintRules: s.taintRules.is.Items}
 	if err := g.objects(ctx, c); err != nil {
 		return nil, err
 	}
 	for _, overlay := range s.overlays.is.Items {
-		if g.NodeOverlays && snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
+		if g.NodeOverlays && facts.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
 			c.NodeOverlays = append(c.NodeOverlays, overlay)
 		}
 	}
@@ -152,17 +152,17 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 type fresh struct {
 	// kinds reports whether kinds with few objects differ, and classes whether the cloud's node classes do.
 	kinds, classes bool
-	objects        snapshot.Difference
+	objects        facts.Difference
 }
 
 func (f fresh) any() bool { return f.kinds || f.classes || f.objects.Any() }
 
 // objects sets the objects of the kinds with many objects.
-func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
+func (g *Gatherer) objects(ctx context.Context, c *facts.Cluster) error {
 	g.claims.RLock()
 	defer g.claims.RUnlock()
 	if g.followed == nil {
-		g.fresh.objects = snapshot.Difference{Machines: true, Others: true}
+		g.fresh.objects = facts.Difference{Machines: true, Others: true}
 		return g.list(ctx, c)
 	}
 	if g.index == nil {
@@ -187,8 +187,8 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	d.Machines = d.Machines || full || g.fresh.objects.Machines
 	d.Others = d.Others || g.fresh.objects.Others
 	if len(unseen) > 0 {
-		var more snapshot.Difference
-		written := snapshot.Changes{NodeClaims: unseen}
+		var more facts.Difference
+		written := facts.Changes{NodeClaims: unseen}
 		g.withAside(written)
 		index, more = index.With(written)
 		d.Machines = d.Machines || more.Machines
@@ -201,7 +201,7 @@ func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 }
 
 // list lists all objects of the kinds with many objects.
-func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
+func (g *Gatherer) list(ctx context.Context, c *facts.Cluster) error {
 	var (
 		pods         corev1.PodList
 		nodes        corev1.NodeList
@@ -236,8 +236,8 @@ func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
 	for i := range c.Nodes {
 		c.Nodes[i] = *g.published.On(&c.Nodes[i])
 	}
-	c.Pods, c.Nodes = replaced(g, "Pod", c.Pods, snapshot.SetAside), replaced(g, "Node", c.Nodes, snapshot.SetAsideNode)
-	c.NodeClaims = replaced(g, "NodeClaim", c.NodeClaims, snapshot.SetAsideClaim)
+	c.Pods, c.Nodes = replaced(g, "Pod", c.Pods, facts.SetAside), replaced(g, "Node", c.Nodes, facts.SetAsideNode)
+	c.NodeClaims = replaced(g, "NodeClaim", c.NodeClaims, facts.SetAsideClaim)
 	return nil
 }
 
@@ -246,7 +246,7 @@ type nodeClasses struct {
 	// at is when the last read of all of them ended, and read is its result. accepted also has the images of paused rollouts, and used also the capacities
 	// that machines have shown.
 	at                   time.Time
-	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
+	read, accepted, used map[v1alpha1.NodeClassReference]facts.NodeClassState
 }
 
 // classesAtOnce is how many node classes are read concurrently.
@@ -257,10 +257,10 @@ const classTimeout = 10 * time.Second
 
 // classes sets the node classes to which the GPUNodeClasses refer. If the caches are followed, it reuses the last result for two seconds. The time
 // starts when the read has ended, so that a slow API server does not cause a read for every caller.
-func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
+func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
 	now, n := g.Clock.Now(), &g.nodeClasses
 	kept := g.followed != nil && now.Sub(n.at) <= recent
-	read := map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+	read := map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 	var unread []v1alpha1.NodeClassReference
 	for i := range c.GPUNodeClasses {
 		class := &c.GPUNodeClasses[i]
@@ -275,7 +275,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 		}
 		read[ref] = state
 	}
-	states, errs := make([]snapshot.NodeClassState, len(unread)), make([]error, len(unread))
+	states, errs := make([]facts.NodeClassState, len(unread)), make([]error, len(unread))
 	workqueue.ParallelizeUntil(ctx, classesAtOnce, len(unread), func(i int) { states[i], errs[i] = g.NodeClass(ctx, unread[i]) })
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -292,7 +292,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	g.fresh.classes = g.fresh.classes || !maps.EqualFunc(n.read, read, sameState)
 	n.read = read
 	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines {
-		known := &snapshot.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
+		known := &facts.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
 		drift.AcceptGoodImages(known, g.state.rollouts.is.Items)
 		learned := g.learn(ctx, known)
 		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) {
@@ -306,7 +306,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 }
 
 // sameState reports whether two states of a node class are equal. Catalogs return the same list while nothing changes.
-func sameState(a, b snapshot.NodeClassState) bool {
+func sameState(a, b facts.NodeClassState) bool {
 	same := len(a.InstanceTypes) == len(b.InstanceTypes) && (len(a.InstanceTypes) == 0 || &a.InstanceTypes[0] == &b.InstanceTypes[0])
 	a.InstanceTypes, b.InstanceTypes = nil, nil
 	return same && reflect.DeepEqual(a, b)
@@ -321,7 +321,7 @@ func (g *Gatherer) Together(write func()) {
 }
 
 // learn returns the known capacities, updated with those of the existing machines.
-func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
+func (g *Gatherer) learn(ctx context.Context, c *facts.Cluster) capacity.Learned {
 	now := capacity.Learn(c, g.learned)
 	for kind, seen := range now {
 		if before, ok := g.learned[kind]; !ok || before.Allocatable != seen.Allocatable {
@@ -334,14 +334,14 @@ func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Lear
 
 // NodeClass reads the state of one of the cloud's node classes from the API server. A cached state may be wrong: a class that was just changed is not
 // Ready until Karpenter has reconciled it, and Karpenter deletes NodeClaims that refer to such a class.
-func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
+func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (facts.NodeClassState, error) {
 	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
 	if meta.IsNoMatchError(err) {
-		return snapshot.NodeClassState{Reason: "NodeClassKindUnknown", Message: fmt.Sprintf(
+		return facts.NodeClassState{Reason: "NodeClassKindUnknown", Message: fmt.Sprintf(
 			"this cluster has no kind %s in group %s: install Karpenter's provider for it, or correct spec.nodeClassRef", ref.Kind, ref.Group)}, nil
 	}
 	if err != nil {
-		return snapshot.NodeClassState{}, fmt.Errorf("looking up kind %s: %w", ref.Kind, err)
+		return facts.NodeClassState{}, fmt.Errorf("looking up kind %s: %w", ref.Kind, err)
 	}
 	class := &unstructured.Unstructured{}
 	class.SetGroupVersionKind(mapping.GroupVersionKind)
@@ -350,18 +350,18 @@ func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 	err = g.Live.Get(reading, client.ObjectKey{Name: ref.Name}, class)
 	switch {
 	case apierrors.IsNotFound(err):
-		return snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf(
+		return facts.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf(
 			"%s %q does not exist: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}, nil
 	case apierrors.IsForbidden(err):
-		return snapshot.NodeClassState{Reason: "NodeClassForbidden", Message: fmt.Sprintf(
+		return facts.NodeClassState{Reason: "NodeClassForbidden", Message: fmt.Sprintf(
 			"the controller may not read %s %q: allow it get on that kind", ref.Kind, ref.Name)}, nil
 	case ctx.Err() != nil:
-		return snapshot.NodeClassState{}, ctx.Err()
+		return facts.NodeClassState{}, ctx.Err()
 	case err != nil:
 		// A class that cannot be read, for example because its conversion webhook is down, must not stop the pools of other classes.
-		return snapshot.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
+		return facts.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
 	}
-	state := snapshot.NodeClassStateOf(class)
+	state := facts.NodeClassStateOf(class)
 	state.Learn(g.Catalog.InstanceTypes(ctx, class))
 	return state, nil
 }

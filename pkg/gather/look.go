@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -23,14 +23,14 @@ func (g *Gatherer) at(kind string, object metav1.Object) {
 
 // Cluster reads everything on which decisions depend. The read begins after the call, so it includes everything that the caller has seen in the caches,
 // and all NodeClaims that were written. Callers share the objects and must not change them.
-func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
+func (g *Gatherer) Cluster(ctx context.Context) (*facts.Cluster, error) {
 	if err := g.Watchdog.Load(ctx); err != nil {
 		return nil, err
 	}
 	g.looking.Lock()
 	defer g.looking.Unlock()
 	began := g.Clock.Now()
-	var c *snapshot.Cluster
+	var c *facts.Cluster
 	err := g.Watchdog.Run(ctx, watchdog.Gather, func(ctx context.Context, visit watchdog.Visit) (err error) {
 		g.visit = visit
 		c, err = g.read(ctx)

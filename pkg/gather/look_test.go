@@ -32,6 +32,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -188,7 +189,7 @@ func pod(name string) *corev1.Pod {
 	return &p
 }
 
-func (b testbed) look(t testing.TB) *snapshot.Cluster {
+func (b testbed) look(t testing.TB) *facts.Cluster {
 	t.Helper()
 	c, err := b.Cluster(t.Context())
 	if err != nil {
@@ -296,7 +297,7 @@ func TestClusterIsNeverOlderThanCaches(t *testing.T) {
 				rt.Fatal(err)
 			}
 			got := b.look(t)
-			names := func(c *snapshot.Cluster) map[string]string {
+			names := func(c *facts.Cluster) map[string]string {
 				all := map[string]string{}
 				for _, pod := range c.Indexed().Pending() {
 					all["pod "+pod.Name] = pod.ResourceVersion

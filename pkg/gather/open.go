@@ -18,13 +18,13 @@ import (
 
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/fleet/launching"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Open returns a function that reads a cluster, for long-running commands without a manager. Informers follow the cluster until the context ends. Open
 // returns an error if the cluster cannot be read now, because informers would retry forever. The function returns an error while the API server does
 // not answer.
-func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout func() time.Duration) (func(context.Context) (*snapshot.Cluster, error), error) {
+func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout func() time.Duration) (func(context.Context) (*facts.Cluster, error), error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
@@ -33,7 +33,7 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, repli
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (*snapshot.Cluster, error) {
+	return func(ctx context.Context) (*facts.Cluster, error) {
 		if err := answers(ctx, asked.RESTClient()); err != nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -31,7 +32,7 @@ func large(tb testing.TB, nodes int) (testbed, *corev1.Pod) {
 	var running *corev1.Pod
 	for i := range c.Pods {
 		b.cached.set(&c.Pods[i])
-		if running == nil && c.Pods[i].Spec.NodeName != "" && snapshot.IsWorkload(&c.Pods[i]) {
+		if running == nil && c.Pods[i].Spec.NodeName != "" && facts.IsWorkload(&c.Pods[i]) {
 			running = &c.Pods[i]
 		}
 	}
@@ -66,7 +67,7 @@ func BenchmarkLookAfterOnePodChange(b *testing.B) {
 			changed.Labels["turn"] = changed.ResourceVersion
 			t.cached.set(changed)
 		}
-		look := func() *snapshot.Cluster { return t.look(b) }
+		look := func() *facts.Cluster { return t.look(b) }
 		look()
 		b.Run(fmt.Sprint("look/", nodes), func(b *testing.B) {
 			b.ReportAllocs()
@@ -102,7 +103,7 @@ func benchmarkOneProcess(b *testing.B, nodes int) {
 	before := heap()
 	t, running := cached(b, nodes, 5_000)
 	version := 10_000_000
-	change := func() *snapshot.Cluster {
+	change := func() *facts.Cluster {
 		version++
 		changed := running.DeepCopy()
 		changed.ResourceVersion = strconv.Itoa(version)
@@ -170,7 +171,7 @@ func cached(tb testing.TB, nodes, waiting int) (t testbed, running *corev1.Pod) 
 		for i := range c.Pods {
 			pod := c.Pods[i].DeepCopy()
 			set(pod)
-			if running == nil && snapshot.IsWorkload(pod) {
+			if running == nil && facts.IsWorkload(pod) {
 				running = pod
 			}
 		}

@@ -18,7 +18,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // state caches the objects of the kinds with few objects between reads. A read lists only the kinds of which an object has changed. Several controllers
@@ -116,7 +116,7 @@ func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), 
 
 // sameItems reports whether two lists are equal as far as decisions are concerned. Caches list objects in any order.
 func sameItems(a, b client.ObjectList) bool {
-	return maps.EqualFunc(itemsOf(a), itemsOf(b), func(before, after client.Object) bool { return snapshot.Same(before, after) })
+	return maps.EqualFunc(itemsOf(a), itemsOf(b), func(before, after client.Object) bool { return facts.Same(before, after) })
 }
 
 func itemsOf(list client.ObjectList) map[client.ObjectKey]client.Object {

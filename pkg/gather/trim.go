@@ -21,7 +21,8 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Trim returns a transform function for the caches that removes what no decision needs: most of a pod is environment, mounts, probes and the status of
@@ -56,7 +57,7 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.userMeta(&o.ObjectMeta)
 		o.Labels = nil
 		spec := corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName}
-		if snapshot.IsExclusive(o) {
+		if facts.IsExclusive(o) {
 			spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 		}
 		o.Spec = spec
@@ -178,7 +179,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 		spec.Volumes, cut = prefix(spec.Volumes, maxVolumes), append(cut, fmt.Sprintf("more than %d volumes with claims", maxVolumes))
 	}
 	if len(cut) > 0 {
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, snapshot.CutAnnotation, strings.Join(cut, " and "))
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, facts.CutAnnotation, strings.Join(cut, " and "))
 	}
 	p.Spec, p.Status = spec, t.status(p, spec.ResourceClaims)
 }
@@ -222,7 +223,7 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
 	}
-	bare = *snapshot.WithBoundedAmounts(&bare)
+	bare = *facts.WithBoundedAmounts(&bare)
 	bare, all := boundedSpec(bare, bare.Size())
 	key, err := bare.Marshal()
 	if err != nil {
@@ -271,7 +272,7 @@ func (t *trimmer) template(p *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	kept := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: userAnnotations(p.Annotations)}}
 	var all bool
 	if kept.Spec, all = t.spec(&p.Spec, true); !all {
-		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, snapshot.CutAnnotation, fmt.Sprintf("a template of more than %d KiB", specBytes>>10))
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, facts.CutAnnotation, fmt.Sprintf("a template of more than %d KiB", specBytes>>10))
 	}
 	kept.Spec.Volumes = prefix(volumesOf(p.Spec.Volumes), maxVolumes)
 	return kept
@@ -296,7 +297,7 @@ func (t *trimmer) node(n *corev1.Node) {
 // claim trims NodeClaims that are not Karve's. They only show which nodes Karpenter launched, and with which image. Each of them may name a hundred
 // instance types.
 func (t *trimmer) claim(c *karpv1.NodeClaim) {
-	if snapshot.IsOurClaim(c) || snapshot.IsCanary(c) {
+	if facts.IsOurClaim(c) || facts.IsCanary(c) {
 		return
 	}
 	t.meta(&c.ObjectMeta)
@@ -307,7 +308,7 @@ func (t *trimmer) claim(c *karpv1.NodeClaim) {
 func (t *trimmer) volume(v *corev1.PersistentVolume) {
 	t.meta(&v.ObjectMeta)
 	spec := corev1.PersistentVolumeSpec{NodeAffinity: v.Spec.NodeAffinity}
-	if driver := snapshot.DriverOf(v); driver != "" {
+	if driver := records.DriverOf(v); driver != "" {
 		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.of(driver, driver)}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}

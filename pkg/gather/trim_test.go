@@ -15,11 +15,12 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // trimmed returns a copy of the cluster with trimmed objects.
-func trimmed(t *testing.T, c *snapshot.Cluster, trim func(any) (any, error)) *snapshot.Cluster {
+func trimmed(t *testing.T, c *facts.Cluster, trim func(any) (any, error)) *facts.Cluster {
 	t.Helper()
 	now := *c
 	now.Pods, now.Nodes, now.NodeClaims = copies(t, trim, c.Pods), copies(t, trim, c.Nodes), copies(t, trim, c.NodeClaims)
@@ -45,7 +46,7 @@ func copies[T any, P interface {
 }
 
 // varied returns a small version of the large cluster with pods of all kinds that matter for placement.
-func varied() *snapshot.Cluster {
+func varied() *facts.Cluster {
 	c := snapshottest.Large(40)
 	machine := c.NodeClaims[0].Name
 	count := int32(25)
@@ -120,7 +121,7 @@ func TestWhoHoldsReplicasIsNoChangeOfANode(t *testing.T) {
 	before := copies(t, Trim(), nodes)
 	nodes[0].Annotations[nodecontract.HoldersAnnotation] = `{"asOf":"2026-03-01T12:00:00Z"}`
 	after := copies(t, Trim(), nodes)
-	if !snapshot.Same(&before[0], &after[0]) || len(after[0].Annotations) != 1 {
+	if !facts.Same(&before[0], &after[0]) || len(after[0].Annotations) != 1 {
 		t.Errorf("decisions can tell %v from %v", before[0].Annotations, after[0].Annotations)
 	}
 }
@@ -177,7 +178,7 @@ func TestTrimKeepsWhatSlicesPublish(t *testing.T) {
 		if _, err := Trim()(trimmed); err != nil {
 			t.Fatal(err)
 		}
-		want, got := snapshot.PublishedOf([]resourcev1.ResourceSlice{*whole}, nil), snapshot.PublishedOf([]resourcev1.ResourceSlice{*trimmed}, nil)
+		want, got := facts.PublishedOf([]resourcev1.ResourceSlice{*whole}, nil), facts.PublishedOf([]resourcev1.ResourceSlice{*trimmed}, nil)
 		if diff := cmp.Diff(want, got); diff != "" || (len(want) == 0) != (driver == "example.com") {
 			t.Errorf("the trimmed slice of %s publishes something else: %s", driver, diff)
 		}

@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/memoryalias"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // File is a file of YAML or JSON documents.
@@ -84,9 +84,9 @@ type Replacement struct {
 
 // Read returns the cluster that the files describe, and what it skipped. The error joins all problems, each with its file and document. The caller sets the
 // time, the instance types and the cloud's refusals.
-func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error) {
+func Read(ctx context.Context, files []File) (*facts.Cluster, Skipped, error) {
 	r := reader{
-		left: budget{MaxSize, maxObjects}, cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
+		left: budget{MaxSize, maxObjects}, cluster: &facts.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]facts.NodeClassState{}},
 		with: map[string]bool{}, seen: map[string]int{}, kinds: map[string]int{}, unknown: map[schema.GroupKind]int{}, effects: map[schema.GroupKind]int{}, runtimes: map[string]fields{},
 		priorities: systemPriorities(), runtimeClasses: map[string]*nodev1.RuntimeClass{}, limits: map[string][]limitRange{}, quotas: map[string][]*quota{},
 		skipped: Skipped{NodeClasses: map[v1alpha1.NodeClassReference]*unstructured.Unstructured{}},
@@ -162,7 +162,7 @@ func (r *reader) withoutObjects(files []File) []error {
 }
 
 // UseInstanceTypes sets the instance types of the cluster's node classes. Those whose node class is in the files have the resources that it leaves to pods.
-func (s *Skipped) UseInstanceTypes(c *snapshot.Cluster, listing catalog.Listing) error {
+func (s *Skipped) UseInstanceTypes(c *facts.Cluster, listing catalog.Listing) error {
 	for ref, state := range c.NodeClasses {
 		state.Learn(listing)
 		c.NodeClasses[ref] = state
@@ -199,7 +199,7 @@ func (r *reader) notObject(file string) {
 // reader collects the contents of the documents.
 type reader struct {
 	left      budget
-	cluster   *snapshot.Cluster
+	cluster   *facts.Cluster
 	workloads []workload
 	// pools are the places of the cluster's NodePools, at the same indices.
 	pools []place
@@ -280,11 +280,11 @@ func (o *object) admit(ctx context.Context) (refused []error, mistyped bool) {
 func (r *reader) checkClasses() []error {
 	var errs []error
 	for i := range r.cluster.GPUNodeClasses {
-		r.cluster.NodeClasses[r.cluster.GPUNodeClasses[i].Spec.NodeClassRef] = snapshot.NodeClassState{Ready: true}
+		r.cluster.NodeClasses[r.cluster.GPUNodeClasses[i].Spec.NodeClassRef] = facts.NodeClassState{Ready: true}
 	}
 	for i := range r.cluster.NodePools {
 		np := &r.cluster.NodePools[i]
-		if !snapshot.IsOurs(np) {
+		if !facts.IsOurs(np) {
 			r.karpenterPool(np)
 			continue
 		}
@@ -300,7 +300,7 @@ func (r *reader) checkClasses() []error {
 // karpenterPool marks the node class of a NodePool of Karpenter's own as Ready. What it leaves to pods decides whether Karpenter could serve them.
 func (r *reader) karpenterPool(np *karpv1.NodePool) {
 	if ref := np.Spec.Template.Spec.NodeClassRef; namedClass(ref) {
-		r.cluster.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}] = snapshot.NodeClassState{Ready: true}
+		r.cluster.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}] = facts.NodeClassState{Ready: true}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -65,7 +66,7 @@ func files(texts ...string) []manifests.File {
 	return all
 }
 
-func read(t testing.TB, texts ...string) *snapshot.Cluster {
+func read(t testing.TB, texts ...string) *facts.Cluster {
 	t.Helper()
 	c, _, err := manifests.Read(t.Context(), files(texts...))
 	if err != nil {
@@ -75,10 +76,10 @@ func read(t testing.TB, texts ...string) *snapshot.Cluster {
 }
 
 // waiting returns the names of the pods that need a machine.
-func waiting(c *snapshot.Cluster) []string {
+func waiting(c *facts.Cluster) []string {
 	var names []string
 	for i := range c.Pods {
-		if snapshot.Waits(&c.Pods[i]) {
+		if facts.Waits(&c.Pods[i]) {
 			names = append(names, c.Pods[i].Namespace+"/"+c.Pods[i].Name)
 		}
 	}
@@ -160,7 +161,7 @@ func TestPodsHaveAPIServerDefaults(t *testing.T) {
 }
 
 // claimsOf returns the PersistentVolumeClaims of the cluster with their class and phase.
-func claimsOf(c *snapshot.Cluster) []string {
+func claimsOf(c *facts.Cluster) []string {
 	var all []string
 	for i := range c.PersistentVolumeClaims {
 		claim := &c.PersistentVolumeClaims[i]

@@ -17,17 +17,19 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Build returns the overview of a cluster. It reads the NodePools, GPUNodeClasses, NodeClaims, Nodes and Pods, and the instance types of node classes
 // for prices. Other objects may be missing.
-func Build(c *snapshot.Cluster) *Overview {
+func Build(c *facts.Cluster) *Overview {
 	with := *c
 	with.Index = c.Indexed()
 	b := builder{Cluster: &with, pools: map[string]*snapshot.Pool{}}
 	o := &Overview{AsOf: c.Now, Pools: []Pool{}, Nodes: []Node{}, Pods: []Pod{}, Waiting: []Waiting{}}
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; snapshot.IsOurs(np) {
+		if np := &c.NodePools[i]; facts.IsOurs(np) {
 			b.pools[np.Name] = &snapshot.Pool{NodePool: np, Class: b.class(np.Spec.Template.Spec.NodeClassRef.Name)}
 			o.Pools = append(o.Pools, b.pool(np))
 		}
@@ -45,7 +47,7 @@ func Build(c *snapshot.Cluster) *Overview {
 		}
 	}
 	for _, pod := range b.Index.Pending() {
-		if snapshot.Waits(pod) {
+		if facts.Waits(pod) {
 			o.Waiting = append(o.Waiting, waiting(pod))
 		}
 	}
@@ -63,7 +65,7 @@ func Build(c *snapshot.Cluster) *Overview {
 
 // builder caches what is needed more than once.
 type builder struct {
-	*snapshot.Cluster
+	*facts.Cluster
 	// pools are Karve's NodePools by name. They have no offerings.
 	pools map[string]*snapshot.Pool
 }
@@ -78,9 +80,9 @@ func (b *builder) class(name string) *v1alpha1.GPUNodeClass {
 }
 
 // machines returns Karve's machines and its canaries.
-func (b *builder) machines() iter.Seq[*snapshot.Machine] {
-	return func(yield func(*snapshot.Machine) bool) {
-		for _, machines := range [][]snapshot.Machine{b.Machines(), b.Canaries()} {
+func (b *builder) machines() iter.Seq[*records.Machine] {
+	return func(yield func(*records.Machine) bool) {
+		for _, machines := range [][]records.Machine{records.Machines(b.Cluster), records.Canaries(b.Cluster)} {
 			for i := range machines {
 				if !yield(&machines[i]) {
 					return
@@ -96,7 +98,7 @@ func (b *builder) pool(np *karpv1.NodePool) Pool {
 		p.Resource = strings.Join(class.Spec.Sharing.Resources(), ", ")
 	}
 	for _, kind := range []string{"Ready", v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionNodesHealthy} {
-		if c := snapshot.Condition(np.Status.Conditions, kind); c != nil && c.Status == "False" && p.Problem == "" {
+		if c := facts.Condition(np.Status.Conditions, kind); c != nil && c.Status == "False" && p.Problem == "" {
 			p.Problem = cmp.Or(c.Message, c.Reason)
 		}
 	}
@@ -104,12 +106,12 @@ func (b *builder) pool(np *karpv1.NodePool) Pool {
 }
 
 // addMachine adds one of Karve's machines and its pods.
-func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
+func (b *builder) addMachine(o *Overview, m *records.Machine) {
 	n := Node{
 		Name: m.Claim.Name, NodeClaim: m.Claim.Name, Pool: m.Pool(), Resource: m.Promise.ResourceNames(), Created: m.Claim.CreationTimestamp.Time,
 		Replicas: max(m.Promise.Replicas(), 0), GPUs: unknownGPUs(m.Promise.GPUs),
 	}
-	n.InstanceType, n.Zone, n.CapacityType = snapshot.ShapeOf(m.Claim)
+	n.InstanceType, n.Zone, n.CapacityType = records.ShapeOf(m.Claim)
 	if m.Started() {
 		n.Replicas = m.Exposed()
 	}
@@ -177,7 +179,7 @@ func (b *builder) addOther(o *Overview, node *corev1.Node) {
 	n.Message, n.Severity = b.condition(node)
 	_, pods := b.Index.Node(node.Name)
 	gpu := corev1.ResourceName(n.Resource)
-	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return snapshot.ResourcesOf(snapshot.PodRequests(pod), gpu).Replicas }, memoryOf(node, 1)})
+	b.add(o, n, node, pods, holdings{gpu, n.Replicas, func(pod *corev1.Pod) int64 { return facts.ResourcesOf(facts.PodRequests(pod), gpu).Replicas }, memoryOf(node, 1)})
 }
 
 // add adds a node and its pods.
@@ -189,13 +191,13 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 	}
 	first, held := len(o.Pods), []int64(nil)
 	for _, pod := range pods {
-		more := snapshot.ResourcesOf(snapshot.PodRequests(pod), has.resource).Replicas
+		more := facts.ResourcesOf(facts.PodRequests(pod), has.resource).Replicas
 		if more == 0 {
 			continue
 		}
 		p := Pod{
-			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: stated(pod), Started: snapshot.StartTime(pod),
-			StatedProblem: snapshot.MemoryProblem(pod, has.gpuMiB),
+			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: stated(pod), Started: facts.StartTime(pod),
+			StatedProblem: facts.MemoryProblem(pod, has.gpuMiB),
 		}
 		if d := usage.For(pod, unused, b.Now); d > 0 {
 			p.UnusedSeconds = new(int64(d / time.Second))
@@ -224,7 +226,7 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 
 // waiting describes a pod that is bound to no node.
 func waiting(pod *corev1.Pod) Waiting {
-	requests := snapshot.PodRequests(pod)
+	requests := facts.PodRequests(pod)
 	w := Waiting{
 		Namespace: pod.Namespace, Name: pod.Name, Since: pod.CreationTimestamp.Time, Nominated: pod.Status.NominatedNodeName, StatedMiB: stated(pod),
 	}
@@ -234,11 +236,11 @@ func waiting(pod *corev1.Pod) Waiting {
 		}
 	}
 	for _, name := range []corev1.ResourceName{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU} {
-		if n := snapshot.ResourcesOf(requests, name).Replicas; n > 0 && w.Replicas == 0 {
+		if n := facts.ResourcesOf(requests, name).Replicas; n > 0 && w.Replicas == 0 {
 			w.Resource, w.Replicas = string(name), n
 		}
 	}
-	if asks := snapshot.GPURequestOf(pod); w.Replicas == 0 {
+	if asks := facts.GPURequestOf(pod); w.Replicas == 0 {
 		w.Resource, w.Replicas = string(asks.Resource), asks.Replicas
 	}
 	return w
@@ -256,7 +258,7 @@ func addressOf(node *corev1.Node) string {
 
 // stated returns the device memory in MiB, rounded up, that a pod requests or that its slots have. It returns nil if there is none or if it is invalid.
 func stated(pod *corev1.Pod) *int64 {
-	if sizes := snapshot.SlotSizes(pod); len(sizes) > 0 {
+	if sizes := facts.SlotSizes(pod); len(sizes) > 0 {
 		var sum int64
 		for _, mib := range sizes {
 			sum += mib

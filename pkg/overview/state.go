@@ -8,18 +8,19 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
 // describe sets the state of one of Karve's machines and its message.
-func (b *builder) describe(n *Node, m *snapshot.Machine) {
+func (b *builder) describe(n *Node, m *records.Machine) {
 	n.State = m.State()
 	if m.Broken(b.Now, b.ReplicasTimeout) {
 		n.State = lifecycle.Broken
 	}
 	since := func(annotations map[string]string, key string) string {
-		if at := snapshot.TimeOf(annotations[key]); !at.IsZero() {
+		if at := facts.TimeOf(annotations[key]); !at.IsZero() {
 			return " " + words.Age(b.Now.Sub(at))
 		}
 		return ""
@@ -46,7 +47,7 @@ func (b *builder) describe(n *Node, m *snapshot.Machine) {
 	}
 }
 
-func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
+func (b *builder) describeStarted(n *Node, m *records.Machine) {
 	n.Message, n.Severity = b.condition(m.Node)
 	if n.Severity != Good {
 		if n.Severity == Bad {
@@ -63,7 +64,7 @@ func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
 		n.Message, n.Severity = fmt.Sprintf("exposes %d of %d replicas", exposed, promised), Bad
 		return
 	}
-	idle := snapshot.TimeOf(m.Node.Annotations[v1alpha1.IdleSinceAnnotation])
+	idle := facts.TimeOf(m.Node.Annotations[v1alpha1.IdleSinceAnnotation])
 	if idle.IsZero() {
 		return
 	}

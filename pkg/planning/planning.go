@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -44,7 +45,7 @@ type Planner struct {
 	// mu guards latest and queue. queue orders the pending classes if one plan cannot include all of them.
 	mu     sync.Mutex
 	latest *Generation
-	queue  snapshot.ClassQueue
+	queue  facts.ClassQueue
 
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards the fields below.
 	planning      sync.Mutex
@@ -59,13 +60,13 @@ type Generation struct {
 	View *snapshot.View
 
 	planner  *Planner
-	cluster  *snapshot.Cluster
+	cluster  *facts.Cluster
 	plan     once[checked.Plan]
 	headroom once[checked.Headroom]
 }
 
 // Of returns the generation of a cluster. Clusters that were read together, with the same refusals, have the same generation.
-func (p *Planner) Of(ctx context.Context, c *snapshot.Cluster) (*Generation, error) {
+func (p *Planner) Of(ctx context.Context, c *facts.Cluster) (*Generation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if g := p.latest; g != nil && c.Generation > 0 && g.cluster.Generation == c.Generation && reflect.DeepEqual(g.cluster.Refused, c.Refused) {

@@ -15,11 +15,12 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // read returns a cluster of the generation with the given number of pending pods.
-func read(generation uint64, pods int) *snapshot.Cluster {
+func read(generation uint64, pods int) *facts.Cluster {
 	c := Shared()
 	c.Generation, c.Pods = generation, Pods("web", pods)
 	return c
@@ -67,7 +68,7 @@ func TestRelevantChangesStartNewGeneration(t *testing.T) {
 	t.Parallel()
 	refused := read(1, 11)
 	refused.Refused = map[string][]v1alpha1.RefusedOffering{"gpu-shared": {{InstanceType: "g4dn.xlarge", Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Failures: 1}}}
-	for name, c := range map[string]*snapshot.Cluster{
+	for name, c := range map[string]*facts.Cluster{
 		"a later read": read(2, 11), "a refusal since then": refused, "an edit": read(0, 11),
 	} {
 		b := newTestbed()
@@ -90,7 +91,7 @@ func TestEarlierGenerationDoesNotReplaceLaterOne(t *testing.T) {
 func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	plan := func(generation uint64, pods int, edits ...func(*snapshot.Cluster)) *checked.Plan {
+	plan := func(generation uint64, pods int, edits ...func(*facts.Cluster)) *checked.Plan {
 		c := read(generation, pods)
 		for _, edit := range edits {
 			edit(c)
@@ -102,14 +103,14 @@ func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 		return p
 	}
 	first := plan(1, 11)
-	again := plan(2, 11, func(c *snapshot.Cluster) { c.Now = c.Now.Add(time.Second) }, func(c *snapshot.Cluster) { c.Pods[0].ResourceVersion = "2" })
+	again := plan(2, 11, func(c *facts.Cluster) { c.Now = c.Now.Add(time.Second) }, func(c *facts.Cluster) { c.Pods[0].ResourceVersion = "2" })
 	if diff := cmp.Diff(first.Plan, again.Plan); diff != "" || b.made(t) != 1 {
 		t.Errorf("%d plans were made for equal snapshots (-want +got):\n%s", b.made(t), diff)
 	}
 	if plan(3, 12); b.made(t) != 2 {
 		t.Errorf("%d plans were made, want another one for another pod", b.made(t))
 	}
-	if plan(4, 12, func(c *snapshot.Cluster) { c.NodePools[0].Spec.Weight = new(int32(7)) }); b.made(t) != 3 {
+	if plan(4, 12, func(c *facts.Cluster) { c.NodePools[0].Spec.Weight = new(int32(7)) }); b.made(t) != 3 {
 		t.Errorf("%d plans were made, want another one for another pool", b.made(t))
 	}
 }
@@ -117,7 +118,7 @@ func TestPlanIsReusedWhileSnapshotIsUnchanged(t *testing.T) {
 func TestReusedPlanKeepsLaterNominations(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	two := func(generation uint64) *snapshot.Cluster {
+	two := func(generation uint64) *facts.Cluster {
 		c := read(generation, 2)
 		small := TypeNamed("g4dn.xlarge")
 		claim := Claim("a", &c.NodePools[0], small, Initialized(c.Now.Add(-time.Hour)))
@@ -129,7 +130,7 @@ func TestReusedPlanKeepsLaterNominations(t *testing.T) {
 	before := b.of(t, two(1)).Plan(t.Context())
 	nominated := two(2)
 	for i := range nominated.Pods {
-		if pod := &nominated.Pods[i]; snapshot.PodName(pod) != on(before) {
+		if pod := &nominated.Pods[i]; facts.PodName(pod) != on(before) {
 			pod.Status.NominatedNodeName = "a"
 		}
 	}
@@ -146,7 +147,7 @@ func TestPlanThatRanOutOfTimeIsRepeatedLater(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
 	b.Budget = 0
-	mixed := func(generation uint64) *snapshot.Cluster {
+	mixed := func(generation uint64) *facts.Cluster {
 		c := read(generation, 0)
 		for i := range 20 {
 			c.Pods = append(c.Pods, Pods(fmt.Sprint("app-", i), 3+i, Asking("cpu", fmt.Sprintf("%dm", 300+170*i), "memory", fmt.Sprintf("%dMi", 9000-400*i), "nvidia.com/gpu.shared", "1"))...)
@@ -245,7 +246,7 @@ func TestViewIsSafeForConcurrentUse(t *testing.T) {
 
 // BenchmarkPlan plans a thousand pods of twenty shapes on a cluster with a hundred machines, for the first time and again for an equal cluster.
 func BenchmarkPlan(b *testing.B) {
-	cluster := func(generation uint64) *snapshot.Cluster {
+	cluster := func(generation uint64) *facts.Cluster {
 		c := read(generation, 0)
 		for i := range 100 {
 			kind := TypeNamed([]string{"g4dn.xlarge", "g4dn.2xlarge"}[i%2])

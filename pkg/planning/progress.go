@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Progress is the part of the current plan whose machines do not exist yet. The other machines' NodeClaims record what they are for. After a restart it
@@ -58,7 +59,7 @@ func (m *Progress) earlier(view *snapshot.View, now time.Time) planner.Plan {
 }
 
 // recall reads the newest plan from the NodeClaims.
-func (m *progress) recall(machines []snapshot.Machine, now time.Time) {
+func (m *progress) recall(machines []records.Machine, now time.Time) {
 	m.recalled = true
 	var newest int64
 	var last time.Time
@@ -87,7 +88,7 @@ func (m *progress) recall(machines []snapshot.Machine, now time.Time) {
 }
 
 // still returns the launches of the plan that no machine comes from yet.
-func (m *progress) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
+func (m *progress) still(machines []records.Machine) []snapshot.PlannedLaunch {
 	made := make([]int, len(m.launches))
 	for i := range machines {
 		if at, entry, ok := entryOf(machines[i].Claim); ok && idOf(at) == m.id && entry < len(made) {
@@ -144,7 +145,7 @@ func (m *progress) continues(view *snapshot.View, launches []snapshot.PlannedLau
 }
 
 // Mark writes the entry of the plan to a NodeClaim. It also writes the whole plan if other launches are held back and no NodeClaim has the plan yet.
-func (m *Progress) Mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Machine, heldBack bool) error {
+func (m *Progress) Mark(claim *karpv1.NodeClaim, entry int, machines []records.Machine, heldBack bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	claim.Annotations[v1alpha1.PlanAnnotation] = m.id + "/" + strconv.Itoa(entry)
@@ -169,7 +170,7 @@ func (m *Progress) Created(claim *karpv1.NodeClaim) {
 }
 
 // written reports whether a NodeClaim has the plan.
-func (m *progress) written(machines []snapshot.Machine) bool {
+func (m *progress) written(machines []records.Machine) bool {
 	if m.on == "" {
 		return false
 	}

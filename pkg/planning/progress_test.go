@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -28,7 +30,7 @@ func cutOff(asks int) func() bool {
 
 // carrying carries out plans as the controller does, on a cluster in memory.
 type carrying struct {
-	cluster  *snapshot.Cluster
+	cluster  *facts.Cluster
 	progress *Progress
 	view     snapshot.View // view of the last plan
 	bill     planner.MicroUSD
@@ -87,11 +89,11 @@ func (c *carrying) start(plan planner.Plan, at int) {
 		return
 	}
 	claim := &c.cluster.NodeClaims[i]
-	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	instanceType, zone, capacityType := records.ShapeOf(claim)
 	claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone], claim.Labels[karpv1.CapacityTypeLabelKey] = instanceType, zone, capacityType
 	claim.Status.Conditions = nil
 	Initialized(Now)(claim)
-	promise := snapshot.PromiseOf(claim.Annotations)
+	promise := facts.PromiseOf(claim.Annotations)
 	node := Node(claim, TypeNamed(instanceType), promise.Replicas())
 	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.ReplicasNotReadyTaintKey })
 	c.cluster.Nodes = append(slices.DeleteFunc(c.cluster.Nodes, func(n corev1.Node) bool { return n.Name == node.Name }), node)

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -28,7 +29,7 @@ func newTestbed() testbed {
 }
 
 // of returns the generation of a cluster.
-func (b testbed) of(t testing.TB, c *snapshot.Cluster) *Generation {
+func (b testbed) of(t testing.TB, c *facts.Cluster) *Generation {
 	t.Helper()
 	g, err := b.Of(t.Context(), c)
 	if err != nil {

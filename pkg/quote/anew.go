@@ -4,14 +4,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Anew returns the cluster as if Karve's machines did not exist and their pods were pending. A plan for it shows what all pods would cost if machines
 // were chosen for them now. It does not change the cluster. Pods that no plan would move, such as those of DaemonSets, are removed with their machines.
-func Anew(c *snapshot.Cluster) *snapshot.Cluster {
-	changes := snapshot.Changes{Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, NodeClaims: map[string]*karpv1.NodeClaim{}}
-	machines := c.Machines()
+func Anew(c *facts.Cluster) *facts.Cluster {
+	changes := facts.Changes{Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, NodeClaims: map[string]*karpv1.NodeClaim{}}
+	machines := records.Machines(c)
 	for i := range machines {
 		m := &machines[i]
 		changes.NodeClaims[m.Claim.Name] = nil
@@ -20,10 +21,10 @@ func Anew(c *snapshot.Cluster) *snapshot.Cluster {
 		}
 		changes.Nodes[m.Node.Name] = nil
 		for _, pod := range m.Pods {
-			changes.Pods[snapshot.PodName(pod)] = nil
+			changes.Pods[facts.PodName(pod)] = nil
 		}
 		for _, pod := range m.Moving() {
-			changes.Pods[snapshot.PodName(pod)] = waiting(pod)
+			changes.Pods[facts.PodName(pod)] = waiting(pod)
 		}
 	}
 	anew := *c

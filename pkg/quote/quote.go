@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Quote describes a plan with the names of the cluster. Programs can read it as JSON. Prices are in micro-dollars per hour.
@@ -157,7 +158,7 @@ type pod struct {
 type Search func() solve.Solver
 
 // Of plans for a cluster and returns the quote.
-func Of(c *snapshot.Cluster, search Search) (Quote, error) {
+func Of(c *facts.Cluster, search Search) (Quote, error) {
 	view := snapshot.Build(c)
 	kept, plan, err := planFor(view.Snapshot, search)
 	if err != nil {
@@ -194,8 +195,8 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 			continue
 		}
 		q.waiting++
-		q.pods[snapshot.PodName(p)] = pod{workload: workloadOf(p), gpu: -1}
-		q.Unplaced = append(q.Unplaced, Unplaced{snapshot.PodName(p), planner.ReasonLeftToKarpenter, fmt.Sprintf("NodePool %s, which Karpenter serves, takes it, and no NodePool of Karve's does", pool)})
+		q.pods[facts.PodName(p)] = pod{workload: workloadOf(p), gpu: -1}
+		q.Unplaced = append(q.Unplaced, Unplaced{facts.PodName(p), planner.ReasonLeftToKarpenter, fmt.Sprintf("NodePool %s, which Karpenter serves, takes it, and no NodePool of Karve's does", pool)})
 	}
 	slices.SortStableFunc(q.Claims, compareClaims)
 	slices.SortStableFunc(q.Placements, func(a, b Placement) int { return cmp.Compare(a.Node, b.Node) })
@@ -269,7 +270,7 @@ func (q *Quote) assign(pods []string, gpus []int) {
 }
 
 // withReplicas returns the cluster with the given number of replicas on each GPU or MIG instance that has replicas.
-func withReplicas(c *snapshot.Cluster, replicas int32) *snapshot.Cluster {
+func withReplicas(c *facts.Cluster, replicas int32) *facts.Cluster {
 	changed := *c
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
 	for i := range changed.GPUNodeClasses {

@@ -19,14 +19,14 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // search returns a short search without a clock, so that its plans are deterministic.
 func search() solve.Solver { return solve.Solver{Effort: 10_000} }
 
-func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
+func of(t testing.TB, c *facts.Cluster) quote.Quote {
 	t.Helper()
 	q, err := quote.Of(c, search)
 	if err != nil {
@@ -57,7 +57,7 @@ func launched(claims []quote.Claim, unplaced []quote.Unplaced) (pods []string, p
 }
 
 // withMachine returns a cluster with an empty machine called there.
-func withMachine() *snapshot.Cluster {
+func withMachine() *facts.Cluster {
 	c := Shared()
 	claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
 	c.NodeClaims = []karpv1.NodeClaim{claim}

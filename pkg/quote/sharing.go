@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/table"
 	"karve.sh/karve/pkg/words"
 )
@@ -58,14 +59,14 @@ type alternative struct {
 	// isolates is a word for what the strategy isolates between the pods on a GPU.
 	isolates string
 	// of returns the sharing of a GPUNodeClass with the strategy and the same resource. It returns an error if replicas is 0 and must be known.
-	of func(c *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error)
+	of func(c *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error)
 }
 
 var alternatives = map[v1alpha1.Strategy]alternative{
-	v1alpha1.StrategyTimeSlicing: {"nothing", func(_ *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
+	v1alpha1.StrategyTimeSlicing: {"nothing", func(_ *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
 		return replicated(was, v1alpha1.StrategyTimeSlicing, replicas)
 	}},
-	v1alpha1.StrategyMPS: {"memory", func(_ *snapshot.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
+	v1alpha1.StrategyMPS: {"memory", func(_ *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
 		s, err := replicated(was, v1alpha1.StrategyMPS, replicas)
 		return atMost(s, nodecontract.MaxMPSReplicas), err
 	}},
@@ -114,12 +115,12 @@ func atMost(s v1alpha1.Sharing, most int32) v1alpha1.Sharing {
 }
 
 // wholeGPUs returns a sharing in which each replica is a GPU.
-func wholeGPUs(_ *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+func wholeGPUs(_ *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne}, nil
 }
 
 // instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest one with the device memory of the largest pending pod.
-func instances(c *snapshot.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+func instances(c *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	largest := int64(0)
 	for _, class := range snapshot.Build(c).Classes {
 		largest = max(largest, class.GPUMemoryBytes)
@@ -153,7 +154,7 @@ func smallest(model mig.Model, memoryMiB int64) string {
 
 // Compare plans for the cluster with each strategy, and with each number of replicas per GPU for strategies that have replicas. Without numbers, the
 // GPUNodeClasses keep theirs. There must be at least one strategy.
-func Compare(c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int32, search Search) (Comparison, error) {
+func Compare(c *facts.Cluster, strategies []v1alpha1.Strategy, replicas []int32, search Search) (Comparison, error) {
 	var all Comparison
 	for _, strategy := range strategies {
 		numbers := replicas
@@ -178,7 +179,7 @@ func Compare(c *snapshot.Cluster, strategies []v1alpha1.Strategy, replicas []int
 	return all, nil
 }
 
-func compare(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32, search Search) (ComparisonRow, error) {
+func compare(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32, search Search) (ComparisonRow, error) {
 	with, current, err := withStrategy(c, strategy, replicas)
 	if err != nil {
 		return ComparisonRow{}, err
@@ -230,7 +231,7 @@ func perGPU(view *snapshot.View, launch planner.Launch) []int64 {
 
 // withStrategy returns the cluster as if its GPUNodeClasses had the strategy, and whether they already have it. Classes with whole GPUs stay, unless
 // there are no others: their pods want whole GPUs.
-func withStrategy(c *snapshot.Cluster, strategy v1alpha1.Strategy, replicas int32) (*snapshot.Cluster, bool, error) {
+func withStrategy(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32) (*facts.Cluster, bool, error) {
 	shares := slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return class.Spec.Sharing.Shared() })
 	changed, current, names := *c, true, map[string]string(nil)
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)

@@ -13,12 +13,12 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/quote"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // compared returns the rows of a comparison, which must be the same for a cluster that has an index, as live ones do.
-func compared(t *testing.T, c *snapshot.Cluster, replicas []int32, strategies ...v1alpha1.Strategy) []quote.ComparisonRow {
+func compared(t *testing.T, c *facts.Cluster, replicas []int32, strategies ...v1alpha1.Strategy) []quote.ComparisonRow {
 	t.Helper()
 	got, err := quote.Compare(c, strategies, replicas, search)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 )
 
 // memorySlots returns a sharing with the slot sizes that waste least for the device memory that pending pods request.
-func memorySlots(c *snapshot.Cluster, _ v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+func memorySlots(c *facts.Cluster, _ v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	pods := map[int64]int64{} // by MiB
 	for i := range c.Pods {
 		if mib := statedMiB(&c.Pods[i]); mib > 0 && c.Pods[i].Spec.NodeName == "" {
@@ -49,7 +49,7 @@ func sizeText(mib int64) string {
 
 // statedMiB returns the device memory in MiB that a pod requests, rounded up to a possible size of slots. It is 0 if the pod requests none.
 func statedMiB(pod *corev1.Pod) int64 {
-	stated := snapshot.GPURequestOf(pod).MemoryBytes
+	stated := facts.GPURequestOf(pod).MemoryBytes
 	return (stated + slotSizeStep*bytesPerMiB - 1) / (slotSizeStep * bytesPerMiB) * slotSizeStep
 }
 
@@ -130,7 +130,7 @@ func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []core
 	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
 		mib := statedMiB(pod)
 		at, _ := slices.BinarySearch(slots.SizesMiB, mib)
-		if r := snapshot.GPURequestOf(pod); r.Resource != corev1.ResourceName(replica) || r.Replicas != 1 || mib == 0 || at == len(slots.SizesMiB) {
+		if r := facts.GPURequestOf(pod); r.Resource != corev1.ResourceName(replica) || r.Replicas != 1 || mib == 0 || at == len(slots.SizesMiB) {
 			return rename{}, false
 		}
 		return rename{from: corev1.ResourceName(replica), to: corev1.ResourceName(nodecontract.SlotResource(slots.SizesMiB[at]))}, true
@@ -140,7 +140,7 @@ func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []core
 // inReplicas returns the pods with a replica in place of a slot. They request the slot's memory.
 func inReplicas(pods []corev1.Pod, replica string) []corev1.Pod {
 	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
-		sizes := snapshot.SlotSizes(pod)
+		sizes := facts.SlotSizes(pod)
 		if len(sizes) != 1 {
 			return rename{}, false // Each slot would be a replica, and a pod has one.
 		}

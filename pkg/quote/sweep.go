@@ -8,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Sweep compares the price of the same pods for several numbers of replicas per GPU.
@@ -35,7 +36,7 @@ type SweepRow struct {
 var errNoReplicas = errors.New("no GPUNodeClass has a number of replicas to compare: remove --replicas, or compare strategies with --sharing")
 
 // SweepOf plans for the cluster with each number of replicas. There must be at least one. It returns an error if no GPUNodeClass has replicas.
-func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {
+func SweepOf(c *facts.Cluster, replicas []int32, search Search) (Sweep, error) {
 	first := slices.IndexFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return hasReplicas(&class.Spec.Sharing) })
 	if first < 0 {
 		return Sweep{}, errNoReplicas

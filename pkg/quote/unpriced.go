@@ -7,11 +7,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Unpriced returns the pools that allow spot machines if the catalog has no spot offerings. Their plans cost more than they could.
-func Unpriced(c *snapshot.Cluster) []string {
+func Unpriced(c *facts.Cluster) []string {
 	if slices.ContainsFunc(c.InstanceTypes(), func(t catalog.InstanceType) bool {
 		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
 	}) {
@@ -22,7 +22,7 @@ func Unpriced(c *snapshot.Cluster) []string {
 		np := &c.NodePools[i]
 		requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
 		// A pool without a requirement for the capacity type gets only on-demand machines.
-		if snapshot.IsOurs(np) && requirements.Has(karpv1.CapacityTypeLabelKey) && requirements.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeSpot) {
+		if facts.IsOurs(np) && requirements.Has(karpv1.CapacityTypeLabelKey) && requirements.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeSpot) {
 			pools = append(pools, np.Name)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Unserved is a resource that pending pods request and that nothing serves.
@@ -27,17 +28,17 @@ func (u Unserved) String() string {
 }
 
 // unservedOf returns the resources that nothing serves, sorted by name. It leaves out shared GPUs, which the planner explains.
-func unservedOf(c *snapshot.Cluster) []Unserved {
+func unservedOf(c *facts.Cluster) []Unserved {
 	q := Quote{pods: map[string]pod{}}
 	var all []Unserved
-	for u, pods := range c.Unserved() {
+	for u, pods := range snapshot.UnservedPods(c) {
 		if u.Resource == v1alpha1.ResourceGPUShared {
 			continue
 		}
 		var names []string
 		for _, p := range pods {
-			names = append(names, snapshot.PodName(p))
-			q.pods[snapshot.PodName(p)] = pod{workload: workloadOf(p)}
+			names = append(names, facts.PodName(p))
+			q.pods[facts.PodName(p)] = pod{workload: workloadOf(p)}
 		}
 		all = append(all, Unserved{Resource: u.Resource, Pods: names, Nearest: u.Nearest, workloads: q.workloads(names), advice: u.Advice()})
 	}

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func TestProofDescribesGapToBound(t *testing.T) {
@@ -65,7 +65,7 @@ func TestWorkloadsAreAbbreviated(t *testing.T) {
 func TestQuoteShowsStepsToACheaperLayout(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	c := &snapshot.Cluster{Now: now, GPUNodeClasses: []v1alpha1.GPUNodeClass{{
+	c := &facts.Cluster{Now: now, GPUNodeClasses: []v1alpha1.GPUNodeClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpu-shared"},
 		Status: v1alpha1.GPUNodeClassStatus{Waste: &v1alpha1.Waste{USD: "0.400", USDPerHour: "0.240", AsOf: metav1.NewTime(now), Steps: []v1alpha1.WasteStep{
 			{NodeClaims: []string{"a", "b"}, Pods: 10, RestartUSD: "0.400", USDPerHour: "0.226"},

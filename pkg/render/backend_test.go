@@ -8,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Without the annotation, agents of all versions are device plugins.
@@ -19,7 +20,7 @@ func TestBackendIsPromised(t *testing.T) {
 		view := snapshot.Build(c)
 		claim := render.NodeClaim(&view, planner.Launch{Offering: 0})
 		got, said := claim.Annotations[nodecontract.BackendAnnotation]
-		if got != want || said != (want != "") || snapshot.PromiseOf(claim.Annotations).Backend != want {
+		if got != want || said != (want != "") || facts.PromiseOf(claim.Annotations).Backend != want {
 			t.Errorf("backend %q is promised as %q, want %q", backend, got, want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // A canary must be like any other machine of its pool. Otherwise its result says nothing about them.
@@ -33,7 +34,7 @@ func TestCanaryMatchesPoolButAdmitsNoPods(t *testing.T) {
 			t.Errorf("label %s is %q, want %q", key, got, want)
 		}
 	}
-	if p := snapshot.PromiseOf(claim.Annotations); p.Resource != v1alpha1.ResourceGPUShared || p.ReplicasPerGPU != 10 || p.GPUs != o.Type.GPU.Count {
+	if p := facts.PromiseOf(claim.Annotations); p.Resource != v1alpha1.ResourceGPUShared || p.ReplicasPerGPU != 10 || p.GPUs != o.Type.GPU.Count {
 		t.Errorf("it promises %+v", p)
 	}
 	has := func(taints []corev1.Taint, key string) bool {
@@ -61,7 +62,7 @@ func TestCanaryMatchesPoolButAdmitsNoPods(t *testing.T) {
 	if len(requests) != 2 || requests.Cpu().MilliValue() != o.Daemons.MilliCPU+100 || requests.Memory().Value() != o.Daemons.MemoryBytes+256<<20 {
 		t.Errorf("it asks for %v, want what its DaemonSets and the check do", requests)
 	}
-	if !snapshot.IsCanary(claim) || snapshot.IsOurClaim(claim) {
+	if !facts.IsCanary(claim) || facts.IsOurClaim(claim) {
 		t.Error("the canary counts as a machine for pods")
 	}
 	claim.Spec.Taints[0].Key = "changed"

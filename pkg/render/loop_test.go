@@ -28,6 +28,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -85,7 +86,7 @@ var found = []int{1236, 7453}
 // world is a cluster with agents, a scheduler and a controller that deletes idle nodes.
 type world struct {
 	*rand.Rand
-	c      *snapshot.Cluster
+	c      *facts.Cluster
 	types  []catalog.InstanceType
 	agents string
 	asks   []string
@@ -288,7 +289,7 @@ func (w *world) arrive(claim *karpv1.NodeClaim) corev1.Node {
 	launched.Status.ProviderID, launched.Status.NodeName = "aws:///"+claim.Name, claim.Name
 	launched.Status.Conditions = conditions(w.c.Now, karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered)
 	*claim = *launched
-	promise := snapshot.PromiseOf(claim.Annotations)
+	promise := facts.PromiseOf(claim.Annotations)
 	node := Node(claim, m.t, m.t.GPU.Count*promise.ReplicasPerGPU)
 	for former, key := range nodelabels.Aliases() {
 		if value, ok := launched.Labels[key]; ok {
@@ -301,7 +302,7 @@ func (w *world) arrive(claim *karpv1.NodeClaim) corev1.Node {
 }
 
 // agent returns what the agent of a machine writes on its Node.
-func (w *world) agent(node string, t *catalog.InstanceType, p *snapshot.Promise) written {
+func (w *world) agent(node string, t *catalog.InstanceType, p *facts.Promise) written {
 	honest := nodelabels.Of(&nodelabels.Node{
 		Type: t.Name, Nitro: true, GPU: t.GPU, Resource: string(p.Resource), Least: p.ReplicasPerGPU, Most: p.ReplicasPerGPU, MPS: p.MPS.Users != "",
 	})
@@ -358,8 +359,8 @@ func (w *world) free(node *corev1.Node, pod *corev1.Pod) corev1.ResourceList {
 	}
 	for i := range w.c.Pods {
 		p := &w.c.Pods[i]
-		if p.Spec.NodeName == node.Name || p.Spec.NodeName == "" && p.Name != pod.Name && w.nominated[snapshot.PodName(p)] == node.Name {
-			for name, q := range snapshot.PodRequests(p) {
+		if p.Spec.NodeName == node.Name || p.Spec.NodeName == "" && p.Name != pod.Name && w.nominated[facts.PodName(p)] == node.Name {
+			for name, q := range facts.PodRequests(p) {
 				take(name, q)
 			}
 			take(corev1.ResourcePods, resource.MustParse("1"))
@@ -375,7 +376,7 @@ func (w *world) admits(pod *corev1.Pod, node *corev1.Node) bool {
 		return false
 	}
 	free := w.free(node, pod)
-	for name, q := range snapshot.PodRequests(pod) {
+	for name, q := range facts.PodRequests(pod) {
 		if has := free[name]; has.Cmp(q) < 0 {
 			return false
 		}
@@ -424,7 +425,7 @@ func (w *world) schedule() {
 	for _, i := range waiting { // Its nominated node comes first.
 		slices.SortStableFunc(nodes[i], func(a, b int) int {
 			of := func(j int) int {
-				if w.nominated[snapshot.PodName(&w.c.Pods[i])] == w.c.Nodes[j].Name {
+				if w.nominated[facts.PodName(&w.c.Pods[i])] == w.c.Nodes[j].Name {
 					return 0
 				}
 				return 1

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // maxPoolName limits the pool's part of a NodeClaim's name. The name has at most 63 characters, because Karpenter's providers use it as a label value.
@@ -127,7 +128,7 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for {
 		name := Name(np, o, pods)
-		if !slices.ContainsFunc(view.Machines, func(m snapshot.Machine) bool { return m.Claim.Name == name && view.Decided(&m) }) {
+		if !slices.ContainsFunc(view.Machines, func(m records.Machine) bool { return m.Claim.Name == name && view.Decided(&m) }) {
 			return name
 		}
 		pods = append(pods, "again")

@@ -22,11 +22,13 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // cluster returns a cluster whose pool uses all fields of a template, with four pending pods.
-func cluster() *snapshot.Cluster {
+func cluster() *facts.Cluster {
 	c := Shared()
 	np := &c.NodePools[0]
 	Labeled(map[string]string{"owner": "ml"})(np)
@@ -175,7 +177,7 @@ func TestClaimListsAlternativesForMinValues(t *testing.T) {
 	if claim.Name != plain.Name {
 		t.Errorf("the same launch has two names, %s and %s", claim.Name, plain.Name)
 	}
-	if instanceType, zone, capacityType := snapshot.ShapeOf(claim); instanceType != "g4dn.12xlarge" || zone != "us-east-1a" || capacityType != "spot" {
+	if instanceType, zone, capacityType := records.ShapeOf(claim); instanceType != "g4dn.12xlarge" || zone != "us-east-1a" || capacityType != "spot" {
 		t.Errorf("the expected shape is %s in %s (%s)", instanceType, zone, capacityType)
 	}
 }
@@ -332,7 +334,7 @@ func TestSecondLaunchForSamePodsHasNewName(t *testing.T) {
 			t.Fatalf("%s is there already", claim.Name)
 		}
 		names[claim.Name] = true
-		view.Machines = append(view.Machines, snapshot.Machine{Claim: claim})
+		view.Machines = append(view.Machines, records.Machine{Claim: claim})
 		if again := render.NodeClaim(&view, l); again.Name != claim.Name {
 			t.Errorf("%s has not started, and another one is launched as %s", claim.Name, again.Name)
 		}

@@ -9,7 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -32,7 +33,7 @@ type Case struct {
 
 // passes reports whether the machine is being deleted for another reason while its condition is still tolerated. A Node that is being deleted becomes not
 // ready in its last seconds, which is no warning.
-func (c Case) passes(m *snapshot.Machine) bool {
+func (c Case) passes(m *records.Machine) bool {
 	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy
 }
 
@@ -55,7 +56,7 @@ const (
 const DoNotRepair = "karpenter.sh/do-not-repair"
 
 // Diagnose returns the health of all machines of a cluster. The controllers share it, so that the conditions of a pool agree with what is done.
-func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) Diagnosis {
+func Diagnose(c *facts.Cluster, machines []records.Machine, t Tolerations) Diagnosis {
 	d := Diagnosis{Cases: map[string]Case{}, Pools: map[string]PoolHealth{}}
 	now, unhealthy, passing := clock(c), map[string][]string{}, map[string]bool{}
 	for i := range machines {
@@ -112,7 +113,7 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 
 // kept returns why an unhealthy machine is not replaced, or "" if it is replaced once its time is over. zone is the message about an outage of its
 // zone, or "" if there is none.
-func kept(m *snapshot.Machine, health PoolHealth, zone string, now time.Time) string {
+func kept(m *records.Machine, health PoolHealth, zone string, now time.Time) string {
 	switch {
 	case m.Node.Annotations[DoNotRepair] == "true":
 		return "the node carries " + DoNotRepair
@@ -137,7 +138,7 @@ const silence = 15 * time.Minute
 
 // clock returns the time by which Karve measures how long machines have been unhealthy. It is the current time, but at most silence after the latest heartbeat
 // of any Node. If no Node has reported for that long, either Karve's clock is wrong or no kubelet reaches the API server, and no machine is at fault.
-func clock(c *snapshot.Cluster) time.Time {
+func clock(c *facts.Cluster) time.Time {
 	last := c.Indexed().LastHeartbeat()
 	if limit := last.Add(silence); !last.IsZero() && limit.Before(c.Now) {
 		return limit

@@ -12,7 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Tolerations are how long a machine may be unhealthy before Karve replaces it.
@@ -68,7 +68,7 @@ func (t Tolerations) policies() []policy {
 // Fault returns why a machine is unhealthy, or nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
 // for them. For a machine that is being deleted it returns only a kubelet that does not respond, since nothing else would remove its pods. Of several
 // reasons it returns one that is forceful and no longer tolerated, and otherwise the one that ends first.
-func (t Tolerations) Fault(m *snapshot.Machine, now time.Time) *Fault {
+func (t Tolerations) Fault(m *records.Machine, now time.Time) *Fault {
 	if m.Node == nil || !m.Started() && !m.Deleting() {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (p policy) fault(c *corev1.NodeCondition, now time.Time) Fault {
 
 // shortage returns a lack of replicas, or nil if there is none. A short one does not count: while a device plugin restarts or the agent changes the
 // number, the Node has no replicas.
-func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Fault {
+func (t Tolerations) shortage(m *records.Machine, now time.Time) *Fault {
 	since := ShortSince(m.Node)
 	if since == nil || !Short(m) || now.Before(since.Add(t.Replicas/2)) {
 		return nil
@@ -126,7 +126,7 @@ func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Fault {
 }
 
 // Short reports whether a started machine exposes fewer replicas than promised and its agent gives no reason.
-func Short(m *snapshot.Machine) bool {
+func Short(m *records.Machine) bool {
 	if m.Node == nil || !m.Started() || m.Exposed() >= m.Promise.Replicas() || m.GPUsCordoned() {
 		return false
 	}

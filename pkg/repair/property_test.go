@@ -12,7 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 func TestDiagnosisHoldsForAnyFaults(t *testing.T) {
@@ -25,7 +25,7 @@ func FuzzDiagnose(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 // laws checks for any fleet that no healthy or protected machine is replaced, that no machine is replaced before its toleration ends, and that no more are
 // replaced at once than permitted.
 func laws(t *rapid.T) {
-	machines := make([]snapshot.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
+	machines := make([]records.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
 	for i := range machines {
 		machines[i] = machine(fmt.Sprintf("m-%02d", i), anyFault(t))
 		machines[i].Claim.Labels[karpv1.NodePoolLabelKey] = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "pool")
@@ -69,10 +69,10 @@ func laws(t *rapid.T) {
 }
 
 // anyFault draws any fault of a machine, or none.
-func anyFault(t *rapid.T) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func anyFault(t *rapid.T) func(*records.Machine) {
+	return func(m *records.Machine) {
 		ago := time.Duration(rapid.IntRange(-10, 60).Draw(t, "ago")) * time.Minute
-		fail := func(with func(*snapshot.Machine)) {
+		fail := func(with func(*records.Machine)) {
 			with(m)
 			m.Node.Annotations["ails"] = "true"
 		}

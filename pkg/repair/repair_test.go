@@ -12,7 +12,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -22,12 +23,12 @@ var (
 )
 
 // machine returns a healthy machine that started a day ago.
-func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
+func machine(name string, edits ...func(*records.Machine)) records.Machine {
 	pool, xlarge := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
 	at := now.Add(-24 * time.Hour)
 	claim := snapshottest.Claim(name, &pool, xlarge, snapshottest.Initialized(at), func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at) })
 	node := snapshottest.Node(&claim, xlarge, 10)
-	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(claim.Annotations)}
 	withCondition(corev1.NodeReady, corev1.ConditionTrue, 24*time.Hour)(&m)
 	for _, edit := range edits {
 		edit(&m)
@@ -36,8 +37,8 @@ func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
 }
 
 // withCondition sets a condition of the Node that has lasted this long. The kubelet's last heartbeat was a second ago.
-func withCondition(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func withCondition(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*records.Machine) {
+	return func(m *records.Machine) {
 		c := conditionOf(m.Node, conditionType)
 		if c == nil {
 			m.Node.Status.Conditions = append(m.Node.Status.Conditions, corev1.NodeCondition{Type: conditionType})
@@ -48,13 +49,13 @@ func withCondition(conditionType corev1.NodeConditionType, status corev1.Conditi
 	}
 }
 
-func notReady(ago time.Duration) func(*snapshot.Machine) {
+func notReady(ago time.Duration) func(*records.Machine) {
 	return withCondition(corev1.NodeReady, corev1.ConditionUnknown, ago)
 }
 
 // short lets the Node expose the given number of replicas. The shortage was first seen this long ago.
-func short(replicas int64, ago time.Duration) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func short(replicas int64, ago time.Duration) func(*records.Machine) {
+	return func(m *records.Machine) {
 		node := snapshottest.Node(m.Claim, m.Type, replicas)
 		m.Node.Status.Allocatable = node.Status.Allocatable
 		m.Node.Annotations[v1alpha1.ReplicasShortSinceAnnotation] = now.Add(-ago).Format(time.RFC3339)
@@ -64,7 +65,7 @@ func short(replicas int64, ago time.Duration) func(*snapshot.Machine) {
 func TestFault(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		machine snapshot.Machine
+		machine records.Machine
 		reason  string // "" for none
 		left    time.Duration
 		force   bool
@@ -72,7 +73,7 @@ func TestFault(t *testing.T) {
 		"a healthy machine":                                    {machine("m"), "", 0, false},
 		"an unreachable Node":                                  {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
 		"a Node that reports NotReady":                         {machine("m", withCondition(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
-		"a NotReady Node without a transition time":            {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
+		"a NotReady Node without a transition time":            {machine("m", notReady(0), func(m *records.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
 		"a GPU that needs a reset":                             {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
 		"a GPU that the driver wants drained":                  {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonDrain)), nodecontract.HardwareCondition, 6 * time.Minute, false},
 		"a lost GPU":                                           {machine("m", withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
@@ -92,7 +93,7 @@ func TestFault(t *testing.T) {
 		"the shortest toleration wins":                         {machine("m", notReady(time.Minute), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
 		"a due forceful fault wins":                            {machine("m", notReady(30*time.Minute), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
 		"an uninitialized machine is not unhealthy":            {starting(), "", 0, false},
-		"a machine without its Node is not unhealthy":          {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
+		"a machine without its Node is not unhealthy":          {machine("m", func(m *records.Machine) { m.Node = nil }), "", 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,18 +111,18 @@ func TestFault(t *testing.T) {
 	}
 }
 
-func starting() snapshot.Machine {
+func starting() records.Machine {
 	pool, xlarge := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
 	claim := snapshottest.Claim("m", &pool, xlarge, snapshottest.Registered(now.Add(-time.Hour)))
 	node := snapshottest.Node(&claim, xlarge, 0)
-	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(claim.Annotations)}
 	notReady(time.Hour)(&m)
 	return m
 }
 
 // fleet returns n machines. The edits apply to the first ones, one each.
-func fleet(n int, edits ...func(*snapshot.Machine)) (*snapshot.Cluster, []snapshot.Machine) {
-	machines := make([]snapshot.Machine, n)
+func fleet(n int, edits ...func(*records.Machine)) (*facts.Cluster, []records.Machine) {
+	machines := make([]records.Machine, n)
 	for i := range machines {
 		machines[i] = machine(fmt.Sprintf("m-%02d", i))
 		if i < len(edits) {
@@ -131,7 +132,7 @@ func fleet(n int, edits ...func(*snapshot.Machine)) (*snapshot.Cluster, []snapsh
 	return clusterOf(machines), machines
 }
 
-func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
+func clusterOf(machines []records.Machine) *facts.Cluster {
 	c := snapshottest.Empty()
 	for i := range machines {
 		c.Nodes = append(c.Nodes, *machines[i].Node)
@@ -145,7 +146,7 @@ func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 	borneStill := withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
 	for name, c := range map[string]struct {
 		machines int
-		edits    []func(*snapshot.Machine)
+		edits    []func(*records.Machine)
 		due      int
 	}{
 		"a single machine is repaired":                              {1, list(unhealthy), 1},
@@ -158,7 +159,7 @@ func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 		"a machine replaced for another reason does not count":      {5, list(unhealthy, drifting), 1},
 		"a deleted machine that becomes unreachable does not count": {5, list(unhealthy, silentAs(deleting, drifting)), 1},
 		"a machine deleted because it was unhealthy counts":         {5, list(unhealthy, silentAs(deleting, replacing)), 0},
-		"an overdue deleted machine counts":                         {5, list(unhealthy, func(m *snapshot.Machine) { unhealthy(m); deleting(m) }), 0},
+		"an overdue deleted machine counts":                         {5, list(unhealthy, func(m *records.Machine) { unhealthy(m); deleting(m) }), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -184,17 +185,17 @@ func TestAtMostFifthOfPoolIsRepaired(t *testing.T) {
 	}
 }
 
-func replacing(m *snapshot.Machine) { m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = Unhealthy }
+func replacing(m *records.Machine) { m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = Unhealthy }
 
-func drifting(m *snapshot.Machine) {
+func drifting(m *records.Machine) {
 	m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
 }
 
-func deleting(m *snapshot.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
+func deleting(m *records.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
 
 // silentAs makes the Node of a machine not ready for a second, and applies further changes.
-func silentAs(changes ...func(*snapshot.Machine)) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func silentAs(changes ...func(*records.Machine)) func(*records.Machine) {
+	return func(m *records.Machine) {
 		notReady(time.Second)(m)
 		for _, change := range changes {
 			change(m)
@@ -202,7 +203,7 @@ func silentAs(changes ...func(*snapshot.Machine)) func(*snapshot.Machine) {
 	}
 }
 
-func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return edits }
+func list(edits ...func(*records.Machine)) []func(*records.Machine) { return edits }
 
 func TestMessageNamesUnhealthyMachinesAndRemedy(t *testing.T) {
 	t.Parallel()
@@ -221,20 +222,20 @@ func TestMessageNamesUnhealthyMachinesAndRemedy(t *testing.T) {
 // TestZoneOutageRepairsNoMachine uses pools with one machine each, for which a limit by share of a pool has no effect.
 func TestZoneOutageRepairsNoMachine(t *testing.T) {
 	t.Parallel()
-	pools := func(machines []snapshot.Machine) {
+	pools := func(machines []records.Machine) {
 		for i := range machines {
 			machines[i].Claim.Labels[karpv1.NodePoolLabelKey] = fmt.Sprintf("pool-%d", i)
 		}
 	}
-	zone := func(name string) func(*snapshot.Machine) {
-		return func(m *snapshot.Machine) { m.Node.Labels[corev1.LabelTopologyZone] = name }
+	zone := func(name string) func(*records.Machine) {
+		return func(m *records.Machine) { m.Node.Labels[corev1.LabelTopologyZone] = name }
 	}
-	both := func(a, b func(*snapshot.Machine)) func(*snapshot.Machine) {
-		return func(m *snapshot.Machine) { a(m); b(m) }
+	both := func(a, b func(*records.Machine)) func(*records.Machine) {
+		return func(m *records.Machine) { a(m); b(m) }
 	}
 	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), withCondition(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	for name, c := range map[string]struct {
-		edits []func(*snapshot.Machine)
+		edits []func(*records.Machine)
 		want  []bool
 	}{
 		"three of three in a zone is a zone outage":      {list(out, out, out), []bool{false, false, false}},
@@ -302,11 +303,11 @@ func TestClockJumpMakesNoMachineUnhealthy(t *testing.T) {
 
 func TestAnnotationKeepsUnhealthyMachine(t *testing.T) {
 	t.Parallel()
-	for name, keep := range map[string]func(*snapshot.Machine){
-		"by the Node":  func(m *snapshot.Machine) { m.Node.Annotations[DoNotRepair] = "true" },
-		"by the claim": func(m *snapshot.Machine) { m.Claim.Annotations[DoNotRepair] = "true" },
+	for name, keep := range map[string]func(*records.Machine){
+		"by the Node":  func(m *records.Machine) { m.Node.Annotations[DoNotRepair] = "true" },
+		"by the claim": func(m *records.Machine) { m.Claim.Annotations[DoNotRepair] = "true" },
 	} {
-		cluster, machines := fleet(10, func(m *snapshot.Machine) { notReady(time.Hour)(m); keep(m) })
+		cluster, machines := fleet(10, func(m *records.Machine) { notReady(time.Hour)(m); keep(m) })
 		if got := Diagnose(cluster, machines, tolerations).Cases["m-00"]; replaced(got) || !strings.Contains(got.Kept, DoNotRepair) {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -330,7 +331,7 @@ func TestReplacementsInRowWaitLongerEachTime(t *testing.T) {
 		{"1000", 11 * time.Hour, false},
 		{"1000", 12 * time.Hour, true},
 	} {
-		cluster, machines := fleet(10, func(m *snapshot.Machine) {
+		cluster, machines := fleet(10, func(m *records.Machine) {
 			notReady(time.Hour)(m)
 			m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-c.age))
 			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
@@ -354,7 +355,7 @@ func TestReplacementsInRowAreCounted(t *testing.T) {
 		"another repair soon after":                  {Unhealthy, "1", time.Hour, 2},
 		"another repair after a long healthy period": {Unhealthy, "1", 61 * time.Minute, 1},
 	} {
-		m := machine("m", func(m *snapshot.Machine) {
+		m := machine("m", func(m *records.Machine) {
 			m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = c.replacing
 			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
 			m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = m.Claim.CreationTimestamp.Add(c.lived).Format(time.RFC3339)

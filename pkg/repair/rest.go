@@ -7,7 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Unhealthy is the value of the replacing annotation of a machine that is replaced because it is unhealthy.
@@ -23,7 +23,7 @@ const (
 )
 
 // Repairs returns how many consecutive machines became unhealthy soon after their launch before this one replaced them.
-func Repairs(m *snapshot.Machine) int {
+func Repairs(m *records.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.RepairsAnnotation])
 	if err != nil || n < 0 {
 		return 0
@@ -33,7 +33,7 @@ func Repairs(m *snapshot.Machine) int {
 
 // RepairsOfNext returns the number for a machine that is launched for the pods of this one. It is 0 if this machine is not replaced because it is
 // unhealthy. A machine that lived long starts the count again.
-func RepairsOfNext(m *snapshot.Machine) int {
+func RepairsOfNext(m *records.Machine) int {
 	if m.Replacing() != Unhealthy {
 		return 0
 	}
@@ -54,7 +54,7 @@ func rest(repairs int) time.Duration {
 }
 
 // resting returns why a machine is not replaced yet, because those before it were also unhealthy. It returns "" if it may be replaced.
-func resting(m *snapshot.Machine, now time.Time) string {
+func resting(m *records.Machine, now time.Time) string {
 	n := Repairs(m)
 	until := m.Claim.CreationTimestamp.Add(rest(n))
 	if !now.Before(until) {

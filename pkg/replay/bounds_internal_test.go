@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 const header = "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n"
@@ -49,7 +49,7 @@ func TestATraceHasBounds(t *testing.T) {
 	for i := range 10_001 {
 		records = append(records, Record{MilliCPU: int64(i), Replicas: 1, Ends: 1})
 	}
-	if _, err := Build(&snapshot.Cluster{}, records, 1); err == nil || err.Error() != "the pods have 10001 different requests, and a replay is made for at most 10000" {
+	if _, err := Build(&facts.Cluster{}, records, 1); err == nil || err.Error() != "the pods have 10001 different requests, and a replay is made for at most 10000" {
 		t.Error(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Traces are the same pods on machines with shared GPUs and with whole ones.
@@ -32,7 +33,7 @@ type shape struct{ milliCPU, memoryBytes, replicas, gpuMemoryBytes int64 }
 
 // Build returns the traces of the records, until an end, on the machines of Karve's NodePools in a cluster. It ignores the cluster's nodes and pods, the
 // limits of its pools and Karpenter's own pools.
-func Build(c *snapshot.Cluster, records []Record, end time.Duration) (Traces, error) {
+func Build(c *facts.Cluster, records []Record, end time.Duration) (Traces, error) {
 	shapes, of := shapesOf(records)
 	if len(shapes) > maxShapes {
 		return Traces{}, fmt.Errorf("the pods have %d different requests, and a replay is made for at most %d", len(shapes), maxShapes)
@@ -84,19 +85,19 @@ func shapesOf(records []Record) (shapes []shape, of []int) {
 }
 
 // templates returns the cluster with Karve's pools and a pending pod for each shape, and nothing else.
-func templates(c *snapshot.Cluster, shapes []shape) (*snapshot.Cluster, error) {
+func templates(c *facts.Cluster, shapes []shape) (*facts.Cluster, error) {
 	gpu := corev1.ResourceName("")
 	for i := range c.GPUNodeClasses {
 		if sharing := &c.GPUNodeClasses[i].Spec.Sharing; sharing.Shared() && gpu == "" {
 			gpu = corev1.ResourceName(sharing.Resource())
 		}
 	}
-	empty := &snapshot.Cluster{
+	empty := &facts.Cluster{
 		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: c.NodeClasses, DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
 		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
 	}
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; snapshot.IsOurs(np) {
+		if np := &c.NodePools[i]; facts.IsOurs(np) {
 			pool := *np.DeepCopy()
 			pool.Spec.Limits = nil
 			empty.NodePools = append(empty.NodePools, pool)
@@ -136,7 +137,7 @@ func (s shape) pod(i int, gpu corev1.ResourceName) corev1.Pod {
 }
 
 // wholeGPUs returns the cluster with one replica of each GPU.
-func wholeGPUs(c *snapshot.Cluster) *snapshot.Cluster {
+func wholeGPUs(c *facts.Cluster) *facts.Cluster {
 	whole := *c
 	whole.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
 	for i := range whole.GPUNodeClasses {
@@ -148,7 +149,7 @@ func wholeGPUs(c *snapshot.Cluster) *snapshot.Cluster {
 }
 
 // snapshotOf returns the planner's snapshot of the cluster, with a class without pods for each shape, at the index of the shape.
-func snapshotOf(c *snapshot.Cluster, shapes int) planner.Snapshot {
+func snapshotOf(c *facts.Cluster, shapes int) planner.Snapshot {
 	s := snapshot.Build(c).Snapshot
 	classes := make([]planner.Class, shapes)
 	for _, class := range s.Classes {

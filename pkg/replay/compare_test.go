@@ -13,11 +13,11 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/replay"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // examples returns the cluster that the examples describe: ten replicas of each GPU of g4dn and g5.
-func examples(t testing.TB) *snapshot.Cluster {
+func examples(t testing.TB) *facts.Cluster {
 	t.Helper()
 	var files []manifests.File
 	for _, name := range []string{"gpunodeclass.yaml", "nodepool.yaml"} {

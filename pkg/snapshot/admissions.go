@@ -17,6 +17,8 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // admissions finds the offerings and nodes that admit each class. Classes with the same demands on nodes, taints and volumes share one result.
@@ -32,7 +34,7 @@ type admissions struct {
 // admission holds the places where the pods of a class may go.
 type admission struct {
 	// demand is what the pods require of nodes.
-	demand           demand
+	demand           records.Demand
 	offerings, nodes []int
 	// shallow are nodes that would admit the pods if fewer pods shared their GPUs.
 	shallow []int
@@ -55,15 +57,15 @@ type admission struct {
 
 // ours reports whether Karve serves the pods of a class. It is false if only Karpenter can serve them. If that is unknown, Karve reports why it does not.
 func (a *admission) ours(w *waitingClass) bool {
-	return len(a.pools) > 0 || a.stock == "" || TooLarge(w.pod()) != ""
+	return len(a.pools) > 0 || a.stock == "" || facts.TooLarge(w.pod()) != ""
 }
 
 func (a *admissions) of(w *waitingClass) *admission {
 	demand := w.demand
 	key, onNodes := w.asks, w.onNodes
-	if w.volumes != nil && w.volumes.problem == "" {
-		demand.places = w.volumes.places
-		volumes := w.volumes.key()
+	if w.volumes != nil && w.volumes.Problem == "" {
+		demand.Places = w.volumes.Places
+		volumes := w.volumes.Key()
 		key, onNodes = key+volumes, onNodes+volumes
 	}
 	if w.gpuMemory > 0 {
@@ -78,11 +80,11 @@ func (a *admissions) of(w *waitingClass) *admission {
 }
 
 // admit returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
-func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission {
+func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *admission {
 	gpu, memory, claim := of.gpu, of.gpuMemory, of.claim
-	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.pod, gpu, claim)}
+	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, gpu, claim)}
 	for i := range a.rooms {
-		if room := &a.rooms[i]; room.exposes(gpu, demand.requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
+		if room := &a.rooms[i]; room.exposes(gpu, demand.Requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
 			if room.holds(of) {
 				found.nodes = append(found.nodes, i)
 			} else {
@@ -96,7 +98,7 @@ func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission
 		offerings, err := pool.admitting(demand, gpu)
 		if err != nil {
 			why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err)
-			if pool.Class != nil && pool.Serves(gpu) && demand.untolerated(pool.NodePool.Spec.Template.Spec.Taints, keepsPodsAway) == nil {
+			if pool.Class != nil && pool.Serves(gpu) && demand.Untolerated(pool.NodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway) == nil {
 				found.whyNot = append(found.whyNot, why)
 				if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
 					found.unready = append(found.unready, why)
@@ -107,13 +109,13 @@ func (a *admissions) admit(of *shape, demand *demand, onNodes string) *admission
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if claim == nil && !isSlot(gpu) && pool.refusesReplicas(demand, gpu) { // slotFault refuses several slots in one container.
+		if claim == nil && !facts.IsSlot(gpu) && pool.refusesReplicas(demand, gpu) { // slotFault refuses several slots in one container.
 			continue
 		}
 		for _, j := range offerings {
 			for _, at := range append([]int{a.first[i] + j}, a.view.deeper[a.first[i]+j]...) {
 				o := a.view.Offerings[at]
-				if found.enough(replicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) && o.holds(pool, of) {
+				if found.enough(records.ReplicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) && o.holds(pool, of) {
 					found.offerings = append(found.offerings, at)
 				}
 			}
@@ -133,8 +135,8 @@ func (a *admission) instanceMemory(s *shape) int64 {
 	var most int64
 	for _, p := range a.pools {
 		for i := range p.Offerings {
-			if o, ok := offered(p.Offerings[i].instances, s.gpu); ok && s.states() && !s.holdsOn(p.Offerings[i].instances) {
-				most = max(most, replicaMiB(o))
+			if o, ok := records.OfferOf(p.Offerings[i].instances, s.gpu); ok && s.states() && !s.holdsOn(p.Offerings[i].instances) {
+				most = max(most, records.ReplicaMiB(o))
 			}
 		}
 	}
@@ -142,12 +144,12 @@ func (a *admission) instanceMemory(s *shape) int64 {
 }
 
 // refusesReplicas reports whether the pool's machines refuse pods with the demand because of the number of their replicas.
-func (p *Pool) refusesReplicas(demand *demand, gpu corev1.ResourceName) bool {
-	return p.RefusesReplicas(GPURequest{Replicas: replicasIn(demand.requests, gpu), MostInOne: mostInOne(demand.pod, gpu)})
+func (p *Pool) refusesReplicas(demand *records.Demand, gpu corev1.ResourceName) bool {
+	return p.RefusesReplicas(facts.GPURequest{Replicas: facts.ReplicasIn(demand.Requests, gpu), MostInOne: facts.MostInOne(demand.Pod, gpu)})
 }
 
 // RefusesReplicas reports whether the pool's machines refuse a request because of the number of its replicas.
-func (p *Pool) RefusesReplicas(asks GPURequest) bool {
+func (p *Pool) RefusesReplicas(asks facts.GPURequest) bool {
 	sharing := &p.Class.Spec.Sharing
 	return sharing.RefusesAboveOne() && sharing.RefusedReplicas(asks.MostInOne, asks.Replicas) > 1
 }
@@ -188,7 +190,7 @@ func (r *room) unfit(claim *claims.Ask) string {
 	}
 	kind, _ := r.gpuKind()
 	for _, t := range append([]*catalog.InstanceType{r.machine.Type}, r.machine.Others...) {
-		devices := r.machine.devices(t)
+		devices := r.machine.Devices(t)
 		if why := claim.Fits(devices); why != "" {
 			return why
 		}
@@ -213,7 +215,7 @@ func (r *room) replicaMemory() int64 {
 	if r.machine == nil {
 		return 0
 	}
-	return replicaMemory(r.machine.Promise.MPS, memoryMiB(r.labels, r.machine.Type), r.machine.Promise.ReplicasPerGPU)
+	return records.ReplicaMemory(r.machine.Promise.MPS, records.MemoryMiB(r.labels, r.machine.Type), r.machine.Promise.ReplicasPerGPU)
 }
 
 // blocked returns why nothing may be planned for the class at all, or nil if it may.
@@ -221,7 +223,7 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	if w.claim != nil && w.claim.Refusal != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.claim.Refusal}
 	}
-	if why := TooLarge(w.pod()); why != "" {
+	if why := facts.TooLarge(w.pod()); why != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
 	if w.fault != nil && w.impossible() == nil {
@@ -236,7 +238,7 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 			"NodePool %s, which Karpenter serves, could take it as well as %s, so it is left to Karpenter: "+
 				"add a nodeSelector %s: %s to the pod, or a taint to NodePool %s", a.stock, ours, karpv1.NodePoolLabelKey, ours, a.stock)}
 	}
-	if rule := unsupported(w.pod()); rule != "" {
+	if rule := facts.Unsupported(w.pod()); rule != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf(
 			"uses %s, which Karve does not plan for yet, so nothing is launched for it: remove it, or serve the pod from a NodePool of Karpenter's own", rule)}
 	}
@@ -246,7 +248,7 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	if w.wrong != nil {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.wrong.Error()}
 	}
-	if refusal := w.volumes.refusal(); refusal != nil {
+	if refusal := w.volumes.Refusal(); refusal != nil {
 		return refusal
 	}
 	if len(a.pools) == 0 {
@@ -264,7 +266,7 @@ func (a *admission) unserved() *planner.Refusal {
 }
 
 func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
-	if refusal := w.volumes.refusal(); refusal != nil && len(a.whyNot) == 0 {
+	if refusal := w.volumes.Refusal(); refusal != nil && len(a.whyNot) == 0 {
 		return refusal
 	}
 	if refusal := a.unserved(); refusal != nil {
@@ -282,9 +284,9 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 
 // impossible returns a refusal if the pods request more of a resource than any machine has, or nil otherwise.
 func (s *shape) impossible() *planner.Refusal {
-	for _, name := range slices.Sorted(maps.Keys(s.demand.requests)) {
-		if amountOf(s.demand.requests, name) >= amount.Most {
-			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", amount.Text(s.demand.requests[name]), name)}
+	for _, name := range slices.Sorted(maps.Keys(s.demand.Requests)) {
+		if facts.AmountOf(s.demand.Requests, name) >= amount.Most {
+			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", amount.Text(s.demand.Requests[name]), name)}
 		}
 	}
 	return nil
@@ -292,12 +294,12 @@ func (s *shape) impossible() *planner.Refusal {
 
 // tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
-	for _, name := range slices.Sorted(maps.Keys(w.demand.requests)) {
+	for _, name := range slices.Sorted(maps.Keys(w.demand.Requests)) {
 		has := func(o Offering) bool {
-			_, instances := offered(o.instances, name)
+			_, instances := records.OfferOf(o.instances, name)
 			return instances || o.Type.Extended[string(name)] > 0
 		}
-		if len(a.nodes) > 0 || !isExtended(name, w.gpu) || valueOf(w.demand.requests, name) == 0 ||
+		if len(a.nodes) > 0 || !facts.IsExtended(name, w.gpu) || facts.ValueOf(w.demand.Requests, name) == 0 ||
 			slices.ContainsFunc(a.pools, func(p *Pool) bool { return slices.ContainsFunc(p.Offerings, has) }) {
 			continue
 		}
@@ -312,13 +314,13 @@ func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	if most := a.instanceMemory(w.shape); most > 0 && len(a.offerings) == 0 && len(a.nodes) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s has at most %s on GPUs with instances of several profiles: request a larger instance, or lower %s",
-			resource.NewQuantity(w.gpuMemory, resource.BinarySI), w.gpu, resource.NewQuantity(most*bytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+			resource.NewQuantity(w.gpuMemory, resource.BinarySI), w.gpu, resource.NewQuantity(most*facts.BytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
 	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(slices.Sorted(maps.Keys(a.unfit)), "; ")}
 	}
 	sharing := &a.pools[0].Class.Spec.Sharing
-	replicas := sharing.RefusedReplicas(mostInOne(w.pod(), w.gpu), w.replicas())
+	replicas := sharing.RefusedReplicas(facts.MostInOne(w.pod(), w.gpu), w.replicas())
 	if replicas > 1 && len(a.offerings) == 0 && sharing.Strategy == v1alpha1.StrategyMPS {
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
 			"asks for %d replicas in one container, and %s %s shares GPUs with MPS, where a container has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}

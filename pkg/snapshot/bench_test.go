@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -88,7 +89,7 @@ func BenchmarkBuildOfManyPods(b *testing.B) {
 }
 
 // tenants returns a cluster with the given number of Deployments of three pending pods, each with rules of its own.
-func tenants(deployments int) *snapshot.Cluster {
+func tenants(deployments int) *facts.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
 	for i := range 20 {
@@ -212,7 +213,7 @@ func BenchmarkBuildAfterOnePodChange(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				pod := pods[i%len(pods)].DeepCopy()
 				WithLabels("changed", fmt.Sprint(i))(pod)
-				c.Index, _ = c.Index.With(snapshot.Changes{Pods: map[string]*corev1.Pod{snapshot.PodName(pod): pod}})
+				c.Index, _ = c.Index.With(facts.Changes{Pods: map[string]*corev1.Pod{facts.PodName(pod): pod}})
 				v := snapshot.Build(c)
 				for i := range v.Machines {
 					v.Machines[i].ReplicasInUse()

@@ -13,11 +13,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // wantBlocked fails unless the cluster's only class is blocked for the reason with a message that contains the words.
-func wantBlocked(t *testing.T, c *snapshot.Cluster, reason planner.Reason, words ...string) {
+func wantBlocked(t *testing.T, c *facts.Cluster, reason planner.Reason, words ...string) {
 	t.Helper()
 	classes := snapshot.Build(c).Classes
 	if len(classes) != 1 {
@@ -70,7 +71,7 @@ func TestPodGetsReasonPoolClosedDuringCloudOutage(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	machine := Claim("one", &c.NodePools[0], &Types()[3], Initialized(Now))
-	c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "CatalogUnavailable", Message: "EC2 DescribeInstanceTypes gets no answer"}
+	c.NodeClasses[NodeClassRef] = facts.NodeClassState{Reason: "CatalogUnavailable", Message: "EC2 DescribeInstanceTypes gets no answer"}
 	c.Pods = []corev1.Pod{Pod("a")}
 	wantBlocked(t, c, planner.ReasonPoolClosed, "nothing can be launched at present", "NodePool gpu-shared", "EC2 DescribeInstanceTypes gets no answer")
 

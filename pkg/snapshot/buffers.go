@@ -9,25 +9,26 @@ import (
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // bufferShapes returns the shapes of the pods of CapacityBuffers, without their keys.
-func (c *Cluster) bufferShapes(shapes *shapes) []*shape {
+func bufferShapes(c *facts.Cluster, shapes *shapes) []*shape {
 	all := make([]*shape, len(c.Buffers))
 	for i := range c.Buffers {
-		c.visit("CapacityBuffer", &metav1.ObjectMeta{Namespace: c.Buffers[i].Namespace, Name: c.Buffers[i].Name})
+		c.BeginVisit("CapacityBuffer", &metav1.ObjectMeta{Namespace: c.Buffers[i].Namespace, Name: c.Buffers[i].Name})
 		all[i] = shapes.turn(podOf(&c.Buffers[i]))
 	}
 	return all
 }
 
 // buffered returns the headroom for CapacityBuffers whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles the others.
-func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions, mismatches *mismatches) []Reserve {
+func (v *View) buffered(c *facts.Cluster, shapes *shapes, admissions *admissions, mismatches *mismatches) []Reserve {
 	var reserves []Reserve
 	var served []*karpenter.Buffer
 	for i := range c.Buffers {
 		b := &c.Buffers[i]
-		c.visit("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name})
+		c.BeginVisit("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name})
 		w := &waitingClass{shape: shapes.of(podOf(b))}
 		if w.gpu == "" {
 			continue
@@ -43,7 +44,7 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions, mism
 			}
 		}
 		class := planner.Class{
-			Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes, Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
+			Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes, Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
 		}
 		v.awaitCorrection(&class, a, mismatches.ofHeadroom(w, a))
 		reserves = append(reserves, Reserve{v.indexOf(heaviest), class, w})

@@ -1,3 +1,5 @@
+// Package snapshot translates facts and records into the plain values of a planner.Snapshot: pools with their offerings, rooms on nodes, classes of pods, and
+// the rules between them. It has no client, no clock and no log.
 package snapshot
 
 import (
@@ -17,6 +19,8 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // View is a planner.Snapshot together with the objects that it was made from.
@@ -27,9 +31,9 @@ type View struct {
 	// Offerings has the same indices as Snapshot.Offerings.
 	Offerings []*Offering
 	// Machines are all machines of Karve's pools, except canaries.
-	Machines []Machine
+	Machines []records.Machine
 	// canaries are the machines that test images.
-	canaries []Machine
+	canaries []records.Machine
 	// Pods has the pods that the planner places, by their names in the snapshot: pending pods, and pods on machines that are leaving.
 	Pods map[string]*corev1.Pod
 	// Postponed has the pending pods that are left to a later round, by name.
@@ -53,36 +57,36 @@ type View struct {
 	// mismatches are the machines whose labels do not admit waiting pods for which they were launched, by the name of the GPUNodeClass.
 	mismatches map[string][]v1alpha1.NodeMismatch
 	// cluster is the input of the view.
-	cluster *Cluster
+	cluster *facts.Cluster
 	// broken reports whether a machine did not start in time.
-	broken func(*Machine) bool
+	broken func(*records.Machine) bool
 }
 
 // Now returns the time for which the view was made.
 func (v *View) Now() time.Time { return v.cluster.Now }
 
 // Decided reports whether the launch of a machine has an outcome: it started, it is broken, or it is leaving.
-func (v *View) Decided(m *Machine) bool {
+func (v *View) Decided(m *records.Machine) bool {
 	return m.Started() || m.Leaving() || v.broken != nil && v.broken(m)
 }
 
 // Build returns the view of a cluster.
-func Build(c *Cluster) View {
-	v := c.look()
+func Build(c *facts.Cluster) View {
+	v := look(c)
 	v.fill(nil, nil)
 	return v
 }
 
 // look returns a view without a snapshot.
-func (c *Cluster) look() View {
+func look(c *facts.Cluster) View {
 	if c.Index == nil { // All readers share one index.
 		indexed := *c
 		indexed.Index = c.Indexed()
 		c = &indexed
 	}
 	v := View{
-		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), cluster: c,
-		broken: func(m *Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },
+		Pools: Pools(c), Machines: records.Machines(c), canaries: records.Canaries(c), cluster: c,
+		broken: func(m *records.Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },
 	}
 	v.shareGPUs()
 	return v
@@ -94,7 +98,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	c, asIs := v.cluster, going != nil
 	v.Pods = map[string]*corev1.Pod{}
 	first := v.offer(c)
-	rooms := c.rooms(v.Machines)
+	rooms := roomsOf(c, v.Machines)
 	if asIs {
 		rooms = slices.DeleteFunc(rooms, func(r room) bool { return r.starting })
 		v.closeAll()
@@ -104,20 +108,20 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		v.Nodes = append(v.Nodes, rooms[i].node)
 	}
 	v.rooms = rooms
-	shapes, storage := c.shapes(), c.storage()
-	others := c.shapes() // The selections of the shapes are fixed once pods have been looked up with them.
+	shapes, storage := newShapes(c), records.StorageOf(c)
+	others := newShapes(c) // The selections of the shapes are fixed once pods have been looked up with them.
 	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
-	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || slices.Contains(going, m.Claim.Name) })
-	running := c.running(shapes, moving) // Before the classes, because they depend on which terms of running pods match.
-	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(func() []stockPool { return c.stockPools() }), known: map[string]*admission{}}
+	moving := movingOf(v.Machines, func(m *records.Machine) bool { return !asIs || m.Lost() || slices.Contains(going, m.Claim.Name) })
+	running := newRunning(c, shapes, moving) // Before the classes, because they depend on which terms of running pods match.
+	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(func() []stockPool { return stockPoolsOf(c) }), known: map[string]*admission{}}
 	mismatches := v.newMismatches()
 	var waiting []*waitingClass
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
-	planned, later := c.waiting(shapes, storage, c.nominating(v.Machines), asked)
+	planned, later := waitingClasses(c, shapes, storage, newNominating(c, v.Machines), asked)
 	v.Postponed, v.shapeOf = later, shapes.turn
-	asking := c.bufferShapes(shapes)
+	asking := bufferShapes(c, shapes)
 	for _, w := range planned {
 		asking = append(asking, w.shape)
 	}
@@ -127,14 +131,14 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		v.Snapshot.Pools[i].MinValues = v.minValues(&v.Pools[i])
 	}
 	for _, w := range planned {
-		c.visit("Pod", w.pod())
+		c.BeginVisit("Pod", w.pod())
 		a := admissions.of(w)
 		if !a.ours(w) {
 			v.leave(w.pods, a.stock)
 			continue
 		}
 		class := planner.Class{
-			Requests: requests(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
+			Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
 			Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 		}
 		v.awaitCorrection(&class, a, mismatches.of(w, a))
@@ -143,20 +147,20 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 				classes[pod] = len(v.Classes)
 				continue
 			}
-			class.Pods = append(class.Pods, PodName(pod))
-			v.Pods[PodName(pod)] = pod
+			class.Pods = append(class.Pods, facts.PodName(pod))
+			v.Pods[facts.PodName(pod)] = pod
 		}
 		v.Classes, v.shallow = append(v.Classes, class), append(v.shallow, a.shallow)
 		v.keys = append(v.keys, w.short)
 		waiting = append(waiting, w)
 	}
-	c.visitNone()
+	c.EndVisit()
 	rules := v.rules(rooms, running, waiting)
 	for i := range waiting {
-		c.visit("Pod", waiting[i].pod())
+		c.BeginVisit("Pod", waiting[i].pod())
 		rules.place(i)
 	}
-	c.visitNone()
+	c.EndVisit()
 	if !asIs {
 		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions, mismatches)...)
 	}
@@ -180,7 +184,7 @@ func (v *View) leave(pods []*corev1.Pod, stock string) {
 func (v *View) LeftToKarpenter() map[*corev1.Pod]string { return v.leftTo }
 
 // MachineOn returns the machine of a node of the snapshot, or nil if the node is not Karve's.
-func (v *View) MachineOn(node int) *Machine {
+func (v *View) MachineOn(node int) *records.Machine {
 	if node >= len(v.rooms) {
 		return nil
 	}
@@ -216,7 +220,7 @@ func (v *View) closeAll() {
 }
 
 // offer adds the pools and their offerings. It returns the index of each pool's first offering.
-func (v *View) offer(c *Cluster) []int {
+func (v *View) offer(c *facts.Cluster) []int {
 	first, machines := make([]int, len(v.Pools)), v.byPool()
 	for i := range v.Pools {
 		pool := &v.Pools[i]
@@ -231,7 +235,7 @@ func (v *View) offer(c *Cluster) []int {
 			v.Offerings = append(v.Offerings, o)
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
-				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: c.unavailable(pool, o),
+				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableAs(c, pool, o),
 				GPUs: o.GPUs(), Choice: o.choice(),
 			})
 		}
@@ -323,10 +327,10 @@ func (e *NotAdmittedError) Error() string {
 // Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or
 // not it is large enough. If a change of the pod could help, the error is an [OtherResourceError] or a [NotAdmittedError].
 func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
-	demand := demandOf(pod)
-	gpu, _ := gpuResource(pod)
-	if volumes := v.cluster.storage().of(pod); volumes != nil && volumes.problem == "" {
-		demand.places = volumes.places
+	demand := records.DemandOf(pod)
+	gpu, _ := facts.GPUResource(pod)
+	if volumes := records.StorageOf(v.cluster).Of(pod); volumes != nil && volumes.Problem == "" {
+		demand.Places = volumes.Places
 	}
 	_, err := pool.admitting(&demand, gpu)
 	return err
@@ -334,12 +338,12 @@ func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
 
 // StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, or "" if there is none.
 func (v *View) StockPool(pod *corev1.Pod) string {
-	gpu, _ := gpuResource(pod)
-	return stockServing(func() []stockPool { return v.cluster.stockPools() }, withinBounds(pod), gpu, claims.Of(pod))
+	gpu, _ := facts.GPUResource(pod)
+	return stockServing(func() []stockPool { return stockPoolsOf(v.cluster) }, facts.WithinBounds(pod), gpu, claims.Of(pod))
 }
 
 // admitting returns the indices of the pool's offerings that admit the pod, or an error with the reason why there is none.
-func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error) {
+func (p *Pool) admitting(demand *records.Demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
@@ -349,10 +353,10 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	var admitting []int
 	why := map[string]error{}
 	for i := range p.Offerings {
-		if !p.Offerings[i].exposes(gpu, demand.requests) {
+		if !p.Offerings[i].exposes(gpu, demand.Requests) {
 			continue
 		}
-		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].shown()); err != nil {
+		if err := demand.Refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].shown()); err != nil {
 			why[err.Error()] = err
 			continue
 		}
@@ -375,8 +379,8 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 }
 
 // byPool returns the machines of each pool, without canaries.
-func (v *View) byPool() map[string][]*Machine {
-	all := map[string][]*Machine{}
+func (v *View) byPool() map[string][]*records.Machine {
+	all := map[string][]*records.Machine{}
 	for i := range v.Machines {
 		name := v.Machines[i].Pool()
 		all[name] = append(all[name], &v.Machines[i])
@@ -385,13 +389,13 @@ func (v *View) byPool() map[string][]*Machine {
 }
 
 // remaining returns what the pool's limits leave beside its machines and canaries, and at most one machine while the breaker is half-open.
-func (v *View) remaining(pool *Pool, machines []*Machine) planner.Physical {
+func (v *View) remaining(pool *Pool, machines []*records.Machine) planner.Physical {
 	for i := range v.canaries {
 		if v.canaries[i].Pool() == pool.NodePool.Name {
 			machines = append(slices.Clip(machines), &v.canaries[i])
 		}
 	}
-	remaining := pool.remaining(hardware(slices.Values(machines)))
+	remaining := pool.remaining(records.HardwareOf(slices.Values(machines)))
 	if pool.Probing() {
 		remaining.Nodes = min(remaining.Nodes, 1)
 	}
@@ -399,7 +403,7 @@ func (v *View) remaining(pool *Pool, machines []*Machine) planner.Physical {
 }
 
 // closed returns why a pool with the machines launches nothing now, or nil if it may launch.
-func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duration) *planner.Refusal {
+func closed(pool *Pool, machines []*records.Machine, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is being deleted", np.Name)}
@@ -408,7 +412,7 @@ func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duratio
 		p := pool.Problems[0]
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is not ready (%s): %s", np.Name, p.Reason, p.Message)}
 	}
-	healthy := Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	healthy := facts.Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	if healthy.IsFalse() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s launches nothing at present: %s", np.Name, healthy.Message)}
 	}

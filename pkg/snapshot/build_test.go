@@ -20,11 +20,13 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // busy returns a cluster with objects of all kinds.
-func busy() *snapshot.Cluster {
+func busy() *facts.Cluster {
 	c := Recipe()
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
 	c.NodePools = append(c.NodePools,
@@ -91,7 +93,7 @@ func TestSnapshotDoesNotDependOnOrderOfObjects(t *testing.T) {
 		if diff := cmp.Diff(want.Snapshot, got.Snapshot); diff != "" {
 			t.Fatalf("snapshot (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(want.Machines, got.Machines, cmp.Transformer("name", func(t *catalog.InstanceType) string { return t.Name }), cmpopts.IgnoreUnexported(snapshot.Machine{})); diff != "" {
+		if diff := cmp.Diff(want.Machines, got.Machines, cmp.Transformer("name", func(t *catalog.InstanceType) string { return t.Name }), cmpopts.IgnoreUnexported(records.Machine{})); diff != "" {
 			t.Fatalf("machines (-want +got):\n%s", diff)
 		}
 	})
@@ -136,7 +138,7 @@ func TestSnapshotMeetsPlannerAssumptions(t *testing.T) {
 
 func TestEmptyClusterGivesEmptySnapshot(t *testing.T) {
 	t.Parallel()
-	if diff := cmp.Diff(planner.Snapshot{}, snapshot.Build(&snapshot.Cluster{}).Snapshot); diff != "" {
+	if diff := cmp.Diff(planner.Snapshot{}, snapshot.Build(&facts.Cluster{}).Snapshot); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // A NodePool and its GPUNodeClass both control when nodes are removed. Karve removes nodes only if both allow it, and uses the longer of the two times. With
@@ -53,10 +55,10 @@ func (p *Pool) consolidateAfter() time.Duration {
 
 // Quiet reports whether no pod was added to or removed from a node for consolidateAfter, as in Karpenter. The NodeClaim has the time of the last such event.
 // If there was none, the time when the node was initialized counts.
-func (p *Pool) Quiet(m *Machine, now time.Time) bool {
+func (p *Pool) Quiet(m *records.Machine, now time.Time) bool {
 	last := m.Claim.Status.LastPodEventTime.Time
 	if last.IsZero() {
-		last = Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime.Time
+		last = facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime.Time
 	}
 	return !now.Before(last.Add(p.consolidateAfter()))
 }

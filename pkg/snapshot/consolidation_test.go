@@ -7,6 +7,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -41,7 +42,7 @@ func TestNodePoolAndClassDecideConsolidation(t *testing.T) {
 			c := Shared()
 			c.GPUNodeClasses[0].Spec.Consolidation = v1alpha1.Consolidation{IdleAfter: tc.idleAfter, Policy: tc.class}
 			c.NodePools[0].Spec.Disruption = karpv1.Disruption{ConsolidationPolicy: tc.pool, ConsolidateAfter: karpv1.MustParseNillableDuration(tc.consolidateAfter)}
-			pool := c.Pools()[0]
+			pool := snapshot.Pools(c)[0]
 			if after, never := pool.IdleAfter(); after != tc.after || never != tc.never {
 				t.Errorf("IdleAfter() = %v, %t; want %v, %t", after, never, tc.after, tc.never)
 			}
@@ -59,7 +60,7 @@ func TestPoolWithoutClassUsesDefaultIdleDuration(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses = nil
-	pool := c.Pools()[0]
+	pool := snapshot.Pools(c)[0]
 	if after, never := pool.IdleAfter(); after != 5*time.Minute || never || pool.MovesPods() {
 		t.Errorf("IdleAfter() = %v, %t; MovesPods() = %t", after, never, pool.MovesPods())
 	}

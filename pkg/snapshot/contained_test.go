@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -104,7 +105,7 @@ func TestHugeAmountsInRequestsAreBounded(t *testing.T) {
 		}
 		later := c.Pods[11].DeepCopy()
 		later.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1")}
-		if before := c.Pods[11].DeepCopy(); !snapshot.Same(before, before.DeepCopy()) || snapshot.Same(before, later) {
+		if before := c.Pods[11].DeepCopy(); !facts.Same(before, before.DeepCopy()) || facts.Same(before, later) {
 			t.Errorf("%.20s: equal pods differ, or others do not", text)
 		}
 	}
@@ -192,7 +193,7 @@ func TestPlanUsesNodeWithHugeAllocatable(t *testing.T) {
 func TestOverflowingPromiseIsIgnored(t *testing.T) {
 	t.Parallel()
 	huge := "4611686018427387904"
-	p := snapshot.PromiseOf(map[string]string{
+	p := facts.PromiseOf(map[string]string{
 		nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared, nodecontract.GPUsAnnotation: huge, nodecontract.ReplicasPerGPUAnnotation: huge, v1alpha1.PriceAnnotation: huge,
 	})
 	if p.Replicas() != 0 || p.MicroUSDPerHour != 0 {

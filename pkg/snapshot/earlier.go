@@ -7,21 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
-
-// An annotation of the NodeClaim records the pods for which a machine was launched, as the number of pods of each shape. Another one records the
-// remaining launches. Pods of a shape are interchangeable, and names would be long and would become stale when a pod is recreated. The record is a plan
-// to resume. It does not say what exists.
-
-// settleTime is how long a started machine keeps room for the pods that it was launched for.
-const settleTime = 2 * time.Minute
 
 // counts has the number of pods of each shape, by the shape's key.
 type counts map[string]int
@@ -188,15 +182,15 @@ func (v *View) expectsPods(r *room) bool {
 	if r.machine == nil {
 		return false
 	}
-	initialized := Condition(r.machine.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
-	return r.starting || initialized.IsTrue() && v.Now().Before(initialized.LastTransitionTime.Add(settleTime))
+	initialized := facts.Condition(r.machine.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
+	return r.starting || initialized.IsTrue() && v.Now().Before(initialized.LastTransitionTime.Add(records.SettleTime))
 }
 
 // countsOn returns the number of pods of each shape on a node, without those of DaemonSets.
 func (v *View) countsOn(r *room) counts {
 	c := counts{}
 	for _, pod := range r.pods {
-		if IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
+		if facts.IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
 			c[v.keyOf(pod)]++
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/schedule"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or a different effect than in Karpenter. Nodes are still launched.
@@ -51,8 +52,8 @@ const (
 	pathRequirements = "spec.template.spec.requirements"
 )
 
-// unhonored returns reports for the fields of the pool's NodePool, sorted by path.
-func (c *Cluster) unhonored(p *Pool, t *template) []FieldReport {
+// unhonoredFields returns reports for the fields of the pool's NodePool, sorted by path.
+func unhonoredFields(c *facts.Cluster, p *Pool, t *template) []FieldReport {
 	reports := UnknownFields(c.UnknownFields[p.NodePool.UID])
 	reports = append(reports, p.unhonoredDisruption()...)
 	reports = append(reports, p.overwrittenKeys()...)

@@ -168,7 +168,7 @@ func TestHonoredFieldsAreNotReported(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			edit(&c.NodePools[0])
-			if pool := c.Pools()[0]; len(pool.Unhonored) > 0 || len(pool.Problems) > 0 {
+			if pool := snapshot.Pools(c)[0]; len(pool.Unhonored) > 0 || len(pool.Problems) > 0 {
 				t.Errorf("fields %+v, problems %+v", pool.Unhonored, pool.Problems)
 			}
 		})
@@ -183,7 +183,7 @@ func TestLabelsAreNotReportedBeforeInstanceTypesAreKnown(t *testing.T) {
 	state := c.NodeClasses[NodeClassRef]
 	state.InstanceTypes = []catalog.InstanceType{}
 	c.NodeClasses[NodeClassRef] = state
-	if fields := c.Pools()[0].Unhonored; len(fields) > 0 {
+	if fields := snapshot.Pools(c)[0].Unhonored; len(fields) > 0 {
 		t.Errorf("reported: %+v", fields)
 	}
 }
@@ -195,7 +195,7 @@ func TestUnknownFieldsAreReportedWithoutGPUNodeClass(t *testing.T) {
 	c.NodePools[0].Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyBalanced
 	c.UnknownFields = map[types.UID][]string{c.NodePools[0].UID: {"spec.template.spec.kubelet", "spec.disruption.zones"}, "other": {"spec.other"}}
 	var got []string
-	for _, f := range c.Pools()[0].Unhonored {
+	for _, f := range snapshot.Pools(c)[0].Unhonored {
 		got = append(got, f.Reason+" "+f.Path)
 	}
 	want := []string{"UnsupportedConsolidationPolicy spec.disruption.consolidationPolicy", "UnknownField spec.disruption.zones", "UnknownField spec.template.spec.kubelet"}

@@ -18,11 +18,12 @@ import (
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // ec2 returns Shared with the machines of EC2.
-func ec2(t *testing.T) *snapshot.Cluster {
+func ec2(t *testing.T) *facts.Cluster {
 	t.Helper()
 	types, err := builtin.InstanceTypes()
 	if err != nil {
@@ -34,7 +35,7 @@ func ec2(t *testing.T) *snapshot.Cluster {
 }
 
 // families returns the families of the offerings that admit the only class of a cluster.
-func families(c *snapshot.Cluster) []string {
+func families(c *facts.Cluster) []string {
 	view := snapshot.Build(c)
 	var all []string
 	for _, i := range view.Classes[0].Offerings {
@@ -117,7 +118,7 @@ func TestPoolThatRequiresAnUnknownLabelLaunchesNothing(t *testing.T) {
 		for _, edit := range []func(*karpv1.NodePool){Requiring(key, corev1.NodeSelectorOpIn, "580"), Labeled(map[string]string{key: "580"})} {
 			c := Shared()
 			edit(&c.NodePools[0])
-			pool := &c.Pools()[0]
+			pool := &snapshot.Pools(c)[0]
 			if len(pool.Offerings) > 0 || len(pool.Problems) != 1 || pool.Problems[0].Reason != "NodeLabelsDiffer" || !strings.Contains(pool.Problems[0].Message, words) {
 				t.Errorf("%s: %d offerings and %+v", key, len(pool.Offerings), pool.Problems)
 			}
@@ -125,7 +126,7 @@ func TestPoolThatRequiresAnUnknownLabelLaunchesNothing(t *testing.T) {
 	}
 	c := Shared()
 	Requiring("nvidia.com/gpu.deploy.device-plugin", corev1.NodeSelectorOpIn, "false")(&c.NodePools[0])
-	if pool := &c.Pools()[0]; len(pool.Offerings) == 0 || pool.Offerings[0].CustomLabels["nvidia.com/gpu.deploy.device-plugin"] != "false" {
+	if pool := &snapshot.Pools(c)[0]; len(pool.Offerings) == 0 || pool.Offerings[0].CustomLabels["nvidia.com/gpu.deploy.device-plugin"] != "false" {
 		t.Errorf("a label that a NodePool may set: %+v", pool.Problems)
 	}
 }
@@ -139,7 +140,7 @@ func TestDaemonSetsCountWhereTheirLabelsWillBeOrMayBe(t *testing.T) {
 		ds.Spec.Template.Spec.NodeSelector = map[string]string{key: "true"}
 		c := Shared()
 		c.DaemonSets = []appsv1.DaemonSet{ds}
-		if got := c.Pools()[0].Offerings[0].Daemons.MilliCPU == 1000; got != counts {
+		if got := snapshot.Pools(c)[0].Offerings[0].Daemons.MilliCPU == 1000; got != counts {
 			t.Errorf("a DaemonSet that selects %s counts: %t", key, got)
 		}
 	}
@@ -163,7 +164,7 @@ func TestBuffersGetMachinesWhoseNodesWillHaveTheirLabels(t *testing.T) {
 }
 
 // started returns a cluster with a machine that started for the only pod at a time, and with labels of the agent.
-func started(at time.Time, labels map[string]string) *snapshot.Cluster {
+func started(at time.Time, labels map[string]string) *facts.Cluster {
 	c := Shared()
 	c.Pods = []corev1.Pod{Pod("a", Selecting("nvidia.com/gpu.product", "Tesla-T4"))}
 	view := snapshot.Build(c)
@@ -253,7 +254,7 @@ func TestNodeWithAnotherTaintStopsLaunchesUntilItIsRemoved(t *testing.T) {
 
 func TestMismatchOutlivesItsNodeAndEndsWithAChange(t *testing.T) {
 	t.Parallel()
-	after := func(edit func(*snapshot.Cluster)) *planner.Refusal {
+	after := func(edit func(*facts.Cluster)) *planner.Refusal {
 		c := started(Now.Add(-3*time.Minute), map[string]string{"nvidia.com/gpu.product": "NVIDIA-A10G"})
 		view := snapshot.Build(c)
 		c.GPUNodeClasses[0].Status.NodeMismatches = view.NodeMismatches(&c.GPUNodeClasses[0])
@@ -265,16 +266,16 @@ func TestMismatchOutlivesItsNodeAndEndsWithAChange(t *testing.T) {
 		}
 		return view.Classes[0].Unserved
 	}
-	if blocked := after(func(*snapshot.Cluster) {}); blocked == nil || blocked.Reason != planner.ReasonLabels {
+	if blocked := after(func(*facts.Cluster) {}); blocked == nil || blocked.Reason != planner.ReasonLabels {
 		t.Errorf("after the node is gone: %+v", blocked)
 	}
-	for name, edit := range map[string]func(*snapshot.Cluster){
-		"the pod": func(c *snapshot.Cluster) {
+	for name, edit := range map[string]func(*facts.Cluster){
+		"the pod": func(c *facts.Cluster) {
 			c.Pods = []corev1.Pod{Pod("a", Selecting("nvidia.com/gpu.family", "turing"))}
 		},
-		"the NodePool":     func(c *snapshot.Cluster) { c.NodePools[0].Generation++ },
-		"the GPUNodeClass": func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Generation++ },
-		"the node class": func(c *snapshot.Cluster) {
+		"the NodePool":     func(c *facts.Cluster) { c.NodePools[0].Generation++ },
+		"the GPUNodeClass": func(c *facts.Cluster) { c.GPUNodeClasses[0].Generation++ },
+		"the node class": func(c *facts.Cluster) {
 			state := c.NodeClasses[NodeClassRef]
 			state.Generation++
 			c.NodeClasses[NodeClassRef] = state

@@ -7,9 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/amount"
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // With backend DRA, the scheduler gives a pod the first GPUs of the node that have room for its claims' requests, and it takes the pods in any order.
@@ -32,28 +33,12 @@ func (k gpuKind) String() string {
 
 // devices returns the GPUs or MIG instances of the machine in a pool.
 func (o *Offering) devices(p *Pool) claims.Devices {
-	return devicesOf(o.Type, Promise{Backend: p.Class.Spec.Sharing.PromisedBackend(), MIG: o.Share.MIG, ReplicasPerGPU: o.ReplicasPerGPU, Resource: corev1.ResourceName(o.Share.Resource)})
-}
-
-// devices returns the GPUs or MIG instances of the machine if it has the given type.
-func (m *Machine) devices(t *catalog.InstanceType) claims.Devices {
-	return devicesOf(t, m.Promise)
-}
-
-// devicesOf returns the GPUs or MIG instances of a machine with the type and the promise.
-func devicesOf(t *catalog.InstanceType, p Promise) claims.Devices {
-	memory := int64(0)
-	if t.GPU.UsableKnown() {
-		memory = t.GPU.UsableMiB()
-	}
-	d := claims.Devices{Kind: claims.Kind{Driver: nodecontract.DriverOf(p.Backend), Whole: p.whole(), Model: t.GPU.Name, Profile: p.MIG.Profile, Resource: string(p.Resource)}}
-	d.Count, d.Replicas, d.MemoryMiB = divided(p.MIG, t.GPU.Count, p.ReplicasPerGPU, memory)
-	return d
+	return records.DevicesOf(o.Type, facts.Promise{Backend: p.Class.Spec.Sharing.PromisedBackend(), MIG: o.Share.MIG, ReplicasPerGPU: o.ReplicasPerGPU, Resource: corev1.ResourceName(o.Share.Resource)})
 }
 
 // gpuKind returns the kind of the offering's machines. It returns false if they have one GPU, devices that are not shared, or a device plugin.
 func (o *Offering) gpuKind(p *Pool) (gpuKind, bool) { //nolint:unparam // As that of room.
-	count, replicas, memory := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	count, replicas, memory := records.Divide(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	if !p.Class.Spec.Sharing.UsesDRA() || count < 2 || replicas < 2 {
 		return gpuKind{}, false
 	}
@@ -67,7 +52,7 @@ func (r *room) gpuKind() (gpuKind, bool) {
 	if m == nil || m.Type == nil || nodecontract.DriverOf(m.Promise.Backend) == "" {
 		return gpuKind{}, false
 	}
-	count, replicas, memory := divided(m.Promise.MIG, m.Type.GPU.Count, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type))
+	count, replicas, memory := records.Divide(m.Promise.MIG, m.Type.GPU.Count, m.Promise.ReplicasPerGPU, records.MemoryMiB(r.labels, m.Type))
 	if count < 2 || replicas < 2 {
 		return gpuKind{}, false
 	}
@@ -130,7 +115,7 @@ func newGPUOrder(kind gpuKind, coming, all []gpuShare) *gpuOrder {
 	refusing := multiple(kind.replicas-most.Replicas+1, replicaStep)
 	o := &gpuOrder{kind: kind, one: refusing, perReplica: 1}
 	if most.MemoryBytes > 0 {
-		units := multiple(kind.memoryMiB*bytesPerMiB-most.MemoryBytes+1, memoryStep) / memoryStep
+		units := multiple(kind.memoryMiB*facts.BytesPerMiB-most.MemoryBytes+1, memoryStep) / memoryStep
 		o.one, o.perReplica, o.perUnit, o.unitBytes = refusing*units, units, refusing, memoryStep
 	}
 	for _, set := range sets {
@@ -241,12 +226,12 @@ func anyClaim(waiting []*waitingClass) bool {
 func (r *room) gpuShares() []gpuShare {
 	var all []gpuShare
 	for _, pod := range r.pods {
-		if n := requests(pod, r.gpu).Replicas; n > 0 {
+		if n := facts.RequestsOf(pod, r.gpu).Replicas; n > 0 {
 			all = append(all, shareOf(claims.Of(pod), n))
 		}
 	}
 	for _, d := range r.daemons {
-		if n := replicasIn(d.requests, r.gpu); n > 0 {
+		if n := facts.ReplicasIn(d.Requests, r.gpu); n > 0 {
 			all = append(all, shareOf(nil, n))
 		}
 	}

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // mib returns what is asked of each of a number of GPUs.
 func mib(gpus, replicas, memoryMiB int64) claims.Share {
-	return claims.Share{GPUs: gpus, Replicas: replicas, MemoryBytes: memoryMiB * bytesPerMiB}
+	return claims.Share{GPUs: gpus, Replicas: replicas, MemoryBytes: memoryMiB * facts.BytesPerMiB}
 }
 
 // asking returns what a pod takes whose claims ask for sets of GPUs.

@@ -11,6 +11,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/schedule"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Reserve is headroom of one kind. Its class has placeholder pods, whose names show where the headroom comes from.
@@ -38,12 +40,12 @@ func (v *View) HeadroomClasses() []planner.Class {
 }
 
 // WantsHeadroom reports whether any CapacityBuffer or GPUNodeClass requests headroom, now or at other times.
-func (c *Cluster) WantsHeadroom() bool {
+func WantsHeadroom(c *facts.Cluster) bool {
 	return len(c.Buffers) > 0 || slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return len(class.Spec.Headroom) > 0 })
 }
 
 // reserved returns the headroom of GPUNodeClasses at the current time.
-func (v *View) reserved(c *Cluster, first []int) []Reserve {
+func (v *View) reserved(c *facts.Cluster, first []int) []Reserve {
 	var reserves []Reserve
 	for i := range v.Pools {
 		pool := &v.Pools[i]
@@ -83,11 +85,11 @@ func (v *View) roomsOf(pool *Pool) []int {
 			Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: taint.Value, Effect: taint.Effect,
 		})
 	}
-	d := demandOf(pod)
+	d := records.DemandOf(pod)
 	var nodes []int
 	for i := range v.rooms {
 		r := &v.rooms[i]
-		if r.machine != nil && r.machine.Pool() == pool.NodePool.Name && slices.Contains(r.resources(), pool.Resource()) && d.untolerated(r.taints, keepsPodsAway) == nil {
+		if r.machine != nil && r.machine.Pool() == pool.NodePool.Name && slices.Contains(r.resources(), pool.Resource()) && d.Untolerated(r.taints, facts.KeepsPodsAway) == nil {
 			nodes = append(nodes, i)
 		}
 	}
@@ -114,19 +116,19 @@ func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 		}
 		part(&least.MilliCPU, free.MilliCPU, free.Replicas)
 		part(&least.MemoryBytes, free.MemoryBytes, free.Replicas)
-		if has, ok := offered(p.Offerings[i].instances, p.Resource()); ok {
-			part(&memory, replicaMiB(has)*bytesPerMiB, 1)
+		if has, ok := records.OfferOf(p.Offerings[i].instances, p.Resource()); ok {
+			part(&memory, records.ReplicaMiB(has)*facts.BytesPerMiB, 1)
 			continue
 		}
 		t := p.Offerings[i].Type
-		part(&memory, t.GPU.UsableMiB()*bytesPerMiB, max(1, p.Offerings[i].ReplicasPerGPU))
+		part(&memory, t.GPU.UsableMiB()*facts.BytesPerMiB, max(1, p.Offerings[i].ReplicasPerGPU))
 	}
 	if memory == math.MaxInt64 {
 		least, memory = planner.Resources{}, 0
 	}
 	least.Pods, least.Replicas = 1, 1
 	if !slots.IsZero() && memory > 0 {
-		memory = slots.SizesMiB[len(slots.SizesMiB)-1] * bytesPerMiB
+		memory = slots.SizesMiB[len(slots.SizesMiB)-1] * facts.BytesPerMiB
 	}
 	return least, memory
 }

@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -33,7 +34,7 @@ type objects struct {
 }
 
 // plain returns the cluster with these objects.
-func (o objects) plain(c *snapshot.Cluster) *snapshot.Cluster {
+func (o objects) plain(c *facts.Cluster) *facts.Cluster {
 	now := *c
 	now.Pods, now.Nodes, now.NodeClaims, now.PersistentVolumeClaims, now.CSINodes = values(o.pods), values(o.nodes), values(o.claims), values(o.volumes), values(o.csi)
 	return &now
@@ -48,7 +49,7 @@ func values[T any](named map[string]*T) []T {
 }
 
 // change draws and applies a change of one object.
-func (o objects) change(t *rapid.T, changes *snapshot.Changes) {
+func (o objects) change(t *rapid.T, changes *facts.Changes) {
 	machine := func() string { return fmt.Sprint("m-", rapid.IntRange(0, 3).Draw(t, "machine")) }
 	gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
 	switch rapid.SampledFrom([]string{"pod", "pod", "pod", "pod", "node", "claim", "volume", "csi"}).Draw(t, "kind") {
@@ -148,10 +149,10 @@ func TestUpdatedIndexEqualsNewIndex(t *testing.T) {
 		c.DaemonSets = append(c.DaemonSets, DaemonSet("agent", "cpu", "100m"))
 		late := storagev1.VolumeBindingWaitForFirstConsumer
 		c.StorageClasses = []storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Provisioner: "ebs.csi.aws.com", VolumeBindingMode: &late}}
-		var latest, older *snapshot.Index
+		var latest, older *facts.Index
 		var was, wasMachines string
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			var changes snapshot.Changes
+			var changes facts.Changes
 			for range rapid.IntRange(1, 3).Draw(t, "changes") {
 				now.change(t, &changes)
 			}
@@ -215,7 +216,7 @@ func machinesOf(v *snapshot.View) string {
 	return b.String()
 }
 
-func compareIndexes(t *rapid.T, want, got *snapshot.Index) {
+func compareIndexes(t *rapid.T, want, got *facts.Index) {
 	t.Helper()
 	if diff := cmp.Diff(want.Pending(), got.Pending(), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("pending pods (-from nothing +following):\n%s", diff)
@@ -226,7 +227,7 @@ func compareIndexes(t *rapid.T, want, got *snapshot.Index) {
 	if diff := cmp.Diff(maps.Collect(want.NodeClaims()), maps.Collect(got.NodeClaims())); diff != "" {
 		t.Fatalf("NodeClaims (-from nothing +following):\n%s", diff)
 	}
-	used := func(x *snapshot.Index) map[string]string {
+	used := func(x *facts.Index) map[string]string {
 		all := map[string]string{}
 		for node, used := range x.Used() {
 			_, pods := x.Node(node.Name)

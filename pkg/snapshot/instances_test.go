@@ -23,6 +23,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -223,7 +225,7 @@ func promisedInstances(all []v1alpha1.MIGInstances) []nodecontract.MIGInstances 
 }
 
 // machineWith returns a cluster with a started p4d that promises three instances 1g.5gb and two 2g.10gb on each GPU, and exposes some of them.
-func machineWith(t *testing.T, exposed map[string]string, layouts ...v1alpha1.MIGLayout) *snapshot.Cluster {
+func machineWith(t *testing.T, exposed map[string]string, layouts ...v1alpha1.MIGLayout) *facts.Cluster {
 	t.Helper()
 	c := withMIG(t, append(layouts, divided(t, "3x1g.5gb_2x2g.10gb"))...)
 	p4d := catalog.Named(c.InstanceTypes(), "p4d.24xlarge")
@@ -277,7 +279,7 @@ func TestRoomIsCountedByProfile(t *testing.T) {
 func TestMachineHasStartedWithTheInstancesOfAllProfiles(t *testing.T) {
 	t.Parallel()
 	for want, exposed := range map[int64]map[string]string{40: {small: "24", middle: "16"}, 24: {small: "24"}, 39: {small: "23", middle: "17"}, 0: {"nvidia.com/gpu": "40"}} {
-		m := machineWith(t, exposed).Machines()[0]
+		m := records.Machines(machineWith(t, exposed))[0]
 		if got := m.Exposed(); got != want {
 			t.Errorf("%v: exposes %d, want %d", exposed, got, want)
 		}
@@ -291,7 +293,7 @@ func TestPodsPayForTheMemoryOfTheirInstances(t *testing.T) {
 	t.Parallel()
 	c := machineWith(t, map[string]string{small: "24", middle: "16"})
 	c.Pods = []corev1.Pod{Pod("s", asking(small), Running("one")), Pod("m", asking(middle), Running("one"))}
-	m := c.Machines()[0]
+	m := records.Machines(c)[0]
 	if got := []int64{m.Shares(), m.SharesOf(&c.Pods[0]), m.SharesOf(&c.Pods[1])}; !slices.Equal(got, []int64{24*4800 + 16*9600, 4800, 9600}) {
 		t.Errorf("the parts are %d", got)
 	}
@@ -370,7 +372,7 @@ func TestDriverPublishesInstancesOfSeveralProfiles(t *testing.T) {
 			Capacity:   map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{nodecontract.DRAReplicas: {Value: resourceapi.MustParse("1")}},
 		})
 	}
-	got := snapshot.PublishedOf([]resourcev1.ResourceSlice{slice}, nil).On(node).Status.Allocatable
+	got := facts.PublishedOf([]resourcev1.ResourceSlice{slice}, nil).On(node).Status.Allocatable
 	if s, m := got[small], got[middle]; s.Value() != 3 || m.Value() != 2 {
 		t.Errorf("%v", got)
 	}

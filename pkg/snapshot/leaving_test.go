@@ -14,11 +14,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // two returns a cluster with two machines. The first one runs pods of all kinds.
-func two(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+func two(edits ...func(*facts.Cluster)) *facts.Cluster {
 	c := Shared()
 	c.NodeClaims = []karpv1.NodeClaim{Claim("a", &c.NodePools[0], xlarge, Initialized(Now)), Claim("b", &c.NodePools[0], xlarge, Initialized(Now))}
 	c.Nodes = []corev1.Node{Node(&c.NodeClaims[0], xlarge, 10), Node(&c.NodeClaims[1], xlarge, 10)}
@@ -37,11 +38,11 @@ func two(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	return c
 }
 
-func replacing(c *snapshot.Cluster) {
+func replacing(c *facts.Cluster) {
 	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
 }
 
-func deleted(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now} }
+func deleted(c *facts.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now} }
 
 func wanting(v snapshot.View) []string { return slices.Sorted(maps.Keys(v.Pods)) }
 
@@ -55,11 +56,11 @@ func nodes(v snapshot.View) []string {
 
 func TestPodsOfLeavingMachineNeedPlaceElsewhere(t *testing.T) {
 	t.Parallel()
-	for name, edit := range map[string]func(*snapshot.Cluster){
+	for name, edit := range map[string]func(*facts.Cluster){
 		"replaced":         replacing,
 		"deleted":          deleted,
-		"its Node deleted": func(c *snapshot.Cluster) { c.Nodes[0].DeletionTimestamp = &metav1.Time{Time: Now} },
-		"drained by Karpenter": func(c *snapshot.Cluster) {
+		"its Node deleted": func(c *facts.Cluster) { c.Nodes[0].DeletionTimestamp = &metav1.Time{Time: Now} },
+		"drained by Karpenter": func(c *facts.Cluster) {
 			c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 		},
 	} {
@@ -72,7 +73,7 @@ func TestPodsOfLeavingMachineNeedPlaceElsewhere(t *testing.T) {
 			t.Errorf("%s: rooms (-want +got):\n%s", name, diff)
 		}
 	}
-	stays := snapshot.Build(two(func(c *snapshot.Cluster) {
+	stays := snapshot.Build(two(func(c *facts.Cluster) {
 		c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
 	}))
 	if diff := cmp.Diff([]string{"a", "b"}, nodes(stays)); diff != "" || len(stays.Pods) != 0 {
@@ -91,14 +92,14 @@ func TestRulesIgnoreCurrentDomainOfMovingPods(t *testing.T) {
 			},
 		}}
 	}
-	one := func(c *snapshot.Cluster) { c.Pods = []corev1.Pod{Pod("web", Running("a"), apart)} }
-	plan := func(edits ...func(*snapshot.Cluster)) planner.Plan {
+	one := func(c *facts.Cluster) { c.Pods = []corev1.Pod{Pod("web", Running("a"), apart)} }
+	plan := func(edits ...func(*facts.Cluster)) planner.Plan {
 		return solve.Plan(snapshot.Build(two(edits...)).Snapshot)
 	}
 	if p := plan(one, replacing); len(p.Placements) != 1 || len(p.Launches)+len(p.Unplaced) > 0 {
 		t.Errorf("the pod has no place on the other machine in its zone: %+v", p)
 	}
-	waits := func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("other", apart)) }
+	waits := func(c *facts.Cluster) { c.Pods = append(c.Pods, Pod("other", apart)) }
 	if p := plan(one, waits); len(p.Placements) > 0 {
 		t.Errorf("a pod of the same kind has a place in the zone: %+v", p)
 	}
@@ -106,7 +107,7 @@ func TestRulesIgnoreCurrentDomainOfMovingPods(t *testing.T) {
 
 func TestAsIsHoldsOnlyReadyNodes(t *testing.T) {
 	t.Parallel()
-	starting := func(c *snapshot.Cluster) {
+	starting := func(c *facts.Cluster) {
 		c.NodeClaims = append(c.NodeClaims, Claim("c", &c.NodePools[0], xlarge, Registered(Now)))
 		c.Nodes = append(c.Nodes, Node(&c.NodeClaims[2], xlarge, 0))
 	}
@@ -125,7 +126,7 @@ func TestAsIsHoldsOnlyReadyNodes(t *testing.T) {
 	if got := wanting(asIs(two(deleted))); len(got) != 2 {
 		t.Errorf("pods of a machine that somebody deletes: %v", got)
 	}
-	full := two(replacing, func(c *snapshot.Cluster) {
+	full := two(replacing, func(c *facts.Cluster) {
 		c.Pods = append(c.Pods, Pods("full", 9, Running("b"))...)
 	})
 	if p := solve.Plan(asIs(full, "a").Snapshot); len(p.Launches) > 0 || len(p.Unplaced) != 1 {
@@ -134,16 +135,16 @@ func TestAsIsHoldsOnlyReadyNodes(t *testing.T) {
 }
 
 // asIs returns the view of the current cluster when these machines leave.
-func asIs(c *snapshot.Cluster, going ...string) snapshot.View {
+func asIs(c *facts.Cluster, going ...string) snapshot.View {
 	v := snapshot.Build(c)
 	return v.AsIs(snapshot.WhatIf{}, going)
 }
 
 func TestWhatIfMatchesChangedCluster(t *testing.T) {
 	t.Parallel()
-	cordoned := func(c *snapshot.Cluster) { c.Nodes[1].Spec.Unschedulable = true }
+	cordoned := func(c *facts.Cluster) { c.Nodes[1].Spec.Unschedulable = true }
 	for name, tc := range map[string]struct {
-		before, after *snapshot.Cluster
+		before, after *facts.Cluster
 		change        snapshot.WhatIf
 	}{
 		"no change":          {two(replacing), two(replacing), snapshot.WhatIf{}},

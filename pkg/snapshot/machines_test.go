@@ -16,6 +16,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -25,7 +27,7 @@ var xlarge = TypeNamed("g4dn.xlarge")
 var room = planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 10}
 
 // machine returns a cluster with a pending pod and one machine. The machine has a Node unless the edits remove it.
-func machine(stage func(*karpv1.NodeClaim), replicas int64, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+func machine(stage func(*karpv1.NodeClaim), replicas int64, edits ...func(*facts.Cluster)) *facts.Cluster {
 	c := Shared()
 	Labeled(map[string]string{"team": "ml"})(&c.NodePools[0])
 	c.Pods = []corev1.Pod{Pod("waiting", Selecting("team", "ml"), Selecting(karpv1.NodePoolLabelKey, "gpu-shared"))}
@@ -37,11 +39,11 @@ func machine(stage func(*karpv1.NodeClaim), replicas int64, edits ...func(*snaps
 	return c
 }
 
-func node(edit func(*corev1.Node)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { edit(&c.Nodes[0]) }
+func node(edit func(*corev1.Node)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { edit(&c.Nodes[0]) }
 }
 
-func noNode(c *snapshot.Cluster) { c.Nodes = nil }
+func noNode(c *facts.Cluster) { c.Nodes = nil }
 
 // A pod must not get a second machine while its first machine is starting.
 func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
@@ -57,7 +59,7 @@ func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
 		}
 	})
 	for name, tc := range map[string]struct {
-		c    *snapshot.Cluster
+		c    *facts.Cluster
 		want planner.Resources
 	}{
 		"not launched":                  {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
@@ -78,16 +80,16 @@ func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
 			planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 3},
 		},
 		"launched smaller than in the catalog": {
-			machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
+			machine(Launched(Now), 0, noNode, func(c *facts.Cluster) {
 				c.NodeClaims[0].Status.Allocatable = Amounts("cpu", "3", "memory", "14Gi", "pods", "20", "nvidia.com/gpu", "1")
 			}), planner.Resources{MilliCPU: 3000, MemoryBytes: 14 << 30, EphemeralBytes: 90 << 30, Pods: 20, Replicas: 10},
 		},
 		"with a type missing from the catalog": {
-			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }),
+			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *facts.Cluster) { c.UseInstanceTypes(nil) }),
 			planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 40, Pods: 110, Replicas: 10},
 		},
 		"with pending DaemonSet pods": {
-			machine(Registered(Now), 0, func(c *snapshot.Cluster) {
+			machine(Registered(Now), 0, func(c *facts.Cluster) {
 				c.DaemonSets = []appsv1.DaemonSet{DaemonSet("a", "cpu", "100m"), DaemonSet("b", "cpu", "200m")}
 				c.Pods = append(c.Pods, Pod("a-1", Asking("cpu", "100m"), Running("m"), OwnedBy("apps/v1", "DaemonSet", "a")),
 					Pod("static", Asking("cpu", "50m"), Running("m"), OwnedBy("v1", "Node", "m")))
@@ -113,17 +115,17 @@ func TestStartingMachinesOfferPromisedCapacity(t *testing.T) {
 func TestNodeThatTakesNoPodsIsLeftOut(t *testing.T) {
 	t.Parallel()
 	now := metav1.NewTime(Now)
-	for name, c := range map[string]*snapshot.Cluster{
-		"deleted claim": machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &now }),
-		"deleted claim without a Node": machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
+	for name, c := range map[string]*facts.Cluster{
+		"deleted claim": machine(Initialized(Now), 10, func(c *facts.Cluster) { c.NodeClaims[0].DeletionTimestamp = &now }),
+		"deleted claim without a Node": machine(Launched(Now), 0, noNode, func(c *facts.Cluster) {
 			c.NodeClaims[0].DeletionTimestamp = &now
 		}),
 		"deleted Node":           machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.DeletionTimestamp = &now })),
 		"cordoned":               machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Spec.Unschedulable = true })),
 		"disrupted by Karpenter": machine(Initialized(Now), 10, node(taint(karpv1.DisruptedTaintKey))),
 		"broken":                 machine(Registered(Now.Add(-10*time.Minute)), 9),
-		"foreign and cordoned":   machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims, c.Nodes[0].Spec.Unschedulable = nil, true }),
-		"foreign without GPUs":   machine(Initialized(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims = nil }),
+		"foreign and cordoned":   machine(Initialized(Now), 10, func(c *facts.Cluster) { c.NodeClaims, c.Nodes[0].Spec.Unschedulable = nil, true }),
+		"foreign without GPUs":   machine(Initialized(Now), 0, func(c *facts.Cluster) { c.NodeClaims = nil }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +201,7 @@ func TestReadyNodeWithoutReplicasOffersNone(t *testing.T) {
 
 func TestForeignNodeWithGPUsOffersCapacity(t *testing.T) {
 	t.Parallel()
-	c := machine(Initialized(Now), 5, func(c *snapshot.Cluster) { c.NodeClaims = nil })
+	c := machine(Initialized(Now), 5, func(c *facts.Cluster) { c.NodeClaims = nil })
 	view := snapshot.Build(c)
 	if len(view.Machines) != 0 || len(view.Nodes) != 1 || view.Nodes[0].Free.Replicas != 5 || len(view.Classes[0].Nodes) != 1 {
 		t.Errorf("machines %+v, nodes %+v, class %+v", view.Machines, view.Nodes, view.Classes[0])
@@ -227,7 +229,7 @@ func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 	const timeout = 10 * time.Minute
 	registered := machine(Registered(Now), 9)
 	for name, tc := range map[string]struct {
-		c     *snapshot.Cluster
+		c     *facts.Cluster
 		after time.Duration
 		want  bool
 	}{
@@ -237,7 +239,7 @@ func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 		"Node not seen yet":              {machine(Registered(Now), 0, noNode), timeout, true},
 		"not registered in time":         {machine(Launched(Now), 0, noNode), timeout - 1, false},
 		"not registered, too late":       {machine(Launched(Now), 0, noNode), timeout, true},
-		"deleted, Node gone": {machine(Registered(Now), 0, noNode, func(c *snapshot.Cluster) {
+		"deleted, Node gone": {machine(Registered(Now), 0, noNode, func(c *facts.Cluster) {
 			c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now}
 		}), timeout, false},
 		"initialized, Node not seen yet":             {machine(Initialized(Now), 0, noNode), timeout - 1, false},
@@ -250,11 +252,11 @@ func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 		"replicas lost again, not initialized": {uninitialized(func(n *corev1.Node) { n.Status.Allocatable = nil }), timeout, true},
 		"never launched":                       {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
 		"admitted long ago":                    {machine(Initialized(Now), 0), timeout, false},
-		"no promise":                           {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[nodecontract.GPUsAnnotation] = "" }), timeout, true},
+		"no promise":                           {machine(Registered(Now), 0, func(c *facts.Cluster) { c.NodeClaims[0].Annotations[nodecontract.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := tc.c.Machines()[0].Broken(Now.Add(tc.after), timeout); got != tc.want {
+			if got := records.Machines(tc.c)[0].Broken(Now.Add(tc.after), timeout); got != tc.want {
 				t.Errorf("broken: %t", got)
 			}
 		})
@@ -262,7 +264,7 @@ func TestMachineIsBrokenWithoutReplicasAfterTimeout(t *testing.T) {
 }
 
 // uninitialized returns a machine that exposes its replicas but has another startup taint that delays its initialization.
-func uninitialized(edits ...func(*corev1.Node)) *snapshot.Cluster {
+func uninitialized(edits ...func(*corev1.Node)) *facts.Cluster {
 	return machine(Registered(Now), 10, node(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
 		for _, edit := range edits {
@@ -288,24 +290,24 @@ func TestPromiseIsReadFromAnnotations(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		annotations map[string]string
-		want        snapshot.Promise
+		want        facts.Promise
 		replicas    int64
 	}{
 		"complete": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "4", "karve.sh/replicas-per-gpu": "10", "karve.sh/micro-usd-per-hour": "3912000"},
-			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000},
+			facts.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000},
 			40,
 		},
-		"missing": {nil, snapshot.Promise{}, 0},
+		"missing": {nil, facts.Promise{}, 0},
 		"invalid numbers": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "-4", "karve.sh/replicas-per-gpu": "ten"},
-			snapshot.Promise{Resource: "nvidia.com/gpu"},
+			facts.Promise{Resource: "nvidia.com/gpu"},
 			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := snapshot.PromiseOf(tc.annotations)
+			got := facts.PromiseOf(tc.annotations)
 			if diff := cmp.Diff(tc.want, got); diff != "" || got.Replicas() != tc.replicas {
 				t.Errorf("%d replicas; promise (-want +got):\n%s", got.Replicas(), diff)
 			}
@@ -319,7 +321,7 @@ func TestShapeOfClaimComesFromLabelsOrRequirements(t *testing.T) {
 	claim := Claim("m", &pool, xlarge)
 	claim.Labels[corev1.LabelTopologyZone] = "us-east-1b"
 	claim.Spec.Requirements[2].Values = []string{"spot", "on-demand"}
-	instanceType, zone, capacityType := snapshot.ShapeOf(&claim)
+	instanceType, zone, capacityType := records.ShapeOf(&claim)
 	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "spot" {
 		t.Errorf("shape: %q %q %q", instanceType, zone, capacityType)
 	}
@@ -332,7 +334,7 @@ func TestIsOurClaimRequiresPromiseAndPool(t *testing.T) {
 	noPromise, noPool := ours.DeepCopy(), ours.DeepCopy()
 	delete(noPromise.Annotations, nodecontract.ResourceAnnotation)
 	delete(noPool.Labels, karpv1.NodePoolLabelKey)
-	if !snapshot.IsOurClaim(&ours) || snapshot.IsOurClaim(noPromise) || snapshot.IsOurClaim(noPool) {
+	if !facts.IsOurClaim(&ours) || facts.IsOurClaim(noPromise) || facts.IsOurClaim(noPool) {
 		t.Error("IsOurClaim is wrong")
 	}
 }
@@ -374,7 +376,7 @@ func TestFlexibleClaimCountsAsLargestTypeUntilLaunched(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			c.NodeClaims = []karpv1.NodeClaim{flexibleClaim(&c.NodePools[0], tc.edits...)}
-			m := c.Machines()[0]
+			m := records.Machines(c)[0]
 			if p := m.Physical(); p.GPUs != tc.gpus || p.MilliCPU != tc.cpus || p.Nodes != 1 {
 				t.Errorf("it counts %+v, want %d GPUs and %d of CPU", p, tc.gpus, tc.cpus)
 			}
@@ -433,7 +435,7 @@ func TestCanaryHoldsNoPodsButCountsAgainstLimits(t *testing.T) {
 	if len(view.Machines) != 0 || len(view.Nodes) != 0 {
 		t.Errorf("machines %+v, rooms %+v, want none", view.Machines, view.Nodes)
 	}
-	if canaries := c.Canaries(); len(canaries) != 1 || canaries[0].Node == nil {
+	if canaries := records.Canaries(c); len(canaries) != 1 || canaries[0].Node == nil {
 		t.Errorf("canaries %+v, want the one with its node", canaries)
 	}
 	if left := view.Snapshot.Pools[0].Remaining.GPUs; left != 3 {

@@ -21,11 +21,12 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // withMIG returns a cluster with all GPUs of EC2, whose pool divides them as the layouts say.
-func withMIG(t *testing.T, layouts ...v1alpha1.MIGLayout) *snapshot.Cluster {
+func withMIG(t *testing.T, layouts ...v1alpha1.MIGLayout) *facts.Cluster {
 	t.Helper()
 	types, err := builtin.InstanceTypes()
 	if err != nil {
@@ -268,7 +269,7 @@ func TestPoolWithoutALayoutForItsGPUsSaysSo(t *testing.T) {
 	} {
 		c := withMIG(t, layout("a100", "1g.5gb"))
 		Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, test.types...)(&c.NodePools[0])
-		problems := c.Pools()[0].Problems
+		problems := snapshot.Pools(c)[0].Problems
 		if test.words == "" && len(problems) > 0 || test.words != "" && (len(problems) != 1 || !strings.Contains(problems[0].Message, test.words)) {
 			t.Errorf("%v: %+v", test.types, problems)
 		}
@@ -279,7 +280,7 @@ func TestLimitOfInstancesIsNotHonored(t *testing.T) {
 	t.Parallel()
 	c := withMIG(t, layout("a100", "1g.5gb"), layout("a100", "3g.20gb"))
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/mig-1g.5gb", "8"))
-	problems := c.Pools()[0].Problems
+	problems := snapshot.Pools(c)[0].Problems
 	if len(problems) != 1 || problems[0].Reason != "UnsupportedLimit" || !strings.Contains(problems[0].Message, "nvidia.com/gpu (physical GPUs)") {
 		t.Errorf("%+v", problems)
 	}

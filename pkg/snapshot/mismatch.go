@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // A label that another component writes may have another value than foretold, or not appear, and another component may add a taint. Then the node does not admit
@@ -25,7 +27,7 @@ import (
 type mismatches struct {
 	view *View
 	// launched has the machines by the shapes of the pods for which they were launched. It has those for headroom below "".
-	launched map[string][]*Machine
+	launched map[string][]*records.Machine
 }
 
 func (v *View) newMismatches() *mismatches {
@@ -33,9 +35,9 @@ func (v *View) newMismatches() *mismatches {
 	return &mismatches{view: v}
 }
 
-func (m *mismatches) launchedFor(short string) []*Machine {
+func (m *mismatches) launchedFor(short string) []*records.Machine {
 	if m.launched == nil {
-		m.launched = map[string][]*Machine{}
+		m.launched = map[string][]*records.Machine{}
 		for i := range m.view.Machines {
 			machine := &m.view.Machines[i]
 			if machine.Node == nil {
@@ -60,12 +62,14 @@ func (m *mismatches) of(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
 
 // ofHeadroom is like of for headroom, whose machines do not say for what they were launched.
 func (m *mismatches) ofHeadroom(w *waitingClass, a *admission) *v1alpha1.NodeMismatch {
-	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *Machine) bool { return !m.Empty() })
-	return m.among(empty, w, a, func(machine *Machine) bool { return a.demand.refusal(nil, machine.Node.Name, machine.planned()) == nil })
+	empty := slices.DeleteFunc(slices.Clone(m.launchedFor("")), func(m *records.Machine) bool { return !m.Empty() })
+	return m.among(empty, w, a, func(machine *records.Machine) bool {
+		return a.demand.Refusal(nil, machine.Node.Name, machine.Planned()) == nil
+	})
 }
 
 // among looks for a machine that does not admit the pods. If fit is not nil, the others do not count.
-func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission, fit func(*Machine) bool) *v1alpha1.NodeMismatch {
+func (m *mismatches) among(machines []*records.Machine, w *waitingClass, a *admission, fit func(*records.Machine) bool) *v1alpha1.NodeMismatch {
 	v := m.view
 	var found *v1alpha1.NodeMismatch
 	for _, machine := range machines {
@@ -96,7 +100,7 @@ func (m *mismatches) among(machines []*Machine, w *waitingClass, a *admission, f
 }
 
 // isOf reports whether a machine was launched with the current template of its pool.
-func isOf(m *Machine, pool *Pool) bool {
+func isOf(m *records.Machine, pool *Pool) bool {
 	hash, version := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey], m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey]
 	return hash == pool.NodePool.Hash() && version == karpv1.NodePoolHashVersion
 }
@@ -117,51 +121,36 @@ func (v *View) lasts(known *v1alpha1.NodeMismatch) bool {
 }
 
 // corrected reports whether the node of a mismatch admits the pods now.
-func (v *View) corrected(known *v1alpha1.NodeMismatch, d *demand) bool {
-	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
-		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.untolerated(m.foreignTaints(), keepsPodsAway) == nil
+func (v *View) corrected(known *v1alpha1.NodeMismatch, d *records.Demand) bool {
+	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool {
+		return m.Claim.Name == known.NodeClaim && m.Node != nil && d.Refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) == nil && d.Untolerated(m.ForeignTaints(), facts.KeepsPodsAway) == nil
 	})
-}
-
-// foreignTaints returns the taints of the machine's Node that another component has added and that do not come from a condition of the node.
-func (m *Machine) foreignTaints() []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
-		is := func(own corev1.Taint) bool { return own.MatchTaint(&t) }
-		return slices.ContainsFunc(m.Claim.Spec.Taints, is) || slices.ContainsFunc(m.Claim.Spec.StartupTaints, is) ||
-			slices.ContainsFunc(passing, func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) })
-	})
-}
-
-// passing are the prefixes of taints for a condition of a node or its end: Kubernetes' own, those of clouds, Karpenter's and Karve's, and those of tools that drain
-// nodes. Another node would not have them.
-var passing = []string{
-	"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/", v1alpha1.Group + "/", "aws-node-termination-handler/", "ToBeDeletedByClusterAutoscaler",
 }
 
 // difference returns the label or taint because of which a machine does not admit the pods for which it was launched, or nil if it admits them or may still get the
 // label. If such pods run there, it has admitted them.
-func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.NodeMismatch {
+func (v *View) difference(m *records.Machine, w *waitingClass, d *records.Demand) *v1alpha1.NodeMismatch {
 	shows := nodelabels.Labels{Known: m.Node.Labels}
-	if m.settling(v.Now()) {
-		shows = m.expectedLabels()
+	if m.Settling(v.Now()) {
+		shows = m.LabelsWithDoubts()
 	}
-	labeled := d.refusal(nil, m.Node.Name, shows) == nil
+	labeled := d.Refusal(nil, m.Node.Name, shows) == nil
 	var taint *corev1.Taint
 	if labeled && !m.Deleting() {
-		taint = d.untolerated(m.foreignTaints(), keepsPodsAway)
+		taint = d.Untolerated(m.ForeignTaints(), facts.KeepsPodsAway)
 	}
 	if labeled && taint == nil {
 		return nil
 	}
 	if slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool {
-		return IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) && v.keyOf(pod) == w.short
+		return facts.IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) && v.keyOf(pod) == w.short
 	}) {
 		return nil
 	}
 	if taint != nil {
 		return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Taint: taint.ToString()}
 	}
-	planned := m.planned()
+	planned := m.Planned()
 	key := otherKey(d, planned, shows)
 	expected := planned.Known[key]
 	if doubt, ok := planned.Doubts.About(key); ok && expected == "" {
@@ -173,24 +162,13 @@ func (v *View) difference(m *Machine, w *waitingClass, d *demand) *v1alpha1.Node
 	return &v1alpha1.NodeMismatch{NodePool: m.Pool(), NodeClaim: m.Claim.Name, Label: key, Expected: expected, Actual: shows.Known[key]}
 }
 
-// planned returns the labels that the machine's Node was planned to have.
-func (m *Machine) planned() nodelabels.Labels {
-	before := *m
-	before.Node, before.memo = nil, nil
-	labels := before.expectedLabels()
-	if name, ok := m.Node.Labels[corev1.LabelHostname]; ok {
-		labels.Known[corev1.LabelHostname] = name
-	}
-	return labels
-}
-
 // otherKey returns the label because of which a node does not admit pods as planned.
-func otherKey(d *demand, planned, shows nodelabels.Labels) string {
+func otherKey(d *records.Demand, planned, shows nodelabels.Labels) string {
 	var mentioned []corev1.NodeSelectorRequirement
-	for _, key := range d.selectors {
-		mentioned = append(mentioned, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{d.pod.Spec.NodeSelector[key]}})
+	for _, key := range d.Selectors {
+		mentioned = append(mentioned, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{d.Pod.Spec.NodeSelector[key]}})
 	}
-	for _, term := range requiredTerms(d.pod) {
+	for _, term := range records.RequiredTerms(d.Pod) {
 		mentioned = append(mentioned, term.MatchExpressions...)
 	}
 	for _, least := range []nodelabels.Verdict{nodelabels.Yes, nodelabels.No} { // The first that was planned to be met, if there is one.
@@ -216,7 +194,7 @@ func (v *View) awaitCorrection(class *planner.Class, a *admission, mismatch *v1a
 	}
 	class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(i int) bool {
 		m := v.rooms[i].machine
-		return m != nil && (m.Node == nil || mismatch.Taint == "" && a.demand.refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) != nil)
+		return m != nil && (m.Node == nil || mismatch.Taint == "" && a.demand.Refusal(nil, m.Node.Name, nodelabels.Labels{Known: m.Node.Labels}) != nil)
 	})
 	if len(class.Offerings) == 0 {
 		return
@@ -260,7 +238,7 @@ func (v *View) NodeMismatches(class *v1alpha1.GPUNodeClass) []v1alpha1.NodeMisma
 
 // over reports whether the node of a mismatch has the label with the expected value, or no longer has the taint.
 func (v *View) over(known *v1alpha1.NodeMismatch) bool {
-	return slices.ContainsFunc(v.Machines, func(m Machine) bool {
+	return slices.ContainsFunc(v.Machines, func(m records.Machine) bool {
 		if m.Claim.Name == known.NodeClaim && m.Node != nil && known.Taint != "" {
 			return !slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.ToString() == known.Taint })
 		}

@@ -12,11 +12,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // withMPS returns a cluster whose T4s, of 15072 MiB, are shared among ten with MPS.
-func withMPS() *snapshot.Cluster {
+func withMPS() *facts.Cluster {
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.Strategy = v1alpha1.StrategyMPS
 	return c
@@ -81,7 +82,7 @@ func TestGPUsThatMPSCannotShareAreNotOffered(t *testing.T) {
 		state := only(c.NodeClasses[NodeClassRef], "g4dn.xlarge")
 		state.InstanceTypes[0].GPU.Name = "m60"
 		c.NodeClasses[NodeClassRef] = state
-		if n := len(c.Pools()[0].Offerings); (n > 0) != (strategy == v1alpha1.StrategyTimeSlicing) {
+		if n := len(snapshot.Pools(c)[0].Offerings); (n > 0) != (strategy == v1alpha1.StrategyTimeSlicing) {
 			t.Errorf("%s: %d offerings of M60s", strategy, n)
 		}
 	}
@@ -106,7 +107,7 @@ func TestMachinesWithMPSHoldReplicasTimesGPUs(t *testing.T) {
 }
 
 // only returns the node class with a copy of one of its instance types.
-func only(state snapshot.NodeClassState, name string) snapshot.NodeClassState {
+func only(state facts.NodeClassState, name string) facts.NodeClassState {
 	for _, t := range state.InstanceTypes {
 		if t.Name == name {
 			state.InstanceTypes = append(state.InstanceTypes[:0:0], t)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func TestNodeClassIsReadyOnlyForCurrentGeneration(t *testing.T) {
@@ -51,7 +51,7 @@ func TestNodeClassIsReadyOnlyForCurrentGeneration(t *testing.T) {
 			default:
 				class.Object["status"] = map[string]any{"conditions": status}
 			}
-			got := snapshot.NodeClassStateOf(class)
+			got := facts.NodeClassStateOf(class)
 			if got.Ready != (tc.reason == "") || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("state: %+v", got)
 			}
@@ -75,7 +75,7 @@ func TestNodeClassWithoutKnownOfferingsIsNotReady(t *testing.T) {
 		"a catalog without offerings": {catalog.Listing{InstanceTypes: offered[:1], Reason: "WrongRegion", Message: "no"}, false},
 		"an empty catalog":            {catalog.Listing{}, true}, // The pool then reports that no type meets its requirements.
 	} {
-		state := snapshot.NodeClassState{Ready: true}
+		state := facts.NodeClassState{Ready: true}
 		state.Learn(tc.listing)
 		if state.Ready != tc.ready || len(state.InstanceTypes) != len(tc.listing.InstanceTypes) || state.CatalogReason != tc.listing.Reason || state.CatalogMessage != tc.listing.Message {
 			t.Errorf("%s: %+v", name, state)
@@ -83,7 +83,7 @@ func TestNodeClassWithoutKnownOfferingsIsNotReady(t *testing.T) {
 		if !tc.ready && (state.Reason != "CatalogUnavailable" || state.Message != "no") {
 			t.Errorf("%s: not Ready because of %s: %s", name, state.Reason, state.Message)
 		}
-		notReady := snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "gone"}
+		notReady := facts.NodeClassState{Reason: "NodeClassNotFound", Message: "gone"}
 		notReady.Learn(tc.listing)
 		if notReady.Ready || notReady.Reason != "NodeClassNotFound" {
 			t.Errorf("%s: what is wrong with the class itself is told first, got %+v", name, notReady)
@@ -102,17 +102,17 @@ func TestNodeClassStateHoldsImagesAndHash(t *testing.T) {
 			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}, "amis": amis},
 		}}
 	}
-	got := snapshot.NodeClassStateOf(class([]any{map[string]any{"id": "ami-1", "name": "x", "requirements": []any{
+	got := facts.NodeClassStateOf(class([]any{map[string]any{"id": "ami-1", "name": "x", "requirements": []any{
 		map[string]any{"key": "kubernetes.io/arch", "operator": "In", "values": []any{"amd64"}},
 	}}}))
-	want := snapshot.NodeClassState{Ready: true, Hash: "17", HashVersion: "v4", Images: []snapshot.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
+	want := facts.NodeClassState{Ready: true, Hash: "17", HashVersion: "v4", Images: []facts.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
 		{Key: "kubernetes.io/arch", Operator: corev1.NodeSelectorOpIn, Values: []string{"amd64"}},
 	}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for name, amis := range map[string]any{"none": nil, "conditions are no list": "x", "invalid entries": []any{map[string]any{"id": int64(7)}}} {
-		if got := snapshot.NodeClassStateOf(class(amis)); !got.Ready || len(got.Images) > 0 {
+		if got := facts.NodeClassStateOf(class(amis)); !got.Ready || len(got.Images) > 0 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

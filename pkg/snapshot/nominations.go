@@ -12,6 +12,8 @@ import (
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // The scheduler tries the node in status.nominatedNodeName first, and reserves room there against pods of the same or a lower priority. So pods get the
@@ -159,7 +161,7 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 	}
 	var nominations []Nomination
 	for _, pod := range v.Waiting() {
-		if node := pod.Status.NominatedNodeName; node != "" && planned[PodName(pod)] != node {
+		if node := pod.Status.NominatedNodeName; node != "" && planned[facts.PodName(pod)] != node {
 			nominations = append(nominations, Nomination{pod, ""})
 		}
 	}
@@ -169,15 +171,15 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 // nominating decides whether pods that are nominated for a node still need a plan. If other pods have to end first, the nomination is the scheduler's,
 // for preemption, and the pod needs no other machine.
 type nominating struct {
-	cluster *Cluster
-	index   *Index
+	cluster *facts.Cluster
+	index   *facts.Index
 	// machines has the machines by the names of their Nodes.
-	machines func() map[string]*Machine
+	machines func() map[string]*records.Machine
 }
 
-func (c *Cluster) nominating(machines []Machine) *nominating {
-	return &nominating{c, c.Indexed(), sync.OnceValue(func() map[string]*Machine {
-		named := make(map[string]*Machine, len(machines))
+func newNominating(c *facts.Cluster, machines []records.Machine) *nominating {
+	return &nominating{c, c.Indexed(), sync.OnceValue(func() map[string]*records.Machine {
+		named := make(map[string]*records.Machine, len(machines))
 		for i := range machines {
 			if m := &machines[i]; m.Node != nil {
 				named[m.Node.Name] = m
@@ -200,10 +202,10 @@ func (n *nominating) waits(pod *corev1.Pod) bool {
 
 // free reports whether pods that are nominated for a node need a plan, because the node does not exist, or is Karve's and no pod has to end there first.
 func (n *nominating) free(node string) bool {
-	if n.index.site(node) == nil {
+	if n.index.Site(node) == nil {
 		return true
 	}
 	m := n.machines()[node]
 	return m != nil && (m.Leaving() || m.Broken(n.cluster.Now, n.cluster.ReplicasTimeout) ||
-		!slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && IsWorkload(pod) }))
+		!slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && facts.IsWorkload(pod) }))
 }

@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -30,7 +32,7 @@ func nominatedFor(node string) func(*corev1.Pod) {
 func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }
 
 // withMachines returns a cluster with machines that have started and machines that have only registered.
-func withMachines(started []string, starting ...string) *snapshot.Cluster {
+func withMachines(started []string, starting ...string) *facts.Cluster {
 	c := Shared()
 	xlarge := TypeNamed("g4dn.xlarge")
 	for i, name := range slices.Concat(started, starting) {
@@ -48,28 +50,28 @@ func TestNominatedPodsThatStillWait(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		node  string
-		also  func(*snapshot.Cluster)
+		also  func(*facts.Cluster)
 		waits bool
 	}{
 		"for a starting machine of ours":              {"starting", nil, true},
 		"for a started machine":                       {"started", nil, true},
-		"for a started machine with terminating pods": {"started", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("started"), ending)) }, false},
-		"for a started machine with a terminating DaemonSet pod": {"started", func(c *snapshot.Cluster) {
+		"for a started machine with terminating pods": {"started", func(c *facts.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("started"), ending)) }, false},
+		"for a started machine with a terminating DaemonSet pod": {"started", func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("started"), ending, OwnedBy("apps/v1", "DaemonSet", "x")))
 		}, true},
-		"for a deleted machine": {"started", func(c *snapshot.Cluster) {
+		"for a deleted machine": {"started", func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("started"), ending))
 			c.NodeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
 		}, true},
-		"for a starting machine with terminating pods": {"starting", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("starting"), ending)) }, false},
-		"for a machine that did not start in time": {"starting", func(c *snapshot.Cluster) {
+		"for a starting machine with terminating pods": {"starting", func(c *facts.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("starting"), ending)) }, false},
+		"for a machine that did not start in time": {"starting", func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, Pod("b", Running("starting"), ending))
 			c.Now = Now.Add(c.ReplicasTimeout)
 			for i := range c.Nodes {
 				delete(c.Nodes[i].Status.Allocatable, v1alpha1.ResourceGPUShared)
 			}
 		}, true},
-		"for a foreign node": {"theirs", func(c *snapshot.Cluster) {
+		"for a foreign node": {"theirs", func(c *facts.Cluster) {
 			c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 		}, false},
 		"for a missing node": {"gone", nil, true},
@@ -84,7 +86,7 @@ func TestNominatedPodsThatStillWait(t *testing.T) {
 			if view := snapshot.Build(cluster); (view.Pods["default/a"] != nil) != c.waits {
 				t.Errorf("waits: %t, want %t", !c.waits, c.waits)
 			}
-			if snapshot.Waits(&cluster.Pods[0]) {
+			if facts.Waits(&cluster.Pods[0]) {
 				t.Error("the pod counts as pending although it is nominated")
 			}
 		})
@@ -180,7 +182,7 @@ func TestSeats(t *testing.T) {
 			view := snapshot.Build(cluster)
 			launch := planner.Launch{}
 			for _, pod := range c.planned {
-				launch.Pods = append(launch.Pods, snapshot.PodName(&pod))
+				launch.Pods = append(launch.Pods, facts.PodName(&pod))
 			}
 			m := view.Machines[0]
 			m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(launch)
@@ -202,7 +204,7 @@ func TestSeats(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-	if seats := snapshot.NewSeating(pointers(Pod("a", small), Pod("b", large))).Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, nil, nil); len(seats) > 0 {
+	if seats := snapshot.NewSeating(pointers(Pod("a", small), Pod("b", large))).Seats(&records.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, nil, nil); len(seats) > 0 {
 		t.Errorf("without a Node there are %d", len(seats))
 	}
 }

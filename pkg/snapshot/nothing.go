@@ -14,6 +14,8 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/nodelabels"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -21,7 +23,7 @@ import (
 var ofOfferings = append(clouds.PlaceLabels(), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
 // nothingOffered returns why a pool has no offerings. It returns nil if it has some, or if the problems of its classes already explain it.
-func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
+func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 	if len(p.Offerings) > 0 || len(p.Problems) > 0 && len(t.types) == 0 {
 		return nil
 	}
@@ -44,7 +46,7 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 		return nil // The problems already say that the class is not ready.
 	case len(unoffered) > 0 && len(state.Images) == 0:
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
-	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool {
+	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i facts.Image) bool {
 		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
 	}):
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
@@ -74,7 +76,7 @@ func (p *Pool) otherLabels(t *template, offered []*catalog.InstanceType) string 
 			case verdict == nodelabels.Yes:
 				return ""
 			case verdict == nodelabels.Maybe:
-				value = laterLabel(key, share.foretold).Error()
+				value = records.LaterLabel(key, share.foretold).Error()
 			case value == "":
 				value = "nodes do not have it"
 			default:

@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -45,7 +46,7 @@ func TestGPUsOfNVIDIAsDriverCountAsPromised(t *testing.T) {
 	partial.Spec.Pool.ResourceSliceCount = 2
 	first, second := nvidiaSlice("complete", 1), nvidiaSlice("complete", 1)
 	first.Spec.Pool.ResourceSliceCount, second.Spec.Pool.ResourceSliceCount = 2, 2
-	published := snapshot.PublishedOf([]resourcev1.ResourceSlice{
+	published := facts.PublishedOf([]resourcev1.ResourceSlice{
 		nvidiaSlice("whole", 1, 1, -1), nvidiaSlice("shares", 4, 4), harmless, partial, first, second, nvidiaSlice("both", 1), gpus("gpu.karve.sh", "both", 1, 10),
 	}, nil)
 	for _, c := range []struct {
@@ -71,7 +72,7 @@ func TestGPUsOfNVIDIAsDriverCountAsPromised(t *testing.T) {
 }
 
 // nvidiaCluster returns a cluster with a pool for each backend. All of them can run pods that request nvidia.com/gpu, except that of the agents' driver.
-func nvidiaCluster(strategy v1alpha1.Strategy) *snapshot.Cluster {
+func nvidiaCluster(strategy v1alpha1.Strategy) *facts.Cluster {
 	c := snapshottest.Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{snapshottest.Class("agents", 10), snapshottest.Class("nvidia", 10), snapshottest.Class("plugin", 10)}
 	c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA
@@ -87,7 +88,7 @@ func nvidiaCluster(strategy v1alpha1.Strategy) *snapshot.Cluster {
 }
 
 // withClaims sets the pods of a cluster, whose claims are of the DeviceClass in the name of each pod up to the dash.
-func withClaims(c *snapshot.Cluster, names ...string) {
+func withClaims(c *facts.Cluster, names ...string) {
 	var templates []resourcev1.ResourceClaimTemplate
 	var pods []*corev1.Pod
 	for _, name := range names {
@@ -190,14 +191,14 @@ func TestGPUNodeClassWithNVIDIAsDriverNeedsItsDeviceClass(t *testing.T) {
 	unnamed := claims.NVIDIADeviceClass()
 	unnamed.Spec.ExtendedResourceName = nil
 	for name, c := range map[string]struct {
-		dra          snapshot.DRA
+		dra          facts.DRA
 		reason, says string
 	}{
-		"off":             {snapshot.DRA{Known: true}, "DRANotEnabled", "spec.sharing.backend is NVIDIADRA"},
-		"no driver":       {snapshot.DRA{Known: true, Enabled: true}, "DeviceClassNotFound", "no DeviceClass of driver gpu.nvidia.com has the extendedResourceName nvidia.com/gpu: install NVIDIA's DRA driver"},
-		"no name":         {snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{unnamed}}, "DeviceClassNotFound", "give a DeviceClass of yours the name"},
-		"its chart":       {snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.NVIDIADeviceClass()}}, "", ""},
-		"the agents' too": {snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.NVIDIADeviceClass(), claims.DeviceClass("nvidia.com/gpu")}}, "ExtendedResourceTaken", "DeviceClass gpu.gpu.karve.sh has the extendedResourceName nvidia.com/gpu too"},
+		"off":             {facts.DRA{Known: true}, "DRANotEnabled", "spec.sharing.backend is NVIDIADRA"},
+		"no driver":       {facts.DRA{Known: true, Enabled: true}, "DeviceClassNotFound", "no DeviceClass of driver gpu.nvidia.com has the extendedResourceName nvidia.com/gpu: install NVIDIA's DRA driver"},
+		"no name":         {facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{unnamed}}, "DeviceClassNotFound", "give a DeviceClass of yours the name"},
+		"its chart":       {facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.NVIDIADeviceClass()}}, "", ""},
+		"the agents' too": {facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.NVIDIADeviceClass(), claims.DeviceClass("nvidia.com/gpu")}}, "ExtendedResourceTaken", "DeviceClass gpu.gpu.karve.sh has the extendedResourceName nvidia.com/gpu too"},
 	} {
 		if reason, message := c.dra.Problem(class); reason != c.reason || !strings.Contains(message, c.says) {
 			t.Errorf("%s: %s %q, want %s with %q", name, reason, message, c.reason, c.says)

@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Offering is an instance type in a zone with a capacity type, as a pool would launch it.
@@ -40,10 +42,10 @@ type Offering struct {
 	// Daemons are the total requests of the DaemonSet pods that will run on the node.
 	Daemons planner.Resources
 	// daemons are the pods of those DaemonSets.
-	daemons []*demand
+	daemons []*records.Demand
 	// depth is how many pods that state device memory may share one of gpus. It is 0 if the planner chooses their GPUs.
 	depth int64
-	gpus  gpuSet
+	gpus  records.GPUSet
 }
 
 func (o *Offering) shown() nodelabels.Labels {
@@ -52,18 +54,18 @@ func (o *Offering) shown() nodelabels.Labels {
 
 // Free returns what the machine has for pods, less the requests of DaemonSets.
 func (o *Offering) Free() planner.Resources {
-	free := minus(allocatable(o.Type), o.Daemons)
+	free := facts.Minus(records.AllocatableOf(o.Type), o.Daemons)
 	free.Replicas = o.replicas() - o.Daemons.Replicas
 	if o.depth > 0 {
-		free.Replicas = o.gpus.gpu(o.depth, o.Daemons.Replicas).Replicas
+		free.Replicas = o.gpus.GPU(o.depth, o.Daemons.Replicas).Replicas
 	}
-	return atLeastZero(free)
+	return facts.AtLeastZero(free)
 }
 
 // replicas returns the number of replicas of the machine.
 func (o *Offering) replicas() int64 {
 	if o.instances != nil {
-		n, _ := totalOf(o.instances)
+		n, _ := records.TotalOf(o.instances)
 		return n
 	}
 	return o.ReplicasPerGPU * o.Type.GPU.Count
@@ -74,44 +76,32 @@ func (o *Offering) Resource() corev1.ResourceName { return corev1.ResourceName(o
 
 // exposes reports whether the machine has all GPU resources that a pod requests, of which gpu is one.
 func (o *Offering) exposes(gpu corev1.ResourceName, requested corev1.ResourceList) bool {
-	return exposes(o.Resource(), o.Share.Slots, o.instances, gpu, requested)
+	return records.Exposes(o.Resource(), o.Share.Slots, o.instances, gpu, requested)
 }
 
 // GPUs returns the GPUs of the machine, or their MIG instances, less what DaemonSets use.
 func (o *Offering) GPUs() []planner.GPU {
 	if slots := o.Share.Slots; !slots.IsZero() {
-		gpus := slotGPUs(slots, o.Type.GPU.Count, o.Type.GPU.UsableMiB())
-		hold(gpus, o.Daemons.Replicas, slots.SizesMiB[len(slots.SizesMiB)-1]*bytesPerMiB)
+		gpus := records.SlotGPUs(slots, o.Type.GPU.Count, o.Type.GPU.UsableMiB())
+		records.Hold(gpus, o.Daemons.Replicas, slots.SizesMiB[len(slots.SizesMiB)-1]*facts.BytesPerMiB)
 		return gpus
 	}
 	if o.depth > 0 {
-		return []planner.GPU{o.gpus.gpu(o.depth, o.Daemons.Replicas)}
+		return []planner.GPU{o.gpus.GPU(o.depth, o.Daemons.Replicas)}
 	}
 	if o.instances != nil {
-		gpus := asOneGPU(o.instances, o.replicas())
-		hold(gpus, o.Daemons.Replicas, 0)
+		gpus := records.AsOneGPU(o.instances, o.replicas())
+		records.Hold(gpus, o.Daemons.Replicas, 0)
 		return gpus
 	}
-	count, perGPU, memoryMiB := divided(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
-	gpus := fresh(count, perGPU, memoryMiB)
-	hold(gpus, o.Daemons.Replicas, 0)
+	count, perGPU, memoryMiB := records.Divide(o.Share.MIG, o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	gpus := records.FreshGPUs(count, perGPU, memoryMiB)
+	records.Hold(gpus, o.Daemons.Replicas, 0)
 	return gpus
 }
 
 // Physical returns what the machine adds to the usage that NodePool limits restrict.
-func (o *Offering) Physical() planner.Physical { return physical(o.Type, o.ReplicasPerGPU) }
-
-func physical(t *catalog.InstanceType, replicasPerGPU int64) planner.Physical {
-	return planner.Physical{
-		MilliCPU: t.Capacity.MilliCPU, MemoryBytes: t.Capacity.MemoryBytes,
-		GPUs: t.GPU.Count, Replicas: t.GPU.Count * replicasPerGPU, Nodes: 1,
-	}
-}
-
-func allocatable(t *catalog.InstanceType) planner.Resources {
-	a := t.Allocatable
-	return planner.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods}
-}
+func (o *Offering) Physical() planner.Physical { return records.PhysicalOf(o.Type, o.ReplicasPerGPU) }
 
 // maxLabelChoices is the maximum number of combinations of custom label values. Each combination has its own offerings.
 const maxLabelChoices = 64
@@ -128,9 +118,9 @@ type template struct {
 	later []karpv1.NodeSelectorRequirementWithMinValues
 }
 
-// template reads the template of a pool whose class exists. As in Karpenter, a label that the cloud sets is a requirement. For example, a zone label selects
+// templateOf reads the template of a pool whose class exists. As in Karpenter, a label that the cloud sets is a requirement. For example, a zone label selects
 // the zone.
-func (c *Cluster) template(p *Pool) *template {
+func templateOf(c *facts.Cluster, p *Pool) *template {
 	spec := &p.NodePool.Spec.Template
 	t := &template{fixed: map[string]string{}, types: c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes}
 	maps.Copy(t.fixed, spec.Labels)
@@ -199,12 +189,12 @@ func (t *template) chosenKeys() []string {
 	})
 }
 
-// offerings returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows
+// offeringsOf returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows
 // only on-demand capacity, because Karpenter prefers spot without one.
-func (c *Cluster) offerings(p *Pool, t *template) []Offering {
+func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
 	choices := t.choices()
-	daemons, least := c.daemonDemands(), p.leastReplicas(t.types)
+	daemons, least := records.DaemonDemands(c), p.leastReplicas(t.types)
 
 	var offerings []Offering
 	for i := range t.types {
@@ -218,26 +208,26 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 				o.CapacityType != karpv1.CapacityTypeOnDemand && !t.requirements.Has(karpv1.CapacityTypeLabelKey) {
 				continue
 			}
-			machine := merged(instanceType.Labels, o.Labels)
+			machine := records.MergedLabels(instanceType.Labels, o.Labels)
 			if !admits(machine, t.fixed, t.requirements, t.described) {
 				continue
 			}
 			for _, custom := range choices {
 				for i := range shares {
 					share := shares[i].Share
-					labels := nodelabels.Labels{Known: whenStarted(merged(machine, t.fixed, custom, shares[i].foretold.Known)), Doubts: shares[i].foretold.Doubts}
+					labels := nodelabels.Labels{Known: records.WhenStarted(records.MergedLabels(machine, t.fixed, custom, shares[i].foretold.Known)), Doubts: shares[i].foretold.Doubts}
 					if _, verdict := t.admitsLater(labels); verdict < nodelabels.Yes {
 						continue
 					}
-					gpu, empty := corev1.ResourceName(share.Resource), allocatable(instanceType)
+					gpu, empty := corev1.ResourceName(share.Resource), records.AllocatableOf(instanceType)
 					empty.Replicas = share.Least * instanceType.GPU.Count
-					instances := offersOf(share.MIG, instanceType.GPU.Count)
-					runs := daemonsOn(daemons, taints, "", labels, empty, gpu)
+					instances := facts.OffersOf(share.MIG, instanceType.GPU.Count)
+					runs := records.DaemonsOn(daemons, taints, "", labels, empty, gpu)
 					offerings = append(offerings, Offering{
 						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
 						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
-						Daemons:        overhead(runs, gpu),
+						Daemons:        records.Overhead(runs, gpu),
 						daemons:        runs,
 					})
 				}
@@ -296,21 +286,12 @@ func compareOfferings(a, b Offering) int {
 }
 
 func compareLabels(a, b map[string]string) int {
-	for _, key := range slices.Sorted(maps.Keys(merged(a, b))) {
+	for _, key := range slices.Sorted(maps.Keys(records.MergedLabels(a, b))) {
 		if order := strings.Compare(a[key], b[key]); order != 0 {
 			return order
 		}
 	}
 	return 0
-}
-
-// merged returns the labels of all maps. Later maps win.
-func merged(labels ...map[string]string) map[string]string {
-	all := map[string]string{}
-	for _, l := range labels {
-		maps.Copy(all, l)
-	}
-	return all
 }
 
 // admits reports whether a machine with the labels meets the pool's requirements. Labels that the cloud sets must be on the machine or fixed by the

@@ -16,13 +16,14 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // offered returns the distinct offerings of the cluster's first pool as "size/zone/capacity type".
-func offered(c *snapshot.Cluster) []string {
+func offered(c *facts.Cluster) []string {
 	var names []string
-	for _, o := range c.Pools()[0].Offerings {
+	for _, o := range snapshot.Pools(c)[0].Offerings {
 		names = append(names, strings.TrimPrefix(o.Type.Name, "g4dn.")+"/"+strings.TrimPrefix(o.Zone, "us-east-")+"/"+o.CapacityType)
 	}
 	slices.Sort(names)
@@ -120,7 +121,7 @@ func TestCustomRequirementWithSeveralValuesBecomesLabelChoice(t *testing.T) {
 		edit(&c.NodePools[0])
 	}
 	var choices []map[string]string
-	for _, o := range c.Pools()[0].Offerings {
+	for _, o := range snapshot.Pools(c)[0].Offerings {
 		choices = append(choices, o.CustomLabels)
 		for key, value := range map[string]string{"team": o.CustomLabels["team"], "owner": "ml", "tier": "1", karpv1.NodePoolLabelKey: "gpu-shared"} {
 			if o.Labels[key] != value {
@@ -146,7 +147,7 @@ func TestLabelChoicesAreBounded(t *testing.T) {
 		Requiring(key, corev1.NodeSelectorOpIn, values...)(&c.NodePools[0])
 	}
 	Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge")(&c.NodePools[0])
-	if got := len(c.Pools()[0].Offerings); got != 2*64 {
+	if got := len(snapshot.Pools(c)[0].Offerings); got != 2*64 {
 		t.Errorf("%d offerings", got)
 	}
 }
@@ -258,7 +259,7 @@ func TestRefusedOfferingIsUnavailableUntilNotBefore(t *testing.T) {
 			tc.edit(&r)
 			state := c.NodeClasses[NodeClassRef]
 			state.Generation = 4
-			c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{NodeClassRef: state}
+			c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{NodeClassRef: state}
 			c.Refused = map[string][]v1alpha1.RefusedOffering{tc.class: {r}}
 			c.Now = Now.Add(tc.after)
 			var got []string

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -43,8 +44,8 @@ func TestPodsNotWaitingForGPUAreIgnored(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			c.Pods = []corev1.Pod{Pod("a", edit)}
-			if view := snapshot.Build(c); len(view.Classes) != 0 || len(view.Pods) != 0 || snapshot.Waits(&c.Pods[0]) {
-				t.Errorf("classes %+v, waits %t", view.Classes, snapshot.Waits(&c.Pods[0]))
+			if view := snapshot.Build(c); len(view.Classes) != 0 || len(view.Pods) != 0 || facts.Waits(&c.Pods[0]) {
+				t.Errorf("classes %+v, waits %t", view.Classes, facts.Waits(&c.Pods[0]))
 			}
 		})
 	}
@@ -152,7 +153,7 @@ func TestClassHasPriorityOfItsPods(t *testing.T) {
 }
 
 // admitted returns the instance types and zones of the offerings that admit the pod.
-func admitted(c *snapshot.Cluster, edits ...func(*corev1.Pod)) []string {
+func admitted(c *facts.Cluster, edits ...func(*corev1.Pod)) []string {
 	c.Pods = []corev1.Pod{Pod("a", edits...)}
 	view := snapshot.Build(c)
 	var names []string

@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Pool is a NodePool that refers to a GPUNodeClass, with what it needs to launch machines.
@@ -31,6 +32,13 @@ type Pool struct {
 
 	// footprint is the device memory of the pool's largest pod, in bytes. It is 0 if it does not limit the number of replicas.
 	footprint int64
+}
+
+// Problem is the reason why a pool launches nothing, as a condition.
+type Problem struct {
+	// Condition is the type of the NodePool's condition that is False.
+	Condition       string
+	Reason, Message string
 }
 
 // Resource returns the name of the resource that pods of the pool request. If they may request several, it is the first.
@@ -52,54 +60,54 @@ func (p *Pool) Serves(gpu corev1.ResourceName) bool { return slices.Contains(p.R
 
 // countsReplicas reports whether a limit of the pool may count its replicas: their resource has a name of its own, and is the same on all machines.
 func (p *Pool) countsReplicas() bool {
-	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1 && !isSlot(p.Resource())
+	return p.Class != nil && p.Resource() != v1alpha1.ResourceGPU && len(p.Class.Spec.Sharing.Resources()) == 1 && !facts.IsSlot(p.Resource())
 }
 
 // Pools returns Karve's NodePools with their problems, sorted by name.
-func (c *Cluster) Pools() []Pool {
+func Pools(c *facts.Cluster) []Pool {
 	var pools []Pool
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; IsOurs(np) {
-			c.visit("NodePool", np)
-			pools = append(pools, c.pool(np))
+		if np := &c.NodePools[i]; facts.IsOurs(np) {
+			c.BeginVisit("NodePool", np)
+			pools = append(pools, poolOf(c, np))
 		}
 	}
 	slices.SortFunc(pools, func(a, b Pool) int { return strings.Compare(a.NodePool.Name, b.NodePool.Name) })
 	return pools
 }
 
-func (c *Cluster) pool(np *karpv1.NodePool) Pool {
-	p := Pool{NodePool: np, Class: c.gpuNodeClass(np.Spec.Template.Spec.NodeClassRef.Name)}
+func poolOf(c *facts.Cluster, np *karpv1.NodePool) Pool {
+	p := Pool{NodePool: np, Class: c.GPUNodeClass(np.Spec.Template.Spec.NodeClassRef.Name)}
 	if why := p.setAside(); why != "" {
 		p.Problems = []Problem{{karpv1.ConditionTypeValidationSucceeded, string(planner.ReasonSetAside), why}}
 		return p
 	}
-	if problem := c.classProblem(&p); problem != nil {
+	if problem := classProblem(c, &p); problem != nil {
 		p.Problems = append(p.Problems, *problem)
 	}
 	if p.Class == nil {
-		p.Unhonored = c.unhonored(&p, nil)
+		p.Unhonored = unhonoredFields(c, &p, nil)
 		return p
 	}
-	t := c.template(&p)
-	p.Offerings = c.offerings(&p, t)
-	c.shareGPUs(&p)
-	if problem := c.launchProblem(&p); problem != nil && len(p.Problems) == 0 {
+	t := templateOf(c, &p)
+	p.Offerings = offeringsOf(c, &p, t)
+	shareGPUs(c, &p)
+	if problem := launchProblem(c, &p); problem != nil && len(p.Problems) == 0 {
 		p.Problems = append(p.Problems, *problem)
 	}
-	p.Unhonored = c.unhonored(&p, t)
+	p.Unhonored = unhonoredFields(c, &p, t)
 	if reason, message := t.problem(np); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
 	} else if reason, message := p.specProblem(); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
-	} else if problem := c.nothingOffered(&p, t); problem != nil {
+	} else if problem := nothingOffered(c, &p, t); problem != nil {
 		p.Problems = append(p.Problems, *problem)
 	}
 	return p
 }
 
 // classProblem returns the problem of the GPUNodeClass or its node class, or nil if there is none.
-func (c *Cluster) classProblem(p *Pool) *Problem {
+func classProblem(c *facts.Cluster, p *Pool) *Problem {
 	notReady := func(reason, message string) *Problem {
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reason, message}
 	}
@@ -113,7 +121,7 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	ref := p.Class.Spec.NodeClassRef
 	state, ok := c.NodeClasses[ref]
 	if !ok {
-		state = NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf("%s %q is not known: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}
+		state = facts.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf("%s %q is not known: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}
 	}
 	if !state.Ready {
 		return notReady(cmp.Or(state.Reason, "NodeClassNotReady"), fmt.Sprintf("GPUNodeClass %q: %s", name, cmp.Or(state.Message, fmt.Sprintf("%s %q is not Ready", ref.Kind, ref.Name))))
@@ -130,9 +138,9 @@ func (p *Pool) specProblem() (reason, message string) {
 	if np.Spec.Replicas != nil {
 		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
 	}
-	if p.Class.Spec.Sharing.Shared() && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
+	if p.Class.Spec.Sharing.Shared() && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, facts.KeepsPodsAway) {
 		key := p.Resource()
-		if isSlot(key) {
+		if facts.IsSlot(key) {
 			key = v1alpha1.ResourceGPU // One taint serves all sizes.
 		}
 		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", key)
@@ -162,10 +170,6 @@ func (p *Pool) describes(key string) bool {
 		_, has := o.Labels[key]
 		return has && !chosen && !fixed
 	})
-}
-
-func keepsPodsAway(t corev1.Taint) bool {
-	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
 const limitNodes corev1.ResourceName = "nodes"

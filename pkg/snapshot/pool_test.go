@@ -17,17 +17,18 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 	t.Parallel()
 	deleted := metav1.NewTime(Now)
-	pool := func(edit func(*karpv1.NodePool)) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) { edit(&c.NodePools[0]) }
+	pool := func(edit func(*karpv1.NodePool)) func(*facts.Cluster) {
+		return func(c *facts.Cluster) { edit(&c.NodePools[0]) }
 	}
-	types := func(edit func(*catalog.InstanceType), images []snapshot.Image) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	types := func(edit func(*catalog.InstanceType), images []facts.Image) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			state := c.NodeClasses[NodeClassRef]
 			for i := range state.InstanceTypes {
 				edit(&state.InstanceTypes[i])
@@ -37,31 +38,31 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		edit      func(*snapshot.Cluster)
+		edit      func(*facts.Cluster)
 		condition string
 		reason    string
 		message   string
 	}{
 		"no node class": {
-			func(c *snapshot.Cluster) { c.GPUNodeClasses = nil },
+			func(c *facts.Cluster) { c.GPUNodeClasses = nil },
 			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassNotFound", `GPUNodeClass "gpu-shared" does not exist: create it`,
 		},
 		"a deleted node class": {
-			func(c *snapshot.Cluster) { c.GPUNodeClasses[0].DeletionTimestamp = &deleted },
+			func(c *facts.Cluster) { c.GPUNodeClasses[0].DeletionTimestamp = &deleted },
 			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassTerminating", `GPUNodeClass "gpu-shared" is being deleted`,
 		},
 		"the cloud's node class is not ready": {
-			func(c *snapshot.Cluster) {
-				c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "NoSubnets", Message: "no subnet found"}
+			func(c *facts.Cluster) {
+				c.NodeClasses[NodeClassRef] = facts.NodeClassState{Reason: "NoSubnets", Message: "no subnet found"}
 			},
 			karpv1.ConditionTypeNodeClassReady, "NoSubnets", `GPUNodeClass "gpu-shared": no subnet found`,
 		},
 		"the cloud's node class is not ready and does not say why": {
-			func(c *snapshot.Cluster) { c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{} },
+			func(c *facts.Cluster) { c.NodeClasses[NodeClassRef] = facts.NodeClassState{} },
 			karpv1.ConditionTypeNodeClassReady, "NodeClassNotReady", `GPUNodeClass "gpu-shared": EC2NodeClass "gpu" is not Ready`,
 		},
 		"the cloud's node class is unknown": {
-			func(c *snapshot.Cluster) { c.NodeClasses = nil },
+			func(c *facts.Cluster) { c.NodeClasses = nil },
 			karpv1.ConditionTypeNodeClassReady, "NodeClassNotFound", `GPUNodeClass "gpu-shared": EC2NodeClass "gpu" is not known`,
 		},
 		"a fixed number of nodes": {
@@ -103,7 +104,7 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "the catalog has no instance type with a GPU whose node.kubernetes.io/instance-type is g9.2xlarge, g9.xlarge: correct the name or",
 		},
 		"a family that the catalog does not have": {
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g9")(&c.NodePools[0])
 				for ref, state := range c.NodeClasses {
 					state.CatalogRead = time.Date(2026, 8, 21, 9, 0, 0, 0, time.UTC)
@@ -121,11 +122,11 @@ func TestPoolReportsWhyItCannotLaunch(t *testing.T) {
 			karpv1.ConditionTypeNodeClassReady, "NoImage", `EC2NodeClass "gpu" has no image, so`,
 		},
 		"types without a price, or a zone": {
-			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []snapshot.Image{{ID: "ami-1"}}),
+			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []facts.Image{{ID: "ami-1"}}),
 			karpv1.ConditionTypeNodeClassReady, "NotOffered", "is not offered in any zone in which EC2NodeClass",
 		},
 		"types with an image of another architecture": {
-			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []snapshot.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
+			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []facts.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
 				{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"arm64"}},
 			}}}),
 			karpv1.ConditionTypeNodeClassReady, "NoImage", `(amd64, with GPUs)`,
@@ -169,11 +170,11 @@ func TestPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu", 0)}
 	c.NodePools = []karpv1.NodePool{Pool("gpu", "gpu")}
-	if p := c.Pools()[0].Problems; len(p) != 0 {
+	if p := snapshot.Pools(c)[0].Problems; len(p) != 0 {
 		t.Errorf("problems without a taint: %+v", p)
 	}
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPUShared, "10"))
-	if p := c.Pools()[0].Problems; len(p) != 1 || p[0].Reason != "UnsupportedLimit" || strings.Contains(p[0].Message, "or nvidia.com/gpu.shared") {
+	if p := snapshot.Pools(c)[0].Problems; len(p) != 1 || p[0].Reason != "UnsupportedLimit" || strings.Contains(p[0].Message, "or nvidia.com/gpu.shared") {
 		t.Errorf("problems with a limit of replicas that the pool does not have: %+v", p)
 	}
 }
@@ -268,7 +269,7 @@ func TestMachineOfUnknownTypeCountsCapacityOfClaim(t *testing.T) {
 // The breaker prevents nodes whose replicas never come from wasting money.
 func TestUnhealthyPoolIsClosedAndProbedPoolLaunchesOneMachine(t *testing.T) {
 	t.Parallel()
-	healthy := func(c *snapshot.Cluster, is metav1.ConditionStatus) {
+	healthy := func(c *facts.Cluster, is metav1.ConditionStatus) {
 		c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Message: "the plugin is broken"}}
 	}
 	c := Shared()

@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // preferences adds the preferences of a class's pods, in the order in which Karpenter relaxes them: pod affinity and pod anti-affinity by descending
@@ -21,7 +22,7 @@ func (r *rules) preferences(class int) {
 		r.prefer(class, &w.terms.spread[i])
 	}
 	r.preferPlaces(class, func(taints []corev1.Taint, _ string, _ map[string]string) bool {
-		return w.demand.untolerated(taints, onlyAsks) == nil
+		return w.demand.Untolerated(taints, onlyAsks) == nil
 	})
 }
 
@@ -33,7 +34,7 @@ func (r *rules) prefer(class int, t *term) {
 	if t.kind == planner.Apart {
 		a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
 		for s := range r.running.on(t.selection) {
-			a.add(t, s.node)
+			a.add(t, s.Node)
 		}
 		r.preferPlaces(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
 	}
@@ -59,7 +60,7 @@ func (r *rules) preferredNodes(class int) {
 	}
 	// Each place counts from the first term that matches it.
 	first := func(name string, labels map[string]string) int {
-		node := nodeOf(name, labels)
+		node := records.NodeOf(name, labels)
 		return slices.IndexFunc(terms, func(term *nodeaffinity.LazyErrorNodeSelector) bool {
 			matches, err := term.Match(node)
 			return err == nil && matches

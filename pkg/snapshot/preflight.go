@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Reasons why a node class cannot launch machines of some types or in some zones.
@@ -24,12 +25,12 @@ const (
 // impossible returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet
 // in the zone. Karpenter's AWS provider would retry such a NodeClaim for five minutes and do nothing else meanwhile. It returns "" if no problem is
 // known, which includes node classes without images and subnets in their status.
-func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offering) (reason, message string) {
+func impossible(ref v1alpha1.NodeClassReference, state facts.NodeClassState, o *Offering) (reason, message string) {
 	name := fmt.Sprintf("%s %q", ref.Kind, ref.Name)
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
 		return reasonNoSubnet, fmt.Sprintf("%s has no subnet in zone %s: add one to what its %s select, or leave the zone out of the NodePool's requirements", name, o.Zone, clouds.OfRef(ref).SubnetField)
 	}
-	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool { return isFor(i, o) }) {
+	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i facts.Image) bool { return isFor(i, o) }) {
 		return reasonNoImage, fmt.Sprintf("%s has no image for %s (%s, with GPUs): see that its %s select one, or leave the type out of the NodePool's requirements",
 			name, o.Type.Name, cmp.Or(o.Labels[corev1.LabelArchStable], "of unknown architecture"), clouds.OfRef(ref).ImageField)
 	}
@@ -38,20 +39,20 @@ func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offeri
 
 // isFor reports whether the image is used for machines of the offering's type. It matches as Karpenter does (MapToInstanceTypes in the AWS provider's
 // pkg/providers/amifamily, v1.15.0).
-func isFor(i Image, o *Offering) bool {
+func isFor(i facts.Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }
 
-// unavailable returns why an offering must not be launched now, or nil if it may be.
-func (c *Cluster) unavailable(p *Pool, o *Offering) *planner.Refusal {
+// unavailableAs returns why an offering must not be launched now, or nil if it may be.
+func unavailableAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	if _, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
 	}
-	return c.refused(p, o)
+	return refusedAs(c, p, o)
 }
 
 // launchProblem returns why no offering of the pool can be launched. It returns nil if one can, or if the pool has no offerings.
-func (c *Cluster) launchProblem(p *Pool) *Problem {
+func launchProblem(c *facts.Cluster, p *Pool) *Problem {
 	var first *Problem
 	for i := range p.Offerings {
 		reason, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], &p.Offerings[i])

@@ -11,12 +11,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // imageFor returns an image for the architecture, for machines with or without GPUs.
-func imageFor(id, arch string, gpus corev1.NodeSelectorOperator) snapshot.Image {
-	return snapshot.Image{ID: id, Requirements: []corev1.NodeSelectorRequirement{
+func imageFor(id, arch string, gpus corev1.NodeSelectorOperator) facts.Image {
+	return facts.Image{ID: id, Requirements: []corev1.NodeSelectorRequirement{
 		{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{arch}},
 		{Key: "karpenter.k8s.aws/instance-gpu-count", Operator: gpus},
 	}}
@@ -26,20 +27,20 @@ func TestPreflightRefusesLaunchesThatCannotSucceed(t *testing.T) {
 	t.Parallel()
 	const exists, not = corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist
 	for name, tc := range map[string]struct {
-		state snapshot.NodeClassState
+		state facts.NodeClassState
 		// open is how many of the offerings of g4dn.xlarge, in two zones, may be launched.
 		open    int
 		message string
 		problem string
 	}{
-		"a node class without status":        {snapshot.NodeClassState{}, 2, "", ""},
-		"subnets in all zones":               {snapshot.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}}, 2, "", ""},
-		"a zone without a subnet":            {snapshot.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a"}}, 1, `EC2NodeClass "gpu" has no subnet in zone us-east-1b: add one`, ""},
-		"no zone has a subnet":               {snapshot.NodeClassState{Subnets: map[string]string{"subnet-c": "us-east-1c"}}, 0, `EC2NodeClass "gpu" has no subnet in zone us-east-1`, "NoSubnet"},
-		"an image for them among others":     {snapshot.NodeClassState{Images: []snapshot.Image{imageFor("ami-1", "arm64", exists), imageFor("ami-2", "amd64", exists)}}, 2, "", ""},
-		"an image of another architecture":   {snapshot.NodeClassState{Images: []snapshot.Image{imageFor("ami-1", "arm64", exists)}}, 0, `EC2NodeClass "gpu" has no image for g4dn.xlarge (amd64, with GPUs)`, "NoImage"},
-		"an image for machines without GPUs": {snapshot.NodeClassState{Images: []snapshot.Image{imageFor("ami-1", "amd64", not)}}, 0, `has no image for g4dn.xlarge`, "NoImage"},
-		"an image for anything":              {snapshot.NodeClassState{Images: []snapshot.Image{{ID: "ami-1"}}}, 2, "", ""},
+		"a node class without status":        {facts.NodeClassState{}, 2, "", ""},
+		"subnets in all zones":               {facts.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}}, 2, "", ""},
+		"a zone without a subnet":            {facts.NodeClassState{Subnets: map[string]string{"subnet-a": "us-east-1a"}}, 1, `EC2NodeClass "gpu" has no subnet in zone us-east-1b: add one`, ""},
+		"no zone has a subnet":               {facts.NodeClassState{Subnets: map[string]string{"subnet-c": "us-east-1c"}}, 0, `EC2NodeClass "gpu" has no subnet in zone us-east-1`, "NoSubnet"},
+		"an image for them among others":     {facts.NodeClassState{Images: []facts.Image{imageFor("ami-1", "arm64", exists), imageFor("ami-2", "amd64", exists)}}, 2, "", ""},
+		"an image of another architecture":   {facts.NodeClassState{Images: []facts.Image{imageFor("ami-1", "arm64", exists)}}, 0, `EC2NodeClass "gpu" has no image for g4dn.xlarge (amd64, with GPUs)`, "NoImage"},
+		"an image for machines without GPUs": {facts.NodeClassState{Images: []facts.Image{imageFor("ami-1", "amd64", not)}}, 0, `has no image for g4dn.xlarge`, "NoImage"},
+		"an image for anything":              {facts.NodeClassState{Images: []facts.Image{{ID: "ami-1"}}}, 2, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,11 +6,12 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Probing reports whether the pool may launch one machine, to test whether its machines report their replicas again.
 func (p *Pool) Probing() bool {
-	healthy := Condition(p.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	healthy := facts.Condition(p.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	return healthy != nil && healthy.IsUnknown()
 }
 
@@ -65,7 +66,7 @@ func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 
 // holds reports whether an empty machine of the offering has what one pod of the class requests.
 func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
-	if minus(o.Free, c.Requests) != atLeastZero(minus(o.Free, c.Requests)) {
+	if facts.Minus(o.Free, c.Requests) != facts.AtLeastZero(facts.Minus(o.Free, c.Requests)) {
 		return false
 	}
 	if c.GPUMemoryBytes > 0 && !slices.ContainsFunc(o.GPUs, func(g planner.GPU) bool {

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -42,7 +44,7 @@ func of(name string, s resourcev1.ResourceSlice) resourcev1.ResourceSlice {
 
 func TestReplicasOfSlicesCountAsAllocatable(t *testing.T) {
 	t.Parallel()
-	published := snapshot.PublishedOf([]resourcev1.ResourceSlice{
+	published := facts.PublishedOf([]resourcev1.ResourceSlice{
 		gpus("gpu.karve.sh", "four", 3, 10, 10, -10, 10), gpus("gpu.karve.sh", "four", 2, 10, 10, 10, 10), // The older slice has yet to go.
 		gpus("gpu.nvidia.com", "one", 1, 10), gpus("gpu.karve.sh", "one", 1, 10), gpus("gpu.karve.sh", "sick", 1, -10),
 		of("nvidia.com/mig-1g.5gb", gpus("gpu.karve.sh", "instances", 1, 1, 1)), of(v1alpha1.ResourceGPUShared, gpus("gpu.karve.sh", "named", 1, 10)),
@@ -99,11 +101,11 @@ func TestDevicesThatARuleTaintsCountAsCordoned(t *testing.T) {
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two", Annotations: map[string]string{nodecontract.BackendAnnotation: nodecontract.BackendDRA, nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared}}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: nodecontract.CordonCondition, Status: corev1.ConditionFalse}}
-		now := snapshot.PublishedOf([]resourcev1.ResourceSlice{two}, []resourcev1.DeviceTaintRule{c.rule}).On(node)
+		now := facts.PublishedOf([]resourcev1.ResourceSlice{two}, []resourcev1.DeviceTaintRule{c.rule}).On(node)
 		if got := now.Status.Allocatable[v1alpha1.ResourceGPUShared]; got.Value() != c.want {
 			t.Errorf("with rule %s the node has %s replicas, want %d", c.rule.Name, &got, c.want)
 		}
-		m := snapshot.Machine{Node: now}
+		m := records.Machine{Node: now}
 		if m.GPUsCordoned() != (c.want < 20) || len(now.Status.Conditions) != 1 || c.want < 20 && !strings.Contains(now.Status.Conditions[0].Message, c.rule.Name) {
 			t.Errorf("with rule %s the node has the conditions %v", c.rule.Name, now.Status.Conditions)
 		}
@@ -128,7 +130,7 @@ func TestPlannerSeesNoBackendOfPodsWithOneReplica(t *testing.T) {
 			claim.Annotations[nodecontract.BackendAnnotation], node.Annotations[nodecontract.BackendAnnotation] = nodecontract.BackendDRA, nodecontract.BackendDRA
 			delete(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
 			delete(node.Status.Capacity, v1alpha1.ResourceGPUShared)
-			node = *snapshot.PublishedOf([]resourcev1.ResourceSlice{gpus("gpu.karve.sh", node.Name, 1, 10)}, nil).On(&node)
+			node = *facts.PublishedOf([]resourcev1.ResourceSlice{gpus("gpu.karve.sh", node.Name, 1, 10)}, nil).On(&node)
 		}
 		c.NodeClaims, c.Nodes, c.Pods = []karpv1.NodeClaim{claim}, []corev1.Node{node}, pods
 		return snapshot.Build(c)
@@ -171,21 +173,21 @@ func TestGPUNodeClassWithDRANeedsOneDeviceClass(t *testing.T) {
 	}
 	ours := device("gpu.karve.sh", "gpu.karve.sh", "nvidia.com/gpu.shared")
 	for name, c := range map[string]struct {
-		dra          snapshot.DRA
+		dra          facts.DRA
 		reason, says string
 	}{
-		"not looked at":     {dra: snapshot.DRA{}},
-		"off":               {dra: snapshot.DRA{Known: true}, reason: "DRANotEnabled", says: "node.dra.enabled"},
-		"no class":          {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}, reason: "DeviceClassNotFound", says: "node.dra.enabled"},
-		"the chart's class": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}},
-		"a second owner":    {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
-		"a rule for one device": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
+		"not looked at":     {dra: facts.DRA{}},
+		"off":               {dra: facts.DRA{Known: true}, reason: "DRANotEnabled", says: "node.dra.enabled"},
+		"no class":          {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}, reason: "DeviceClassNotFound", says: "node.dra.enabled"},
+		"the chart's class": {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("gpu.nvidia.com", "gpu.nvidia.com", "nvidia.com/gpu")}}},
+		"a second owner":    {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours, device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
+		"a rule for one device": {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
 			taintRule("one", &resourcev1.DeviceTaintSelector{Device: new("gpu-0")}), taintRule("theirs", &resourcev1.DeviceTaintSelector{Driver: new("gpu.nvidia.com")}), taintRule("none", nil),
 		}}},
-		"a rule for all": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
+		"a rule for all": {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{ours}, TaintRules: []resourcev1.DeviceTaintRule{
 			taintRule("maintenance", &resourcev1.DeviceTaintSelector{Driver: new("gpu.karve.sh")}),
 		}}, reason: "DevicesTainted", says: "DeviceTaintRule maintenance "},
-		"another owner alone": {dra: snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
+		"another owner alone": {dra: facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{device("theirs", "gpu.nvidia.com", "nvidia.com/gpu.shared")}}, reason: "ExtendedResourceTaken", says: "DeviceClass theirs "},
 	} {
 		reason, message := c.dra.Problem(class)
 		if reason != c.reason || !strings.Contains(message, c.says) {
@@ -204,12 +206,12 @@ func TestGPUNodeClassWithDRANeedsOneDeviceClass(t *testing.T) {
 		"both":           {[]resourcev1.DeviceClass{small, large}, "", ""},
 		"a second owner": {[]resourcev1.DeviceClass{small, large, device("theirs", "gpu.nvidia.com", "nvidia.com/mig-3g.20gb")}, "ExtendedResourceTaken", "DeviceClass theirs has the extendedResourceName nvidia.com/mig-3g.20gb too"},
 	} {
-		if reason, message := (snapshot.DRA{Known: true, Enabled: true, Classes: c.classes}).Problem(class); reason != c.reason || !strings.Contains(message, c.says) {
+		if reason, message := (facts.DRA{Known: true, Enabled: true, Classes: c.classes}).Problem(class); reason != c.reason || !strings.Contains(message, c.says) {
 			t.Errorf("layouts with %s: %s %q, want %s with %q", name, reason, message, c.reason, c.says)
 		}
 	}
 	class.Spec.Sharing.Backend = v1alpha1.BackendDevicePlugin
-	if reason, _ := (snapshot.DRA{Known: true}).Problem(class); reason != "" {
+	if reason, _ := (facts.DRA{Known: true}).Problem(class); reason != "" {
 		t.Errorf("backend DevicePlugin: %s", reason)
 	}
 }

@@ -11,16 +11,13 @@ import (
 
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // maxTerms bounds the number of terms (affinity, anti-affinity, topology spread, preferred node affinity) of the pending classes in one plan. Long selectors
 // count too: see size.load. Selectors of ResourceClaims count as several terms, once for all classes with the same selector.
 // It allows a thousand classes with three terms each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const maxTerms = 3_000
-
-// ClassQueue is the queue of classes with terms if there are too many for one plan. It maps each namespace and class to a number. The smallest number
-// is first.
-type ClassQueue map[string]int64
 
 // waitingPod is a pod that needs a place, with its shape.
 type waitingPod struct {
@@ -68,7 +65,7 @@ func (s *shape) see(seen map[string]bool) {
 // classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces
 // also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, are always planned
 // for.
-func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
+func fairShare(c *facts.Cluster, pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
 	classes := map[string]*queuedClass{}
 	total, seen := 0, map[string]bool{}
 	for _, p := range pods {
@@ -79,7 +76,7 @@ func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod,
 		key := queueKey(p.pod, p.shape)
 		t := classes[key]
 		if t == nil {
-			t = &queuedClass{key: key, place: c.Queue.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
+			t = &queuedClass{key: key, place: c.Queue.Place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
 			classes[key] = t
 			total += p.shape.count(seen)
 			p.shape.see(seen)
@@ -106,24 +103,8 @@ func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod,
 		t.pods[0].shape.see(seen)
 		now = append(now, t.pods...)
 	}
-	slices.SortFunc(later, comparePods)
+	slices.SortFunc(later, facts.ComparePods)
 	return now, later
-}
-
-// place returns the position of a class in the queue. New classes come last.
-func (t ClassQueue) place(key string) int64 {
-	if place, ok := t[key]; ok {
-		return place
-	}
-	return t.last() + 1
-}
-
-func (t ClassQueue) last() int64 {
-	last := int64(0)
-	for _, place := range t {
-		last = max(last, place)
-	}
-	return last
 }
 
 // fairOrder returns the first class of each namespace, then the second of each, and so on.
@@ -156,15 +137,15 @@ func fairOrder(classes map[string]*queuedClass) []*queuedClass {
 
 // NextQueue returns the queue after a plan for the view. Classes whose pods all have places, and classes that were not planned for yet, keep their
 // position. Classes with a pod without a place move to the end. The queue is empty if all classes fit into one plan.
-func (v *View) NextQueue(before ClassQueue, plan planner.Plan) ClassQueue {
+func (v *View) NextQueue(before facts.ClassQueue, plan planner.Plan) facts.ClassQueue {
 	if len(v.Postponed) == 0 {
 		return nil
 	}
-	last := before.last()
-	next := ClassQueue{}
+	last := before.Last()
+	next := facts.ClassQueue{}
 	keep := func(pod *corev1.Pod) {
 		key := queueKey(pod, v.shapeOf(pod))
-		next[key] = before.place(key)
+		next[key] = before.Place(key)
 	}
 	for _, pod := range v.Postponed {
 		keep(pod)

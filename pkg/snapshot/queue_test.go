@@ -12,11 +12,12 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // crowded returns a cluster in which one namespace has the given number of classes with rules of their own, and another namespace has one.
-func crowded(classes int) *snapshot.Cluster {
+func crowded(classes int) *facts.Cluster {
 	c := tenants(classes)
 	for i := range c.Pods {
 		c.Pods[i].Namespace = "crowd"
@@ -93,7 +94,7 @@ func TestPodsWithHundredsOfTermsStayWithinTimeBudget(t *testing.T) {
 func TestEveryClassIsPlannedWithinFewRounds(t *testing.T) {
 	t.Parallel()
 	c := crowded(2300)
-	var turns snapshot.ClassQueue
+	var turns facts.ClassQueue
 	had := map[string]int{}
 	for round := range 6 {
 		c.Queue = turns

@@ -1,25 +1,23 @@
 package snapshot
 
 import (
-	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, the volume attachments of a driver, or
 // the weight of what pods take of several GPUs. The fields of the other kinds are empty.
 type quota struct {
 	resource corev1.ResourceName
-	port     hostPort
+	port     facts.HostPort
 	driver   string
 	gpus     gpuKind
 }
@@ -47,44 +45,11 @@ func (q quota) each() int64 {
 	return 1
 }
 
-// hostPort is a port of the node that a pod uses. It ignores the host IP: two pods with the same port on different addresses could share a node, but get
-// two.
-type hostPort struct {
-	Number   int32
-	Protocol corev1.Protocol
-}
-
-func compareHostPorts(a, b hostPort) int {
-	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
-}
-
-// hostPorts returns the host ports that the pod uses while it runs, without duplicates.
-func hostPorts(pod *corev1.Pod) []hostPort {
-	var ports []hostPort
-	note := func(ctr *corev1.Container) {
-		for _, p := range ctr.Ports {
-			if p.HostPort > 0 {
-				ports = append(ports, hostPort{p.HostPort, cmp.Or(p.Protocol, corev1.ProtocolTCP)})
-			}
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if policy := pod.Spec.InitContainers[i].RestartPolicy; policy != nil && *policy == corev1.ContainerRestartPolicyAlways {
-			note(&pod.Spec.InitContainers[i])
-		}
-	}
-	for i := range pod.Spec.Containers {
-		note(&pod.Spec.Containers[i])
-	}
-	slices.SortFunc(ports, compareHostPorts)
-	return slices.Compact(ports)
-}
-
 // taken returns what each pod of the class uses. mixed reports whether machines have MIG instances of several resources.
 func (w *waitingClass) taken(mixed bool) map[quota]int64 {
 	taken := map[quota]int64{}
-	for name := range w.demand.requests {
-		if n := valueOf(w.demand.requests, name); (isExtended(name, w.gpu) || mixed && isInstance(name)) && n > 0 {
+	for name := range w.demand.Requests {
+		if n := facts.ValueOf(w.demand.Requests, name); (facts.IsExtended(name, w.gpu) || mixed && facts.IsInstance(name)) && n > 0 {
 			taken[quota{resource: name}] = n
 		}
 	}
@@ -92,24 +57,15 @@ func (w *waitingClass) taken(mixed bool) map[quota]int64 {
 		taken[quota{port: port}] = 1
 	}
 	if w.volumes != nil {
-		for driver, n := range w.volumes.drivers {
+		for driver, n := range w.volumes.Drivers {
 			taken[quota{driver: driver}] = n
 		}
 	}
 	return taken
 }
 
-// isExtended reports whether planner.Resources has no field for the resource.
-func isExtended(name, gpu corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
-		return false
-	}
-	return !isSlot(gpu) || !isSlot(name) // The slots of all sizes count as replicas of a machine.
-}
-
 // quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
-func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
+func (v *View) quotas(c *facts.Cluster, rooms []room, waiting []*waitingClass, storage *records.Storage) {
 	mixed, orders := v.mixes(rooms), v.gpuOrders(rooms, waiting)
 	asked := v.asked(waiting, mixed)
 	for kind := range orders {
@@ -143,7 +99,7 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 		r := &v.Reserves[i]
 		takes(r.waiting, &r.Class, map[quota]int64{{resource: v.Pools[r.Pool].Resource()}: r.Class.Requests.Replicas}) // Only instances are quotas.
 	}
-	limits := c.attachable()
+	limits := records.AttachableOf(c)
 	for i, o := range v.Offerings {
 		kind, _ := o.gpuKind(&v.Pools[v.Snapshot.Offerings[i].Pool])
 		v.Snapshot.Offerings[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) {
@@ -174,7 +130,7 @@ func (v *View) asked(waiting []*waitingClass, mixed bool) map[string]quota {
 	for i := range v.Reserves {
 		if w := v.Reserves[i].waiting; w != nil {
 			all = append(all, w)
-		} else if pool := &v.Pools[v.Reserves[i].Pool]; mixed && isInstance(pool.Resource()) {
+		} else if pool := &v.Pools[v.Reserves[i].Pool]; mixed && facts.IsInstance(pool.Resource()) {
 			asked[string(pool.Resource())] = quota{resource: pool.Resource()}
 		}
 	}
@@ -198,122 +154,33 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 }
 
 // has returns the amount that a machine of the offering has of a quota. It returns false if it is the amount of each.
-func (o *Offering) has(q quota, limits *attachable) (int64, bool) {
+func (o *Offering) has(q quota, limits *records.Attachable) (int64, bool) {
 	switch {
-	case isInstance(q.resource):
+	case facts.IsInstance(q.resource):
 		return o.instancesLeft(q.resource), true
 	case q.resource != "":
 		n, ok := o.Type.Extended[string(q.resource)]
-		return amount.Sub(n, resourceOf(o.daemons, q.resource)), ok
+		return amount.Sub(n, records.ResourceOf(o.daemons, q.resource)), ok
 	case q.driver != "":
-		return limits.ofType(o.Type.Name, q.driver)
+		return limits.OfType(o.Type.Name, q.driver)
 	}
-	return 0, slices.ContainsFunc(o.daemons, func(d *demand) bool { return slices.Contains(hostPorts(d.pod), q.port) })
-}
-
-func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
-	var n int64
-	for _, d := range demands {
-		n = amount.Add(n, valueOf(d.requests, name))
-	}
-	return n
+	return 0, slices.ContainsFunc(o.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }
 
 // has returns the amount of a quota that is left on the node. It returns false if it is the amount of each.
-func (r *room) has(q quota, limits *attachable, storage *storage) (int64, bool) {
+func (r *room) has(q quota, limits *records.Attachable, storage *records.Storage) (int64, bool) {
 	switch {
-	case isInstance(q.resource):
+	case facts.IsInstance(q.resource):
 		return r.instancesLeft(q.resource), true
 	case q.resource != "":
-		n, toCome := r.extended(q.resource), max(0, amount.Sub(resourceOf(r.daemons, q.resource), r.use.daemons.amounts[q.resource]))
-		return amount.Sub(n, amount.Add(r.use.all.amounts[q.resource], toCome)), n > 0
+		n, toCome := r.extended(q.resource), max(0, amount.Sub(records.ResourceOf(r.daemons, q.resource), r.use.Daemons.Amounts[q.resource]))
+		return amount.Sub(n, amount.Add(r.use.All.Amounts[q.resource], toCome)), n > 0
 	case q.driver != "":
-		limit, ok := limits.of(r.nodeName, q.driver)
+		limit, ok := limits.Of(r.nodeName, q.driver)
 		if !ok && r.starting {
-			limit, ok = limits.ofType(r.labels[corev1.LabelInstanceTypeStable], q.driver)
+			limit, ok = limits.OfType(r.labels[corev1.LabelInstanceTypeStable], q.driver)
 		}
-		return limit - storage.attached(r.pods, q.driver), ok
+		return limit - storage.Attached(r.pods, q.driver), ok
 	}
-	return 0, r.use.ports[q.port] || slices.ContainsFunc(r.daemons, func(d *demand) bool { return slices.Contains(hostPorts(d.pod), q.port) })
-}
-
-// attachable finds the number of volumes of a driver that a machine can attach.
-type attachable struct {
-	index *Index
-	// types has the number for an instance type, if it is known. It is the smallest that nodes of the type report, because some drivers count disks and network
-	// interfaces that are already attached.
-	types func() map[string]map[string]int64
-}
-
-func (c *Cluster) attachable() *attachable {
-	x := c.Indexed()
-	return &attachable{x, sync.OnceValue(func() map[string]map[string]int64 {
-		types := map[string]map[string]int64{}
-		for name, node := range x.CSINodes() {
-			if s := x.site(name); s != nil && s.node.Labels[corev1.LabelInstanceTypeStable] != "" {
-				for driver, limit := range attachments(node) {
-					note(types, s.node.Labels[corev1.LabelInstanceTypeStable], driver, limit)
-				}
-			}
-		}
-		return types
-	})}
-}
-
-// of returns the number for a node. It returns false if it is unknown.
-func (a *attachable) of(node, driver string) (int64, bool) {
-	if csi := a.index.CSINode(node); csi != nil {
-		for name, limit := range attachments(csi) {
-			if name == driver {
-				return limit, true
-			}
-		}
-	}
-	return 0, false
-}
-
-func (a *attachable) ofType(name, driver string) (int64, bool) {
-	limit, ok := a.types()[name][driver]
-	return limit, ok
-}
-
-// attachments returns the drivers of a node that limit the number of volumes, with the limits.
-func attachments(node *storagev1.CSINode) iter.Seq2[string, int64] {
-	return func(yield func(string, int64) bool) {
-		for i := range node.Spec.Drivers {
-			if d := &node.Spec.Drivers[i]; d.Allocatable != nil && d.Allocatable.Count != nil && !yield(d.Name, int64(*d.Allocatable.Count)) {
-				return
-			}
-		}
-	}
-}
-
-// note records a limit if it is the lowest so far.
-func note(limits map[string]map[string]int64, of, driver string, limit int64) {
-	if limits[of] == nil {
-		limits[of] = map[string]int64{}
-	}
-	if known, ok := limits[of][driver]; !ok || limit < known {
-		limits[of][driver] = limit
-	}
-}
-
-// attached returns the number of the driver's volumes that the pods use. It counts shared volumes once.
-func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
-	seen := map[string]bool{}
-	var n int64
-	for _, pod := range pods {
-		for i := range pod.Spec.Volumes {
-			name, ok := claimName(pod, &pod.Spec.Volumes[i])
-			claim := s.index.VolumeClaim(pod.Namespace + "/" + name)
-			if !ok || claim == nil || seen[pod.Namespace+"/"+name] {
-				continue
-			}
-			seen[pod.Namespace+"/"+name] = true
-			if pv := s.index.Volume(claim.Spec.VolumeName); pv != nil && DriverOf(pv) == driver {
-				n++
-			}
-		}
-	}
-	return n
+	return 0, r.use.Ports[q.port] || slices.ContainsFunc(r.daemons, func(d *records.Demand) bool { return slices.Contains(facts.HostPorts(d.Pod), q.port) })
 }

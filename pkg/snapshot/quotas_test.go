@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -28,7 +29,7 @@ func ResourcesOf(s *planner.Snapshot, list []planner.Amount) map[string]int64 {
 const fpga = "example.com/fpga"
 
 // withFPGAs gives the g4dn.xlarge two FPGAs.
-func withFPGAs(c *snapshot.Cluster) {
+func withFPGAs(c *facts.Cluster) {
 	types := c.InstanceTypes()
 	for i := range types {
 		if types[i].Name == "g4dn.xlarge" {

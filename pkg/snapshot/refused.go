@@ -7,10 +7,11 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // RefusalOf returns the current refusal of an offering of the pool, or nil if there is none. If there are several, it is the one that ends last.
-func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
+func RefusalOf(c *facts.Cluster, p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	if p.Class == nil {
 		return nil
 	}
@@ -18,16 +19,16 @@ func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	refused := c.Refused[p.Class.Name]
 	for i := range refused {
 		r := &refused[i]
-		if c.Now.Before(r.NotBefore.Time) && (last == nil || last.NotBefore.Before(&r.NotBefore)) && c.about(r, p, o) {
+		if c.Now.Before(r.NotBefore.Time) && (last == nil || last.NotBefore.Before(&r.NotBefore)) && refusalsAbout(c, r, p, o) {
 			last = r
 		}
 	}
 	return last
 }
 
-// refused returns why the offering must not be launched now because of an earlier refusal, or nil if it may be.
-func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
-	switch r := c.RefusalOf(p, o); {
+// refusedAs returns why the offering must not be launched now because of an earlier refusal, or nil if it may be.
+func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
+	switch r := RefusalOf(c, p, o); {
 	case r == nil:
 		return nil
 	case r.PausesLaunches():
@@ -45,8 +46,8 @@ func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
 	}
 }
 
-// about reports whether a refusal applies to an offering of the pool.
-func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
+// refusalsAbout reports whether a refusal applies to an offering of the pool.
+func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
 	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {
 		return false // The node class has changed since then.

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Reasons why a node does not admit a pod, besides those of [View.Admits].
@@ -21,17 +23,17 @@ var (
 // AdmitsOn returns why a node of the snapshot does not admit a pod by its resource, taints, labels, volumes and GPUs. It returns nil if it does, whether
 // or not it has room.
 func (v *View) AdmitsOn(node int, pod *corev1.Pod) error {
-	demand, room := demandOf(pod), &v.rooms[node]
-	gpu, _ := gpuResource(pod)
-	memory, _ := gpuMemory(pod) // A pod that states an invalid amount is blocked.
-	if !room.exposes(gpu, demand.requests) {
+	demand, room := records.DemandOf(pod), &v.rooms[node]
+	gpu, _ := facts.GPUResource(pod)
+	memory, _ := facts.GPUMemory(pod) // A pod that states an invalid amount is blocked.
+	if !room.exposes(gpu, demand.Requests) {
 		return OtherResourceError{Offers: room.resources(), Wants: gpu}
 	}
-	if err := demand.refusal(room.taints, room.nodeName, room.shown()); err != nil {
+	if err := demand.Refusal(room.taints, room.nodeName, room.shown()); err != nil {
 		return err
 	}
-	if volumes := v.cluster.storage().of(pod); volumes != nil && volumes.problem == "" {
-		if demand.places = volumes.places; demand.refusal(room.taints, room.nodeName, room.shown()) != nil {
+	if volumes := records.StorageOf(v.cluster).Of(pod); volumes != nil && volumes.Problem == "" {
+		if demand.Places = volumes.Places; demand.Refusal(room.taints, room.nodeName, room.shown()) != nil {
 			return ErrVolumeElsewhere
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // rules builds the rules of a snapshot. Terms with the same demand on the same places share one rule.
@@ -103,8 +105,8 @@ func (r *rules) valuesOf(asked map[string]bool) map[string]map[string]bool {
 	if len(asked) == 0 {
 		return values
 	}
-	for s := range r.running.index.sites() {
-		note(s.node.Labels)
+	for s := range r.running.index.Sites() {
+		note(s.Node.Labels)
 	}
 	for i := range r.rooms {
 		note(r.rooms[i].labels)
@@ -173,8 +175,8 @@ func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
 	if !r.running.mindsDaemons(w) {
 		return
 	}
-	repelled := func(daemons []*demand, labels map[string]string) bool {
-		return slices.ContainsFunc(daemons, func(d *demand) bool { return r.running.repelled(w, d.pod, labels) })
+	repelled := func(daemons []*records.Demand, labels map[string]string) bool {
+		return slices.ContainsFunc(daemons, func(d *records.Demand) bool { return r.running.repelled(w, d.Pod, labels) })
 	}
 	limit(c, func(i int) bool { return !repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) },
 		func(i int) bool { return !repelled(r.rooms[i].daemons, r.rooms[i].labels) })
@@ -256,7 +258,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	}
 	var count []int64
 	for s, n := range r.running.on(t.selection) {
-		node := s.node
+		node := s.Node
 		if !r.waiting[class].countsOn(t, node.Name, nodelabels.Labels{Known: node.Labels}, node.Spec.Taints) {
 			continue
 		}
@@ -302,7 +304,7 @@ func (w *waitingClass) countsOn(t *term, name string, labels nodelabels.Labels, 
 	}) {
 		return false
 	}
-	return (!t.byAffinity || w.demand.matches(name, labels)) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
+	return (!t.byAffinity || w.demand.Matches(name, labels)) && (!t.byTaints || w.demand.Untolerated(taints, facts.KeepsPodsAway) == nil)
 }
 
 // eligible returns the domains that count for a spread term, or nil if all count. They are the domains of existing nodes that the scheduler counts, and
@@ -341,8 +343,8 @@ func (r *rules) look(class int, t *term) []int {
 			eligible[r.domains[topology][value]] = true
 		}
 	}
-	for s := range r.running.index.sites() {
-		note(s.name, nodelabels.Labels{Known: s.node.Labels}, s.node.Spec.Taints)
+	for s := range r.running.index.Sites() {
+		note(s.Name, nodelabels.Labels{Known: s.Node.Labels}, s.Node.Spec.Taints)
 	}
 	for i := range r.rooms {
 		note(r.rooms[i].nodeName, r.rooms[i].shown(), r.rooms[i].taints)

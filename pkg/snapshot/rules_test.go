@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -124,7 +125,7 @@ func formatRules(t *testing.T, view snapshot.View) []string {
 }
 
 // twoZones returns a cluster with a Karve node in each of two zones, m-a and m-b, and a node without GPUs in a third zone, cpu-c.
-func twoZones() *snapshot.Cluster {
+func twoZones() *facts.Cluster {
 	c := Shared()
 	for _, name := range []string{"a", "b"} {
 		claim := Claim("m-"+name, &c.NodePools[0], xlarge, Initialized(Now))
@@ -142,12 +143,12 @@ func TestRulesMatchScheduler(t *testing.T) {
 		return func(c *corev1.TopologySpreadConstraint) { c.NodeAffinityPolicy, c.NodeTaintsPolicy = affinity, taints }
 	}
 	onA := Selecting(zone, "us-east-1a")
-	elsewhere := func(c *snapshot.Cluster) {
+	elsewhere := func(c *facts.Cluster) {
 		c.Nodes[2].Spec.Taints = []corev1.Taint{{Key: "cpu-only", Effect: corev1.TaintEffectNoSchedule}}
 	}
 	for name, tc := range map[string]struct {
 		pods []corev1.Pod
-		edit func(*snapshot.Cluster)
+		edit func(*facts.Cluster)
 		want []string
 	}{
 		"spread counts running pods by zone, and every zone": {
@@ -186,14 +187,14 @@ func TestRulesMatchScheduler(t *testing.T) {
 		},
 		"spread counts offerings for other pods": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w"},
 		},
 		"spread ignores offerings for other pods with nodeTaintsPolicy Honor": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
@@ -203,7 +204,7 @@ func TestRulesMatchScheduler(t *testing.T) {
 				Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver("rack", "web"), spreadOver(host, "web")),
 				Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b")),
 			},
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				Requiring("rack", corev1.NodeSelectorOpIn, "1")(&c.NodePools[0])
 				c.Nodes[1].Labels["rack"] = "1"
 			},
@@ -231,12 +232,12 @@ func TestRulesMatchScheduler(t *testing.T) {
 		"two spreads of one Deployment count nodes with both labels": {
 			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")),
 				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
-			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
+			func(c *facts.Cluster) { delete(c.Nodes[2].Labels, host) },
 			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
 		},
 		"two spreads, before there are nodes": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))},
-			func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			func(c *facts.Cluster) { c.Nodes = c.Nodes[2:] },
 			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
 		"affinity to running pods": {
@@ -287,7 +288,7 @@ func TestRulesMatchScheduler(t *testing.T) {
 				Pod("own", inApp("db"), Running("m-a")), Pod("named", in("named"), inApp("db"), Running("m-a")),
 				Pod("red", in("red"), inApp("db"), Running("m-b")), Pod("blue", in("blue"), inApp("db"), Running("m-b")),
 			},
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				for _, name := range []string{"red", "blue"} {
 					c.Namespaces = append(c.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}})
 				}

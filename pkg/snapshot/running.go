@@ -10,12 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // running has the running pods, for rules that count them: they are bound to an existing node, have not ended, and are neither being deleted nor moving.
 type running struct {
-	*Cluster
-	index      *Index
+	*facts.Cluster
+	index      *facts.Index
 	selections *selections
 	// moving has the number of moving pods of kin by node, by the keys of their namespace and kin. These do not count.
 	moving map[string]map[string]int
@@ -28,39 +30,39 @@ type running struct {
 	daemonsFound map[int]bool
 	daemonsRepel map[string]bool
 	// counts has the number of pods that a selection matches on each node.
-	counts map[string]map[*site]int64
+	counts map[string]map[*facts.Site]int64
 }
 
 // repulsion is an anti-affinity term of running pods.
 type repulsion struct {
 	term term
-	kin  *kin
+	kin  *facts.Kin
 }
 
-func (c *Cluster) running(shapes *shapes, moving moving) *running {
+func newRunning(c *facts.Cluster, shapes *shapes, moving moving) *running {
 	r := &running{
 		Cluster: c, index: c.Indexed(), selections: &shapes.selections, moving: map[string]map[string]int{}, repels: map[string][]repulsion{},
-		daemons: map[string][]term{}, counts: map[string]map[*site]int64{},
+		daemons: map[string][]term{}, counts: map[string]map[*facts.Site]int64{},
 	}
 	for i := range c.DaemonSets {
-		c.visit("DaemonSet", &c.DaemonSets[i])
-		pod := daemonPod(&c.DaemonSets[i])
-		if terms := c.apart(pod, r.selections); len(terms) > 0 {
-			r.daemons[PodName(pod)] = terms
+		c.BeginVisit("DaemonSet", &c.DaemonSets[i])
+		pod := records.DaemonPod(&c.DaemonSets[i])
+		if terms := antiAffinity(c, pod, r.selections); len(terms) > 0 {
+			r.daemons[facts.PodName(pod)] = terms
 		}
 	}
 	for pod := range moving {
-		if isCounted(pod) {
-			key := pod.Namespace + "\x00" + kinKey(pod)
+		if facts.IsCounted(pod) {
+			key := pod.Namespace + "\x00" + facts.KinKey(pod)
 			if r.moving[key] == nil {
 				r.moving[key] = map[string]int{}
 			}
 			r.moving[key][pod.Spec.NodeName]++
 		}
 	}
-	for _, k := range r.index.repellers() {
-		c.visit("Pod", k.pod)
-		for _, t := range c.apartFor(k, r.selections) {
+	for _, k := range r.index.Repellers() {
+		c.BeginVisit("Pod", k.Pod)
+		for _, t := range antiAffinityOf(c, k, r.selections) {
 			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}
 	}
@@ -73,14 +75,14 @@ type kinTerms struct {
 	selections map[string][]selector
 }
 
-// apartFor returns the terms of the kin's required anti-affinity, which depend on the labels of namespaces, and registers their selections.
-func (c *Cluster) apartFor(k *kin, known *selections) []term {
-	of := Remember(k.terms, IdentityOf(c.Namespaces), func() kinTerms {
+// antiAffinityOf returns the terms of the kin's required anti-affinity, which depend on the labels of namespaces, and registers their selections.
+func antiAffinityOf(c *facts.Cluster, k *facts.Kin, known *selections) []term {
+	of := facts.Remember(k.TermsSlot, facts.IdentityOf(c.Namespaces), func() kinTerms {
 		if known.selecting == nil {
 			known.selecting = map[string]namespaceSet{}
 		}
 		own := &selections{selecting: known.selecting}
-		return kinTerms{c.apart(k.pod, own), own.byKey}
+		return kinTerms{antiAffinity(c, k.Pod, own), own.byKey}
 	})
 	for key, all := range of.selections {
 		known.set(key, all)
@@ -89,12 +91,12 @@ func (c *Cluster) apartFor(k *kin, known *selections) []term {
 }
 
 // of returns the nodes on which kin run, with their number.
-func (r *running) of(k *kin) iter.Seq2[*site, int64] {
-	return func(yield func(*site, int64) bool) {
-		moving := r.moving[k.pod.Namespace+"\x00"+k.key]
-		for _, n := range k.on.numbers {
-			s := r.index.site(n.node)
-			if stay := n.pods - moving[n.node]; s != nil && stay > 0 && !yield(s, int64(stay)) {
+func (r *running) of(k *facts.Kin) iter.Seq2[*facts.Site, int64] {
+	return func(yield func(*facts.Site, int64) bool) {
+		moving := r.moving[k.Pod.Namespace+"\x00"+k.Key]
+		for _, n := range k.On.Numbers {
+			s := r.index.Site(n.Node)
+			if stay := n.Pods - moving[n.Node]; s != nil && stay > 0 && !yield(s, int64(stay)) {
 				return
 			}
 		}
@@ -102,18 +104,18 @@ func (r *running) of(k *kin) iter.Seq2[*site, int64] {
 }
 
 // on returns the number of pods that a selection matches, by node.
-func (r *running) on(selection string) map[*site]int64 {
+func (r *running) on(selection string) map[*facts.Site]int64 {
 	if known, ok := r.counts[selection]; ok {
 		return known
 	}
-	counts := map[*site]int64{}
+	counts := map[*facts.Site]int64{}
 	all := r.selections.byKey[selection]
 	var namespaces []string
 	if len(all) > 0 {
 		namespaces = all[0].namespaces
 	}
-	for k := range r.index.kinIn(namespaces) {
-		if !slices.ContainsFunc(all, func(one selector) bool { return !one.finds(k.pod) }) {
+	for k := range r.index.KinIn(namespaces) {
+		if !slices.ContainsFunc(all, func(one selector) bool { return !one.finds(k.Pod) }) {
 			for s, n := range r.of(k) {
 				counts[s] += n
 			}
@@ -130,13 +132,13 @@ func (r *running) avoided(found []int, terms []term) avoided {
 		repels := r.repels[r.selections.keys[i]]
 		for i := range repels {
 			for s := range r.of(repels[i].kin) {
-				a.add(&repels[i].term, s.node)
+				a.add(&repels[i].term, s.Node)
 			}
 		}
 	}
 	for i := range terms {
 		for s := range r.on(terms[i].selection) {
-			a.add(&terms[i], s.node)
+			a.add(&terms[i], s.Node)
 		}
 	}
 	return a
@@ -149,7 +151,7 @@ func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[strin
 		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.finds(found, t.selection)
 	}
 	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.of(daemon)) }) ||
-		slices.ContainsFunc(r.daemons[PodName(daemon)], func(t term) bool { return parts(&t, w.found) })
+		slices.ContainsFunc(r.daemons[facts.PodName(daemon)], func(t term) bool { return parts(&t, w.found) })
 }
 
 // mindsDaemons reports whether anti-affinity may separate the class and a DaemonSet pod on any machine.
@@ -157,7 +159,7 @@ func (r *running) mindsDaemons(w *waitingClass) bool {
 	if r.daemonsFound == nil {
 		r.daemonsFound = map[int]bool{}
 		for i := range r.DaemonSets {
-			for _, n := range r.selections.of(daemonPod(&r.DaemonSets[i])) {
+			for _, n := range r.selections.of(records.DaemonPod(&r.DaemonSets[i])) {
 				r.daemonsFound[n] = true
 			}
 		}

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +8,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Seating assigns pending pods, from one read of the cluster, to Nodes that start to accept pods. Thousands of pods may wait for hundreds of Nodes, so
@@ -28,7 +29,7 @@ type Seating struct {
 
 // NewSeating returns the seating of pods, which must include all pending ones.
 func NewSeating(pods []*corev1.Pod) *Seating {
-	s := &Seating{shapes: (&Cluster{}).shapes(), unsorted: map[string][]*corev1.Pod{}, podsByNode: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
+	s := &Seating{shapes: newShapes((&facts.Cluster{})), unsorted: map[string][]*corev1.Pod{}, podsByNode: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
 		if !claims.RequestsGPU(&pod.Spec) {
@@ -42,7 +43,7 @@ func NewSeating(pods []*corev1.Pod) *Seating {
 		kinds[shape] = true
 		if node := pod.Status.NominatedNodeName; node != "" {
 			s.podsByNode[node] = append(s.podsByNode[node], pod)
-		} else if Waits(pod) {
+		} else if facts.Waits(pod) {
 			s.unsorted[shape] = append(s.unsorted[shape], pod)
 			s.pending[pod.UID] = pod
 		}
@@ -59,13 +60,8 @@ func (s *Seating) sort() {
 		s.waiting[shape] = append(s.waiting[shape], pods...)
 	}
 	for _, of := range s.waiting {
-		slices.SortFunc(of, older)
+		slices.SortFunc(of, facts.Older)
 	}
-}
-
-// older orders pods from oldest to newest.
-func older(a, b *corev1.Pod) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), comparePods(a, b))
 }
 
 // Seats returns the pending pods to nominate for the Node of a machine when it starts to accept pods. For each shape it returns as many as the
@@ -73,7 +69,7 @@ func older(a, b *corev1.Pod) int {
 // Node that the seating lacks. written has the nodes of recent nominations that the pending pods may not show yet. If all pending pods have the same
 // shape, Seats returns none, because any of them may go to any node. It also returns none for pods with an affinity that selects namespaces by labels,
 // because their shape is unknown without the namespaces.
-func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]string) []Nomination {
+func (s *Seating) Seats(m *records.Machine, more []*corev1.Pod, written map[types.UID]string) []Nomination {
 	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
 	if m.Node == nil || len(planned) == 0 || s.alike {
 		return nil
@@ -82,7 +78,7 @@ func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]st
 		s.sort()
 	}
 	seated := func(pod *corev1.Pod) {
-		if IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
+		if facts.IsWorkload(pod) && claims.RequestsGPU(&pod.Spec) {
 			planned[s.shapes.of(pod).short]--
 		}
 	}
@@ -109,6 +105,6 @@ func (s *Seating) Seats(m *Machine, more []*corev1.Pod, written map[types.UID]st
 			}
 		}
 	}
-	slices.SortFunc(seats, func(a, b Nomination) int { return older(a.Pod, b.Pod) })
+	slices.SortFunc(seats, func(a, b Nomination) int { return facts.Older(a.Pod, b.Pod) })
 	return seats
 }

@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // selector matches pods by namespace and labels.
@@ -31,7 +30,7 @@ type namespaceSet struct {
 func setOf(names []string) namespaceSet {
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return namespaceSet{names, short(strings.Join(names, ","))}
+	return namespaceSet{names, facts.ShortText(strings.Join(names, ","))}
 }
 
 func (s *selector) key() string {
@@ -72,10 +71,6 @@ type selections struct {
 	selecting map[string]namespaceSet
 }
 
-// maxKey is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
-// an affinity of hundreds of terms would be megabytes.
-const maxKey = 512
-
 // add registers a selection and returns its key. All selections must be added before the first lookup.
 func (s *selections) add(all ...selector) string {
 	parts := make([]string, len(all))
@@ -84,18 +79,9 @@ func (s *selections) add(all ...selector) string {
 	}
 	slices.Sort(parts)
 	key := strings.Join(slices.Compact(parts), " & ")
-	key = short(key)
+	key = facts.ShortText(key)
 	s.set(key, all)
 	return key
-}
-
-// short returns a key, or its checksum if the key is long.
-func short(key string) string {
-	if len(key) <= maxKey {
-		return key
-	}
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
 }
 
 func (s *selections) set(key string, all []selector) {
@@ -191,8 +177,8 @@ func (s *selections) finds(found []int, key string) bool {
 	return known && ok
 }
 
-// namespaces returns the namespaces to which a term applies, for a pod in the namespace own. A set without names means all.
-func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector, known *selections) namespaceSet {
+// namespacesOf returns the namespaces to which a term applies, for a pod in the namespace own. A set without names means all.
+func namespacesOf(c *facts.Cluster, own string, named []string, selects *metav1.LabelSelector, known *selections) namespaceSet {
 	if selects == nil {
 		if len(named) == 0 {
 			return namespaceSet{[]string{own}, own}

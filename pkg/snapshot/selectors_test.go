@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -45,7 +46,7 @@ func selectors(n int, name string) []string {
 func TestClaimsWithManySelectorsTakeTurnsWithoutDelayingOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	c.DRA = snapshot.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.DeviceClass(v1alpha1.ResourceGPUShared)}}
+	c.DRA = facts.DRA{Known: true, Enabled: true, Classes: []resourcev1.DeviceClass{claims.DeviceClass(v1alpha1.ResourceGPUShared)}}
 	c.GPUNodeClasses[0].Spec.Sharing.Backend = v1alpha1.BackendDRA
 	const pods = 60
 	for i := range pods {

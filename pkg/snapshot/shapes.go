@@ -4,18 +4,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
 	"karve.sh/karve/pkg/amount"
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
@@ -30,7 +29,7 @@ type shape struct {
 	short string
 	// gpu is the GPU resource that the pod requests, or "" if it requests none.
 	gpu    corev1.ResourceName
-	demand demand
+	demand records.Demand
 	terms  terms
 	// gpuMemory is the device memory that the pod requests by annotation, in bytes. wrong is the error if the annotation is invalid.
 	gpuMemory int64
@@ -39,18 +38,18 @@ type shape struct {
 	fault *planner.Refusal
 	// claim is the GPU request in the pod's ResourceClaim, or nil if it has no claim for a GPU.
 	claim *claims.Ask
-	ports []hostPort
+	ports []facts.HostPort
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
 	// other demands, except for those on other pods.
 	onNodes, asks string
 }
 
 // pod returns a pod of the shape.
-func (s *shape) pod() *corev1.Pod { return s.demand.pod }
+func (s *shape) pod() *corev1.Pod { return s.demand.Pod }
 
 // shapes caches the shapes of pods. It is safe for concurrent use, because controllers share views.
 type shapes struct {
-	cluster *Cluster
+	cluster *facts.Cluster
 	// mu guards the fields below.
 	mu         sync.Mutex
 	selections selections
@@ -59,7 +58,7 @@ type shapes struct {
 	byText map[string]*shape
 }
 
-func (c *Cluster) shapes() *shapes { return &shapes{cluster: c, byText: map[string]*shape{}} }
+func newShapes(c *facts.Cluster) *shapes { return &shapes{cluster: c, byText: map[string]*shape{}} }
 
 // of returns the shape of a pod.
 func (s *shapes) of(pod *corev1.Pod) *shape {
@@ -68,7 +67,7 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	found := s.sketch(pod)
 	if found.key == "" {
 		if found.gpu != "" {
-			found.terms = s.cluster.termsOf(found.pod(), &s.selections)
+			found.terms = termsOf(s.cluster, found.pod(), &s.selections)
 		}
 		found.key = found.written()
 		found.sum = sha256.Sum256([]byte(found.key))
@@ -85,63 +84,31 @@ func (s *shapes) turn(pod *corev1.Pod) *shape {
 }
 
 func (s *shapes) sketch(pod *corev1.Pod) *shape {
-	pod = withinBounds(pod)
-	text := Content(pod)
+	pod = facts.WithinBounds(pod)
+	text := facts.Content(pod)
 	if known := s.byText[text]; known != nil {
 		return known
 	}
-	size := sizeOf(pod)
-	made := &shape{turn: shortened(text), load: size.load(), nodeLoad: size.nodeLoad(), demand: demandOf(pod), ports: hostPorts(pod), claim: claims.Of(pod)}
-	made.gpu, _ = gpuResource(pod)
-	made.gpuMemory, made.wrong = gpuMemory(pod)
+	size := facts.SizeOf(pod)
+	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod)}
+	made.gpu, _ = facts.GPUResource(pod)
+	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
 		made.wrong = err
 	}
-	if isSlot(made.gpu) || len(SlotSizes(pod)) > 0 {
-		made.fault = slotFault(pod, made.gpuMemory)
-		_, mib := slotsIn(made.demand.requests)
-		made.gpuMemory = amount.Times(mib, bytesPerMiB)
+	if facts.IsSlot(made.gpu) || len(facts.SlotSizes(pod)) > 0 {
+		made.fault = records.SlotFault(pod, made.gpuMemory)
+		_, mib := facts.SlotsIn(made.demand.Requests)
+		made.gpuMemory = amount.Times(mib, facts.BytesPerMiB)
 	}
-	if why := setAsideWhy(pod); why != "" {
+	if why := facts.SetAsideWhy(pod); why != "" {
 		made.fault = &planner.Refusal{Reason: planner.ReasonSetAside, Message: why}
 	}
-	if why := excessWhy(pod); why != "" && made.fault == nil {
+	if why := facts.ExcessWhy(pod); why != "" && made.fault == nil {
 		made.fault = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: why}
 	}
 	s.byText[text] = made
 	return made
-}
-
-// Content returns the text of a pod on which decisions depend, except for its labels and its place. It is equal for the pods of a Deployment, and only for pods
-// of the same shape.
-func Content(pod *corev1.Pod) string {
-	spec := corev1.PodSpec{
-		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
-		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
-		Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
-		Containers: bare(pod.Spec.Containers), InitContainers: bare(pod.Spec.InitContainers),
-	}
-	b, err := WithBoundedAmounts(&spec).Marshal()
-	if err != nil {
-		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
-	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + setAsideWhy(pod) + excessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation]
-	if hasTerms(pod) {
-		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
-	}
-	return text
-}
-
-// bare returns the containers with only the fields that matter to the scheduler.
-func bare(containers []corev1.Container) []corev1.Container {
-	all := make([]corev1.Container, len(containers))
-	for i := range containers {
-		all[i] = corev1.Container{
-			Resources: containers[i].Resources, RestartPolicy: containers[i].RestartPolicy,
-			Ports: slices.DeleteFunc(slices.Clone(containers[i].Ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 }),
-		}
-	}
-	return all
 }
 
 // written returns the key, which is equal for pods with the same demands even if their specs differ. It sets onNodes and asks.
@@ -154,7 +121,7 @@ func (s *shape) written() string {
 		Requests     map[corev1.ResourceName]int64
 		GPUMemory    int64
 		Wrong        string
-		Ports        []hostPort
+		Ports        []facts.HostPort
 		Priority     int32
 		Unsupported  string
 		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
@@ -165,9 +132,9 @@ func (s *shape) written() string {
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), unsupported(pod), 0, claims.Text(pod), nil,
+		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), nil,
 	}
-	if most := mostInOne(pod, s.gpu); most != s.replicas() {
+	if most := facts.MostInOne(pod, s.gpu); most != s.replicas() {
 		key.MostInOne = most
 	}
 	if s.wrong != nil {
@@ -176,21 +143,21 @@ func (s *shape) written() string {
 	if s.fault != nil {
 		key.Wrong += s.fault.Message
 	}
-	key.Wrong += TooLarge(pod)
+	key.Wrong += facts.TooLarge(pod)
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		key.NodeAffinity = affinity.NodeAffinity
 	}
-	for name := range s.demand.requests {
-		if n := amountOf(s.demand.requests, name); n != 0 {
+	for name := range s.demand.Requests {
+		if n := facts.AmountOf(s.demand.Requests, name); n != 0 {
 			key.Requests[name] = n
 		}
 	}
-	s.onNodes = short(written(pod, struct {
+	s.onNodes = facts.ShortText(written(pod, struct {
 		NodeSelector map[string]string
 		NodeAffinity *corev1.NodeAffinity
 		Tolerations  []corev1.Toleration
 	}{key.NodeSelector, key.NodeAffinity, key.Tolerations}))
-	s.asks = short(written(pod, key))
+	s.asks = facts.ShortText(written(pod, key))
 	for _, part := range [][]term{s.terms.required, s.terms.affinity, s.terms.spread} {
 		for i := range part {
 			key.Terms = append(key.Terms, part[i].id())
@@ -204,7 +171,7 @@ func (s *shape) written() string {
 func written(pod *corev1.Pod, value any) string {
 	b, err := json.Marshal(value)
 	if err != nil {
-		return PodName(pod) // As in Content.
+		return facts.PodName(pod) // As in Content.
 	}
 	return string(b)
 }

@@ -15,11 +15,12 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // withSlots returns a cluster whose T4s, of 15079 MiB, have slots of 2, 4 and 8 GiB, in 14567 MiB.
-func withSlots() *snapshot.Cluster {
+func withSlots() *facts.Cluster {
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMemorySlots, Memory: &v1alpha1.MemorySharing{Sizes: []string{"2Gi", "4Gi", "8Gi"}}}
 	return c
@@ -31,7 +32,7 @@ func slotted(size string) func(*corev1.Pod) {
 }
 
 // slotNode returns a started machine with slots on its GPUs, given how many there are of each size, and as held how many of them pods hold. Without held, its agent has not reported.
-func slotNode(c *snapshot.Cluster, name, instanceType string, wanted, held [][]int64) {
+func slotNode(c *facts.Cluster, name, instanceType string, wanted, held [][]int64) {
 	t := TypeNamed(instanceType)
 	slots := c.GPUNodeClasses[0].Spec.Sharing.MemorySlots()
 	slots.GPUs = wanted
@@ -54,7 +55,7 @@ func slotNode(c *snapshot.Cluster, name, instanceType string, wanted, held [][]i
 }
 
 // free returns what is left on the GPUs of the only node, in MiB.
-func free(t *testing.T, c *snapshot.Cluster) []int64 {
+func free(t *testing.T, c *facts.Cluster) []int64 {
 	t.Helper()
 	view := snapshot.Build(c)
 	if len(view.Nodes) != 1 {

@@ -17,6 +17,8 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // stockPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and
@@ -33,28 +35,28 @@ type stockMachine struct {
 	gpus map[corev1.ResourceName]int64
 }
 
-// stockPools returns the NodePools that Karpenter provisions for, sorted by name. It skips static NodePools and those that are being deleted.
-func (c *Cluster) stockPools() []stockPool {
+// stockPoolsOf returns the NodePools that Karpenter provisions for, sorted by name. It skips static NodePools and those that are being deleted.
+func stockPoolsOf(c *facts.Cluster) []stockPool {
 	var pools []stockPool
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; !IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() && setAsideWhy(np) == "" {
-			c.visit("NodePool", np)
-			pools = append(pools, stockPool{np, c.stockMachines(np)})
+		if np := &c.NodePools[i]; !facts.IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() && facts.SetAsideWhy(np) == "" {
+			c.BeginVisit("NodePool", np)
+			pools = append(pools, stockPool{np, stockMachines(c, np)})
 		}
 	}
 	slices.SortFunc(pools, func(a, b stockPool) int { return strings.Compare(a.nodePool.Name, b.nodePool.Name) })
 	return pools
 }
 
-func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
+func stockMachines(c *facts.Cluster, np *karpv1.NodePool) []stockMachine {
 	ref := np.Spec.Template.Spec.NodeClassRef
-	types := c.typesOf(ref, c.InstanceTypes)
+	types := c.TypesOf(ref, c.InstanceTypes)
 	var kind schema.GroupKind
 	if ref != nil {
 		kind = schema.GroupKind{Group: ref.Group, Kind: ref.Kind}
 	}
 	described := clouds.Relabel(kind, describedLabels(types))
-	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name}, clouds.ManagedLabels(kind))
+	fixed := records.MergedLabels(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name}, clouds.ManagedLabels(kind))
 	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
 	pool.Add(scheduling.NewLabelRequirements(fixed).Values()...)
 	var machines []stockMachine
@@ -64,15 +66,15 @@ func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
 			continue
 		}
 		for _, o := range t.Offerings {
-			machine := clouds.Relabel(kind, merged(t.Labels, o.Labels))
+			machine := clouds.Relabel(kind, records.MergedLabels(t.Labels, o.Labels))
 			if !admits(machine, fixed, pool, described) {
 				continue
 			}
 			labels := scheduling.NewLabelRequirements(machine)
 			labels.Add(lacks(described, machine)...)
 			labels.Add(pool.Values()...)
-			if gpus := c.stockGPUs(t, labels); len(gpus) > 0 {
-				machines = append(machines, stockMachine{labels, allocatable(t), gpus})
+			if gpus := stockGPUs(c, t, labels); len(gpus) > 0 {
+				machines = append(machines, stockMachine{labels, records.AllocatableOf(t), gpus})
 			}
 		}
 	}
@@ -92,7 +94,7 @@ func lacks(described map[string]bool, machine map[string]string) []*scheduling.R
 }
 
 // stockGPUs returns the amounts of the GPU resources that Karpenter assumes for a machine.
-func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
+func stockGPUs(c *facts.Cluster, t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
 	gpus := map[corev1.ResourceName]int64{}
 	if t.GPU.Count > 0 {
 		gpus[v1alpha1.ResourceGPU] = t.GPU.Count
@@ -107,7 +109,7 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 			continue
 		}
 		for gpu := range overlay.Spec.Capacity {
-			if n := valueOf(overlay.Spec.Capacity, gpu); nodecontract.IsGPUResource(string(gpu)) && n > gpus[gpu] {
+			if n := facts.ValueOf(overlay.Spec.Capacity, gpu); nodecontract.IsGPUResource(string(gpu)) && n > gpus[gpu] {
 				gpus[gpu] = n
 			}
 		}
@@ -118,7 +120,7 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 // stockServing returns the name of the first pool that could serve the pod and the request of its claims. claim is nil if it has none. It returns "" if
 // there is no such pool. Karpenter's machines have no devices of Karve's agents, but may have those of other drivers.
 func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.ResourceName, claim *claims.Ask) string {
-	need := requests(pod, gpu)
+	need := facts.RequestsOf(pod, gpu)
 	if claim != nil {
 		if claim.DriverName() == nodecontract.DRADriver {
 			return ""
@@ -135,7 +137,7 @@ func stockServing(pools func() []stockPool, pod *corev1.Pod, gpu corev1.Resource
 }
 
 func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) bool {
-	lasting := slices.DeleteFunc(slices.Clone(p.nodePool.Spec.Template.Spec.Taints), func(t corev1.Taint) bool { return !keepsPodsAway(t) })
+	lasting := slices.DeleteFunc(slices.Clone(p.nodePool.Spec.Template.Spec.Taints), func(t corev1.Taint) bool { return !facts.KeepsPodsAway(t) })
 	if launchesNothing(p.nodePool, gpu) || scheduling.Taints(lasting).Tolerates(pod.Spec.Tolerations) != nil {
 		return false
 	}
@@ -146,7 +148,7 @@ func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, need planne
 func (m *stockMachine) holds(gpu corev1.ResourceName, need planner.Resources) bool {
 	free := m.allocatable
 	free.Replicas = m.gpus[gpu]
-	return minus(free, need) == atLeastZero(minus(free, need))
+	return facts.Minus(free, need) == facts.AtLeastZero(facts.Minus(free, need))
 }
 
 // meets reports whether the labels of the machine meet one of the alternatives.
@@ -157,8 +159,8 @@ func (m *stockMachine) meets(alternatives []scheduling.Requirements) bool {
 }
 
 // nearlyServing returns, for each of Karpenter's pools with the GPU resource that cannot serve a pod, what differs.
-func nearlyServing(pools []stockPool, d *demand, gpu corev1.ResourceName) []string {
-	need, wanted := requests(d.pod, gpu), nodeRequirements(d.pod)
+func nearlyServing(pools []stockPool, d *records.Demand, gpu corev1.ResourceName) []string {
+	need, wanted := facts.RequestsOf(d.Pod, gpu), nodeRequirements(d.Pod)
 	var all []string
 	for i := range pools {
 		p := &pools[i]
@@ -173,12 +175,12 @@ func nearlyServing(pools []stockPool, d *demand, gpu corev1.ResourceName) []stri
 }
 
 // refusal returns why the pool does not serve a pod, or nil if it does.
-func (p *stockPool) refusal(d *demand, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) error {
+func (p *stockPool) refusal(d *records.Demand, gpu corev1.ResourceName, need planner.Resources, wanted []scheduling.Requirements) error {
 	if launchesNothing(p.nodePool, gpu) {
 		return errors.New("a limit of 0 in spec.limits keeps it from launching")
 	}
-	if taint := d.untolerated(p.nodePool.Spec.Template.Spec.Taints, keepsPodsAway); taint != nil {
-		return UntoleratedTaintError{*taint}
+	if taint := d.Untolerated(p.nodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway); taint != nil {
+		return records.UntoleratedTaintError{Taint: *taint}
 	}
 	fitting := slices.DeleteFunc(slices.Clone(p.machines), func(m stockMachine) bool { return !m.holds(gpu, need) })
 	switch {
@@ -187,14 +189,14 @@ func (p *stockPool) refusal(d *demand, gpu corev1.ResourceName, need planner.Res
 	case slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(wanted) }):
 		return nil
 	}
-	for _, key := range d.selectors {
-		want := d.pod.Spec.NodeSelector[key]
+	for _, key := range d.Selectors {
+		want := d.Pod.Spec.NodeSelector[key]
 		one := []scheduling.Requirements{scheduling.NewLabelRequirements(map[string]string{key: want})}
 		if !slices.ContainsFunc(fitting, func(m stockMachine) bool { return m.meets(one) }) {
-			return OtherLabelError{Key: key, Want: want}
+			return records.OtherLabelError{Key: key, Want: want}
 		}
 	}
-	return d.affinityError()
+	return d.AffinityError()
 }
 
 // launchesNothing reports whether a limit of zero prevents all launches of the pool.

@@ -3,12 +3,12 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // term is a required or preferred term of a pod about the location of other pods.
@@ -45,13 +45,7 @@ type terms struct {
 	affinity, spread []term
 }
 
-// hasTerms reports whether the pod has any terms about other pods.
-func hasTerms(pod *corev1.Pod) bool {
-	affinity := pod.Spec.Affinity
-	return len(pod.Spec.TopologySpreadConstraints) > 0 || affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil)
-}
-
-func (c *Cluster) termsOf(pod *corev1.Pod, known *selections) terms {
+func termsOf(c *facts.Cluster, pod *corev1.Pod, known *selections) terms {
 	var t terms
 	for i := range pod.Spec.TopologySpreadConstraints {
 		if constraint := &pod.Spec.TopologySpreadConstraints[i]; constraint.WhenUnsatisfiable == corev1.DoNotSchedule {
@@ -65,15 +59,15 @@ func (c *Cluster) termsOf(pod *corev1.Pod, known *selections) terms {
 		return t
 	}
 	if affinity := pod.Spec.Affinity.PodAffinity; affinity != nil {
-		t.required = append(t.required, c.together(pod, affinity.RequiredDuringSchedulingIgnoredDuringExecution, known)...)
+		t.required = append(t.required, podAffinity(c, pod, affinity.RequiredDuringSchedulingIgnoredDuringExecution, known)...)
 		for _, weighted := range heaviestFirst(affinity.PreferredDuringSchedulingIgnoredDuringExecution) {
-			t.affinity = append(t.affinity, c.together(pod, []corev1.PodAffinityTerm{weighted.PodAffinityTerm}, known)...)
+			t.affinity = append(t.affinity, podAffinity(c, pod, []corev1.PodAffinityTerm{weighted.PodAffinityTerm}, known)...)
 		}
 	}
-	t.required = append(t.required, c.apart(pod, known)...)
+	t.required = append(t.required, antiAffinity(c, pod, known)...)
 	if anti := pod.Spec.Affinity.PodAntiAffinity; anti != nil {
 		for _, weighted := range heaviestFirst(anti.PreferredDuringSchedulingIgnoredDuringExecution) {
-			t.affinity = append(t.affinity, c.apartFrom(pod, &weighted.PodAffinityTerm, known))
+			t.affinity = append(t.affinity, antiAffinityTerm(c, pod, &weighted.PodAffinityTerm, known))
 		}
 	}
 	return t
@@ -116,14 +110,14 @@ func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
 	return all
 }
 
-// together returns the terms of a pod affinity. The scheduler counts only pods that match all terms.
-func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, known *selections) []term {
+// podAffinity returns the terms of a pod affinity. The scheduler counts only pods that match all terms.
+func podAffinity(c *facts.Cluster, pod *corev1.Pod, affinity []corev1.PodAffinityTerm, known *selections) []term {
 	if len(affinity) == 0 {
 		return nil
 	}
 	all := make([]selector, len(affinity))
 	for i := range affinity {
-		all[i] = c.selectorOf(pod, &affinity[i], known)
+		all[i] = podSelector(c, pod, &affinity[i], known)
 	}
 	selection := known.add(all...)
 	terms := make([]term, len(affinity))
@@ -133,77 +127,29 @@ func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, k
 	return terms
 }
 
-// apart returns the terms of a pod's required anti-affinity.
-func (c *Cluster) apart(pod *corev1.Pod, known *selections) []term {
+// antiAffinity returns the terms of a pod's required anti-affinity.
+func antiAffinity(c *facts.Cluster, pod *corev1.Pod, known *selections) []term {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return nil
 	}
 	required := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	terms := make([]term, len(required))
 	for i := range required {
-		terms[i] = c.apartFrom(pod, &required[i], known)
+		terms[i] = antiAffinityTerm(c, pod, &required[i], known)
 	}
 	return terms
 }
 
-func (c *Cluster) apartFrom(pod *corev1.Pod, anti *corev1.PodAffinityTerm, known *selections) term {
-	return term{kind: planner.Apart, field: "podAntiAffinity", key: anti.TopologyKey, selection: known.add(c.selectorOf(pod, anti, known))}
+func antiAffinityTerm(c *facts.Cluster, pod *corev1.Pod, anti *corev1.PodAffinityTerm, known *selections) term {
+	return term{kind: planner.Apart, field: "podAntiAffinity", key: anti.TopologyKey, selection: known.add(podSelector(c, pod, anti, known))}
 }
 
-func (c *Cluster) selectorOf(pod *corev1.Pod, affinity *corev1.PodAffinityTerm, known *selections) selector {
-	in := c.namespaces(pod.Namespace, affinity.Namespaces, affinity.NamespaceSelector, known)
+func podSelector(c *facts.Cluster, pod *corev1.Pod, affinity *corev1.PodAffinityTerm, known *selections) selector {
+	in := namespacesOf(c, pod.Namespace, affinity.Namespaces, affinity.NamespaceSelector, known)
 	return selector{in.names, in.text, narrowed(affinity.LabelSelector, pod, affinity.MatchLabelKeys, affinity.MismatchLabelKeys)}
 }
 
 // heaviestFirst sorts terms by descending weight, the order in which Karpenter relaxes them.
 func heaviestFirst(terms []corev1.WeightedPodAffinityTerm) []corev1.WeightedPodAffinityTerm {
 	return slices.SortedStableFunc(slices.Values(terms), func(a, b corev1.WeightedPodAffinityTerm) int { return cmp.Compare(b.Weight, a.Weight) })
-}
-
-// termLabels returns the pod's labels that its own terms use in matchLabelKeys and mismatchLabelKeys.
-func termLabels(pod *corev1.Pod) map[string]string {
-	asked := map[string]string{}
-	note := func(keys ...string) {
-		for _, key := range keys {
-			if value, ok := pod.Labels[key]; ok {
-				asked[key] = value
-			}
-		}
-	}
-	for i := range pod.Spec.TopologySpreadConstraints {
-		note(pod.Spec.TopologySpreadConstraints[i].MatchLabelKeys...)
-	}
-	for t := range affinityTerms(&pod.Spec) {
-		note(t.MatchLabelKeys...)
-		note(t.MismatchLabelKeys...)
-	}
-	return asked
-}
-
-// affinityTerms returns all terms of a pod's affinity and anti-affinity, required and preferred.
-func affinityTerms(spec *corev1.PodSpec) iter.Seq[*corev1.PodAffinityTerm] {
-	return func(yield func(*corev1.PodAffinityTerm) bool) {
-		if spec.Affinity == nil {
-			return
-		}
-		each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
-			for i := range required {
-				if !yield(&required[i]) {
-					return false
-				}
-			}
-			for i := range preferred {
-				if !yield(&preferred[i].PodAffinityTerm) {
-					return false
-				}
-			}
-			return true
-		}
-		if a := spec.Affinity.PodAffinity; a != nil && !each(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution) {
-			return
-		}
-		if a := spec.Affinity.PodAntiAffinity; a != nil {
-			each(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
-		}
-	}
 }

@@ -10,13 +10,15 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // largeRef is a second node class of the cloud. Its only machine type is the g4dn.12xlarge, and its kubelet reserves two more CPUs.
 var largeRef = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "large"}
 
-func twoNodeClasses() *snapshot.Cluster {
+func twoNodeClasses() *facts.Cluster {
 	c := Shared()
 	var small, large []catalog.InstanceType
 	for _, t := range Types() {
@@ -27,7 +29,7 @@ func twoNodeClasses() *snapshot.Cluster {
 			small = append(small, t)
 		}
 	}
-	c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{
+	c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{
 		NodeClassRef: {Ready: true, InstanceTypes: small}, largeRef: {Ready: true, InstanceTypes: large},
 	}
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("large", 10, func(class *v1alpha1.GPUNodeClass) { class.Spec.NodeClassRef = largeRef }))
@@ -37,7 +39,7 @@ func twoNodeClasses() *snapshot.Cluster {
 
 func TestPoolOffersTypesOfItsOwnNodeClass(t *testing.T) {
 	t.Parallel()
-	for _, p := range twoNodeClasses().Pools() {
+	for _, p := range snapshot.Pools(twoNodeClasses()) {
 		if len(p.Offerings) == 0 {
 			t.Errorf("%s offers nothing", p.NodePool.Name)
 		}
@@ -58,13 +60,13 @@ func TestMachineTypeComesFromItsNodeClass(t *testing.T) {
 	c := twoNodeClasses()
 	c.NodeClaims = []karpv1.NodeClaim{Claim("m", &c.NodePools[1], TypeNamed("g4dn.12xlarge"))}
 	c.NodeClaims[0].Spec.NodeClassRef.Name = "large"
-	if m := c.Machines()[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100-2000 {
+	if m := records.Machines(c)[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100-2000 {
 		t.Errorf("type %+v", m.Type)
 	}
 	// The node class may be deleted while the machine stays.
 	delete(c.NodeClasses, largeRef)
 	c.UseInstanceTypes(Types())
-	if m := c.Machines()[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100 {
+	if m := records.Machines(c)[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100 {
 		t.Errorf("without its node class: type %+v", m.Type)
 	}
 }
@@ -92,8 +94,8 @@ func TestStockPoolWithUnknownNodeClassMayLaunchAnyType(t *testing.T) {
 func TestEmptyCatalogDoesNotBlamePoolRequirements(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "CatalogUnavailable", Message: "no instance types were read"}
-	problems := c.Pools()[0].Problems
+	c.NodeClasses[NodeClassRef] = facts.NodeClassState{Reason: "CatalogUnavailable", Message: "no instance types were read"}
+	problems := snapshot.Pools(c)[0].Problems
 	if len(problems) != 1 || problems[0].Condition != karpv1.ConditionTypeNodeClassReady || problems[0].Reason != "CatalogUnavailable" {
 		t.Errorf("problems: %+v", problems)
 	}

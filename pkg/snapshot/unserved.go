@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/memoryalias"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Unserved is a resource that a pod requests and that nothing in the cluster has or would have: no node, no instance type and no GPUNodeClass that a NodePool
@@ -38,8 +39,8 @@ func (u Unserved) Advice() string {
 	return ""
 }
 
-// Unserved returns the pending pods that request a resource that nothing serves, by the resource.
-func (c *Cluster) Unserved() map[Unserved][]*corev1.Pod {
+// UnservedPods returns the pending pods that request a resource that nothing serves, by the resource.
+func UnservedPods(c *facts.Cluster) map[Unserved][]*corev1.Pod {
 	pods := map[Unserved][]*corev1.Pod{}
 	var served *served
 	for _, p := range c.Indexed().Pending() {
@@ -47,7 +48,7 @@ func (c *Cluster) Unserved() map[Unserved][]*corev1.Pod {
 			continue
 		}
 		if served == nil {
-			served = c.served()
+			served = servedBy(c)
 		}
 		for _, u := range served.lacks(p) {
 			pods[u] = append(pods[u], p)
@@ -57,7 +58,7 @@ func (c *Cluster) Unserved() map[Unserved][]*corev1.Pod {
 }
 
 // UnservedOf returns the resources of a pod that nothing serves, sorted by name.
-func (c *Cluster) UnservedOf(pod *corev1.Pod) []Unserved { return c.served().lacks(pod) }
+func UnservedOf(c *facts.Cluster, pod *corev1.Pod) []Unserved { return servedBy(c).lacks(pod) }
 
 // ServedBy returns the resources that pools serve, sorted.
 func ServedBy(pools []Pool) []string {
@@ -84,7 +85,7 @@ func isForeign(name corev1.ResourceName) bool { return name != v1alpha1.Resource
 // extendedOf returns the extended resources that a pod requests, sorted.
 func extendedOf(pod *corev1.Pod) []corev1.ResourceName {
 	var names []corev1.ResourceName
-	for name := range PodRequests(pod) {
+	for name := range facts.PodRequests(pod) {
 		if IsExtended(name) {
 			names = append(names, name)
 		}
@@ -100,8 +101,8 @@ type served struct {
 	unknown bool
 }
 
-func (c *Cluster) served() *served {
-	s := &served{names: map[string]bool{}, unknown: slices.ContainsFunc(c.NodePools, func(np karpv1.NodePool) bool { return !IsOurs(&np) })}
+func servedBy(c *facts.Cluster) *served {
+	s := &served{names: map[string]bool{}, unknown: slices.ContainsFunc(c.NodePools, func(np karpv1.NodePool) bool { return !facts.IsOurs(&np) })}
 	for node := range c.Indexed().AllNodes() {
 		for name := range node.Status.Allocatable {
 			s.names[string(name)] = true
@@ -122,7 +123,7 @@ func (c *Cluster) served() *served {
 		classes[c.GPUNodeClasses[i].Name] = c.GPUNodeClasses[i].Spec.Sharing.Resources()
 	}
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; IsOurs(np) {
+		if np := &c.NodePools[i]; facts.IsOurs(np) {
 			for _, name := range classes[np.Spec.Template.Spec.NodeClassRef.Name] {
 				s.names[name] = true
 			}

@@ -16,6 +16,8 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -32,8 +34,8 @@ func zonal(zone string) func(*corev1.PersistentVolume) {
 }
 
 // bound adds a PersistentVolumeClaim and the volume to which it is bound.
-func bound(name string, edit func(*corev1.PersistentVolume)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func bound(name string, edit func(*corev1.PersistentVolume)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		pv := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
 		edit(&pv)
 		c.PersistentVolumes = append(c.PersistentVolumes, pv)
@@ -45,8 +47,8 @@ func bound(name string, edit func(*corev1.PersistentVolume)) func(*snapshot.Clus
 }
 
 // claimed adds a PersistentVolumeClaim.
-func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 		edit(&claim)
 		c.PersistentVolumeClaims = append(c.PersistentVolumeClaims, claim)
@@ -54,8 +56,8 @@ func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*snapsh
 }
 
 // ofClass adds an unbound PersistentVolumeClaim, and a StorageClass with the same name.
-func ofClass(name string, edit func(*storagev1.StorageClass)) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func ofClass(name string, edit func(*storagev1.StorageClass)) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		claimed(name, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &name })(c)
 		waits := storagev1.VolumeBindingWaitForFirstConsumer
 		class := storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: ebs, VolumeBindingMode: &waits}
@@ -88,12 +90,12 @@ func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
 	}
 	for name, tc := range map[string]struct {
-		edit  func(*snapshot.Cluster)
+		edit  func(*facts.Cluster)
 		pod   func(*corev1.Pod)
 		zones []string
 		node  bool
 	}{
-		"without volumes":                  {func(*snapshot.Cluster) {}, Claiming(), []string{a, b}, true},
+		"without volumes":                  {func(*facts.Cluster) {}, Claiming(), []string{a, b}, true},
 		"a volume in a zone":               {bound("data", zonal(b)), Claiming("data"), []string{b}, false},
 		"a volume in the zone of the node": {bound("data", zonal(a)), Claiming("data"), []string{a}, true},
 		"a volume available everywhere":    {bound("data", func(*corev1.PersistentVolume) {}), Claiming("data"), []string{a, b}, true},
@@ -109,14 +111,14 @@ func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 			bound("data", func(pv *corev1.PersistentVolume) { pv.Labels = map[string]string{corev1.LabelFailureDomainBetaZone: b} }), Claiming("data"), []string{b}, false,
 		},
 		"two volumes in two zones": {
-			func(c *snapshot.Cluster) { bound("data", zonal(a))(c); bound("more", zonal(b))(c) }, Claiming("data", "more"), nil, false,
+			func(c *facts.Cluster) { bound("data", zonal(a))(c); bound("more", zonal(b))(c) }, Claiming("data", "more"), nil, false,
 		},
 		"a local volume":                  {bound("data", local), Claiming("data"), nil, true},
 		"an unbound volume for any zone":  {ofClass("fast", func(*storagev1.StorageClass) {}), Claiming("fast"), []string{a, b}, true},
 		"an unbound volume for one zone":  {ofClass("fast", allowing(zones)), Claiming("fast"), []string{a}, true},
 		"an unbound volume for two zones": {ofClass("fast", allowing(zones, map[string][]string{"topology.ebs.csi.aws.com/zone": {b}})), Claiming("fast"), []string{a, b}, true},
 		"an ephemeral volume": {
-			func(c *snapshot.Cluster) {
+			func(c *facts.Cluster) {
 				ofClass("a-scratch", allowing(zones))(c)
 				c.PersistentVolumeClaims[0].OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "a", UID: "pod-a", Controller: new(true)}}
 			}, ephemeral, []string{a}, true,
@@ -151,23 +153,23 @@ func TestPodsAreAdmittedWhereTheirVolumesAreAvailable(t *testing.T) {
 func TestReasonNamesWhatVolumesWaitFor(t *testing.T) {
 	t.Parallel()
 	immediate := storagev1.VolumeBindingImmediate
-	for says, edit := range map[string]func(*snapshot.Cluster){
-		"PersistentVolumeClaim default/data does not exist: create it":         func(*snapshot.Cluster) {},
+	for says, edit := range map[string]func(*facts.Cluster){
+		"PersistentVolumeClaim default/data does not exist: create it":         func(*facts.Cluster) {},
 		"PersistentVolumeClaim default/data is not bound and names no":         claimed("data", func(*corev1.PersistentVolumeClaim) {}),
 		"its StorageClass data binds without waiting for a node: see the ":     ofClass("data", func(class *storagev1.StorageClass) { class.VolumeBindingMode = &immediate }),
 		"its StorageClass data binds without waiting for a node: see":          ofClass("data", func(class *storagev1.StorageClass) { class.VolumeBindingMode = nil }),
 		"its StorageClass data makes no volumes":                               ofClass("data", func(class *storagev1.StorageClass) { class.Provisioner = "kubernetes.io/no-provisioner" }),
 		"its StorageClass lost does not exist: create it":                      claimed("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = new("lost") }),
 		"is not bound to PersistentVolume pv yet: see the events of the claim": claimed("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pv" }),
-		"is bound to PersistentVolume pv-data, which does not exist": func(c *snapshot.Cluster) {
+		"is bound to PersistentVolume pv-data, which does not exist": func(c *facts.Cluster) {
 			bound("data", zonal("us-east-1a"))(c)
 			c.PersistentVolumes = nil
 		},
-		"has lost its PersistentVolume pv-data": func(c *snapshot.Cluster) {
+		"has lost its PersistentVolume pv-data": func(c *facts.Cluster) {
 			bound("data", zonal("us-east-1a"))(c)
 			c.PersistentVolumeClaims[0].Status.Phase = corev1.ClaimLost
 		},
-		"default/data is being deleted": func(c *snapshot.Cluster) {
+		"default/data is being deleted": func(c *facts.Cluster) {
 			bound("data", zonal("us-east-1a"))(c)
 			c.PersistentVolumeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
 		},
@@ -187,7 +189,7 @@ func TestReasonNamesWhatVolumesWaitFor(t *testing.T) {
 }
 
 // exclusively returns a cluster with a claim that one pod at a time may use.
-func exclusively(pods ...corev1.Pod) *snapshot.Cluster {
+func exclusively(pods ...corev1.Pod) *facts.Cluster {
 	c := machine(Initialized(Now), 10)
 	ofClass("data", func(*storagev1.StorageClass) {})(c)
 	c.PersistentVolumeClaims[0].Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -295,7 +297,7 @@ func TestDriverOf(t *testing.T) {
 		"":                      {HostPath: &corev1.HostPathVolumeSource{}},
 	} {
 		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source}}
-		if got := snapshot.DriverOf(pv); got != want {
+		if got := records.DriverOf(pv); got != want {
 			t.Errorf("the driver is %q, want %q", got, want)
 		}
 	}

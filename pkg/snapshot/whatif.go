@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // WhatIf is a hypothetical change to machines. The zero value changes nothing.
@@ -13,11 +14,6 @@ type WhatIf struct {
 	Leaving, Staying []string
 	// Cordoned has the names of Nodes of Karve's machines that accept no more pods.
 	Cordoned []string
-}
-
-// Assumed is how a machine in a WhatIf view differs from its objects.
-type Assumed struct {
-	Leaving, Staying, Cordoned bool
 }
 
 // WhatIf returns the view of the same cluster after a change. It changes only the view: it does not copy or read objects.
@@ -48,7 +44,7 @@ func (v *View) changed(change WhatIf, going []string) View {
 	w := View{Pools: v.Pools, Machines: slices.Clone(v.Machines), canaries: v.canaries, broken: v.broken, cluster: v.cluster}
 	for i := range w.Machines {
 		m := &w.Machines[i]
-		m.Assumed = Assumed{
+		m.Assumed = records.Assumed{
 			Leaving: slices.Contains(change.Leaving, m.Claim.Name), Staying: slices.Contains(change.Staying, m.Claim.Name),
 			Cordoned: m.Node != nil && slices.Contains(change.Cordoned, m.Node.Name),
 		}

@@ -8,6 +8,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -49,12 +51,12 @@ func TestRequestOfZeroIsNoRequest(t *testing.T) {
 				running := Pod("cpu-only", Asking("cpu", "1"), mention(resource), Running(c.Nodes[0].Name), OwnedBy("apps/v1", "ReplicaSet", "r"))
 				waiting := Pod("waits", Asking("cpu", "1"), mention(resource))
 				c.Pods = []corev1.Pod{running, waiting}
-				m := &c.Machines()[0]
-				if !snapshot.IsForeign(&running) || !m.NoReplicasHeld() || len(m.Moving()) != 0 || len(m.ForeignPods()) != 1 {
-					t.Errorf("foreign %t, no replicas held %t, %d pods move, %d are foreign", snapshot.IsForeign(&running), m.NoReplicasHeld(), len(m.Moving()), len(m.ForeignPods()))
+				m := &records.Machines(c)[0]
+				if !facts.IsForeign(&running) || !m.NoReplicasHeld() || len(m.Moving()) != 0 || len(m.ForeignPods()) != 1 {
+					t.Errorf("foreign %t, no replicas held %t, %d pods move, %d are foreign", facts.IsForeign(&running), m.NoReplicasHeld(), len(m.Moving()), len(m.ForeignPods()))
 				}
-				if ask := snapshot.GPURequestOf(&running); ask != (snapshot.GPURequest{}) || snapshot.Waits(&waiting) {
-					t.Errorf("it requests %+v, and waits: %t", ask, snapshot.Waits(&waiting))
+				if ask := facts.GPURequestOf(&running); ask != (facts.GPURequest{}) || facts.Waits(&waiting) {
+					t.Errorf("it requests %+v, and waits: %t", ask, facts.Waits(&waiting))
 				}
 				if v := snapshot.Build(c); len(v.Classes) != 0 {
 					t.Errorf("it is planned: %+v", v.Classes)

@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // estimates are values that require a plan, and so take longer than a read. They are replaced as a whole.
@@ -39,7 +40,7 @@ func searching(ctx context.Context, clk clock.Clock) quote.Search {
 }
 
 // estimate makes a plan for the pending pods, and one for all pods from scratch.
-func estimate(c *snapshot.Cluster, search quote.Search) *estimates {
+func estimate(c *facts.Cluster, search quote.Search) *estimates {
 	e := &estimates{reasons: map[string]string{}}
 	view := snapshot.Build(c)
 	if plan, err := contained(view.Snapshot, search); err == nil {

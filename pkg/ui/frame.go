@@ -10,13 +10,13 @@ import (
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/plain"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // frame is what the page shows at one moment. It is immutable.
 type frame struct {
 	// cluster and explainer are nil if the cluster was never read.
-	cluster   *snapshot.Cluster
+	cluster   *facts.Cluster
 	explainer func() *explain.Explainer
 	// controller says whether a controller works.
 	controller leader.Leader
@@ -69,7 +69,7 @@ type gone struct {
 }
 
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
-func newFrame(name, note string, c *snapshot.Cluster, works leader.Leader, x func() *explain.Explainer, e *estimates) (*frame, error) {
+func newFrame(name, note string, c *facts.Cluster, works leader.Leader, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
 	// The bound of a cluster without pods does not hold for the pods that have arrived since.
 	if len(o.Pods)+len(o.Waiting) == 0 || e.bound != nil && *e.bound > 0 {

@@ -20,7 +20,7 @@ import (
 
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 //go:embed web
@@ -34,9 +34,9 @@ type Config struct {
 	// Cluster is the name of the cluster on the page. It may be "".
 	Cluster string
 	// Read reads the cluster. Calls do not overlap.
-	Read func(context.Context) (*snapshot.Cluster, error)
+	Read func(context.Context) (*facts.Cluster, error)
 	// Explain returns an Explainer for the pods and nodes of a cluster. It is called when somebody asks.
-	Explain func(*snapshot.Cluster) *explain.Explainer
+	Explain func(*facts.Cluster) *explain.Explainer
 	// Note tells users where prices come from. It returns "" if there is nothing to say.
 	Note func() string
 	// Controller tells whether a controller works. It returns within a few seconds.
@@ -203,7 +203,7 @@ const rest = 5 * time.Second
 
 // estimating renews the estimates after the cluster has changed, with a rest in between.
 func (s *Server) estimating(ctx context.Context) {
-	var seen *snapshot.Cluster
+	var seen *facts.Cluster
 	for {
 		now, changed := s.current()
 		if now != nil && now.cluster != nil && now.cluster != seen {
@@ -244,7 +244,7 @@ func (s *Server) wanted() bool {
 const longest = 30 * time.Second
 
 // read reads the cluster with a time limit.
-func (s *Server) read(ctx context.Context) (*snapshot.Cluster, error) {
+func (s *Server) read(ctx context.Context) (*facts.Cluster, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the cluster has not answered for %s", longest))
 	defer stop()
 	c, err := s.config.Read(ctx)

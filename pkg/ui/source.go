@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // renewal is the time after which a source is looked up again. The controller publishes at most that often. retry is the time if the controller has not
@@ -78,8 +78,8 @@ func noteOf(found *published.Source) string {
 func (s *Source) ReplicasTimeout() time.Duration { return s.last().Settings.ReplicasTimeout.Duration }
 
 // Explainer returns an explainer of a cluster for a client with the current settings.
-func (s *Source) Explainer(ctx context.Context, reader client.Client, failed func(error)) func(*snapshot.Cluster) *explain.Explainer {
-	return func(c *snapshot.Cluster) *explain.Explainer {
+func (s *Source) Explainer(ctx context.Context, reader client.Client, failed func(error)) func(*facts.Cluster) *explain.Explainer {
+	return func(c *facts.Cluster) *explain.Explainer {
 		x, err := Explain(ctx, reader, s.last().Settings, s.clk, c)
 		if err != nil {
 			failed(err)
@@ -90,7 +90,7 @@ func (s *Source) Explainer(ctx context.Context, reader client.Client, failed fun
 
 // Explain returns an explainer of a cluster with the settings of its controller and the PodDisruptionBudgets that the client reads. If it returns an error
 // as well, they could not be read, and the explainer takes it that there are none.
-func Explain(ctx context.Context, reader client.Client, of published.Settings, clk clock.Clock, c *snapshot.Cluster) (*explain.Explainer, error) {
+func Explain(ctx context.Context, reader client.Client, of published.Settings, clk clock.Clock, c *facts.Cluster) (*explain.Explainer, error) {
 	settings := explain.NewSettings(of)
 	var err error
 	settings.Evictions, err = karpenter.NewEvictions(ctx, reader, clk)

@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 	"karve.sh/karve/pkg/ui"
 )
@@ -34,7 +34,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the answers in testdata, for the diff to be reviewed")
 
 // small returns a cluster with a full node, a node that starts, and pods that wait.
-func small() *snapshot.Cluster {
+func small() *facts.Cluster {
 	c := withMachines(2)
 	c.NodeClaims[1].Status.Conditions = nil
 	c.Nodes = c.Nodes[:1]
@@ -46,7 +46,7 @@ func small() *snapshot.Cluster {
 
 // source is a cluster that changes while it is looked at.
 type source struct {
-	is    atomic.Pointer[snapshot.Cluster]
+	is    atomic.Pointer[facts.Cluster]
 	fails atomic.Pointer[error]
 	reads atomic.Int32
 	// works says whether a controller works.
@@ -55,7 +55,7 @@ type source struct {
 	silent atomic.Bool
 }
 
-func (s *source) read(ctx context.Context) (*snapshot.Cluster, error) {
+func (s *source) read(ctx context.Context) (*facts.Cluster, error) {
 	s.reads.Add(1)
 	if s.silent.Load() {
 		<-ctx.Done()
@@ -83,7 +83,7 @@ func serve(t *testing.T, s *source) http.Handler {
 	server := ui.New(ui.Config{
 		Controller: s.controller,
 		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.RequireToken(token),
-		Explain: func(c *snapshot.Cluster) *explain.Explainer {
+		Explain: func(c *facts.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},
 	})
@@ -104,7 +104,7 @@ func serve(t *testing.T, s *source) http.Handler {
 	return handler
 }
 
-func of(c *snapshot.Cluster) *source {
+func of(c *facts.Cluster) *source {
 	s := &source{}
 	s.is.Store(c)
 	return s
@@ -490,7 +490,7 @@ func TestClusterIsReadOnlyWhileWatched(t *testing.T) {
 }
 
 // withMachines returns a cluster with n machines of ten replicas, called node-0 and so on.
-func withMachines(n int) *snapshot.Cluster {
+func withMachines(n int) *facts.Cluster {
 	c := Shared()
 	machine := TypeNamed("g4dn.xlarge")
 	for i := range n {

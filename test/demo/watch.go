@@ -21,7 +21,7 @@ import (
 
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // pod, claim and node are what the demo remembers of an object, even after its deletion. The times are those of the watch events.
@@ -171,9 +171,9 @@ func (w *watcher) all() seen {
 	for _, c := range w.claims {
 		s.claims = append(s.claims, c)
 	}
-	published := snapshot.PublishedOf(slices.Collect(maps.Values(w.slices)), nil)
+	published := facts.PublishedOf(slices.Collect(maps.Values(w.slices)), nil)
 	for _, n := range w.nodes {
-		n.replicas += published[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: nodecontract.ResourceGPUShared}].Replicas
+		n.replicas += published[facts.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: nodecontract.ResourceGPUShared}].Replicas
 		s.nodes = append(s.nodes, n)
 	}
 	slices.SortFunc(s.pods, func(a, b pod) int { return strings.Compare(a.name, b.name) })

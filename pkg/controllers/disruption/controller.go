@@ -26,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -201,7 +202,7 @@ func (c *Controller) moreUrgent() bool { return c.urgent.Load() || c.Planner.Bus
 // bounded makes decisions of a pass within the limit of the watchdog. A machine at which they take longer is left out of the next passes.
 func (c *Controller) bounded(ctx context.Context, limits disruption.Limits, decide func(disruption.Limits)) error {
 	return c.Planner.Watchdog.Run(ctx, watchdog.Plan, func(_ context.Context, visit watchdog.Visit) error {
-		limits.Visit = func(m *snapshot.Machine) { visit("NodeClaim", m.Claim) }
+		limits.Visit = func(m *records.Machine) { visit("NodeClaim", m.Claim) }
 		decide(limits)
 		return nil
 	})

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/fleet/disruption"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/plain"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // execute executes a command.
@@ -120,7 +120,7 @@ func (c *Controller) remove(ctx context.Context, round *disruption.Round, cmd di
 	if err != nil {
 		return err
 	}
-	look := snapshot.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
+	look := records.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
 	for i := range pods {
 		if pod := &pods[i]; !karpenter.IsTerminal(pod) {
 			look.Pods = append(look.Pods, pod)

@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // force deletes the NodeClaim first and then ends its drain. With the reverse order, the termination timestamp would also end the drain of a later
@@ -30,7 +31,7 @@ func (c *Controller) force(ctx context.Context, cmd disruption.Command) error {
 		return client.IgnoreNotFound(err)
 	}
 	now := c.Clock.Now()
-	look := snapshot.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
+	look := records.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
 	if found := c.Tolerations.Fault(&look, now); found == nil || !found.Forceful || found.Until.After(now) {
 		log.FromContext(ctx).Info("Keeping a node that has come back", "node", klog.KObj(live))
 		return nil

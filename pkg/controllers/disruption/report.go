@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/plain"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // reportMark reports that a mark was added to or removed from a NodeClaim.
@@ -38,7 +38,7 @@ func (c *Controller) reportMark(ctx context.Context, cmd disruption.Command, cla
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), m.Replacing(), string(metrics.ReplacementGivenUp)).Inc()
 		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", plain.Shorten(fmt.Sprintf(
 			"stays, since its pods got no new place within %s: %s; tried again after %s", lifecycle.ReplacingPatience, cmd.Reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), plain.MaxNote))
-		logger.Info("Gave up replacing a node", "reason", cmd.Reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
+		logger.Info("Gave up replacing a node", "reason", cmd.Reason, "failures", retention.Failures(&records.Machine{Claim: claim}))
 	default:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), m.Replacing(), string(metrics.ReplacementStopped)).Inc()
 		logger.Info("A node is not replaced after all", "reason", cmd.Reason)
@@ -63,7 +63,7 @@ func (c *Controller) count(commands disruption.Commands) {
 }
 
 // reportRemoval records that the NodeClaim of a machine was deleted. m is the machine as read from the API server.
-func (c *Controller) reportRemoval(ctx context.Context, cmd disruption.Command, m *snapshot.Machine) {
+func (c *Controller) reportRemoval(ctx context.Context, cmd disruption.Command, m *records.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if word := m.Replacing(); word != "" {
 		candidate := cmd.Candidate

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // podLeftOrCame selects events of pods that can make a node idle or busy.
@@ -46,7 +46,7 @@ func ours() predicate.Predicate {
 func claimsOfOurs() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		claim, ok := o.(*karpv1.NodeClaim)
-		return ok && snapshot.IsOurClaim(claim)
+		return ok && facts.IsOurClaim(claim)
 	})
 }
 
@@ -97,7 +97,7 @@ func onUpdate(update func(before, after client.Object) bool) predicate.Predicate
 
 // exposed returns how many of the replicas that were promised for a Node are allocatable there.
 func exposed(n *corev1.Node) int64 {
-	return amount.Value(n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource])
+	return amount.Value(n.Status.Allocatable[facts.PromiseOf(n.Annotations).Resource])
 }
 
 // statuses returns the types, statuses and reasons of a Node's conditions.

@@ -24,14 +24,15 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
 	// NodeClass reads the state of one of the cloud's node classes.
-	NodeClass func(context.Context, v1alpha1.NodeClassReference) (snapshot.NodeClassState, error)
+	NodeClass func(context.Context, v1alpha1.NodeClassReference) (facts.NodeClassState, error)
 	Ledger    *launching.Ledger
 	Metrics   *metrics.Metrics
 	Recorder  events.EventRecorder
@@ -73,7 +74,7 @@ func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconci
 		}
 		return c.refused(ctx, req.Name, "", fmt.Sprintf("NodeClaim %s vanished before it was launched; its events say why", req.Name))
 	}
-	if !snapshot.IsOurClaim(claim) {
+	if !facts.IsOurClaim(claim) {
 		return reconcile.Result{}, nil
 	}
 	switch d := launching.Decide(claim, c.Clock.Now(), c.Timeout); d.Verdict {
@@ -96,8 +97,8 @@ func (c *Controller) handle(ctx context.Context, req reconcile.Request) (reconci
 
 // launched records that the cloud launched the offering of the NodeClaim.
 func (c *Controller) launched(claim *karpv1.NodeClaim) {
-	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
-	at := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched).LastTransitionTime.Time
+	instanceType, zone, capacityType := records.ShapeOf(claim)
+	at := facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched).LastTransitionTime.Time
 	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType, at)
 }
 
@@ -196,7 +197,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d laun
 
 // noteDeleting records a spot machine that is being deleted.
 func (c *Controller) noteDeleting(claim *karpv1.NodeClaim) {
-	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	instanceType, zone, capacityType := records.ShapeOf(claim)
 	if capacityType != karpv1.CapacityTypeSpot {
 		return
 	}

@@ -8,11 +8,11 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // bills returns the nodes of the machines, with their prices and the holders of their replicas. Machines that have not registered have no node yet.
-func bills(machines []snapshot.Machine) []bill.Node {
+func bills(machines []records.Machine) []bill.Node {
 	var nodes []bill.Node
 	for i := range machines {
 		m := &machines[i]
@@ -20,7 +20,7 @@ func bills(machines []snapshot.Machine) []bill.Node {
 			continue
 		}
 		n := bill.Node{Name: m.Node.Name, NodePool: m.Pool(), MicroUSDPerHour: m.Promise.MicroUSDPerHour, Replicas: m.Shares()}
-		n.InstanceType, n.Zone, n.CapacityType = snapshot.ShapeOf(m.Claim)
+		n.InstanceType, n.Zone, n.CapacityType = records.ShapeOf(m.Claim)
 		for _, pod := range m.Pods {
 			if held := m.SharesOf(pod); held > 0 {
 				n.Holders = append(n.Holders, bill.Holder{Namespace: pod.Namespace, Name: pod.Name, Replicas: held})

@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -31,7 +32,7 @@ func TestANodesBillHasThePodsThatHoldItsReplicas(t *testing.T) {
 		Name: "gpu-1", NodePool: c.NodePools[0].Name, InstanceType: "g4dn.xlarge", CapacityType: "on-demand", Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
 		Holders: []bill.Holder{{Namespace: "default", Name: "one", Replicas: 1}, {Namespace: "default", Name: "two", Replicas: 2}},
 	}}
-	if diff := cmp.Diff(want, bills(c.Machines())); diff != "" {
+	if diff := cmp.Diff(want, bills(records.Machines(c))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

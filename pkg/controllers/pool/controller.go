@@ -41,6 +41,8 @@ import (
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -94,7 +96,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 }
 
 // noHeartbeat selects events of Nodes other than heartbeats, which change no status.
-var noHeartbeat = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !snapshot.Same(e.ObjectOld, e.ObjectNew) }}
+var noHeartbeat = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !facts.Same(e.ObjectOld, e.ObjectNew) }}
 
 // Reconcile updates every status that has changed.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
@@ -124,11 +126,11 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 // report updates the status of all pools and classes. After an error it continues with the others. It returns all errors.
-func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
+func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error {
 	var errs []error
-	machines, measured := cluster.Machines(), sets.New[string]()
+	machines, measured := records.Machines(cluster), sets.New[string]()
 	diagnosis, reserves := repair.Diagnose(cluster, machines, c.Tolerations), &headroom.Headroom{}
-	if cluster.WantsHeadroom() {
+	if snapshot.WantsHeadroom(cluster) {
 		g, err := c.Planner.Of(ctx, cluster)
 		if err != nil {
 			return []error{err}
@@ -136,7 +138,7 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 		reserves = &g.Headroom(ctx).Headroom
 	}
 	aside := planningHealthy(c.Gatherer.Watchdog.Entries())
-	for _, pool := range cluster.Pools() {
+	for _, pool := range snapshot.Pools(cluster) {
 		name := pool.NodePool.Name
 		measured.Insert(name)
 		ours := of(machines, karpv1.NodePoolLabelKey, name)
@@ -164,8 +166,8 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 }
 
 // of returns the machines whose NodeClaims have a label with this value.
-func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
-	var some []snapshot.Machine
+func of(machines []records.Machine, key, value string) []records.Machine {
+	var some []records.Machine
 	for _, m := range machines {
 		if m.Claim.Labels[key] == value {
 			some = append(some, m)
@@ -175,12 +177,12 @@ func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 }
 
 func (c *Controller) pool(
-	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, headroom *headroom.Headroom, others ...status.Condition,
+	ctx context.Context, cluster *facts.Cluster, pool *snapshot.Pool, machines []records.Machine, headroom *headroom.Headroom, others ...status.Condition,
 ) error {
 	stored := pool.NodePool
 	np := stored.DeepCopy()
 	h := hold(machines, pool.Class, cluster.Now)
-	healthy := breaker.Next(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
+	healthy := breaker.Next(facts.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
 	conditions := slices.Concat(others, []status.Condition{healthy, launching(refused), honored(pool.Unhonored)})
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
@@ -207,7 +209,7 @@ func (c *Controller) pool(
 // recordTransitions records events and log messages for conditions that changed.
 func (c *Controller) recordTransitions(ctx context.Context, before, after *karpv1.NodePool) {
 	for _, now := range after.Status.Conditions {
-		was := snapshot.Condition(before.Status.Conditions, now.Type)
+		was := facts.Condition(before.Status.Conditions, now.Type)
 		if now.Type == status.ConditionReady || was.GetStatus() == now.Status && (was == nil || was.Reason == now.Reason) {
 			continue
 		}
@@ -218,7 +220,7 @@ func (c *Controller) recordTransitions(ctx context.Context, before, after *karpv
 	}
 }
 
-func (c *Controller) class(ctx context.Context, cluster *snapshot.Cluster, stored *v1alpha1.GPUNodeClass, machines []snapshot.Machine) error {
+func (c *Controller) class(ctx context.Context, cluster *facts.Cluster, stored *v1alpha1.GPUNodeClass, machines []records.Machine) error {
 	class := stored.DeepCopy()
 	refused := c.Gatherer.Ledger.ForStatus(class.Name, cluster.Now)
 	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], cluster.DRA, hold(machines, stored, cluster.Now), refused, cluster.UnknownFields[class.UID])

@@ -8,12 +8,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // updateHashes writes the hash of the pool's template to NodeClaims that have a hash of another version. Hashes of two versions cannot be compared, so
 // a machine of an older release would otherwise never drift. Like Karpenter for its own pools, Karve assumes that such a machine is up to date.
-func (c *Controller) updateHashes(ctx context.Context, pool *karpv1.NodePool, machines []snapshot.Machine) error {
+func (c *Controller) updateHashes(ctx context.Context, pool *karpv1.NodePool, machines []records.Machine) error {
 	var errs []error
 	for i := range machines {
 		stored := machines[i].Claim

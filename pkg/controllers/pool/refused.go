@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -22,11 +23,11 @@ type refusedOffering struct {
 }
 
 // refusedOf returns the offerings of a pool that Karve avoids now, each once.
-func refusedOf(cluster *snapshot.Cluster, pool *snapshot.Pool) []refusedOffering {
+func refusedOf(cluster *facts.Cluster, pool *snapshot.Pool) []refusedOffering {
 	var refused []refusedOffering
 	for i := range pool.Offerings {
 		o := &pool.Offerings[i]
-		if r := cluster.RefusalOf(pool, o); r != nil {
+		if r := snapshot.RefusalOf(cluster, pool, o); r != nil {
 			refused = append(refused, refusedOffering{o.Type.Name, o.Zone, o.CapacityType, *r})
 		}
 	}

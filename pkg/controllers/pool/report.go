@@ -24,6 +24,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/watchdog"
 )
 
@@ -37,8 +39,8 @@ type holding struct {
 }
 
 // hold returns the totals of machines. The class is nil if it is unknown.
-func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
-	h := holding{Physical: snapshot.Hardware(machines)}
+func hold(machines []records.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
+	h := holding{Physical: records.Hardware(machines)}
 	h.Replicas = 0 // Replicas are summed from the promises, regardless of the current catalog.
 	for i := range machines {
 		m := &machines[i]
@@ -54,7 +56,7 @@ func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Ti
 }
 
 // byState counts machines by state.
-func byState(machines []snapshot.Machine, now time.Time, replicasTimeout time.Duration) map[string]metrics.Claims {
+func byState(machines []records.Machine, now time.Time, replicasTimeout time.Duration) map[string]metrics.Claims {
 	states := map[string]metrics.Claims{}
 	for i := range machines {
 		m := &machines[i]
@@ -141,7 +143,7 @@ func honored(reports []snapshot.FieldReport) status.Condition {
 const maxMessage = 2000
 
 // reportClass sets the status of a GPUNodeClass.
-func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, dra snapshot.DRA, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
+func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra facts.DRA, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
 	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
 	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidIdleAfter"

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -31,7 +33,7 @@ func TestHoldSumsHardwareOfMachines(t *testing.T) {
 	c.Pods = append(c.Pods, snapshottest.Pods("web", 7, snapshottest.Running("gpu-1"))...)
 	c.Pods = append(c.Pods, snapshottest.Pod("two", snapshottest.Asking(v1alpha1.ResourceGPUShared, "2"), snapshottest.Running("gpu-1")))
 
-	got := hold(c.Machines(), nil, now)
+	got := hold(records.Machines(c), nil, now)
 	want := holding{
 		Physical: planner.Physical{MilliCPU: 52_000, MemoryBytes: 208 << 30, GPUs: 5, Replicas: 50, Nodes: 2},
 		inUse:    9, microUSDPerHour: 3_912_000 + 526_000,
@@ -63,7 +65,7 @@ func TestMachineCountsHaveStateAndAgeOfOldest(t *testing.T) {
 		"Requested": {Count: 2, Oldest: 2 * time.Minute}, "Launched": {Count: 1, Oldest: 3 * time.Minute}, "Started": {Count: 1, Oldest: time.Hour},
 		"Broken": {Count: 1, Oldest: 20 * time.Minute},
 	}
-	if diff := cmp.Diff(want, byState(c.Machines(), now, 10*time.Minute)); diff != "" {
+	if diff := cmp.Diff(want, byState(records.Machines(c), now, 10*time.Minute)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -71,7 +73,7 @@ func TestMachineCountsHaveStateAndAgeOfOldest(t *testing.T) {
 func TestLaunchingConditionReportsRefusedOfferings(t *testing.T) {
 	t.Parallel()
 	cluster := snapshottest.Shared()
-	pool := cluster.Pools()[0]
+	pool := snapshot.Pools(cluster)[0]
 	refused := func(instanceType, zone string, notBefore time.Time) v1alpha1.RefusedOffering {
 		return v1alpha1.RefusedOffering{
 			InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Failures: 1, NotBefore: metav1.NewTime(notBefore), Message: "no capacity",
@@ -112,7 +114,7 @@ func TestLaunchingConditionReportsRefusedOfferings(t *testing.T) {
 func TestLaunchingMessageDoesNotDependOnOrderOfRefusals(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
-	pool := c.Pools()[0]
+	pool := snapshot.Pools(c)[0]
 	later := metav1.NewTime(now.Add(time.Minute))
 	a := v1alpha1.RefusedOffering{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
 	b := v1alpha1.RefusedOffering{InstanceType: "g4dn.2xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
@@ -129,21 +131,21 @@ func TestReportClass(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		idleAfter       string
-		state           snapshot.NodeClassState
+		state           facts.NodeClassState
 		accepted, ready metav1.ConditionStatus
 		reason          string
 	}{
-		"valid":                               {"5m", snapshot.NodeClassState{Ready: true}, "True", "True", "Ready"},
-		"the cloud's class is not ready":      {"5m", snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "create it"}, "True", "False", "NodeClassNotFound"},
-		"an invalid duration":                 {"soon", snapshot.NodeClassState{Ready: true}, "False", "False", "NotAccepted"},
-		"both, and the spec takes precedence": {"soon", snapshot.NodeClassState{Reason: "NodeClassNotFound"}, "False", "False", "NotAccepted"},
+		"valid":                               {"5m", facts.NodeClassState{Ready: true}, "True", "True", "Ready"},
+		"the cloud's class is not ready":      {"5m", facts.NodeClassState{Reason: "NodeClassNotFound", Message: "create it"}, "True", "False", "NodeClassNotFound"},
+		"an invalid duration":                 {"soon", facts.NodeClassState{Ready: true}, "False", "False", "NotAccepted"},
+		"both, and the spec takes precedence": {"soon", facts.NodeClassState{Reason: "NodeClassNotFound"}, "False", "False", "NotAccepted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			class := snapshottest.Class("gpu", 10)
 			class.Generation = 3
 			class.Spec.Consolidation.IdleAfter = c.idleAfter
-			reportClass(&class, c.state, snapshot.DRA{}, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil, nil)
+			reportClass(&class, c.state, facts.DRA{}, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil, nil)
 			conditions := map[string]metav1.Condition{}
 			for _, condition := range class.Status.Conditions {
 				conditions[condition.Type] = condition
@@ -168,7 +170,7 @@ func TestClassWithDRAIsReadyOnlyWithItsDeviceClass(t *testing.T) {
 	t.Parallel()
 	class := snapshottest.Class("gpu", 10)
 	class.Spec.Sharing.Backend = v1alpha1.BackendDRA
-	reportClass(&class, snapshot.NodeClassState{Ready: true}, snapshot.DRA{Known: true, Enabled: true}, holding{}, nil, nil)
+	reportClass(&class, facts.NodeClassState{Ready: true}, facts.DRA{Known: true, Enabled: true}, holding{}, nil, nil)
 	ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
 	if ready.Status != metav1.ConditionFalse || ready.Reason != "DeviceClassNotFound" || !strings.Contains(ready.Message, "node.dra.enabled=true") {
 		t.Errorf("Ready is %+v", ready)
@@ -178,10 +180,10 @@ func TestClassWithDRAIsReadyOnlyWithItsDeviceClass(t *testing.T) {
 func TestCatalogFreshConditionReportsStaleCatalog(t *testing.T) {
 	t.Parallel()
 	class := snapshottest.Class("gpu", 10)
-	for _, state := range []snapshot.NodeClassState{
+	for _, state := range []facts.NodeClassState{
 		{Ready: true}, {Ready: true, CatalogReason: "AccessDenied", CatalogMessage: "the spot prices could not be read"}, {Ready: true},
 	} {
-		reportClass(&class, state, snapshot.DRA{}, holding{}, nil, nil)
+		reportClass(&class, state, facts.DRA{}, holding{}, nil, nil)
 		fresh, ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionCatalogFresh), meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
 		if want := state.CatalogReason == ""; (fresh.Status == metav1.ConditionTrue) != want || !want && (fresh.Reason != "AccessDenied" || fresh.Message != state.CatalogMessage) {
 			t.Errorf("%+v: %+v", state, fresh)

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -72,7 +73,7 @@ func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 		{"the same again", sameReason, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
 	} {
 		clock.SetTime(clock.Now().Add(step.after))
-		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: step.refusal}}})
+		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: facts.PodName(&cluster.Pods[0]), Refusal: step.refusal}}})
 		got := ""
 		if len(recorder.Events) > 0 {
 			got = <-recorder.Events
@@ -96,7 +97,7 @@ func TestEventsAboutManyPodsAreFew(t *testing.T) {
 		var plan planner.Plan
 		for i := range cluster.Pods {
 			plan.Unplaced = append(plan.Unplaced, planner.Unplaced{
-				Pod: snapshot.PodName(&cluster.Pods[i]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("closed for %d steps", step)},
+				Pod: facts.PodName(&cluster.Pods[i]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("closed for %d steps", step)},
 			})
 		}
 		c.recordEvents(&view, plan)

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -102,7 +103,7 @@ func arrive(t *testing.T, w *fakeCluster, n int) {
 	w.noteBatch(true)
 	cluster := Shared()
 	cluster.NodePools, cluster.GPUNodeClasses, cluster.Pods = w.pools, w.classes, arrivals(n)
-	cluster.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Ready: true, InstanceTypes: w.types}
+	cluster.NodeClasses[NodeClassRef] = facts.NodeClassState{Ready: true, InstanceTypes: w.types}
 	s := snapshot.Build(cluster).Snapshot
 	once := func(spread bool) float64 {
 		price, err := plantest.PlannedOnce(s, w.batches, spread)

@@ -39,6 +39,8 @@ import (
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // soon is the delay of a plan while the launch controller records why a NodeClaim is gone.
@@ -161,7 +163,7 @@ func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcil
 // and immediately, because the cloud gives two minutes of notice before it interrupts a machine.
 func leaving(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
+	return ok && facts.IsOurClaim(claim) && (&records.Machine{Claim: claim}).Leaving()
 }
 
 // patient reports whether the pods of a leaving machine can wait for the batch. They can if it is replaced only to save cost, because they keep
@@ -171,7 +173,7 @@ func patient(o client.Object) bool {
 	if !ok {
 		return false
 	}
-	m := &snapshot.Machine{Claim: claim}
+	m := &records.Machine{Claim: claim}
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }
 
@@ -183,7 +185,7 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	}
 	// Whether a ResourceClaim is for a GPU is known only after the cluster is read.
 	claims := c.Gatherer.DRA && len(pod.Spec.ResourceClaims) > 0 && karpenter.IsProvisionable(pod)
-	if !snapshot.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
+	if !facts.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
 		c.batch.drop(pod.UID)
 		return nil
 	}
@@ -195,7 +197,7 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 func (c *Controller) measureWait(ctx context.Context, before, after client.Object) {
 	was, ok := before.(*corev1.Pod)
 	pod, is := after.(*corev1.Pod)
-	if !ok || !is || !snapshot.Bound(was, pod) {
+	if !ok || !is || !facts.Bound(was, pod) {
 		return
 	}
 	var node corev1.Node
@@ -239,7 +241,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	}
 	c.batch.planned()
 	arrived := c.arrived.Take()
-	warm := cluster.WantsHeadroom()
+	warm := snapshot.WantsHeadroom(cluster)
 	c.remember(g.View, warm)
 	g = g.Without(gathering)
 	fresh, came := c.batch.take(g.View.Waiting())

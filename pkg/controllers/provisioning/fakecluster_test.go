@@ -34,6 +34,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -300,7 +302,7 @@ func (w *fakeCluster) step() {
 func (w *fakeCluster) noteBatch(end bool) {
 	var batch plantest.Batch
 	for _, pod := range w.pods {
-		switch name := snapshot.PodName(pod); {
+		switch name := facts.PodName(pod); {
 		case w.inBatch[name]:
 		case w.controller.batch.seen[pod.UID]:
 			batch.Planned = append(batch.Planned, name)
@@ -359,7 +361,7 @@ func (w *fakeCluster) advance(claim *karpv1.NodeClaim) bool {
 
 // seat nominates the pods that a machine was launched for, as the readiness controller does.
 func (w *fakeCluster) seat(claim *karpv1.NodeClaim) {
-	m := &snapshot.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := &records.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: facts.PromiseOf(claim.Annotations)}
 	var pods corev1.PodList
 	if err := w.List(w.t.Context(), &pods); err != nil {
 		w.t.Fatal(err)
@@ -390,7 +392,7 @@ func (w *fakeCluster) nominate(name, node string) {
 
 // chosen returns the labels of the offering for which a NodeClaim was created.
 func (w *fakeCluster) chosen(claim *karpv1.NodeClaim) map[string]string {
-	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	instanceType, zone, capacityType := records.ShapeOf(claim)
 	return map[string]string{corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: capacityType}
 }
 
@@ -399,7 +401,7 @@ func (w *fakeCluster) node(claim *karpv1.NodeClaim, after func(time.Time) func(*
 	claim.Status.Conditions = nil
 	after(w.clock.Now())(claim)
 	at := slices.IndexFunc(w.types, func(t catalog.InstanceType) bool { return t.Name == claim.Labels[corev1.LabelInstanceTypeStable] })
-	node := Node(claim, &w.types[at], snapshot.PromiseOf(claim.Annotations).Replicas())
+	node := Node(claim, &w.types[at], facts.PromiseOf(claim.Annotations).Replicas())
 	maps.Copy(node.Labels, w.chosen(claim))
 	w.nodes[node.Name] = &node
 }
@@ -474,7 +476,7 @@ func (w *fakeCluster) bill() int64 {
 func (w *fakeCluster) machines() string {
 	count := map[string]int{}
 	for _, claim := range w.claims {
-		instanceType, _, _ := snapshot.ShapeOf(claim)
+		instanceType, _, _ := records.ShapeOf(claim)
 		count[instanceType]++
 	}
 	var out []string

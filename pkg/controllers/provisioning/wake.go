@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // kube-scheduler 1.36 counts the share of a device twice while it writes the claim. A pod that needs the last share is then unschedulable. The
@@ -89,7 +90,7 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 // admits no pods.
 func openDRA(view *snapshot.View, node int) *corev1.Node {
 	m := view.MachineOn(node)
-	if m == nil || m.Node == nil || view.Starting(node) || nodecontract.DriverOf(m.Promise.Backend) == "" || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
+	if m == nil || m.Node == nil || view.Starting(node) || nodecontract.DriverOf(m.Promise.Backend) == "" || facts.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) {
 		return nil
 	}
 	return m.Node

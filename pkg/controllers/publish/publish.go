@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 const (
@@ -34,7 +34,7 @@ type Config struct {
 	Client client.Writer
 	Live   client.Reader
 	// Cluster reads the cluster.
-	Cluster func(context.Context) (*snapshot.Cluster, error)
+	Cluster func(context.Context) (*facts.Cluster, error)
 	Clock   clock.WithTicker
 	// Namespace is the namespace of the ConfigMap.
 	Namespace string
@@ -114,7 +114,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 }
 
 // ask reads the quotas periodically. It then makes Publish compare again.
-func (p *Publisher) ask(ctx context.Context, c *snapshot.Cluster, now time.Time) {
+func (p *Publisher) ask(ctx context.Context, c *facts.Cluster, now time.Time) {
 	every := quotasEvery
 	if p.quotas.Problem != "" {
 		every = quotasRetry
@@ -137,7 +137,7 @@ func (p *Publisher) ask(ctx context.Context, c *snapshot.Cluster, now time.Time)
 
 // encode returns the catalog of the cluster. It is nil as long as no instance types are known, because an older published catalog is better than an
 // empty one.
-func encode(c *snapshot.Cluster) ([]byte, error) {
+func encode(c *facts.Cluster) ([]byte, error) {
 	all := published.Catalog{}
 	for ref, state := range c.NodeClasses {
 		if len(state.InstanceTypes) > 0 {

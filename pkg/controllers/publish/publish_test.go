@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/published"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // world is an API server, and a cluster whose only instance type has a price.
@@ -37,13 +37,13 @@ func newWorld() *world {
 	return &world{Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(), clock: clocktesting.NewFakeClock(start), price: 526_000, generation: 1, version: "v1"}
 }
 
-func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
+func (w *world) cluster(context.Context) (*facts.Cluster, error) {
 	var types []catalog.InstanceType
 	if w.price > 0 {
 		types = []catalog.InstanceType{{Name: "g4dn.xlarge", Offerings: []catalog.Offering{{Zone: "eu-west-1a", CapacityType: "spot", MicroUSDPerHour: w.price}}}}
 	}
 	ref := v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
-	return &snapshot.Cluster{Generation: w.generation, NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{ref: {InstanceTypes: types}}}, w.err
+	return &facts.Cluster{Generation: w.generation, NodeClasses: map[v1alpha1.NodeClassReference]facts.NodeClassState{ref: {InstanceTypes: types}}}, w.err
 }
 
 // publisher returns a publisher, as of a leader that has just started.

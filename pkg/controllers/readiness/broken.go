@@ -20,13 +20,14 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // giveBack deletes the NodeClaim of a machine that did not start in time, once the condition of its pool shows the failure. The condition keeps the
 // pool from launching the next broken machine. Pods of workloads, or an outage of its zone, keep the machine for one more timeout. After that, its pods
 // are evicted with it.
-func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+func (c *Controller) giveBack(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
 	c.giving.Lock()
 	defer c.giving.Unlock()
 	if m.State() == lifecycle.Launched {
@@ -60,7 +61,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 }
 
 // accounted reports whether the condition of the pool accounts for a broken machine. A pool that no longer exists launches nothing, so it returns true.
-func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, error) {
+func (c *Controller) accounted(ctx context.Context, m *records.Machine) (bool, error) {
 	pool := &karpv1.NodePool{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: m.Pool()}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -68,7 +69,7 @@ func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, 
 		}
 		return false, fmt.Errorf("reading NodePool %s: %w", m.Pool(), err)
 	}
-	healthy := snapshot.Condition(pool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	healthy := facts.Condition(pool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	if healthy.IsFalse() {
 		return true, nil
 	}
@@ -76,7 +77,7 @@ func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, 
 }
 
 // look reads the Node and its pods from the API server. It returns false if the Node has appeared or vanished since the cache was read.
-func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error) {
+func (c *Controller) look(ctx context.Context, m *records.Machine) (bool, error) {
 	seen := m.Node != nil
 	live, err := c.Gatherer.Node(ctx, m.Claim.Status.NodeName)
 	switch {
@@ -103,7 +104,7 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 // keeps returns why a machine that has been broken since a given time stays, and until when. The zero time means that there is no end. An outage of its
 // zone keeps the machine no longer than pods do: it has never started, so no work is lost, and the machines that are launched during the outage would
 // add up.
-func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout time.Duration) (why string, until time.Time) {
+func keeps(m *records.Machine, nodes []corev1.Node, since time.Time, timeout time.Duration) (why string, until time.Time) {
 	if m.Node == nil {
 		return "", time.Time{}
 	}
@@ -122,7 +123,7 @@ func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout ti
 }
 
 // recordKept records an event about why a broken machine is kept, once for each reason.
-func (c *Controller) recordKept(m *snapshot.Machine, why string, until time.Time) {
+func (c *Controller) recordKept(m *records.Machine, why string, until time.Time) {
 	if c.reported[m.Claim.UID] == why {
 		return
 	}
@@ -135,18 +136,18 @@ func (c *Controller) recordKept(m *snapshot.Machine, why string, until time.Time
 }
 
 // fault returns why a machine is broken.
-func (c *Controller) fault(m *snapshot.Machine) string {
+func (c *Controller) fault(m *records.Machine) string {
 	switch m.State() {
 	case lifecycle.NodeMissing:
 		return fmt.Sprintf("node %s is gone", m.Claim.Status.NodeName)
 	case lifecycle.Initializing:
-		return fmt.Sprintf("node %s exposes its %s and was not initialized within %s: it %s", m.Node.Name, m.Promise.Resource, c.Timeout, snapshot.Uninitialized(m))
+		return fmt.Sprintf("node %s exposes its %s and was not initialized within %s: it %s", m.Node.Name, m.Promise.Resource, c.Timeout, records.Uninitialized(m))
 	default:
 		return fmt.Sprintf("node %s exposes %d of %d %s %s after it registered", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource, c.Timeout)
 	}
 }
 
-func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+func (c *Controller) delete(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
 	// The NodeClaim comes from a cache. If it has changed meanwhile, for example because it is being deleted, it is checked again.
 	err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
 	switch {

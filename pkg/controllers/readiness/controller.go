@@ -31,6 +31,8 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // soon is the delay after a conflict, or while something else has to happen first.
@@ -65,7 +67,7 @@ type Controller struct {
 	// same pods.
 	nominated map[types.UID]nominated
 	// index and seating belong to the last reading of the pods, which was at that time.
-	index   *snapshot.Index
+	index   *facts.Index
 	seating *snapshot.Seating
 	read    time.Time
 }
@@ -123,7 +125,7 @@ func (c *Controller) claimOfSlice(ctx context.Context, o client.Object) []reconc
 // starts selects Karve's NodeClaims.
 func starts(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && snapshot.IsOurClaim(claim)
+	return ok && facts.IsOurClaim(claim)
 }
 
 // claimOf returns a request for the NodeClaim of one of Karve's Nodes that has not started or is being deleted.
@@ -161,15 +163,15 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // machine returns the machine of a NodeClaim, without its pods. It returns nil if the NodeClaim does not exist or is not Karve's.
-func (c *Controller) machine(ctx context.Context, name string) (*snapshot.Machine, error) {
+func (c *Controller) machine(ctx context.Context, name string) (*records.Machine, error) {
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: name}, claim); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	if !snapshot.IsOurClaim(claim) {
+	if !facts.IsOurClaim(claim) {
 		return nil, nil
 	}
-	m := &snapshot.Machine{Claim: claim, Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := &records.Machine{Claim: claim, Promise: facts.PromiseOf(claim.Annotations)}
 	if claim.Status.NodeName == "" {
 		return m, nil
 	}
@@ -197,7 +199,7 @@ const (
 )
 
 // decide returns what to do about a machine. For wait it also returns when to check again, or 0 if there is nothing to wait for.
-func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict, time.Duration) {
+func decide(m *records.Machine, now time.Time, timeout time.Duration) (verdict, time.Duration) {
 	switch m.State() {
 	case lifecycle.Draining, lifecycle.Requested:
 		return wait, 0
@@ -222,7 +224,7 @@ const tries = 5
 
 // admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
 // clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
-func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
 	if err := c.nominate(ctx, m); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -254,7 +256,7 @@ func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.
 }
 
 // nominate nominates the pods that a machine was launched for. If nominations cannot be written, this delays the machine by about a second.
-func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
+func (c *Controller) nominate(ctx context.Context, m *records.Machine) error {
 	if !c.Nominations {
 		return nil
 	}
@@ -267,7 +269,7 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 }
 
 // seatsOf returns the nominations for a machine, and records them, so that no other machine gets the same pods.
-func (c *Controller) seatsOf(ctx context.Context, m *snapshot.Machine) ([]snapshot.Nomination, error) {
+func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapshot.Nomination, error) {
 	c.seats.Lock()
 	defer c.seats.Unlock()
 	now := c.Clock.Now()

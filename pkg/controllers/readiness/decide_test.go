@@ -11,7 +11,8 @@ import (
 
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -45,7 +46,7 @@ func TestDecide(t *testing.T) {
 			claim := snapshottest.Claim("gpu-1", &pool, xlarge, c.claim)
 			claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] = c.promise
 			node := snapshottest.Node(&claim, xlarge, c.replicas)
-			m := snapshot.Machine{Claim: &claim, Node: &node, Promise: snapshot.PromiseOf(claim.Annotations)}
+			m := records.Machine{Claim: &claim, Node: &node, Promise: facts.PromiseOf(claim.Annotations)}
 			if got, again := decide(&m, now, timeout); got != c.want || again != c.again {
 				t.Errorf("decide = %d, %s; want %d, %s", got, again, c.want, c.again)
 			}
@@ -80,7 +81,7 @@ func TestKeepReasonsOfBrokenMachine(t *testing.T) {
 			xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 			claim := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Registered(since.Add(-timeout)))
 			node := snapshottest.Node(&claim, xlarge, 0, c.node...)
-			m := snapshot.Machine{Claim: &claim, Node: &node}
+			m := records.Machine{Claim: &claim, Node: &node}
 			for range c.pods {
 				pod := snapshottest.Pod("shell")
 				m.Pods = append(m.Pods, &pod)

@@ -22,6 +22,8 @@ import (
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // healthyConditions has the conditions of healthy nodes. A canary with a different status in one of them is unhealthy.
@@ -102,7 +104,7 @@ func closed(view *snapshot.View, o *planner.Offering) string {
 
 // unhealthy returns a message if a pool's machines do not expose their replicas, whatever their image. Otherwise it returns "".
 func unhealthy(np *karpv1.NodePool) string {
-	if c := snapshot.Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
+	if c := facts.Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
 		return fmt.Sprintf("machines of NodePool %s do not expose their replicas with the current image either", np.Name)
 	}
 	return ""
@@ -148,10 +150,10 @@ func (c *Controller) canary(ctx context.Context, r *v1alpha1.GPUImageRollout, w 
 	case err != nil:
 		return seen, fmt.Errorf("reading %s %s: %w", class.GetKind(), name, err)
 	default:
-		state := snapshot.NodeClassStateOf(class)
+		state := facts.NodeClassStateOf(class)
 		seen.ClassReady, seen.ClassMessage = state.Ready, state.Message
 	}
-	for _, m := range w.cluster.Canaries() {
+	for _, m := range records.Canaries(w.cluster) {
 		if m.Claim.Name == name && m.Claim.DeletionTimestamp.IsZero() {
 			seeMachine(&seen, &m, w.cluster)
 		}
@@ -167,9 +169,9 @@ func (c *Controller) canary(ctx context.Context, r *v1alpha1.GPUImageRollout, w 
 	return seen, nil
 }
 
-func seeMachine(seen *rollout.Canary, m *snapshot.Machine, cluster *snapshot.Cluster) {
+func seeMachine(seen *rollout.Canary, m *records.Machine, cluster *facts.Cluster) {
 	seen.Claimed, seen.Image = true, m.Claim.Status.ImageID
-	switch launched := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched); {
+	switch launched := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched); {
 	case launched.IsTrue():
 		seen.Launched = &launched.LastTransitionTime.Time
 	case launched != nil && launched.Reason != "AwaitingReconciliation":

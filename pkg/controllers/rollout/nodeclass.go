@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/rollout"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // nodeClass is a node class of a cloud as it was read, and how it selects its images.
@@ -35,7 +35,7 @@ func named(ref v1alpha1.NodeClassReference) string { return ref.Kind + " " + ref
 
 // resolves returns the image with which Karpenter launches GPU machines of each architecture.
 func (c *nodeClass) resolves(architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
-	if state := snapshot.NodeClassStateOf(c.object); !state.Ready {
+	if state := facts.NodeClassStateOf(c.object); !state.Ready {
 		return nil, &rollout.Problem{Reason: state.Reason, Message: state.Message}
 	}
 	image := &v1alpha1.GPUImage{}

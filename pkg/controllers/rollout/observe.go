@@ -20,11 +20,13 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // world is what was read from the cluster, and the input of the decision.
 type world struct {
-	cluster *snapshot.Cluster
+	cluster *facts.Cluster
 	// class is nil if the rollout is blocked before it is read.
 	class *nodeClass
 	// classes is the kind of the node class. It is empty if the cluster has no such kind.
@@ -87,7 +89,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		return w, nil // Nothing else matters before the takeover of the class.
 	}
 	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
-	ready := snapshot.NodeClassStateOf(w.class.object).Ready
+	ready := facts.NodeClassStateOf(w.class.object).Ready
 	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
 	if ready {
 		// Karpenter finds the pinned image, or found it recently. Nodes are replaced only if the cloud and Karpenter agree that it is gone.
@@ -117,7 +119,7 @@ func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w
 	if err != nil {
 		return err
 	}
-	state := snapshot.NodeClassStateOf(class)
+	state := facts.NodeClassStateOf(class)
 	state.Learn(c.Gatherer.Catalog.InstanceTypes(ctx, class))
 	imagined := *w.cluster
 	imagined.Generation = 0
@@ -147,7 +149,7 @@ func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollo
 }
 
 // unfit returns why the images of a node class cannot be managed, or nil if they can.
-func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Cluster) *rollout.Blocked {
+func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Cluster) *rollout.Blocked {
 	if why := class.images.Unfollowed(class.object, r.Spec.Image); why != "" {
 		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: why}}
 	}
@@ -176,8 +178,8 @@ func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bo
 }
 
 // poolsOf returns Karve's pools that use the node class.
-func poolsOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster) []snapshot.Pool {
-	return slices.DeleteFunc(cluster.Pools(), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
+func poolsOf(r *v1alpha1.GPUImageRollout, cluster *facts.Cluster) []snapshot.Pool {
+	return slices.DeleteFunc(snapshot.Pools(cluster), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
 }
 
 // architectures returns the architectures that the pools can launch, sorted. If no instance type is known, such as after a start, it returns those of
@@ -217,9 +219,9 @@ func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage
 }
 
 // nodesOf counts the machines of the node class, without canaries.
-func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Time) rollout.Nodes {
+func nodesOf(r *v1alpha1.GPUImageRollout, cluster *facts.Cluster, now time.Time) rollout.Nodes {
 	var n rollout.Nodes
-	for _, m := range cluster.Machines() {
+	for _, m := range records.Machines(cluster) {
 		image := m.Claim.Status.ImageID
 		if !names(m.Claim.Spec.NodeClassRef, r.Spec.NodeClassRef) || image == "" {
 			continue
@@ -246,21 +248,21 @@ func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Ti
 }
 
 // failed reports whether a machine did not expose its replicas in time. Such a machine may already be in deletion for that reason when it is seen.
-func failed(m *snapshot.Machine, cluster *snapshot.Cluster, now time.Time) bool {
+func failed(m *records.Machine, cluster *facts.Cluster, now time.Time) bool {
 	if !m.Deleting() {
 		return m.Broken(now, cluster.ReplicasTimeout)
 	}
-	if !m.AwaitsReplicas() || snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+	if !m.AwaitsReplicas() || facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
 		return false
 	}
-	launched := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	launched := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	return launched.IsTrue() && !now.Before(launched.LastTransitionTime.Add(cluster.ReplicasTimeout))
 }
 
 // canaries returns the names of all objects of the rollout's canaries.
 func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
 	var all objects
-	for _, m := range w.cluster.Canaries() {
+	for _, m := range records.Canaries(w.cluster) {
 		if m.Claim.Labels[v1alpha1.CanaryLabel] == r.Name {
 			all.claims = append(all.claims, m.Claim.Name)
 		}

@@ -21,11 +21,13 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Change is a machine whose GPUs should have another number of replicas.
 type Change struct {
-	Machine *snapshot.Machine
+	Machine *records.Machine
 	// Replicas is the number for each GPU.
 	Replicas int64
 	// why completes the sentence of the event.
@@ -63,7 +65,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 				why += fmt.Sprintf(". Its pods hold %d replicas, so it is replaced, as for any drift", held)
 			}
 		}
-		if m.Promise.ReplicasPerGPU != want || m.Node != nil && m.Registered() && snapshot.PromiseOf(m.Node.Annotations).ReplicasPerGPU != want {
+		if m.Promise.ReplicasPerGPU != want || m.Node != nil && m.Registered() && facts.PromiseOf(m.Node.Annotations).ReplicasPerGPU != want {
 			all = append(all, Change{m, want, why})
 		}
 	}
@@ -72,7 +74,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 
 // within returns how many replicas each GPU of a machine should have within its range, and why. The result is never below least. It keeps the current
 // number, unless the placed pods need more or the number is no longer safe. The agent keeps a replica that is in use until its pod ends.
-func within(m *snapshot.Machine, least, placed int64) (replicas int64, why string) {
+func within(m *records.Machine, least, placed int64) (replicas int64, why string) {
 	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MostPerGPU)
 	switch need := min(safe, each(m.ReplicasInUse()+placed, m.Promise.GPUs)); {
 	case now < least:

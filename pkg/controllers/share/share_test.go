@@ -18,13 +18,14 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 const usable = 15079 // MiB of a T4 that programs can use
 
 // ranged returns a cluster whose class shares each GPU into a range of replicas.
-func ranged(replicas, most int32) *snapshot.Cluster {
+func ranged(replicas, most int32) *facts.Cluster {
 	c := snapshottest.Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.Replicas, c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = &replicas, &most
 	return c
@@ -41,7 +42,7 @@ func small(mib int64) func(*corev1.Pod) {
 }
 
 // machine adds a started machine that exposes the replicas it promises.
-func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
+func machine(c *facts.Cluster, name, instanceType string, perGPU int64) {
 	t := snapshottest.TypeNamed(instanceType)
 	claim := snapshottest.Claim(name, &c.NodePools[0], t, snapshottest.Initialized(c.Now), func(claim *karpv1.NodeClaim) {
 		claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(perGPU, 10)
@@ -51,7 +52,7 @@ func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
 }
 
 // decided returns the view, the plan and the changes for a cluster.
-func decided(c *snapshot.Cluster) (snapshot.View, planner.Plan, []Change) {
+func decided(c *facts.Cluster) (snapshot.View, planner.Plan, []Change) {
 	view := snapshot.Build(c)
 	plan := solve.Plan(view.Snapshot)
 	return view, plan, Changes(&view, plan.Placements)
@@ -79,29 +80,29 @@ func TestLaunchPromisesAsManyReplicasAsPodsNeed(t *testing.T) {
 
 func TestUnknownPodMemoryKeepsDefaultReplicas(t *testing.T) {
 	t.Parallel()
-	edit := func(f func(*snapshot.Cluster)) *snapshot.Cluster {
+	edit := func(f func(*facts.Cluster)) *facts.Cluster {
 		c := ranged(10, 40)
 		c.Pods = snapshottest.Pods("small", 25, small(500))
 		f(c)
 		return c
 	}
-	for name, c := range map[string]*snapshot.Cluster{
-		"a pod without memory": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0))) }),
-		"a pod with invalid memory": edit(func(c *snapshot.Cluster) {
+	for name, c := range map[string]*facts.Cluster{
+		"a pod without memory": edit(func(c *facts.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0))) }),
+		"a pod with invalid memory": edit(func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, snapshottest.Pod("odd", snapshottest.GPUMemory("much")))
 		}),
-		"a pod that needs more memory": edit(func(c *snapshot.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400))) }),
-		"a running pod that needs more memory": edit(func(c *snapshot.Cluster) {
+		"a pod that needs more memory": edit(func(c *facts.Cluster) { c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400))) }),
+		"a running pod that needs more memory": edit(func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, snapshottest.Pod("large", small(1400), snapshottest.Running("elsewhere")))
 		}),
-		"an override": edit(func(c *snapshot.Cluster) {
+		"an override": edit(func(c *facts.Cluster) {
 			c.GPUNodeClasses[0].Spec.Sharing.Overrides = []v1alpha1.ReplicasOverride{{GPUName: "t4", Replicas: 10}}
 		}),
-		"no range": edit(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = nil }),
-		"a limit on replicas": edit(func(c *snapshot.Cluster) {
+		"no range": edit(func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = nil }),
+		"a limit on replicas": edit(func(c *facts.Cluster) {
 			c.NodePools[0].Spec.Limits = karpv1.Limits(snapshottest.Amounts(v1alpha1.ResourceGPUShared, "100"))
 		}),
-		"a DaemonSet holds replicas": edit(func(c *snapshot.Cluster) {
+		"a DaemonSet holds replicas": edit(func(c *facts.Cluster) {
 			c.DaemonSets = append(c.DaemonSets, snapshottest.DaemonSet("d", v1alpha1.ResourceGPUShared, "1"))
 		}),
 	} {
@@ -116,7 +117,7 @@ func TestUnknownPodMemoryKeepsDefaultReplicas(t *testing.T) {
 		}
 	}
 	// Pods that cannot run on the pool do not matter.
-	c := edit(func(c *snapshot.Cluster) {
+	c := edit(func(c *facts.Cluster) {
 		c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0), snapshottest.Tolerating("other")))
 	})
 	if _, plan, _ := decided(c); len(plan.Launches) != 1 {
@@ -174,7 +175,7 @@ func TestReplicasShrinkForLargerPendingPod(t *testing.T) {
 
 // world carries out what Karve decides, as the scheduler, the agents and the cloud do.
 type world struct {
-	*snapshot.Cluster
+	*facts.Cluster
 	t      *rapid.T
 	least  int64
 	memory map[string]int64 // of pods, in MiB
@@ -216,7 +217,7 @@ func (w *world) look() {
 
 // free returns how many replicas of a GPU the agent offers besides those that pods hold.
 func (w *world) free(node, g int) int64 {
-	target := snapshot.PromiseOf(w.Nodes[node].Annotations).ReplicasPerGPU
+	target := facts.PromiseOf(w.Nodes[node].Annotations).ReplicasPerGPU
 	return max(0, target-int64(len(w.on[w.Nodes[node].Name][g])))
 }
 

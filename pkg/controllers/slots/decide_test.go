@@ -10,7 +10,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -65,7 +66,7 @@ func TestDecide(t *testing.T) {
 			node.Annotations[nodecontract.SlotsInUseAnnotation] = nodecontract.SlotsInUse{
 				SizesMiB: was.SizesMiB, GPUs: []nodecontract.GPUSlotsInUse{{MemoryMiB: 15079, Held: []int64{int64(c.held), 0}}},
 			}.String()
-			m := &snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(node.Annotations)}
+			m := &records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(node.Annotations)}
 			pods := snapshottest.Pods("pod", c.held+c.came, slotted("2gb"), snapshottest.Running(node.Name))
 			for i := range pods {
 				m.Pods = append(m.Pods, &pods[i])

@@ -34,6 +34,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Update writes the slots that a plan's placements need.
@@ -77,7 +79,7 @@ func promise(ctx context.Context, c client.Client, recorder events.EventRecorder
 	if err := c.Patch(ctx, node, client.MergeFrom(on)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the slots to node %s: %w", node.Name, err)
 	}
-	if !snapshot.PromiseOf(was.Annotations).Slots.Equal(slots) {
+	if !facts.PromiseOf(was.Annotations).Slots.Equal(slots) {
 		recorder.Eventf(node, claim, corev1.EventTypeNormal, "SlotsChanged", "Share", "the GPUs are to have %s, for the pods that are planned there", described(slots))
 	}
 	return nil
@@ -147,7 +149,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 // changing selects Karve's Nodes whose free slots are being withdrawn.
 func changing(o client.Object) bool {
 	node, ok := o.(*corev1.Node)
-	return ok && node.Labels[v1alpha1.GPUNodeClassLabel] != "" && snapshot.HasTaint(node, nodecontract.SlotsChangingTaintKey)
+	return ok && node.Labels[v1alpha1.GPUNodeClassLabel] != "" && facts.HasTaint(node, nodecontract.SlotsChangingTaintKey)
 }
 
 // step is the next step for a Node whose free slots are being withdrawn.
@@ -167,8 +169,8 @@ const (
 )
 
 // decide returns the next step for the machine, and for wait when to check again.
-func decide(m *snapshot.Machine, now time.Time) (step, time.Duration) {
-	since := snapshot.TimeOf(m.Node.Annotations[v1alpha1.SlotsChangingSinceAnnotation])
+func decide(m *records.Machine, now time.Time) (step, time.Duration) {
+	since := facts.TimeOf(m.Node.Annotations[v1alpha1.SlotsChangingSinceAnnotation])
 	next, err := nodecontract.ParseSlots(m.Node.Annotations[v1alpha1.SlotsNextAnnotation])
 	switch settled, late := since.Add(lifecycle.SlotsSettle), since.Add(lifecycle.SlotsPatience); {
 	case err != nil || !next.IsZero() && !next.SameKind(m.Promise.Slots):
@@ -189,7 +191,7 @@ func decide(m *snapshot.Machine, now time.Time) (step, time.Duration) {
 }
 
 // suffices reports whether all pods on the machine have room in the next slots.
-func suffices(m *snapshot.Machine, next nodecontract.Slots) bool {
+func suffices(m *records.Machine, next nodecontract.Slots) bool {
 	gpus, unreported := m.SlotGPUs()
 	for i, g := range gpus {
 		for s, held := range g.Held {
@@ -240,7 +242,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 const soon = time.Second
 
 // look reads the machine from the API server. It returns nil if there is nothing to do about it.
-func (c *Controller) look(ctx context.Context, name string) (*snapshot.Machine, error) {
+func (c *Controller) look(ctx context.Context, name string) (*records.Machine, error) {
 	node := &corev1.Node{}
 	if err := c.Live.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return nil, client.IgnoreNotFound(err)
@@ -260,7 +262,7 @@ func (c *Controller) look(ctx context.Context, name string) (*snapshot.Machine, 
 	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": name}); err != nil {
 		return nil, fmt.Errorf("listing the pods of node %s: %w", name, err)
 	}
-	m := &snapshot.Machine{Claim: claim, Node: node, Promise: snapshot.PromiseOf(node.Annotations)} // The Node is the latest.
+	m := &records.Machine{Claim: claim, Node: node, Promise: facts.PromiseOf(node.Annotations)} // The Node is the latest.
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
 			m.Pods = append(m.Pods, pod)

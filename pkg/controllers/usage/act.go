@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/plain"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // act executes an action, and adds its report to reported.
@@ -59,7 +59,7 @@ func (c *Controller) evict(ctx context.Context, a action, reported map[subject]s
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.pod), pod); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	report, err := usage.Of(&snapshot.Machine{Node: node})
+	report, err := usage.Of(&records.Machine{Node: node})
 	if err != nil || pod.UID != a.pod.UID || pod.Spec.NodeName != node.Name {
 		return nil //nolint:nilerr // The next look tells of it.
 	}

@@ -25,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -122,7 +123,7 @@ func (c *Controller) observe(ctx context.Context) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	s := state{now: cluster.Now, machines: cluster.Machines(), classes: map[string]*v1alpha1.GPUNodeClass{}, blocker: evictions.Blocker}
+	s := state{now: cluster.Now, machines: records.Machines(cluster), classes: map[string]*v1alpha1.GPUNodeClass{}, blocker: evictions.Blocker}
 	for i := range cluster.GPUNodeClasses {
 		s.classes[cluster.GPUNodeClasses[i].Name] = &cluster.GPUNodeClasses[i]
 	}

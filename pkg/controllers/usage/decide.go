@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // step is an action about a machine or one of its pods.
@@ -29,7 +29,7 @@ const (
 
 type action struct {
 	step    step
-	machine *snapshot.Machine
+	machine *records.Machine
 	// pod is nil if the action is about the machine.
 	pod *corev1.Pod
 	// unused is how long nobody has used the machine, or the pod its GPU.
@@ -41,7 +41,7 @@ type action struct {
 // state is the input of the decision.
 type state struct {
 	now      time.Time
-	machines []snapshot.Machine
+	machines []records.Machine
 	// classes has the GPUNodeClasses by name.
 	classes map[string]*v1alpha1.GPUNodeClass
 	// blocker returns what prevents the eviction of pods, or "" if nothing does.

@@ -13,7 +13,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -22,7 +23,7 @@ var now = snapshottest.Now
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 // machine returns a machine whose agent reported, this long ago, for how long some of its pods had not used a GPU.
-func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.Pod) snapshot.Machine {
+func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.Pod) records.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 	claim := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Initialized(ago(24*time.Hour)))
@@ -32,7 +33,7 @@ func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.
 		r.Since["default/"+pod] = r.AsOf.Add(-d)
 	}
 	node.Annotations[nodecontract.UnusedSinceAnnotation] = r.String()
-	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(claim.Annotations)}
 	for i := range pods {
 		m.Pods = append(m.Pods, &pods[i])
 	}
@@ -56,7 +57,7 @@ func class(unusedAfter string) *v1alpha1.GPUNodeClass {
 	return &c
 }
 
-func view(c *v1alpha1.GPUNodeClass, blocked string, machines ...snapshot.Machine) state {
+func view(c *v1alpha1.GPUNodeClass, blocked string, machines ...records.Machine) state {
 	return state{
 		now: now, machines: machines, classes: map[string]*v1alpha1.GPUNodeClass{"gpu": c},
 		blocker: func([]*corev1.Pod) string { return blocked },
@@ -131,7 +132,7 @@ func unstarted(name string) corev1.Pod {
 	return p
 }
 
-func withoutNode() snapshot.Machine {
+func withoutNode() records.Machine {
 	m := machine(0, nil)
 	m.Node = nil
 	return m

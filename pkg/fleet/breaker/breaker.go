@@ -12,7 +12,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/words"
 )
 
@@ -27,7 +28,7 @@ const (
 // Unknown, and the pool may launch one machine to test. It becomes True when that machine starts, and False when it breaks. Machines that broke before the
 // last change do not count, however long they are kept. The condition also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times retry and no
 // machine is starting.
-func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
+func Next(before *status.Condition, machines []records.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: ReasonReplicasHealthy}
 	}
@@ -82,7 +83,7 @@ type findings struct {
 	fresh, mended, starting bool
 }
 
-func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) findings {
+func survey(machines []records.Machine, changed, now time.Time, timeout time.Duration) findings {
 	var f findings
 	for i := range machines {
 		m := &machines[i]
@@ -102,19 +103,19 @@ func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Du
 }
 
 // startedSince reports whether the NodeClaim says that the machine was initialized at that time or later.
-func startedSince(m *snapshot.Machine, at time.Time) bool {
-	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
+func startedSince(m *records.Machine, at time.Time) bool {
+	started := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
 	return started.IsTrue() && !started.LastTransitionTime.Time.Before(at.Truncate(time.Second))
 }
 
 // missing returns the name of a broken machine and a description of what it lacks.
-func missing(m *snapshot.Machine) string {
+func missing(m *records.Machine) string {
 	switch m.State() {
 	case lifecycle.Registered:
 	case lifecycle.NodeMissing:
 		return m.Claim.Name + " (has lost its Node)"
 	case lifecycle.Initializing:
-		return m.Node.Name + " (" + snapshot.Uninitialized(m) + ")"
+		return m.Node.Name + " (" + records.Uninitialized(m) + ")"
 	default:
 		return m.Claim.Name + " (has not registered)"
 	}

@@ -13,7 +13,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -26,7 +27,7 @@ const (
 
 // machine returns a machine of the given age that registered immediately and exposes the given number of its ten replicas. It keeps its startup taint until it
 // exposes all of them.
-func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
+func machine(name string, age time.Duration, replicas int64) records.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 	at := now.Add(-age)
@@ -36,11 +37,11 @@ func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
 	}
 	claim := snapshottest.Claim(name, &pool, xlarge, stage, func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at.Truncate(time.Second)) })
 	node := snapshottest.Node(&claim, xlarge, replicas)
-	return snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	return records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(claim.Annotations)}
 }
 
 // uninitialized returns a machine that registered this long ago and exposes its replicas, but has another startup taint that delays its initialization.
-func uninitialized(age time.Duration) snapshot.Machine {
+func uninitialized(age time.Duration) records.Machine {
 	m := machine("uninitialized", age, 9)
 	for name := range m.Node.Status.Allocatable {
 		if name == v1alpha1.ResourceGPUShared {
@@ -57,10 +58,10 @@ func been(s metav1.ConditionStatus, ago time.Duration) *status.Condition {
 
 func TestBreaker(t *testing.T) {
 	t.Parallel()
-	working := func(age time.Duration) snapshot.Machine { return machine("works", age, 10) }
-	broken := func(age time.Duration) snapshot.Machine { return machine("broken", age, 0) }
-	starting := func(age time.Duration) snapshot.Machine { return machine("starts", age, 0) }
-	late := func(age, started time.Duration) snapshot.Machine {
+	working := func(age time.Duration) records.Machine { return machine("works", age, 10) }
+	broken := func(age time.Duration) records.Machine { return machine("broken", age, 0) }
+	starting := func(age time.Duration) records.Machine { return machine("starts", age, 0) }
+	late := func(age, started time.Duration) records.Machine {
 		m := working(age)
 		for i := range m.Claim.Status.Conditions {
 			if condition := &m.Claim.Status.Conditions[i]; condition.Type == karpv1.ConditionTypeInitialized {
@@ -71,7 +72,7 @@ func TestBreaker(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		before   *status.Condition
-		machines []snapshot.Machine
+		machines []records.Machine
 		want     metav1.ConditionStatus
 		reason   string
 	}{
@@ -131,11 +132,11 @@ func TestOpenBreakerReportsBrokenMachinesAndRetryTime(t *testing.T) {
 	}
 }
 
-func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
+func list(machines ...records.Machine) []records.Machine { return machines }
 
 func TestBreakerMessageFitsConditionForLargeFleet(t *testing.T) {
 	t.Parallel()
-	var machines []snapshot.Machine
+	var machines []records.Machine
 	for range 1000 {
 		machines = append(machines, machine("gpu-shared-0123456789ab", time.Hour, 0))
 	}

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Observed is the least capacity that machines of one kind were found to have.
@@ -36,7 +36,7 @@ type Learned map[Kind]Observed
 
 // Learn returns the previous capacities, updated with those of the cluster's machines. It forgets the kinds whose image or node class spec is no longer
 // in use.
-func Learn(c *snapshot.Cluster, before Learned) Learned {
+func Learn(c *facts.Cluster, before Learned) Learned {
 	now := Learned{}
 	for kind, known := range before {
 		if state := c.NodeClasses[kind.NodeClass]; !state.Ready || launches(&state, kind) {
@@ -67,7 +67,7 @@ func Learn(c *snapshot.Cluster, before Learned) Learned {
 
 // observe returns the capacity of one machine. It returns false if the machine is not representative of its kind. A machine counts as soon as it has a
 // Node: from then on the planner uses the capacity that the Node reports, and replans pods that do not fit.
-func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Observed, bool) {
+func observe(c *facts.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Observed, bool) {
 	ref := claim.Spec.NodeClassRef
 	kind := Kind{
 		NodeClass: v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
@@ -79,9 +79,9 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 	if promised == nil || !state.Ready || !launches(&state, kind) {
 		return Kind{}, Observed{}, false
 	}
-	a := snapshot.ResourcesOf(node.Status.Allocatable, "")
+	a := facts.ResourcesOf(node.Status.Allocatable, "")
 	seen := Observed{
-		MemoryBytes: snapshot.ResourcesOf(node.Status.Capacity, "").MemoryBytes, Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
+		MemoryBytes: facts.ResourcesOf(node.Status.Capacity, "").MemoryBytes, Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
 		Allocatable: catalog.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods},
 	}
 	// A node with less than half of the expected capacity is broken and not representative.
@@ -96,8 +96,8 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 }
 
 // launches reports whether the node class launches machines with the image and the spec hash of the kind.
-func launches(s *snapshot.NodeClassState, kind Kind) bool {
-	return kind.Image != "" && kind.Hash == hashOf(s.Hash, s.HashVersion) && slices.ContainsFunc(s.Images, func(i snapshot.Image) bool { return i.ID == kind.Image })
+func launches(s *facts.NodeClassState, kind Kind) bool {
+	return kind.Image != "" && kind.Hash == hashOf(s.Hash, s.HashVersion) && slices.ContainsFunc(s.Images, func(i facts.Image) bool { return i.ID == kind.Image })
 }
 
 // hashOf returns a hash together with its version, because hashes of different versions cannot be compared.
@@ -116,7 +116,7 @@ func (o Observed) and(other Observed) Observed {
 }
 
 // Correct sets the instance types of the cluster's node classes to the learned capacities.
-func (l Learned) Correct(c *snapshot.Cluster) {
+func (l Learned) Correct(c *facts.Cluster) {
 	for ref, state := range c.NodeClasses {
 		found := map[string]Observed{}
 		for kind, seen := range l {

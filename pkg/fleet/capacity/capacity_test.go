@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/fleet/capacity"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -23,10 +23,10 @@ var xlarge = TypeNamed("g4dn.xlarge")
 
 // running returns a cluster whose node class has an image, with a started g4dn.xlarge of that image. The catalog promises 4 CPUs less 100m, and 16 GiB less
 // one.
-func running(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *snapshot.Cluster {
+func running(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *facts.Cluster {
 	c := Shared()
 	state := c.NodeClasses[NodeClassRef]
-	state.Hash, state.HashVersion, state.Images = "17", "v4", []snapshot.Image{{ID: "ami-new"}}
+	state.Hash, state.HashVersion, state.Images = "17", "v4", []facts.Image{{ID: "ami-new"}}
 	c.NodeClasses[NodeClassRef] = state
 	claim := Claim("m", &c.NodePools[0], xlarge, Initialized(Now))
 	claim.Status.ImageID, claim.Labels[corev1.LabelInstanceTypeStable] = "ami-new", xlarge.Name
@@ -59,7 +59,7 @@ func allocates(name corev1.ResourceName, amount string) func(*karpv1.NodeClaim, 
 	}
 }
 
-func promised(c *snapshot.Cluster) catalog.InstanceType {
+func promised(c *facts.Cluster) catalog.InstanceType {
 	for _, t := range c.NodeClasses[NodeClassRef].InstanceTypes {
 		if t.Name == "g4dn.xlarge" {
 			return t
@@ -160,7 +160,7 @@ func TestLearnForgetsCapacityOfFormerImage(t *testing.T) {
 	if learned = capacity.Learn(next, learned); len(learned) != 1 {
 		t.Errorf("a class that is not Ready for a moment forgets: %v", learned)
 	}
-	away.Ready, away.Images = true, []snapshot.Image{{ID: "ami-newer"}}
+	away.Ready, away.Images = true, []facts.Image{{ID: "ami-newer"}}
 	next.NodeClasses[NodeClassRef] = away
 	if learned = capacity.Learn(next, learned); len(learned) != 0 {
 		t.Errorf("%v is remembered", learned)

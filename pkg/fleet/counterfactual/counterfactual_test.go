@@ -14,11 +14,12 @@ import (
 	"karve.sh/karve/pkg/fleet/counterfactual"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // running returns a cluster with nodes of the type g4dn.xlarge and ten running pods on each.
-func running(nodes int, edits ...func(*corev1.Pod)) *snapshot.Cluster {
+func running(nodes int, edits ...func(*corev1.Pod)) *facts.Cluster {
 	c, xlarge := Shared(), TypeNamed("g4dn.xlarge")
 	onDemand := Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
 	onDemand(&c.NodePools[0])
@@ -32,7 +33,7 @@ func running(nodes int, edits ...func(*corev1.Pod)) *snapshot.Cluster {
 	return c
 }
 
-func karpenter(t *testing.T, c *snapshot.Cluster) map[string]planner.MicroUSD {
+func karpenter(t *testing.T, c *facts.Cluster) map[string]planner.MicroUSD {
 	t.Helper()
 	view := snapshot.Build(c)
 	prices, ok := counterfactual.Karpenter(&view)

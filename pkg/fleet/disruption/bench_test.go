@@ -10,12 +10,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // thinned returns a cluster with the given number of machines of three types. Each machine runs ten pods, and there are twenty pod shapes.
-func thinned(machines int) *snapshot.Cluster {
+func thinned(machines int) *facts.Cluster {
 	c := snapshottest.Shared()
 	c.NodePools[0].Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "10%"}}
 	types := []string{"g4dn.xlarge", "g4dn.2xlarge", "g4dn.12xlarge"}
@@ -57,7 +58,7 @@ func BenchmarkLook(b *testing.B) {
 			for b.Loop() {
 				names, _ := r.next(claimsOf(s.machines))
 				began := time.Now()
-				layout := s.lay(s.searcher().part(names), func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
+				layout := s.lay(s.searcher().part(names), func(m *records.Machine) string { return s.pods.Keeps(m) })
 				out := propose(&layout, solve.Solver{Stop: func() bool { return time.Since(began) >= layoutFor }})
 				b.ReportMetric(float64(len(out.Proposals)), "proposals")
 			}

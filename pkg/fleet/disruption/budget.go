@@ -5,7 +5,7 @@ import (
 
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // use counts the machines of a pool that use a disruption budget.
@@ -23,12 +23,12 @@ type tally map[string]*uses
 
 // counts reports whether a machine counts for the disruption budgets, in the total and among the disrupted ones. As in Karpenter, a machine that has not been
 // initialized does not count.
-func counts(m *snapshot.Machine) bool {
+func counts(m *records.Machine) bool {
 	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
 }
 
 // budgeted returns the total number of the pool's machines for its budgets.
-func budgeted(machines []snapshot.Machine, pool string) int {
+func budgeted(machines []records.Machine, pool string) int {
 	n := 0
 	for i := range machines {
 		if m := &machines[i]; m.Pool() == pool && counts(m) {

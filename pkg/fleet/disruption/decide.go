@@ -10,7 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/fleet/disruption/reason"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -102,7 +103,7 @@ type decisions struct {
 }
 
 // decide returns the next steps. It begins no step to a cheaper layout. visit is called with each machine before a decision about it.
-func (d *decider) decide(visit func(*snapshot.Machine)) decisions {
+func (d *decider) decide(visit func(*records.Machine)) decisions {
 	out := decisions{progress: d.begins(), again: maxWait, targets: map[string]string{}}
 	forced, alone := d.forced()
 	out.commands = forced
@@ -111,7 +112,7 @@ func (d *decider) decide(visit func(*snapshot.Machine)) decisions {
 		return out
 	}
 	machines := slices.DeleteFunc(d.ordered(), func(m *reason.Machine) bool {
-		return reason.Forced(m) || m.Deleting() || m.Node == nil || snapshot.IsSetAside(m.Claim)
+		return reason.Forced(m) || m.Deleting() || m.Node == nil || facts.IsSetAside(m.Claim)
 	})
 	d.whatIf.expect(asIs, claimsOf(slices.DeleteFunc(slices.Clone(machines), func(m *reason.Machine) bool { return m.Replacing() == "" || m.Candidate == nil })))
 	for _, m := range machines {

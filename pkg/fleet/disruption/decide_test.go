@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -31,48 +33,48 @@ const (
 func ago(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
 
 // machine returns an empty, healthy machine that has started.
-func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
+func machine(name string, edits ...func(*records.Machine)) records.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 	claim := snapshottest.Claim(name, &pool, xlarge, snapshottest.Initialized(now.Add(-time.Hour)))
 	node := snapshottest.Node(&claim, xlarge, 10)
-	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	m := records.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: facts.PromiseOf(claim.Annotations)}
 	for _, edit := range edits {
 		edit(&m)
 	}
 	return m
 }
 
-func annotated(key, value string) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) { m.Node.Annotations[key] = value }
+func annotated(key, value string) func(*records.Machine) {
+	return func(m *records.Machine) { m.Node.Annotations[key] = value }
 }
 
-func idle(d time.Duration) func(*snapshot.Machine) {
+func idle(d time.Duration) func(*records.Machine) {
 	return annotated(v1alpha1.IdleSinceAnnotation, ago(d))
 }
 
-func tainting(d time.Duration) func(*snapshot.Machine) {
+func tainting(d time.Duration) func(*records.Machine) {
 	return annotated(v1alpha1.DisruptingSinceAnnotation, ago(d))
 }
 
-func withTaint(m *snapshot.Machine) {
+func withTaint(m *records.Machine) {
 	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
 }
 
-func busy(m *snapshot.Machine) {
+func busy(m *records.Machine) {
 	pod := snapshottest.Pod("web", snapshottest.Running(m.Node.Name))
 	m.Pods = append(m.Pods, &pod)
 }
 
-func withDaemon(m *snapshot.Machine) {
+func withDaemon(m *records.Machine) {
 	pod := snapshottest.Pod("agent", snapshottest.Running(m.Node.Name), snapshottest.OwnedBy("apps/v1", "DaemonSet", "agent"))
 	m.Pods = append(m.Pods, &pod)
 }
 
-func deleting(m *snapshot.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
+func deleting(m *records.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
 
-func of(pool string) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) { m.Claim.Labels[karpv1.NodePoolLabelKey] = pool }
+func of(pool string) func(*records.Machine) {
+	return func(m *records.Machine) { m.Claim.Labels[karpv1.NodePoolLabelKey] = pool }
 }
 
 func nothingBlocks([]*corev1.Pod) string { return "" }
@@ -81,8 +83,8 @@ func nothingBlocks([]*corev1.Pod) string { return "" }
 type fakePods struct {
 	blocker func([]*corev1.Pod) string
 	budgets func([]*corev1.Pod) []string
-	stays   func(*snapshot.Machine) string
-	hold    func([]*snapshot.Machine, map[string]planner.Resources) string
+	stays   func(*records.Machine) string
+	hold    func([]*records.Machine, map[string]planner.Resources) string
 }
 
 func (f *fakePods) Blocker(pods []*corev1.Pod) string {
@@ -99,14 +101,14 @@ func (f *fakePods) Budgets(pods []*corev1.Pod) []string {
 	return f.budgets(pods)
 }
 
-func (f *fakePods) Keeps(m *snapshot.Machine) string {
+func (f *fakePods) Keeps(m *records.Machine) string {
 	if f.stays == nil {
 		return ""
 	}
 	return f.stays(m)
 }
 
-func (f *fakePods) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
+func (f *fakePods) Hold(going []*records.Machine, taken map[string]planner.Resources) string {
 	if f.hold == nil {
 		return ""
 	}
@@ -150,7 +152,7 @@ func (f *fakeWhatIf) saves(marked []string, p Proposal) (planner.MicroUSD, strin
 }
 
 // given returns a pass with these machines, all of which may be removed.
-func given(machines ...snapshot.Machine) *pass {
+func given(machines ...records.Machine) *pass {
 	seen := &Seen{
 		fleet: fleet{now: now, settle: settle, byName: map[string]*reason.Machine{}, pools: map[string]*reason.Pool{}, pods: &fakePods{}}, view: &snapshot.View{},
 	}
@@ -185,7 +187,7 @@ func wantSteps(t *testing.T, s *pass, want ...string) []Command {
 func TestIdleMachineStaysIfNodePoolNeverConsolidates(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		machine snapshot.Machine
+		machine records.Machine
 		want    []string
 	}{
 		{machine("a"), []string{"MarkIdle a"}},
@@ -210,7 +212,7 @@ func TestIdleMachineStaysIfNodePoolNeverConsolidates(t *testing.T) {
 func TestDecideStepsOfIdleMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		machine snapshot.Machine
+		machine records.Machine
 		want    []string
 		again   time.Duration
 	}{
@@ -232,7 +234,7 @@ func TestDecideStepsOfIdleMachine(t *testing.T) {
 		"a pod removes the taint":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, maxWait},
 		"a pod removes a taint left by a crashed controller": {machine("a", busy, withTaint), []string{"Keep a"}, maxWait},
 		"a deleted machine is left alone":                    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, maxWait},
-		"a machine without its Node is left alone":           {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, maxWait},
+		"a machine without its Node is left alone":           {machine("a", func(m *records.Machine) { m.Node = nil }), nil, maxWait},
 		"a machine without its replicas is left alone":       {machine("a", startupTainted), nil, maxWait},
 		"an uninitialized machine is left alone":             {machine("a", notInitialized), nil, maxWait},
 		"an uninitialized machine loses the taint":           {machine("a", notInitialized, withTaint), []string{"Keep a"}, maxWait},
@@ -250,11 +252,11 @@ func TestDecideStepsOfIdleMachine(t *testing.T) {
 	}
 }
 
-func startupTainted(m *snapshot.Machine) {
+func startupTainted(m *records.Machine) {
 	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule})
 }
 
-func notInitialized(m *snapshot.Machine) {
+func notInitialized(m *records.Machine) {
 	m.Claim.Status.Conditions = m.Claim.Status.Conditions[:len(m.Claim.Status.Conditions)-1]
 }
 
@@ -269,7 +271,7 @@ func TestBlockersOfIdleMachine(t *testing.T) {
 	t.Parallel()
 	protected := annotated(karpv1.DoNotDisruptAnnotationKey, "true")
 	for name, c := range map[string]struct {
-		machine snapshot.Machine
+		machine records.Machine
 		blocker string
 		want    string
 		reason  string
@@ -298,16 +300,16 @@ func TestBlockersOfIdleMachine(t *testing.T) {
 
 func TestBudgets(t *testing.T) {
 	t.Parallel()
-	ready := func(name string) snapshot.Machine { return machine(name, idle(time.Hour)) }
-	leaving := func(name string) snapshot.Machine {
+	ready := func(name string) records.Machine { return machine(name, idle(time.Hour)) }
+	leaving := func(name string) records.Machine {
 		return machine(name, idle(time.Hour), tainting(time.Second), withTaint)
 	}
-	settled := func(name string) snapshot.Machine {
+	settled := func(name string) records.Machine {
 		return machine(name, idle(time.Hour), tainting(time.Hour), withTaint)
 	}
 	for name, c := range map[string]struct {
 		budget   int
-		machines []snapshot.Machine
+		machines []records.Machine
 		want     []string
 	}{
 		"the budget allows two, in order of names":           {2, list(ready("a"), ready("b"), ready("c")), []string{"Taint a", "Taint b", "Blocked c"}},
@@ -333,7 +335,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-func silent(m *snapshot.Machine) {
+func silent(m *records.Machine) {
 	m.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 }
 
@@ -354,12 +356,12 @@ func TestBudgetIgnoresUninitializedMachines(t *testing.T) {
 // they time out.
 func TestMachinesThatSharePDBAreRemovedOneAtATime(t *testing.T) {
 	t.Parallel()
-	squatting := func(m *snapshot.Machine) {
+	squatting := func(m *records.Machine) {
 		pod := snapshottest.Pod("squat-"+m.Claim.Name, snapshottest.Asking("cpu", "1"), snapshottest.Running(m.Node.Name))
 		m.Pods = append(m.Pods, &pod)
 	}
-	settled := func(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
-		return machine(name, append([]func(*snapshot.Machine){idle(time.Hour), tainting(time.Minute), withTaint, squatting}, edits...)...)
+	settled := func(name string, edits ...func(*records.Machine)) records.Machine {
+		return machine(name, append([]func(*records.Machine){idle(time.Hour), tainting(time.Minute), withTaint, squatting}, edits...)...)
 	}
 	one := func(pods []*corev1.Pod) []string {
 		if len(pods) > 0 {
@@ -368,7 +370,7 @@ func TestMachinesThatSharePDBAreRemovedOneAtATime(t *testing.T) {
 		return nil
 	}
 	for name, c := range map[string]struct {
-		machines []snapshot.Machine
+		machines []records.Machine
 		budgets  func([]*corev1.Pod) []string
 		want     []string
 	}{
@@ -399,35 +401,35 @@ func TestIdleMachinesAreCheckedTogether(t *testing.T) {
 	room := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "room"}}
 	room.Status.Allocatable = snapshottest.Amounts("cpu", "3", "memory", "8Gi", "pods", "10", "ephemeral-storage", "1Gi")
 	cluster.Nodes = append(cluster.Nodes, room)
-	judged := func(edit func(*snapshot.Cluster)) []string {
+	judged := func(edit func(*facts.Cluster)) []string {
 		c := *cluster
 		c.NodeClaims, c.Pods = slices.Clone(c.NodeClaims), slices.Clone(c.Pods)
 		edit(&c)
-		s := given(c.Machines()...)
+		s := given(records.Machines(&c)...)
 		p := s.pools["gpu-shared"]
 		p.MovesPods, p.IdleAfter, p.Budgets = true, new(idleAfter), map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10}
 		s.fakePods().stays, s.fakePods().hold = retention.Pods(&c), retention.NewOtherNodes(&c).Hold
 		actions, _ := decide(s)
 		return steps(actions)
 	}
-	if diff := cmp.Diff([]string{"Taint a", "Blocked b"}, judged(func(*snapshot.Cluster) {})); diff != "" {
+	if diff := cmp.Diff([]string{"Taint a", "Blocked b"}, judged(func(*facts.Cluster) {})); diff != "" {
 		t.Errorf("both idle: (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"Blocked b"}, judged(func(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} })); diff != "" {
+	if diff := cmp.Diff([]string{"Blocked b"}, judged(func(c *facts.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} })); diff != "" {
 		t.Errorf("while a drains: (-want +got):\n%s", diff)
 	}
-	evicted := func(c *snapshot.Cluster) {
+	evicted := func(c *facts.Cluster) {
 		c.NodeClaims, c.Nodes = c.NodeClaims[1:], c.Nodes[1:]
 		c.Pods[0] = snapshottest.Pod("squat-again", snapshottest.Asking("cpu", "2"), snapshottest.OwnedBy("apps/v1", "ReplicaSet", "squat"))
 	}
 	if diff := cmp.Diff([]string{"Blocked b"}, judged(evicted)); diff != "" {
 		t.Errorf("while the pod of a waits: (-want +got):\n%s", diff)
 	}
-	empty := func(c *snapshot.Cluster) { c.Nodes, c.Pods = c.Nodes[:2], c.Pods[:1] }
+	empty := func(c *facts.Cluster) { c.Nodes, c.Pods = c.Nodes[:2], c.Pods[:1] }
 	if diff := cmp.Diff([]string{"Blocked a", "Taint b"}, judged(empty)); diff != "" {
 		t.Errorf("where b is empty and the only place: (-want +got):\n%s", diff)
 	}
-	drains := func(c *snapshot.Cluster) { empty(c); c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} }
+	drains := func(c *facts.Cluster) { empty(c); c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} }
 	if diff := cmp.Diff([]string{"Blocked b"}, judged(drains)); diff != "" {
 		t.Errorf("where b is empty and a place for the pod of a, which drains: (-want +got):\n%s", diff)
 	}
@@ -455,7 +457,7 @@ func TestMachineWithZeroIdleDurationGoesAtOnce(t *testing.T) {
 	}
 }
 
-func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
+func list(machines ...records.Machine) []records.Machine { return machines }
 
 // TestDecideRemovesOnlyIdleUnprotectedMachines checks every decision. A machine is removed only if it is empty, unprotected, tainted, and observed for the whole idle time; it is
 // removed once and within the budgets. Every mark without a reason is removed.
@@ -543,19 +545,19 @@ func mayGo(t *rapid.T, s *pass, m *reason.Machine) {
 	}
 }
 
-func anyMachine(t *rapid.T, name string) snapshot.Machine {
+func anyMachine(t *rapid.T, name string) records.Machine {
 	m := machine(name)
 	some := func(what string, one int) bool { return rapid.IntRange(0, one-1).Draw(t, what) == 0 }
 	long := func(what string, most time.Duration) time.Duration {
 		return time.Duration(rapid.Int64Range(0, int64(most/time.Second)).Draw(t, what)) * time.Second
 	}
 	for _, edit := range []struct {
-		apply func(*snapshot.Machine)
+		apply func(*records.Machine)
 		is    bool
 	}{
 		{busy, some("busy", 4)},
 		{withDaemon, some("daemon", 2)},
-		{func(m *snapshot.Machine) {
+		{func(m *records.Machine) {
 			for _, pod := range m.Pods {
 				pod.Annotations = map[string]string{"blocks": "yes"}
 			}
@@ -568,7 +570,7 @@ func anyMachine(t *rapid.T, name string) snapshot.Machine {
 		{withTaint, some("tainted", 2)},
 		{idle(long("idle", 2*idleAfter)), !some("not idle", 4)},
 		{tainting(long("disrupting", 2*settle)), some("disrupting since", 2)},
-		{func(m *snapshot.Machine) { m.Node = nil }, some("no node", 8)},
+		{func(m *records.Machine) { m.Node = nil }, some("no node", 8)},
 	} {
 		if edit.is {
 			edit.apply(&m)

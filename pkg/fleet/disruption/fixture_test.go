@@ -10,6 +10,8 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // pass has the input of decisions, which tests edit, and what was decided.
@@ -41,7 +43,7 @@ func over(seen *Seen) *pass {
 }
 
 // look returns what a round sees of a cluster. It diagnoses machines only if the tolerations for unhealthy machines are given.
-func look(cluster *snapshot.Cluster, borne ...repair.Tolerations) *Seen {
+func look(cluster *facts.Cluster, borne ...repair.Tolerations) *Seen {
 	plan, headroom := checked.Suppose(snapshot.Build(cluster), 0)
 	var diagnosis repair.Diagnosis
 	for _, tolerations := range borne {
@@ -51,13 +53,13 @@ func look(cluster *snapshot.Cluster, borne ...repair.Tolerations) *Seen {
 }
 
 // passOf returns the pass over a cluster as it is.
-func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
+func passOf(cluster *facts.Cluster, borne ...repair.Tolerations) *pass {
 	return over(look(cluster, borne...))
 }
 
 // decide decides the steps of the machines.
 func decide(s *pass) ([]Command, time.Duration) {
-	s.decisions = s.decider.decide(func(*snapshot.Machine) {})
+	s.decisions = s.decider.decide(func(*records.Machine) {})
 	return s.decisions.commands, s.decisions.again
 }
 
@@ -84,7 +86,7 @@ func (s *pass) searcher() *searcher {
 	return &searcher{&s.fleet, s.seen.view, s.seen.placed, count(s.machines), Limits{}}
 }
 
-func (s *pass) lay(part *layout.Part, keeps func(*snapshot.Machine) string) layout.Layout {
+func (s *pass) lay(part *layout.Part, keeps func(*records.Machine) string) layout.Layout {
 	return s.searcher().lay(part, keeps)
 }
 

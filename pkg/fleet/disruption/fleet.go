@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // fleet has the machines and pools of a round. Decisions read it and do not change it.
@@ -32,17 +32,17 @@ type pods interface {
 	Budgets(pods []*corev1.Pod) []string
 	// Hold returns which foreign pod would have no room if all of the machines were removed and others took these resources of nodes. It returns "" if all
 	// foreign pods would have room.
-	Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string
+	Hold(going []*records.Machine, taken map[string]planner.Resources) string
 }
 
 // clusterPods implements pods for a snapshot of a cluster.
 type clusterPods struct {
 	karpenter.Evictions
 	*retention.OtherNodes
-	keeps func(*snapshot.Machine) string
+	keeps func(*records.Machine) string
 }
 
-func (p clusterPods) Keeps(m *snapshot.Machine) string { return p.keeps(m) }
+func (p clusterPods) Keeps(m *records.Machine) string { return p.keeps(m) }
 
 // poolNamed returns the record of a pool, and creates it if necessary.
 func (f *fleet) poolNamed(name string) *reason.Pool {
@@ -53,7 +53,7 @@ func (f *fleet) poolNamed(name string) *reason.Pool {
 }
 
 // add adds and returns the record of a machine.
-func (f *fleet) add(m *snapshot.Machine) *reason.Machine {
+func (f *fleet) add(m *records.Machine) *reason.Machine {
 	record := &reason.Machine{Machine: m, NodePool: f.poolNamed(m.Pool())}
 	f.machines = append(f.machines, record)
 	f.byName[m.Claim.Name] = record

@@ -15,12 +15,12 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // leaver returns a machine that is about to be removed and runs pods with the names.
-func leaver(name string, pods ...string) snapshot.Machine {
+func leaver(name string, pods ...string) records.Machine {
 	m := machine(name, replacingFor(time.Minute), withTaint, tainting(settle))
 	for _, pod := range pods {
 		p := snapshottest.Pod(pod, snapshottest.Running(name), snapshottest.OwnedBy("apps/v1", "ReplicaSet", "of-"+pod))
@@ -30,7 +30,7 @@ func leaver(name string, pods ...string) snapshot.Machine {
 }
 
 // steeredFrom taints a machine so that the scheduler prefers other nodes.
-func steeredFrom(m *snapshot.Machine) { SetSurplusTaint(m.Node, true) }
+func steeredFrom(m *records.Machine) { SetSurplusTaint(m.Node, true) }
 
 // planned sets the Node to which each pod moves and the replicas that it requests.
 func planned(s *pass, placements map[string]string, replicas map[string]int64) {
@@ -180,7 +180,7 @@ func (s *simulation) spreads(nodes []string) string {
 			}
 		}
 		share := float64(asked) / float64(node.Status.Allocatable.Cpu().MilliValue())
-		if HasSurplusTaint(&snapshot.Machine{Node: node}) {
+		if HasSurplusTaint(&records.Machine{Node: node}) {
 			share += 3 // Taints have three times the weight.
 		}
 		return share

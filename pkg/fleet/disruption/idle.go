@@ -7,7 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // nextIdle decides about a machine that is not being replaced.
@@ -62,11 +62,11 @@ func (f *fleet) blockedIdle(m *reason.Machine, empty *reason.Candidate, idle []*
 	if why := f.blocked(m, empty, m.Pods); why != "" {
 		return why
 	}
-	var going []*snapshot.Machine
+	var going []*records.Machine
 	for _, other := range idle {
 		if other.Claim.Name != m.Claim.Name {
 			going = append(going, other.Machine)
 		}
 	}
-	return f.pods.Hold(slices.Concat(going, []*snapshot.Machine{m.Machine}), nil)
+	return f.pods.Hold(slices.Concat(going, []*records.Machine{m.Machine}), nil)
 }

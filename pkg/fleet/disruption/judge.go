@@ -15,6 +15,7 @@ import (
 	"karve.sh/karve/pkg/fleet/waste"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Judge explains what is decided about single machines. It is a round without memory of earlier rounds: every candidate counts as one that has lasted long
@@ -190,7 +191,7 @@ func (j *Judge) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 		return c
 	}
 	claim := m.Claim.Name
-	l := layout.Build(j.view, &layout.Part{Machines: map[string]bool{claim: true}, Placed: j.placed}, func(*snapshot.Machine) string { return "" })
+	l := layout.Build(j.view, &layout.Part{Machines: map[string]bool{claim: true}, Placed: j.placed}, func(*records.Machine) string { return "" })
 	if len(l.Machines) == 0 {
 		c.Message = l.Kept[claim]
 		return c

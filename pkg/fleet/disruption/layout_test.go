@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -164,7 +165,7 @@ func TestOnlyMachineIsNotSurplus(t *testing.T) {
 	s.on("g4dn.2xlarge", 6)
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	view := snapshot.Build(s.cluster)
-	layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(&view, nil, func(*records.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.Surplus) > 0 {
 		t.Errorf("%v is surplus", out.Surplus)
 	}
@@ -213,7 +214,7 @@ func TestConsolidationNeverRaisesCost(t *testing.T) {
 			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, s.alive(), s)
 		}
 		view := snapshot.Build(s.cluster)
-		layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
+		layout := layout.Build(&view, nil, func(*records.Machine) string { return "" })
 		for _, p := range propose(&layout, solve.Solver{Effort: simulatedEffort}).Proposals {
 			if len(p.Claims) > s.budget {
 				continue
@@ -227,16 +228,16 @@ func TestConsolidationNeverRaisesCost(t *testing.T) {
 
 func TestSurplusTaint(t *testing.T) {
 	t.Parallel()
-	leaving := func(m *snapshot.Machine) {
+	leaving := func(m *records.Machine) {
 		replacingFor(time.Minute)(m)
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
 	}
-	full := func(m *snapshot.Machine) {
+	full := func(m *records.Machine) {
 		busy(m)
 		m.Node.Status.Allocatable[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
 	}
 	for name, c := range map[string]struct {
-		machines []snapshot.Machine
+		machines []records.Machine
 		surplus  string
 		want     string
 	}{
@@ -271,7 +272,7 @@ func TestFullMachinesAreNotSurplus(t *testing.T) {
 	}
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	view := snapshot.Build(s.cluster)
-	layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(&view, nil, func(*records.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.Surplus) > 0 || len(out.Proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.Surplus), out.Proposals)
 	}
@@ -290,7 +291,7 @@ func TestMachineWhosePodsEndIsInNoStep(t *testing.T) {
 			s.cluster.Pods[i].DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
 		}
 		view := snapshot.Build(s.cluster)
-		layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
+		layout := layout.Build(&view, nil, func(*records.Machine) string { return "" })
 		if out := propose(&layout, solve.Solver{}); len(out.Proposals) > 0 {
 			t.Errorf("with idleAfter %s, steps are %v", idleAfter, out.Proposals)
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Limits bound the work of a round. With the zero value, only the effort bounds it, and a round is a function of its other arguments.
@@ -15,7 +15,7 @@ type Limits struct {
 	// Urgent reports whether there is more urgent work than a search for a cheaper layout. It may be called concurrently, and it may be nil.
 	Urgent func() bool
 	// Visit is called with each machine before a decision about it. It may be nil.
-	Visit func(*snapshot.Machine)
+	Visit func(*records.Machine)
 	// Effort is the effort of a search for a cheaper layout, or 0 for the default.
 	Effort int64
 }
@@ -29,7 +29,7 @@ func (l Limits) timer(d time.Duration) func() bool {
 
 func (l Limits) urgent() bool { return l.Urgent != nil && l.Urgent() }
 
-func (l Limits) visit(m *snapshot.Machine) {
+func (l Limits) visit(m *records.Machine) {
 	if l.Visit != nil {
 		l.Visit(m)
 	}

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Seen is what one round reads: the machines and pools of a cluster, and the plan for its pending pods. A round does not change it.
@@ -30,7 +31,7 @@ type Seen struct {
 // Look returns what a round of decisions reads of a cluster, with a plan for its pending pods and the headroom after it. settle is how long a tainted Node is
 // watched before its NodeClaim is deleted.
 func Look(
-	cluster *snapshot.Cluster, plan *checked.Plan, headroom *checked.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, settle time.Duration,
+	cluster *facts.Cluster, plan *checked.Plan, headroom *checked.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, settle time.Duration,
 ) *Seen {
 	view, others := &plan.View, retention.NewOtherNodes(cluster)
 	s := &Seen{

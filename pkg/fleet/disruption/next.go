@@ -9,7 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Commands are what to do after a round.
@@ -169,7 +169,7 @@ func (r *Round) HandedOver(c Command, gone []*corev1.Pod) {
 }
 
 // LastLook returns what keeps a machine that is about to be deleted, according to its Node and pods in the API server. It returns "" if nothing does.
-func (r *Round) LastLook(c Command, live *snapshot.Machine) string {
+func (r *Round) LastLook(c Command, live *records.Machine) string {
 	return r.decider.blockedLive(c.Machine, live, r.decided.idle)
 }
 

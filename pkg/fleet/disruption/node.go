@@ -8,11 +8,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Disrupting reports whether the Node has the taint of a disrupted machine, or the annotation with its time. Either is enough.
-func Disrupting(m *snapshot.Machine) bool {
+func Disrupting(m *records.Machine) bool {
 	return m.Node != nil && (Tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }
 
@@ -22,7 +22,7 @@ func Tainted(node *corev1.Node) bool {
 }
 
 // HasSurplusTaint reports whether the scheduler prefers other Nodes.
-func HasSurplusTaint(m *snapshot.Machine) bool {
+func HasSurplusTaint(m *records.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 }
 
@@ -44,13 +44,13 @@ func NotReady(node *corev1.Node) bool {
 }
 
 // drainOver reports whether a machine is being deleted and its drain has ended.
-func drainOver(m *snapshot.Machine, now time.Time) bool {
+func drainOver(m *records.Machine, now time.Time) bool {
 	until := timeIn(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
 	return m.Deleting() && until != nil && !until.After(now)
 }
 
 // since returns the time in an annotation of the Node, or nil if it is missing or invalid.
-func since(m *snapshot.Machine, annotation string) *time.Time {
+func since(m *records.Machine, annotation string) *time.Time {
 	if m.Node == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ func timeIn(value string) *time.Time {
 
 // since returns the time in an annotation of the Node. It also returns nil if the time comes from a clock that was ahead, so that the period begins
 // again.
-func (f *fleet) since(m *snapshot.Machine, annotation string) *time.Time {
+func (f *fleet) since(m *records.Machine, annotation string) *time.Time {
 	t := since(m, annotation)
 	if t != nil && t.After(f.now.Add(f.settle)) {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // patience is how long the pods of a marked machine may have no room elsewhere.
@@ -218,7 +218,7 @@ func (f *fleet) refuses(m *reason.Machine, c *reason.Candidate, t tally) string 
 
 // blockedLive returns what keeps a machine that is about to be deleted, according to its Node and pods in the API server. It returns "" if nothing
 // does. A pod that arrived after the decision has no room elsewhere.
-func (f *fleet) blockedLive(m *reason.Machine, live *snapshot.Machine, idle []*reason.Machine) string {
+func (f *fleet) blockedLive(m *reason.Machine, live *records.Machine, idle []*reason.Machine) string {
 	if !Tainted(live.Node) {
 		return "its taint is gone"
 	}

@@ -12,24 +12,24 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // replacingFor marks a machine as being replaced for this long.
-func replacingFor(d time.Duration) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func replacingFor(d time.Duration) func(*records.Machine) {
+	return func(m *records.Machine) {
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 		m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = ago(d)
 	}
 }
 
-func onClaim(key, value string) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) { m.Claim.Annotations[key] = value }
+func onClaim(key, value string) func(*records.Machine) {
+	return func(m *records.Machine) { m.Claim.Annotations[key] = value }
 }
 
 // expiringIn makes a machine a day old and lets it expire after d.
-func expiringIn(d time.Duration) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func expiringIn(d time.Duration) func(*records.Machine) {
+	return func(m *records.Machine) {
 		life := 24*time.Hour + d
 		m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-24 * time.Hour))
 		m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}
@@ -37,7 +37,7 @@ func expiringIn(d time.Duration) func(*snapshot.Machine) {
 }
 
 // allDrifted returns a pass in which all machines have drifted and their pods have places elsewhere.
-func allDrifted(machines ...snapshot.Machine) *pass {
+func allDrifted(machines ...records.Machine) *pass {
 	s := given(machines...)
 	for _, pool := range []string{"gpu", "never"} {
 		s.poolNamed(pool).Budgets = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10, karpv1.DisruptionReasonUnhealthy: 10}
@@ -54,7 +54,7 @@ func allDrifted(machines ...snapshot.Machine) *pass {
 func TestDecideStepsOfReplacedMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		machine snapshot.Machine
+		machine records.Machine
 		change  func(*pass)
 		want    string
 		reason  string
@@ -103,7 +103,7 @@ func TestDecideStepsOfReplacedMachine(t *testing.T) {
 		"a marked expiring machine is left to Karpenter":                   {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), notAnyMore, "", ""},
 		"a marked expiring machine is not given up":                        {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), nowhereNow, "", ""},
 		"a drifted expiring machine is tainted once its pods have a place": {machine("a", busy, replacingFor(time.Minute), expiringIn(time.Minute)), nil, "Taint a", ""},
-		"a marked machine without its Node is left to Karpenter":           {machine("a", replacingFor(time.Minute), func(m *snapshot.Machine) { m.Node = nil }), nil, "", ""},
+		"a marked machine without its Node is left to Karpenter":           {machine("a", replacingFor(time.Minute), func(m *records.Machine) { m.Node = nil }), nil, "", ""},
 		"a closed budget stops a marked machine":                           {machine("a", busy, replacingFor(time.Minute)), closed, "Stay a", "allow 0"},
 		"a closed budget holds a tainted machine":                          {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), closed, "Hold a", "allow 0"},
 	} {
@@ -127,11 +127,11 @@ func TestDecideStepsOfReplacedMachine(t *testing.T) {
 	}
 }
 
-func karpentersTaint(m *snapshot.Machine) {
+func karpentersTaint(m *records.Machine) {
 	m.Node.Spec.Taints = append(m.Node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 }
 
-func protected(m *snapshot.Machine) { m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }
+func protected(m *records.Machine) { m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }
 
 func nowhere([]string) string { return "no room" }
 
@@ -173,15 +173,15 @@ func with(changes ...func(*pass)) func(*pass) {
 
 func TestReplacementPrefersEmptyThenOldestMachines(t *testing.T) {
 	t.Parallel()
-	old := func(d time.Duration) func(*snapshot.Machine) {
-		return func(m *snapshot.Machine) { m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
+	old := func(d time.Duration) func(*records.Machine) {
+		return func(m *records.Machine) { m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
 	}
-	broken := func(m *snapshot.Machine) {
+	broken := func(m *records.Machine) {
 		m.Node.Status.Conditions = append(m.Node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown})
 	}
 	for name, c := range map[string]struct {
 		budget   int
-		machines []snapshot.Machine
+		machines []records.Machine
 		want     []string
 	}{
 		"the oldest machine first":                      {1, list(machine("a", busy, old(time.Hour)), machine("b", busy, old(2*time.Hour))), []string{"Stay a", "Replace b"}},
@@ -212,7 +212,7 @@ func TestReplacementPrefersEmptyThenOldestMachines(t *testing.T) {
 
 func TestShortLivedMachineIsReplacedInLastQuarterOfItsLife(t *testing.T) {
 	t.Parallel()
-	m := machine("a", busy, func(m *snapshot.Machine) {
+	m := machine("a", busy, func(m *records.Machine) {
 		life := 20 * time.Minute
 		m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-14 * time.Minute))
 		m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // roundsWorld is a cluster in which rounds of decisions follow each other. It carries out their commands, and everybody else acts in between.
@@ -155,7 +156,7 @@ func (w *roundsWorld) others() {
 	view := snapshot.Build(w.cluster)
 	w.create(&view, solve.Solver{Effort: 1}.Plan(view.Snapshot).Launches)
 	for _, name := range w.waiting() {
-		kind, _, _ := snapshot.ShapeOf(w.claim(name))
+		kind, _, _ := records.ShapeOf(w.claim(name))
 		if w.refuses {
 			w.note("+ the cloud refuses a %s", kind)
 		} else {
@@ -189,7 +190,7 @@ func (w *roundsWorld) end(node string, n int) {
 func (w *roundsWorld) state() string {
 	kinds := map[string]int{}
 	for _, m := range w.machines() {
-		kind, _, _ := snapshot.ShapeOf(m.Claim)
+		kind, _, _ := records.ShapeOf(m.Claim)
 		marks := ""
 		switch {
 		case m.Deleting():

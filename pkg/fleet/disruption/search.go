@@ -12,6 +12,8 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -98,8 +100,8 @@ func (x *searcher) next(m *Memory) (part, bool) {
 	p := part{rounds: m.search.rounds}
 	p.names, p.ends = p.rounds.next(claimsOf(x.machines))
 	p.Part = x.part(p.names)
-	keeps := func(machine *snapshot.Machine) string {
-		if snapshot.IsSetAside(machine.Claim) {
+	keeps := func(machine *records.Machine) string {
+		if facts.IsSetAside(machine.Claim) {
 			return "a decision about it took too long"
 		}
 		x.limits.visit(machine)
@@ -207,7 +209,7 @@ func (x *searcher) searchKept(m *Memory, p part, run *interruptible, stop func()
 	if len(kept) == 0 {
 		return
 	}
-	layout := x.lay(p.Part, func(*snapshot.Machine) string { return "" })
+	layout := x.lay(p.Part, func(*records.Machine) string { return "" })
 	for _, proposed := range propose(&layout, run.solver(stop)).Proposals {
 		for _, name := range proposed.Claims {
 			if why := kept[name]; why != "" {
@@ -218,7 +220,7 @@ func (x *searcher) searchKept(m *Memory, p part, run *interruptible, stop func()
 }
 
 // lay returns the layout of a part of the fleet, or of the whole fleet if part is nil. Machines may be removed from it unless keeps returns a reason.
-func (x *searcher) lay(part *layout.Part, keeps func(*snapshot.Machine) string) layout.Layout {
+func (x *searcher) lay(part *layout.Part, keeps func(*records.Machine) string) layout.Layout {
 	layout := layout.Build(x.view, part, keeps)
 	for i := range layout.View.Pools {
 		// A pool with used-up budgets may still remove one machine in the search, so that an event can say that the budgets keep it.

@@ -23,6 +23,8 @@ import (
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -36,7 +38,7 @@ const simulatedEffort = 1000
 // pods, the test can count what is needed without a planner.
 type simulation struct {
 	rapid.TB
-	cluster *snapshot.Cluster
+	cluster *facts.Cluster
 	// made counts the created objects, for their names, and created the NodeClaims of launches.
 	made, created int
 	// budget is how many machines may be replaced at once.
@@ -92,7 +94,7 @@ func (s *simulation) again(pod corev1.Pod) {
 	}))
 }
 
-func (s *simulation) machines() []snapshot.Machine { return s.cluster.Machines() }
+func (s *simulation) machines() []records.Machine { return records.Machines(s.cluster) }
 
 func (s *simulation) claim(name string) *karpv1.NodeClaim {
 	for i := range s.cluster.NodeClaims {
@@ -144,7 +146,7 @@ func (s *simulation) provision() {
 		s.Fatal(err)
 	}
 	need, _, free := s.need()
-	healthy := snapshot.Condition(s.cluster.NodePools[0].Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	healthy := facts.Condition(s.cluster.NodePools[0].Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	probed := healthy != nil && healthy.IsUnknown()
 	if probed && len(plan.Launches) > 1 {
 		s.Fatalf("%d machines are planned for a pool that is being probed", len(plan.Launches))
@@ -176,7 +178,7 @@ func (s *simulation) start(name string, refused bool) {
 		return
 	}
 	snapshottest.Initialized(s.cluster.Now)(claim)
-	instanceType, _, _ := snapshot.ShapeOf(claim)
+	instanceType, _, _ := records.ShapeOf(claim)
 	made := snapshottest.TypeNamed(instanceType)
 	s.cluster.Nodes = append(s.cluster.Nodes, snapshottest.Node(claim, made, perXlarge*made.GPU.Count))
 }
@@ -214,7 +216,7 @@ func (s *simulation) bind(pick func([]string) string) bool {
 }
 
 // fits reports whether the scheduler would bind a pod to a machine.
-func fits(m *snapshot.Machine, pod *corev1.Pod) bool {
+func fits(m *records.Machine, pod *corev1.Pod) bool {
 	for name, free := range m.Node.Status.Allocatable {
 		free = free.DeepCopy()
 		for _, p := range append([]*corev1.Pod{pod}, m.Pods...) {
@@ -332,7 +334,7 @@ func (s *simulation) consider(state *pass) {
 		state.named(name).Saving = candidate
 	}
 	state.choose()
-	layout := state.lay(nil, func(m *snapshot.Machine) string {
+	layout := state.lay(nil, func(m *records.Machine) string {
 		if s.cluster.Now.Before(s.vain[m.Claim.Name]) {
 			return "in vain"
 		}
@@ -405,12 +407,12 @@ func (s *simulation) recovers(name string) {
 
 var ailments = []corev1.NodeConditionType{corev1.NodeReady, "AcceleratedHardwareReady"}
 
-func isUnhealthy(m *snapshot.Machine) bool {
+func isUnhealthy(m *records.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Status != corev1.ConditionTrue })
 }
 
 // leavesForOtherReason reports whether a machine leaves for another reason and has not been unhealthy for longer than tolerated.
-func (s *simulation) leavesForOtherReason(m *snapshot.Machine) bool {
+func (s *simulation) leavesForOtherReason(m *records.Machine) bool {
 	fault := tolerations.Fault(m, s.cluster.Now)
 	return m.Deleting() && m.Replacing() != reason.Unhealthy && fault != nil && fault.Until.After(s.cluster.Now)
 }
@@ -475,8 +477,8 @@ func (s *simulation) mayMove(a Command) {
 		s.Fatal(err)
 	}
 	for _, pod := range a.Machine.Moving() {
-		if paid := s.cluster.Now.Sub(snapshot.StartTime(pod)).Hours() * float64(a.Machine.MicroUSDPerHour()); paid < float64(restart) {
-			s.Fatalf("pod %s restarts after %s, when %s has cost %.0f of its %d", pod.Name, s.cluster.Now.Sub(snapshot.StartTime(pod)), a.Machine.Claim.Name, paid, restart)
+		if paid := s.cluster.Now.Sub(facts.StartTime(pod)).Hours() * float64(a.Machine.MicroUSDPerHour()); paid < float64(restart) {
+			s.Fatalf("pod %s restarts after %s, when %s has cost %.0f of its %d", pod.Name, s.cluster.Now.Sub(facts.StartTime(pod)), a.Machine.Claim.Name, paid, restart)
 		}
 	}
 }
@@ -542,7 +544,7 @@ func (s *simulation) quiet() bool {
 	if need, _, _ := s.need(); need > 0 || len(s.deleting())+len(s.waiting()) > 0 {
 		return false
 	}
-	pool := s.cluster.Pools()[0]
+	pool := snapshot.Pools(s.cluster)[0]
 	for _, m := range s.machines() {
 		if m.Replacing() != "" || Disrupting(&m) || isUnhealthy(&m) || drift.Of(s.cluster, &pool, &m) != nil {
 			return false

@@ -13,11 +13,11 @@ import (
 	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
-func replacingAs(reason string) func(*snapshot.Machine) {
-	return func(m *snapshot.Machine) {
+func replacingAs(reason string) func(*records.Machine) {
+	return func(m *records.Machine) {
 		replacingFor(time.Minute)(m)
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = reason
 	}
@@ -33,7 +33,7 @@ func setDiagnosis(s *pass, d repair.Diagnosis) {
 	s.choose()
 }
 
-func hurriedAt(at string) func(*snapshot.Machine) {
+func hurriedAt(at string) func(*records.Machine) {
 	return onClaim(karpv1.NodeClaimTerminationTimestampAnnotationKey, at)
 }
 
@@ -44,7 +44,7 @@ func TestDecideStepsOfUnhealthyMachine(t *testing.T) {
 	tolerated := func(c repair.Case) repair.Case { c.Wait = 20 * time.Second; return c }
 	kept := func(c repair.Case) repair.Case { c.Kept = "too many are"; return c }
 	for name, c := range map[string]struct {
-		machine   snapshot.Machine
+		machine   records.Machine
 		unhealthy repair.Case
 		change    func(*pass)
 		want      string

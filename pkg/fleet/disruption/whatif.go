@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // questionsFor is how long a round asks what-if questions. It asks at least one question of each kind.
@@ -55,7 +56,7 @@ type placement struct {
 type whatIf struct {
 	view *snapshot.View
 	// machines has the machines of the view by the names of their NodeClaims.
-	machines map[string]*snapshot.Machine
+	machines map[string]*records.Machine
 	// more reports whether there is time for another plan.
 	more func() bool
 	// surveys has what is known about several machines at once.
@@ -121,7 +122,7 @@ func (g *survey) next(claim string) []string {
 
 func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []string, more func() bool) *whatIf {
 	w := &whatIf{
-		view: view, others: others, cordoned: cordoned, more: more, known: map[string]outcome{}, machines: map[string]*snapshot.Machine{},
+		view: view, others: others, cordoned: cordoned, more: more, known: map[string]outcome{}, machines: map[string]*records.Machine{},
 		surveys: map[question]*survey{asPlanned: {}, asIs: {}, atCost: {}},
 	}
 	for i := range view.Machines {
@@ -245,8 +246,8 @@ func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
 	return saving, w.others.Hold(w.going(claims), after.taken)
 }
 
-func (w *whatIf) going(claims []string) []*snapshot.Machine {
-	var going []*snapshot.Machine
+func (w *whatIf) going(claims []string) []*records.Machine {
+	var going []*records.Machine
 	for _, claim := range claims {
 		going = append(going, w.machines[claim])
 	}

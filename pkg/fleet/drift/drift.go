@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Drift is a difference between a machine and the one that Karve would launch today.
@@ -49,7 +51,7 @@ const catalogGrace = time.Hour
 //
 // A changed number of replicas is drift only while pods hold more than the new number: the node agent can change the number while pods run, but ends none
 // of them.
-func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
+func Of(c *facts.Cluster, pool *snapshot.Pool, m *records.Machine) *Drift {
 	if pool.Class == nil || !pool.NodePool.DeletionTimestamp.IsZero() || !m.Launched() {
 		return nil
 	}
@@ -68,7 +70,7 @@ func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
 }
 
 // ofTemplate compares the hash of the pool's template with the one that the machine was launched with. Hashes of different versions cannot be compared.
-func ofTemplate(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+func ofTemplate(p *snapshot.Pool, m *records.Machine) *Drift {
 	was := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey]
 	if was == "" || m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] != karpv1.NodePoolHashVersion || was == p.NodePool.Hash() {
 		return nil
@@ -100,7 +102,7 @@ func admitsLabel(req *scheduling.Requirement, labels map[string]string, key stri
 }
 
 // ofSharing compares the name of the resource and the strategy, which the node agent cannot change while pods hold replicas.
-func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+func ofSharing(p *snapshot.Pool, m *records.Machine) *Drift {
 	if d := ofInstances(p, m); d != nil {
 		return d
 	}
@@ -129,7 +131,7 @@ func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 }
 
 // ofReplicas compares the replicas that pods hold with the most that the GPUNodeClass allows. More are held after the number was lowered.
-func ofReplicas(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+func ofReplicas(p *snapshot.Pool, m *records.Machine) *Drift {
 	if m.Type == nil || !m.Promise.Slots.IsZero() || m.Promise.Resource != p.Resource() {
 		return nil
 	}
@@ -146,7 +148,7 @@ func backendName(promised string) string {
 }
 
 // ofInstances compares the MIG instances of a machine with those that the GPUNodeClass allows for its GPUs.
-func ofInstances(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+func ofInstances(p *snapshot.Pool, m *records.Machine) *Drift {
 	was, sharing := m.Promise.MIG, &p.Class.Spec.Sharing
 	divides := sharing.Strategy == v1alpha1.StrategyMIG
 	switch {
@@ -183,7 +185,7 @@ func instancesOf(m nodecontract.MIG) string {
 }
 
 // ofSlots compares the kind of slots of a machine with that of the GPUNodeClass. A different number of slots of a size is not drift.
-func ofSlots(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+func ofSlots(p *snapshot.Pool, m *records.Machine) *Drift {
 	was, now := m.Promise.Slots, p.Class.Spec.Sharing.MemorySlots()
 	switch {
 	case was.SameKind(now):
@@ -202,7 +204,7 @@ func kindOf(s nodecontract.Slots) string {
 	return fmt.Sprintf("%s, with a reserve of %d MiB and enforcement %s", strings.Join(s.Resources(), ", "), s.ReserveMiB, s.Enforcement)
 }
 
-func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, labels map[string]string) *Drift {
+func ofNodeClass(c *facts.Cluster, pool *snapshot.Pool, m *records.Machine, labels map[string]string) *Drift {
 	ref, was := pool.Class.Spec.NodeClassRef, m.Claim.Spec.NodeClassRef
 	if was != nil && (was.Group != ref.Group || was.Kind != ref.Kind || was.Name != ref.Name) {
 		return &Drift{NodeClass, fmt.Sprintf("it was launched with %s %s, and GPUNodeClass %s names %s %s now", was.Kind, was.Name, pool.Class.Name, ref.Kind, ref.Name)}
@@ -228,7 +230,7 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 
 // ofImage returns drift if the node class has images for such machines, but not the image of this machine. If there are no images, there is no drift:
 // Karpenter drops the images of GPU machines from its list when it fails to look them up.
-func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]string) *Drift {
+func ofImage(s *facts.NodeClassState, class, image string, labels map[string]string) *Drift {
 	var ids []string
 	for _, i := range s.Images {
 		if isFor(&i, labels) {
@@ -242,7 +244,7 @@ func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]
 }
 
 // isFor reports whether machines with the labels are launched with the image.
-func isFor(i *snapshot.Image, labels map[string]string) bool {
+func isFor(i *facts.Image, labels map[string]string) bool {
 	requirements := scheduling.NewNodeSelectorRequirements(i.Requirements...)
 	for key, req := range requirements {
 		if !admitsLabel(req, labels, key) {
@@ -254,8 +256,8 @@ func isFor(i *snapshot.Image, labels map[string]string) bool {
 
 // ofCatalog returns drift if the machine's instance type or zone no longer exists. A missing offering is not drift, because prices and spot capacity
 // come and go. A type without offerings, such as one that has no image now, proves nothing about its zones.
-func ofCatalog(s *snapshot.NodeClassState, m *snapshot.Machine) *Drift {
-	name, zone, _ := snapshot.ShapeOf(m.Claim)
+func ofCatalog(s *facts.NodeClassState, m *records.Machine) *Drift {
+	name, zone, _ := records.ShapeOf(m.Claim)
 	kind := catalog.Named(s.InstanceTypes, name)
 	if name != "" && kind == nil {
 		return &Drift{InstanceType, fmt.Sprintf("the cloud has no instance type %s any more", name)}

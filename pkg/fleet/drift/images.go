@@ -4,11 +4,11 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // AcceptGoodImages adds the images in status.good of paused rollouts to their node classes, so that no machine is replaced because it runs one of them.
-func AcceptGoodImages(c *snapshot.Cluster, rollouts []v1alpha1.GPUImageRollout) {
+func AcceptGoodImages(c *facts.Cluster, rollouts []v1alpha1.GPUImageRollout) {
 	for i := range rollouts {
 		r := &rollouts[i]
 		state, ok := c.NodeClasses[r.Spec.NodeClassRef]
@@ -17,7 +17,7 @@ func AcceptGoodImages(c *snapshot.Cluster, rollouts []v1alpha1.GPUImageRollout) 
 		}
 		for j := range r.Status.Good {
 			for _, id := range r.Status.Good[j].IDs() {
-				state.Images = append(slices.Clip(state.Images), snapshot.Image{ID: id})
+				state.Images = append(slices.Clip(state.Images), facts.Image{ID: id})
 			}
 		}
 		c.NodeClasses[r.Spec.NodeClassRef] = state

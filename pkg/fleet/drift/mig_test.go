@@ -8,6 +8,8 @@ import (
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
@@ -25,7 +27,7 @@ func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
 	} {
 		cluster := launched(t)
 		claim := &cluster.NodeClaims[0]
-		class(cluster, func(s *snapshot.NodeClassState) {
+		class(cluster, func(s *facts.NodeClassState) {
 			for i := range s.InstanceTypes {
 				s.InstanceTypes[i].GPU.Name, s.InstanceTypes[i].GPU.MemoryMiB = "a100", 40960
 			}
@@ -38,7 +40,7 @@ func TestMachineWithOtherInstancesHasDrifted(t *testing.T) {
 				Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Layouts: []v1alpha1.MIGLayout{{GPUName: "a100", Profile: c.profile}}},
 			}
 		}
-		pools, machines := cluster.Pools(), cluster.Machines()
+		pools, machines := snapshot.Pools(cluster), records.Machines(cluster)
 		d := drift.Of(cluster, &pools[0], &machines[0])
 		if (d == nil) != (c.want == "") || d != nil && (d.Reason != drift.Sharing || !strings.Contains(d.Message, c.want)) {
 			t.Errorf("%s: %+v, want %q", name, d, c.want)
@@ -64,7 +66,7 @@ func TestMachineWithOtherInstancesOfSeveralProfilesHasDrifted(t *testing.T) {
 	} {
 		cluster := launched(t)
 		claim := &cluster.NodeClaims[0]
-		class(cluster, func(s *snapshot.NodeClassState) {
+		class(cluster, func(s *facts.NodeClassState) {
 			for i := range s.InstanceTypes {
 				s.InstanceTypes[i].GPU.Name, s.InstanceTypes[i].GPU.MemoryMiB = "a100", 40960
 			}
@@ -72,7 +74,7 @@ func TestMachineWithOtherInstancesOfSeveralProfilesHasDrifted(t *testing.T) {
 		claim.Annotations[nodecontract.MIGAnnotation], claim.Annotations[nodecontract.ResourceAnnotation] = has.String(), "nvidia.com/mig-1g.5gb"
 		c.layout.GPUName = "a100"
 		cluster.GPUNodeClasses[0].Spec.Sharing = v1alpha1.Sharing{Strategy: v1alpha1.StrategyMIG, Replicas: c.replicas, MIG: &v1alpha1.MIGSharing{Layouts: []v1alpha1.MIGLayout{c.layout}}}
-		pools, machines := cluster.Pools(), cluster.Machines()
+		pools, machines := snapshot.Pools(cluster), records.Machines(cluster)
 		d := drift.Of(cluster, &pools[0], &machines[0])
 		if (d == nil) != (c.want == "") || d != nil && (d.Reason != drift.Sharing || !strings.Contains(d.Message, c.want)) {
 			t.Errorf("%s: %+v, want %q", name, d, c.want)

@@ -10,7 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -37,7 +37,7 @@ func TestCapacityBuffersAddHeadroomForTheirPods(t *testing.T) {
 	}
 	for name, x := range map[string]struct {
 		buffer         karpenter.Buffer
-		edit           func(*snapshot.Cluster)
+		edit           func(*facts.Cluster)
 		wanted, coming int64
 		launches       int
 	}{
@@ -50,14 +50,14 @@ func TestCapacityBuffersAddHeadroomForTheirPods(t *testing.T) {
 		"of pods that no pool admits":    {buffer: buffer(3, Selecting("example.com/team", "a"))},
 		"of pods without the toleration": {buffer: buffer(3, Tolerating())},
 		"of pods without a GPU":          {buffer: buffer(3, Asking("cpu", "1"))},
-		"that stock pools can serve": {buffer: buffer(3, Asking("cpu", "1", v1alpha1.ResourceGPU, "1")), edit: func(c *snapshot.Cluster) {
+		"that stock pools can serve": {buffer: buffer(3, Asking("cpu", "1", v1alpha1.ResourceGPU, "1")), edit: func(c *facts.Cluster) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
 		}},
-		"beside the headroom of the class": {buffer: buffer(3), edit: func(c *snapshot.Cluster) {
+		"beside the headroom of the class": {buffer: buffer(3), edit: func(c *facts.Cluster) {
 			c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 5}}
 		}, wanted: 8, coming: 8, launches: 1},
-		"in the pool with the highest weight": {buffer: buffer(3), edit: func(c *snapshot.Cluster) {
+		"in the pool with the highest weight": {buffer: buffer(3), edit: func(c *facts.Cluster) {
 			c.NodePools[0].Spec.Weight = new(int32(10))
 			c.NodePools = append(c.NodePools, Pool("a-light-one", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared)))
 		}, wanted: 3, coming: 3, launches: 1},

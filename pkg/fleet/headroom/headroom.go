@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Headroom is a plan for the capacity that is kept free for future pods. It is made after the plan for pending pods, from the capacity that is left, so
@@ -171,7 +172,7 @@ func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 		switch {
 		case v.Starting(node):
 			return 2
-		case snapshot.HasTaint(v.MachineOn(node).Node, v1alpha1.DisruptingTaintKey):
+		case facts.HasTaint(v.MachineOn(node).Node, v1alpha1.DisruptingTaintKey):
 			return 1
 		}
 		return 0

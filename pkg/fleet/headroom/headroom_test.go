@@ -19,13 +19,14 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
 // warm returns a cluster whose pool has a headroom of the given number of replicas.
-func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+func warm(replicas int32, edits ...func(*facts.Cluster)) *facts.Cluster {
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
 	for _, edit := range edits {
@@ -35,8 +36,8 @@ func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 }
 
 // having adds a started machine of the type with the given number of pods.
-func having(name, instanceType string, pods int) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) {
+func having(name, instanceType string, pods int) func(*facts.Cluster) {
+	return func(c *facts.Cluster) {
 		t := TypeNamed(instanceType)
 		claim := Claim(name, &c.NodePools[0], t, Initialized(Now))
 		c.NodeClaims = append(c.NodeClaims, claim)
@@ -46,25 +47,25 @@ func having(name, instanceType string, pods int) func(*snapshot.Cluster) {
 }
 
 // coming adds a machine that is still starting.
-func coming(name string) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.NodeClaims = append(c.NodeClaims, Claim(name, &c.NodePools[0], xlarge)) }
+func coming(name string) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.NodeClaims = append(c.NodeClaims, Claim(name, &c.NodePools[0], xlarge)) }
 }
 
 // replacing marks the first machine as being replaced.
-func replacing(c *snapshot.Cluster) {
+func replacing(c *facts.Cluster) {
 	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "Drifted"
 }
 
-func waiting(pods int) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pods("waiting", pods)...) }
+func waiting(pods int) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.Pods = append(c.Pods, Pods("waiting", pods)...) }
 }
 
-func limited(gpus string) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
+func limited(gpus string) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
 }
 
 // headroomOf makes a plan for the pods of a cluster and then for its headroom.
-func headroomOf(t *testing.T, c *snapshot.Cluster) headroom.Headroom {
+func headroomOf(t *testing.T, c *facts.Cluster) headroom.Headroom {
 	t.Helper()
 	v := snapshot.Build(c)
 	plan := solve.Plan(v.Snapshot)
@@ -78,7 +79,7 @@ func headroomOf(t *testing.T, c *snapshot.Cluster) headroom.Headroom {
 func TestHeadroom(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
-		cluster *snapshot.Cluster
+		cluster *facts.Cluster
 		// wanted, free and coming are replicas. launches are the types to launch, and keeps the Nodes that are kept for the headroom.
 		wanted, free, coming int64
 		launches             []string
@@ -126,12 +127,12 @@ func TestHeadroom(t *testing.T) {
 			cluster: warm(10, having("a", "g4dn.xlarge", 0), replacing), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
 		"ignores machines that take no pods of the pool": {
-			cluster: warm(10, having("a", "g4dn.xlarge", 0), func(c *snapshot.Cluster) {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), func(c *facts.Cluster) {
 				c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule})
 			}), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
 		},
 		"ignores replicas without CPU": {
-			cluster: warm(1, having("a", "g4dn.xlarge", 1), func(c *snapshot.Cluster) {
+			cluster: warm(1, having("a", "g4dn.xlarge", 1), func(c *facts.Cluster) {
 				Asking("cpu", "3600m", v1alpha1.ResourceGPUShared, "1")(&c.Pods[0])
 			}), wanted: 1, coming: 1, launches: []string{"g4dn.xlarge"},
 		},
@@ -140,21 +141,21 @@ func TestHeadroom(t *testing.T) {
 			launches: []string{"g4dn.xlarge"}, refused: planner.ReasonLimitReached,
 		},
 		"yields to pods that a limit leaves out": {
-			cluster: warm(10, having("a", "g4dn.xlarge", 0), limited("1"), func(c *snapshot.Cluster) {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), limited("1"), func(c *facts.Cluster) {
 				c.Pods = append(c.Pods, Pod("large", Asking("cpu", "6", v1alpha1.ResourceGPUShared, "1")))
 			}), wanted: 10, refused: planner.ReasonLimitReached,
 		},
 		"waits for a pool that is not ready": {
-			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), wanted: 10, refused: planner.ReasonPoolClosed,
+			cluster: warm(10, func(c *facts.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), wanted: 10, refused: planner.ReasonPoolClosed,
 		},
 		"launches one machine while the pool is probed": {
-			cluster: warm(30, func(c *snapshot.Cluster) {
+			cluster: warm(30, func(c *facts.Cluster) {
 				np := &c.NodePools[0]
 				np.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
 			}), wanted: 30, coming: 10, launches: []string{"g4dn.xlarge"}, refused: planner.ReasonPoolClosed,
 		},
 		"is empty for a deleted pool": {
-			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }),
+			cluster: warm(10, func(c *facts.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,8 +188,8 @@ func TestHeadroom(t *testing.T) {
 
 func TestHeadroomDoesNotChangePlanForPods(t *testing.T) {
 	t.Parallel()
-	edits := []func(*snapshot.Cluster){having("a", "g4dn.xlarge", 3), waiting(17)}
-	with, without := snapshot.Build(warm(100, edits...)), snapshot.Build(warm(1, append(edits, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = nil })...))
+	edits := []func(*facts.Cluster){having("a", "g4dn.xlarge", 3), waiting(17)}
+	with, without := snapshot.Build(warm(100, edits...)), snapshot.Build(warm(1, append(edits, func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = nil })...))
 	if diff := cmp.Diff(without.Snapshot, with.Snapshot); diff != "" {
 		t.Errorf("the snapshot changes (-without +with):\n%s", diff)
 	}
@@ -240,7 +241,7 @@ func TestHeadroomFollowsSchedule(t *testing.T) {
 		"2026-03-07T12:00:00Z":      2, // Saturday
 		"2026-03-02T09:00:00+02:00": 10,
 	} {
-		c := warm(1, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom, c.Now = entries, at(when) })
+		c := warm(1, func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Headroom, c.Now = entries, at(when) })
 		h := headroomOf(t, c)
 		if r, _ := h.Of("gpu-shared"); r.Wanted != want {
 			t.Errorf("at %s %d are wanted, want %d", when, r.Wanted, want)

@@ -9,7 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Verdict is what became of a launch.
@@ -41,7 +41,7 @@ type Decision struct {
 
 // Decide returns the state of a NodeClaim.
 func Decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) Decision {
-	condition := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	condition := facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	switch {
 	case condition.IsTrue() && !claim.DeletionTimestamp.IsZero():
 		return Decision{Verdict: Leaving}
@@ -79,7 +79,7 @@ func Decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) Decis
 
 // Reported returns the condition in which Karpenter reports that the launch of a NodeClaim failed. It returns nil if it has not, or if the NodeClaim was launched.
 func Reported(claim *karpv1.NodeClaim) *status.Condition {
-	c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	c := facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	if c == nil || c.IsTrue() || c.Reason == "AwaitingReconciliation" {
 		return nil
 	}

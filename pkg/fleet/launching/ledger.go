@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/plain"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -56,7 +56,7 @@ type Shape struct {
 // ShapeOf returns what one of Karve's NodeClaims requests from the cloud.
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
-	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.RequestedOfferings(claim)
+	s.InstanceTypes, s.Zones, s.CapacityType = records.RequestedOfferings(claim)
 	for _, owner := range claim.OwnerReferences {
 		if owner.Kind == "NodePool" && owner.Name == s.Pool {
 			s.PoolUID = owner.UID

@@ -6,7 +6,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 //
 // It depends only on the NodeClaims, so a restarted controller has the same window. All pools share one window, because a NodeClaim that does not
 // launch stops Karpenter for all of them.
-func Window(machines []snapshot.Machine, now time.Time, most int) int {
+func Window(machines []records.Machine, now time.Time, most int) int {
 	since := now.Add(-shownFor)
 	for i := range machines {
 		claim := machines[i].Claim
@@ -58,7 +59,7 @@ func Window(machines []snapshot.Machine, now time.Time, most int) int {
 
 // launchedAt returns when the cloud launched the machine of a NodeClaim, or the zero time if it has not.
 func launchedAt(claim *karpv1.NodeClaim) time.Time {
-	c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	c := facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	if !c.IsTrue() {
 		return time.Time{}
 	}

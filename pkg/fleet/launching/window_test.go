@@ -11,7 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/cloud"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // condition sets the state of a launch as Karpenter reports it.
@@ -20,13 +20,13 @@ func condition(claim *karpv1.NodeClaim, s metav1.ConditionStatus, reason string,
 }
 
 // machine returns a machine whose NodeClaim was created and launched the given times ago. If launched is negative, it is not launched.
-func machine(created, launched time.Duration) snapshot.Machine {
+func machine(created, launched time.Duration) records.Machine {
 	claim := &karpv1.NodeClaim{}
 	claim.CreationTimestamp = metav1.NewTime(now.Add(-created))
 	if launched >= 0 {
 		condition(claim, metav1.ConditionTrue, "Launched", now.Add(-launched))
 	}
-	return snapshot.Machine{Claim: claim}
+	return records.Machine{Claim: claim}
 }
 
 func TestWindow(t *testing.T) {
@@ -36,16 +36,16 @@ func TestWindow(t *testing.T) {
 	condition(failing.Claim, metav1.ConditionUnknown, "RequestLimitExceeded", now)
 	waiting := machine(time.Second, not)
 	condition(waiting.Claim, metav1.ConditionUnknown, "AwaitingReconciliation", now)
-	five := func(created, launched time.Duration) []snapshot.Machine {
-		var all []snapshot.Machine
+	five := func(created, launched time.Duration) []records.Machine {
+		var all []records.Machine
 		for range 5 {
 			all = append(all, machine(created, launched))
 		}
 		return all
 	}
 	for name, c := range map[string]struct {
-		machines []snapshot.Machine
-		more     []snapshot.Machine
+		machines []records.Machine
+		more     []records.Machine
 		most     int
 		want     int
 	}{
@@ -55,14 +55,14 @@ func TestWindow(t *testing.T) {
 		"a limit below ten applies at the start":                          {nil, nil, 3, 3},
 		"does not grow by old launches":                                   {five(62*time.Second, time.Minute), nil, 100, 10},
 		"does not grow by unlaunched claims":                              {five(2*time.Second, not), nil, 100, 10},
-		"queued claims do not shrink the window":                          {five(4*time.Second, 2*time.Second), []snapshot.Machine{waiting}, 100, 20},
-		"a failing launch resets the window":                              {five(4*time.Second, 2*time.Second), []snapshot.Machine{failing}, 100, 10},
-		"a hung launch resets the window if nothing else was launched":    {five(20*time.Second, 16*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
-		"a hung launch leaves the launches of the same time":              {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 20},
-		"after a slow launch the launches of the grace period count":      {five(22*time.Second, 20*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 12},
-		"launches beside a slow one count":                                {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 22},
-		"a slow launch is forgotten after a minute":                       {five(22*time.Second, 20*time.Second), []snapshot.Machine{machine(77*time.Second, time.Minute)}, 100, 20},
-		"a launch just within the grace period does not reset the window": {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(16*time.Second, 2*time.Second)}, 100, 22},
+		"queued claims do not shrink the window":                          {five(4*time.Second, 2*time.Second), []records.Machine{waiting}, 100, 20},
+		"a failing launch resets the window":                              {five(4*time.Second, 2*time.Second), []records.Machine{failing}, 100, 10},
+		"a hung launch resets the window if nothing else was launched":    {five(20*time.Second, 16*time.Second), []records.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
+		"a hung launch leaves the launches of the same time":              {five(4*time.Second, 2*time.Second), []records.Machine{machine(cloud.FailingGrace, not)}, 100, 20},
+		"after a slow launch the launches of the grace period count":      {five(22*time.Second, 20*time.Second), []records.Machine{machine(17*time.Second, 2*time.Second)}, 100, 12},
+		"launches beside a slow one count":                                {five(4*time.Second, time.Second), []records.Machine{machine(17*time.Second, 2*time.Second)}, 100, 22},
+		"a slow launch is forgotten after a minute":                       {five(22*time.Second, 20*time.Second), []records.Machine{machine(77*time.Second, time.Minute)}, 100, 20},
+		"a launch just within the grace period does not reset the window": {five(6*time.Second, 4*time.Second), []records.Machine{machine(16*time.Second, 2*time.Second)}, 100, 22},
 	} {
 		if got := Window(append(c.machines, c.more...), now, c.most); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -80,11 +80,11 @@ type burst struct {
 	// queue is how many launches Karpenter carries out each second, or 0 if there is no limit. The others wait without an error.
 	queue float64
 	// window returns how many NodeClaims may be unlaunched at the same time.
-	window func([]snapshot.Machine, time.Time) int
+	window func([]records.Machine, time.Time) int
 
 	began, now time.Time
 	ledger     *Ledger
-	machines   []snapshot.Machine
+	machines   []records.Machine
 	made       int
 	givenUp    int
 	// turns is how many launches Karpenter can carry out now.
@@ -133,7 +133,7 @@ func (b *burst) answer() {
 
 // judge gives up launches as the controller does.
 func (b *burst) judge() {
-	var kept []snapshot.Machine
+	var kept []records.Machine
 	for _, m := range b.machines {
 		d := Decide(m.Claim, b.now, time.Minute)
 		if d.Verdict != Hung {
@@ -171,7 +171,7 @@ func (b *burst) launch(wanted int) {
 	for n := min(wanted-len(b.machines), b.window(b.machines, b.now)-b.unlaunched()); n > 0; n-- {
 		b.made++
 		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("claim-", b.made), CreationTimestamp: metav1.NewTime(b.now)}}
-		b.machines = append(b.machines, snapshot.Machine{Claim: claim})
+		b.machines = append(b.machines, records.Machine{Claim: claim})
 		b.ledger.Await(claim.Name, "", shape("g4dn.xlarge"))
 	}
 }
@@ -196,8 +196,8 @@ func (b *burst) run(wanted int) time.Duration {
 	return b.age()
 }
 
-func upTo(most int) func([]snapshot.Machine, time.Time) int {
-	return func(machines []snapshot.Machine, now time.Time) int { return Window(machines, now, most) }
+func upTo(most int) func([]records.Machine, time.Time) int {
+	return func(machines []records.Machine, now time.Time) int { return Window(machines, now, most) }
 }
 
 func TestWindowLaunchesBurstsAsFastAsCloudAllows(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Layout is the planner's input for a search for a cheaper layout, with the objects that it refers to.
@@ -24,7 +26,7 @@ type Layout struct {
 	// View has the snapshot of the layout and its objects.
 	View snapshot.View
 	// Machines lists the machines of Layout.Machines, at the same indices.
-	Machines []*snapshot.Machine
+	Machines []*records.Machine
 	// Restarts lists the restart costs of the pods of Layout.Machines, at the same indices.
 	Restarts [][]planner.MicroUSD
 	// Kept maps the names of the other NodeClaims to why they stay.
@@ -41,10 +43,10 @@ type Part struct {
 
 // Build returns the layout of a part of a view, or of the whole view if part is nil. It has the machines whose pods the pool allows to move. It leaves
 // out machines that have just started, that are leaving, or for which keeps returns a reason. keeps returns "" if nothing keeps the machine.
-func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) Layout {
+func Build(v *snapshot.View, part *Part, keeps func(*records.Machine) string) Layout {
 	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
-		machine *snapshot.Machine
+		machine *records.Machine
 		pool    int
 	}
 	var candidates []candidate
@@ -113,7 +115,7 @@ func (p *Part) limit(l *Layout) {
 
 // Unmovable returns why the pods of a machine must not move to a cheaper layout, according to its pool, its GPUNodeClass and the time since its last
 // changes. It returns "" if they may.
-func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
+func Unmovable(pool *snapshot.Pool, m *records.Machine, now time.Time) string {
 	if !pool.NodePool.DeletionTimestamp.IsZero() {
 		return fmt.Sprintf("NodePool %s is being deleted", pool.NodePool.Name)
 	}
@@ -123,7 +125,7 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 	switch {
 	case !m.Started():
 		return "it has not started"
-	case m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+	case m.Leaving() || facts.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
 		return "it is leaving already"
 	}
 	if until := retention.BackoffUntil(m, now); !until.IsZero() {
@@ -140,15 +142,15 @@ func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
 		return err.Error() // The API server refuses such a value.
 	}
 	for _, pod := range m.Moving() {
-		if !consolidate.Settled(now.Sub(snapshot.StartTime(pod)), planner.MicroUSD(m.MicroUSDPerHour()), restartCost(restart, pod)) {
-			return fmt.Sprintf("pod %s started a short time ago: it stays until its node has cost as much as its restart", snapshot.PodName(pod))
+		if !consolidate.Settled(now.Sub(facts.StartTime(pod)), planner.MicroUSD(m.MicroUSDPerHour()), restartCost(restart, pod)) {
+			return fmt.Sprintf("pod %s started a short time ago: it stays until its node has cost as much as its restart", facts.PodName(pod))
 		}
 	}
 	return ""
 }
 
 // running returns the pods that move when the machine, which is a node of the snapshot, is removed, with their restart costs, or why they cannot move.
-func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, node int, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
+func (l *Layout) running(m *records.Machine, pool *snapshot.Pool, node int, classes map[*corev1.Pod]int) (pods []consolidate.Running, restarts []planner.MicroUSD, why string) {
 	restart, err := pool.Class.Spec.Consolidation.RestartMicroUSD()
 	if err != nil {
 		return nil, nil, err.Error()
@@ -157,10 +159,10 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, node int, cla
 	for _, pod := range m.Moving() {
 		class, ok := classes[pod]
 		if !ok {
-			return nil, nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", snapshot.PodName(pod))
+			return nil, nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", facts.PodName(pod))
 		}
 		if blocked := l.View.Classes[class].Blocked; blocked != nil {
-			return nil, nil, fmt.Sprintf("pod %s would have no new place: %s", snapshot.PodName(pod), blocked.Message)
+			return nil, nil, fmt.Sprintf("pod %s would have no new place: %s", facts.PodName(pod), blocked.Message)
 		}
 		cost := restartCost(restart, pod)
 		gpu := -1
@@ -170,7 +172,7 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, node int, cla
 		if gpu > 0 && l.View.AnyGPU(node) {
 			gpu = 0
 		}
-		pods = append(pods, consolidate.Running{Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost, l.View.Now().Sub(snapshot.StartTime(pod)))})
+		pods = append(pods, consolidate.Running{Name: facts.PodName(pod), Class: class, GPU: gpu, Move: consolidate.Move(cost, l.View.Now().Sub(facts.StartTime(pod)))})
 		restarts = append(restarts, cost)
 	}
 	return pods, restarts, ""

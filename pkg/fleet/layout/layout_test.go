@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -26,7 +28,7 @@ var xlarge = TypeNamed("g4dn.xlarge")
 var ofWeb = OwnedBy("apps/v1", "ReplicaSet", "web")
 
 // inUse returns a cluster with a machine that has run two pods of a ReplicaSet for an hour.
-func inUse() *snapshot.Cluster {
+func inUse() *facts.Cluster {
 	c := Shared()
 	c.NodeClaims = append(c.NodeClaims, Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour))))
 	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[0], xlarge, 10))
@@ -39,7 +41,7 @@ func since(d time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: Now.Add(-d)} }
 }
 
-func layoutOf(c *snapshot.Cluster) layout.Layout {
+func layoutOf(c *facts.Cluster) layout.Layout {
 	view := snapshot.Build(c)
 	return layout.Build(&view, nil, retention.Pods(c))
 }
@@ -70,41 +72,41 @@ func TestLayoutHoldsRunningPodsAndCostOfMovingThem(t *testing.T) {
 
 func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 	t.Parallel()
-	onClass := func(edit func(*v1alpha1.Consolidation)) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) { edit(&c.GPUNodeClasses[0].Spec.Consolidation) }
+	onClass := func(edit func(*v1alpha1.Consolidation)) func(*facts.Cluster) {
+		return func(c *facts.Cluster) { edit(&c.GPUNodeClasses[0].Spec.Consolidation) }
 	}
-	onPods := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	onPods := func(edits ...func(*corev1.Pod)) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			for _, edit := range edits {
 				edit(&c.Pods[0])
 			}
 		}
 	}
-	onPool := func(consolidateAfter string, policy karpv1.ConsolidationPolicy) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	onPool := func(consolidateAfter string, policy karpv1.ConsolidationPolicy) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			c.NodePools[0].Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration(consolidateAfter)
 			c.NodePools[0].Spec.Disruption.ConsolidationPolicy = policy
 		}
 	}
-	podEvent := func(ago time.Duration) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) { c.NodeClaims[0].Status.LastPodEventTime = metav1.NewTime(Now.Add(-ago)) }
+	podEvent := func(ago time.Duration) func(*facts.Cluster) {
+		return func(c *facts.Cluster) { c.NodeClaims[0].Status.LastPodEventTime = metav1.NewTime(Now.Add(-ago)) }
 	}
 	ofJob := OwnedBy("batch/v1", "Job", "train")
-	done := func(took time.Duration) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	done := func(took time.Duration) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, Pod("done", ofJob, Running("gone"), since(2*took), func(p *corev1.Pod) {
 				p.Status.Phase = corev1.PodSucceeded
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(Now.Add(-took))}}}}
 			}))
 		}
 	}
-	withForeign := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	withForeign := func(edits ...func(*corev1.Pod)) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			c.Pods = append(c.Pods, Pod("foreign", append([]func(*corev1.Pod){ofWeb, Running("m"), since(time.Hour), Asking("cpu", "1")}, edits...)...))
 		}
 	}
-	other := func(cpu string, edits ...func(*corev1.Node)) func(*snapshot.Cluster) {
-		return func(c *snapshot.Cluster) {
+	other := func(cpu string, edits ...func(*corev1.Node)) func(*facts.Cluster) {
+		return func(c *facts.Cluster) {
 			node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}, Status: corev1.NodeStatus{Allocatable: Amounts("cpu", cpu, "memory", "8Gi", "pods", "10")}}
 			for _, edit := range edits {
 				edit(&node)
@@ -113,7 +115,7 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		changes []func(*snapshot.Cluster)
+		changes []func(*facts.Cluster)
 		// moves is the cost of moving all pods of the machine. It is -1 for a machine that may not leave, for the reason in kept.
 		moves planner.MicroUSD
 		kept  string
@@ -134,15 +136,15 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		"a pod stays until its node has cost its restart":      {list(onPods(since(342 * time.Second))), -1, ""},
 		"a pod may move once its node has cost its restart":    {list(onPods(since(343 * time.Second))), 100_000, ""},
 		"a new pod may move if its restart is free":            {list(onPods(since(0)), onClass(func(c *v1alpha1.Consolidation) { c.RestartCost = "0" })), 0, ""},
-		"the pods of a just initialized machine may move": {list(func(c *snapshot.Cluster) {
+		"the pods of a just initialized machine may move": {list(func(c *facts.Cluster) {
 			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Second)))
 		}), 100_000, ""},
-		"an uninitialized machine stays": {list(func(c *snapshot.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
+		"an uninitialized machine stays": {list(func(c *facts.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
 		"a leaving machine stays out":    {list(onClaim(v1alpha1.ReplacingAnnotation, "Drifted")), -1, ""},
-		"a machine about to be removed stays out": {list(func(c *snapshot.Cluster) {
+		"a machine about to be removed stays out": {list(func(c *facts.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.DisruptingTaintKey, corev1.TaintEffectNoSchedule)
 		}), -1, ""},
-		"a machine with the surplus taint may leave": {list(func(c *snapshot.Cluster) {
+		"a machine with the surplus taint may leave": {list(func(c *facts.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
 		}), 100_000, ""},
 		"a machine that rests after a failed replacement stays": {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
@@ -154,11 +156,11 @@ func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 		"a Job pod past half of the usual duration stays":       {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},
 		"a Job pod before half of the usual duration may move":  {list(onPods(ofJob), done(2*time.Hour)), 100_000, ""},
 		"a Job pod past half of its deadline stays":             {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 7199s that it has"},
-		"a machine whose pods are left to Karpenter stays": {list(func(c *snapshot.Cluster) {
+		"a machine whose pods are left to Karpenter stays": {list(func(c *facts.Cluster) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.Pods[0].Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPU, "1")
 		}), -1, "pod default/web-000"},
-		"a machine of a closed pool stays":                           {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
+		"a machine of a closed pool stays":                           {list(func(c *facts.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
 		"a machine with a foreign pod that fits nowhere stays":       {list(withForeign()), -1, "pod default/foreign, which holds no replica, would have no place on another node: there is none"},
 		"a machine with a foreign pod that fits elsewhere may leave": {list(withForeign(), other("1")), 100_000, ""},
 		"a foreign pod finds no free capacity":                       {list(withForeign(), other("900m")), -1, "none that admits it has room"},
@@ -205,11 +207,11 @@ func TestMachinePriceIsCurrentCatalogPrice(t *testing.T) {
 	t.Parallel()
 	c := inUse()
 	c.NodeClaims[0].Annotations[v1alpha1.PriceAnnotation] = "999000"
-	if got := c.Machines()[0].MicroUSDPerHour(); got != 526_000 {
+	if got := records.Machines(c)[0].MicroUSDPerHour(); got != 526_000 {
 		t.Errorf("%d, want the price of the catalog", got)
 	}
 	c.UseInstanceTypes(nil)
-	if got := c.Machines()[0].MicroUSDPerHour(); got != 999_000 {
+	if got := records.Machines(c)[0].MicroUSDPerHour(); got != 999_000 {
 		t.Errorf("%d, want the price when it was chosen, since the catalog has lost the type", got)
 	}
 }
@@ -230,8 +232,8 @@ func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
 }
 
-func onClaim(key, value string) func(*snapshot.Cluster) {
-	return func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[key] = value }
+func onClaim(key, value string) func(*facts.Cluster) {
+	return func(c *facts.Cluster) { c.NodeClaims[0].Annotations[key] = value }
 }
 
 func taintWith(node *corev1.Node, key string, effect corev1.TaintEffect) {
@@ -245,7 +247,7 @@ func alone(p *corev1.Pod) {
 	}}}
 }
 
-func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
+func list(edits ...func(*facts.Cluster)) []func(*facts.Cluster) { return edits }
 
 func TestPartialLayoutHoldsItsMachinesNodesAndPlannedPods(t *testing.T) {
 	t.Parallel()
@@ -254,7 +256,7 @@ func TestPartialLayoutHoldsItsMachinesNodesAndPlannedPods(t *testing.T) {
 	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[1], xlarge, 10))
 	c.Pods = append(c.Pods, Pod("other", ofWeb, Running("n"), since(time.Hour)), Pod("here", ofWeb), Pod("there", ofWeb), Pod("launched", ofWeb))
 	view := snapshot.Build(c)
-	l := layout.Build(&view, &layout.Part{Machines: map[string]bool{"m": true}, Placed: map[string]string{"default/here": "m", "default/there": "n"}}, func(*snapshot.Machine) string { return "" })
+	l := layout.Build(&view, &layout.Part{Machines: map[string]bool{"m": true}, Placed: map[string]string{"default/here": "m", "default/there": "n"}}, func(*records.Machine) string { return "" })
 	if err := planner.Validate(l.Layout.Snapshot); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +273,7 @@ func TestPartialLayoutHoldsItsMachinesNodesAndPlannedPods(t *testing.T) {
 			}
 		}
 	}
-	if whole := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" }); len(whole.Machines) != 2 || len(whole.Layout.Snapshot.Classes[0].Pods) != 3 {
+	if whole := layout.Build(&view, nil, func(*records.Machine) string { return "" }); len(whole.Machines) != 2 || len(whole.Layout.Snapshot.Classes[0].Pods) != 3 {
 		t.Errorf("the whole layout has %d machines and the pods %v", len(whole.Machines), whole.Layout.Snapshot.Classes[0].Pods)
 	}
 }

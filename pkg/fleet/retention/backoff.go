@@ -6,7 +6,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 )
 
 // Failures returns how many times in a row the pods of a machine found no room.
-func Failures(m *snapshot.Machine) int {
+func Failures(m *records.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.ReplacementFailuresAnnotation])
 	if err != nil || n < 0 {
 		return 0
@@ -32,8 +33,8 @@ func Backoff(failures int) time.Duration {
 
 // BackoffUntil returns the time before which Karve does not try again to replace a machine. It is zero if there is no back-off. A time more than twice
 // the back-off in the future comes from a clock that was ahead, and is ignored.
-func BackoffUntil(m *snapshot.Machine, now time.Time) time.Time {
-	until := snapshot.TimeOf(m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation])
+func BackoffUntil(m *records.Machine, now time.Time) time.Time {
+	until := facts.TimeOf(m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation])
 	if !now.Before(until) || until.After(now.Add(2*Backoff(Failures(m)))) {
 		return time.Time{}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/retention"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 func TestBackoffDoublesUpToLimit(t *testing.T) {
@@ -24,7 +24,7 @@ func TestBackoffDoublesUpToLimit(t *testing.T) {
 	for value, want := range map[string]int{"": 0, "x": 0, "-1": 0, "3": 3} {
 		claim := &karpv1.NodeClaim{}
 		claim.Annotations = map[string]string{v1alpha1.ReplacementFailuresAnnotation: value}
-		if n := retention.Failures(&snapshot.Machine{Claim: claim}); n != want {
+		if n := retention.Failures(&records.Machine{Claim: claim}); n != want {
 			t.Errorf("%q is %d failures, want %d", value, n, want)
 		}
 	}

@@ -13,11 +13,13 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // OtherNodes finds room for foreign pods on the existing nodes. It reads the cluster once, when it is first needed.
 type OtherNodes struct {
-	cluster *snapshot.Cluster
+	cluster *facts.Cluster
 	read    sync.Once
 	// nodes lists the nodes that accept pods and stay, sorted by name.
 	nodes  []freeNode
@@ -31,16 +33,16 @@ type OtherNodes struct {
 }
 
 // NewOtherNodes returns an OtherNodes for the nodes of the cluster.
-func NewOtherNodes(c *snapshot.Cluster) *OtherNodes {
+func NewOtherNodes(c *facts.Cluster) *OtherNodes {
 	return &OtherNodes{cluster: c, draining: sync.OnceValue(func() map[string]bool { return draining(c) }), promised: map[string][]*corev1.Pod{}, admitting: map[string][]int{}}
 }
 
 // draining returns the names of the Nodes of Karve's machines that are being deleted and have foreign pods.
-func draining(c *snapshot.Cluster) map[string]bool {
+func draining(c *facts.Cluster) map[string]bool {
 	x, held := c.Indexed(), map[string]bool{}
 	for _, claim := range x.NodeClaims() {
-		if snapshot.IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() && claim.Status.NodeName != "" {
-			if _, pods := x.Node(claim.Status.NodeName); slices.ContainsFunc(pods, snapshot.IsForeign) {
+		if facts.IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() && claim.Status.NodeName != "" {
+			if _, pods := x.Node(claim.Status.NodeName); slices.ContainsFunc(pods, facts.IsForeign) {
 				held[claim.Status.NodeName] = true
 			}
 		}
@@ -61,7 +63,7 @@ type amounts = map[corev1.ResourceName]int64
 // room. The other node need not belong to Karve. Foreign pods of machines that are being deleted are included if their room is on one of the removed
 // machines. taken has the resources of nodes, by name, that others will use. Karve launches no machines for foreign pods. A pod with constraints on
 // other pods, or without a controller that would recreate it, counts as one without room.
-func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
+func (o *OtherNodes) Hold(going []*records.Machine, taken map[string]planner.Resources) string {
 	var pods []*corev1.Pod
 	leaves := map[string]bool{}
 	for _, m := range going {
@@ -80,7 +82,7 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]amounts{}}
 	for _, pod := range pods {
 		if _, why := left.settle(pod); why != "" {
-			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", snapshot.PodName(pod), why)
+			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", facts.PodName(pod), why)
 		}
 	}
 	return ""
@@ -88,13 +90,13 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 
 // look reads the cluster. Foreign pods of machines that are being deleted, and pending foreign pods, take room first.
 func (o *OtherNodes) look() {
-	o.nodes, o.filter = freeNodes(o.cluster), o.cluster.NodeFilter()
+	o.nodes, o.filter = freeNodes(o.cluster), snapshot.NewNodeFilter(o.cluster)
 	ahead := remainder{OtherNodes: o, changed: map[int]amounts{}}
 	x := o.cluster.Indexed()
 	for _, name := range slices.Sorted(maps.Keys(o.draining())) {
 		_, pods := x.Node(name)
 		for _, pod := range pods {
-			if snapshot.IsForeign(pod) {
+			if facts.IsForeign(pod) {
 				if node, why := ahead.settle(pod); why == "" { // A pod that finds no room takes none.
 					o.promised[node] = append(o.promised[node], pod)
 				}
@@ -102,7 +104,7 @@ func (o *OtherNodes) look() {
 		}
 	}
 	for _, pod := range x.Pending() {
-		if snapshot.IsForeign(pod) {
+		if facts.IsForeign(pod) {
 			ahead.settle(pod)
 		}
 	}
@@ -112,19 +114,19 @@ func (o *OtherNodes) look() {
 }
 
 // freeNodes returns the nodes that accept pods and stay, sorted by name.
-func freeNodes(c *snapshot.Cluster) []freeNode {
+func freeNodes(c *facts.Cluster) []freeNode {
 	leaves := map[string]bool{}
-	for _, m := range c.Machines() {
+	for _, m := range records.Machines(c) {
 		if m.Node != nil && (m.Leaving() || !m.Started()) {
 			leaves[m.Node.Name] = true
 		}
 	}
 	var nodes []freeNode
 	for node, used := range c.Indexed().Used() {
-		if leaves[node.Name] || !snapshot.TakesPods(node) {
+		if leaves[node.Name] || !facts.TakesPods(node) {
 			continue
 		}
-		free := snapshot.AmountsOf(node.Status.Allocatable)
+		free := facts.AmountsOf(node.Status.Allocatable)
 		take(free, used)
 		nodes = append(nodes, freeNode{node, free})
 	}
@@ -146,14 +148,14 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
 		return "", "it has no owner that would make it again"
 	}
-	if why := snapshot.TooLarge(pod); why != "" {
+	if why := facts.TooLarge(pod); why != "" {
 		return "", "it " + why
 	}
 	demand, why := r.filter.Demand(pod)
 	if why != "" {
 		return "", why
 	}
-	asks := withSlot(snapshot.AmountsOf(snapshot.PodRequests(pod)))
+	asks := withSlot(facts.AmountsOf(facts.PodRequests(pod)))
 	why = "there is none"
 	if slices.ContainsFunc(r.nodes, func(n freeNode) bool { return !r.leaves[n.node.Name] }) {
 		why = "none admits it with room for it"

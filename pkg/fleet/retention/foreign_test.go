@@ -9,14 +9,15 @@ import (
 
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
 // withForeignPods returns a cluster with the given number of machines, each with one foreign pod, and with other nodes and pods.
-func withForeignPods(machines, nodes, pods int) *snapshot.Cluster {
+func withForeignPods(machines, nodes, pods int) *facts.Cluster {
 	c := Shared()
 	foreign := []func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "100m")}
 	for i := range machines {
@@ -42,7 +43,7 @@ func BenchmarkPods(b *testing.B) {
 	for _, machines := range []int{10, 20, 40, 400} {
 		b.Run(fmt.Sprint(machines, " machines"), func(b *testing.B) {
 			c := withForeignPods(machines, 500, 50_000)
-			all := c.Machines()
+			all := records.Machines(c)
 			for b.Loop() {
 				keeps := retention.Pods(c)
 				for i := range all {
@@ -59,7 +60,7 @@ func BenchmarkPods(b *testing.B) {
 // for its own pods.
 func TestPodsReadsClusterOnceForManyMachines(t *testing.T) { // Not parallel: it counts allocations.
 	c := withForeignPods(40, 50, 1000)
-	machines := c.Machines()
+	machines := records.Machines(c)
 	cost := func(n int) float64 {
 		return testing.AllocsPerRun(1, func() {
 			keeps := retention.Pods(c)
@@ -80,8 +81,8 @@ func TestForeignPodsOfSeveralMachinesShareFreeCapacity(t *testing.T) {
 	t.Parallel()
 	c := withForeignPods(2, 1, 0)
 	c.Nodes[2].Status.Allocatable = Amounts("cpu", "150m", "memory", "64Gi", "pods", "110")
-	machines, others := c.Machines(), retention.NewOtherNodes(c)
-	both := []*snapshot.Machine{&machines[0], &machines[1]}
+	machines, others := records.Machines(c), retention.NewOtherNodes(c)
+	both := []*records.Machine{&machines[0], &machines[1]}
 	for range 2 {
 		if why := others.Hold(both, nil); why == "" {
 			t.Error("two pods have a place where there is room for one")
@@ -102,11 +103,11 @@ func TestPodThatIsTooLargeToBeReadKeepsItsMachine(t *testing.T) {
 	c := withForeignPods(2, 1, 0)
 	c.Pods = append(c.Pods, Pod("shared", OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("nvidia.com/gpu.shared", "1"), Running(c.NodeClaims[1].Name)))
 	for machine, pod := range map[int]int{0: 0, 1: 2} {
-		keeps := func() string { return retention.Pods(c)(&c.Machines()[machine]) }
+		keeps := func() string { return retention.Pods(c)(&records.Machines(c)[machine]) }
 		if why := keeps(); why != "" {
 			t.Fatalf("the machine stays before: %s", why)
 		}
-		c.Pods[pod].Annotations = map[string]string{snapshot.CutAnnotation: "labels of more than 8 KiB"}
+		c.Pods[pod].Annotations = map[string]string{facts.CutAnnotation: "labels of more than 8 KiB"}
 		if why := keeps(); !strings.Contains(why, "has labels of more than 8 KiB") {
 			t.Errorf("machine %d stays because of %q", machine, why)
 		}

@@ -7,11 +7,13 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Change is a machine whose GPUs should have other slots.
 type Change struct {
-	Machine *snapshot.Machine
+	Machine *records.Machine
 	// Slots are the new slots.
 	Slots nodecontract.Slots
 	// Withdraws reports whether the change withdraws a free slot. Meanwhile the scheduler must not give it to a pod.
@@ -37,7 +39,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 		}
 		want, withdraws := m.Promise.Slots, false
 		want.GPUs, withdraws = layout(want, gpus, seated, needed(view, placed[m.PlannerName()], want, len(gpus)))
-		said := m.Node == nil || !m.Registered() || snapshot.PromiseOf(m.Node.Annotations).Slots.Equal(want)
+		said := m.Node == nil || !m.Registered() || facts.PromiseOf(m.Node.Annotations).Slots.Equal(want)
 		if !want.Equal(m.Promise.Slots) || !said {
 			all = append(all, Change{m, want, withdraws && !m.AwaitsReplicas()}) // The scheduler binds no pods to a machine that is starting.
 		}
@@ -74,7 +76,7 @@ func needed(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots,
 // It changes as little as possible. It changes nothing if enough slots of each size are free on any GPU, since all slots of a size are equal to the
 // scheduler. Otherwise it adds slots in unused memory. If that is not possible, it creates the needed slots where they are needed, and keeps as many of
 // the others as fit.
-func layout(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (counts [][]int64, withdraws bool) {
+func layout(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (counts [][]int64, withdraws bool) {
 	if free, ok := added(slots, gpus, seated, need); ok {
 		return sums(gpus, free), false
 	}
@@ -88,7 +90,7 @@ func layout(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, 
 }
 
 // added returns the free slots together with the missing ones. It returns false if they do not fit.
-func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
+func added(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
 	left := make([]int64, len(gpus))
 	for i, g := range gpus {
 		free = append(free, slices.Clone(g.Free))
@@ -129,7 +131,7 @@ func added(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, n
 }
 
 // rebuilt returns the needed free slots, on the GPUs where they are needed, and as many of the present ones as fit beside them.
-func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
+func rebuilt(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
 	for i, g := range gpus {
 		left := g.CapacityMiB - slots.UsedMiB(g.Held)
 		own := make([]int64, len(slots.SizesMiB))
@@ -150,7 +152,7 @@ func rebuilt(slots nodecontract.Slots, gpus []snapshot.GPUSlots, seated []int64,
 }
 
 // sums returns the slots that pods hold plus the free ones.
-func sums(gpus []snapshot.GPUSlots, free [][]int64) [][]int64 {
+func sums(gpus []records.GPUSlots, free [][]int64) [][]int64 {
 	counts := make([][]int64, len(gpus))
 	for i, g := range gpus {
 		counts[i] = slices.Clone(free[i])

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // t4 has room for slots of 14 GiB.
@@ -19,33 +19,33 @@ func kinds() nodecontract.Slots {
 	return nodecontract.Slots{SizesMiB: []int64{2048, 4096, 8192}, ReserveMiB: 512, Enforcement: nodecontract.EnforceWatch}
 }
 
-func gpu(held, free []int64) snapshot.GPUSlots {
-	return snapshot.GPUSlots{CapacityMiB: t4, Held: held, Free: free}
+func gpu(held, free []int64) records.GPUSlots {
+	return records.GPUSlots{CapacityMiB: t4, Held: held, Free: free}
 }
 
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	no := []int64{0, 0, 0}
 	for name, c := range map[string]struct {
-		gpus      []snapshot.GPUSlots
+		gpus      []records.GPUSlots
 		seated    []int64
 		need      [][]int64
 		want      [][]int64
 		withdraws bool
 	}{
-		"nothing is needed":               {[]snapshot.GPUSlots{gpu(no, []int64{3, 0, 0})}, no, [][]int64{no}, [][]int64{{3, 0, 0}}, false},
-		"there is a free slot":            {[]snapshot.GPUSlots{gpu(no, []int64{1, 0, 0}), gpu(no, no)}, no, [][]int64{no, {1, 0, 0}}, [][]int64{{1, 0, 0}, {0, 0, 0}}, false},
-		"a slot is added":                 {[]snapshot.GPUSlots{gpu([]int64{1, 0, 0}, no)}, no, [][]int64{{0, 1, 0}}, [][]int64{{1, 1, 0}}, false},
-		"where the plan has the pod":      {[]snapshot.GPUSlots{gpu(no, no), gpu(no, no)}, no, [][]int64{no, {0, 1, 0}}, [][]int64{{0, 0, 0}, {0, 1, 0}}, false},
-		"where least is left otherwise":   {[]snapshot.GPUSlots{gpu(no, no), gpu([]int64{0, 0, 1}, []int64{1, 0, 0})}, no, [][]int64{{1, 0, 0}, {1, 0, 0}}, [][]int64{{1, 0, 0}, {1, 0, 1}}, false},
-		"free slots make way":             {[]snapshot.GPUSlots{gpu(no, []int64{7, 0, 0})}, no, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
-		"held slots do not":               {[]snapshot.GPUSlots{gpu([]int64{3, 0, 0}, []int64{4, 0, 0})}, no, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
-		"nor those that pods will hold":   {[]snapshot.GPUSlots{gpu(no, []int64{3, 2, 0})}, []int64{2, 0, 0}, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
-		"a pod's slot that was not there": {[]snapshot.GPUSlots{gpu(no, no)}, []int64{1, 0, 0}, [][]int64{no}, [][]int64{{1, 0, 0}}, false},
+		"nothing is needed":               {[]records.GPUSlots{gpu(no, []int64{3, 0, 0})}, no, [][]int64{no}, [][]int64{{3, 0, 0}}, false},
+		"there is a free slot":            {[]records.GPUSlots{gpu(no, []int64{1, 0, 0}), gpu(no, no)}, no, [][]int64{no, {1, 0, 0}}, [][]int64{{1, 0, 0}, {0, 0, 0}}, false},
+		"a slot is added":                 {[]records.GPUSlots{gpu([]int64{1, 0, 0}, no)}, no, [][]int64{{0, 1, 0}}, [][]int64{{1, 1, 0}}, false},
+		"where the plan has the pod":      {[]records.GPUSlots{gpu(no, no), gpu(no, no)}, no, [][]int64{no, {0, 1, 0}}, [][]int64{{0, 0, 0}, {0, 1, 0}}, false},
+		"where least is left otherwise":   {[]records.GPUSlots{gpu(no, no), gpu([]int64{0, 0, 1}, []int64{1, 0, 0})}, no, [][]int64{{1, 0, 0}, {1, 0, 0}}, [][]int64{{1, 0, 0}, {1, 0, 1}}, false},
+		"free slots make way":             {[]records.GPUSlots{gpu(no, []int64{7, 0, 0})}, no, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
+		"held slots do not":               {[]records.GPUSlots{gpu([]int64{3, 0, 0}, []int64{4, 0, 0})}, no, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
+		"nor those that pods will hold":   {[]records.GPUSlots{gpu(no, []int64{3, 2, 0})}, []int64{2, 0, 0}, [][]int64{{0, 0, 1}}, [][]int64{{3, 0, 1}}, true},
+		"a pod's slot that was not there": {[]records.GPUSlots{gpu(no, no)}, []int64{1, 0, 0}, [][]int64{no}, [][]int64{{1, 0, 0}}, false},
 		"a slot for one pod on another GPU is in the way of another": {
-			[]snapshot.GPUSlots{gpu([]int64{3, 0, 0}, []int64{0, 1, 0}), gpu([]int64{0, 0, 1}, no)}, no, [][]int64{{0, 0, 1}, {0, 1, 0}}, [][]int64{{3, 0, 1}, {0, 1, 1}}, true,
+			[]records.GPUSlots{gpu([]int64{3, 0, 0}, []int64{0, 1, 0}), gpu([]int64{0, 0, 1}, no)}, no, [][]int64{{0, 0, 1}, {0, 1, 0}}, [][]int64{{3, 0, 1}, {0, 1, 1}}, true,
 		},
-		"more than a GPU has": {[]snapshot.GPUSlots{{CapacityMiB: 8192, Held: no, Free: []int64{0, 1, 1}}}, no, [][]int64{no}, [][]int64{{0, 0, 1}}, true},
+		"more than a GPU has": {[]records.GPUSlots{{CapacityMiB: 8192, Held: no, Free: []int64{0, 1, 1}}}, no, [][]int64{no}, [][]int64{{0, 0, 1}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,11 +63,11 @@ func TestLayoutHasRoomForAllWhoFit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		slots := kinds()
-		var gpus []snapshot.GPUSlots
+		var gpus []records.GPUSlots
 		var need [][]int64
 		seated := make([]int64, 3)
 		for range rapid.IntRange(1, 4).Draw(t, "GPUs") {
-			g := snapshot.GPUSlots{CapacityMiB: rapid.Int64Range(0, 40<<10).Draw(t, "memory"), Held: make([]int64, 3), Free: make([]int64, 3)}
+			g := records.GPUSlots{CapacityMiB: rapid.Int64Range(0, 40<<10).Draw(t, "memory"), Held: make([]int64, 3), Free: make([]int64, 3)}
 			left := g.CapacityMiB
 			fill := func(what string, of []int64, left *int64) {
 				for s, mib := range slots.SizesMiB {
@@ -114,10 +114,10 @@ func TestLayoutKeepsSlotsOfPodsWhoseGPUIsUnknown(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		slots := kinds()
-		g := func() snapshot.GPUSlots {
+		g := func() records.GPUSlots {
 			return gpu(make([]int64, 3), []int64{rapid.Int64Range(0, 3).Draw(t, "2gb"), rapid.Int64Range(0, 2).Draw(t, "4gb"), 0})
 		}
-		gpus := []snapshot.GPUSlots{g(), g()}
+		gpus := []records.GPUSlots{g(), g()}
 		seated := []int64{rapid.Int64Range(0, gpus[0].Free[0]+gpus[1].Free[0]).Draw(t, "seated"), 0, 0}
 		need := [][]int64{{0, 0, 0}, {0, 0, 0}}
 		for i := range gpus {

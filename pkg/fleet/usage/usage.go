@@ -9,11 +9,12 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Of returns the agent's report of the replicas of a machine that are held but unused. It is empty if the machine has no Node.
-func Of(m *snapshot.Machine) (nodecontract.UnusedReport, error) {
+func Of(m *records.Machine) (nodecontract.UnusedReport, error) {
 	if m.Node == nil {
 		return nodecontract.UnusedReport{}, nil
 	}
@@ -25,12 +26,12 @@ func For(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) time.
 	if pod.Status.StartTime == nil {
 		return 0
 	}
-	return report.For(snapshot.PodName(pod), pod.Status.StartTime.Time, now)
+	return report.For(facts.PodName(pod), pod.Status.StartTime.Time, now)
 }
 
 // NobodyUses reports whether pods hold replicas of the machine and none of them has used a GPU for as long as the GPUNodeClass allows. It also returns for how
 // long.
-func NobodyUses(m *snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) (time.Duration, bool) {
+func NobodyUses(m *records.Machine, class *v1alpha1.GPUNodeClass, now time.Time) (time.Duration, bool) {
 	if class == nil || m.Leaving() {
 		return 0, false
 	}

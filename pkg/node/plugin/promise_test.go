@@ -21,6 +21,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -41,7 +42,7 @@ func TestAgentKeepsPromisesOfPlans(t *testing.T) {
 // promises is a cluster with agents.
 type promises struct {
 	t        *rapid.T
-	cluster  *snapshot.Cluster
+	cluster  *facts.Cluster
 	replicas int
 	refuses  bool
 	nodes    map[string]*promisedNode
@@ -144,7 +145,7 @@ func (w *promises) plan(round int) {
 		}
 	}
 	w.cluster.Pods = slices.DeleteFunc(w.cluster.Pods, func(pod corev1.Pod) bool {
-		return pod.Spec.NodeName == "" && bound[snapshot.PodName(&pod)] == ""
+		return pod.Spec.NodeName == "" && bound[facts.PodName(&pod)] == ""
 	})
 	if again := solve.Plan(snapshot.Build(w.cluster).Snapshot); len(again.Launches) > 0 || len(again.Unplaced) > 0 {
 		w.t.Fatalf("machines that start do not hold the pods for which they were launched: %+v", again)
@@ -157,7 +158,7 @@ func (w *promises) plan(round int) {
 		}
 	}
 	for _, pod := range rapid.Permutation(starting).Draw(w.t, "order") {
-		snapshottest.Running(bound[snapshot.PodName(pod)])(pod)
+		snapshottest.Running(bound[facts.PodName(pod)])(pod)
 		w.nodes[pod.Spec.NodeName].admit(w.t, pod)
 	}
 }
@@ -198,7 +199,7 @@ func (w *promises) agent(gpus int) *promisedNode {
 // admit gives a pod its devices as the kubelet's device manager does: init containers first, whose devices later containers use again, except those of
 // sidecars.
 func (n *promisedNode) admit(t *rapid.T, pod *corev1.Pod) {
-	n.stated[pod.Name] = snapshot.GPURequestOf(pod).MemoryBytes
+	n.stated[pod.Name] = facts.GPURequestOf(pod).MemoryBytes
 	var again []string
 	for _, c := range pod.Spec.InitContainers {
 		got := n.allocate(t, pod, &c, again)

@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -25,7 +25,7 @@ var Now = snapshottest.Now
 // busy has a report of its agent, and so does idle, which leaves in two minutes. silent has no agent, and the report of stale is an hour old. crowded
 // has too many pods for a report that names them, and the report of garbled cannot be read. quad has four GPUs, of which one is out of service and one
 // is cordoned. starting has no Node yet, and sick is not ready. other was not launched by Karve.
-func Example() *snapshot.Cluster {
+func Example() *facts.Cluster {
 	t := example{snapshottest.Shared()}
 	t.node("busy", 3*time.Hour)
 	t.pod("team", "infer-0", "busy", 2, "4Gi")
@@ -78,7 +78,7 @@ func Example() *snapshot.Cluster {
 	return t.Cluster
 }
 
-type example struct{ *snapshot.Cluster }
+type example struct{ *facts.Cluster }
 
 // node adds a node with one GPU and ten replicas that has started.
 func (t example) node(name string, age time.Duration) { t.started(name, "g4dn.xlarge", age) }

@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Now is the time of the test clusters.
@@ -26,10 +26,10 @@ var NodeClassRef = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind:
 var Zones = []string{"us-east-1a", "us-east-1b"}
 
 // Empty returns a cluster that has only the g4dn instance types. The cloud node class is ready, and there is no NodePool.
-func Empty() *snapshot.Cluster {
-	return &snapshot.Cluster{
+func Empty() *facts.Cluster {
+	return &facts.Cluster{
 		Now:             Now,
-		NodeClasses:     map[v1alpha1.NodeClassReference]snapshot.NodeClassState{NodeClassRef: {Ready: true, InstanceTypes: Types()}},
+		NodeClasses:     map[v1alpha1.NodeClassReference]facts.NodeClassState{NodeClassRef: {Ready: true, InstanceTypes: Types()}},
 		Refused:         map[string][]v1alpha1.RefusedOffering{},
 		ReplicasTimeout: 10 * time.Minute,
 	}
@@ -37,7 +37,7 @@ func Empty() *snapshot.Cluster {
 
 // Shared returns a cluster with the NodePool gpu-shared and the GPUNodeClass gpu-shared, which shares each GPU into ten nvidia.com/gpu.shared. The NodePool
 // has the taint nvidia.com/gpu.shared:NoSchedule, which the pods of [Pod] tolerate.
-func Shared() *snapshot.Cluster {
+func Shared() *facts.Cluster {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)}
 	c.NodePools = []karpv1.NodePool{Pool("gpu-shared", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared))}
@@ -46,7 +46,7 @@ func Shared() *snapshot.Cluster {
 
 // Recipe returns a cluster with two NodePools whose pods both request nvidia.com/gpu. gpu-shared shares each GPU into ten replicas, and gpu has whole
 // GPUs. The label jina.ai/node-type and a taint for each NodePool keep their pods apart.
-func Recipe() *snapshot.Cluster {
+func Recipe() *facts.Cluster {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{
 		Class("gpu-shared", 10, func(class *v1alpha1.GPUNodeClass) { class.Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }),

@@ -11,14 +11,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Large returns a cluster with the given number of nodes and ten times as many pods in 200 namespaces, in Deployments of twenty. A quarter of the nodes are
 // Karve's machines. They run a fifth of the pods, eight on each, and each of these pods holds one of ten replicas. Karpenter launched the other nodes. Each
 // node has a pod of a DaemonSet. One Deployment in ten keeps its pods on different nodes, and one in ten spreads them over the zones. A few pods wait for
 // replicas.
-func Large(nodes int) *snapshot.Cluster {
+func Large(nodes int) *facts.Cluster {
 	c := LargePart(0, nodes)
 	for i := range 5 {
 		c.Pods = append(c.Pods, largePod("waits", i, Asking("cpu", fmt.Sprintf("%dm", 400+100*i), "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")))
@@ -31,7 +31,7 @@ func Large(nodes int) *snapshot.Cluster {
 
 // LargePart returns part of a cluster like that of Large, without pending pods: the given number of nodes from index first on, and their pods. The
 // parts of a cluster fit in memory one after the other.
-func LargePart(first, nodes int) *snapshot.Cluster {
+func LargePart(first, nodes int) *facts.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
 	c.NodePools = append(c.NodePools, StockPool("stock", Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist)))

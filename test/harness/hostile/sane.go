@@ -11,7 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -23,7 +23,7 @@ const (
 
 // Sane returns a cluster with a pool that has a label of its own, a machine with two pods and room for eight, a foreign node, and pending pods of
 // several shapes.
-func Sane() *snapshot.Cluster {
+func Sane() *facts.Cluster {
 	c := snapshottest.Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{snapshottest.Class("sane", 10)}
 	c.NodePools = []karpv1.NodePool{snapshottest.Pool("sane", "sane", snapshottest.Tainted(v1alpha1.ResourceGPUShared), snapshottest.Tainted("sane"))}
@@ -59,7 +59,7 @@ func Sane() *snapshot.Cluster {
 }
 
 // Add adds an object to a cluster.
-func Add(c *snapshot.Cluster, o client.Object) {
+func Add(c *facts.Cluster, o client.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
 		c.Pods = append(c.Pods, *o)

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func init() {
@@ -22,7 +23,7 @@ func init() {
 
 // PlanCluster plans for a cluster with Karpenter's scheduler, as if the pools of the view were Karpenter's. It returns the result as a plan for the
 // view's snapshot. Unlike [Plan] it passes on everything that the pods, the pools and the nodes specify.
-func PlanCluster(ctx context.Context, c *snapshot.Cluster, v snapshot.View) (planner.Plan, time.Duration, error) {
+func PlanCluster(ctx context.Context, c *facts.Cluster, v snapshot.View) (planner.Plan, time.Duration, error) {
 	w := World{Types: map[string][]*cloudprovider.InstanceType{}}
 	for i, p := range v.Pools {
 		w.NodePools = append(w.NodePools, p.NodePool.DeepCopy())

@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -309,7 +310,7 @@ func (d *draw) machine(view *snapshot.View, name string) {
 
 // slots draws the slots of a machine, some of them too large for what is left.
 func (d *draw) slots(claim *karpv1.NodeClaim) {
-	promise := snapshot.PromiseOf(claim.Annotations)
+	promise := facts.PromiseOf(claim.Annotations)
 	slots := promise.Slots
 	if slots.IsZero() {
 		return

@@ -15,7 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // machine is a machine that a cloud may launch for a claim.
@@ -91,7 +91,7 @@ func arrived(name string, claim *karpv1.NodeClaim, known []catalog.InstanceType,
 	}
 	labels[corev1.LabelHostname] = name
 	labels[karpv1.NodeRegisteredLabelKey], labels[karpv1.NodeInitializedLabelKey] = "true", "true"
-	promise := snapshot.PromiseOf(claim.Annotations)
+	promise := facts.PromiseOf(claim.Annotations)
 	has := amounts(m.instanceType.Allocatable)
 	has[promise.Resource] = *resource.NewQuantity(m.instanceType.GPU.Count*promise.ReplicasPerGPU, resource.DecimalSI)
 	if slots := promise.Slots; !slots.IsZero() {
@@ -152,10 +152,10 @@ func amounts(r catalog.Resources) corev1.ResourceList {
 
 // initialized reports whether the claim's node is initialized.
 func initialized(claim *karpv1.NodeClaim) bool {
-	return snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
+	return facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
 }
 
 // resourceOf returns the resource name of the GPUs of a claim's machine.
 func resourceOf(claim *karpv1.NodeClaim) corev1.ResourceName {
-	return snapshot.PromiseOf(claim.Annotations).Resource
+	return facts.PromiseOf(claim.Annotations).Resource
 }

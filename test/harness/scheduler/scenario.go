@@ -12,7 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -43,7 +43,7 @@ type Scenario struct {
 }
 
 // Cluster returns the scenario as the controller would read it.
-func (s *Scenario) Cluster() *snapshot.Cluster {
+func (s *Scenario) Cluster() *facts.Cluster {
 	c := snapshottest.Empty()
 	c.UseInstanceTypes(s.InstanceTypes)
 	c.GPUNodeClasses, c.NodePools = s.GPUNodeClasses, s.NodePools

@@ -105,6 +105,18 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
+		why:          "facts are what was read: they know neither the records that are made of them nor pools and plans",
+		of:           under("pkg/snapshot/facts"),
+		allows:       noneOf(exactly(module+"/pkg/snapshot"), ours("pkg/snapshot/records")),
+		transitively: true,
+	},
+	{
+		why:          "a machine or a pod is what it is whatever pools and plans there are: snapshot translates records, never the reverse",
+		of:           under("pkg/snapshot/records"),
+		allows:       noneOf(exactly(module + "/pkg/snapshot")),
+		transitively: true,
+	},
+	{
 		why: "a decision about machines has no clock, counts nothing and writes no log: who carries it out does",
 		of:  anyOf(under("pkg/fleet"), under("pkg/planning/checked")),
 		allows: noneOf(ours("pkg/metrics"), ours("pkg/gather"), exactly(module+"/pkg/planning"), ours("pkg/watchdog"), below("k8s.io/utils/clock"), below("k8s.io/klog"),
@@ -197,6 +209,9 @@ func TestBreachesAreFound(t *testing.T) {
 		"manifests may not use a client":                   {pkg("pkg/manifests", "k8s.io/client-go/rest"), 1},
 		"snapshot may not use decisions":                   {pkg("pkg/snapshot", module+"/pkg/fleet/drift"), 1},
 		"a decision may use the snapshot":                  {pkg("pkg/fleet/drift", module+"/pkg/snapshot"), 0},
+		"facts may not use records":                        {pkg("pkg/snapshot/facts", module+"/pkg/snapshot/records"), 1},
+		"records may use facts":                            {pkg("pkg/snapshot/records", module+"/pkg/snapshot/facts"), 0},
+		"records may not use the translation":              {pkg("pkg/snapshot/records", module+"/pkg/snapshot"), 1},
 		"snapshot may not use a client":                    {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
 		"pkg/karpenter may use all of Karpenter":           {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
 		"metrics may not use Karpenter at all":             {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},

@@ -26,8 +26,8 @@ const (
 // harmless are the methods of resource.Quantity that take constant time and lose nothing.
 var harmless = []string{"IsZero", "Sign", "DeepCopy"}
 
-// adders are the packages that may add up the requests of pods: snapshot, which bounds them, and manifests, which refuses those that are too large.
-var adders = []string{"pkg/snapshot", "pkg/manifests"}
+// adders are the packages that may add up the requests of pods: facts, which bounds them, and manifests, which refuses those that are too large.
+var adders = []string{"pkg/snapshot/facts", "pkg/manifests"}
 
 // Users write quantities. Arithmetic on 1e2000000000 takes hours, and conversions overflow.
 func TestOnlyAmountComputesWithQuantities(t *testing.T) {
@@ -182,7 +182,7 @@ func forbidden(object types.Object, path string) string {
 	}
 	switch receiver := f.Signature().Recv(); {
 	case f.Pkg().Path() == requests && !slices.ContainsFunc(adders, func(adder string) bool { return path == adder }):
-		return "use snapshot.PodRequests, which bounds the amounts"
+		return "use facts.PodRequests, which bounds the amounts"
 	case f.Pkg().Path() != quantities:
 		return ""
 	case receiver == nil && f.Name() == "ParseQuantity":

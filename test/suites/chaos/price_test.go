@@ -25,6 +25,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/harness/aws"
 )
@@ -64,7 +66,7 @@ func (b bill) problems() []problem {
 }
 
 // gather returns the cluster as the controller sees it, without pods that can never run and without objects that are not of the pools.
-func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
+func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*facts.Cluster, error) {
 	g := gather.Gatherer{
 		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
@@ -90,7 +92,7 @@ func (w *world) bill(ctx context.Context, machines cloud.Catalog) (bill, error) 
 			return bill{}, err
 		}
 		b.fleet += price
-		instanceType, zone, capacityType := snapshot.ShapeOf(&c.NodeClaims[i])
+		instanceType, zone, capacityType := records.ShapeOf(&c.NodeClaims[i])
 		b.machines = append(b.machines, machine(instanceType, zone, capacityType, price))
 	}
 	s := snapshot.Build(afresh(c)).Snapshot
@@ -114,7 +116,7 @@ func machine(instanceType, zone, capacityType string, price planner.MicroUSD) st
 
 // afresh returns the cluster without its machines, with all their pods pending. It closes the breakers, which limit how many machines are launched at once, not
 // what they may cost: a breaker that was opened by a machine that is gone stays half-open until another machine is needed.
-func afresh(c *snapshot.Cluster) *snapshot.Cluster {
+func afresh(c *facts.Cluster) *facts.Cluster {
 	fresh := *c
 	fresh.NodeClaims, fresh.Nodes, fresh.Pods, fresh.NodePools = nil, nil, nil, slices.Clone(c.NodePools)
 	for i := range fresh.NodePools {
@@ -139,8 +141,8 @@ func closeBreaker(np *karpv1.NodePool) {
 }
 
 // priceOf returns the price of the machine of a claim.
-func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, error) {
-	name, zone, capacityType := snapshot.ShapeOf(claim)
+func priceOf(claim *karpv1.NodeClaim, c *facts.Cluster) (planner.MicroUSD, error) {
+	name, zone, capacityType := records.ShapeOf(claim)
 	for _, t := range c.InstanceTypes() {
 		for _, o := range t.Offerings {
 			if t.Name == name && o.Zone == zone && o.CapacityType == capacityType {

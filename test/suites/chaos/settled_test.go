@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/aws"
 )
 
@@ -137,7 +137,7 @@ func (p *picture) wrongNodes() []problem {
 		if !needed {
 			say("holds no pod")
 		}
-		promise := snapshot.PromiseOf(n.Annotations)
+		promise := facts.PromiseOf(n.Annotations)
 		if has := n.Status.Allocatable[promise.Resource]; has.Value() != promise.Replicas() {
 			say(fmt.Sprintf("exposes %s of the %d replicas that it promised", &has, promise.Replicas()))
 		}
@@ -147,7 +147,7 @@ func (p *picture) wrongNodes() []problem {
 
 // free returns how many replicas of a Node no pod holds.
 func (p *picture) free(n *corev1.Node) int64 {
-	resource := snapshot.PromiseOf(n.Annotations).Resource
+	resource := facts.PromiseOf(n.Annotations).Resource
 	exposed := n.Status.Allocatable[resource]
 	left := exposed.Value()
 	for i := range p.pods {

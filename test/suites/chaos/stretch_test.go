@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // growth is how many pods are added to the first app of each pool once the cluster has settled. The machines do not have room for all of them.
@@ -98,7 +99,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 			t.Fatal(err)
 		}
 		price += costs
-		instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+		instanceType, zone, capacityType := records.ShapeOf(claim)
 		launched = append(launched, machine(instanceType, zone, capacityType, costs))
 	}
 	for _, l := range plan.Launches {

@@ -30,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/nvidiadra"
 )
@@ -278,7 +279,7 @@ func (m *machine) give(name string, specs []resourcev1.ResourceClaimSpec) (given
 
 // world is a random cluster.
 type world struct {
-	*snapshot.Cluster
+	*facts.Cluster
 	r         *rand.Rand
 	driver    *driver
 	templates []resourcev1.ResourceClaimTemplate
@@ -378,7 +379,7 @@ func (w *world) launch(t *testing.T, cache *cel.Cache, o *snapshot.Offering) str
 // bind makes a pod run on a node with its claims.
 func (w *world) bind(name, node string, given []*resourcev1.ResourceClaim) {
 	for _, pod := range w.pods {
-		if snapshot.PodName(pod) != name {
+		if facts.PodName(pod) != name {
 			continue
 		}
 		snapshottest.Running(node)(pod)

@@ -30,7 +30,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -187,7 +187,7 @@ func (n *node) publishes(replicas int) {
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		if got := snapshot.PublishedOf(all.Items, rules.Items)[snapshot.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: n.promise.Resource}].Replicas; got != int64(replicas) {
+		if got := facts.PublishedOf(all.Items, rules.Items)[facts.Offer{Node: n.name, Driver: nodecontract.DRADriver, Resource: n.promise.Resource}].Replicas; got != int64(replicas) {
 			return fmt.Errorf("%s publishes %d replicas, want %d", n.name, got, replicas)
 		}
 		return nil

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/nvidiadra"
 )
 
@@ -168,7 +168,7 @@ func TestSchedulerGivesUnchangedPodsGPUsOfNVIDIAsDriver(t *testing.T) {
 		n := w.nvidiaNode(c.name, c.shares, 2)
 		list, err := w.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 		w.must(err)
-		seen := snapshot.PublishedOf(list.Items, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.name, Annotations: map[string]string{
+		seen := facts.PublishedOf(list.Items, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.name, Annotations: map[string]string{
 			nodecontract.BackendAnnotation: nodecontract.BackendNVIDIADRA, nodecontract.ResourceAnnotation: nodecontract.ResourceGPU, nodecontract.ReplicasPerGPUAnnotation: c.perGPU,
 		}}})
 		if q := seen.Status.Allocatable[nodecontract.ResourceGPU]; q.Value() != int64(c.places) {

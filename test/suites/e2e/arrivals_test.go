@@ -30,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	localaws "karve.sh/karve/test/harness/aws"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -174,7 +175,7 @@ func (s *scene) inArrivalOrder() planner.Snapshot {
 	g := gather.Gatherer{
 		Cached: s.api, Live: s.api, Mapper: s.api.RESTMapper(), Catalog: machines, Ledger: launching.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
-	var c *snapshot.Cluster
+	var c *facts.Cluster
 	s.until(enough, "the catalog is there", func() (bool, string) {
 		var err error
 		if c, err = g.Cluster(s.t.Context()); err != nil {

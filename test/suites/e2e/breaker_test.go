@@ -11,7 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/cluster"
 )
 
@@ -27,7 +27,7 @@ func TestBreakerStopsLaunchesForBrokenPlugin(t *testing.T) {
 	var broken []corev1.Node
 	s.until(enough, "they are nodes", func() (bool, string) { broken = s.nodes(s.name); return len(broken) == 2, fmt.Sprint(len(broken)) })
 	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing", "device plugin", "One node is tried again after")
-	opened := snapshot.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	opened := facts.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	names := func(n corev1.Node) bool { return strings.Contains(opened.Message, n.Name) }
 	if !slices.ContainsFunc(broken, names) {
 		t.Errorf("the condition names no node of the pool: %s", opened.Message)
@@ -72,7 +72,7 @@ func TestSlowPluginDoesNotOpenBreaker(t *testing.T) {
 	s.deploy("inference", 10)
 	s.until(enough, "the machine is launched", func() (bool, string) { return len(s.claims()) == 1, lines(s.claims()) })
 	s.until(enough, "ten pods run", func() (bool, string) {
-		if c := snapshot.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
+		if c := facts.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
 			t.Fatalf("the breaker opened for a plugin that is late: %s\n%s", c.Message, s.dump())
 		}
 		return s.running() == 10, fmt.Sprint(s.running())

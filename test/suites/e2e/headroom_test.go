@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/cluster"
 )
 
@@ -22,7 +22,7 @@ import (
 func (s *scene) untilHeadroom(machines int) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("the headroom is free on %d machines", machines), func() (bool, string) {
-		c := snapshot.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionHeadroomReady)
+		c := facts.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionHeadroomReady)
 		here := alive(s.claims())
 		if c == nil {
 			return false, "no condition"

@@ -16,7 +16,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/test/harness/cluster"
 )
 
@@ -94,10 +95,10 @@ func (h *history) claim(o any, gone bool) {
 	c := h.claims[nc.UID]
 	if c == nil {
 		c = &claim{
-			name: nc.Name, pool: nc.Labels[karpv1.NodePoolLabelKey], ours: snapshot.IsOurClaim(nc), first: time.Now(),
-			price: snapshot.PromiseOf(nc.Annotations).MicroUSDPerHour,
+			name: nc.Name, pool: nc.Labels[karpv1.NodePoolLabelKey], ours: facts.IsOurClaim(nc), first: time.Now(),
+			price: facts.PromiseOf(nc.Annotations).MicroUSDPerHour,
 		}
-		c.instanceType, _, c.capacityType = snapshot.ShapeOf(nc)
+		c.instanceType, _, c.capacityType = records.ShapeOf(nc)
 		h.claims[nc.UID] = c
 	}
 	if c.deleting.IsZero() && (gone || !nc.DeletionTimestamp.IsZero()) {
@@ -139,7 +140,7 @@ func (h *history) node(o any, gone bool) {
 	if !ok || gone {
 		return
 	}
-	promise := snapshot.PromiseOf(node.Annotations)
+	promise := facts.PromiseOf(node.Annotations)
 	if promise.Resource == "" {
 		return
 	}
@@ -155,7 +156,7 @@ func (h *history) node(o any, gone bool) {
 	if nodecontract.DriverOf(promise.Backend) != "" {
 		return // Its replicas are in a ResourceSlice, without which the scheduler gives it no pods.
 	}
-	exposes := snapshot.ResourcesOf(node.Status.Allocatable, promise.Resource).Replicas
+	exposes := facts.ResourcesOf(node.Status.Allocatable, promise.Resource).Replicas
 	if open && exposes < promise.Replicas() {
 		pool := node.Labels[karpv1.NodePoolLabelKey]
 		h.early[pool] = append(h.early[pool], fmt.Sprintf("%s with %d of %d replicas", node.Name, exposes, promise.Replicas()))

@@ -10,7 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/aws"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -21,7 +21,7 @@ func (s *scene) failing() bool {
 	var list karpv1.NodeClaimList
 	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name})
 	return slices.ContainsFunc(list.Items, func(claim karpv1.NodeClaim) bool {
-		c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+		c := facts.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 		return c != nil && c.Reason == v1alpha1.RefusalLaunchFailed
 	})
 }

@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/test/harness/aws"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -206,7 +206,7 @@ func spotTakenBack(t *testing.T, w *world) {
 	var list karpv1.NodeClaimList
 	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name})
 	made := list.Items[0]
-	types, zones, _ := snapshot.RequestedOfferings(&made)
+	types, zones, _ := records.RequestedOfferings(&made)
 	t.Logf("The claim leaves %v in %v, and got %s in %s", types, zones, made.Labels[corev1.LabelInstanceTypeStable], made.Labels[corev1.LabelTopologyZone])
 	if len(types)*len(zones) < 2 {
 		t.Errorf("the claim leaves %v in %v, want a choice", types, zones)

@@ -21,7 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // enough is the timeout for steps that take seconds on an idle computer.
@@ -402,7 +402,7 @@ func (s *scene) nodePool(name string) *karpv1.NodePool {
 func (s *scene) untilCondition(pool, conditionType, status string, words ...string) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("condition %s of NodePool %s is %s", conditionType, pool, status), func() (bool, string) {
-		c := snapshot.Condition(s.nodePool(pool).Status.Conditions, conditionType)
+		c := facts.Condition(s.nodePool(pool).Status.Conditions, conditionType)
 		if c == nil {
 			return false, "not there"
 		}
@@ -473,7 +473,7 @@ func (s *scene) dump() string {
 
 // exposed says how much a node has of the resource that it promises.
 func exposed(n *corev1.Node) string {
-	promise := snapshot.PromiseOf(n.Annotations)
+	promise := facts.PromiseOf(n.Annotations)
 	has := n.Status.Allocatable[promise.Resource]
 	return fmt.Sprintf("%s of %d %s", &has, promise.Replicas(), promise.Resource)
 }

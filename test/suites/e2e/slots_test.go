@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -87,7 +88,7 @@ func TestPodsOfThreeSizesGetSlotsAtTheProvenPrice(t *testing.T) {
 	}
 	s.untilRunning(35)
 	s.until(enough, "no node is closed", func() (bool, string) {
-		open := !slices.ContainsFunc(s.nodes(s.name), func(n corev1.Node) bool { return snapshot.HasTaint(&n, nodecontract.SlotsChangingTaintKey) })
+		open := !slices.ContainsFunc(s.nodes(s.name), func(n corev1.Node) bool { return facts.HasTaint(&n, nodecontract.SlotsChangingTaintKey) })
 		return open, fmt.Sprint(open)
 	})
 	if len(s.nodes(s.name)) != nodes || len(s.claims()) != claims {
@@ -101,13 +102,13 @@ func (s *scene) slotsFit() {
 	s.t.Helper()
 	pods := s.pods()
 	for _, n := range s.nodes(s.name) {
-		slots := snapshot.PromiseOf(n.Annotations).Slots
+		slots := facts.PromiseOf(n.Annotations).Slots
 		held := make([]int64, len(slots.SizesMiB))
 		for i := range pods {
 			if pods[i].Spec.NodeName != n.Name {
 				continue
 			}
-			for _, mib := range snapshot.SlotSizes(&pods[i]) {
+			for _, mib := range facts.SlotSizes(&pods[i]) {
 				held[slots.Index(mib)]++
 			}
 		}

@@ -39,7 +39,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/hostile"
 )
@@ -49,7 +49,7 @@ import (
 type server struct {
 	client.Client // No other method is called.
 	t             *testing.T
-	cluster       *snapshot.Cluster
+	cluster       *facts.Cluster
 	events        []corev1.Event
 }
 
@@ -192,7 +192,7 @@ var (
 
 // report runs the controllers that watch machines and report on pools. Some NodeClaims are given up, some are gone, and the others take too long. No controller
 // may panic, return an error or write an invalid status.
-func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
+func report(t *testing.T, c *facts.Cluster, events []corev1.Event) {
 	t.Helper()
 	const timeout = 10 * time.Minute
 	cluster := *c
@@ -241,7 +241,7 @@ func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 		clk.Step(time.Second)
 	}
 	i := slices.IndexFunc(cluster.NodePools, func(np karpv1.NodePool) bool { return np.Name == "sane" })
-	if valid := snapshot.Condition(cluster.NodePools[i].Status.Conditions, karpv1.ConditionTypeValidationSucceeded); !valid.IsTrue() {
+	if valid := facts.Condition(cluster.NodePools[i].Status.Conditions, karpv1.ConditionTypeValidationSucceeded); !valid.IsTrue() {
 		t.Errorf("the sane NodePool is told %+v", valid)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/hostile"
 )
@@ -116,7 +117,7 @@ func (c *cache) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 			return nil
 		}
 	}
-	return (&server{cluster: &snapshot.Cluster{}}).Get(ctx, key, o, options...) // It has the node classes of the cloud.
+	return (&server{cluster: &facts.Cluster{}}).Get(ctx, key, o, options...) // It has the node classes of the cloud.
 }
 
 // cost is what a round takes: CPU time, which other processes of a busy machine do not affect, and memory.

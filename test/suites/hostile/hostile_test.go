@@ -25,6 +25,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/hostile"
 )
@@ -61,7 +63,7 @@ type decision struct {
 }
 
 // decide builds a snapshot and a plan. Both must be sound without setting any objects aside.
-func decide(t *testing.T, c *snapshot.Cluster) decision {
+func decide(t *testing.T, c *facts.Cluster) decision {
 	t.Helper()
 	started := time.Now()
 	view := snapshot.Build(c)
@@ -102,7 +104,7 @@ func rules(o client.Object) bool {
 	case *appsv1.DaemonSet:
 		return slices.ContainsFunc(o.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == "" })
 	case *karpv1.NodePool:
-		return !snapshot.IsOurs(o)
+		return !facts.IsOurs(o)
 	}
 	return false
 }
@@ -187,7 +189,7 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 }
 
 // others makes all other decisions that read such objects. None of them may panic.
-func others(t *testing.T, c *snapshot.Cluster) {
+func others(t *testing.T, c *facts.Cluster) {
 	t.Helper()
 	view := snapshot.Build(c)
 	view = view.AsIs(snapshot.WhatIf{}, nil)
@@ -197,7 +199,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 			drift.Of(c, &view.Pools[i], &view.Machines[j])
 		}
 	}
-	snapshot.Hardware(view.Machines)
+	records.Hardware(view.Machines)
 	retention.NewOtherNodes(c)
 	whole := snapshot.Build(c)
 	layout := layout.Build(&whole, nil, retention.Pods(c))

@@ -17,13 +17,14 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/karpenter"
 )
 
 // drawCluster draws a cluster with the rules that Karpenter supports too: pools with requirements, a few nodes with running pods, and apps with pending pods
 // that have selectors, affinities, topology spread constraints and host ports. It draws no weights, limits or preferences: there, several plans are right.
-func drawCluster(t *rapid.T) *snapshot.Cluster {
+func drawCluster(t *rapid.T) *facts.Cluster {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	c := snapshottest.Empty()
 	var types []catalog.InstanceType

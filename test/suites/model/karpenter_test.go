@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -43,7 +43,7 @@ func (w *world) launch(claim *karpv1.NodeClaim) {
 		w.store.drop(claim)
 		return
 	}
-	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	instanceType, zone, capacityType := records.ShapeOf(claim)
 	t := snapshottest.TypeNamed(instanceType)
 	labels := maps.Clone(t.Labels)
 	maps.Copy(labels, claim.Labels)

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 func TestMain(m *testing.M) {
@@ -140,7 +140,7 @@ func (w *world) turn() {
 
 // userActs does what the condition asks for: it deletes the claims of unhealthy machines if there are too many of them.
 func (w *world) userActs() {
-	if c := snapshot.Condition(w.pool().Status.Conditions, v1alpha1.ConditionNodesHealthy); !c.IsFalse() {
+	if c := facts.Condition(w.pool().Status.Conditions, v1alpha1.ConditionNodesHealthy); !c.IsFalse() {
 		return
 	}
 	for _, claim := range w.claims() {
@@ -166,7 +166,7 @@ func (w *world) unsettled() string {
 			return claim.Name + " " + why
 		}
 	}
-	if c := snapshot.Condition(w.pool().Status.Conditions, v1alpha1.ConditionReplicasHealthy); !c.IsTrue() {
+	if c := facts.Condition(w.pool().Status.Conditions, v1alpha1.ConditionReplicasHealthy); !c.IsTrue() {
 		return "the breaker is not closed"
 	}
 	return ""

@@ -25,7 +25,7 @@ type edit struct {
 
 var mutants = []mutant{
 	{"a machine that never initializes is room for good", []edit{
-		{"pkg/snapshot/facts.go", "f.breaks = lifecycle.Of(f.state).Breaks", "f.breaks = lifecycle.Of(f.state).Breaks && f.state != lifecycle.Initializing"},
+		{"pkg/snapshot/records/status.go", "f.breaks = lifecycle.Of(f.state).Breaks", "f.breaks = lifecycle.Of(f.state).Breaks && f.state != lifecycle.Initializing"},
 	}, "stuck:"},
 	{"a broken machine that is kept keeps its pool closed", []edit{
 		{"pkg/controllers/readiness/broken.go", "return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil", "return false, nil"},

@@ -23,7 +23,7 @@ import (
 
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/manifests"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/test/harness/cluster"
 )
 
@@ -163,7 +163,7 @@ func (w *world) untilWaiting(t *testing.T, want int) {
 		}
 		got = 0
 		for i := range pods.Items {
-			if snapshot.Waits(&pods.Items[i]) {
+			if facts.Waits(&pods.Items[i]) {
 				got++
 			}
 		}

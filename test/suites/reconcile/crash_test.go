@@ -24,7 +24,7 @@ import (
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -155,7 +155,7 @@ func (w *world) others() {
 	claims := w.claims()
 	for i := range claims {
 		claim := &claims[i]
-		machine := snapshot.Machine{Claim: claim, Node: &corev1.Node{}}
+		machine := records.Machine{Claim: claim, Node: &corev1.Node{}}
 		machine.Node.Name = claim.Name
 		there := w.read(machine.Node)
 		switch {

@@ -15,7 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/gather"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // The API server accepts values of NodePools that the Go type cannot decode, because they match the pattern of their field.
@@ -89,5 +89,5 @@ func TestInformersSurviveObjectsThatCannotBeDecoded(t *testing.T) {
 		return sound.Labels["changed"] == "twice" && strings.Contains(fmt.Sprint(odd.Annotations), "consolidateAfter")
 	})
 	change(odd, `{"spec":{"limits":null,"disruption":{"consolidateAfter":"1h"}}}`)
-	seen("a correction is seen", func(_, odd *karpv1.NodePool) bool { return !snapshot.IsSetAside(odd) })
+	seen("a correction is seen", func(_, odd *karpv1.NodePool) bool { return !facts.IsSetAside(odd) })
 }

@@ -14,11 +14,11 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-func (w *world) cluster() *snapshot.Cluster {
+func (w *world) cluster() *facts.Cluster {
 	w.t.Helper()
 	c, err := w.gatherer.Cluster(w.t.Context())
 	if err != nil {
@@ -97,7 +97,7 @@ func TestForbiddenNodeClassIsReportedAndBlocksNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.gatherer.Live, w.gatherer.Mapper = restricted, restricted.RESTMapper()
-	var state snapshot.NodeClassState
+	var state facts.NodeClassState
 	// The API server's authorizer watches roles, so it takes a moment.
 	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 		c, err := w.gatherer.Cluster(ctx)

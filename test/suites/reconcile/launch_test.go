@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/fleet/launching"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -193,8 +193,8 @@ func TestClaimThatVanishesUnseenIsRetriedAfterPause(t *testing.T) {
 	w.wantClaims(0)
 	w.clock.SetTime(paused.NotBefore.Time)
 	w.reconciles(w.provisioning(), "")
-	before, _, _ := snapshot.ShapeOf(&claim)
-	if after, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); after != before {
+	before, _, _ := records.ShapeOf(&claim)
+	if after, _, _ := records.ShapeOf(&w.wantClaims(1)[0]); after != before {
 		t.Errorf("%s is launched, want %s again: it was not refused", after, before)
 	}
 }
@@ -323,7 +323,7 @@ func TestRestartedControllerAvoidsRefusedOfferings(t *testing.T) {
 	w.restart()
 	w.pods("web", 1)
 	w.reconciles(w.provisioning(), "")
-	if instanceType, zone, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" && zone == "us-east-1a" {
+	if instanceType, zone, _ := records.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" && zone == "us-east-1a" {
 		t.Errorf("%s in %s was tried again at once", instanceType, zone)
 	}
 }
@@ -342,7 +342,7 @@ func TestRestartedControllerWaitsForEndOfPause(t *testing.T) {
 	w.wantClaims(0)
 	w.clock.SetTime(w.wantPause("pause").NotBefore.Time)
 	w.reconciles(w.provisioning(), "")
-	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
+	if instanceType, _, _ := records.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
 		t.Errorf("%s is launched after a hang, want the cheapest again", instanceType)
 	}
 }
@@ -545,7 +545,7 @@ func TestUnexplainedClaimIsRetriedSoon(t *testing.T) {
 	}
 	w.pods("web", 1)
 	w.reconciles(w.provisioning(), "")
-	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
+	if instanceType, _, _ := records.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
 		t.Errorf("launched %s", instanceType)
 	}
 }
@@ -569,7 +569,7 @@ func TestRefusedFlexibleClaimRefusesAllItsOfferings(t *testing.T) {
 	// The next plan avoids it, and a later one retries it.
 	w.reconciles(w.provisioning(), "")
 	for _, claim := range w.wantClaims(4) {
-		if instanceType, _, _ := snapshot.ShapeOf(&claim); instanceType == "g4dn.xlarge" {
+		if instanceType, _, _ := records.ShapeOf(&claim); instanceType == "g4dn.xlarge" {
 			t.Errorf("%s was tried again at once", instanceType)
 		}
 		w.delete(&claim)
@@ -578,7 +578,7 @@ func TestRefusedFlexibleClaimRefusesAllItsOfferings(t *testing.T) {
 	w.clock.Step(4 * time.Minute)
 	w.reconciles(w.provisioning(), "")
 	for _, claim := range w.wantClaims(4) {
-		if instanceType, _, _ := snapshot.ShapeOf(&claim); instanceType != "g4dn.xlarge" {
+		if instanceType, _, _ := records.ShapeOf(&claim); instanceType != "g4dn.xlarge" {
 			t.Errorf("%s is launched after the backoff", instanceType)
 		}
 	}
@@ -599,7 +599,7 @@ func TestProvisioningWaitsForRefusalOfVanishedClaim(t *testing.T) {
 	w.event(&claim, "InsufficientCapacityError", "NodeClaim event: creating instance, insufficient capacity, all requested instance types were unavailable during launch")
 	w.reconciles(w.launch(), claim.Name)
 	w.reconciles(controller, "")
-	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
+	if instanceType, _, _ := records.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
 		t.Error("the refused type was launched again")
 	}
 }

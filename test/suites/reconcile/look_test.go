@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -69,7 +69,7 @@ func TestClusterShowsWhatCachesShow(t *testing.T) {
 	}
 }
 
-func versionOf(c *snapshot.Cluster, name string) string {
+func versionOf(c *facts.Cluster, name string) string {
 	for _, pod := range c.Indexed().Pending() {
 		if pod.Name == name {
 			return pod.Annotations["turn"]

@@ -24,7 +24,7 @@ import (
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/render"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -215,7 +215,7 @@ func TestProvisioningAvoidsRefusedOffering(t *testing.T) {
 	w.pods("web", 1)
 	w.refuse("around", "g4dn.xlarge", snapshottest.Zones...)
 	w.reconciles(w.provisioning(), "")
-	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.2xlarge" {
+	if instanceType, _, _ := records.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.2xlarge" {
 		t.Errorf("launched %s, want the next in price", instanceType)
 	}
 }
@@ -311,7 +311,7 @@ func TestMachineIsLaunchedInZoneOfVolume(t *testing.T) {
 	w.reconciles(w.provisioning(), "")
 	w.wantEvents(1, "VolumesNotReady PersistentVolumeClaim default/nowhere does not exist")
 	claim := w.wantClaims(1)[0]
-	if _, zone, _ := snapshot.ShapeOf(&claim); zone != "us-east-1b" {
+	if _, zone, _ := records.ShapeOf(&claim); zone != "us-east-1b" {
 		t.Errorf("the machine is in %s", zone)
 	}
 }

@@ -33,7 +33,7 @@ import (
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -418,7 +418,7 @@ func tainted(node *corev1.Node, key string) bool {
 }
 
 func poolCondition(np *karpv1.NodePool, conditionType string) status.Condition {
-	if c := snapshot.Condition(np.Status.Conditions, conditionType); c != nil {
+	if c := facts.Condition(np.Status.Conditions, conditionType); c != nil {
 		return *c
 	}
 	return status.Condition{}

@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 	"karve.sh/karve/pkg/ui"
 )
@@ -30,7 +30,7 @@ const token = "the-token-of-the-test"
 var teams = []string{"search", "vision", "speech", "ranking", "notebooks", "batch", "fraud", "maps", "ads", "quality"}
 
 // fleet returns a cluster with nodes of ten replicas in two pools. On most of them run six to ten pods, of ten namespaces. Every tenth node is empty, and some pods wait.
-func fleet(nodes int) *snapshot.Cluster {
+func fleet(nodes int) *facts.Cluster {
 	c := Shared()
 	second := Pool("gpu-batch", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared))
 	c.NodePools = append(c.NodePools, second)
@@ -58,7 +58,7 @@ func fleet(nodes int) *snapshot.Cluster {
 
 // source is the cluster that the page of a test shows.
 type source struct {
-	is atomic.Pointer[snapshot.Cluster]
+	is atomic.Pointer[facts.Cluster]
 	// fails is why the cluster cannot be read.
 	fails atomic.Pointer[error]
 	// works says whether a controller works.
@@ -69,7 +69,7 @@ type source struct {
 	note string
 }
 
-func (c *source) read(context.Context) (*snapshot.Cluster, error) {
+func (c *source) read(context.Context) (*facts.Cluster, error) {
 	if err := c.fails.Load(); err != nil {
 		return nil, *err
 	}
@@ -84,7 +84,7 @@ func (c *source) controller(context.Context) leader.Leader {
 }
 
 // show replaces the cluster.
-func (c *source) show(shown *snapshot.Cluster) {
+func (c *source) show(shown *facts.Cluster) {
 	shown.Generation = 1
 	if before := c.is.Load(); before != nil {
 		shown.Generation = before.Generation + 1
@@ -93,7 +93,7 @@ func (c *source) show(shown *snapshot.Cluster) {
 }
 
 // serve serves the page of a cluster, and returns the address of the server.
-func serve(t *testing.T, shown *snapshot.Cluster) (string, *source) {
+func serve(t *testing.T, shown *facts.Cluster) (string, *source) {
 	t.Helper()
 	c := &source{}
 	c.show(shown)
@@ -106,7 +106,7 @@ func (c *source) serve(t *testing.T) string {
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
 		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
-		Explain: func(c *snapshot.Cluster) *explain.Explainer {
+		Explain: func(c *facts.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},
 	})

@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -45,11 +45,11 @@ var workloads = []struct {
 // production is a cluster as a team might run it: nodes with one and with four GPUs, most of them well filled, some that start, are idle, unhealthy or replaced, with
 // reports of their agents, and pods that wait for different reasons. All times are relative to now, for the page tells how long ago they were.
 type production struct {
-	*snapshot.Cluster
+	*facts.Cluster
 	drawn int
 }
 
-func newProduction(now time.Time) *snapshot.Cluster {
+func newProduction(now time.Time) *facts.Cluster {
 	p := &production{Cluster: Shared()}
 	p.Now = now
 	p.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 20}}

@@ -15,12 +15,12 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/leader"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // stuck returns a small fleet with pods that cannot run, each for another reason.
-func stuck() *snapshot.Cluster {
+func stuck() *facts.Cluster {
 	c := fleet(12)
 	c.Pods = c.Pods[:len(c.Pods)-3]
 	for name, edit := range map[string]func(*corev1.Pod){

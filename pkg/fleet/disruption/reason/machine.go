@@ -7,12 +7,12 @@ import (
 
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Machine is a machine in one round of decisions.
 type Machine struct {
-	*snapshot.Machine
+	*records.Machine
 	// NodePool is never nil.
 	NodePool *Pool
 

@@ -12,7 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Names of reasons, in addition to Karpenter's Empty, Drifted and Underutilized.
@@ -57,7 +57,7 @@ type Pods interface {
 	// Blocker returns which of the pods cannot be evicted, and why. It returns "" if all can.
 	Blocker(pods []*corev1.Pod) string
 	// Keeps returns which pod keeps a machine that would only be removed to save cost, or "" if none does.
-	Keeps(m *snapshot.Machine) string
+	Keeps(m *records.Machine) string
 }
 
 // replacing has the reasons to replace machines, by priority.

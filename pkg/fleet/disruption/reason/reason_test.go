@@ -11,7 +11,8 @@ import (
 
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -23,7 +24,7 @@ func machine(edits ...func(*Machine)) *Machine {
 	claim := snapshottest.Claim("a", &pool, kind, snapshottest.Initialized(now.Add(-time.Hour)))
 	node := snapshottest.Node(&claim, kind, 10)
 	m := &Machine{
-		Machine:  &snapshot.Machine{Claim: &claim, Node: &node, Type: kind, Promise: snapshot.PromiseOf(claim.Annotations)},
+		Machine:  &records.Machine{Claim: &claim, Node: &node, Type: kind, Promise: facts.PromiseOf(claim.Annotations)},
 		NodePool: &Pool{Name: "gpu", IdleAfter: new(time.Minute), Budgets: map[karpv1.DisruptionReason]int{"Empty": 1, "Drifted": 2, "Underutilized": 3, "Unhealthy": 4}},
 	}
 	for _, edit := range edits {
@@ -121,7 +122,7 @@ func (p pods) Blocker(asked []*corev1.Pod) string {
 	return p.blocker
 }
 
-func (p pods) Keeps(*snapshot.Machine) string { return p.keeps }
+func (p pods) Keeps(*records.Machine) string { return p.keeps }
 
 func TestKeepReportsWhatProtectsCandidate(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // underutilized is for machines whose removal saves cost. Several of them can be one step, so the controller proposes them together. A marked machine stays a
@@ -39,7 +39,7 @@ func (underutilized) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionRe
 func (underutilized) Ended(*Machine) (string, bool) { return asToday, true }
 
 // MarkedUnderutilized reports whether the machine is marked as underutilized.
-func MarkedUnderutilized(m *snapshot.Machine) bool {
+func MarkedUnderutilized(m *records.Machine) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
 }
 

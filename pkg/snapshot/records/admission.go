@@ -1,4 +1,4 @@
-package snapshot
+package records
 
 import (
 	"cmp"
@@ -11,39 +11,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/nodelabels"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// demand is what a pod requires of a node.
-type demand struct {
-	pod      *corev1.Pod
-	requests corev1.ResourceList
+// Demand is what a pod requires of a node.
+type Demand struct {
+	Pod      *corev1.Pod
+	Requests corev1.ResourceList
 	// affinity returns the pod's node selector and required node affinity. They are parsed once, when they are first needed.
 	affinity func() nodeaffinity.RequiredNodeAffinity
-	// selectors are the keys of the pod's node selector, sorted.
-	selectors []string
-	// later reports whether they, or the required node affinity, mention labels that others write on nodes after the launch.
-	later bool
-	// places has, for each of the pod's volumes, the nodes on which it is available.
-	places []*place
+	// Selectors are the keys of the pod's node selector, sorted.
+	Selectors []string
+	// Later reports whether they, or the required node affinity, mention labels that others write on nodes after the launch.
+	Later bool
+	// Places has, for each of the pod's volumes, the nodes on which it is available.
+	Places []*place
 }
 
-func demandOf(pod *corev1.Pod) demand {
-	pod = withinBounds(pod)
-	return demand{
-		pod: pod, requests: PodRequests(pod), selectors: slices.Sorted(maps.Keys(pod.Spec.NodeSelector)), later: dependsOnLater(pod),
+func DemandOf(pod *corev1.Pod) Demand {
+	pod = facts.WithinBounds(pod)
+	return Demand{
+		Pod: pod, Requests: facts.PodRequests(pod), Selectors: slices.Sorted(maps.Keys(pod.Spec.NodeSelector)), Later: dependsOnLater(pod),
 		affinity: sync.OnceValue(func() nodeaffinity.RequiredNodeAffinity { return nodeaffinity.GetRequiredNodeAffinity(pod) }),
 	}
 }
 
-// refusal returns why the scheduler would not bind the pod to a node with the taints and labels, or nil if it would. The name is "" for a node that
+// Refusal returns why the scheduler would not bind the pod to a node with the taints and labels, or nil if it would. The name is "" for a node that
 // does not exist yet. It matches like the scheduler and does not use Karpenter's requirements, which combine two contradictory demands for a label into
 // the demand that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
-func (d *demand) refusal(taints []corev1.Taint, name string, labels nodelabels.Labels) error {
-	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
+func (d *Demand) Refusal(taints []corev1.Taint, name string, labels nodelabels.Labels) error {
+	if taint := d.Untolerated(taints, facts.KeepsPodsAway); taint != nil {
 		return UntoleratedTaintError{*taint}
 	}
 	if err := d.otherLabel(labels); err != nil {
@@ -52,8 +52,8 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels nodelabels.L
 	if err := d.otherAffinity(name, labels); err != nil {
 		return err
 	}
-	node := nodeOf(name, labels.Known)
-	for _, p := range d.places {
+	node := NodeOf(name, labels.Known)
+	for _, p := range d.Places {
 		if !p.nodes.Match(node) {
 			return fmt.Errorf("%s cannot be had there", p.volume)
 		}
@@ -87,9 +87,9 @@ func (e OtherLabelError) Error() string {
 // ErrNodeAffinity reports that a pod's required node affinity is not met.
 var ErrNodeAffinity = errors.New("the required node affinity is not met")
 
-// affinityError returns ErrNodeAffinity, with what to select by instead of a label that no node has.
-func (d *demand) affinityError() error {
-	for _, term := range requiredTerms(d.pod) {
+// AffinityError returns ErrNodeAffinity, with what to select by instead of a label that no node has.
+func (d *Demand) AffinityError() error {
+	for _, term := range RequiredTerms(d.Pod) {
 		for i := range term.MatchExpressions {
 			if e := nodelabels.Find(term.MatchExpressions[i].Key); e != nil && e.Known == nodelabels.Never && !e.Free {
 				return fmt.Errorf("%w: %s writes label %s. %s", ErrNodeAffinity, e.By, term.MatchExpressions[i].Key, e.Instead)
@@ -99,33 +99,17 @@ func (d *demand) affinityError() error {
 	return ErrNodeAffinity
 }
 
-// nodeOf returns a node for selectors to match. It always has a name, because terms with a field selector for the name are skipped for nodes without one.
-func nodeOf(name string, labels map[string]string) *corev1.Node {
+// NodeOf returns a node for selectors to match. It always has a name, because terms with a field selector for the name are skipped for nodes without one.
+func NodeOf(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(name, "(new)"), Labels: labels}}
 }
 
-// untolerated returns the first taint that counts and that the pod does not tolerate, or nil if there is none.
-func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bool) *corev1.Taint {
+// Untolerated returns the first taint that counts and that the pod does not tolerate, or nil if there is none.
+func (d *Demand) Untolerated(taints []corev1.Taint, counts func(corev1.Taint) bool) *corev1.Taint {
 	for i := range taints {
-		if counts(taints[i]) && (scheduling.Taints{taints[i]}).Tolerates(d.pod.Spec.Tolerations) != nil {
+		if counts(taints[i]) && (scheduling.Taints{taints[i]}).Tolerates(d.Pod.Spec.Tolerations) != nil {
 			return &taints[i]
 		}
 	}
 	return nil
-}
-
-var aliases = nodelabels.Aliases()
-
-// whenStarted returns the labels of a node that has started, given those of its NodeClaim and its machine. Karpenter adds its own labels, and the kubelet
-// and the cloud also set some labels under their old names.
-func whenStarted(labels map[string]string) map[string]string {
-	all := maps.Clone(labels)
-	for former, key := range aliases {
-		if value, ok := labels[key]; ok {
-			all[former] = value
-		}
-	}
-	all[karpv1.NodeRegisteredLabelKey] = "true"
-	all[karpv1.NodeInitializedLabelKey] = "true"
-	return all
 }

@@ -1,4 +1,4 @@
-package snapshot
+package facts
 
 import (
 	"cmp"
@@ -13,9 +13,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// requests returns what a pod requests of a node, and counts it as one pod. Init containers, sidecars, overhead and pod-level resources count as in the
+// RequestsOf returns what a pod requests of a node, and counts it as one pod. Init containers, sidecars, overhead and pod-level resources count as in the
 // scheduler. Replicas is the amount of the resource gpu.
-func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
+func RequestsOf(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 	r := ResourcesOf(PodRequests(pod), gpu)
 	r.Pods = 1
 	return r
@@ -25,12 +25,12 @@ func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 // all sizes. Amounts are at most [amount.Most], which no machine has.
 func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
-		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
-		EphemeralBytes: valueOf(list, corev1.ResourceEphemeralStorage), Pods: valueOf(list, corev1.ResourcePods), Replicas: replicasIn(list, gpu),
+		MilliCPU: AmountOf(list, corev1.ResourceCPU), MemoryBytes: ValueOf(list, corev1.ResourceMemory),
+		EphemeralBytes: ValueOf(list, corev1.ResourceEphemeralStorage), Pods: ValueOf(list, corev1.ResourcePods), Replicas: ReplicasIn(list, gpu),
 	}
 }
 
-func valueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
+func ValueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	q, ok := list[name]
 	if !ok {
 		return 0
@@ -38,17 +38,17 @@ func valueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return min(amount.Most, amount.Value(q))
 }
 
-// amountOf returns the amount of a resource in the list, in the unit that the planner uses.
-func amountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
+// AmountOf returns the amount of a resource in the list, in the unit that the planner uses.
+func AmountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	if name == corev1.ResourceCPU {
 		return min(amount.Most, amount.Milli(list[name]))
 	}
-	return valueOf(list, name)
+	return ValueOf(list, name)
 }
 
-func plus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Add) }
+func Plus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Add) }
 
-func minus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Sub) }
+func Minus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Sub) }
 
 func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
 	return planner.Resources{
@@ -57,17 +57,17 @@ func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
 	}
 }
 
-// within returns the smaller of the two amounts for each resource.
-func within(a, most planner.Resources) planner.Resources {
+// Within returns the smaller of the two amounts for each resource.
+func Within(a, most planner.Resources) planner.Resources {
 	return each(a, most, func(a, most int64) int64 { return min(a, most) })
 }
 
-func atLeastZero(a planner.Resources) planner.Resources {
+func AtLeastZero(a planner.Resources) planner.Resources {
 	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }
 
-// orElse returns a, with the amounts of b for resources that a lacks. Replicas are those of a.
-func orElse(a, b planner.Resources) planner.Resources {
+// OrElse returns a, with the amounts of b for resources that a lacks. Replicas are those of a.
+func OrElse(a, b planner.Resources) planner.Resources {
 	return planner.Resources{
 		MilliCPU: cmp.Or(a.MilliCPU, b.MilliCPU), MemoryBytes: cmp.Or(a.MemoryBytes, b.MemoryBytes),
 		EphemeralBytes: cmp.Or(a.EphemeralBytes, b.EphemeralBytes), Pods: cmp.Or(a.Pods, b.Pods), Replicas: a.Replicas,
@@ -88,7 +88,7 @@ func PodRequests(pod *corev1.Pod) corev1.ResourceList {
 func AmountsOf(list corev1.ResourceList) map[corev1.ResourceName]int64 {
 	amounts := make(map[corev1.ResourceName]int64, len(list))
 	for name := range list {
-		amounts[name] = amountOf(list, name)
+		amounts[name] = AmountOf(list, name)
 	}
 	return amounts
 }
@@ -129,3 +129,5 @@ func amountsIn(spec *corev1.PodSpec) iter.Seq[corev1.ResourceList] {
 		yield(spec.Resources.Limits)
 	}
 }
+
+func CeilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -1,5 +1,9 @@
-// Package snapshot translates Kubernetes objects into the plain values of a planner.Snapshot. It has no client, no clock and no log.
-package snapshot
+// Package facts holds what was read from the API server and from the cloud: the objects of a cluster and an index of them. Its functions read one object, such as
+// what a pod requests. It decides nothing, and has no client, no clock and no log.
+//
+// Nobody changes these objects. So what is computed from an entry of the index stays right as long as the entry: see [Remember], which says where a result
+// is kept, and when it is computed again.
+package facts
 
 import (
 	"cmp"
@@ -69,18 +73,18 @@ type Cluster struct {
 	Visit func(kind string, object metav1.Object)
 }
 
-func (c *Cluster) visit(kind string, object metav1.Object) {
+func (c *Cluster) BeginVisit(kind string, object metav1.Object) {
 	switch {
 	case c.Visit == nil:
-	case setAsideWhy(object) != "":
-		c.visitNone() // Little is left of it.
+	case SetAsideWhy(object) != "":
+		c.EndVisit() // Little is left of it.
 	default:
 		c.Visit(kind, object)
 	}
 }
 
-// visitNone ends the visit of an object.
-func (c *Cluster) visitNone() {
+// EndVisit ends the visit of an object.
+func (c *Cluster) EndVisit() {
 	if c.Visit != nil {
 		c.Visit("", nil)
 	}
@@ -121,14 +125,7 @@ func (s *NodeClassState) Learn(listing catalog.Listing) {
 // Image is a machine image in the status of a node class.
 type Image = cloud.Image
 
-// Problem is the reason why a pool launches nothing, as a condition.
-type Problem struct {
-	// Condition is the type of the NodePool's condition that is False.
-	Condition       string
-	Reason, Message string
-}
-
-func (c *Cluster) gpuNodeClass(name string) *v1alpha1.GPUNodeClass {
+func (c *Cluster) GPUNodeClass(name string) *v1alpha1.GPUNodeClass {
 	for i := range c.GPUNodeClasses {
 		if c.GPUNodeClasses[i].Name == name {
 			return &c.GPUNodeClasses[i]
@@ -168,8 +165,8 @@ func compareRefs(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// typesOf returns the instance types of a node class, or all of them if it is unknown.
-func (c *Cluster) typesOf(ref *karpv1.NodeClassReference, all func() []catalog.InstanceType) []catalog.InstanceType {
+// TypesOf returns the instance types of a node class, or all of them if it is unknown.
+func (c *Cluster) TypesOf(ref *karpv1.NodeClassReference, all func() []catalog.InstanceType) []catalog.InstanceType {
 	if ref != nil {
 		if state := c.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}]; len(state.InstanceTypes) > 0 {
 			return state.InstanceTypes

@@ -1,4 +1,4 @@
-package snapshot
+package facts
 
 import (
 	"fmt"
@@ -120,7 +120,7 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 		with.Status.Allocatable = corev1.ResourceList{}
 	}
 	resources := []string{string(promise.Resource)}
-	if offers := promise.offers(); offers != nil {
+	if offers := promise.Offers(); offers != nil {
 		resources = nil
 		for _, o := range offers {
 			resources = append(resources, o.Resource)
@@ -128,11 +128,11 @@ func (p Published) On(node *corev1.Node) *corev1.Node {
 	}
 	for _, name := range resources {
 		delete(with.Status.Allocatable, corev1.ResourceName(name))
-		offered := p[Offer{node.Name, driver, name, promise.whole()}]
+		offered := p[Offer{node.Name, driver, name, promise.Whole()}]
 		if n := offered.Replicas; n > 0 && nodecontract.IsGPUResource(name) {
 			with.Status.Allocatable[corev1.ResourceName(name)] = *resource.NewQuantity(n, resource.DecimalSI)
 		}
-		if offered.TaintRule != "" && !gpusCordoned(&with) {
+		if offered.TaintRule != "" && !GPUsCordoned(&with) {
 			with.Status.Conditions = slices.DeleteFunc(slices.Clone(with.Status.Conditions), func(c corev1.NodeCondition) bool { return c.Type == nodecontract.CordonCondition })
 			with.Status.Conditions = append(with.Status.Conditions, corev1.NodeCondition{
 				Type: nodecontract.CordonCondition, Status: corev1.ConditionTrue, Reason: "DeviceTaintRule",

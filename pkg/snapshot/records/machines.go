@@ -1,9 +1,10 @@
-package snapshot
+// Package records describes what the cluster has: machines with their state, labels, GPUs and slots, and what pods require of a node, with their volumes. It
+// reads facts, and knows neither pools nor plans.
+package records
 
 import (
 	"iter"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -12,13 +13,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/amount"
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/claims"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Machine is a NodeClaim that Karve created, with its Node if there is one.
@@ -33,7 +32,7 @@ type Machine struct {
 	// Pods are the pods that are bound to the Node and have not ended, including those of DaemonSets.
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to provide.
-	Promise Promise
+	Promise facts.Promise
 	// MostPerGPU is the maxReplicas of its GPUs, or 0 if its GPUNodeClass sets no range.
 	MostPerGPU int64
 	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine without assumptions.
@@ -42,73 +41,12 @@ type Machine struct {
 	memo *machineMemo
 }
 
-// Promise is what a machine was launched to provide, according to the annotations of its NodeClaim and Node.
-type Promise struct {
-	Resource       corev1.ResourceName
-	GPUs           int64
-	ReplicasPerGPU int64
-	// MPS describes how the GPUs are shared with MPS. It is zero if they are not, or if the annotation is invalid.
-	MPS nodecontract.MPS
-	// MIG describes the instances into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid.
-	MIG nodecontract.MIG
-	// Slots describes the slots of memory into which each GPU is divided. It is zero if it is not divided, or if the annotation is invalid. If it is not
-	// zero, Resource is that of the smallest slots. If there are instances of several profiles, Resource is that of one of them.
-	Slots nodecontract.Slots
-	// Backend is nodecontract.BackendDRA or BackendNVIDIADRA if a DRA driver serves the GPUs, and "" if a device plugin does.
-	Backend string
-	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
-	MicroUSDPerHour int64
-}
-
-// Replicas returns the number of replicas of the machine. For slots, it is their number, which changes with the pods.
-func (p Promise) Replicas() int64 {
-	if !p.Slots.IsZero() {
-		return p.Slots.Count()
-	}
-	if p.MIG.Mixed() {
-		return p.MIG.InstancesOf(p.GPUs) * p.MIG.PerInstance()
-	}
-	return p.GPUs * p.ReplicasPerGPU
-}
-
-// whole reports whether each GPU serves one claim at a time, as NVIDIA's DRA driver publishes GPUs that are not shared.
-func (p Promise) whole() bool {
-	return p.Backend == nodecontract.BackendNVIDIADRA && p.ReplicasPerGPU == 1
-}
-
-// ResourceNames returns the names of the machine's resources for messages.
-func (p Promise) ResourceNames() string {
-	if !p.Slots.IsZero() {
-		return strings.Join(p.Slots.Resources(), ", ")
-	}
-	if offers := p.offers(); offers != nil {
-		var names []string
-		for _, o := range offers {
-			names = append(names, o.Resource)
-		}
-		return strings.Join(names, ", ")
-	}
-	return string(p.Resource)
-}
-
-// replicaMemory returns the device memory in bytes that a process in a replica may allocate, on a GPU with gpuMiB of memory. It is 0 if there is no limit.
-func replicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
+// ReplicaMemory returns the device memory in bytes that a process in a replica may allocate, on a GPU with gpuMiB of memory. It is 0 if there is no limit.
+func ReplicaMemory(mps nodecontract.MPS, gpuMiB, replicas int64) int64 {
 	if mps == (nodecontract.MPS{}) || replicas <= 1 {
 		return 0
 	}
-	return mps.MemoryMiB(gpuMiB, replicas) * bytesPerMiB
-}
-
-// PromiseOf reads the promise from the annotations of a NodeClaim or Node. Values that are missing, invalid or larger than any machine are 0.
-func PromiseOf(annotations map[string]string) Promise {
-	mps, _ := nodecontract.ParseMPS(annotations[nodecontract.MPSAnnotation])
-	mig, _ := nodecontract.ParseMIG(annotations[nodecontract.MIGAnnotation])
-	slots, _ := nodecontract.ParseSlots(annotations[nodecontract.SlotsAnnotation])
-	return Promise{
-		MPS: mps, MIG: mig, Slots: slots, Backend: annotations[nodecontract.BackendAnnotation], Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
-		GPUs: numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
-		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
-	}
+	return mps.MemoryMiB(gpuMiB, replicas) * facts.BytesPerMiB
 }
 
 // PlannerName returns the name of the machine in the planner's snapshot.
@@ -138,18 +76,14 @@ func (m *Machine) Replacing() string {
 }
 
 // Leaving reports whether the machine is being deleted, drained by Karpenter, or replaced. It accepts no more pods, and its pods need room elsewhere.
-func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
+func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.Lost() }
 
-// lost reports whether the machine is leaving and nothing can keep it.
-func (m *Machine) lost() bool { return m.status().lost }
+// Lost reports whether the machine is leaving and nothing can keep it.
+func (m *Machine) Lost() bool { return m.status().lost }
 
 // Moving returns the pods of the machine that request GPU resources and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) Moving() []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !moves(pod) })
-}
-
-func moves(pod *corev1.Pod) bool {
-	return claims.RequestsGPU(&pod.Spec) && karpenter.IsReschedulable(pod)
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !facts.Moves(pod) })
 }
 
 // Launched reports whether the cloud has launched the machine.
@@ -179,7 +113,7 @@ func (m *Machine) Exposed() int64 {
 	if m.Promise.MIG.Mixed() {
 		return m.exposedInstances()
 	}
-	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
+	return facts.ValueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
 // State returns the state of the machine according to its objects. Broken and Unhealthy also depend on the time: see [Machine.Broken].
@@ -190,20 +124,14 @@ func (m *Machine) State() lifecycle.State {
 	return lifecycle.Replacing
 }
 
-func (m *Machine) exposesAll() bool {
+func (m *Machine) ExposesAll() bool {
 	exposed, promised := m.Exposed(), m.Promise.Replicas()
 	return promised > 0 && (exposed >= promised || exposed > 0 && m.GPUsCordoned())
 }
 
 // GPUsCordoned reports whether the agent keeps pods off GPUs of the machine because somebody has requested it. The machine then exposes fewer replicas
 // than promised.
-func (m *Machine) GPUsCordoned() bool { return m.Node != nil && gpusCordoned(m.Node) }
-
-func gpusCordoned(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == nodecontract.CordonCondition && c.Status == corev1.ConditionTrue
-	})
-}
+func (m *Machine) GPUsCordoned() bool { return m.Node != nil && facts.GPUsCordoned(m.Node) }
 
 // Broken reports whether the machine did not start in time, or has lost its Node.
 func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
@@ -246,7 +174,7 @@ func (m *Machine) reached() time.Time {
 
 // since returns when a condition of the NodeClaim became True, or the zero time if it is not True.
 func (m *Machine) since(conditionType string) time.Time {
-	if c := Condition(m.Claim.Status.Conditions, conditionType); c.IsTrue() {
+	if c := facts.Condition(m.Claim.Status.Conditions, conditionType); c.IsTrue() {
 		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
@@ -267,7 +195,7 @@ func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 // ReplicasInUse returns the number of replicas that running pods hold. It is computed once for each machine of a view.
 func (m *Machine) ReplicasInUse() int64 {
 	known := m.memo
-	if known == nil || known.machine.Claim != m.Claim || IdentityOf(known.machine.Pods) != IdentityOf(m.Pods) {
+	if known == nil || known.machine.Claim != m.Claim || facts.IdentityOf(known.machine.Pods) != facts.IdentityOf(m.Pods) {
 		return m.sumReplicas()
 	}
 	known.summed.Do(func() { known.inUse = m.sumReplicas() })
@@ -283,14 +211,11 @@ func (m *Machine) sumReplicas() int64 {
 }
 
 // Empty reports whether only DaemonSets have pods on the Node.
-func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload) }
-
-// IsWorkload reports whether a pod is not tied to its node, unlike pods of DaemonSets and static pods.
-func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
+func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, facts.IsWorkload) }
 
 // ReplicasOf returns the number of replicas that a pod of the machine holds.
 func (m *Machine) ReplicasOf(pod *corev1.Pod) int64 {
-	return requests(pod, m.Promise.Resource).Replicas
+	return facts.RequestsOf(pod, m.Promise.Resource).Replicas
 }
 
 // Holders returns the pods that hold replicas of the machine, sorted by name.
@@ -300,20 +225,20 @@ func (m *Machine) Holders() []*corev1.Pod {
 
 // ForeignPods returns the pods of the machine that request no GPU and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) ForeignPods() []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !IsForeign(pod) })
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !facts.IsForeign(pod) })
 }
 
 // NoReplicasHeld reports whether no pod holds a replica of the machine.
 func (m *Machine) NoReplicasHeld() bool {
-	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && !IsForeign(pod) })
+	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return facts.IsWorkload(pod) && !facts.IsForeign(pod) })
 }
 
 // Physical returns what the machine counts against limits. Before the launch, it is the maximum over the instance types that the NodeClaim allows.
 func (m *Machine) Physical() planner.Physical {
 	if m.Type != nil {
-		p := physical(m.Type, m.Promise.ReplicasPerGPU)
+		p := PhysicalOf(m.Type, m.Promise.ReplicasPerGPU)
 		for _, t := range m.Others {
-			p = larger(p, physical(t, m.Promise.ReplicasPerGPU))
+			p = larger(p, PhysicalOf(t, m.Promise.ReplicasPerGPU))
 		}
 		return p
 	}
@@ -325,7 +250,7 @@ func (m *Machine) Physical() planner.Physical {
 		capacity = m.Claim.Spec.Resources.Requests
 	}
 	return planner.Physical{
-		MilliCPU: amountOf(capacity, corev1.ResourceCPU), MemoryBytes: amountOf(capacity, corev1.ResourceMemory),
+		MilliCPU: facts.AmountOf(capacity, corev1.ResourceCPU), MemoryBytes: facts.AmountOf(capacity, corev1.ResourceMemory),
 		GPUs: m.Promise.GPUs, Replicas: m.Promise.Replicas(), Nodes: 1,
 	}
 }
@@ -339,7 +264,7 @@ func larger(a, b planner.Physical) planner.Physical {
 
 // Hardware returns the total that the machines count against limits, including machines that are starting or leaving.
 func Hardware(machines []Machine) planner.Physical {
-	return hardware(func(yield func(*Machine) bool) {
+	return HardwareOf(func(yield func(*Machine) bool) {
 		for i := range machines {
 			if !yield(&machines[i]) {
 				return
@@ -348,7 +273,7 @@ func Hardware(machines []Machine) planner.Physical {
 	})
 }
 
-func hardware(machines iter.Seq[*Machine]) planner.Physical {
+func HardwareOf(machines iter.Seq[*Machine]) planner.Physical {
 	var sum planner.Physical
 	for m := range machines {
 		p := m.Physical()
@@ -362,23 +287,23 @@ func hardware(machines iter.Seq[*Machine]) planner.Physical {
 }
 
 // Machines returns the machines of Karve's pools, sorted by name, without canaries.
-func (c *Cluster) Machines() []Machine {
-	ours, _ := c.Indexed().claimed()
-	return c.machines(ours)
+func Machines(c *facts.Cluster) []Machine {
+	ours, _ := c.Indexed().Claimed()
+	return machinesOf(c, ours)
 }
 
 // Canaries returns the machines that test images, sorted by name. They count against the limits of their pools.
-func (c *Cluster) Canaries() []Machine {
-	_, canaries := c.Indexed().claimed()
-	return c.machines(canaries)
+func Canaries(c *facts.Cluster) []Machine {
+	_, canaries := c.Indexed().Claimed()
+	return machinesOf(c, canaries)
 }
 
-func (c *Cluster) machines(claims []*claimed) []Machine {
+func machinesOf(c *facts.Cluster, claims []*facts.Claimed) []Machine {
 	x, machines := c.Indexed(), make([]Machine, len(claims))
 	all := sync.OnceValue(c.InstanceTypes)
 	for i, claim := range claims {
-		c.visit("NodeClaim", claim.claim)
-		machines[i] = machineOf(claim, x.siteOf(claim.claim), c.typesOf(claim.claim.Spec.NodeClassRef, all))
+		c.BeginVisit("NodeClaim", claim.Claim)
+		machines[i] = machineOf(claim, x.SiteOf(claim.Claim), c.TypesOf(claim.Claim.Spec.NodeClassRef, all))
 	}
 	return machines
 }
@@ -388,34 +313,34 @@ type machineMemo struct {
 	// machine is the machine without assumptions.
 	machine Machine
 	status  machineStatus
-	site    *site
+	site    *facts.Site
 	// room is for the room of the machine.
-	room Slot
+	room facts.Slot
 	// inUse is the number of replicas that the pods hold, once summed.
 	summed sync.Once
 	inUse  int64
 }
 
-// site returns the index's entry of the machine's Node, or nil if it has none.
-func (m *Machine) site() *site { return m.memo.site }
+// Site returns the index's entry of the machine's Node, or nil if it has none.
+func (m *Machine) Site() *facts.Site { return m.memo.site }
 
-// roomSlot returns the slot for the room of the machine.
-func (m *Machine) roomSlot() *Slot { return &m.memo.room }
+// RoomSlot returns the slot for the room of the machine.
+func (m *Machine) RoomSlot() *facts.Slot { return &m.memo.room }
 
 // machineInput is what a machine depends on beside its NodeClaim. The site is nil if it has no Node.
 type machineInput struct {
-	site  *site
-	types Identity[catalog.InstanceType]
+	site  *facts.Site
+	types facts.Identity[catalog.InstanceType]
 }
 
 // machineOf returns the machine of a NodeClaim.
-func machineOf(c *claimed, s *site, types []catalog.InstanceType) Machine {
-	return Remember(&c.machine, machineInput{s, IdentityOf(types)}, func() *machineMemo {
-		m := &machineMemo{machine: Machine{Claim: c.claim, Promise: PromiseOf(c.claim.Annotations)}, site: s}
+func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Machine {
+	return facts.Remember(&c.MachineSlot, machineInput{s, facts.IdentityOf(types)}, func() *machineMemo {
+		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations)}, site: s}
 		m.machine.memo = m
 		m.machine.know(types)
 		if s != nil {
-			m.machine.Node, m.machine.Pods = s.node, s.pods
+			m.machine.Node, m.machine.Pods = s.Node, s.Pods
 		}
 		m.status = *m.machine.readStatus()
 		return m
@@ -489,4 +414,9 @@ func (m *Machine) MicroUSDPerHour() int64 {
 		}
 	}
 	return m.Promise.MicroUSDPerHour
+}
+
+// Assumed is how a machine in a WhatIf view differs from its objects.
+type Assumed struct {
+	Leaving, Staying, Cordoned bool
 }

@@ -1,4 +1,4 @@
-package snapshot
+package records
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 	csitranslation "k8s.io/csi-translation-lib"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // place holds the nodes on which a volume is available.
@@ -28,41 +29,41 @@ type place struct {
 	key string
 }
 
-// volumes are what a pod's volumes require of a node.
-type volumes struct {
-	places []*place
-	// drivers has the number of volumes that a node must attach, by driver.
-	drivers map[string]int64
-	// problem is why no node can currently run the pod, or "" if there is no problem.
-	problem string
+// Volumes are what a pod's volumes require of a node.
+type Volumes struct {
+	Places []*place
+	// Drivers has the number of volumes that a node must attach, by driver.
+	Drivers map[string]int64
+	// Problem is why no node can currently run the pod, or "" if there is no problem.
+	Problem string
 }
 
-// key returns a string that is equal for pods whose volumes require the same of a node. It is "" for nil.
-func (v *volumes) key() string {
+// Key returns a string that is equal for pods whose volumes require the same of a node. It is "" for nil.
+func (v *Volumes) Key() string {
 	if v == nil {
 		return ""
 	}
 	var b strings.Builder
-	for _, p := range v.places {
+	for _, p := range v.Places {
 		b.WriteString(p.key)
 		b.WriteByte('\n')
 	}
-	for _, driver := range slices.Sorted(maps.Keys(v.drivers)) {
-		fmt.Fprintf(&b, "%s %d\n", driver, v.drivers[driver])
+	for _, driver := range slices.Sorted(maps.Keys(v.Drivers)) {
+		fmt.Fprintf(&b, "%s %d\n", driver, v.Drivers[driver])
 	}
-	return b.String() + v.problem
+	return b.String() + v.Problem
 }
 
-func (v *volumes) refusal() *planner.Refusal {
-	if v == nil || v.problem == "" {
+func (v *Volumes) Refusal() *planner.Refusal {
+	if v == nil || v.Problem == "" {
 		return nil
 	}
-	return &planner.Refusal{Reason: planner.ReasonVolumes, Message: v.problem}
+	return &planner.Refusal{Reason: planner.ReasonVolumes, Message: v.Problem}
 }
 
-// storage looks up the volumes of pods.
-type storage struct {
-	index   *Index
+// Storage looks up the volumes of pods.
+type Storage struct {
+	index   *facts.Index
 	classes map[string]*storagev1.StorageClass
 	// places caches the places by the name of the object that determines them.
 	places map[string]*place
@@ -70,53 +71,41 @@ type storage struct {
 	users func() map[string]*corev1.Pod
 }
 
-func (c *Cluster) storage() *storage {
-	s := &storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*place{}}
-	s.users = sync.OnceValue(s.index.exclusiveUsers)
+func StorageOf(c *facts.Cluster) *Storage {
+	s := &Storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*place{}}
+	s.users = sync.OnceValue(s.index.ExclusiveUsers)
 	for i := range c.StorageClasses {
 		s.classes[c.StorageClasses[i].Name] = &c.StorageClasses[i]
 	}
 	return s
 }
 
-// of returns the volumes of a pod, or nil if it has none with a PersistentVolumeClaim.
-func (s *storage) of(pod *corev1.Pod) *volumes {
-	var v *volumes
+// Of returns the volumes of a pod, or nil if it has none with a PersistentVolumeClaim.
+func (s *Storage) Of(pod *corev1.Pod) *Volumes {
+	var v *Volumes
 	seen := map[string]bool{}
 	for i := range pod.Spec.Volumes {
-		name, ok := claimName(pod, &pod.Spec.Volumes[i])
+		name, ok := facts.ClaimName(pod, &pod.Spec.Volumes[i])
 		if !ok || seen[name] {
 			continue
 		}
 		seen[name] = true
 		if v == nil {
-			v = &volumes{drivers: map[string]int64{}}
+			v = &Volumes{Drivers: map[string]int64{}}
 		}
-		if v.problem = s.claimed(v, pod, name, pod.Spec.Volumes[i].Ephemeral != nil); v.problem != "" {
+		if v.Problem = s.claimed(v, pod, name, pod.Spec.Volumes[i].Ephemeral != nil); v.Problem != "" {
 			return v
 		}
 	}
 	if v != nil {
-		slices.SortFunc(v.places, func(a, b *place) int { return strings.Compare(a.key, b.key) })
-		v.places = slices.CompactFunc(v.places, func(a, b *place) bool { return a.key == b.key })
+		slices.SortFunc(v.Places, func(a, b *place) int { return strings.Compare(a.key, b.key) })
+		v.Places = slices.CompactFunc(v.Places, func(a, b *place) bool { return a.key == b.key })
 	}
 	return v
 }
 
-// claimName returns the name of the PersistentVolumeClaim of a pod's volume. It returns false if the volume has none. For an ephemeral volume it
-// consists of the names of the pod and the volume.
-func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName, true
-	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name, true
-	}
-	return "", false
-}
-
 // claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, or "" otherwise.
-func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
+func (s *Storage) claimed(v *Volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.index.VolumeClaim(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
 	switch {
@@ -139,7 +128,7 @@ func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bo
 	}
 }
 
-func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+func (s *Storage) bound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	if !metav1.HasAnnotation(claim.ObjectMeta, volumehelper.AnnBindCompleted) {
 		return fmt.Sprintf("%s is not bound to PersistentVolume %s yet: see the events of the claim", named, claim.Spec.VolumeName)
 	}
@@ -148,7 +137,7 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 		return fmt.Sprintf("%s is bound to PersistentVolume %s, which does not exist: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	}
 	if driver := DriverOf(pv); driver != "" {
-		v.drivers[driver]++
+		v.Drivers[driver]++
 	}
 	if zones := zonesOf(pv); zones != nil {
 		if problem := s.onlyOn(v, "PersistentVolume "+pv.Name+" with its zone", zones); problem != "" {
@@ -175,7 +164,7 @@ func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
 
 // unbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass defines where the volume can
 // be.
-func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+func (s *Storage) unbound(v *Volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	name := volumehelper.GetPersistentVolumeClaimClass(claim)
 	class := s.classes[name]
 	switch {
@@ -188,7 +177,7 @@ func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named
 	case class.Provisioner == noProvisioner:
 		return fmt.Sprintf("%s is not bound, and its StorageClass %s makes no volumes, which Karve does not plan for: set the claim's spec.volumeName", named, name)
 	}
-	v.drivers[csiName(class.Provisioner)]++
+	v.Drivers[csiName(class.Provisioner)]++
 	if len(class.AllowedTopologies) == 0 {
 		return ""
 	}
@@ -204,14 +193,14 @@ func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named
 }
 
 // onlyOn adds the demand that the volume is available only on the nodes that match. It returns a problem if the selector is invalid.
-func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) string {
+func (s *Storage) onlyOn(v *Volumes, volume string, on *corev1.NodeSelector) string {
 	p := s.places[volume]
 	if p == nil {
-		var demands size
+		var demands facts.Size
 		for i := range on.NodeSelectorTerms {
-			demands.nodeTerm(&on.NodeSelectorTerms[i])
+			demands.NodeTerm(&on.NodeSelectorTerms[i])
 		}
-		if excess := demands.excess(); excess != "" {
+		if excess := demands.Excess(); excess != "" {
 			return fmt.Sprintf("%s %s", volume, excess)
 		}
 		nodes, err := nodeaffinity.NewNodeSelector(on)
@@ -222,10 +211,10 @@ func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) str
 		if err != nil {
 			return fmt.Sprintf("the nodes on which %s can be had cannot be written down: %v", volume, err)
 		}
-		p = &place{volume, nodes, short(string(key))}
+		p = &place{volume, nodes, facts.ShortText(string(key))}
 		s.places[volume] = p
 	}
-	v.places = append(v.places, p)
+	v.Places = append(v.Places, p)
 	return ""
 }
 

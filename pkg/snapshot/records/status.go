@@ -1,4 +1,4 @@
-package snapshot
+package records
 
 import (
 	"time"
@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // machineStatus is the state of a machine according to its NodeClaim and Node. It is remembered because decisions read it often.
@@ -33,30 +34,30 @@ func (m *Machine) status() *machineStatus {
 	return m.readStatus()
 }
 
-// closed reports whether the Node of the machine accepts no pods.
-func (m *Machine) closed() bool { return m.status().closed }
+// Closed reports whether the Node of the machine accepts no pods.
+func (m *Machine) Closed() bool { return m.status().closed }
 
 func (m *Machine) readStatus() *machineStatus {
 	conditions := m.Claim.Status.Conditions
-	is := func(conditionType string) bool { return Condition(conditions, conditionType).IsTrue() }
+	is := func(conditionType string) bool { return facts.Condition(conditions, conditionType).IsTrue() }
 	passed := func(conditionType, nodeLabel string) bool {
 		return m.Node != nil && is(conditionType) && m.Node.Labels[nodeLabel] == "true"
 	}
-	tainted := func(key string) bool { return m.Node != nil && HasTaint(m.Node, key) }
+	tainted := func(key string) bool { return m.Node != nil && facts.HasTaint(m.Node, key) }
 	f := &machineStatus{
 		pool: m.Claim.Labels[karpv1.NodePoolLabelKey], replacing: m.Claim.Annotations[v1alpha1.ReplacingAnnotation],
 		deleting: !m.Claim.DeletionTimestamp.IsZero() || m.Node != nil && !m.Node.DeletionTimestamp.IsZero(),
 		launched: is(karpv1.ConditionTypeLaunched), registered: passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey),
 		initialized: passed(karpv1.ConditionTypeInitialized, karpv1.NodeInitializedLabelKey),
 	}
-	f.closed, f.raised = m.Node != nil && !TakesPods(m.Node), TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
+	f.closed, f.raised = m.Node != nil && !facts.TakesPods(m.Node), facts.TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
 	f.lost = f.deleting || tainted(karpv1.DisruptedTaintKey)
 	f.awaits = !f.registered || tainted(v1alpha1.ReplicasNotReadyTaintKey)
 	f.state = m.stateWith(f)
 	f.breaks = lifecycle.Of(f.state).Breaks
 	if f.waits = m.reached(); f.state == lifecycle.Initializing {
 		f.breaks = f.breaks && !f.awaits // Otherwise the startup taint is about to be removed.
-		if ready := TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(f.waits) {
+		if ready := facts.TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(f.waits) {
 			f.waits = ready
 		}
 	}
@@ -68,17 +69,17 @@ func (m *Machine) stateWith(f *machineStatus) lifecycle.State {
 	switch {
 	case f.deleting:
 		return lifecycle.Draining
-	case m.Node == nil && Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue():
+	case m.Node == nil && facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue():
 		return lifecycle.NodeMissing
 	case !f.registered && f.launched:
 		return lifecycle.Launched
 	case !f.registered:
 		return lifecycle.Requested
-	case f.awaits && !m.exposesAll():
+	case f.awaits && !m.ExposesAll():
 		return lifecycle.Registered
 	case !f.initialized || f.awaits:
 		return lifecycle.Initializing
-	case HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+	case facts.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
 		return lifecycle.Disrupting
 	default:
 		return lifecycle.Started

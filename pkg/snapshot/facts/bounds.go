@@ -1,4 +1,4 @@
-package snapshot
+package facts
 
 import (
 	"fmt"
@@ -38,17 +38,17 @@ const (
 // excessAnnotation has the reason why a pod is beyond a bound. It is never on an object of the API server: caches remove it.
 const excessAnnotation = "aside.karve.sh/excess"
 
-func excessWhy(pod *corev1.Pod) string { return pod.Annotations[excessAnnotation] }
+func ExcessWhy(pod *corev1.Pod) string { return pod.Annotations[excessAnnotation] }
 
-// size is the number of each thing that a pod may have too much of.
-type size struct {
+// Size is the number of each thing that a pod may have too much of.
+type Size struct {
 	nodeTerms, preferred, longestTerm, expressions, nodeValues int
 	podTerms, podValues                                        int
 	tolerations, containers, amounts, ports, volumes, text     int
 }
 
-// excess returns which bound a pod exceeds, with the way out, or "" if it exceeds none. It takes time proportional to the pod.
-func (s *size) excess() string {
+// Excess returns which bound a pod exceeds, with the way out, or "" if it exceeds none. It takes time proportional to the pod.
+func (s *Size) Excess() string {
 	for _, b := range []struct {
 		has, most int
 		of, do    string
@@ -72,16 +72,16 @@ func (s *size) excess() string {
 	return ""
 }
 
-// load returns the part of the work of a plan that pods of this size cause: terms in units of maxTerms. Most node selectors and required terms of node
+// Load returns the part of the work of a plan that pods of this size cause: terms in units of maxTerms. Most node selectors and required terms of node
 // affinity count as none.
-func (s *size) load() int {
-	return s.podTerms + s.preferred + s.nodeLoad() + s.podValues/100
+func (s *Size) Load() int {
+	return s.podTerms + s.preferred + s.NodeLoad() + s.podValues/100
 }
 
-func (s *size) nodeLoad() int { return (5*(s.nodeTerms+s.expressions) + s.nodeValues) / 100 }
+func (s *Size) NodeLoad() int { return (5*(s.nodeTerms+s.expressions) + s.nodeValues) / 100 }
 
-func sizeOf(pod *corev1.Pod) size {
-	var s size
+func SizeOf(pod *corev1.Pod) Size {
+	var s Size
 	spec := &pod.Spec
 	s.tolerations, s.containers = len(spec.Tolerations), len(spec.Containers)+len(spec.InitContainers)
 	for list := range amountsIn(spec) {
@@ -97,7 +97,7 @@ func sizeOf(pod *corev1.Pod) size {
 		}
 	}
 	for i := range spec.Volumes {
-		if _, claimed := claimName(pod, &spec.Volumes[i]); claimed {
+		if _, claimed := ClaimName(pod, &spec.Volumes[i]); claimed {
 			s.volumes++
 		}
 	}
@@ -111,7 +111,7 @@ func sizeOf(pod *corev1.Pod) size {
 }
 
 // nodes counts what selects nodes.
-func (s *size) nodes(spec *corev1.PodSpec) {
+func (s *Size) nodes(spec *corev1.PodSpec) {
 	for key, value := range spec.NodeSelector {
 		s.nodeValues++
 		s.text += len(key) + len(value)
@@ -122,16 +122,16 @@ func (s *size) nodes(spec *corev1.PodSpec) {
 	affinity := spec.Affinity.NodeAffinity
 	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 		for i := range required.NodeSelectorTerms {
-			s.nodeTerm(&required.NodeSelectorTerms[i])
+			s.NodeTerm(&required.NodeSelectorTerms[i])
 		}
 	}
 	s.preferred = len(affinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	for i := range affinity.PreferredDuringSchedulingIgnoredDuringExecution {
-		s.nodeTerm(&affinity.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+		s.NodeTerm(&affinity.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
 	}
 }
 
-func (s *size) nodeTerm(t *corev1.NodeSelectorTerm) {
+func (s *Size) NodeTerm(t *corev1.NodeSelectorTerm) {
 	s.nodeTerms++
 	s.longestTerm = max(s.longestTerm, len(t.MatchExpressions), len(t.MatchFields))
 	for _, expressions := range [][]corev1.NodeSelectorRequirement{t.MatchExpressions, t.MatchFields} {
@@ -144,7 +144,7 @@ func (s *size) nodeTerm(t *corev1.NodeSelectorTerm) {
 }
 
 // pods counts what selects other pods.
-func (s *size) pods(spec *corev1.PodSpec) {
+func (s *Size) pods(spec *corev1.PodSpec) {
 	for i := range spec.TopologySpreadConstraints {
 		c := &spec.TopologySpreadConstraints[i]
 		s.term(c.TopologyKey, c.MatchLabelKeys)
@@ -160,7 +160,7 @@ func (s *size) pods(spec *corev1.PodSpec) {
 	}
 }
 
-func (s *size) term(topology string, lists ...[]string) {
+func (s *Size) term(topology string, lists ...[]string) {
 	s.podTerms++
 	s.text += len(topology)
 	for _, list := range lists {
@@ -177,7 +177,7 @@ func lengthOf(values []string) int {
 	return n
 }
 
-func (s *size) selector(selector *metav1.LabelSelector) {
+func (s *Size) selector(selector *metav1.LabelSelector) {
 	if selector == nil {
 		return
 	}
@@ -192,10 +192,10 @@ func (s *size) selector(selector *metav1.LabelSelector) {
 	}
 }
 
-// withinBounds returns the pod without what is beyond the bounds, and with the reason as an annotation. It is the pod itself if it is within the bounds.
-func withinBounds(pod *corev1.Pod) *corev1.Pod {
-	s := sizeOf(pod)
-	why := s.excess()
+// WithinBounds returns the pod without what is beyond the bounds, and with the reason as an annotation. It is the pod itself if it is within the bounds.
+func WithinBounds(pod *corev1.Pod) *corev1.Pod {
+	s := SizeOf(pod)
+	why := s.Excess()
 	if why == "" {
 		return pod
 	}
@@ -253,6 +253,6 @@ func mainRequests(pod *corev1.Pod) corev1.ResourceList {
 			gpu = name
 		}
 	}
-	maps.DeleteFunc(sum, func(name corev1.ResourceName, _ int64) bool { return isExtended(name, gpu) })
+	maps.DeleteFunc(sum, func(name corev1.ResourceName, _ int64) bool { return IsExtended(name, gpu) })
 	return bounded(sum)
 }

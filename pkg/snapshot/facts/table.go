@@ -1,4 +1,4 @@
-package snapshot
+package facts
 
 import (
 	"hash/maphash"

@@ -1,52 +1,30 @@
-package snapshot
+package records
 
 import (
 	"cmp"
-	"fmt"
-	"slices"
-	"strconv"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
-	"karve.sh/karve/pkg/amount"
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"slices"
 )
 
-const bytesPerMiB = 1 << 20
-
-// maxReplicasPerGPU is far more than a GPUNodeClass allows. Larger numbers in annotations, which users can edit, are ignored.
-const maxReplicasPerGPU = 1 << 16
-
-// gpuMemory returns the device memory that a pod requests by annotation, in bytes, and 0 without the annotation. It returns an error if the value is
-// invalid.
-func gpuMemory(pod *corev1.Pod) (int64, error) {
-	stated, ok := pod.Annotations[v1alpha1.GPUMemoryAnnotation]
-	if !ok {
-		return 0, nil
-	}
-	bytes, err := amount.Memory(stated)
-	if err != nil {
-		return 0, fmt.Errorf("annotation %s: %w", v1alpha1.GPUMemoryAnnotation, err)
-	}
-	return bytes, nil
+// Devices returns the GPUs or MIG instances of the machine if it has the given type.
+func (m *Machine) Devices(t *catalog.InstanceType) claims.Devices {
+	return DevicesOf(t, m.Promise)
 }
 
-// MemoryProblem returns what is wrong with the device memory that a pod states: it is no amount, or more than a GPU of gpuMiB has. It returns "" if nothing
-// is. A gpuMiB of 0 is unknown.
-func MemoryProblem(pod *corev1.Pod, gpuMiB int64) string {
-	stated, err := gpuMemory(pod)
-	switch {
-	case err != nil:
-		return err.Error()
-	case gpuMiB > 0 && stated > gpuMiB*bytesPerMiB:
-		return fmt.Sprintf("annotation %s: %s is more than the %s of a GPU of its node",
-			v1alpha1.GPUMemoryAnnotation, pod.Annotations[v1alpha1.GPUMemoryAnnotation], resource.NewQuantity(gpuMiB*bytesPerMiB, resource.BinarySI))
+// DevicesOf returns the GPUs or MIG instances of a machine with the type and the promise.
+func DevicesOf(t *catalog.InstanceType, p facts.Promise) claims.Devices {
+	memory := int64(0)
+	if t.GPU.UsableKnown() {
+		memory = t.GPU.UsableMiB()
 	}
-	return ""
+	d := claims.Devices{Kind: claims.Kind{Driver: nodecontract.DriverOf(p.Backend), Whole: p.Whole(), Model: t.GPU.Name, Profile: p.MIG.Profile, Resource: string(p.Resource)}}
+	d.Count, d.Replicas, d.MemoryMiB = Divide(p.MIG, t.GPU.Count, p.ReplicasPerGPU, memory)
+	return d
 }
 
 // GPUMiB returns the device memory of each GPU of the machine, or of each of their MIG instances, in MiB. It is 0 if it is unknown.
@@ -55,22 +33,22 @@ func (m *Machine) GPUMiB() int64 {
 	if m.Node != nil {
 		labels = m.Node.Labels
 	}
-	_, _, mib := divided(m.Promise.MIG, 1, 1, memoryMiB(labels, m.Type))
+	_, _, mib := Divide(m.Promise.MIG, 1, 1, MemoryMiB(labels, m.Type))
 	return mib
 }
 
-// fresh returns GPUs that are not in use.
-func fresh(count, replicas, memoryMiB int64) []planner.GPU {
+// FreshGPUs returns GPUs that are not in use.
+func FreshGPUs(count, replicas, memoryMiB int64) []planner.GPU {
 	if count <= 0 {
 		return nil
 	}
-	return slices.Repeat([]planner.GPU{{Replicas: replicas, MemoryBytes: memoryMiB * bytesPerMiB}}, int(count))
+	return slices.Repeat([]planner.GPU{{Replicas: replicas, MemoryBytes: memoryMiB * facts.BytesPerMiB}}, int(count))
 }
 
-// hold subtracts what a pod uses from the GPUs. The API does not say which GPU a pod uses, so it assumes the choice of karve-node: each replica goes to the
+// Hold subtracts what a pod uses from the GPUs. The API does not say which GPU a pod uses, so it assumes the choice of karve-node: each replica goes to the
 // GPU with the most free replicas, then the one with the most free memory, then the first one. It assumes that a pod that requests memory uses one GPU, as
 // far as that GPU has replicas, and returns this GPU. For other pods it returns -1.
-func hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
+func Hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
 	of := -1
 	if on := roomiest(gpus); on >= 0 && memoryBytes > 0 && replicas > 0 {
 		here := min(gpus[on].Replicas, replicas)
@@ -126,9 +104,9 @@ func roomiest(gpus []planner.GPU) int {
 	return best
 }
 
-// divided returns the number of units of a machine that pods can hold, the number of replicas of a unit, and its memory in MiB. The units are the GPUs,
+// Divide returns the number of units of a machine that pods can hold, the number of replicas of a unit, and its memory in MiB. The units are the GPUs,
 // or their MIG instances. If instances have several profiles, the memory is that of the largest.
-func divided(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUnit, unitMiB int64) {
+func Divide(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUnit, unitMiB int64) {
 	switch {
 	case mig.Mixed():
 		for _, of := range mig.Instances(gpus) {
@@ -141,40 +119,40 @@ func divided(mig nodecontract.MIG, gpus, perGPU, memoryMiB int64) (count, perUni
 	return gpus * mig.Count, perGPU / mig.Count, mig.MemoryMiB
 }
 
-// gpusLeft returns the GPUs of the machine less what its pods use. perGPU is the number of replicas of each GPU, and exposed that of the machine.
-func (m *Machine) gpusLeft(perGPU, exposed int64, labels map[string]string) []planner.GPU {
+// GPUsLeft returns the GPUs of the machine less what its pods use. perGPU is the number of replicas of each GPU, and exposed that of the machine.
+func (m *Machine) GPUsLeft(perGPU, exposed int64, labels map[string]string) []planner.GPU {
 	gpus, _ := m.gpusHeld(perGPU, exposed, labels)
 	return gpus
 }
 
 func (m *Machine) gpusHeld(perGPU, exposed int64, labels map[string]string) (left []planner.GPU, on map[*corev1.Pod]int) {
-	return gpusHeld(m.gpus(perGPU, exposed, labels), m.Pods, m.Promise.Resource)
+	return GPUsHeld(m.gpus(perGPU, exposed, labels), m.Pods, m.Promise.Resource)
 }
 
 // gpus returns the GPUs of the machine, or their MIG instances, as if no pod used them.
 func (m *Machine) gpus(perGPU, exposed int64, labels map[string]string) []planner.GPU {
-	if offers := m.Promise.offers(); offers != nil {
-		return asOneGPU(offers, exposed)
+	if offers := m.Promise.Offers(); offers != nil {
+		return AsOneGPU(offers, exposed)
 	}
-	count, perUnit, unitMiB := divided(m.Promise.MIG, m.Promise.GPUs, perGPU, memoryMiB(labels, m.Type))
+	count, perUnit, unitMiB := Divide(m.Promise.MIG, m.Promise.GPUs, perGPU, MemoryMiB(labels, m.Type))
 	return usable(count, perUnit, unitMiB, exposed, m.GPUsCordoned())
 }
 
-// gpuSet returns the GPUs of the machine of which the agent chooses.
-func (m *Machine) gpuSet(perGPU, exposed int64, labels map[string]string) gpuSet {
-	if !agentChooses(m.Promise.Backend, m.Promise.Slots) || m.Promise.MIG.Mixed() {
-		return gpuSet{}
+// GPUSet returns the GPUs of the machine of which the agent chooses.
+func (m *Machine) GPUSet(perGPU, exposed int64, labels map[string]string) GPUSet {
+	if !AgentChooses(m.Promise.Backend, m.Promise.Slots) || m.Promise.MIG.Mixed() {
+		return GPUSet{}
 	}
-	return gpuSetOf(m.gpus(perGPU, exposed, labels))
+	return GPUSetOf(m.gpus(perGPU, exposed, labels))
 }
 
-// unmanagedGPUs returns the GPUs of a node that Karve did not launch, as if no pod used them. exposed is the number of replicas that the node reports.
-func unmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64) []planner.GPU {
-	count, perGPU, cordoned := gpuCount(node.Labels, t, exposed), int64(0), gpusCordoned(node)
+// UnmanagedGPUs returns the GPUs of a node that Karve did not launch, as if no pod used them. exposed is the number of replicas that the node reports.
+func UnmanagedGPUs(node *corev1.Node, t *catalog.InstanceType, exposed int64) []planner.GPU {
+	count, perGPU, cordoned := gpuCount(node.Labels, t, exposed), int64(0), facts.GPUsCordoned(node)
 	if cordoned {
-		perGPU = numberIn(node.Labels, nodecontract.GPUReplicasLabel, maxReplicasPerGPU)
+		perGPU = facts.NumberIn(node.Labels, nodecontract.GPUReplicasLabel, facts.MaxReplicasPerGPU)
 	}
-	return usable(count, perGPU, memoryMiB(node.Labels, t), exposed, cordoned)
+	return usable(count, perGPU, MemoryMiB(node.Labels, t), exposed, cordoned)
 }
 
 // usable returns the GPUs of a node on which pods can have replicas. exposed is the number of replicas that the node reports, or will report. A node
@@ -184,16 +162,16 @@ func usable(count, perGPU, memoryMiB, exposed int64, cordoned bool) []planner.GP
 	if count <= 0 {
 		return nil
 	}
-	perGPU = max(perGPU, ceil(exposed, count))
-	gpus := fresh(count, perGPU, memoryMiB)
+	perGPU = max(perGPU, facts.CeilDiv(exposed, count))
+	gpus := FreshGPUs(count, perGPU, memoryMiB)
 	if cordoned && perGPU > 0 {
 		clear(gpus[count-max(0, count*perGPU-exposed)/perGPU:])
 	}
 	return gpus
 }
 
-// gpusHeld returns the GPUs less what the pods use, and the GPU that each pod is assumed to use, which is -1 for pods that request no device memory.
-func gpusHeld(gpus []planner.GPU, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
+// GPUsHeld returns the GPUs less what the pods use, and the GPU that each pod is assumed to use, which is -1 for pods that request no device memory.
+func GPUsHeld(gpus []planner.GPU, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
 	if len(gpus) == 0 {
 		return nil, nil
 	}
@@ -201,18 +179,18 @@ func gpusHeld(gpus []planner.GPU, pods []*corev1.Pod, gpu corev1.ResourceName) (
 	inOrder := slices.Clone(pods)
 	slices.SortStableFunc(inOrder, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for _, pod := range inOrder {
-		memory, err := gpuMemory(pod)
+		memory, err := facts.GPUMemory(pod)
 		if err != nil {
 			memory = 0
 		}
-		on[pod] = hold(gpus, requests(pod, gpu).Replicas, memory)
+		on[pod] = Hold(gpus, facts.RequestsOf(pod, gpu).Replicas, memory)
 	}
 	return gpus, on
 }
 
-// memoryMiB returns the device memory of each GPU of a node in MiB, from the node's label or else from the catalog. It is 0 if neither has it.
-func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
-	if mib := numberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
+// MemoryMiB returns the device memory of each GPU of a node in MiB, from the node's label or else from the catalog. It is 0 if neither has it.
+func MemoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
+	if mib := facts.NumberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
 		return mib
 	}
 	if t != nil {
@@ -224,20 +202,11 @@ func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 // gpuCount returns the number of GPUs of a node that Karve did not launch, or 0 if it is unknown. Anyone may have set the label, so the result is at
 // most the number of replicas that the kubelet reports: each GPU has at least one.
 func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) int64 {
-	n := numberIn(labels, nodecontract.GPUCountLabel, catalog.MaxGPUs)
+	n := facts.NumberIn(labels, nodecontract.GPUCountLabel, catalog.MaxGPUs)
 	if n == 0 && t != nil {
 		n = t.GPU.Count
 	}
 	return min(n, exposed)
-}
-
-// numberIn returns the number in a label or annotation, or 0 if it is missing, invalid or greater than most.
-func numberIn(values map[string]string, key string, most int64) int64 {
-	n, err := strconv.ParseInt(values[key], 10, 64)
-	if err != nil || n < 0 || n > most {
-		return 0
-	}
-	return n
 }
 
 // GPUsHeld returns the GPU, or MIG instance, of the machine that each of its pods is assumed to use. It is -1 for pods that request no device memory.
