@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"karve.sh/karve/test/harness/await"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -229,6 +231,16 @@ func TestWebhookDoesWhatPoliciesDo(t *testing.T) {
 		if err := k.Patch(t.Context(), aliasWebhook(), client.RawPatch(types.JSONPatchType, []byte(`[{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]`))); err != nil {
 			t.Fatal(err)
 		}
+		await.Nil(t, time.Minute, func() error { // For a moment, the API server calls the webhook with the former CA.
+			var webhook admissionv1.MutatingWebhookConfiguration
+			if err := k.Get(t.Context(), client.ObjectKeyFromObject(aliasWebhook()), &webhook); err != nil {
+				return err
+			}
+			if len(webhook.Webhooks[0].ClientConfig.CABundle) == 0 {
+				return errors.New("the controller has not written the CA")
+			}
+			return nil
+		})
 		untilSlot(t, k, "3", "nvidia.com/gpu-4gb")
 	})
 	t.Run("the controller writes only the CA", func(t *testing.T) { onlyTheCA(t, c, inGiB.User) })
