@@ -168,8 +168,8 @@ type Offering struct {
 	InstanceType string
 	Zone         string
 	CapacityType string
-	// Price is per hour, > 0.
-	Price MicroUSD
+	// Price is what the machine costs per hour, > 0. ListPrice is what the cloud takes it to cost when it chooses one of the offerings of a NodeClaim, ≥ 0.
+	Price, ListPrice MicroUSD
 	// Free is what the machine has for pods: allocatable minus DaemonSets, including its replicas.
 	Free Resources
 	// Physical is what one such machine counts against the pool's limits. Nodes is 1.

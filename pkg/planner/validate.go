@@ -59,6 +59,9 @@ func validateOffering(s Snapshot, i int) []error {
 	if o.Pool < 0 || o.Pool >= len(s.Pools) {
 		bad("offering %d: there is no pool %d", i, o.Pool)
 	}
+	if o.ListPrice < 0 || o.ListPrice > MaxPrice {
+		bad("offering %d: the list price %d is not within 0 and %d", i, o.ListPrice, int64(MaxPrice))
+	}
 	if o.Price <= 0 || o.Price > MaxPrice {
 		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
 	}

@@ -150,8 +150,12 @@ func (f *finder) serves(l planner.Launch, n needs, i int) bool {
 	return x.Unavailable == nil && affordable(s.Pools[o.Pool], o, x) && f.holds(n, o, x) && f.welcome(l, n, i) && f.allowed(o, x)
 }
 
-// affordable reports whether an alternative is within the premium of the chosen offering.
+// affordable reports whether an alternative is within the premium of the chosen offering. The cloud launches what its list has for the lowest price, so such an alternative
+// must not cost more than the chosen offering.
 func affordable(p planner.Pool, o, x planner.Offering) bool {
+	if x.ListPrice < o.ListPrice && x.Price > o.Price {
+		return false
+	}
 	return x.Price <= o.Price || int64(x.Price-o.Price) <= amount.MulDiv(int64(o.Price), p.MaxPremium, 100)
 }
 

@@ -28,6 +28,7 @@ func flexible(t *rapid.T, limits plantest.RuleLimits) planner.Snapshot {
 		o.InstanceType = rapid.SampledFrom([]string{"small", "large", "metal"}).Draw(t, "type")
 		o.Zone = rapid.SampledFrom([]string{"zone-a", "zone-b", "zone-c"}).Draw(t, "zone")
 		o.CapacityType = rapid.SampledFrom([]string{"spot", "spot", "spot", "on-demand"}).Draw(t, "capacity type")
+		o.ListPrice = o.Price * planner.MicroUSD(rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "list price"))
 		o.Choice = rapid.SampledFrom([]string{"", "", "", "team=a"}).Draw(t, "choice")
 	}
 	return s
@@ -175,7 +176,17 @@ func TestAlternatives(t *testing.T) {
 		edit    func(*planner.Snapshot)
 		want    string
 	}{
-		"offerings within the premium":   {15, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
+		"offerings within the premium": {15, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
+		"a type that the list has for less": {15, func(s *planner.Snapshot) {
+			for i, list := range []planner.MicroUSD{300_000, 300_000, 300_000, 299_000, 301_000} {
+				s.Offerings[i].ListPrice = list
+			}
+		}, "xlarge/a xlarge/b"},
+		"a type that the list has for more": {15, func(s *planner.Snapshot) {
+			for i, list := range []planner.MicroUSD{300_000, 300_000, 300_000, 301_000, 301_000} {
+				s.Offerings[i].ListPrice = list
+			}
+		}, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
 		"a smaller premium":              {5, nil, "xlarge/a xlarge/b"},
 		"no premium":                     {0, nil, "xlarge/a"},
 		"everything for a large premium": {100, nil, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b 4xlarge/a 4xlarge/c xlarge/c 4xlarge/b"},

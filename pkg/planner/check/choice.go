@@ -21,6 +21,9 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 		if 100*(float64(x.Price)-float64(o.Price)) > float64(s.Pools[o.Pool].MaxPremium)*float64(o.Price) {
 			c.bad("%s: alternative %d costs %d, which is over %d %% above %d", where, i, x.Price, s.Pools[o.Pool].MaxPremium, o.Price)
 		}
+		if x.ListPrice < o.ListPrice && x.Price > o.Price {
+			c.bad("%s: the cloud prefers alternative %d, which costs %d instead of %d", where, i, x.Price, o.Price)
+		}
 		c.promise(where, l, i)
 		c.preferences(where, l, i)
 	}
