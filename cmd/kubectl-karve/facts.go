@@ -267,6 +267,7 @@ func (r *factReader) cluster(ctx context.Context, namespace string) {
 		var m published.Source
 		if m, err = published.OrBuiltin(ctx, r, namespace, nil); err == nil {
 			r.account(m.Quotas)
+			r.facts.Prices = m.Settings.Prices
 			r.facts.Cluster, err = r.connection.cluster(ctx, lists, m)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
@@ -138,7 +139,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, from published.So
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, DRA: c.dra, DeviceTaintRules: c.taintRules,
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
@@ -28,6 +29,7 @@ import (
 type planOptions struct {
 	files         *genericclioptions.FileNameFlags
 	instanceTypes string
+	prices        string
 	namespace     string
 	replicas      string
 	sharing       string
@@ -93,6 +95,7 @@ func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
 // addInstanceTypeFlags adds the flags for the source of instance types and prices.
 func (o *planOptions) addInstanceTypeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
+	fs.StringVar(&o.prices, "prices", "", "YAML file of rules for the prices that you pay, as `prices` of the chart, instead of the controller's")
 	addNamespaceFlag(fs, &o.namespace)
 }
 
@@ -216,6 +219,25 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
+// maxPrices is the maximum size of a file of rules for prices in bytes.
+const maxPrices = 4 << 20
+
+// rules returns the rules for prices in the file. It returns none if there is no file.
+func (o *planOptions) rules() ([]prices.Rule, error) {
+	if o.prices == "" {
+		return nil, nil
+	}
+	content, err := newBounded("the prices", maxPrices).readFile(o.prices)
+	if err != nil {
+		return nil, fmt.Errorf("--prices: %w", err)
+	}
+	rules, err := prices.Parse(content)
+	if err != nil {
+		return nil, fmt.Errorf("--prices %s: %w", o.prices, err)
+	}
+	return rules, nil
+}
+
 // source is the cluster to plan for.
 type source struct {
 	*facts.Cluster
@@ -258,6 +280,11 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader) (source, error)
 	if err := skipped.UseInstanceTypes(c, listing); err != nil {
 		return source{}, err
 	}
+	rules, err := o.rules()
+	if err != nil {
+		return source{}, err
+	}
+	c.UsePrices(prices.NewBook(c.NodeOverlays, rules))
 	notes := skippedNotes(&skipped)
 	if o.instanceTypes == "" {
 		notes = append(notes, builtinNotes(c)...)
@@ -265,16 +292,24 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader) (source, error)
 	return source{Cluster: c, skipped: skipped, notes: notes}, nil
 }
 
-// published returns what the controller has published, with the instance types in the file if there is one.
+// published returns what the controller has published, with the instance types and the rules for prices in the files if there are any.
 func (o *planOptions) published(ctx context.Context, live connection) (published.Source, error) {
-	if o.instanceTypes == "" {
-		return published.OrBuiltin(ctx, live, o.namespace, nil)
+	var types []catalog.InstanceType
+	if o.instanceTypes != "" {
+		var err error
+		if types, err = o.types(); err != nil {
+			return published.Source{}, err
+		}
 	}
-	types, err := o.types()
+	rules, err := o.rules()
 	if err != nil {
 		return published.Source{}, err
 	}
-	return published.OrBuiltin(ctx, live, o.namespace, types)
+	s, err := published.OrBuiltin(ctx, live, o.namespace, types)
+	if o.prices != "" {
+		s.Settings.Prices = rules
+	}
+	return s, err
 }
 
 // addNamespaceFlag adds the flag for the controller's namespace.

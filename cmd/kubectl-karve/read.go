@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
@@ -74,6 +75,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	if err := price(cluster, told.Catalog); err != nil {
 		return seen{}, err
 	}
+	cluster.UsePrices(prices.NewBook(nil, told.Settings.Prices))
 	if err := pods.list(ctx, c.core, shownOn(overview.Build(cluster).Nodes, len(cluster.Nodes))...); err != nil {
 		return seen{}, err
 	}

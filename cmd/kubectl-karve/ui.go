@@ -57,7 +57,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	read, err := gather.Open(ctx, c.config, source, source.ReplicasTimeout)
+	read, err := gather.Open(ctx, c.config, source, source.Settings)
 	if err != nil {
 		return err
 	}

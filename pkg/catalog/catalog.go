@@ -1,7 +1,10 @@
 // Package catalog describes the instance types that a cloud offers: their hardware, the capacity that they leave to pods, their zones and their prices.
 package catalog
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Limits for the GPUs of one machine, several times those of any current machine. Larger numbers in files, labels and annotations are invalid.
 const (
@@ -56,11 +59,14 @@ type Offering struct {
 	Zone string
 	// CapacityType is "on-demand", "spot" or "reserved".
 	CapacityType string
-	// MicroUSDPerHour is the price, in micro-dollars per hour.
-	MicroUSDPerHour int64
+	// MicroUSDPerHour is the price, in micro-dollars per hour. ListMicroUSDPerHour is the price in the cloud's list, or 0 if that is the same.
+	MicroUSDPerHour, ListMicroUSDPerHour int64
 	// Labels are the labels that machines of this offering have in addition to those of their type. They include the zone and the capacity type.
 	Labels map[string]string
 }
+
+// ListPrice returns the price in the cloud's list, in micro-dollars per hour.
+func (o *Offering) ListPrice() int64 { return cmp.Or(o.ListMicroUSDPerHour, o.MicroUSDPerHour) }
 
 // Named returns the instance type with the name, or nil if there is none.
 func Named(types []InstanceType, name string) *InstanceType {

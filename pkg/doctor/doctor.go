@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
@@ -57,6 +58,8 @@ type Facts struct {
 	Monitors Monitors
 	// Cluster has the instance types of the controller if they can be read.
 	Cluster *facts.Cluster
+	// Prices are the controller's rules for prices.
+	Prices []prices.Rule
 	// Quotas are the limits of the cloud's account on vCPUs. They are nil if unknown.
 	Quotas []catalog.Quota
 	// ResourceQuotas are those of all namespaces.
@@ -147,7 +150,7 @@ type Unread struct {
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
 	unread, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
-	settingsDiffer, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,
+	settingsDiffer, pricesUnused, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, accessUnrestricted, devicesNamed, metricsUnread, resourceUnserved,
 }
 

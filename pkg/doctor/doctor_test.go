@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/prices"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
@@ -147,7 +149,10 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 		"a CRD without the version":      {func(f *Facts) { f.CRDs["nodepools.karpenter.sh"] = CRD{Served: []string{"v1beta1"}} }, Error, "CustomResourceDefinition nodepools.karpenter.sh", "does not serve version v1", "karpenter-crd"},
 		"a CRD of another version":       {func(f *Facts) { f.CRDs["gpunodeclasses.karve.sh"] = CRD{Served: []string{"v1alpha1"}, Differs: true} }, Warning, "CustomResourceDefinition gpunodeclasses.karve.sh", "its fields differ from those", "karve-crd"},
 		"rights that are missing":        {func(f *Facts) { f.Denied = []Right{{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}} }, Error, "the controller's service account", "may not create nodeclaims.karpenter.sh", "roles"},
-		"another overhead":               {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=null"},
+		"a rule for prices of machines that are not there": {func(f *Facts) {
+			f.Prices = []prices.Rule{{Name: "fee", PriceAdjustment: "+0.1"}, {Name: "plan", PriceAdjustment: "-28%", Requirements: []karpv1alpha1.NodeSelectorRequirement{{Key: "karpenter.k8s.aws/instance-family", Operator: "In", Values: []string{"p9"}}}}}
+		}, Warning, `the rule for prices "plan"`, "it changes the price of no machine", "docs/prices.md"},
+		"another overhead": {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=null"},
 		"Karpenter's legacy repair": {karpenter(func(p *Program) {
 			p.Version, p.Env["FEATURE_GATES"], p.Env["LEGACY_NODE_REPAIR"] = "1.15.0", "NodeRepair=true", "true"
 		}), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},

@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/prices"
+	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/version"
 	"karve.sh/karve/pkg/words"
 )
@@ -242,6 +245,28 @@ func sameValue(a, b string) bool {
 	x, err1 := strconv.ParseFloat(a, 64)
 	y, err2 := strconv.ParseFloat(b, 64)
 	return a == b || err1 == nil && err2 == nil && x == y
+}
+
+// pricesUnused warns about rules for prices that change the price of no machine that a node class can launch.
+func pricesUnused(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	var all []Finding
+	types := func(yield func(map[string]string, []catalog.InstanceType) bool) {
+		for ref, state := range f.Cluster.NodeClasses {
+			if !yield(facts.PriceLabels(ref), state.InstanceTypes) {
+				return
+			}
+		}
+	}
+	for _, i := range prices.NewBook(nil, f.Prices).Unused(types) {
+		all = append(all, Finding{
+			Warning, fmt.Sprintf("the rule for prices %q", f.Prices[i].Name), "it changes the price of no machine: no machine meets its requirements, or a later rule sets the price of all of them",
+			"correct it in prices of the chart, or remove it: docs/prices.md",
+		})
+	}
+	return all
 }
 
 // nodeRepair warns about Karpenter's feature gate that deletes unhealthy nodes before their pods have room elsewhere.

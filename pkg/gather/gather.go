@@ -35,6 +35,7 @@ import (
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
@@ -56,6 +57,8 @@ type Gatherer struct {
 	ReplicasTimeout time.Duration
 	// NodeOverlays reports whether the API server serves NodeOverlays.
 	NodeOverlays bool
+	// Prices returns the rules for prices. It is nil if there are none.
+	Prices func() []prices.Rule
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
 	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
@@ -244,9 +247,11 @@ func (g *Gatherer) list(ctx context.Context, c *facts.Cluster) error {
 // nodeClasses has the cloud's node classes to which GPUNodeClasses refer.
 type nodeClasses struct {
 	// at is when the last read of all of them ended, and read is its result. accepted also has the images of paused rollouts, and used also the capacities
-	// that machines have shown.
+	// that machines have shown, and the prices of book.
 	at                   time.Time
 	read, accepted, used map[v1alpha1.NodeClassReference]facts.NodeClassState
+	rules                []prices.Rule
+	book                 *prices.Book
 }
 
 // classesAtOnce is how many node classes are read concurrently.
@@ -291,18 +296,28 @@ func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
 	}
 	g.fresh.classes = g.fresh.classes || !maps.EqualFunc(n.read, read, sameState)
 	n.read = read
-	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines {
+	rules := g.rules()
+	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines || !reflect.DeepEqual(n.rules, rules) {
 		known := &facts.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
 		drift.AcceptGoodImages(known, g.state.rollouts.is.Items)
 		learned := g.learn(ctx, known)
-		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) {
-			n.accepted, g.learned = maps.Clone(known.NodeClasses), learned
+		book := prices.NewBook(c.NodeOverlays, rules)
+		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) || !reflect.DeepEqual(n.book, book) {
+			n.accepted, g.learned, n.rules, n.book = maps.Clone(known.NodeClasses), learned, rules, book
 			learned.Correct(known)
+			known.UsePrices(book)
 			n.used = known.NodeClasses
 		}
 	}
 	c.NodeClasses = maps.Clone(n.used)
 	return nil
+}
+
+func (g *Gatherer) rules() []prices.Rule {
+	if g.Prices == nil {
+		return nil
+	}
+	return g.Prices()
 }
 
 // sameState reports whether two states of a node class are equal. Catalogs return the same list while nothing changes.

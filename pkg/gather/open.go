@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,20 +15,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/fleet/launching"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // Open returns a function that reads a cluster, for long-running commands without a manager. Informers follow the cluster until the context ends. Open
 // returns an error if the cluster cannot be read now, because informers would retry forever. The function returns an error while the API server does
 // not answer.
-func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, replicasTimeout func() time.Duration) (func(context.Context) (*facts.Cluster, error), error) {
+func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, settings func() published.Settings) (func(context.Context) (*facts.Cluster, error), error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	g, err := follower(ctx, config, catalog)
+	g, err := follower(ctx, config, catalog, func() []prices.Rule { return settings().Prices })
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, repli
 		}
 		c, err := g.Cluster(ctx)
 		if err == nil {
-			c.ReplicasTimeout = replicasTimeout() // It changes when the controller starts with another one.
+			c.ReplicasTimeout = settings().ReplicasTimeout.Duration // It changes when the controller starts with another one.
 		}
 		return c, err
 	}, nil
@@ -56,7 +57,7 @@ func answers(ctx context.Context, api rest.Interface) error {
 }
 
 // follower returns a Gatherer with its own informers.
-func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog) (*Gatherer, error) {
+func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, rules func() []prices.Rule) (*Gatherer, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog) (
 		return nil, fmt.Errorf("making the informers: %w", err)
 	}
 	followed := &Gatherer{
-		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, NodeOverlays: g.NodeOverlays,
+		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, NodeOverlays: g.NodeOverlays, Prices: rules,
 		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules,
 	}
 	if err := followed.Follow(ctx, informers); err != nil {

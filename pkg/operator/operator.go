@@ -49,6 +49,7 @@ import (
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/version"
 	"karve.sh/karve/pkg/watchdog"
@@ -198,7 +199,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, DeviceTaintRules: taintRules, NoDRA: !dra,
+		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, DeviceTaintRules: taintRules, NoDRA: !dra,
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/memoryalias/webhook"
+	"karve.sh/karve/pkg/prices"
 )
 
 // Options are the settings of the controller.
@@ -23,6 +24,7 @@ type Options struct {
 	LaunchTimeout           time.Duration
 	ReplicasTimeout         time.Duration
 	NotReadyTimeout         time.Duration
+	Prices                  []prices.Rule
 	GPUFaultTimeout         time.Duration
 	BreakerRetry            time.Duration
 	Settle                  time.Duration
@@ -60,6 +62,10 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 			return err
 		})
 	}
+	fs.Func("prices", "rules for the prices that you pay, as a list in JSON or YAML: name, requirements, and price or priceAdjustment as in a NodeOverlay", func(text string) (err error) {
+		o.Prices, err = prices.Parse([]byte(text))
+		return err
+	})
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
@@ -89,7 +95,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // settings returns what the controller publishes of its settings.
 func (o *Options) settings() published.Settings {
 	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout)}
+	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout), Prices: o.Prices}
 }
 
 // Validate returns all errors of the options, joined.

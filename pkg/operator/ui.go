@@ -69,7 +69,7 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	if note := source.Note(); note != "" {
 		log.Info("The controller's instance types or settings are not known yet", "reason", note)
 	}
-	read, err := gather.Open(ctx, config, source, source.ReplicasTimeout)
+	read, err := gather.Open(ctx, config, source, source.Settings)
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("%w: install Karpenter and Karve's CRDs", err)
 	}

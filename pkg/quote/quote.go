@@ -33,9 +33,10 @@ type Quote struct {
 	// Refused are pods that the API server would not create. Unplanned are objects whose pods are unknown. They are not part of the plan.
 	Refused   []Refused   `json:"refused,omitempty"`
 	Unplanned []Unplanned `json:"unplanned,omitempty"`
-	// Price is the sum of the prices of the claims. Bound is a lower bound for any plan for the same pods.
-	Price planner.MicroUSD `json:"microUSDPerHour"`
-	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
+	// Price is the sum of the prices of the claims. ListPrice is the sum of their prices in the cloud's list. Bound is a lower bound for any plan for the same pods.
+	Price     planner.MicroUSD `json:"microUSDPerHour"`
+	ListPrice planner.MicroUSD `json:"listMicroUSDPerHour"`
+	Bound     planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	// Karpenter is the price if Karpenter packs the same pods, with the replicas configured as in a NodeOverlay. It is nil if unknown. KarpenterUnplaced
 	// is the number of pods without a place in that case. Karpenter and WholeGPUs ignore the limits of pools, because they are prices for comparison.
 	Karpenter         *planner.MicroUSD `json:"karpenterMicroUSDPerHour,omitempty"`
@@ -69,8 +70,9 @@ type Claim struct {
 	ReplicasPerGPU int64 `json:"replicasPerGPU"`
 	// MIGLayout names the MIG instances of its GPUs, for example "1g.5gb" or "3x1g.5gb_2x2g.10gb". It is "" if they are not divided.
 	MIGLayout string `json:"migLayout,omitempty"`
-	// Price is the price of the first instance type.
-	Price planner.MicroUSD `json:"microUSDPerHour"`
+	// Price is the price of the first instance type, and ListPrice its price in the cloud's list.
+	Price     planner.MicroUSD `json:"microUSDPerHour"`
+	ListPrice planner.MicroUSD `json:"listMicroUSDPerHour"`
 
 	// more reports whether ReplicasPerGPU is larger than the minimum of the class.
 	more bool
@@ -176,7 +178,8 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}
 	}
 	for _, launch := range plan.Launches {
-		q.Claims = append(q.Claims, claimOf(&view, launch))
+		claim := claimOf(&view, launch)
+		q.Claims, q.ListPrice = append(q.Claims, claim), q.ListPrice+claim.ListPrice
 		if !view.Offerings[launch.Offering].Anywhere() {
 			q.assign(launch.Pods, launch.GPUs)
 		}
@@ -240,7 +243,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	_, replicas := view.Promised(launch)
 	claim := Claim{
 		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Zones: []string{o.Zone},
-		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
+		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price, ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
 		more: replicas > view.Offerings[launch.Offering].Share.Least,
 	}
 	for _, i := range launch.Alternatives {

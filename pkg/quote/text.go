@@ -130,6 +130,9 @@ func (q *Quote) summary() table.Table {
 	t := table.Table{Columns: []table.Column{{}, {Title: "$/H", Right: true}, {}}}
 	if len(q.Claims) > 0 {
 		t.Add("this plan, "+words.Count(len(q.Claims), "machine"), words.USD(q.Price), q.proof())
+		if q.ListPrice != q.Price {
+			t.Add("the same machines at list prices", words.USD(q.ListPrice), q.beside(q.ListPrice, 0))
+		}
 		if q.Karpenter != nil {
 			t.Add("Karpenter alone", words.USD(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
 		}

@@ -235,7 +235,7 @@ func (v *View) offer(c *facts.Cluster) []int {
 			v.Offerings = append(v.Offerings, o)
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
-				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableAs(c, pool, o),
+				Price: planner.MicroUSD(o.MicroUSDPerHour), ListPrice: planner.MicroUSD(o.ListMicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableAs(c, pool, o),
 				GPUs: o.GPUs(), Choice: o.choice(),
 			})
 		}

@@ -27,8 +27,8 @@ type Offering struct {
 	Type         *catalog.InstanceType
 	Zone         string
 	CapacityType string
-	// MicroUSDPerHour is the price in millionths of a US dollar per hour.
-	MicroUSDPerHour int64
+	// MicroUSDPerHour is the price in millionths of a US dollar per hour, and ListMicroUSDPerHour that in the cloud's list.
+	MicroUSDPerHour, ListMicroUSDPerHour int64
 	// Labels are the labels of the started node that pods can select by, as far as they are known. doubts are the others.
 	Labels map[string]string
 	doubts nodelabels.Doubts
@@ -224,7 +224,7 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 					instances := facts.OffersOf(share.MIG, instanceType.GPU.Count)
 					runs := records.DaemonsOn(daemons, taints, "", labels, empty, gpu)
 					offerings = append(offerings, Offering{
-						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
+						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(),
 						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
 						Daemons:        records.Overhead(runs, gpu),

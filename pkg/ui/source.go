@@ -74,8 +74,8 @@ func noteOf(found *published.Source) string {
 	return strings.Trim(found.Builtin+"; "+found.Assumed, "; ")
 }
 
-// ReplicasTimeout returns the controller's --replicas-timeout.
-func (s *Source) ReplicasTimeout() time.Duration { return s.last().Settings.ReplicasTimeout.Duration }
+// Settings returns the current settings of the controller.
+func (s *Source) Settings() published.Settings { return s.last().Settings }
 
 // Explainer returns an explainer of a cluster for a client with the current settings.
 func (s *Source) Explainer(ctx context.Context, reader client.Client, failed func(error)) func(*facts.Cluster) *explain.Explainer {

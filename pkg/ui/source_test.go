@@ -113,8 +113,8 @@ func TestPageAndCommandExplainWithSettingsAndBudgets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if page.Note() != "" || page.ReplicasTimeout() != 20*time.Minute {
-		t.Errorf("note %q, replicas timeout %s", page.Note(), page.ReplicasTimeout())
+	if page.Note() != "" || page.Settings().ReplicasTimeout.Duration != 20*time.Minute {
+		t.Errorf("note %q, replicas timeout %s", page.Note(), page.Settings().ReplicasTimeout.Duration)
 	}
 	shown := page.Explainer(t.Context(), live, func(err error) { t.Error(err) })(c)
 	printed, err := ui.Explain(t.Context(), live, settings, clk, c)

@@ -73,8 +73,9 @@ type gpu struct {
 }
 
 type offering struct {
-	Zone            string            `json:"zone"`
-	CapacityType    string            `json:"capacityType"`
+	Zone         string `json:"zone"`
+	CapacityType string `json:"capacityType"`
+	// MicroUSDPerHour is the price in the cloud's list. Readers apply the rules in the settings.
 	MicroUSDPerHour int64             `json:"microUSDPerHour"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
@@ -125,7 +126,7 @@ func wire(t *catalog.InstanceType) instanceType {
 		Name: t.Name, Labels: t.Labels, Capacity: resources(t.Capacity), Allocatable: resources(t.Allocatable), GPU: gpu(t.GPU), Extended: t.Extended,
 	}
 	for _, o := range t.Offerings {
-		w.Offerings = append(w.Offerings, offering(o))
+		w.Offerings = append(w.Offerings, offering{o.Zone, o.CapacityType, o.ListPrice(), o.Labels})
 	}
 	return w
 }
@@ -222,7 +223,7 @@ func (t *instanceType) instanceType() catalog.InstanceType {
 		Name: t.Name, Labels: t.Labels, Capacity: catalog.Resources(t.Capacity), Allocatable: catalog.Resources(t.Allocatable), GPU: catalog.GPU(t.GPU), Extended: t.Extended,
 	}
 	for _, o := range t.Offerings {
-		c.Offerings = append(c.Offerings, catalog.Offering(o))
+		c.Offerings = append(c.Offerings, catalog.Offering{Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, Labels: o.Labels})
 	}
 	return c
 }

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/prices"
 )
 
 // Settings are the settings of the controller that decide what others say about its nodes.
@@ -14,6 +16,8 @@ type Settings struct {
 	ReplicasTimeout metav1.Duration `json:"replicasTimeout"`
 	NotReadyTimeout metav1.Duration `json:"notReadyTimeout"`
 	GPUFaultTimeout metav1.Duration `json:"gpuFaultTimeout"`
+	// Prices are the rules for prices.
+	Prices []prices.Rule `json:"prices,omitempty"`
 }
 
 // DefaultSettings returns the defaults of the controller's flags.

@@ -3,6 +3,7 @@ package published_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -75,7 +76,7 @@ func TestWhatTheControllerPublishesComesFirst(t *testing.T) {
 		if c.timeout > 0 {
 			want = settings
 		}
-		if s.Settings != want || (s.Assumed == "") != (c.timeout > 0) {
+		if !reflect.DeepEqual(s.Settings, want) || (s.Assumed == "") != (c.timeout > 0) {
 			t.Errorf("%s: settings %v, %q", name, s.Settings, s.Assumed)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/prices"
 )
 
 // Cluster holds the objects that were read from the API server and from the cloud. They are read-only.
@@ -140,6 +142,22 @@ func (c *Cluster) UseInstanceTypes(types []catalog.InstanceType) {
 		state.InstanceTypes = types
 		c.NodeClasses[ref] = state
 	}
+}
+
+// UsePrices sets the prices of all instance types to those of a book.
+func (c *Cluster) UsePrices(b *prices.Book) {
+	if b.Empty() {
+		return
+	}
+	for ref, state := range c.NodeClasses {
+		state.InstanceTypes = b.Types(PriceLabels(ref), state.InstanceTypes)
+		c.NodeClasses[ref] = state
+	}
+}
+
+// PriceLabels returns the labels that the machines of a node class have in addition to those of their offerings, by which rules for prices can select them.
+func PriceLabels(ref v1alpha1.NodeClassReference) map[string]string {
+	return map[string]string{karpv1.NodeClassLabelKey(schema.GroupKind{Group: ref.Group, Kind: ref.Kind}): ref.Name}
 }
 
 // InstanceTypes returns the instance types of all node classes. If several node classes have a type, the first one wins.

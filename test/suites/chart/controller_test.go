@@ -348,6 +348,8 @@ func TestInvalidControllerValuesAreRefused(t *testing.T) {
 		"--set=additionalAnnotations.a=1":                          "additionalAnnotations",
 		"--set=node.env[0].value=a":                                "env",
 		"--set=settings.clustername=a":                             "clustername",
+		"--set=prices[0].name=a":                                   "priceAdjustment",
+		"--set=prices[0].name=a,prices[0].price=-1":                "does not match pattern",
 		"--set=settings.clusterName=a b":                           "clusterName",
 		"--set=settings.vmMemoryOverheadPercent=75":                "vmMemoryOverheadPercent",
 		"--set=settings.launchTimeout=60":                          "launchTimeout",

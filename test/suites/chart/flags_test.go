@@ -39,7 +39,7 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
 					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
 				}
-			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc": // The controller reads Karpenter's.
+			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc", "prices": // The controller reads Karpenter's, and the price list.
 				if ok {
 					t.Errorf("--%s=%s", f.Name, value)
 				}
@@ -60,6 +60,9 @@ func TestValuesReachController(t *testing.T) {
 	given, o := started(t, combinations["another way"]...)
 	if o.BatchMax.Seconds() != 90 || o.LogLevel != "debug" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
 		t.Errorf("the controller understands %+v", o)
+	}
+	if len(o.Prices) != 1 || o.Prices[0].PriceAdjustment != "-28%" || len(o.Prices[0].Requirements) != 1 {
+		t.Errorf("the controller understands the prices %+v", o.Prices)
 	}
 	if given["vm-memory-overhead-percent"] != "0" || given["reserved-enis"] != "1" || given["isolated-vpc"] != "true" {
 		t.Errorf("the controller gets %v", given)

@@ -14,6 +14,8 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -128,10 +130,11 @@ func TestLedgerLearnsFromEveryClass(t *testing.T) {
 
 func TestOnlyValidatedNodeOverlaysCount(t *testing.T) {
 	w := newWorld(t)
+	w.class("gpu")
 	for _, name := range []string{"valid", "unseen"} {
 		o := &karpv1alpha1.NodeOverlay{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		o.Spec.Requirements = []karpv1alpha1.NodeSelectorRequirement{{Key: "node.kubernetes.io/instance-type", Operator: "In", Values: []string{"g4dn.xlarge"}}}
-		o.Spec.Capacity = snapshottest.Amounts(v1alpha1.ResourceGPUShared, "10")
+		o.Spec.Capacity, o.Spec.Price = snapshottest.Amounts(v1alpha1.ResourceGPUShared, "10"), new(map[string]string{"valid": "0.25", "unseen": "0.10"}[name])
 		w.create(o)
 		t.Cleanup(func() {
 			if err := w.Delete(cleanup(t), o); err != nil {
@@ -145,6 +148,21 @@ func TestOnlyValidatedNodeOverlaysCount(t *testing.T) {
 	}
 	if got := w.cluster().NodeOverlays; len(got) != 1 || got[0].Name != "valid" {
 		t.Errorf("%d overlays, want the valid one", len(got))
+	}
+	price := func() int64 {
+		for _, state := range w.cluster().NodeClasses {
+			for _, o := range catalog.Named(state.InstanceTypes, "g4dn.xlarge").Offerings {
+				return o.MicroUSDPerHour
+			}
+		}
+		return 0
+	}
+	if got := price(); got != 250_000 {
+		t.Errorf("with the overlay, a g4dn.xlarge costs %d micro-dollars, want 250000", got)
+	}
+	w.gatherer.Prices = func() []prices.Rule { return []prices.Rule{{Name: "discount", PriceAdjustment: "-20%"}} }
+	if got := price(); got != 200_000 {
+		t.Errorf("with a discount, it costs %d, want 200000", got)
 	}
 	w.gatherer.NodeOverlays = false
 	if got := w.cluster().NodeOverlays; len(got) != 0 {
