@@ -240,3 +240,11 @@ func (p *Pool) remaining(used planner.Physical) planner.Physical {
 	}
 	return remaining
 }
+
+// setAside returns why decisions are made without the pool or its class, or "" if they are not.
+func (p *Pool) setAside() string {
+	if why := facts.SetAsideWhy(p.NodePool); why != "" || p.Class == nil {
+		return why
+	}
+	return facts.SetAsideWhy(p.Class)
+}

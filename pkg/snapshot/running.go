@@ -62,32 +62,11 @@ func newRunning(c *facts.Cluster, shapes *shapes, moving moving) *running {
 	}
 	for _, k := range r.index.Repellers() {
 		c.BeginVisit("Pod", k.Pod)
-		for _, t := range antiAffinityOf(c, k, r.selections) {
+		for _, t := range antiAffinity(c, k.Pod, r.selections) {
 			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}
 	}
 	return r
-}
-
-// kinTerms are the terms of the required anti-affinity of kin, with the selections that they refer to.
-type kinTerms struct {
-	terms      []term
-	selections map[string][]selector
-}
-
-// antiAffinityOf returns the terms of the kin's required anti-affinity, which depend on the labels of namespaces, and registers their selections.
-func antiAffinityOf(c *facts.Cluster, k *facts.Kin, known *selections) []term {
-	of := facts.Remember(k.TermsSlot, facts.IdentityOf(c.Namespaces), func() kinTerms {
-		if known.selecting == nil {
-			known.selecting = map[string]namespaceSet{}
-		}
-		own := &selections{selecting: known.selecting}
-		return kinTerms{antiAffinity(c, k.Pod, own), own.byKey}
-	})
-	for key, all := range of.selections {
-		known.set(key, all)
-	}
-	return of.terms
 }
 
 // of returns the nodes on which kin run, with their number.

@@ -3,8 +3,6 @@ package facts
 import (
 	"cmp"
 	"iter"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -73,8 +71,6 @@ func OrElse(a, b planner.Resources) planner.Resources {
 		EphemeralBytes: cmp.Or(a.EphemeralBytes, b.EphemeralBytes), Pods: cmp.Or(a.Pods, b.Pods), Replicas: a.Replicas,
 	}
 }
-
-func sortedKeys[K cmp.Ordered, V any, M ~map[K]V](m M) []K { return slices.Sorted(maps.Keys(m)) }
 
 // PodRequests returns what a pod requests of a node, as the scheduler counts it. Amounts that cannot be added in bounded time count as the closest ones that can.
 func PodRequests(pod *corev1.Pod) corev1.ResourceList {

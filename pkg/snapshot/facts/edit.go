@@ -242,7 +242,7 @@ func (e *indexEdit) countSiblings(pod *corev1.Pod, more int) {
 	key, repels := KinKey(pod), len(requiredAntiAffinity(pod)) > 0
 	all := e.kin.get(pod.Namespace)
 	at, known := slices.BinarySearchFunc(all, key, func(k *Kin, key string) int { return strings.Compare(k.Key, key) })
-	k := &Kin{Key: key, Pod: pod, TermsSlot: &Slot{}}
+	k := &Kin{Key: key, Pod: pod}
 	if known {
 		*k = *all[at]
 	}

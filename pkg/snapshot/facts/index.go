@@ -47,7 +47,7 @@ type Site struct {
 	heard time.Time
 	once  sync.Once
 	inUse Use
-	// room is for the room of the node.
+	// RoomSlot is for the room of the node.
 	RoomSlot Slot
 }
 
@@ -58,8 +58,6 @@ type Kin struct {
 	Pod *corev1.Pod
 	// On has the number of pods by node.
 	On Tally
-	// terms is for the terms of their required anti-affinity.
-	TermsSlot *Slot
 }
 
 // Holders are bound pods with the same text (Content).
@@ -88,7 +86,7 @@ type editID struct{ _ byte }
 // Claimed is one of Karve's NodeClaims.
 type Claimed struct {
 	Claim *karpv1.NodeClaim
-	// machine is for the machine of the NodeClaim.
+	// MachineSlot is for the machine of the NodeClaim.
 	MachineSlot Slot
 }
 
