@@ -27,7 +27,7 @@ func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search
 		return nil, nil //nolint:nilnil // Nothing is kept free.
 	}
 	var err error
-	kept.Snapshot, kept.Plan, err = contain(kept.Snapshot, &kept.Plan, func(s planner.Snapshot) planner.Plan { return search().Plan(s) })
+	kept.Snapshot, kept.Plan, err = planFor(kept.Snapshot, &kept.Plan, search)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
@@ -162,7 +163,7 @@ type Search func() solve.Solver
 // Of plans for a cluster and returns the quote.
 func Of(c *facts.Cluster, search Search) (Quote, error) {
 	view := snapshot.Build(c)
-	kept, plan, err := planFor(view.Snapshot, search)
+	kept, plan, err := planFor(view.Snapshot, nil, search)
 	if err != nil {
 		return Quote{}, err
 	}
@@ -214,7 +215,7 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	if err != nil {
 		return Quote{}, err
 	}
-	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), search)
+	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), nil, search)
 	if err != nil {
 		return Quote{}, err
 	}
@@ -224,17 +225,13 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 }
 
 // planFor plans and checks that the plan keeps every rule, because users buy what is printed. It also returns the snapshot of the plan, in which pods
-// that cannot be planned are blocked.
-func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
-	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) })
-}
-
-func contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
-	s, plan, _, err := solve.Contain(s, first, build, func() bool { return true })
-	if err != nil {
-		return s, plan, fmt.Errorf("the plan breaks a rule, which is a bug in Karve: %w", err)
+// that cannot be planned are blocked. first is a plan that was already made, and may be nil.
+func planFor(s planner.Snapshot, first *planner.Plan, search Search) (planner.Snapshot, planner.Plan, error) {
+	kept, plan, outcome := checked.Search{Solver: search}.Plan(s, first)
+	if outcome.Err != nil {
+		return kept, plan, fmt.Errorf("the plan breaks a rule, which is a bug in Karve: %w", outcome.Err)
 	}
-	return s, plan, nil
+	return kept, plan, nil
 }
 
 func claimOf(view *snapshot.View, launch planner.Launch) Claim {

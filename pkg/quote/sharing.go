@@ -185,7 +185,7 @@ func compare(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32, searc
 		return ComparisonRow{}, err
 	}
 	view := snapshot.Build(with)
-	_, plan, err := planFor(view.Snapshot, search)
+	_, plan, err := planFor(view.Snapshot, nil, search)
 	if err != nil {
 		return ComparisonRow{}, err
 	}

@@ -44,7 +44,7 @@ func SweepOf(c *facts.Cluster, replicas []int32, search Search) (Sweep, error) {
 	var sweep Sweep
 	for _, n := range replicas {
 		s := snapshot.Build(withReplicas(c, n)).Snapshot
-		_, plan, err := planFor(s, search)
+		_, plan, err := planFor(s, nil, search)
 		if err != nil {
 			return Sweep{}, err
 		}

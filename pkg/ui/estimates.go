@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/planning/checked"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
@@ -42,8 +42,8 @@ func searching(ctx context.Context, clk clock.Clock) quote.Search {
 // estimate makes a plan for the pending pods, and one for all pods from scratch.
 func estimate(c *facts.Cluster, search quote.Search) *estimates {
 	e := &estimates{reasons: map[string]string{}}
-	view := snapshot.Build(c)
-	if plan, err := contained(view.Snapshot, search); err == nil {
+	view, with := snapshot.Build(c), checked.Search{Solver: search}
+	if _, plan, outcome := with.Plan(view.Snapshot, nil); outcome.Err == nil {
 		for _, launch := range plan.Launches {
 			e.say(reasonPlanned, launch.Pods)
 		}
@@ -59,7 +59,7 @@ func estimate(c *facts.Cluster, search quote.Search) *estimates {
 		kept += int64(len(class.Pods)) * max(1, class.Requests.Replicas)
 	}
 	e.headroom = &kept
-	if plan, err := contained(snapshot.Build(quote.Anew(c)).Snapshot, search); err == nil {
+	if _, plan, outcome := with.Plan(snapshot.Build(quote.Anew(c)).Snapshot, nil); outcome.Err == nil {
 		e.bound = new(int64(plan.Bound))
 	}
 	return e
@@ -69,10 +69,4 @@ func (e *estimates) say(reason string, pods []string) {
 	for _, pod := range pods {
 		e.reasons[pod] = reason
 	}
-}
-
-// contained makes a plan for a snapshot. Like the controller, it sets aside pods that cannot be planned for.
-func contained(s planner.Snapshot, search quote.Search) (planner.Plan, error) {
-	_, plan, _, err := solve.Contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) }, func() bool { return true })
-	return plan, err
 }

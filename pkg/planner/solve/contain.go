@@ -29,20 +29,18 @@ const (
 
 // Contain returns a plan that passes [check.Plan] for as many classes as possible. It also returns the classes that are left out, and the snapshot of the
 // plan, in which these are blocked. build makes a plan, and more reports whether there is time for another one. If first is not nil, it is an existing plan
-// that is checked before any other.
+// that is checked before any other. within calls a function that makes and checks a plan, and reports whether it ended in time: a function that did not may
+// still run, and classes with which it does not end are left out too. If within is nil, every attempt ends.
 //
 // Invalid classes are left out first. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
 // added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
 // is no correct plan for any class.
-func Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool) (planner.Snapshot, planner.Plan, []Aside, error) {
-	return ContainWithin(s, first, build, more, func(attempt func()) bool { attempt(); return true })
-}
-
-// ContainWithin is like [Contain], and leaves out classes too with which an attempt does not end in time. within calls a function that makes and checks
-// a plan, and reports whether it ended. A function that did not end may still run.
-func ContainWithin(
+func Contain(
 	s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool, within func(attempt func()) bool,
 ) (planner.Snapshot, planner.Plan, []Aside, error) {
+	if within == nil {
+		within = func(attempt func()) bool { attempt(); return true }
+	}
 	c := container{first: first, build: build, more: more, within: within}
 	given, out, err := mended(s)
 	if err != nil {

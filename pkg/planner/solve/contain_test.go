@@ -79,7 +79,7 @@ func TestContainSetsAsideClassThatBreaksPlan(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				s := many(rapid.IntRange(1, 12).Draw(t, "classes"))
 				bad := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "bad")
-				kept, plan, aside, err := solve.Contain(s, nil, buggy([]int{bad}, fault), never)
+				kept, plan, aside, err := solve.Contain(s, nil, buggy([]int{bad}, fault), never, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -121,7 +121,7 @@ func TestContainFindsBadClassAmongThousandInFewAttempts(t *testing.T) {
 		}
 		return plan
 	}
-	_, _, aside, err := solve.Contain(s, nil, build, never)
+	_, _, aside, err := solve.Contain(s, nil, build, never, nil)
 	if err != nil || len(aside) != 1 || aside[0].Class != 617 {
 		t.Errorf("set aside: %+v, %v", aside, err)
 	}
@@ -135,7 +135,7 @@ func TestContainSetsAsideSeveralClasses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := many(20)
 		bad := slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.IntRange(0, 19), 2, 4).Draw(t, "bad"))))
-		_, _, aside, err := solve.Contain(s, nil, buggy(bad, faults["the pod is lost"]), always)
+		_, _, aside, err := solve.Contain(s, nil, buggy(bad, faults["the pod is lost"]), always, nil)
 		var got []int
 		for _, a := range aside {
 			got = append(got, a.Class)
@@ -150,7 +150,7 @@ func TestContainPlansOnceWithoutFault(t *testing.T) {
 	t.Parallel()
 	s := many(5)
 	attempts := 0
-	kept, plan, aside, err := solve.Contain(s, nil, func(s planner.Snapshot) planner.Plan { attempts++; return solve.Plan(s) }, always)
+	kept, plan, aside, err := solve.Contain(s, nil, func(s planner.Snapshot) planner.Plan { attempts++; return solve.Plan(s) }, always, nil)
 	if err != nil || attempts != 1 || len(aside) > 0 {
 		t.Fatalf("%d plans, set aside %v: %v", attempts, aside, err)
 	}
@@ -170,7 +170,7 @@ func TestContainTriesGivenPlanFirst(t *testing.T) {
 		made  int
 	}{"a sound one": {solve.Plan(s), 0}, "one that breaks a rule": {planner.Plan{Price: 1}, 1}} {
 		made := 0
-		_, plan, _, err := solve.Contain(s, &x.first, func(s planner.Snapshot) planner.Plan { made++; return solve.Plan(s) }, always)
+		_, plan, _, err := solve.Contain(s, &x.first, func(s planner.Snapshot) planner.Plan { made++; return solve.Plan(s) }, always, nil)
 		if err != nil || made < x.made || x.made == 0 && made > 0 {
 			t.Errorf("%s: %d plans were made besides: %v", name, made, err)
 		}
@@ -185,7 +185,7 @@ func TestContainTriesGivenPlanFirst(t *testing.T) {
 func TestContainFailsSoonIfEveryPlanIsInvalid(t *testing.T) {
 	t.Parallel()
 	attempts := 0
-	_, _, _, err := solve.Contain(many(50), nil, func(planner.Snapshot) planner.Plan { attempts++; return planner.Plan{Price: 1} }, always)
+	_, _, _, err := solve.Contain(many(50), nil, func(planner.Snapshot) planner.Plan { attempts++; return planner.Plan{Price: 1} }, always, nil)
 	if err == nil || attempts > 10 {
 		t.Errorf("%d plans, error %v", attempts, err)
 	}
@@ -225,7 +225,7 @@ func TestInvalidValueSetsAsideOnlyItsClasses(t *testing.T) {
 			if planner.Validate(s) == nil {
 				t.Fatal("the snapshot is valid")
 			}
-			kept, plan, aside, err := solve.Contain(s, nil, solve.Plan, never)
+			kept, plan, aside, err := solve.Contain(s, nil, solve.Plan, never, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -260,7 +260,7 @@ func TestContainReturnsValidPlanForInvalidSnapshots(t *testing.T) {
 		if len(s.Pools) == 0 {
 			s.Pools = []planner.Pool{plantest.Pool("p")}
 		}
-		kept, plan, _, err := solve.Contain(s, nil, solve.Plan, never)
+		kept, plan, _, err := solve.Contain(s, nil, solve.Plan, never, nil)
 		if err != nil {
 			t.Skip(err) // The error concerns all pods.
 		}

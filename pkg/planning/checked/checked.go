@@ -44,35 +44,42 @@ func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
 }
 
 func searching(effort int64) Search {
-	return Search{
-		Solver: func() solve.Solver { return solve.Solver{Effort: effort} }, More: func() bool { return false },
-		Within: func(attempt func()) bool { attempt(); return true }, Built: func() {},
-	}
+	return Search{Solver: func() solve.Solver { return solve.Solver{Effort: effort} }, More: func() bool { return false }}
 }
 
 // Search defines how plans are made.
 type Search struct {
 	// Solver returns the solver of the next plan.
 	Solver func() solve.Solver
-	// More reports whether there is time for more plans after some that broke rules.
+	// More reports whether there is time for more plans after some that broke rules. If it is nil, there is.
 	More func() bool
-	// Within makes and checks a plan, and reports whether that ended in time. Built is called between the two.
+	// Within makes and checks a plan, and reports whether that ended in time. If it is nil, each ends. Built is called between the two. It may be nil.
 	Within func(attempt func()) bool
 	Built  func()
+}
+
+// Plan returns a plan that passes its check, and its snapshot, like [Search.Contain].
+func (with Search) Plan(s planner.Snapshot, first *planner.Plan) (planner.Snapshot, planner.Plan, Outcome) {
+	return with.Contain(s, first, func(s planner.Snapshot, solver solve.Solver) planner.Plan { return solver.Plan(s) })
 }
 
 // Contain returns a plan that passes its check, and its snapshot. It leaves out the classes that no valid plan includes. first is a plan that was
 // already made, and may be nil.
 func (with Search) Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, solve.Solver) planner.Plan) (planner.Snapshot, planner.Plan, Outcome) {
-	plans := 0
+	plans, more := 0, with.More
 	if first != nil {
 		plans = 1
 	}
-	kept, plan, aside, err := solve.ContainWithin(s, first, func(s planner.Snapshot) planner.Plan {
+	if more == nil {
+		more = func() bool { return true }
+	}
+	kept, plan, aside, err := solve.Contain(s, first, func(s planner.Snapshot) planner.Plan {
 		plans++
-		defer with.Built()
+		if with.Built != nil {
+			defer with.Built()
+		}
 		return build(s, with.Solver())
-	}, with.More, with.Within)
+	}, more, with.Within)
 	return kept, plan, Outcome{Err: err, Aside: aside, Rejected: err != nil || plans > 1}
 }
 
