@@ -20,7 +20,7 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 	with.First = nil
 	kept, best, ok := with.keeping(s, earlier)
 	if !ok {
-		return with.Plan(s)
+		return with.valid(s)
 	}
 	all := podsToPlaceIn(s)
 	if best.Price == 0 && podsIn(best) == all {
@@ -30,7 +30,7 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 		best = orBetter(s, best, with.onto(s, planner.Plan{Placements: kept.Placements}))
 	}
 	if podsIn(kept) < all && len(kept.Placements) > 0 && !with.stopped() {
-		best = orBetter(s, best, with.Plan(s))
+		best = orBetter(s, best, with.valid(s))
 	}
 	return best
 }
@@ -61,7 +61,7 @@ func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 	if podsIn(kept) < podsOf(s) {
 		g := constraints.NewPartial(s)
 		g.Fix(kept)
-		more := with.Plan(g.Snapshot)
+		more := with.valid(g.Snapshot)
 		g.Add(more)
 		plan = g.Plan
 		if len(kept.Launches) == 0 {

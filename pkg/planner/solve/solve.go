@@ -29,11 +29,20 @@ func Plan(s planner.Snapshot) planner.Plan { return Solver{}.Plan(s) }
 
 // Plan returns the cheapest plan that it finds for a snapshot. It places as many pods as possible, at the lowest price, with the fewest machines, and
 // gives a reason for every pod that is not placed. It is deterministic. Its decisions depend on names and amounts, not on the order of the snapshot. It
-// accepts any snapshot: if [planner.Validate] refuses one, it plans with the valid part.
+// accepts any snapshot: if [planner.Validate] refuses one, invalid objects are left out of the plan, as in [Contain]. If they cannot be, all pods are.
 //
 // Nodes are used first, because their capacity is already paid for. Snapshots with one shape of pods and small problems are solved to optimality. For
 // the others, several heuristics compete and the best plan is improved, with budgets in steps, not in time.
 func (with Solver) Plan(s planner.Snapshot) planner.Plan {
+	s, _, err := mended(s)
+	if err != nil {
+		return refusing(s, err)
+	}
+	return with.valid(s)
+}
+
+// valid is Plan for a valid snapshot, or for one that is part of it.
+func (with Solver) valid(s planner.Snapshot) planner.Plan {
 	plan := with.search(s)
 	with.First = nil
 	return with.replay(s, plan)

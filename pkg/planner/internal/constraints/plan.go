@@ -17,14 +17,14 @@ type Solver struct {
 	Stop func() bool
 }
 
-// Plan plans for a snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of
+// Plan plans for a valid snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of
 // their preferences are satisfied. It splits the classes accordingly, and calls the solver with snapshots whose only constraints are quotas and pods
 // that are kept apart on machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
 func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	if IsPlain(s) {
 		return with.Plain(s, 1)
 	}
-	clean, refused := sanitized(s)
+	clean, refused := withoutBlocked(s)
 	clean = withoutHopeless(clean)
 	a := arranger{solver: with, given: clean, moves: newMoves(clean)}
 	pr := newProblem(clean)
@@ -72,7 +72,7 @@ func OnlyPrice(s planner.Snapshot) bool {
 	return true
 }
 
-// arranger plans for sanitized snapshots.
+// arranger plans for snapshots without blocked pods.
 type arranger struct {
 	solver Solver
 	given  planner.Snapshot
