@@ -62,7 +62,18 @@ func (k Kind) model() string {
 
 // Fits returns why the devices of machines of a kind cannot satisfy the claims, or "" if they can.
 func (a *Ask) Fits(d Devices) string {
-	total, driver := a.Total(), driverNamed(d.Driver)
+	if why := a.otherKind(d); why != "" {
+		return why
+	}
+	if why := a.tooMuch(d); why != "" {
+		return why
+	}
+	return a.notSelected(d.Kind)
+}
+
+// otherKind returns why the claims are not for devices of a kind, whatever their number and size, or "" if they may be.
+func (a *Ask) otherKind(d Devices) string {
+	driver := driverNamed(d.Driver)
 	switch {
 	case a.DriverName() != driver.name:
 		return fmt.Sprintf("the claim is for GPUs of the driver %s, and those of machines with %s are of the driver %s", a.DriverName(), d.model(), driver.name)
@@ -77,6 +88,13 @@ func (a *Ask) Fits(d Devices) string {
 	case a.Mixes != "" && d.Count > 1:
 		return fmt.Sprintf("container %s refers to several claims or requests, which can be on different %ss of a machine with %d: refer to one claim without naming a request, or allow machines with one %s",
 			a.Mixes, d.what(), d.Count, d.what())
+	}
+	return ""
+}
+
+// tooMuch returns why the claims ask for more than devices have, or may have when the scheduler places them, or "" if they do not.
+func (a *Ask) tooMuch(d Devices) string {
+	switch total := a.Total(); {
 	case total.MemoryBytes > 0 && d.MemoryMiB == 0:
 		return fmt.Sprintf("Karve does not know how much device memory a %s of model %s will publish", d.what(), d.model())
 	case (total.GPUs > 1 || d.Count > 1) && a.over(d.Replicas, d.MemoryMiB*bytesPerMiB): // The planner adds up what a machine has, and compares the memory of one GPU.
@@ -85,11 +103,16 @@ func (a *Ask) Fits(d Devices) string {
 		return fmt.Sprintf("the claim asks for more than half of a %s, and on a machine with %d %ss the scheduler may give every %s to smaller pods first: allow machines with one %s",
 			d.what(), d.Count, d.what(), d.what(), d.what())
 	}
+	return ""
+}
+
+// notSelected returns why the selectors of the claims do not select devices of a kind, or "" if they do.
+func (a *Ask) notSelected(kind Kind) string {
 	if len(a.Selectors) > maxSelectors || slices.ContainsFunc(a.Selectors, func(expression string) bool { return len(expression) > selectorBytes }) {
 		return "the claim has too many or too long selectors" // On does not let any pass.
 	}
 	for _, expression := range a.Selectors {
-		if why := evaluated.of(expression, d.Kind); why != "" {
+		if why := evaluated.of(expression, kind); why != "" {
 			return why
 		}
 	}

@@ -54,27 +54,49 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *karpv1.NodeClaim:
 		t.claim(o)
 	case *corev1.PersistentVolumeClaim:
-		t.userMeta(&o.ObjectMeta)
-		o.Labels = nil
-		spec := corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName}
-		if facts.IsExclusive(o) {
-			spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
-		}
-		o.Spec = spec
-		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
+		t.volumeClaim(o)
 	case *corev1.PersistentVolume:
 		t.volume(o)
 	case *storagev1.CSINode:
-		t.meta(&o.ObjectMeta)
-		for i := range o.Spec.Drivers {
-			d := &o.Spec.Drivers[i]
-			*d = storagev1.CSINodeDriver{Name: t.strings.of(d.Name, d.Name), Allocatable: d.Allocatable}
-		}
+		t.csiNode(o)
 	case *corev1.Namespace:
 		t.userMeta(&o.ObjectMeta)
 	case *policyv1.PodDisruptionBudget:
 		t.bareMeta(&o.ObjectMeta)
 		boundBudget(o)
+	case *unstructured.Unstructured:
+		if o.GroupVersionKind().GroupKind() == karpenter.CapacityBufferKind {
+			karpenter.TrimBuffer(o)
+		}
+	default:
+		t.ofDRA(object)
+		t.workload(object)
+	}
+	return object, nil
+}
+
+func (t *trimmer) volumeClaim(o *corev1.PersistentVolumeClaim) {
+	t.userMeta(&o.ObjectMeta)
+	o.Labels = nil
+	spec := corev1.PersistentVolumeClaimSpec{VolumeName: clip(o.Spec.VolumeName, nameBytes), StorageClassName: o.Spec.StorageClassName}
+	if facts.IsExclusive(o) {
+		spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	}
+	o.Spec = spec
+	o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
+}
+
+func (t *trimmer) csiNode(o *storagev1.CSINode) {
+	t.meta(&o.ObjectMeta)
+	for i := range o.Spec.Drivers {
+		d := &o.Spec.Drivers[i]
+		*d = storagev1.CSINodeDriver{Name: t.strings.of(d.Name, d.Name), Allocatable: d.Allocatable}
+	}
+}
+
+// ofDRA trims an object of Dynamic Resource Allocation.
+func (t *trimmer) ofDRA(object any) {
+	switch o := object.(type) {
 	case *resourcev1.ResourceSlice:
 		t.userMeta(&o.ObjectMeta)
 		trimDevices(&o.Spec)
@@ -92,6 +114,12 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *resourcev1.DeviceClass:
 		t.bareMeta(&o.ObjectMeta)
 		claims.CutClass(o)
+	}
+}
+
+// workload trims an object with a template of pods.
+func (t *trimmer) workload(object any) {
+	switch o := object.(type) {
 	case *appsv1.DaemonSet:
 		t.bareMeta(&o.ObjectMeta)
 		o.Spec, o.Status = appsv1.DaemonSetSpec{Template: t.template(&o.Spec.Template)}, appsv1.DaemonSetStatus{}
@@ -107,12 +135,7 @@ func (t *trimmer) trim(object any) (any, error) {
 	case *corev1.PodTemplate:
 		t.bareMeta(&o.ObjectMeta)
 		o.Template = t.template(&o.Template)
-	case *unstructured.Unstructured:
-		if o.GroupVersionKind().GroupKind() == karpenter.CapacityBufferKind {
-			karpenter.TrimBuffer(o)
-		}
 	}
-	return object, nil
 }
 
 // meta trims the metadata of a kind that only administrators, nodes and controllers write.

@@ -331,45 +331,56 @@ func stamped(next, before map[string]string, wanted bool, now time.Time) map[str
 
 // sharingCondition sets the sharing condition to the most serious problem.
 func (r *report) sharingCondition() {
-	c := health.Condition{Type: nodecontract.SharingCondition, Status: "False"}
-	known := true
+	var c health.Condition
 	r.with(func() {
-		var aside []string
-		for _, resource := range slices.Sorted(maps.Keys(r.aside)) {
-			if why := r.aside[resource]; why != "" {
-				aside = append(aside, resource+": "+why)
-			}
-		}
-		switch {
-		case r.away != nil && r.away.Reason == nodecontract.ReasonPaused:
-			c.Reason, c.Message = r.away.Reason, r.away.Message
-		case r.noGPUs != "":
-			c.Reason, c.Message = nodecontract.ReasonNone, r.noGPUs
-		case r.refusal != "" && r.inForce:
-			c.Reason, c.Message = r.refusalReason, "The last good configuration stays in force: "+r.refusal
-		case r.refusal != "":
-			c.Reason, c.Message = r.refusalReason, r.refusal
-		case len(aside) > 0:
-			c.Reason, c.Message = nodecontract.ReasonStandingBack, strings.Join(aside, "; ")
-		case r.inForce && r.daemonsDown != "":
-			c.Reason, c.Message = nodecontract.ReasonMPSDaemonDown, r.daemonsDown
-		case r.inForce && r.unpublished != "":
-			c.Reason, c.Message = nodecontract.ReasonSliceNotPublished, r.unpublished
-		case r.inForce && r.nvidia.promised && r.nvidia.slice == "":
-			c.Reason = nodecontract.ReasonNVIDIADriverMissing
-			c.Message = "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver + ") is to serve the GPUs and has no ResourceSlice for this node: install it, or look at its kubelet plugin on the node"
-		case r.inForce && r.nvidia.promised:
-			c.Status, c.Reason = "True", nodecontract.ReasonServedByNVIDIA
-			c.Message = "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver + ") serves the GPUs (ResourceSlice " + r.nvidia.slice + "), and this agent reports on them"
-		case r.inForce:
-			c.Status, c.Reason, c.Message = "True", nodecontract.ReasonApplied, "The GPUs are shared as configured"
-		default:
-			known = false
+		if c = r.unshared(); c.Reason == "" && r.inForce {
+			c = r.shared()
 		}
 	})
-	if known {
+	if c.Reason != "" {
+		c.Type, c.Status = nodecontract.SharingCondition, cmp.Or(c.Status, "False")
 		r.condition(c)
 	}
+}
+
+// unshared returns why the GPUs are not shared as configured, whatever configuration is in force. The reason is "" if nothing keeps them from it.
+func (r *report) unshared() health.Condition {
+	var aside []string
+	for _, resource := range slices.Sorted(maps.Keys(r.aside)) {
+		if why := r.aside[resource]; why != "" {
+			aside = append(aside, resource+": "+why)
+		}
+	}
+	switch {
+	case r.away != nil && r.away.Reason == nodecontract.ReasonPaused:
+		return health.Condition{Reason: r.away.Reason, Message: r.away.Message}
+	case r.noGPUs != "":
+		return health.Condition{Reason: nodecontract.ReasonNone, Message: r.noGPUs}
+	case r.refusal != "" && r.inForce:
+		return health.Condition{Reason: r.refusalReason, Message: "The last good configuration stays in force: " + r.refusal}
+	case r.refusal != "":
+		return health.Condition{Reason: r.refusalReason, Message: r.refusal}
+	case len(aside) > 0:
+		return health.Condition{Reason: nodecontract.ReasonStandingBack, Message: strings.Join(aside, "; ")}
+	}
+	return health.Condition{}
+}
+
+// shared returns the condition of the configuration that is in force.
+func (r *report) shared() health.Condition {
+	switch {
+	case r.daemonsDown != "":
+		return health.Condition{Reason: nodecontract.ReasonMPSDaemonDown, Message: r.daemonsDown}
+	case r.unpublished != "":
+		return health.Condition{Reason: nodecontract.ReasonSliceNotPublished, Message: r.unpublished}
+	case r.nvidia.promised && r.nvidia.slice == "":
+		return health.Condition{Reason: nodecontract.ReasonNVIDIADriverMissing, Message: "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver +
+			") is to serve the GPUs and has no ResourceSlice for this node: install it, or look at its kubelet plugin on the node"}
+	case r.nvidia.promised:
+		return health.Condition{Status: "True", Reason: nodecontract.ReasonServedByNVIDIA, Message: "NVIDIA's DRA driver (" + nodecontract.NVIDIADRADriver +
+			") serves the GPUs (ResourceSlice " + r.nvidia.slice + "), and this agent reports on them"}
+	}
+	return health.Condition{Status: "True", Reason: nodecontract.ReasonApplied, Message: "The GPUs are shared as configured"}
 }
 
 func (r *report) health(c health.Condition) { r.condition(c) }

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,52 +82,74 @@ func (a *admissions) of(w *waitingClass) *admission {
 
 // admit returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
 func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *admission {
-	gpu, memory, claim := of.gpu, of.gpuMemory, of.claim
-	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, gpu, claim)}
-	for i := range a.rooms {
-		if room := &a.rooms[i]; room.exposes(gpu, demand.Requests) && !room.memo.refusing(onNodes, demand) && found.enough(room.replicaMemory(), memory) && found.fits(room.unfit(claim)) {
-			if room.holds(of) {
-				found.nodes = append(found.nodes, i)
-			} else {
-				found.shallow = append(found.shallow, i)
-			}
-		}
-	}
+	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, of.gpu, of.claim)}
+	a.admitOnNodes(found, of, onNodes)
 	var others []string
 	for i := range a.view.Pools {
 		pool := &a.view.Pools[i]
-		offerings, err := pool.admitting(demand, gpu)
+		offerings, err := pool.admitting(demand, of.gpu)
 		if err != nil {
-			why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err)
-			if pool.Class != nil && pool.Serves(gpu) && demand.Untolerated(pool.NodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway) == nil {
-				found.whyNot = append(found.whyNot, why)
-				if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
-					found.unready = append(found.unready, why)
-				}
+			if why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err); pool.isMeant(demand, of.gpu) {
+				found.refusedBy(pool, why)
 			} else {
 				others = append(others, why)
 			}
 			continue
 		}
 		found.pools = append(found.pools, pool)
-		if claim == nil && !facts.IsSlot(gpu) && pool.refusesReplicas(demand, gpu) { // slotFault refuses several slots in one container.
+		if of.claim == nil && !facts.IsSlot(of.gpu) && pool.refusesReplicas(demand, of.gpu) { // records.SlotFault refuses several slots in one container.
 			continue
 		}
 		for _, j := range offerings {
-			for _, at := range append([]int{a.first[i] + j}, a.view.deeper[a.first[i]+j]...) {
-				o := a.view.Offerings[at]
-				if found.enough(records.ReplicaMemory(pool.Class.Spec.Sharing.MPSSettings(), o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), memory) && found.fits(pool.unfit(o, claim)) && o.holds(pool, of) {
-					found.offerings = append(found.offerings, at)
-				}
-			}
+			a.admitOn(found, of, pool, a.first[i]+j)
 		}
 	}
-	if len(found.pools) == 0 && found.stock == "" && claim == nil {
-		found.nearly = nearlyServing(a.stock(), demand, gpu)
+	if len(found.pools) == 0 && found.stock == "" && of.claim == nil {
+		found.nearly = nearlyServing(a.stock(), demand, of.gpu)
 	}
 	slices.Sort(found.offerings)
 	found.whyNot = append(found.whyNot, others...)
 	return found
+}
+
+// admitOnNodes adds the nodes that admit the pods.
+func (a *admissions) admitOnNodes(found *admission, of *shape, onNodes string) {
+	demand := &found.demand
+	for i := range a.rooms {
+		room := &a.rooms[i]
+		switch {
+		case !room.exposes(of.gpu, demand.Requests) || room.memo.refusing(onNodes, demand):
+		case !found.enough(room.replicaMemory(), of.gpuMemory) || !found.fits(room.unfit(of.claim)):
+		case room.holds(of):
+			found.nodes = append(found.nodes, i)
+		default:
+			found.shallow = append(found.shallow, i)
+		}
+	}
+}
+
+// admitOn adds an offering of a pool, and those that differ from it only in depth, if their GPUs can hold the pods.
+func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering int) {
+	mps := pool.Class.Spec.Sharing.MPSSettings()
+	for _, at := range append([]int{offering}, a.view.deeper[offering]...) {
+		o := a.view.Offerings[at]
+		if found.enough(records.ReplicaMemory(mps, o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), of.gpuMemory) && found.fits(pool.unfit(o, of.claim)) && o.holds(pool, of) {
+			found.offerings = append(found.offerings, at)
+		}
+	}
+}
+
+// isMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.
+func (p *Pool) isMeant(demand *records.Demand, gpu corev1.ResourceName) bool {
+	return p.Class != nil && p.Serves(gpu) && demand.Untolerated(p.NodePool.Spec.Template.Spec.Taints, facts.KeepsPodsAway) == nil
+}
+
+// refusedBy records why a pool does not admit the pods.
+func (a *admission) refusedBy(pool *Pool, why string) {
+	a.whyNot = append(a.whyNot, why)
+	if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
+		a.unready = append(a.unready, why)
+	}
 }
 
 // instanceMemory returns the most memory in MiB that a replica of the shape's resource has on machines with instances of several profiles which would
@@ -294,46 +317,68 @@ func (s *shape) impossible() *planner.Refusal {
 
 // tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, or nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
+	if len(a.nodes) == 0 {
+		if refusal := cmp.Or(a.lacking(w), a.tooLittle(w)); refusal != nil {
+			return refusal
+		}
+	}
+	if replicas := a.pools[0].Class.Spec.Sharing.RefusedReplicas(facts.MostInOne(w.pod(), w.gpu), w.replicas()); replicas > 1 && len(a.offerings) == 0 {
+		return aboveOne(a.pools[0].Class, replicas)
+	}
+	return nil
+}
+
+// lacking returns a refusal if the pods request an extended resource besides the GPU that no machine of the pools has, or nil otherwise.
+func (a *admission) lacking(w *waitingClass) *planner.Refusal {
 	for _, name := range slices.Sorted(maps.Keys(w.demand.Requests)) {
 		has := func(o Offering) bool {
 			_, instances := records.OfferOf(o.instances, name)
 			return instances || o.Type.Extended[string(name)] > 0
 		}
-		if len(a.nodes) > 0 || !facts.IsExtended(name, w.gpu) || facts.ValueOf(w.demand.Requests, name) == 0 ||
+		if !facts.IsExtended(name, w.gpu) || facts.ValueOf(w.demand.Requests, name) == 0 ||
 			slices.ContainsFunc(a.pools, func(p *Pool) bool { return slices.ContainsFunc(p.Offerings, has) }) {
 			continue
 		}
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"asks for %s besides %s, which no machine of NodePool %s has: remove the request", name, w.gpu, a.pools[0].NodePool.Name)}
 	}
-	if a.largest > 0 && len(a.offerings) == 0 && len(a.nodes) == 0 {
+	return nil
+}
+
+// tooLittle returns a refusal if no GPU of the pools has what the pods request of it, or nil if one has.
+func (a *admission) tooLittle(w *waitingClass) *planner.Refusal {
+	if len(a.offerings) > 0 {
+		return nil
+	}
+	states := resource.NewQuantity(w.gpuMemory, resource.BinarySI)
+	if a.largest > 0 {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s %s has at most %s with MPS: lower %s, or give replicas more memory with fewer replicas or spec.sharing.mps.memoryOvercommitPercent",
-			resource.NewQuantity(w.gpuMemory, resource.BinarySI), v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+			states, v1alpha1.Kind, a.pools[0].Class.Name, resource.NewQuantity(a.largest, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
-	if most := a.instanceMemory(w.shape); most > 0 && len(a.offerings) == 0 && len(a.nodes) == 0 {
+	if most := a.instanceMemory(w.shape); most > 0 {
 		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
 			"states %s of device memory, and a replica of %s has at most %s on GPUs with instances of several profiles: request a larger instance, or lower %s",
-			resource.NewQuantity(w.gpuMemory, resource.BinarySI), w.gpu, resource.NewQuantity(most*facts.BytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
+			states, w.gpu, resource.NewQuantity(most*facts.BytesPerMiB, resource.BinarySI), v1alpha1.GPUMemoryAnnotation)}
 	}
-	if w.claim != nil && len(a.offerings) == 0 && len(a.nodes) == 0 {
+	if w.claim != nil {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "has a ResourceClaim that no GPU of its NodePools would have: " + strings.Join(slices.Sorted(maps.Keys(a.unfit)), "; ")}
 	}
-	sharing := &a.pools[0].Class.Spec.Sharing
-	replicas := sharing.RefusedReplicas(facts.MostInOne(w.pod(), w.gpu), w.replicas())
-	if replicas > 1 && len(a.offerings) == 0 && sharing.Strategy == v1alpha1.StrategyMPS {
-		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas in one container, and %s %s shares GPUs with MPS, where a container has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
-	}
-	if replicas > 1 && len(a.offerings) == 0 && sharing.UsesDRA() {
-		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas, and %s %s has backend %s, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
-			replicas, v1alpha1.Kind, a.pools[0].Class.Name, a.pools[0].Class.Spec.Sharing.Backend)}
-	}
-	if replicas > 1 && len(a.offerings) == 0 {
-		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
-			"asks for %d replicas in one container, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",
-			replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
-	}
 	return nil
+}
+
+// aboveOne returns the refusal of pods that request more replicas than a GPUNodeClass allows.
+func aboveOne(class *v1alpha1.GPUNodeClass, replicas int64) *planner.Refusal {
+	var message string
+	switch sharing := &class.Spec.Sharing; {
+	case sharing.Strategy == v1alpha1.StrategyMPS:
+		message = fmt.Sprintf("asks for %d replicas in one container, and %s %s shares GPUs with MPS, where a container has one: ask for one, or use a NodePool with another strategy", replicas, v1alpha1.Kind, class.Name)
+	case sharing.UsesDRA():
+		message = fmt.Sprintf("asks for %d replicas, and %s %s has backend %s, with which the scheduler gives each replica of a container another GPU: ask for one, or use a NodePool with backend DevicePlugin",
+			replicas, v1alpha1.Kind, class.Name, sharing.Backend)
+	default:
+		message = fmt.Sprintf("asks for %d replicas in one container, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",
+			replicas, v1alpha1.Kind, class.Name)
+	}
+	return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: message}
 }

@@ -45,53 +45,84 @@ func footprintOf(c *facts.Cluster, p *Pool) int64 {
 	if _, limited := p.NodePool.Spec.Limits[p.Resource()]; p.Class.Spec.Sharing.MaxReplicas == nil || limited && p.Resource() != v1alpha1.ResourceGPU {
 		return 0
 	}
-	x, shapes, storage := c.Indexed(), newShapes(c), records.StorageOf(c)
-	var largest int64
-	// note adds a pod, and returns false if one requests no or invalid device memory.
-	note := func(s *shape) bool {
-		largest = max(largest, s.gpuMemory)
-		return s.wrong == nil && s.gpuMemory > 0
+	f := footprint{pool: p, index: c.Indexed(), shapes: newShapes(c)}
+	f.crowded = f.nodeLoad() > maxTerms
+	if !f.addRunning() || !f.addWaiting(records.StorageOf(c)) {
+		return 0
 	}
-	onPool := func(n facts.NodeCount) bool {
-		s := x.Site(n.Node)
-		return s != nil && s.Node.Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
-	}
+	return f.largest
+}
+
+// footprint finds the device memory of the largest pod of a pool.
+type footprint struct {
+	pool   *Pool
+	index  *facts.Index
+	shapes *shapes
+	// crowded reports whether the pods have more node affinity than that of one plan. To read it would delay the plan, so pods with much of it count as admitted.
+	crowded bool
+	largest int64
+}
+
+// nodeLoad returns the part of the work of a plan that the node affinity of all pods with a GPU causes, once for each shape.
+func (f *footprint) nodeLoad() int {
 	load, counted := 0, map[*shape]bool{}
 	count := func(pod *corev1.Pod) {
-		if s := shapes.turn(pod); !counted[s] {
+		if s := f.shapes.turn(pod); !counted[s] {
 			counted[s] = true
 			load += s.nodeLoad
 		}
 	}
-	for _, h := range x.Bound() {
+	for _, h := range f.index.Bound() {
 		count(h.Pod)
 	}
-	for _, pod := range x.Unbound() {
+	for _, pod := range f.index.Unbound() {
 		if claims.RequestsGPU(&pod.Spec) {
 			count(pod)
 		}
 	}
-	// To read more node affinity than that of one plan would delay the plan. Pods with much of it then count as admitted.
-	admits := func(s *shape) bool { return load > maxTerms && s.nodeLoad > 0 || p.admitsShape(s) }
-	for _, h := range x.Bound() {
-		if s := shapes.turn(h.Pod); s.gpu == p.Resource() && (admits(s) || slices.ContainsFunc(h.On.Numbers, onPool)) && !note(s) {
-			return 0
+	return load
+}
+
+// addRunning adds the bound pods that the pool admits or runs. It returns false if one of them requests no or invalid device memory.
+func (f *footprint) addRunning() bool {
+	onPool := func(n facts.NodeCount) bool {
+		s := f.index.Site(n.Node)
+		return s != nil && s.Node.Labels[karpv1.NodePoolLabelKey] == f.pool.NodePool.Name
+	}
+	for _, h := range f.index.Bound() {
+		if s := f.shapes.turn(h.Pod); s.gpu == f.pool.Resource() && (f.admits(s) || slices.ContainsFunc(h.On.Numbers, onPool)) && !f.add(s) {
+			return false
 		}
 	}
+	return true
+}
+
+// addWaiting adds the pending pods that an empty machine of the pool can hold. It returns false if one of them requests no or invalid device memory.
+func (f *footprint) addWaiting(storage *records.Storage) bool {
 	fits := map[*shape]bool{}
-	for _, pod := range x.Unbound() {
+	for _, pod := range f.index.Unbound() {
 		if !claims.RequestsGPU(&pod.Spec) || facts.ExcessWhy(pod) != "" { // Nothing is planned for pods beyond a bound.
 			continue
 		}
-		s := shapes.turn(pod)
+		s := f.shapes.turn(pod)
 		if _, known := fits[s]; !known {
-			fits[s] = s.gpu == p.Resource() && admits(s) && p.takes(s)
+			fits[s] = s.gpu == f.pool.Resource() && f.admits(s) && f.pool.takes(s)
 		}
-		if fits[s] && storage.Of(pod).Refusal() == nil && !note(s) {
-			return 0
+		if fits[s] && storage.Of(pod).Refusal() == nil && !f.add(s) {
+			return false
 		}
 	}
-	return largest
+	return true
+}
+
+func (f *footprint) admits(s *shape) bool {
+	return f.crowded && s.nodeLoad > 0 || f.pool.admitsShape(s)
+}
+
+// add adds a pod, and returns false if it requests no or invalid device memory.
+func (f *footprint) add(s *shape) bool {
+	f.largest = max(f.largest, s.gpuMemory)
+	return s.wrong == nil && s.gpuMemory > 0
 }
 
 // admitsShape reports whether the pool has offerings that admit pods of the shape.

@@ -157,16 +157,13 @@ func layoutOn(items []item, m *mig.Model) (*v1alpha1.MIGLayout, error) {
 			continue
 		}
 		instances := it.instances()
-		switch {
-		case len(instances) == 0 && it.Devices == nil:
-			return nil, errors.New("it divides no GPU: use strategy None")
-		case len(instances) == 0:
-			return nil, fmt.Errorf("GPUs %v are not divided, and all GPUs of a node are with strategy MIG: use another GPUNodeClass for whole GPUs", []int(it.Devices))
-		case slices.ContainsFunc(instances, func(of nodecontract.MIGInstances) bool { return m.Kind(of.Profile) == nil }):
+		if slices.ContainsFunc(instances, func(of nodecontract.MIGInstances) bool { return m.Kind(of.Profile) == nil }) {
 			return nil, nil
-		case !m.Holds(instances):
-			return nil, mig.CheckInstances(m.Name, m.MemoryMiB, instances)
-		case it.Devices == nil && (len(groups) > 0 || len(taken) > 0), it.Devices != nil && len(groups) > 0 && len(taken) == 0:
+		}
+		if err := it.fault(instances, m); err != nil {
+			return nil, err
+		}
+		if it.Devices == nil && (len(groups) > 0 || len(taken) > 0) || it.Devices != nil && len(groups) > 0 && len(taken) == 0 {
 			return nil, errors.New("it has several items for the same GPUs: keep one")
 		}
 		for _, at := range it.Devices {
@@ -182,19 +179,37 @@ func layoutOn(items []item, m *mig.Model) (*v1alpha1.MIGLayout, error) {
 			return nil, fmt.Errorf("it does not divide GPU %d, and all GPUs of a node are divided with strategy MIG", at)
 		}
 	}
+	return layoutOf(groups, len(taken) > 0, m), nil
+}
+
+// fault returns why GPUs of a model cannot be divided as an item with these instances says, or nil if they can.
+func (it *item) fault(instances []nodecontract.MIGInstances, m *mig.Model) error {
+	switch {
+	case len(instances) == 0 && it.Devices == nil:
+		return errors.New("it divides no GPU: use strategy None")
+	case len(instances) == 0:
+		return fmt.Errorf("GPUs %v are not divided, and all GPUs of a node are with strategy MIG: use another GPUNodeClass for whole GPUs", []int(it.Devices))
+	case !m.Holds(instances):
+		return mig.CheckInstances(m.Name, m.MemoryMiB, instances)
+	}
+	return nil
+}
+
+// layoutOf returns the layout with groups of instances, or nil if there are none. apart reports whether each group is for some of the GPUs.
+func layoutOf(groups []v1alpha1.MIGGroup, apart bool, m *mig.Model) *v1alpha1.MIGLayout {
 	if len(groups) == 0 {
-		return nil, nil
+		return nil
 	}
 	layout := &v1alpha1.MIGLayout{GPUName: m.Name}
 	switch first := groups[0].Instances; {
-	case len(taken) > 0:
+	case apart:
 		layout.Groups = groups
 	case len(first) == 1 && int64(first[0].Count) == m.Fit(first[0].Profile):
 		layout.Profile = first[0].Profile
 	default:
 		layout.Instances = first
 	}
-	return layout, nil
+	return layout
 }
 
 // concerns reports whether the item is for GPUs of a model.

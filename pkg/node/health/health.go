@@ -130,16 +130,13 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	var changes []Change
 	var events []Event
 	for _, uuid := range uuids {
-		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
 		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
-		d, instance := t.find(uuid)
 		whole := uuid
+		d, instance := t.find(uuid)
 		if instance != nil {
 			whole = d.UUID
 		}
-		if r, known := t.asked[whole]; counts && !e.Lost && known && r == gpu.RecoveryNone && t.policy.trustsDriver() && t.policy.yields(e.XID) {
-			counts = false
-		}
+		counts := t.counts(e, whole)
 		if !t.reported[one] {
 			t.reported[one] = true
 			events = append(events, t.event(one, counts))
@@ -154,17 +151,34 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 		if instance != nil {
 			fault.GPU = whole
 		}
-		// A fault after a reset is a new fault.
-		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
-		if e.XID != 0 && !slices.Contains(fault.XIDs, e.XID) && len(fault.XIDs) < maxXIDs {
-			fault.XIDs = append(slices.Clone(fault.XIDs), e.XID)
-		}
+		fault = fault.with(e)
 		t.faults[uuid] = fault
 		if !before {
 			changes = append(changes, Change{UUID: uuid, Fault: fault})
 		}
 	}
 	return changes, events
+}
+
+// counts reports whether an event of a GPU, or of one of its MIG instances, is a fault.
+func (t *Tracker) counts(e gpu.Event, whole string) bool {
+	if e.Lost && t.policy.CountsLost() {
+		return true
+	}
+	if e.XID == 0 || !t.policy.Counts(e.XID) {
+		return false
+	}
+	recovery, known := t.asked[whole]
+	return e.Lost || !known || recovery != gpu.RecoveryNone || !t.policy.trustsDriver() || !t.policy.yields(e.XID)
+}
+
+// with returns the fault after another event. A fault after a reset is a new fault.
+func (f Fault) with(e gpu.Event) Fault {
+	f.Lost, f.Reset = f.Lost || e.Lost, false
+	if e.XID != 0 && !slices.Contains(f.XIDs, e.XID) && len(f.XIDs) < maxXIDs {
+		f.XIDs = append(slices.Clone(f.XIDs), e.XID)
+	}
+	return f
 }
 
 // affected returns the GPU or the MIG instance that an event is about. It returns all GPUs if the event has no UUID, none if the UUID is unknown, and

@@ -189,21 +189,8 @@ func refuse(conn net.Conn, command string) string {
 func (c *control) do(command string, args []string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	words := arguments(args)
 	usage := "Invalid arguments to " + command
-	at := func(i int) string {
-		if i < len(args) {
-			return args[i]
-		}
-		return ""
-	}
-	percent := func(text string) (int, bool) {
-		n, err := strconv.Atoi(text)
-		return n, err == nil && n > 0 && n <= 100
-	}
-	memory := func(text string) bool {
-		n, err := strconv.Atoi(strings.TrimRight(text, "MG"))
-		return err == nil && n > 0 && strings.ContainsAny(text, "MG")
-	}
 	switch command {
 	case "get_server_list":
 		var pids []string
@@ -212,59 +199,76 @@ func (c *control) do(command string, args []string) string {
 		}
 		return strings.Join(pids, "\n")
 	case "start_server": // -uid <user>
-		uid, err := strconv.Atoi(at(1))
-		if at(0) != "-uid" || err != nil {
+		uid, err := strconv.Atoi(words.at(1))
+		if words.at(0) != "-uid" || err != nil {
 			return usage
 		}
-		if c.multiUser {
-			uid = 0
-		}
-		if slices.ContainsFunc(c.servers, func(s *server) bool { return s.uid != uid }) {
-			return "" // It waits until the clients of the other user are gone.
-		}
-		if len(c.servers) == 0 {
-			c.servers = append(c.servers, &server{pid: 4000, uid: uid, threads: c.threads, memory: map[string]string{"0": c.memory["0"]}})
-		}
+		c.startServer(uid)
 		return ""
 	case "get_default_active_thread_percentage":
 		return fmt.Sprintf("%d.0", c.threads)
 	case "set_default_active_thread_percentage":
-		n, ok := percent(at(0))
-		if !ok {
-			return usage
-		}
-		c.threads = n
-		return fmt.Sprintf("%d.0", n)
+		return words.setPercent(0, &c.threads, usage)
 	case "get_default_device_pinned_mem_limit":
-		return c.memory[at(0)]
+		return c.memory[words.at(0)]
 	case "set_default_device_pinned_mem_limit":
-		if !memory(at(1)) {
-			return usage
-		}
-		c.memory[at(0)] = at(1)
-		return ""
+		return words.setMemory(0, c.memory, usage)
 	}
-	s := c.server(at(0))
+	s := c.server(words.at(0))
 	switch {
 	case s == nil:
-		return "Server " + at(0) + " not found"
+		return "Server " + words.at(0) + " not found"
 	case command == "get_active_thread_percentage":
 		return fmt.Sprintf("%d.0", s.threads)
 	case command == "get_device_pinned_mem_limit":
-		return s.memory[at(1)]
+		return s.memory[words.at(1)]
 	case command == "set_active_thread_percentage":
-		n, ok := percent(at(1))
-		if !ok {
-			return usage
-		}
-		s.threads = n
-		return fmt.Sprintf("%d.0", n)
-	case command == "set_device_pinned_mem_limit" && memory(at(2)):
-		s.memory[at(1)] = at(2)
-		return ""
+		return words.setPercent(1, &s.threads, usage)
+	case command == "set_device_pinned_mem_limit":
+		return words.setMemory(1, s.memory, usage)
 	default:
 		return usage
 	}
+}
+
+// startServer starts the server of a user, unless it waits until the clients of another user are gone.
+func (c *control) startServer(uid int) {
+	if c.multiUser {
+		uid = 0
+	}
+	if len(c.servers) == 0 {
+		c.servers = append(c.servers, &server{pid: 4000, uid: uid, threads: c.threads, memory: map[string]string{"0": c.memory["0"]}})
+	}
+}
+
+// arguments are the words after a command.
+type arguments []string
+
+func (a arguments) at(i int) string {
+	if i < len(a) {
+		return a[i]
+	}
+	return ""
+}
+
+// setPercent sets a percentage to the i-th argument, and returns the answer.
+func (a arguments) setPercent(i int, percentage *int, usage string) string {
+	n, err := strconv.Atoi(a.at(i))
+	if err != nil || n <= 0 || n > 100 {
+		return usage
+	}
+	*percentage = n
+	return fmt.Sprintf("%d.0", n)
+}
+
+// setMemory sets the limit of the device that the i-th argument names to the next argument, and returns the answer.
+func (a arguments) setMemory(i int, limits map[string]string, usage string) string {
+	limit := a.at(i + 1)
+	if n, err := strconv.Atoi(strings.TrimRight(limit, "MG")); err != nil || n <= 0 || !strings.ContainsAny(limit, "MG") {
+		return usage
+	}
+	limits[a.at(i)] = limit
+	return ""
 }
 
 func (c *control) server(pid string) *server {

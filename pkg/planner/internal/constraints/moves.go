@@ -116,17 +116,8 @@ type change func(shares map[*cell]int64) map[*cell]int64
 // changes returns the changes that a local search tries: one pod or all pods of a class go to another cell, pods without
 // a cell get one or replace others, or all pods of two domains change places.
 func (r *rounds) changes(shares map[*cell]int64) []change {
-	var out []change
 	cohorts := r.cohorts()
-	for _, q := range cohorts {
-		for _, x := range q.cells {
-			for _, y := range q.cells {
-				if x != y && shares[x] > 0 && y.reachable {
-					out = append(out, moving(x, y, 1))
-				}
-			}
-		}
-	}
+	out := moves(cohorts, shares, func(pods int64) int64 { return min(pods, 1) })
 	for _, q := range cohorts {
 		for _, y := range q.cells {
 			if y.reachable {
@@ -150,11 +141,22 @@ func (r *rounds) changes(shares map[*cell]int64) []change {
 			}
 		}
 	}
+	return append(out, moves(cohorts, shares, func(pods int64) int64 {
+		if pods == 1 {
+			return 0 // One pod is moved above.
+		}
+		return pods
+	})...)
+}
+
+// moves returns the changes that move pods of a cell to another one of the cohort. n returns how many of the pods of a cell move.
+func moves(cohorts []*cohort, shares map[*cell]int64, n func(pods int64) int64) []change {
+	var out []change
 	for _, q := range cohorts {
 		for _, x := range q.cells {
 			for _, y := range q.cells {
-				if x != y && shares[x] > 1 && y.reachable {
-					out = append(out, moving(x, y, shares[x]))
+				if n := n(shares[x]); x != y && n > 0 && y.reachable {
+					out = append(out, moving(x, y, n))
 				}
 			}
 		}
