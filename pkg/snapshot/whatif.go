@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/snapshot/records"
 )
 

@@ -1,14 +1,16 @@
 package facts
 
 import (
-	corev1 "k8s.io/api/core/v1"
-	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/nodecontract"
 	"maps"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"slices"
 	"strconv"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // MaxReplicasPerGPU is far more than a GPUNodeClass allows. Larger numbers in annotations, which users can edit, are ignored.

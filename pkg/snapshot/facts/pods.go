@@ -6,15 +6,17 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
-	"slices"
-	"strings"
-	"time"
 )
 
 // ofDaemonSet reports whether a DaemonSet created a pod. It returns false for mirror pods, because no DaemonSet represents them.

@@ -1,13 +1,15 @@
 package facts
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodecontract/mig"
 	"karve.sh/karve/pkg/planner"
-	"strings"
 )
 
 // OffersOf returns what a machine with a number of GPUs has of each resource of instances. It is nil if it has one resource, or none.

@@ -1,18 +1,20 @@
 package records
 
 import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
-	"maps"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"slices"
-	"strings"
-	"time"
 )
 
 // An annotation of the NodeClaim records the pods for which a machine was launched, as the number of pods of each shape. Another one records the

@@ -2,13 +2,15 @@ package records
 
 import (
 	"cmp"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
-	"slices"
 )
 
 // Devices returns the GPUs or MIG instances of the machine if it has the given type.

@@ -69,7 +69,7 @@ func decide(t *testing.T, c *facts.Cluster) decision {
 	view := snapshot.Build(c)
 	kept, plan, aside, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
 		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: 5000}.Plan(s)))
-	}, func() bool { return true })
+	}, func() bool { return true }, nil)
 	if err != nil || len(aside) > 0 {
 		t.Fatalf("no sound plan for all: %v, set aside: %+v", err, aside)
 	}
