@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
@@ -97,6 +98,7 @@ const (
 
 // New creates the metrics and registers them.
 func New(r prometheus.Registerer) *Metrics {
+	made := promauto.With(r)
 	histogram := func(subsystem, name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}
 	}
@@ -107,28 +109,28 @@ func New(r prometheus.Registerer) *Metrics {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
 	}
 	pool := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(gauge("pool", name, help), []string{nodePool})
+		return made.NewGaugeVec(gauge("pool", name, help), []string{nodePool})
 	}
 	m := &Metrics{
-		PlanSeconds: prometheus.NewHistogram(histogram("planner", "duration_seconds", "Time to compute a plan.", prometheus.ExponentialBuckets(0.001, 2, 14))),
-		PlanPrice:   prometheus.NewGauge(gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan, in US dollars per hour.")),
-		PlanBound:   prometheus.NewGauge(gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan, in US dollars per hour.")),
-		PlanGap: prometheus.NewGauge(gauge("planner", "gap_ratio",
+		PlanSeconds: made.NewHistogram(histogram("planner", "duration_seconds", "Time to compute a plan.", prometheus.ExponentialBuckets(0.001, 2, 14))),
+		PlanPrice:   made.NewGauge(gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan, in US dollars per hour.")),
+		PlanBound:   made.NewGauge(gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan, in US dollars per hour.")),
+		PlanGap: made.NewGauge(gauge("planner", "gap_ratio",
 			"Gap between the price of the latest plan and its proven lower bound, relative to the bound. 0 if the plan is proven optimal.")),
-		PlansRejected: prometheus.NewCounter(counter("planner", "rejected_plans_total", "Plans that failed their check and were discarded. Each is a bug.")),
-		classesSetAside: prometheus.NewCounterVec(counter("planner", "classes_set_aside_total",
+		PlansRejected: made.NewCounter(counter("planner", "rejected_plans_total", "Plans that failed their check and were discarded. Each is a bug.")),
+		classesSetAside: made.NewCounterVec(counter("planner", "classes_set_aside_total",
 			"Classes of identical pods that Karve excluded from a plan, because their data is invalid (Invalid) or no plan with them passes its check (Unsound). Each is a bug."), []string{"reason"}),
-		PodsWaiting:   prometheus.NewGauge(gauge("pods", "waiting", "Pods waiting for replicas.")),
-		podsUnplaced:  prometheus.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods without a place in the latest plan, by reason."), []string{"reason"}),
-		ClaimsCreated: prometheus.NewCounterVec(counter("nodeclaims", "created_total", "NodeClaims created."), []string{nodePool, "instance_type", "capacity_type"}),
-		ClaimsDeleted: prometheus.NewCounterVec(counter("nodeclaims", "deleted_total", "NodeClaims deleted, by reason."), []string{nodePool, "reason"}),
-		LaunchesRefused: prometheus.NewCounterVec(counter("launch", "refused_total", "NodeClaims that the cloud refused or did not launch, by reason."),
+		PodsWaiting:   made.NewGauge(gauge("pods", "waiting", "Pods waiting for replicas.")),
+		podsUnplaced:  made.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods without a place in the latest plan, by reason."), []string{"reason"}),
+		ClaimsCreated: made.NewCounterVec(counter("nodeclaims", "created_total", "NodeClaims created."), []string{nodePool, "instance_type", "capacity_type"}),
+		ClaimsDeleted: made.NewCounterVec(counter("nodeclaims", "deleted_total", "NodeClaims deleted, by reason."), []string{nodePool, "reason"}),
+		LaunchesRefused: made.NewCounterVec(counter("launch", "refused_total", "NodeClaims that the cloud refused or did not launch, by reason."),
 			[]string{nodePool, "capacity_type", "reason"}),
-		OfferingsRefused: prometheus.NewGaugeVec(gauge("launch", "refused_offerings",
+		OfferingsRefused: made.NewGaugeVec(gauge("launch", "refused_offerings",
 			"Offerings (instance type, zone and capacity type) of the NodePool that Karve avoids after refused launches, by reason."), []string{nodePool, "reason"}),
-		LaunchWindow: prometheus.NewGauge(gauge("launch", "window_nodeclaims",
+		LaunchWindow: made.NewGauge(gauge("launch", "window_nodeclaims",
 			"Maximum number of NodeClaims waiting for the cloud when Karve last planned launches. It grows while the cloud launches machines quickly.")),
-		ReplicasSeconds: prometheus.NewHistogramVec(histogram("nodes", "replicas_ready_seconds",
+		ReplicasSeconds: made.NewHistogramVec(histogram("nodes", "replicas_ready_seconds",
 			"Time from the creation of a NodeClaim until its Node exposes the promised replicas.", prometheus.ExponentialBuckets(1, 2, 12)), []string{nodePool}),
 		PoolNodes:        pool("nodes", "Nodes of the NodePool, including those being launched."),
 		PoolGPUs:         pool("gpus", "Physical GPUs of the NodePool's nodes."),
@@ -136,42 +138,38 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolReplicasUsed: pool("replicas_used", "Replicas that running pods hold."),
 		PoolPrice:        pool("price_usd_per_hour", "Price of the NodePool's nodes, in US dollars per hour."),
 		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its nodes do not start or do not expose their replicas, 0.5 while Karve probes it with one node, otherwise 0."),
-		PoolHeadroom: prometheus.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas to keep free in the NodePool (wanted), and how many of them are free on started nodes (free)."),
+		PoolHeadroom: made.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas to keep free in the NodePool (wanted), and how many of them are free on started nodes (free)."),
 			[]string{nodePool, "state"}),
-		CatalogRefreshed: prometheus.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",
+		CatalogRefreshed: made.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",
 			"Unix time at which a part of the catalog was last read from AWS."), []string{"source"}),
-		CatalogRefreshes: prometheus.NewCounterVec(counter("catalog", "refreshes_total", "Attempts to read a part of the catalog from AWS, by result."), []string{"source", "result"}),
-		AWSCalls:         prometheus.NewCounterVec(counter("aws", "calls_total", "Calls to AWS APIs, by error code, or OK."), []string{"service", "action", "code"}),
+		CatalogRefreshes: made.NewCounterVec(counter("catalog", "refreshes_total", "Attempts to read a part of the catalog from AWS, by result."), []string{"source", "result"}),
+		AWSCalls:         made.NewCounterVec(counter("aws", "calls_total", "Calls to AWS APIs, by error code, or OK."), []string{"service", "action", "code"}),
 		PoolReplacing:    pool("replacing", "Nodes of the NodePool that Karve deletes once their pods have room elsewhere."),
 		PoolDrifted:      pool("drifted", "Nodes of the NodePool that have drifted."),
-		Replacements: prometheus.NewCounterVec(counter("nodes", "replacements_total", "Replacements of nodes, by reason and result."),
+		Replacements: made.NewCounterVec(counter("nodes", "replacements_total", "Replacements of nodes, by reason and result."),
 			[]string{nodePool, "reason", "result"}),
-		NodesUnhealthy: prometheus.NewGaugeVec(gauge("nodes", "unhealthy", "Unhealthy nodes, by condition."), []string{nodePool, "reason"}),
-		LayoutSeconds:  prometheus.NewHistogram(histogram("layout", "duration_seconds", "Duration of a search for a cheaper layout.", prometheus.ExponentialBuckets(0.001, 2, 12))),
-		LayoutPrice: prometheus.NewGauge(gauge("layout", "price_usd_per_hour",
+		NodesUnhealthy: made.NewGaugeVec(gauge("nodes", "unhealthy", "Unhealthy nodes, by condition."), []string{nodePool, "reason"}),
+		LayoutSeconds:  made.NewHistogram(histogram("layout", "duration_seconds", "Duration of a search for a cheaper layout.", prometheus.ExponentialBuckets(0.001, 2, 12))),
+		LayoutPrice: made.NewGauge(gauge("layout", "price_usd_per_hour",
 			"Price of the nodes whose pods may be moved, in US dollars per hour.")),
-		LayoutBound: prometheus.NewGauge(gauge("layout", "bound_usd_per_hour",
+		LayoutBound: made.NewGauge(gauge("layout", "bound_usd_per_hour",
 			"Proven lower bound on the price of any nodes for the pods that may be moved, in US dollars per hour. Above 250 nodes, it is the sum of the bounds of parts of the fleet, for moves within a part.")),
-		Wasted: prometheus.NewGaugeVec(gauge("layout", "wasted_usd",
+		Wasted: made.NewGaugeVec(gauge("layout", "wasted_usd",
 			"Excess cost of the nodes of the GPUNodeClass since a cheaper layout became possible, minus the cost of restarts, in US dollars."), []string{"gpunodeclass"}),
-		LayoutSteps:     prometheus.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, by result (Begun or Refused)."), []string{nodePool, "result"}),
+		LayoutSteps:     made.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, by result (Begun or Refused)."), []string{nodePool, "result"}),
 		PoolSurplus:     pool("surplus", "Surplus nodes of the NodePool, which the cheapest layout does not need."),
 		PoolUnusedNodes: pool("unused_nodes", "Nodes of the NodePool whose replicas are held by pods that do not use the GPUs."),
 		PoolUnusedPrice: pool("unused_usd_per_hour", "Price of the nodes whose replicas are held by pods that do not use the GPUs, in US dollars per hour."),
-		UnusedEvictions: prometheus.NewCounterVec(counter("pods", "evicted_unused_total",
+		UnusedEvictions: made.NewCounterVec(counter("pods", "evicted_unused_total",
 			"Pods evicted because of the annotation karve.sh/evict-when-unused."), []string{nodePool}),
 		PoolKarpenter: pool("karpenter_usd_per_hour", "Modeled price of the nodes that Karpenter's packing would launch for all running pods if there were no nodes, from the same offerings, "+
 			"in US dollars per hour. Compare the sum over all NodePools. Missing while the model cannot place a pod."),
-		PodsWait: prometheus.NewHistogramVec(histogram("pods", "wait_seconds",
+		PodsWait: made.NewHistogramVec(histogram("pods", "wait_seconds",
 			"Time from the creation of a pod that waits for replicas until the scheduler binds it to a node of the NodePool, including time with scheduling gates.",
 			prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),
-		poolLimit: prometheus.NewGaugeVec(gauge("pool", "limit", "Limit of the NodePool (spec.limits), in cores, bytes or units."), []string{nodePool, "resource"}),
-		poolUsage: prometheus.NewGaugeVec(gauge("pool", "limit_used", "Usage that counts against the limit of the NodePool, in cores, bytes or units."), []string{nodePool, "resource"}),
+		poolLimit: made.NewGaugeVec(gauge("pool", "limit", "Limit of the NodePool (spec.limits), in cores, bytes or units."), []string{nodePool, "resource"}),
+		poolUsage: made.NewGaugeVec(gauge("pool", "limit_used", "Usage that counts against the limit of the NodePool, in cores, bytes or units."), []string{nodePool, "resource"}),
 	}
-	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
-		m.LaunchesRefused, m.OfferingsRefused, m.LaunchWindow, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
-		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.Wasted, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls,
-		m.PoolKarpenter, m.PodsWait, m.poolLimit, m.poolUsage)
 	m.rollouts, m.progress, m.bills = newRollouts(r), newProgress(r), newBills(r)
 	registerBuild(r)
 	return m

@@ -145,26 +145,8 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = watched{node: a.node, seen: func(n nodeapi.Node) {
-			a.resets.seen(n.Metadata)
-			a.cordon.seen(n)
-			a.use.seen(n.Metadata)
-			a.report.seen(n)
-			a.manager.SetMayWithdraw(ctx, slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool {
-				return t.Key == nodecontract.SlotsChangingTaintKey || t.Key == nodecontract.ReplicasNotReadyTaint
-			}))
-			if a.pausing.seen(n.Metadata) {
-				_ = a.library.Shutdown() // This also ends a wait for events.
-			}
-		}}
-		group.Go(func() { a.watchNVIDIA(ctx) })
-		if a.options.writeNode {
-			if a.options.podResourcesSocket != none {
-				group.Go(func() { a.watchUse(ctx) })
-			}
-			group.Go(func() { a.report.events.run(ctx) })
-			group.Go(func() { a.report.writeNode(ctx) })
-		}
+		source.Node = watched{node: a.node, seen: func(n nodeapi.Node) { a.seen(ctx, n) }}
+		a.watchNode(ctx, &group)
 	}
 	group.Go(func() {
 		source.Run(ctx, again, func(u configsource.Update) {
@@ -185,6 +167,33 @@ func (a *Agent) Run(ctx context.Context, again <-chan os.Signal) error {
 		return err
 	}
 	return nil
+}
+
+// seen passes a version of the Node to the parts that it concerns.
+func (a *Agent) seen(ctx context.Context, n nodeapi.Node) {
+	a.resets.seen(n.Metadata)
+	a.cordon.seen(n)
+	a.use.seen(n.Metadata)
+	a.report.seen(n)
+	a.manager.SetMayWithdraw(ctx, slices.ContainsFunc(n.Spec.Taints, func(t nodeapi.Taint) bool {
+		return t.Key == nodecontract.SlotsChangingTaintKey || t.Key == nodecontract.ReplicasNotReadyTaint
+	}))
+	if a.pausing.seen(n.Metadata) {
+		_ = a.library.Shutdown() // This also ends a wait for events.
+	}
+}
+
+// watchNode starts what the agent does with its Node.
+func (a *Agent) watchNode(ctx context.Context, group *sync.WaitGroup) {
+	group.Go(func() { a.watchNVIDIA(ctx) })
+	if !a.options.writeNode {
+		return
+	}
+	if a.options.podResourcesSocket != none {
+		group.Go(func() { a.watchUse(ctx) })
+	}
+	group.Go(func() { a.report.events.run(ctx) })
+	group.Go(func() { a.report.writeNode(ctx) })
 }
 
 // watched calls seen with every version of the Node, so that one watch is enough.

@@ -60,14 +60,7 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		}
 		said, opened, retry = "", true, backoff.Backoff{}
 		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
-		out := a.outage.end()
-		a.report.opened(driver, devices, nil)
-		a.reportUnusable(ctx, tracker)
-		a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
-		a.askDriver(ctx, tracker, devices)
-		if out {
-			a.driverBack(ctx, tracker, devices)
-		}
+		a.opened(ctx, tracker, driver, devices)
 		select {
 		case found <- devices:
 		case <-ctx.Done():
@@ -89,6 +82,18 @@ func (a *Agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 	}
 	_ = a.library.Shutdown() // No one can handle the error.
 	return nil
+}
+
+// opened handles a driver that was opened, and its GPUs.
+func (a *Agent) opened(ctx context.Context, tracker *health.Tracker, driver gpu.Driver, devices []gpu.Device) {
+	out := a.outage.end()
+	a.report.opened(driver, devices, nil)
+	a.reportUnusable(ctx, tracker)
+	a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
+	a.askDriver(ctx, tracker, devices)
+	if out {
+		a.driverBack(ctx, tracker, devices)
+	}
 }
 
 // missing handles a driver that cannot be opened, or that lists no GPU.

@@ -63,47 +63,14 @@ func (g given) Set(value string) error {
 	return nil
 }
 
+// Parse returns the options that flags and environment variables say. It writes usage to stderr.
 func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Options, error) {
 	o := Options{env: env}
 	set := flag.NewFlagSet("karve-node", flag.ContinueOnError)
 	set.SetOutput(stderr)
-	var problem error
-	or := func(name, otherwise string) string {
-		if value, ok := env(name); ok && value != "" {
-			return value
-		}
-		return otherwise
-	}
-	text := func(p *string, name, variable, otherwise, usage string) {
-		set.StringVar(p, name, or(variable, otherwise), usage+" ["+variable+"]")
-	}
-	truth := func(p *bool, name, variable string, otherwise bool, usage string) {
-		value, err := strconv.ParseBool(or(variable, strconv.FormatBool(otherwise)))
-		if err != nil {
-			problem = fmt.Errorf("%s in the environment must be true or false", variable)
-		}
-		set.BoolVar(p, name, value, usage+" ["+variable+"]")
-	}
-	text(&o.kubeletSocket, "kubelet-socket", "KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock", "socket on which the kubelet accepts registrations")
-	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods; \"none\" disables it")
-	text(&o.configFile, "config-file", "CONFIG_FILE", "", "configuration file in NVIDIA's format")
-	text(&o.configDir, "config-dir", "CONFIG_FILE_SRCDIR", "", "directory of named configurations; the node's label nvidia.com/device-plugin.config selects one")
-	text(&o.defaultConfig, "default-config", "DEFAULT_CONFIG", "", "name of the configuration for nodes without the label")
-	text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node; if empty, its labels and annotations are not read")
-	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "address that serves /metrics, /healthz and /readyz; \"none\" disables them")
-	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
-	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
-	text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
-	text(&o.runtimeConfig, "runtime-config", "RUNTIME_CONFIG", toolkit.File, "configuration of NVIDIA's container runtime, from which the agent knows how the runtime accepts lists of devices; \"none\" disables it")
-	text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
-	cdiDirs := ""
-	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
-	truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
-	text(&o.gpushareUnit, "gpushare-unit", "GPUSHARE_UNIT", unitGiB, "unit of gpushare's variables in containers with slots of device memory: GiB, or MiB as with --memory-unit=MiB of its plugin")
-	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
-	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
-	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
-	level := or("LOG_LEVEL", "info")
+	f, cdiDirs := environment{FlagSet: set, env: env}, ""
+	o.bind(&f, &cdiDirs)
+	level := f.or("LOG_LEVEL", "info")
 	set.StringVar(&level, "log-level", level, "debug, info, warn or error [LOG_LEVEL]")
 	values := map[string]string{}
 	for _, s := range sharing.AllSettings() {
@@ -121,8 +88,8 @@ func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Op
 	if err := o.Level.UnmarshalText([]byte(level)); err != nil {
 		return Options{}, fmt.Errorf("--log-level: is %q, and can be debug, info, warn, error", level)
 	}
-	if problem != nil {
-		return Options{}, problem
+	if f.problem != nil {
+		return Options{}, f.problem
 	}
 	if o.gpushareUnit != unitGiB && o.gpushareUnit != unitMiB {
 		return Options{}, fmt.Errorf("--gpushare-unit: is %q, and can be %s, %s", o.gpushareUnit, unitGiB, unitMiB)
@@ -130,6 +97,56 @@ func Parse(args []string, env func(string) (string, bool), stderr io.Writer) (Op
 	o.cdiDirs = strings.Split(cdiDirs, ",")
 	_, err := o.override(sharing.Config{Version: sharing.Version})
 	return o, err
+}
+
+// environment is a set of flags whose defaults come from environment variables.
+type environment struct {
+	*flag.FlagSet
+	env func(string) (string, bool)
+	// problem is the last value in the environment that is invalid.
+	problem error
+}
+
+// or returns the value of a variable, or otherwise if it has none.
+func (f *environment) or(variable, otherwise string) string {
+	if value, ok := f.env(variable); ok && value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func (f *environment) text(p *string, name, variable, otherwise, usage string) {
+	f.StringVar(p, name, f.or(variable, otherwise), usage+" ["+variable+"]")
+}
+
+func (f *environment) truth(p *bool, name, variable string, otherwise bool, usage string) {
+	value, err := strconv.ParseBool(f.or(variable, strconv.FormatBool(otherwise)))
+	if err != nil {
+		f.problem = fmt.Errorf("%s in the environment must be true or false", variable)
+	}
+	f.BoolVar(p, name, value, usage+" ["+variable+"]")
+}
+
+// bind declares the flags of the agent. Those of NVIDIA's configuration are declared by [Parse].
+func (o *Options) bind(f *environment, cdiDirs *string) {
+	f.text(&o.kubeletSocket, "kubelet-socket", "KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock", "socket on which the kubelet accepts registrations")
+	f.text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods; \"none\" disables it")
+	f.text(&o.configFile, "config-file", "CONFIG_FILE", "", "configuration file in NVIDIA's format")
+	f.text(&o.configDir, "config-dir", "CONFIG_FILE_SRCDIR", "", "directory of named configurations; the node's label nvidia.com/device-plugin.config selects one")
+	f.text(&o.defaultConfig, "default-config", "DEFAULT_CONFIG", "", "name of the configuration for nodes without the label")
+	f.text(&o.NodeName, "node-name", "NODE_NAME", "", "name of this Node; if empty, its labels and annotations are not read")
+	f.text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "address that serves /metrics, /healthz and /readyz; \"none\" disables them")
+	f.text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
+	f.text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
+	f.text(&o.mpsDir, "mps-dir", "MPS_DIR", mps.Dir, "directory on the host that the agent shares with the program that runs MPS daemons (karve-node mps-daemon), at the same path")
+	f.text(&o.runtimeConfig, "runtime-config", "RUNTIME_CONFIG", toolkit.File, "configuration of NVIDIA's container runtime, from which the agent knows how the runtime accepts lists of devices; \"none\" disables it")
+	f.text(&o.pluginRegistry, "plugin-registry-dir", "PLUGIN_REGISTRY_DIR", "/var/lib/kubelet/plugins_registry", "directory in which the kubelet looks for the sockets of DRA drivers; used if the Node was promised the backend DRA")
+	f.text(cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs; with the backend DRA the agent writes specs to the last one")
+	f.truth(&o.mpsWritable, "mps-writable-pipes", "MPS_WRITABLE_PIPES", false, "let containers write to the directory with the pipes of their MPS daemon, in case a version of the driver needs it")
+	f.text(&o.gpushareUnit, "gpushare-unit", "GPUSHARE_UNIT", unitGiB, "unit of gpushare's variables in containers with slots of device memory: GiB, or MiB as with --memory-unit=MiB of its plugin")
+	f.truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
+	f.truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
+	f.truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
 }
 
 // override applies flags and environment variables to a configuration. If nothing says how devices are passed to the container runtime, and it accepts

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+
+	"karve.sh/karve/pkg/karpenter"
 )
 
 // errNewKind ends the process when the API server begins to serve an optional kind. Informers and watches are only created at the start, so the next start
@@ -26,6 +30,32 @@ type newKinds struct {
 	kinds  []schema.GroupVersionKind
 	serves func(schema.GroupVersionKind) (bool, error)
 	clock  clock.WithTicker
+}
+
+var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOverlay"}
+
+// optional are the kinds that an API server may lack.
+type optional struct{ overlays, buffers, dra, taintRules bool }
+
+// of returns which kinds the API server has, of those that the options allow.
+func (n *newKinds) of(o Options) (kinds optional, err error) {
+	for _, kind := range []struct {
+		wanted bool
+		kind   schema.GroupVersionKind
+		has    *bool
+	}{
+		{true, nodeOverlay, &kinds.overlays},
+		{o.CapacityBuffers, karpenter.CapacityBufferKind.WithVersion(""), &kinds.buffers},
+		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice"), &kinds.dra},
+		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule"), &kinds.taintRules},
+	} {
+		if kind.wanted {
+			if *kind.has, err = n.served(kind.kind); err != nil {
+				return kinds, err
+			}
+		}
+	}
+	return kinds, nil
 }
 
 // served reports whether a kind is served, in its version if it has one. If it is not, Start waits for it.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -24,7 +23,6 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
@@ -45,7 +43,6 @@ import (
 	"karve.sh/karve/pkg/controllers/usage"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planning"
@@ -171,24 +168,9 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	all := metrics.New(ctrlmetrics.Registry)
 	recorder := eventRecorder{m.GetEventRecorder(leaseName)}
 	missing := &newKinds{serves: func(kind schema.GroupVersionKind) (bool, error) { return serves(m, kind) }, clock: clk}
-	overlays, err := missing.served(nodeOverlay)
+	kinds, err := missing.of(o)
 	if err != nil {
 		return err
-	}
-	buffers := false
-	if o.CapacityBuffers {
-		if buffers, err = missing.served(karpenter.CapacityBufferKind.WithVersion("")); err != nil {
-			return err
-		}
-	}
-	dra, taintRules := false, false
-	if o.DRA {
-		if dra, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("ResourceSlice")); err != nil {
-			return err
-		}
-		if taintRules, err = missing.served(resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule")); err != nil {
-			return err
-		}
 	}
 	if err := m.Add(missing); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
@@ -199,7 +181,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: buffers, ImageRollouts: true, DRA: dra, DeviceTaintRules: taintRules, NoDRA: !dra,
+		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra,
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
@@ -221,7 +203,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
-			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
+			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: kinds.buffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
@@ -247,6 +229,11 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := m.Add(&pool.Comparison{Gatherer: gatherer, Planner: plans, Metrics: all, Clock: clk}); err != nil {
 		return fmt.Errorf("adding the comparison with Karpenter's packing: %w", err)
 	}
+	return addChecks(m, clk)
+}
+
+// addChecks adds the checks of health and readiness.
+func addChecks(m ctrl.Manager, clk clock.Clock) error {
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
@@ -255,8 +242,6 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	return m.AddReadyzCheck("caches", cachesSynced(m))
 }
-
-var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
 // newCatalog returns a catalog that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
 // there is no EC2NodeClass.

@@ -178,8 +178,30 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	for name, p := range view.Pods {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}
 	}
+	q.places(&view, plan)
+
+	same := samePods(view.Snapshot, plan)
+	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do.
+	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
+		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
+	}
+	wholeGPUs, _, err := withStrategy(c, v1alpha1.StrategyNone, 0)
+	if err != nil {
+		return Quote{}, err
+	}
+	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), nil, search)
+	if err != nil {
+		return Quote{}, err
+	}
+	q.WholeGPUs, q.WholeGPUsUnplaced = whole.Price, len(whole.Unplaced)
+	q.Headroom, err = q.headroom(&view, plan, search)
+	return q, err
+}
+
+// places sets where the plan places the pods of the view.
+func (q *Quote) places(view *snapshot.View, plan planner.Plan) {
 	for _, launch := range plan.Launches {
-		claim := claimOf(&view, launch)
+		claim := claimOf(view, launch)
 		q.Claims, q.ListPrice = append(q.Claims, claim), q.ListPrice+claim.ListPrice
 		if !view.Offerings[launch.Offering].Anywhere() {
 			q.assign(launch.Pods, launch.GPUs)
@@ -205,23 +227,6 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	slices.SortStableFunc(q.Claims, compareClaims)
 	slices.SortStableFunc(q.Placements, func(a, b Placement) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortStableFunc(q.Unplaced, func(a, b Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
-
-	same := samePods(view.Snapshot, plan)
-	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do.
-	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
-		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
-	}
-	wholeGPUs, _, err := withStrategy(c, v1alpha1.StrategyNone, 0)
-	if err != nil {
-		return Quote{}, err
-	}
-	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), nil, search)
-	if err != nil {
-		return Quote{}, err
-	}
-	q.WholeGPUs, q.WholeGPUsUnplaced = whole.Price, len(whole.Unplaced)
-	q.Headroom, err = q.headroom(&view, plan, search)
-	return q, err
 }
 
 // planFor plans and checks that the plan keeps every rule, because users buy what is printed. It also returns the snapshot of the plan, in which pods

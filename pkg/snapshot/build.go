@@ -137,11 +137,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 			v.leave(w.pods, a.stock)
 			continue
 		}
-		class := planner.Class{
-			Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
-			Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
-		}
-		v.awaitCorrection(&class, a, mismatches.of(w, a))
+		class := v.newClass(w, a, mismatches)
 		for _, pod := range w.pods {
 			if settled[pod] {
 				classes[pod] = len(v.Classes)
@@ -167,6 +163,16 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	v.quotas(c, rooms, waiting, storage)
 	v.limitProbes()
 	return classes
+}
+
+// newClass returns the class of waiting pods, without the pods.
+func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) planner.Class {
+	class := planner.Class{
+		Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
+		Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
+	}
+	v.awaitCorrection(&class, a, mismatches.of(w, a))
+	return class
 }
 
 // leave records pods that only a NodePool of Karpenter's serves.

@@ -276,16 +276,21 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
 	}
-	for _, earlier := range []time.Duration{more, again} {
-		if earlier > 0 {
-			wait = min(wait, earlier)
-		}
-	}
 	if len(view.Postponed) > 0 {
 		c.batch.hurry() // These pods have already waited with their batch.
 		wait = min(wait, nextRound)
 	}
-	return reconcile.Result{RequeueAfter: wait}, nil
+	return reconcile.Result{RequeueAfter: soonest(wait, more, again)}, nil
+}
+
+// soonest returns the shortest of the waits. A wait of 0 does not count, except the first.
+func soonest(wait time.Duration, others ...time.Duration) time.Duration {
+	for _, earlier := range others {
+		if earlier > 0 {
+			wait = min(wait, earlier)
+		}
+	}
+	return wait
 }
 
 // write writes to machines what a plan changes for them: their replicas and slots, and the pods for which they were launched.

@@ -88,6 +88,11 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
 		return w, nil // Nothing else matters before the takeover of the class.
 	}
+	return w, c.observeImages(ctx, r, w)
+}
+
+// observeImages adds what is known of the images of a class that the rollout has taken over, and of its canary.
+func (c *Controller) observeImages(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
 	ready := facts.NodeClassStateOf(w.class.object).Ready
 	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
@@ -96,16 +101,17 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.Missing = slices.DeleteFunc(slices.Clone(w.seen.Missing), func(id string) bool { return slices.Contains(r.Status.Current.IDs(), id) })
 	}
 	if err := c.imagine(ctx, r, w); err != nil {
-		return nil, err
+		return err
 	}
 	if r.Status.Canary != nil {
+		var err error
 		w.seen.Canary, err = c.canary(ctx, r, w)
-		return w, err
+		return err
 	}
 	if r.Status.Candidate != nil {
 		w.seen.NoPlace = c.noPlace(r, w)
 	}
-	return w, nil
+	return nil
 }
 
 // imagine replaces the node class in the cluster by one with the candidate's images if the pinned images no longer exist. The real class is not ready

@@ -22,8 +22,8 @@ type Limits struct {
 func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
 		var s planner.Snapshot
-		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-		rarely := func(name string) bool { return !limits.Free && n(name, 0, 5) == 0 }
+		n := numbers(t)
+		rarely := func(name string) bool { return limits.rarely(t, name) }
 		stated := rapid.Bool().Draw(t, "device memory")
 		for i := range n("quotas", 0, 4) - 2 {
 			s.Quotas = append(s.Quotas, planner.Quota{Name: fmt.Sprintf("quota-%d", i), Each: int64(n("each", 0, 3))})
@@ -39,48 +39,74 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			p.Closed = refusalIf(rarely("closed"), planner.ReasonPoolClosed, p.Name+" is closed")
 			s.Pools = append(s.Pools, p)
 		}
-		for i := range n("offerings", 0, 5) {
-			gpus, shared := int64(n("GPUs", 1, 3)), int64(n("shared by", 1, 4))
-			o := planner.Offering{
-				Pool: n("pool", 0, len(s.Pools)-1), InstanceType: fmt.Sprintf("type-%d", i), Zone: "zone-a", CapacityType: "on-demand",
-				Price:    planner.MicroUSD(n("price", 1, 12)),
-				Free:     resources(t, 12, gpus*shared),
-				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: gpus, Nodes: 1},
-			}
-			if stated {
-				o.GPUs = slices.Repeat([]planner.GPU{{Replicas: shared, MemoryBytes: int64(n("device memory of a GPU", 0, 8))}}, int(gpus))
-			}
-			o.Quotas = amounts(t, s)
-			if rarely("unavailable") {
-				o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: o.InstanceType + " was refused"}
-			}
-			s.Offerings = append(s.Offerings, o)
-		}
+		s.Offerings = limits.offerings(t, s, stated)
 		for i := range n("nodes", 0, limits.Nodes) {
 			s.Nodes = append(s.Nodes, node(t, s, fmt.Sprintf("node-%d", i), stated))
 		}
-		left := n("pods", 1, limits.Pods)
-		for i := range n("classes", 1, limits.Classes) {
-			if left == 0 {
-				break
-			}
-			k := n("pods of the class", 1, left)
-			left -= k
-			c := Class(s, fmt.Sprintf("class-%d", i), k, planner.Resources{
-				MilliCPU: int64(n("cpu", 0, 6)), MemoryBytes: int64(n("memory", 0, 6)), Pods: 1, Replicas: int64(n("asked replicas", 0, 3)),
-			})
-			out := func(int) bool { return n("not admitted", 0, 4) == 0 }
-			c.Offerings, c.Nodes = slices.DeleteFunc(c.Offerings, out), slices.DeleteFunc(c.Nodes, out)
-			if stated && rapid.Bool().Draw(t, "states device memory") {
-				c.GPUMemoryBytes = int64(n("stated device memory", 1, 6))
-			}
-			c.Quotas = amounts(t, s)
-			c.Blocked = refusalIf(rarely("blocked"), planner.ReasonUnsupported, "blocked")
-			s.Classes = append(s.Classes, c)
-		}
+		s.Classes = limits.classes(t, s, stated)
 		s.Rules = aparts(t, s)
 		return s
 	})
+}
+
+// numbers draws numbers of a range.
+func numbers(t *rapid.T) func(name string, low, high int) int {
+	return func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+}
+
+// rarely draws whether something is so that is so in one of six cases, and never with Free.
+func (limits Limits) rarely(t *rapid.T, name string) bool {
+	return !limits.Free && numbers(t)(name, 0, 5) == 0
+}
+
+// offerings draws offerings of the pools. stated reports whether their GPUs have device memory.
+func (limits Limits) offerings(t *rapid.T, s planner.Snapshot, stated bool) []planner.Offering {
+	var out []planner.Offering
+	n := numbers(t)
+	for i := range n("offerings", 0, 5) {
+		gpus, shared := int64(n("GPUs", 1, 3)), int64(n("shared by", 1, 4))
+		o := planner.Offering{
+			Pool: n("pool", 0, len(s.Pools)-1), InstanceType: fmt.Sprintf("type-%d", i), Zone: "zone-a", CapacityType: "on-demand",
+			Price:    planner.MicroUSD(n("price", 1, 12)),
+			Free:     resources(t, 12, gpus*shared),
+			Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: gpus, Nodes: 1},
+		}
+		if stated {
+			o.GPUs = slices.Repeat([]planner.GPU{{Replicas: shared, MemoryBytes: int64(n("device memory of a GPU", 0, 8))}}, int(gpus))
+		}
+		o.Quotas = amounts(t, s)
+		if limits.rarely(t, "unavailable") {
+			o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: o.InstanceType + " was refused"}
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// classes draws classes of pods that some offerings and nodes admit. stated reports whether some of them state device memory.
+func (limits Limits) classes(t *rapid.T, s planner.Snapshot, stated bool) []planner.Class {
+	var all []planner.Class
+	n := numbers(t)
+	left := n("pods", 1, limits.Pods)
+	for i := range n("classes", 1, limits.Classes) {
+		if left == 0 {
+			break
+		}
+		k := n("pods of the class", 1, left)
+		left -= k
+		c := Class(s, fmt.Sprintf("class-%d", i), k, planner.Resources{
+			MilliCPU: int64(n("cpu", 0, 6)), MemoryBytes: int64(n("memory", 0, 6)), Pods: 1, Replicas: int64(n("asked replicas", 0, 3)),
+		})
+		out := func(int) bool { return n("not admitted", 0, 4) == 0 }
+		c.Offerings, c.Nodes = slices.DeleteFunc(c.Offerings, out), slices.DeleteFunc(c.Nodes, out)
+		if stated && rapid.Bool().Draw(t, "states device memory") {
+			c.GPUMemoryBytes = int64(n("stated device memory", 1, 6))
+		}
+		c.Quotas = amounts(t, s)
+		c.Blocked = refusalIf(limits.rarely(t, "blocked"), planner.ReasonUnsupported, "blocked")
+		all = append(all, c)
+	}
+	return all
 }
 
 // aparts draws rules that keep pods apart on machines.

@@ -161,6 +161,27 @@ func (d Device) write(b *strings.Builder, i int) {
 	for _, p := range d.MIGProfiles {
 		line("mig-profile %s", p)
 	}
+	d.writeUse(line)
+	if d.SwitchLinks > 0 {
+		line("nvswitch %d", d.SwitchLinks)
+	}
+	without := d.Without
+	if d.Recovery == gpu.RecoveryUnknown {
+		without = append(slices.Clone(without), "recovery")
+	} else if d.Recovery != gpu.RecoveryNone {
+		line("recovery %d", d.Recovery)
+	}
+	if d.Lost {
+		line("lost")
+	}
+	if len(without) > 0 {
+		line("without %s", strings.Join(without, " "))
+	}
+}
+
+// writeUse writes the processes of the device, and what they use of it.
+func (d Device) writeUse(line func(format string, args ...any)) {
+	u := d.Usage
 	for _, p := range u.Processes {
 		kind := d.Kinds[p.PID]
 		if kind == "" {
@@ -181,21 +202,6 @@ func (d Device) write(b *strings.Builder, i int) {
 			words = append(words, fmt.Sprint(bytes/(1<<20)))
 		}
 		line("gpm %s", strings.Join(words, " "))
-	}
-	if d.SwitchLinks > 0 {
-		line("nvswitch %d", d.SwitchLinks)
-	}
-	without := d.Without
-	if d.Recovery == gpu.RecoveryUnknown {
-		without = append(slices.Clone(without), "recovery")
-	} else if d.Recovery != gpu.RecoveryNone {
-		line("recovery %d", d.Recovery)
-	}
-	if d.Lost {
-		line("lost")
-	}
-	if len(without) > 0 {
-		line("without %s", strings.Join(without, " "))
 	}
 }
 
