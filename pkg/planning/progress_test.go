@@ -58,7 +58,7 @@ func drawPods(t *rapid.T, prefix string) []corev1.Pod {
 func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan {
 	c.view = snapshot.Build(c.cluster)
 	view := &c.view
-	plan := view.Keeping(alternatives.Add(view.Snapshot, solve.Solver{Stop: stop}.Resume(view.Snapshot, c.progress.earlier(view, Now))))
+	plan := view.Keeping(alternatives.Add(view.Snapshot, solve.Solver{Stop: stop, Frozen: view.Frozen()}.Resume(view.Snapshot, c.progress.earlier(view, Now))))
 	if err := check.Plan(view.Snapshot, plan); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 type question struct {
 	snapshot planner.Snapshot
 	earlier  planner.Plan
+	frozen   []bool
 }
 
 // plan returns the plan for the pending pods of a view.
@@ -29,7 +30,7 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
-	asked := question{view.Snapshot, p.Progress.earlier(&view, started)}
+	asked := question{view.Snapshot, p.Progress.earlier(&view, started), view.Frozen()}
 	with, cut := p.search(ctx, started)
 	known := p.podPlans.to(asked, started)
 	plan := checked.PodsOf(view, asked.earlier, known, with)

@@ -160,6 +160,16 @@ func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 	return earlier
 }
 
+// Frozen reports for each node of the snapshot whether it has a Node, so that pods are about to be nominated for it or bound to it. A plan that continues
+// an earlier one does not exchange its pods for others: two plans would promise the same place.
+func (v *View) Frozen() []bool {
+	frozen := make([]bool, len(v.rooms))
+	for i := range v.rooms {
+		frozen[i] = v.rooms[i].nodeName != ""
+	}
+	return frozen
+}
+
 // launchOf returns a launch without pods. It returns false if the offering no longer exists.
 func launchOf(p PlannedLaunch, offerings map[string]int) (planner.Launch, bool) {
 	var l planner.Launch

@@ -151,6 +151,21 @@ func pointers(pods ...corev1.Pod) []*corev1.Pod {
 	return all
 }
 
+func TestOnlyNodesThatDoNotExistYetGetOtherPods(t *testing.T) {
+	t.Parallel()
+	c := withMachines([]string{"started"}, "registered")
+	claim := Claim("launched", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Launched(Now))
+	c.NodeClaims = append(c.NodeClaims, claim)
+	view := snapshot.Build(c)
+	frozen := map[string]bool{}
+	for i, is := range view.Frozen() {
+		frozen[view.Nodes[i].Name] = is
+	}
+	if diff := cmp.Diff(map[string]bool{"started": true, "registered": true, "launched": false}, frozen); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestSeats(t *testing.T) {
 	t.Parallel()
 	small, large := Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1"), Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1")

@@ -13,7 +13,7 @@ import (
 // machine that is being launched, with the pods that it was launched for, and the launches that have not been made yet. Resume first keeps what is
 // still valid of it, exactly and without a clock. As long as nothing changes, the plan stays the same, however little time there is. It then searches
 // for a better plan, and returns it if it places more pods or costs less in total. earlier may be stale: parts that are no longer valid are planned
-// again.
+// again. Machines that are marked in Frozen keep their pods in any case.
 //
 // The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
@@ -29,10 +29,22 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 	if len(kept.Launches) > 0 && !with.stopped() {
 		best = orBetter(s, best, with.onto(s, planner.Plan{Placements: kept.Placements}))
 	}
-	if podsIn(kept) < all && len(kept.Placements) > 0 && !with.stopped() {
-		best = orBetter(s, best, with.valid(s))
+	frozen := with.frozen(kept.Placements)
+	if podsIn(kept) < all && len(frozen) < len(kept.Placements) && !with.stopped() {
+		best = orBetter(s, best, with.onto(s, planner.Plan{Placements: frozen}))
 	}
 	return best
+}
+
+// frozen returns the placements on machines that keep their pods.
+func (with Solver) frozen(placements []planner.Placement) []planner.Placement {
+	var frozen []planner.Placement
+	for _, p := range placements {
+		if p.Node < len(with.Frozen) && with.Frozen[p.Node] {
+			frozen = append(frozen, p)
+		}
+	}
+	return frozen
 }
 
 // keeping returns the valid part of an earlier plan, and a complete plan that contains it. ok is false if there is none.
@@ -58,6 +70,9 @@ func (with Solver) keeping(s planner.Snapshot, earlier planner.Plan) (kept, whol
 // onto returns kept, completed with places for the other pods.
 func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 	plan := kept
+	if podsIn(kept) == 0 {
+		return with.valid(s)
+	}
 	if podsIn(kept) < podsOf(s) {
 		g := constraints.NewPartial(s)
 		g.Fix(kept)

@@ -101,6 +101,71 @@ func anythingEarlier(t *rapid.T) {
 	}
 }
 
+// frozenStay checks that pods stay on frozen nodes, however many others are planned again.
+func frozenStay(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
+	s.Rules = nil
+	first := solve.Plan(s)
+	nodes := len(s.Nodes)
+	s = plantest.Applied(s, first)
+	frozen := make([]bool, len(s.Nodes))
+	earlier := planner.Plan{Placements: slices.Clone(first.Placements)}
+	for i, l := range first.Launches {
+		s.Nodes[nodes+i].Name = fmt.Sprintf("launched-%05d", i)
+		earlier.Placements = append(earlier.Placements, planner.Placement{Node: nodes + i, Pods: l.Pods})
+	}
+	for i, p := range earlier.Placements {
+		if frozen[p.Node] = rapid.Bool().Draw(t, "frozen"); rapid.Bool().Draw(t, "displaced") {
+			earlier.Placements[i].Pods = p.Pods[1:] // The first pod lost its seat.
+		}
+	}
+	p := solve.Solver{Frozen: frozen}.Resume(s, earlier)
+	if err := check.Plan(s, p); err != nil {
+		t.Fatalf("%v: %v%s", err, p, plantest.Outline(s))
+	}
+	on := map[string]int{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			on[pod] = x.Node
+		}
+	}
+	for _, x := range earlier.Placements {
+		for _, pod := range x.Pods {
+			if node, placed := on[pod]; frozen[x.Node] && (!placed || node != x.Node) {
+				t.Fatalf("pod %s left frozen node %d%s", pod, x.Node, plantest.Outline(s))
+			}
+		}
+	}
+}
+
+func TestPodsStayOnFrozenNodes(t *testing.T) { properties.Check(frozenStay)(t) }
+
+// TestSeatsAreExchangedOnlyOnNodesThatAreNotFrozen has a machine with two small pods, and a large pod without a place. It is cheapest to give the large pod
+// their place.
+func TestSeatsAreExchangedOnlyOnNodesThatAreNotFrozen(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
+	for i, price := range []planner.MicroUSD{1000, 100} {
+		s.Offerings = append(s.Offerings, planner.Offering{
+			InstanceType: fmt.Sprint("type-", i), Price: price, Free: planner.Resources{MilliCPU: []int64{4, 2}[i], Pods: 10}, Physical: planner.Physical{Nodes: 1},
+		})
+	}
+	s.Nodes = []planner.Node{{Name: "starting", Free: s.Offerings[0].Free}}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "large", 1, planner.Resources{MilliCPU: 4, Pods: 1}), plantest.Class(s, "small", 2, planner.Resources{MilliCPU: 1, Pods: 1}),
+	}
+	earlier := planner.Plan{Placements: []planner.Placement{{Node: 0, Pods: s.Classes[1].Pods}}}
+	for _, c := range []struct {
+		frozen []bool
+		price  planner.MicroUSD
+	}{{nil, 100}, {[]bool{false}, 100}, {[]bool{true}, 1000}} {
+		p := solve.Solver{Frozen: c.frozen}.Resume(s, earlier)
+		if err := check.Plan(s, p); err != nil || p.Price != c.price || len(p.Unplaced) > 0 {
+			t.Errorf("frozen %v: the launches cost %d, want %d (%v): %v", c.frozen, p.Price, c.price, err, p)
+		}
+	}
+}
+
 func TestPlanIsKeptWithoutSearchTime(t *testing.T)          { properties.Check(keptWithoutTime)(t) }
 func TestPlanCostsNoMoreWhereverSearchStops(t *testing.T)   { properties.Check(neverDearer)(t) }
 func TestPlanWithRulesIsKeptWithoutSearchTime(t *testing.T) { properties.Check(keptUnderRules)(t) }

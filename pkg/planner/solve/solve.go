@@ -19,6 +19,8 @@ type Solver struct {
 	Stop func() bool
 	// First, if not nil, is called with the first complete plan, which can be launched as it is.
 	First func(planner.Plan)
+	// Frozen marks the nodes of the snapshot on which [Solver.Resume] does not exchange the pods of the earlier plan for others. Missing entries are false.
+	Frozen []bool
 }
 
 // DefaultEffort is about 200 ms of search on two cores for a thousand pods in twenty shapes.

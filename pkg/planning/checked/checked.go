@@ -83,13 +83,15 @@ func (with Search) Contain(s planner.Snapshot, first *planner.Plan, build func(p
 	return kept, plan, Outcome{Err: err, Aside: aside, Rejected: err != nil || plans > 1}
 }
 
-// PodsOf plans for the pending pods of a view. The plan continues an earlier one. known is a plan that was made for an equal view, and may be nil.
+// PodsOf plans for the pending pods of a view. The plan continues an earlier one, and machines that have a Node keep their pods. known is a plan that was
+// made for an equal view, and may be nil.
 func PodsOf(view snapshot.View, earlier planner.Plan, known *planner.Plan, with Search) Plan {
 	if known != nil {
 		seated := view.Keeping(*known)
 		known = &seated
 	}
 	kept, plan, outcome := with.Contain(view.Snapshot, known, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
+		solver.Frozen = view.Frozen()
 		return view.Keeping(alternatives.Add(s, solver.Resume(s, earlier)))
 	})
 	if outcome.Err != nil {
