@@ -16,6 +16,8 @@ const (
 	Unhealthy Event = "Unhealthy"
 	// Pending: a pod waits for replicas.
 	Pending Event = "Pending"
+	// Displaced: a pod lost its place to another one, and has waited for another place.
+	Displaced Event = "Displaced"
 	// Changed: anything else.
 	Changed Event = "Changed"
 )

@@ -25,22 +25,22 @@ import (
 // claimsAtOnce is how many NodeClaims are written concurrently. With a busy API server, a write takes half a second.
 const claimsAtOnce = 16
 
-// act creates as many NodeClaims of a plan as may be unlaunched at the same time. The rest follows with the next plan. entries has the entry of each
-// launch in the remembered plan. It is nil if there is no such plan. act returns when to reconcile again.
-func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan, entries []int) (time.Duration, error) {
-	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
-		return min(quiet, retry), nil
+// act creates as many NodeClaims for launches as may be unlaunched at the same time. The rest follows with the next plan. entries has the entry of each
+// launch in the remembered plan. It is nil if there is no such plan. act returns the indices of the launches that it made, and when to reconcile again.
+func (c *Controller) act(ctx context.Context, view *snapshot.View, launches []planner.Launch, entries []int) ([]int, time.Duration, error) {
+	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(launches) > 0 {
+		return nil, min(quiet, retry), nil
 	}
 	window := launching.Window(view.Machines, c.Clock.Now(), c.MaxUnlaunched)
 	c.Metrics.LaunchWindow.Set(float64(window))
-	chosen := inTurn(view, plan.Launches, window)
-	held := len(chosen) < len(plan.Launches)
+	chosen := inTurn(view, launches, window)
+	held := len(chosen) < len(launches)
 	if held {
 		c.batch.holdBack()
 	}
 	errs := make([]error, len(chosen))
 	create := func(i int) { // One NodeClaim that the API server rejects does not hold back the others.
-		l := plan.Launches[chosen[i]]
+		l := launches[chosen[i]]
 		claim := render.NodeClaim(view, l)
 		if entries != nil {
 			errs[i] = c.Planner.Progress.Mark(claim, entries[chosen[i]], view.Machines, held && i == 0)
@@ -52,13 +52,13 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		workqueue.ParallelizeUntil(ctx, claimsAtOnce, len(chosen)-1, func(i int) { create(i + 1) })
 	}
 	if err := errors.Join(errors.Join(errs...), ctx.Err()); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if held {
 		// A NodeClaim that launches triggers the controller. This delay covers a late watch.
-		return time.Second, nil
+		return chosen, time.Second, nil
 	}
-	return retry, nil
+	return chosen, retry, nil
 }
 
 // inTurn returns the indices of the launches to make now, so that as many NodeClaims are unlaunched as the window allows. It takes them from the pools

@@ -73,7 +73,7 @@ func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 		{"the same again", sameReason, planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "the class is not Ready"}, ""},
 	} {
 		clock.SetTime(clock.Now().Add(step.after))
-		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: facts.PodName(&cluster.Pods[0]), Refusal: step.refusal}}})
+		c.recordEvents(&view, planner.Plan{Unplaced: []planner.Unplaced{{Pod: facts.PodName(&cluster.Pods[0]), Refusal: step.refusal}}}, displaced{})
 		got := ""
 		if len(recorder.Events) > 0 {
 			got = <-recorder.Events
@@ -100,7 +100,7 @@ func TestEventsAboutManyPodsAreFew(t *testing.T) {
 				Pod: facts.PodName(&cluster.Pods[i]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("closed for %d steps", step)},
 			})
 		}
-		c.recordEvents(&view, plan)
+		c.recordEvents(&view, plan, displaced{})
 		if got, most := len(recorder.Events), eventsAtOnce+step*10*eventsPerSecond; got > most {
 			t.Fatalf("%d events after %d s, want at most %d", got, 10*step, most)
 		}

@@ -85,6 +85,8 @@ type Controller struct {
 	withdrawn withdrawals
 	// woken has the pods that plans place on nodes with backend DRA but the scheduler does not bind.
 	woken wakes
+	// seats has the pending pods that have had a machine, which wait for a place before another one is launched.
+	seats seats
 }
 
 // maxLogged is the largest number of pods in one log message.
@@ -264,12 +266,13 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
-	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan)) // This is what the pods wait for longest.
+	displaced := c.seats.of(view, plan, c.Clock.Now())
+	wait, err := c.launch(ctx, view, plan, displaced) // This is what the pods wait for longest.
 	errs := c.write(ctx, g.View, cluster.GPUNodeClasses, made)
 	more := c.withdraw(ctx, view, plan)
 	again, failed := c.wake(ctx, view, plan)
 	errs = append(errs, failed)
-	c.recordEvents(view, plan)
+	c.recordEvents(view, plan, displaced)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, g.Headroom(ctx))
 	}
@@ -280,7 +283,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		c.batch.hurry() // These pods have already waited with their batch.
 		wait = min(wait, nextRound)
 	}
-	return reconcile.Result{RequeueAfter: soonest(wait, more, again)}, nil
+	return reconcile.Result{RequeueAfter: soonest(wait, more, again, displaced.next)}, nil
 }
 
 // soonest returns the shortest of the waits. A wait of 0 does not count, except the first.
@@ -291,6 +294,29 @@ func soonest(wait time.Duration, others ...time.Duration) time.Duration {
 		}
 	}
 	return wait
+}
+
+// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting.
+func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
+	entries := c.Planner.Adopt(view, plan)
+	var due []int
+	var launches []planner.Launch
+	var entriesOfDue []int
+	for i, waits := range displaced.waits {
+		if !waits {
+			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
+		}
+	}
+	chosen, wait, err := c.act(ctx, view, launches, entriesOfDue)
+	made := make([]int, len(chosen))
+	for i, at := range chosen {
+		made[i] = due[at]
+		if since := displaced.since[made[i]]; !since.IsZero() {
+			c.Metrics.Decided("provisioning", map[metrics.Event]time.Time{metrics.Displaced: since}, c.Clock.Now())
+		}
+	}
+	c.seats.note(view, plan, displaced, made)
+	return wait, err
 }
 
 // write writes to machines what a plan changes for them: their replicas and slots, and the pods for which they were launched.
@@ -324,7 +350,8 @@ func (c *Controller) warm(ctx context.Context, headroom *checked.Headroom) (time
 	plan := headroom.Plan
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
 		"microUSDPerHour", plan.Price)
-	return c.act(ctx, &headroom.View, plan, nil)
+	_, wait, err := c.act(ctx, &headroom.View, plan.Launches, nil)
+	return wait, err
 }
 
 // remember records which pods are pending, and whether any pods need capacity or headroom is kept.

@@ -31,9 +31,9 @@ type report struct {
 
 func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventsPerSecond, eventsAtOnce) }
 
-// recordEvents records an event on each pending pod that has no room or has a node to wait for, if the event is new and the limit allows it. Pods
+// recordEvents records an event on each pending pod that has no room or has a place to wait for, if the event is new and the limit allows it. Pods
 // without room come first. It records none on running pods: their machine's events are recorded elsewhere.
-func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
+func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displaced displaced) {
 	// Pods that already have an event leave the limit to those that have none.
 	apart := max(sameReason, time.Duration(len(view.Pods)+len(view.Postponed))*time.Second/eventsPerSecond)
 	for _, u := range plan.Unplaced {
@@ -41,6 +41,13 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan) {
 	}
 	for _, pod := range view.Postponed {
 		c.tell(pod, corev1.EventTypeNormal, planner.ReasonNextRound, planner.NextRound.Message, apart)
+	}
+	for i, l := range plan.Launches {
+		if displaced.waits[i] {
+			for _, name := range l.Pods {
+				c.tell(view.Pods[name], corev1.EventTypeNormal, placeTaken, placeTakenMessage, apart)
+			}
+		}
 	}
 	for _, p := range plan.Placements {
 		message := "waits for " + view.Nodes[p.Node].Name
