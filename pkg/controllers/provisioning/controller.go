@@ -29,6 +29,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/controllers/slots"
 	"karve.sh/karve/pkg/fleet/launching"
@@ -83,6 +84,7 @@ type Controller struct {
 	events *rate.Limiter
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
+	nominator *readiness.Nominator
 	// woken has the pods that plans place on nodes with backend DRA but the scheduler does not bind.
 	woken wakes
 	// seats has the pending pods that have had a machine, which wait for a place before another one is launched.
@@ -97,7 +99,10 @@ const nextRound = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{}}
+	c := &Controller{
+		Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), reported: map[types.UID]report{}, events: newEventLimit(), withdrawn: withdrawals{},
+		nominator: readiness.NewNominator(config.Client, config.Metrics),
+	}
 	c.pending.Store(true) // The first plan sets it.
 	c.batch.hurry()       // The pods that wait at the start arrived long ago.
 	return c

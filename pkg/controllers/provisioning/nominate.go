@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -15,6 +14,8 @@ const (
 	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client can send about as many requests in the time for which
 	// a plan can wait.
 	withdrawMost = 200
+	// withdrawFor is how long one round starts new requests.
+	withdrawFor = time.Second
 	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to maxPause, each time that the same nomination is
 	// set again.
 	firstPause, maxPause = 5 * time.Second, 10 * time.Minute
@@ -37,7 +38,7 @@ func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan pla
 		}
 	}
 	round := due[:min(len(due), withdrawMost)]
-	done, lost := readiness.WriteNominations(ctx, c.Client, c.Metrics, round)
+	done, lost := c.nominator.Write(ctx, round, withdrawFor)
 	left := len(due) - len(round)
 	for i := range round {
 		if done[i] {

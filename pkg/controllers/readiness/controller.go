@@ -61,10 +61,12 @@ type Controller struct {
 	giving   sync.Mutex
 	reported map[types.UID]string
 
+	nominator *Nominator
+
 	// seats is locked while pods are chosen for a machine. It guards the fields below.
 	seats sync.Mutex
-	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the
-	// same pods.
+	// nominated has the nominations that are being written, or that the cache may not show yet. Without them, nodes that become ready one after the other
+	// would be given the same pods.
 	nominated map[types.UID]nominated
 	// index and seating belong to the last reading of the pods, which was at that time.
 	index   *facts.Index
@@ -73,8 +75,8 @@ type Controller struct {
 }
 
 type nominated struct {
-	node string
-	at   time.Time
+	node  string
+	until time.Time
 }
 
 // cacheLag is how long the cache of a busy controller may not show a write.
@@ -84,12 +86,15 @@ const cacheLag = 5 * time.Second
 // thousands of pods wait.
 const readingAge = time.Second
 
-// atOnce is how many machines are handled concurrently. Each of them may have sixteen nominations in flight.
-const atOnce = 4
+// atOnce is how many machines are handled concurrently. Most of the time they wait for their nominations, of which all machines together have a limited
+// number in flight.
+const atOnce = 16
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, reported: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
+	return &Controller{
+		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{},
+	}
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
@@ -255,7 +260,8 @@ func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.R
 	return reconcile.Result{}, nil
 }
 
-// nominate nominates the pods that a machine was launched for. If nominations cannot be written, this delays the machine by about a second.
+// nominate nominates the pods that a machine was launched for. If nominations cannot be written, this delays the machine by a second for each sixteen pods,
+// and by ten seconds at most.
 func (c *Controller) nominate(ctx context.Context, m *records.Machine) error {
 	if !c.Nominations {
 		return nil
@@ -264,8 +270,23 @@ func (c *Controller) nominate(ctx context.Context, m *records.Machine) error {
 	if err != nil {
 		return err
 	}
-	WriteNominations(ctx, c.Client, c.Metrics, seats)
+	done, _ := c.nominator.Write(ctx, seats, seatingTime(len(seats)))
+	c.nominatedUntil(seats, done)
 	return nil
+}
+
+// nominatedUntil forgets the nominations that were not written, and the others once the cache shows them.
+func (c *Controller) nominatedUntil(seats []snapshot.Nomination, done []bool) {
+	c.seats.Lock()
+	defer c.seats.Unlock()
+	until := c.Clock.Now().Add(cacheLag)
+	for i, n := range seats {
+		if done[i] {
+			c.nominated[n.Pod.UID] = nominated{n.Node, until}
+		} else {
+			delete(c.nominated, n.Pod.UID)
+		}
+	}
 }
 
 // seatsOf returns the nominations for a machine, and records them, so that no other machine gets the same pods.
@@ -283,13 +304,14 @@ func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapsho
 	}
 	_, pods := c.index.Node(m.Node.Name)
 	written := map[types.UID]string{}
-	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.Sub(n.at) > cacheLag })
+	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.After(n.until) })
 	for pod, n := range c.nominated {
 		written[pod] = n.node
 	}
 	seats := c.seating.Seats(m, pods, written)
+	until := now.Add(seatingTime(len(seats)) + nominateTimeout)
 	for _, n := range seats {
-		c.nominated[n.Pod.UID] = nominated{n.Node, now}
+		c.nominated[n.Pod.UID] = nominated{n.Node, until}
 	}
 	return seats, nil
 }

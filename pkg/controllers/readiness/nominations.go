@@ -16,25 +16,50 @@ import (
 )
 
 const (
-	// nominateFor is how long one call starts new requests. It limits how long a plan or a node waits for nominations.
-	nominateFor = time.Second
-	// nominateAtOnce is the largest number of concurrent requests.
-	nominateAtOnce = 16
+	// requestsAtOnce is the largest number of concurrent requests of one [Nominator].
+	requestsAtOnce = 32
 	// nominateTimeout is the timeout of one request, including the wait for the client's rate limiter.
 	nominateTimeout = 5 * time.Second
+	// seatsPerSecond and maxSeating limit how long a node waits for its nominations: a busy API server takes up to a second for a write, and a large machine
+	// has eighty pods. If the node opened with half of them, other pods would take the places of the rest.
+	seatsPerSecond = 16
+	maxSeating     = 10 * time.Second
 )
 
-// WriteNominations writes the nominated nodes of pods. It starts no request after a second. It reports which ones the API server answered, and whether requests failed without an
-// answer. It logs failures instead of returning them, because a nomination is only a hint.
-func WriteNominations(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
+// Nominator writes the nominated nodes of pods. Its callers share a limit of concurrent requests. It is safe for concurrent use.
+type Nominator struct {
+	client   client.Client
+	metrics  *metrics.Metrics
+	requests chan struct{}
+}
+
+// NewNominator returns a Nominator that counts what it writes.
+func NewNominator(c client.Client, m *metrics.Metrics) *Nominator {
+	return &Nominator{client: c, metrics: m, requests: make(chan struct{}, requestsAtOnce)}
+}
+
+// seatingTime returns how long a node waits for the nominations of its pods.
+func seatingTime(seats int) time.Duration {
+	return min(maxSeating, max(1, time.Duration(seats+seatsPerSecond-1)/seatsPerSecond)*time.Second)
+}
+
+// Write writes nominations, and starts no request after the given time. It reports which ones the API server answered, and whether requests failed without
+// an answer. It logs failures instead of returning them, because a nomination is only a hint.
+func (n *Nominator) Write(ctx context.Context, all []snapshot.Nomination, within time.Duration) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
 	// This timeout only stops new requests. If it were the deadline of the requests, they would fail immediately in the client's rate limiter when too
 	// little time is left.
-	handOut, cancel := context.WithTimeout(ctx, nominateFor)
+	handOut, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	workqueue.ParallelizeUntil(handOut, nominateAtOnce, len(all), func(i int) {
-		errs[i] = writeNomination(ctx, c, m, all[i])
+	workqueue.ParallelizeUntil(handOut, requestsAtOnce, len(all), func(i int) {
+		select {
+		case n.requests <- struct{}{}:
+			defer func() { <-n.requests }()
+		case <-handOut.Done():
+			return
+		}
+		errs[i] = n.write(ctx, all[i])
 		var status apierrors.APIStatus
 		done[i] = errs[i] == nil || errors.As(errs[i], &status)
 	})
@@ -47,19 +72,19 @@ func WriteNominations(ctx context.Context, c client.Client, m *metrics.Metrics, 
 	return done, lost
 }
 
-func writeNomination(ctx context.Context, c client.Client, m *metrics.Metrics, n snapshot.Nomination) error {
+func (n *Nominator) write(ctx context.Context, one snapshot.Nomination) error {
 	ctx, cancel := context.WithTimeout(ctx, nominateTimeout)
 	defer cancel()
-	pod := n.Pod.DeepCopy()
-	pod.Status.NominatedNodeName = n.Node
+	pod := one.Pod.DeepCopy()
+	pod.Status.NominatedNodeName = one.Node
 	// The patch has no lock, because it would fail whenever the scheduler updates the pod's condition. If the pod is bound by now, the patch is invalid.
-	err := c.Status().Patch(ctx, pod, client.MergeFrom(n.Pod))
+	err := n.client.Status().Patch(ctx, pod, client.MergeFrom(one.Pod))
 	if err == nil {
-		m.Nominated.Inc()
+		n.metrics.Nominated.Inc()
 	}
 	if client.IgnoreNotFound(err) == nil || apierrors.IsInvalid(err) {
 		return nil
 	}
-	log.FromContext(ctx).V(1).Info("Nominating a node failed", "pod", klog.KObj(pod), "node", n.Node, "error", err.Error())
+	log.FromContext(ctx).V(1).Info("Nominating a node failed", "pod", klog.KObj(pod), "node", one.Node, "error", err.Error())
 	return err
 }
