@@ -110,3 +110,26 @@ func TestEventsAboutManyPodsAreFew(t *testing.T) {
 		clock.SetTime(clock.Now().Add(10 * time.Second))
 	}
 }
+
+func TestPodsOfABurstAreNotToldOfTheirNodes(t *testing.T) {
+	t.Parallel()
+	for pods, want := range map[int]int{nominatedMost: nominatedMost, nominatedMost + 1: 1} {
+		recorder := events.NewFakeRecorder(1000)
+		c := New(Config{Recorder: recorder, Clock: testclock.NewFakePassiveClock(time.Now())})
+		cluster := snapshottest.Shared()
+		cluster.NodeClaims = append(cluster.NodeClaims, snapshottest.Claim("one", &cluster.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Launched(cluster.Now)))
+		cluster.Pods = snapshottest.Pods("web", pods)
+		view := snapshot.Build(cluster)
+		plan := planner.Plan{Placements: []planner.Placement{{Node: 0}}}
+		for i := range cluster.Pods {
+			plan.Placements[0].Pods = append(plan.Placements[0].Pods, facts.PodName(&cluster.Pods[i]))
+		}
+		if pods > nominatedMost { // Pods without a place are always told why.
+			plan.Unplaced = []planner.Unplaced{{Pod: facts.PodName(&cluster.Pods[0]), Refusal: planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "closed"}}}
+		}
+		c.recordEvents(&view, plan, displaced{})
+		if got := len(recorder.Events); got != want {
+			t.Errorf("%d events for %d pods, want %d", got, pods, want)
+		}
+	}
+}

@@ -20,6 +20,8 @@ const (
 	eventsPerSecond = 10
 	// eventsAtOnce is how many events are recorded after a quiet period.
 	eventsAtOnce = 100
+	// nominatedMost is the largest number of pods with a place in a plan that are told of it. In a larger burst, pods wait for the API server.
+	nominatedMost = 100
 )
 
 // report is the latest event about a pending pod.
@@ -48,6 +50,13 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 				c.tell(view.Pods[name], corev1.EventTypeNormal, placeTaken, placeTakenMessage, apart)
 			}
 		}
+	}
+	placed := 0
+	for _, p := range plan.Placements {
+		placed += len(p.Pods)
+	}
+	if placed > nominatedMost {
+		return
 	}
 	for _, p := range plan.Placements {
 		message := "waits for " + view.Nodes[p.Node].Name
