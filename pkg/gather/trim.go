@@ -246,6 +246,12 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
 		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
 	}
+	if s.SchedulerName != corev1.DefaultSchedulerName {
+		bare.SchedulerName = s.SchedulerName
+	}
+	if s.SchedulingGroup != nil {
+		bare.SchedulingGroup = &corev1.PodSchedulingGroup{} // Whether there is one is all that matters.
+	}
 	bare = *facts.WithBoundedAmounts(&bare)
 	bare, all := boundedSpec(bare, bare.Size())
 	key, err := bare.Marshal()

@@ -189,3 +189,25 @@ func TestTrimKeepsWhatSlicesPublish(t *testing.T) {
 		}
 	}
 }
+
+// Pods of other schedulers, and of groups, are not planned for before their scheduler has tried them.
+func TestWhoSchedulesAPodIsKept(t *testing.T) {
+	t.Parallel()
+	untried := func(p *corev1.Pod) { p.Status.Conditions = nil }
+	for name, c := range map[string]struct {
+		edit func(*corev1.Pod)
+		want bool
+	}{
+		"the default scheduler": {func(p *corev1.Pod) { p.Spec.SchedulerName = corev1.DefaultSchedulerName }, true},
+		"another one":           {func(p *corev1.Pod) { p.Spec.SchedulerName = "volcano" }, false},
+		"a group":               {func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")} }, false},
+		"a scheduling gate": {func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}
+		}, false},
+	} {
+		pod := copies(t, Trim(), []corev1.Pod{snapshottest.Pod("a", untried, c.edit)})[0]
+		if facts.Untried(&pod) != c.want {
+			t.Errorf("%s: untried is %t", name, !c.want)
+		}
+	}
+}

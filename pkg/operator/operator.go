@@ -198,6 +198,9 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		return err
 	}
 	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget, Watchdog: gatherer.Watchdog}
+	if o.ReadAhead {
+		plans.ReadAhead = &planning.ReadAhead{}
+	}
 	c, tolerations := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
@@ -205,7 +208,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: maxUnlaunched, CapacityBuffers: kinds.buffers, Nominations: o.Nominations,
 		}),
-		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
+		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Planned: plans.ReadAhead.Planned, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
 		slots.New(slots.Config{Client: c, Live: m.GetAPIReader(), Recorder: recorder, Clock: clk}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),

@@ -20,6 +20,7 @@ type Options struct {
 	InstanceTypesFile       string
 	BatchIdle               time.Duration
 	BatchMax                time.Duration
+	ReadAhead               bool
 	PlanBudget              time.Duration
 	LaunchTimeout           time.Duration
 	ReplicasTimeout         time.Duration
@@ -68,6 +69,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	})
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
+	fs.BoolVar(&o.ReadAhead, "read-ahead", true, "plan for the pods that the default scheduler has not tried yet together with those that it has; turn it off if a plugin of that scheduler holds pods back")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")

@@ -36,6 +36,8 @@ type Planner struct {
 	Budget time.Duration
 	// Progress has the remaining launches of the plan.
 	Progress Progress
+	// ReadAhead makes plans include pods that the scheduler has not tried yet. If it is nil, they do not.
+	ReadAhead *ReadAhead
 	// Watchdog bounds how long a view, a plan and its check may take. It may be nil.
 	Watchdog *watchdog.Watchdog
 
@@ -69,11 +71,15 @@ type Generation struct {
 func (p *Planner) Of(ctx context.Context, c *facts.Cluster) (*Generation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g := p.latest; g != nil && c.Generation > 0 && g.cluster.Generation == c.Generation && reflect.DeepEqual(g.cluster.Refused, c.Refused) {
-		return g, nil
-	}
 	as := *c
 	as.Queue = p.queue
+	if p.ReadAhead != nil {
+		as.ReadAhead = p.ReadAhead.of(p.Clock.Now())
+	}
+	if g := p.latest; g != nil && c.Generation > 0 && g.cluster.Generation == c.Generation && reflect.DeepEqual(g.cluster.Refused, c.Refused) &&
+		g.cluster.ReadAhead.Alive == as.ReadAhead.Alive && g.cluster.ReadAhead.Open == as.ReadAhead.Open {
+		return g, nil
+	}
 	var view snapshot.View
 	if err := p.Watchdog.Run(ctx, watchdog.View, func(_ context.Context, visit watchdog.Visit) error {
 		as.Visit = visit
@@ -114,6 +120,9 @@ func (p *Planner) Busy() bool { return p.making.Load() > 0 }
 // Adopt records that the plan for a view is being carried out, so that the next plans continue it. It returns the entry of each launch in [Progress].
 func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {
 	p.Requeue(view, plan)
+	if p.ReadAhead != nil {
+		p.ReadAhead.keep(view, plan, p.Clock.Now())
+	}
 	return p.Progress.keep(view, plan, p.Clock.Now())
 }
 

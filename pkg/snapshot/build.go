@@ -119,7 +119,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
-	planned, later := waitingClasses(c, shapes, storage, newNominating(c, v.Machines), asked)
+	planned, later := waitingClasses(c, shapes, storage, newNominating(c, v.Machines), asked, v.starts())
 	v.Postponed, v.shapeOf = later, shapes.turn
 	asking := bufferShapes(c, shapes)
 	for _, w := range planned {

@@ -165,6 +165,9 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 			nominations = append(nominations, Nomination{pod, ""})
 		}
 	}
+	for _, pod := range v.dropped() {
+		nominations = append(nominations, Nomination{pod, ""})
+	}
 	return nominations
 }
 

@@ -28,6 +28,8 @@ func nominatedFor(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Status.NominatedNodeName = node }
 }
 
+func unplanned(*corev1.Pod) bool { return false }
+
 // ending makes a pod one that is terminating.
 func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }
 
@@ -201,7 +203,7 @@ func TestSeats(t *testing.T) {
 			}
 			m := view.Machines[0]
 			m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(launch)
-			if diff := cmp.Diff(c.want, written(snapshot.NewSeating(pointers(c.pods...)).Seats(&m, nil, nil))); diff != "" {
+			if diff := cmp.Diff(c.want, written(snapshot.NewSeating(pointers(c.pods...), unplanned).Seats(&m, nil, nil))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -214,12 +216,12 @@ func TestSeats(t *testing.T) {
 		m := view.Machines[0]
 		m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(planner.Launch{Pods: []string{"default/x", "default/y"}})
 		pods := []corev1.Pod{Pod("a", small), Pod("b", large), Pod("c", large), Pod("d", large), Pod("e", large)}
-		got := written(snapshot.NewSeating(pointers(pods...)).Seats(&m, nil, map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
+		got := written(snapshot.NewSeating(pointers(pods...), unplanned).Seats(&m, nil, map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
 		if diff := cmp.Diff("d node", got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-	if seats := snapshot.NewSeating(pointers(Pod("a", small), Pod("b", large))).Seats(&records.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, nil, nil); len(seats) > 0 {
+	if seats := snapshot.NewSeating(pointers(Pod("a", small), Pod("b", large)), unplanned).Seats(&records.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, nil, nil); len(seats) > 0 {
 		t.Errorf("without a Node there are %d", len(seats))
 	}
 }

@@ -44,10 +44,11 @@ func movingOf(machines []records.Machine, goes func(*records.Machine) bool) movi
 }
 
 // waitingClasses returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later has the pods that must wait for
-// their turn.
-func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, nominating *nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
+// their turn. starts reports whether a machine is starting.
+func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, nominating *nominating, moving moving, starts bool) (planned []*waitingClass, later []*corev1.Pod) {
 	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) || !nominating.waits(pod) })
 	asking = slices.AppendSeq(asking, maps.Keys(moving))
+	asking = append(asking, c.UntriedPods(starts || len(asking) > 0)...)
 	slices.SortFunc(asking, facts.ComparePods)
 	var pods []waitingPod
 	for _, pod := range asking {

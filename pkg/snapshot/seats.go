@@ -27,8 +27,8 @@ type Seating struct {
 	alike bool
 }
 
-// NewSeating returns the seating of pods, which must include all pending ones.
-func NewSeating(pods []*corev1.Pod) *Seating {
+// NewSeating returns the seating of pods, which must include all pending ones. planned reports whether an untried pod has a place in the plan in progress.
+func NewSeating(pods []*corev1.Pod, planned func(*corev1.Pod) bool) *Seating {
 	s := &Seating{shapes: newShapes((&facts.Cluster{})), unsorted: map[string][]*corev1.Pod{}, podsByNode: map[string][]*corev1.Pod{}, pending: map[types.UID]*corev1.Pod{}}
 	kinds := map[string]bool{}
 	for _, pod := range pods {
@@ -43,7 +43,7 @@ func NewSeating(pods []*corev1.Pod) *Seating {
 		kinds[shape] = true
 		if node := pod.Status.NominatedNodeName; node != "" {
 			s.podsByNode[node] = append(s.podsByNode[node], pod)
-		} else if facts.Waits(pod) {
+		} else if facts.Waits(pod) || facts.Untried(pod) && planned(pod) {
 			s.unsorted[shape] = append(s.unsorted[shape], pod)
 			s.pending[pod.UID] = pod
 		}

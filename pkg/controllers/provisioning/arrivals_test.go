@@ -1,9 +1,11 @@
 package provisioning
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -143,5 +145,66 @@ func TestBurstIsLaunchedInFewCloudResponses(t *testing.T) {
 	}
 	if took := last.Sub(came); claims < 75 || took > 11*time.Second {
 		t.Errorf("%d NodeClaims were created within %s", claims, took)
+	}
+}
+
+// The scheduler of a default installation tells of fifty pods a second that they fit nowhere. Pods come deployment by deployment, so the first that it tells of
+// are unlike the last.
+func TestBurstCostsWhatOnePlanDoes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		readAhead, restarts bool
+		dearer              float64 // in percent of one plan for all pods
+	}{
+		"with pods that the scheduler has not tried":                        {true, false, 2},
+		"with such pods, and a controller that restarts every five seconds": {true, true, 3},
+		"with pods that it has tried":                                       {false, false, 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := 600
+			if testing.Short() {
+				if !c.restarts {
+					t.Skip("it takes half a minute")
+				}
+				n, c.dearer = 150, 8 // A single machine is a large part of the price.
+			}
+			w := newFakeClusterWith(t, func(w *fakeCluster) {
+				w.pace, w.untried, w.readAhead = asLocal, true, c.readAhead
+				w.pace.nominates = 500 * time.Millisecond
+			}, "g4dn", "g5", "g6", "g6e")
+			w.scheduler = newKubeScheduler(w)
+			const within, restart = 5 * time.Second, 5 * time.Second
+			pods := arrivals(n)
+			slices.SortStableFunc(pods, func(a, b corev1.Pod) int {
+				x, y := asked(&a), asked(&b)
+				return cmp.Or(cmp.Compare(x.milliCPU, y.milliCPU), cmp.Compare(x.memory, y.memory))
+			})
+			whole := Shared()
+			whole.NodePools, whole.GPUNodeClasses, whole.Pods = w.pools, w.classes, arrivals(n)
+			whole.NodeClasses[NodeClassRef] = facts.NodeClassState{Ready: true, InstanceTypes: w.types}
+			one := solve.Plan(snapshot.Build(whole).Snapshot)
+			came, last, claims := 0, time.Duration(0), 0
+			for step := time.Duration(0); came < n || w.waiting() > 0; step += tick {
+				for came < n && time.Duration(came)*within/time.Duration(n) <= step {
+					w.come(pods[came])
+					came++
+				}
+				if c.restarts && step%restart == restart-tick {
+					w.restart()
+				}
+				if w.step(); len(w.claims) > claims {
+					last, claims = step, len(w.claims)
+				}
+				if step > 10*time.Minute {
+					t.Fatalf("%d pods have no machine", w.waiting())
+				}
+			}
+			over := 100 * (float64(w.bill())/float64(one.Price) - 1)
+			t.Logf("%d machines cost %+.2f %% more than one plan for all, the last was launched after %s, all pods run after %s", len(w.claims), over, last, w.clock.Since(Now))
+			if over > c.dearer {
+				t.Errorf("the machines cost %.2f %% more than one plan for all", over)
+			}
+		})
 	}
 }

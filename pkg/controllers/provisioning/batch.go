@@ -12,21 +12,29 @@ import (
 
 // batch gathers pending pods, so that pods which are created together are planned together. It is due when no new pod has arrived for the idle
 // duration, or when the first one has waited for the maximum duration. Pods that are bound meanwhile do not count. It is due immediately for pods whose
-// machine is lost or was refused. A plan with launches that are held back continues without the gathered pods. It is safe for concurrent use.
+// machine is lost or was refused. A plan with launches that are held back continues without the gathered pods. Pods that the scheduler has not tried yet
+// neither begin a batch nor count for its maximum, but it is not idle while they come. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
 	mu       sync.Mutex
 	hurried  bool
 	heldBack bool
+	// closed reports whether a batch was closed that no plan has included yet. Before the first plan, it is true.
+	closed bool
 	// seen has the pending pods, and whether a plan included them.
 	seen map[types.UID]bool
 	// came is when each gathered pod arrived. since is when each pod arrived that no plan has included yet.
 	came, since map[types.UID]time.Time
+	// untried has the pods that have extended the batch, the last of them at the time extended.
+	untried  sets.Set[types.UID]
+	extended time.Time
 }
 
 func newBatch(idle, longest time.Duration) *batch {
-	return &batch{idle: idle, longest: longest, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}, since: map[types.UID]time.Time{}}
+	return &batch{
+		idle: idle, longest: longest, closed: true, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}, since: map[types.UID]time.Time{}, untried: sets.New[types.UID](),
+	}
 }
 
 // add records a pending pod. A pod that was added before does not extend the batch.
@@ -38,6 +46,25 @@ func (b *batch) add(pod types.UID, now time.Time) {
 	}
 	b.seen[pod] = false
 	b.came[pod], b.since[pod] = now, now
+}
+
+// extend keeps an open batch open for a pod that the scheduler has not tried yet. Later changes of the pod do not count.
+func (b *batch) extend(pod types.UID, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.came) == 0 || b.untried.Has(pod) {
+		return
+	}
+	b.untried.Insert(pod)
+	b.extended = now
+}
+
+// close ends the batch.
+func (b *batch) close() {
+	b.closed = b.closed || len(b.came) > 0
+	clear(b.came)
+	clear(b.untried)
+	b.extended = time.Time{}
 }
 
 // drop removes a pod that is no longer pending.
@@ -52,10 +79,10 @@ func (b *batch) due(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.came) == 0 || b.hurried {
-		clear(b.came)
+		b.close()
 		return 0
 	}
-	var first, last time.Time
+	first, last := time.Time{}, b.extended
 	for _, at := range b.came {
 		if first.IsZero() || at.Before(first) {
 			first = at
@@ -71,7 +98,7 @@ func (b *batch) due(now time.Time) time.Duration {
 	if wait := end.Sub(now); wait > 0 {
 		return wait
 	}
-	clear(b.came)
+	b.close()
 	return 0
 }
 
@@ -99,10 +126,13 @@ func (b *batch) gathering() (pods sets.Set[types.UID], others bool) {
 	return sets.KeySet(b.came), true
 }
 
-func (b *batch) planned() {
+// planned records that a plan is being made. It reports whether that is the first plan after a batch was closed.
+func (b *batch) planned() (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hurried, b.heldBack = false, false
+	closed = b.closed
+	b.hurried, b.heldBack, b.closed = false, false, false
+	return closed
 }
 
 // keep forgets all pods except the pending ones.

@@ -133,7 +133,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
 		Watches(&corev1.Pod{}, handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			c.measureWait(ctx, e.ObjectOld, e.ObjectNew)
+			c.podChanged(ctx, e.ObjectOld, e.ObjectNew)
 		}}).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
@@ -184,7 +184,8 @@ func patient(o client.Object) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }
 
-// batchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits.
+// batchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits. Pods that the scheduler has not tried yet only keep a batch
+// open.
 func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -194,17 +195,31 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	claims := c.Gatherer.DRA && len(pod.Spec.ResourceClaims) > 0 && karpenter.IsProvisionable(pod)
 	if !facts.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
 		c.batch.drop(pod.UID)
+		if c.Planner != nil && c.Planner.ReadAhead != nil && facts.Untried(pod) {
+			c.batch.extend(pod.UID, c.Clock.Now())
+		}
 		return nil
 	}
 	c.batch.add(pod.UID, c.Clock.Now())
 	return []reconcile.Request{{}}
 }
 
-// measureWait records how long a pod has waited when a change binds it to one of Karve's nodes.
-func (c *Controller) measureWait(ctx context.Context, before, after client.Object) {
+// podChanged records what the scheduler has done to a pod.
+func (c *Controller) podChanged(ctx context.Context, before, after client.Object) {
 	was, ok := before.(*corev1.Pod)
 	pod, is := after.(*corev1.Pod)
-	if !ok || !is || !facts.Bound(was, pod) {
+	if !ok || !is {
+		return
+	}
+	if c.Planner != nil && c.Planner.ReadAhead != nil {
+		c.Planner.ReadAhead.Saw(was, pod, c.Clock.Now())
+	}
+	c.measureWait(ctx, was, pod)
+}
+
+// measureWait records how long a pod has waited when a change binds it to one of Karve's nodes.
+func (c *Controller) measureWait(ctx context.Context, was, pod *corev1.Pod) {
+	if !facts.Bound(was, pod) {
 		return
 	}
 	var node corev1.Node
@@ -246,10 +261,13 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	c.batch.planned()
+	closed := c.batch.planned()
 	arrived := c.arrived.Take()
 	warm := snapshot.WantsHeadroom(cluster)
 	c.remember(g.View, warm)
+	if !closed { // Pods that the scheduler has not tried are planned with a batch, or later with their own.
+		gathering = gathering.Union(g.View.Unplanned())
+	}
 	g = g.Without(gathering)
 	fresh, came := c.batch.take(g.View.Waiting())
 	if len(g.View.Pods) == 0 && len(g.View.Postponed) > 0 {
@@ -301,14 +319,14 @@ func soonest(wait time.Duration, others ...time.Duration) time.Duration {
 	return wait
 }
 
-// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting.
+// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting, or for a sign of the scheduler's.
 func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
-	entries := c.Planner.Adopt(view, plan)
+	entries, unproven := c.Planner.Adopt(view, plan), unproven(view, plan.Launches)
 	var due []int
 	var launches []planner.Launch
 	var entriesOfDue []int
-	for i, waits := range displaced.waits {
-		if !waits {
+	for i := range plan.Launches {
+		if !displaced.waits[i] && !unproven[i] {
 			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
 		}
 	}
@@ -321,6 +339,9 @@ func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan plann
 		}
 	}
 	c.seats.note(view, plan, displaced, made)
+	if slices.Contains(unproven, true) {
+		wait = min(wait, time.Second)
+	}
 	return wait, err
 }
 
@@ -361,14 +382,17 @@ func (c *Controller) warm(ctx context.Context, headroom *checked.Headroom) (time
 
 // remember records which pods are pending, and whether any pods need capacity or headroom is kept.
 func (c *Controller) remember(view *snapshot.View, warm bool) {
-	waiting, oldest := sets.New[types.UID](), time.Duration(0)
+	waiting, tried, oldest := sets.New[types.UID](), 0, time.Duration(0)
 	for _, pod := range slices.Concat(view.Waiting(), view.Postponed) {
 		waiting.Insert(pod.UID)
-		oldest = max(oldest, c.Clock.Since(pod.CreationTimestamp.Time))
+		if !facts.Untried(pod) {
+			tried++
+			oldest = max(oldest, c.Clock.Since(pod.CreationTimestamp.Time))
+		}
 	}
 	c.Metrics.OldestPod.Set(oldest.Seconds())
-	c.pending.Store(len(view.Pods)+len(view.Postponed) > 0 || warm)
-	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
+	c.pending.Store(len(view.Pods)+len(view.Postponed) > view.Unplanned().Len() || warm)
+	c.Metrics.PodsWaiting.Set(float64(tried))
 	c.batch.keep(waiting)
 	c.withdrawn.forget(c.Clock.Now())
 	for uid := range c.reported {

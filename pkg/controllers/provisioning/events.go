@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 const (
@@ -70,9 +71,9 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 const nominated planner.Reason = "Nominated"
 
 // tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it
-// records nothing, and the next plan tries again.
+// records nothing, and the next plan tries again. Pods that the scheduler has not tried yet may not need anything, so they get none.
 func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string, apart time.Duration) {
-	if pod == nil || pod.Spec.NodeName != "" {
+	if pod == nil || pod.Spec.NodeName != "" || facts.Untried(pod) {
 		return
 	}
 	last, now := c.reported[pod.UID], c.Clock.Now()

@@ -42,8 +42,9 @@ import (
 // tick is the interval at which all components act.
 const tick = 20 * time.Millisecond
 
-// pace has the times from a NodeClaim to each state of its machine, from the removal of the startup taint to the initialization, and the duration of a plan.
-type pace struct{ launches, registers, exposes, initializes, plans time.Duration }
+// pace has the times from a NodeClaim to each state of its machine, from the removal of the startup taint to the initialization, and the durations of a plan and
+// of writing a nomination.
+type pace struct{ launches, registers, exposes, initializes, plans, nominates time.Duration }
 
 // Machines in the cloud take most of a minute to start, those of the local cluster seconds.
 var (
@@ -78,6 +79,17 @@ type fakeCluster struct {
 	busy          time.Time       // the controller is planning until then
 	writes        []func()        // what it writes then
 	patched       bool            // it has changed a NodeClaim since its plan began
+	untried       bool            // pods come without a verdict of the scheduler's
+	readAhead     bool            // plans include such pods
+	timers        []timer
+	nominating    map[types.UID]string // nominations that are being written
+	opens         map[string]time.Time // when the nominations for a node are complete
+}
+
+// timer is something that happens later.
+type timer struct {
+	at time.Time
+	do func()
 }
 
 // later delays a write of the controller until its plan is complete.
@@ -89,10 +101,17 @@ func (w *fakeCluster) later(write func()) {
 
 // podChanged notifies the controller of a pod.
 func (w *fakeCluster) podChanged(pod *corev1.Pod) {
-	w.controller.batchPod(w.t.Context(), pod)
-	if pod.Spec.NodeName == "" {
+	if len(w.controller.batchPod(w.t.Context(), pod)) > 0 {
 		w.due = w.clock.Now()
 	}
+}
+
+// tried notifies the controller of a pod that the scheduler has tried.
+func (w *fakeCluster) tried(before, after *corev1.Pod) {
+	if w.readAhead {
+		w.controller.Planner.ReadAhead.Saw(before, after, w.clock.Now())
+	}
+	w.podChanged(after)
 }
 
 // vector has the resources of a node or a pod that the scheduler considers.
@@ -118,18 +137,23 @@ func asked(pod *corev1.Pod) vector {
 }
 
 func newFakeCluster(t *testing.T, families ...string) *fakeCluster {
+	return newFakeClusterWith(t, func(*fakeCluster) {}, families...)
+}
+
+func newFakeClusterWith(t *testing.T, edit func(*fakeCluster), families ...string) *fakeCluster {
 	t.Helper()
-	types, err := builtin.InstanceTypes()
+	machines, err := builtin.InstanceTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &fakeCluster{
-		t: t, pace: asInCloud, opened: map[string]time.Time{}, exposed: map[string]bool{}, named: map[string]bool{}, inBatch: map[string]bool{}, clock: clocktesting.NewFakeClock(Now), types: types, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
+		t: t, pace: asInCloud, nominating: map[types.UID]string{}, opens: map[string]time.Time{}, opened: map[string]time.Time{}, exposed: map[string]bool{}, named: map[string]bool{}, inBatch: map[string]bool{}, clock: clocktesting.NewFakeClock(Now), types: machines, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
 		classes: []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)},
 		pools: []karpv1.NodePool{Pool("gpu-shared", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared),
 			Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, families...),
 			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand))},
 	}
+	edit(w)
 	w.restart()
 	return w
 }
@@ -148,6 +172,9 @@ func (w *fakeCluster) restart() {
 		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 250, Nominations: true,
 		Planner: &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second},
 	})
+	if w.readAhead {
+		w.controller.Planner.ReadAhead = &planning.ReadAhead{}
+	}
 	for _, pod := range w.pods {
 		w.controller.batchPod(w.t.Context(), pod)
 	}
@@ -252,6 +279,10 @@ func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ 
 
 // come adds a pod.
 func (w *fakeCluster) come(pod corev1.Pod) {
+	pod.CreationTimestamp = metav1.NewTime(w.clock.Now().Truncate(time.Second))
+	if w.untried {
+		pod.Status.Conditions = nil
+	}
 	w.pods = append(w.pods, &pod)
 	w.byName[pod.Name] = &pod
 	if w.scheduler != nil {
@@ -271,6 +302,13 @@ func (w *fakeCluster) step() {
 		}
 		w.writes = nil
 	}
+	w.timers = slices.DeleteFunc(w.timers, func(t timer) bool {
+		if t.at.After(now) {
+			return false
+		}
+		t.do()
+		return true
+	})
 	if w.scheduler != nil {
 		w.scheduler.run(now)
 	} else {
@@ -341,7 +379,12 @@ func (w *fakeCluster) advance(claim *karpv1.NodeClaim) bool {
 			w.scheduler.nodeExposes(claim.Name)
 		}
 	case w.exposed[claim.Name] && !open:
-		w.seat(claim)
+		if _, seated := w.opens[claim.Name]; !seated {
+			w.opens[claim.Name] = now.Add(w.seat(claim))
+		}
+		if now.Before(w.opens[claim.Name]) {
+			return false
+		}
 		w.opened[claim.Name] = now
 		node := w.nodes[claim.Name]
 		node.Spec.Taints = slices.Clone(claim.Spec.Taints)
@@ -359,17 +402,31 @@ func (w *fakeCluster) advance(claim *karpv1.NodeClaim) bool {
 	return true
 }
 
-// seat nominates the pods that a machine was launched for, as the readiness controller does.
-func (w *fakeCluster) seat(claim *karpv1.NodeClaim) {
+// seat nominates the pods that a machine was launched for, as the readiness controller does. It returns how long that takes.
+func (w *fakeCluster) seat(claim *karpv1.NodeClaim) time.Duration {
 	m := &records.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: facts.PromiseOf(claim.Annotations)}
 	var pods corev1.PodList
 	if err := w.List(w.t.Context(), &pods); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, n := range snapshot.NewSeating(pointers(pods.Items)).Seats(m, nil, nil) {
-		w.nominate(n.Pod.Name, n.Node)
+	var takes time.Duration
+	for i, n := range snapshot.NewSeating(pointers(pods.Items), w.controller.Planner.ReadAhead.Planned).Seats(m, nil, w.nominating) {
+		if w.pace.nominates == 0 {
+			w.nominate(n.Pod.Name, n.Node)
+			continue
+		}
+		takes = w.pace.nominates * time.Duration(i/nominatedAtOnce+1)
+		w.nominating[n.Pod.UID] = n.Node
+		w.timers = append(w.timers, timer{w.clock.Now().Add(takes), func() {
+			w.nominate(n.Pod.Name, n.Node)
+			delete(w.nominating, n.Pod.UID)
+		}})
 	}
+	return takes
 }
+
+// nominatedAtOnce is how many nominations are written concurrently.
+const nominatedAtOnce = 16
 
 func pointers(pods []corev1.Pod) []*corev1.Pod {
 	all := make([]*corev1.Pod, len(pods))

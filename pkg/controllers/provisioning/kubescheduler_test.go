@@ -56,8 +56,10 @@ type queued struct {
 	failures  int
 	expiry    time.Time
 	fit, tain bool // what rejected it: resources, taints
-	told      int  // the epoch of its last message
+	told      int  // the epoch of its last message, or never
 }
+
+const never = -1
 
 type seatsOf struct {
 	has, used, held vector
@@ -75,7 +77,11 @@ func newKubeScheduler(w *fakeCluster) *kubeScheduler {
 }
 
 func (s *kubeScheduler) podCame(pod *corev1.Pod) {
-	s.pods[pod.Name] = &queued{pod: pod, asks: asked(pod), at: s.w.clock.Now()}
+	q := &queued{pod: pod, asks: asked(pod), at: s.w.clock.Now()}
+	if len(pod.Status.Conditions) == 0 {
+		q.told = never
+	}
+	s.pods[pod.Name] = q
 }
 
 // nominate changes a pod's nomination in the API.
@@ -165,9 +171,10 @@ func (s *kubeScheduler) bound(now time.Time) {
 		if b.at.After(now) {
 			return false
 		}
+		before := b.pod.pod.DeepCopy()
 		b.pod.pod.Spec.NodeName, b.pod.pod.Status = b.node, corev1.PodStatus{Phase: corev1.PodRunning}
 		delete(s.pods, b.pod.pod.Name)
-		s.w.podChanged(b.pod.pod)
+		s.w.tried(before, b.pod.pod)
 		return true
 	})
 }
@@ -246,10 +253,12 @@ func (s *kubeScheduler) try(q *queued) {
 		s.hold(q, "")
 	}
 	s.now = s.request().Add(writeTakes)
+	before := q.pod.DeepCopy()
 	if clears {
 		s.nominate(q, "")
 	}
-	s.w.podChanged(q.pod)
+	q.pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	s.w.tried(before, q.pod)
 }
 
 // admits reports whether a node has room for a pod besides the pods that are nominated for it.

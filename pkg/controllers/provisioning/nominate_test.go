@@ -23,14 +23,14 @@ import (
 
 // withdrawn returns a view in which the given number of pods are nominated for a node that the plan does not use.
 func withdrawn(pods int) (snapshot.View, []client.Object) {
-	view := snapshot.View{Pods: map[string]*corev1.Pod{}}
+	c := snapshottest.Shared()
+	c.Pods = snapshottest.Pods("web", pods)
 	var objects []client.Object
-	for _, pod := range snapshottest.Pods("web", pods) {
-		pod.Status.NominatedNodeName = "gone"
-		view.Pods[pod.Namespace+"/"+pod.Name] = &pod
-		objects = append(objects, &pod)
+	for i := range c.Pods {
+		c.Pods[i].Status.NominatedNodeName = "gone"
+		objects = append(objects, &c.Pods[i])
 	}
-	return view, objects
+	return snapshot.Build(c), objects
 }
 
 // nominator returns a controller whose status writes call write first.

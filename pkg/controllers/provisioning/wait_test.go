@@ -46,7 +46,7 @@ func TestTheWaitOfAPodEndsWhenItIsBoundToANodeOfKarves(t *testing.T) {
 			})
 			before, after := Pod("p", c.before), Pod("p", c.after)
 			after.CreationTimestamp = metav1.NewTime(Now.Add(-90 * time.Second))
-			ctl.measureWait(t.Context(), &before, &after)
+			ctl.podChanged(t.Context(), &before, &after)
 			families, err := r.Gather()
 			if err != nil {
 				t.Fatal(err)

@@ -48,6 +48,8 @@ type Config struct {
 	Clock    clock.PassiveClock
 	// Nominations reports whether to nominate pods for the nodes that were launched for them.
 	Nominations bool
+	// Planned reports whether a pod that the scheduler has not tried yet has a place in the plan in progress. If it is nil, none has.
+	Planned func(*corev1.Pod) bool
 	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and then to be initialized.
 	Timeout time.Duration
 }
@@ -92,6 +94,9 @@ const atOnce = 16
 
 // New returns a new controller.
 func New(config Config) *Controller {
+	if config.Planned == nil {
+		config.Planned = func(*corev1.Pod) bool { return false }
+	}
 	return &Controller{
 		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{},
 	}
@@ -300,7 +305,7 @@ func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapsho
 			return nil, fmt.Errorf("reading the pods: %w", err)
 		}
 		c.index, c.read = cluster.Indexed(), now
-		c.seating = snapshot.NewSeating(c.index.Pending())
+		c.seating = snapshot.NewSeating(c.index.Pending(), c.Planned)
 	}
 	_, pods := c.index.Node(m.Node.Name)
 	written := map[types.UID]string{}

@@ -68,6 +68,8 @@ type Cluster struct {
 	Refused map[string][]v1alpha1.RefusedOffering
 	// Queue orders classes of pods if there are too many for one plan. It may be nil.
 	Queue ClassQueue
+	// ReadAhead says which pods are included that the scheduler has not tried yet.
+	ReadAhead ReadAhead
 	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
 	// Visit is called with each object before it is translated, and with nil before work that concerns no single object. So a caller can tell which object
