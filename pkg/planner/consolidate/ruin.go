@@ -12,7 +12,8 @@ import (
 // ruinAndRecreate improves the best solution. Besides launched machines, it also removes running ones, returns leaving machines, and refills nodes.
 func (v *improver) ruinAndRecreate(idle int) {
 	v.noisy = make([]int64, len(v.values))
-	v.ctx.RuinAndRecreate(v.values, idle, func() bool { return false }, func() bool {
+	v.ctx.AimAll(v.values)
+	v.ctx.RuinAndRecreate(idle, func() bool { return false }, func() bool {
 		before := v.cost(v.best)
 		next := v.destroyAndRepair(before)
 		if next == nil {

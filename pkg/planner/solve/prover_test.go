@@ -18,6 +18,8 @@ func TestPlanIsTheSameOnOneCore(t *testing.T) {
 		"very few machines": plantest.Mixed(offerings, 50, 5, 1),
 		"few machines":      plantest.Mixed(offerings, 200, 8, 1),
 		"many machines":     plantest.Mixed(offerings, 1000, 12, 1),
+		"many shapes":       plantest.Mixed(offerings, 1000, 90, 1),
+		"few pods a shape":  distinct(150),
 	} {
 		search := solve.Solver{Effort: 150_000}
 		cores := runtime.GOMAXPROCS(2)

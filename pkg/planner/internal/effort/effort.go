@@ -35,7 +35,7 @@ func New(steps int64, stop func() bool) *Budget {
 // shapesPerEffort is the number of shapes for which an effort is meant. More shapes get proportionally more, up to maxShare times as much.
 const (
 	shapesPerEffort = 20
-	maxShare        = 4
+	maxShare        = 15
 )
 
 // ForShapes scales the budget for a number of shapes.
@@ -51,6 +51,9 @@ func (e *Budget) Again() *Budget { return &Budget{Most: e.Most, Left: e.Most, cl
 
 // Fork returns a budget with the remaining steps, for one of two parallel searches.
 func (e *Budget) Fork() *Budget { return &Budget{Most: e.Most, Left: e.Left, clock: e.clock} }
+
+// Of returns a budget of a number of steps, for a part of a search.
+func (e *Budget) Of(steps int64) *Budget { return &Budget{Most: steps, Left: steps, clock: e.clock} }
 
 // Join sets the budget to the remaining steps of the longer of two parallel searches. It has ended if either has.
 func (e *Budget) Join(a, b *Budget) { e.Left, e.over = min(a.Left, b.Left), a.over || b.over }

@@ -100,6 +100,26 @@ func NewKnapsack(p *pack.Problem, c *pack.Capacity) *Knapsack {
 	return k
 }
 
+// Part returns the knapsack of the same machine in a part of the problem, with the same weights of the dimensions. at has the index in the part of each shape,
+// or -1. Only [Knapsack.Aim] may set the worths of pods, because the knapsack has no relaxation.
+func (k *Knapsack) Part(p *pack.Problem, c *pack.Capacity, at []int) *Knapsack {
+	n := len(p.Shapes)
+	loads := make(pack.Load, 3*n)
+	x := &Knapsack{
+		capacity: c, problem: p, lean: k.lean, current: loads[:n:n], Best: loads[n : 2*n : 2*n], spare: loads[2*n:],
+		ledger: pack.NewLedger(p), rest: pack.Room{Ledger: pack.NewLedger(p)},
+	}
+	x.items, x.byRoom = make([]item, 0, n), make([]int, 0, n)
+	for _, i := range k.byRoom {
+		if to := at[k.items[i].shape]; to >= 0 {
+			it := k.items[i]
+			it.shape, it.of, it.fits = to, &p.Shapes[to], c.Fits[to]
+			x.byRoom, x.items = append(x.byRoom, len(x.items)), append(x.items, it)
+		}
+	}
+	return x
+}
+
 // relax makes the linear relaxation of the items: fractions of pods within the machine's dimensions.
 func (k *Knapsack) relax() {
 	k.relaxed.Reset()

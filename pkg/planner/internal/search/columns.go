@@ -23,10 +23,7 @@ const maxCare = 100_000
 // columns solves the relaxation by column generation. It spends at most the budget, which is a part of the slice of the round.
 func (h *primal) columns(slice, budget int64) {
 	if h.state.g == nil {
-		h.state.g = &Master{known: map[string]bool{}}
-		h.state.ctx.begin(h.state.g, h.state.base.Left, h.state.base)
-		h.state.addPlan(h.state.g)
-		h.state.ctx.reoptimise(h.state.g)
+		h.startRelaxation()
 		if h.state.hasManyShapes() {
 			n := int64(len(h.state.g.rows))
 			h.smoothColumns(budget * smoothSlices * max(n*n, smoothRows*smoothRows) / (smoothRows * smoothRows))
@@ -51,6 +48,14 @@ func (h *primal) columns(slice, budget int64) {
 		}
 		h.ready = level == len(columnEfforts)
 	}
+}
+
+// startRelaxation makes the relaxation, with the loads of the best plan.
+func (h *primal) startRelaxation() {
+	h.state.g = &Master{known: map[string]bool{}}
+	h.state.ctx.begin(h.state.g, h.state.base.Left, h.state.base)
+	h.state.addPlan(h.state.g)
+	h.state.ctx.reoptimise(h.state.g)
 }
 
 // addPlan adds the loads of the best plan as columns.

@@ -16,7 +16,9 @@ type Context struct {
 	Problem *pack.Problem
 	Effort  *effort.Budget
 	alone   []int64 // the price of one pod of each shape on a machine that is full of this shape, in units of 1/pricing.Scale
-	oracle  *pricing.Oracle
+	// linear are worths of pods at which no load is worth more than its machine ([Context.linearValues]). They are nil unless there are many shapes.
+	linear []int64
+	oracle *pricing.Oracle
 	// NodeKnapsacks are by node. Equal nodes share one.
 	NodeKnapsacks []*pricing.Knapsack
 	hosts         []host

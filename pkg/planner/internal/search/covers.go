@@ -24,9 +24,12 @@ type cover struct {
 // fewMachines is the number of machines up to which plans are proven by branching and by whole numbers of machines.
 const fewMachines = 60
 
-// measures returns worths that always give useful covers: the duals, and the requests of each resource.
+// measures returns worths that always give useful covers: the duals, the worths from prices of resources, and the requests of each resource.
 func (h *dual) measures(at pack.Load) [][]int64 {
 	out := [][]int64{h.state.values()}
+	if h.state.ctx.linear != nil {
+		out = append(out, h.state.ctx.linear)
+	}
 	for _, d := range []int{amount.Replicas, amount.CPU, amount.Memory, amount.GPUMemory} {
 		var total int64
 		for k, n := range at {

@@ -85,6 +85,7 @@ func (h *primal) receiveFromDual() {
 func (h *dual) ownCopies(of *primal) {
 	if h.state.ctx == of.state.ctx {
 		h.state.ctx = NewContext(of.state.ctx.Problem, of.state.ctx.Effort)
+		h.state.ctx.linear = of.state.ctx.linear
 	}
 	h.state.best, h.state.g = h.state.best.clone(), h.state.g.clone()
 }

@@ -92,3 +92,43 @@ func LaunchedParts(s planner.Snapshot, ways int) (without int, lost []int32) {
 	}
 	return without, nil
 }
+
+// ByParts returns the first plan of a snapshot, and the plan that the search for many shapes makes of it without the methods for few, with the bound and its proof.
+func ByParts(s planner.Snapshot, steps int64) (first, best planner.Plan) {
+	p := pack.Compile(s)
+	m := NewContext(p, effort.New(steps, nil))
+	h := &primal{state: state{ctx: m, base: m.base()}}
+	h.dual = &dual{state: h.state}
+	filled := h.state.base.clone()
+	m.fill(filled, m.alone)
+	h.state.best = filled.clone()
+	m.Buy(h.state.best, m.alone, slices.Clone(p.Limits))
+	first = PlanOf(p, h.state.best)
+	h.startManyShapes()
+	h.startRelaxation()
+	h.smoothColumns(steps)
+	bound := h.proven()
+	best = PlanOf(p, h.state.best)
+	best.Bound, best.Proof = planner.MicroUSD(bound), ProofOf(p, h.dual.shown)
+	return first, best
+}
+
+// DearestAtLinearValues returns the greatest worth of a load at worths that come from prices of resources, relative to the price of its machine: the load and the
+// offer for which the worth exceeds the price most, or reaches it most nearly. ok is false if there is none.
+func DearestAtLinearValues(s planner.Snapshot, rounds int) (worth, price int64, ok bool) {
+	p := pack.Compile(s)
+	demand := p.Demand()
+	if len(p.Shapes) == 0 || !isSmall(p, demand) {
+		return 0, 0, false
+	}
+	values := NewContext(p, effort.New(0, nil)).linearValues(demand, rounds)
+	l := newLattice(p, demand)
+	for t := range p.Offers {
+		for a := range l.states {
+			if w := pack.Worth(values, l.loads[a]); l.holds(p, &p.Offers[t].Capacity, a) && (!ok || w-p.Offers[t].Price*pricing.Scale > worth-price) {
+				worth, price, ok = w, p.Offers[t].Price*pricing.Scale, true
+			}
+		}
+	}
+	return worth, price, ok
+}

@@ -39,9 +39,7 @@ func PriceAndBranch(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*
 
 // runPrimal searches for a plan for several shapes.
 func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal {
-	if len(p.Shapes) <= maxRows {
-		e.ForShapes(len(p.Shapes))
-	}
+	e.ForShapes(len(p.Shapes))
 	m := NewContext(p, e)
 	h := &primal{state: state{ctx: m, base: m.base()}}
 	h.dual = &dual{state: h.state}
@@ -69,8 +67,7 @@ func (h *primal) run() {
 		// All pods are on nodes: there is nothing to launch.
 		return
 	}
-	if len(h.state.ctx.Problem.Shapes) > maxRows {
-		h.planManyShapes()
+	if h.state.hasManyShapes() && !h.startManyShapes() {
 		return
 	}
 	for slice, idle := h.firstSlice(), 0; idle < 2 && h.state.ctx.Effort.Spend(roundCost) && !h.state.closed(); slice *= 2 {
@@ -161,18 +158,6 @@ func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 		return slice * 2, slice
 	}
 	return slice * 3, slice / 2
-}
-
-// maxRows is the maximum number of shapes for which there is a relaxation. Its cost grows with their square.
-const maxRows = 400
-
-// planManyShapes improves plans of very many shapes with the worths that pods have on machines full of their shape. It bounds them by these worths and by each
-// resource.
-func (h *primal) planManyShapes() {
-	h.sendToDual()
-	h.dual.begin()
-	h.receiveFromDual()
-	h.ruinAndRecreate(h.state.ctx.Effort.Left)
 }
 
 // roundCost is the minimum cost of a round, in steps.

@@ -5,12 +5,16 @@ import (
 
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
 // Repair is a short branch and bound for the machines to buy for a few unplaced pods.
 type Repair struct {
 	ctx    *Context
 	values []int64
+	// least, if not nil, are worths of pods at which no load is worth more than its machine. Parts of the search are skipped in which the waiting pods are
+	// worth more than their machines may cost.
+	least  []int64
 	limits []amount.Usage
 	steps  int
 	stack  []Machine
@@ -25,14 +29,16 @@ type Repair struct {
 // NewRepair returns a search for machines whose cost does not exceed most. It reuses the memory of the context, so the previous one becomes invalid.
 func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, most pack.Cost) *Repair {
 	t := &m.rebuy
-	t.ctx, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
+	t.ctx, t.values, t.limits, t.steps, t.best, t.found, t.least = m, values, limits, steps, most, false, nil
 	return t
 }
 
 // Run reports whether it found machines for the waiting pods within the allowed cost. The machines are then in t.Kept.
 func (t *Repair) Run(waiting pack.Load) bool {
 	for i := range t.ctx.oracle.Machines {
-		t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
+		if t.affords(i, pack.Cost{}) {
+			t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
+		}
 	}
 	t.try(waiting, pack.Cost{})
 	return t.found
@@ -64,6 +70,9 @@ func (t *Repair) try(waiting pack.Load, so pack.Cost) {
 		}
 		s.rest = append(s.rest[:0], waiting...)
 		s.rest.Add(x.Load, -1)
+		if t.least != nil && t.best.Left == 0 && after.Price+pack.Worth(t.least, s.rest)/pricing.Scale > t.best.Price {
+			continue
+		}
 		t.limits[o.Pool].Launch(o.Uses)
 		t.stack = append(t.stack, x)
 		t.try(s.rest, after)
@@ -87,6 +96,9 @@ func (t *Repair) keep(waiting pack.Load, so pack.Cost) {
 func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 	var need amount.Vector
 	for k, n := range waiting {
+		if n == 0 {
+			continue
+		}
 		for d, r := range t.ctx.Problem.Shapes[k].Request {
 			need[d] = amount.Saturating(need[d], amount.MulDiv(r, int64(n), 1))
 		}

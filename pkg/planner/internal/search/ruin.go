@@ -43,9 +43,8 @@ func (q *Sequence) Perturb(noisy, values []int64) {
 
 // RuinAndRecreate repeatedly ruins a plan and recreates it. An attempt removes a few machines of the best plan, puts their pods into free room, launches machines
 // for the rest ([Repair]), and keeps the result if it costs no more. It reports whether the result costs less. The method ends after idle attempts in a row
-// without improvement, once until returns true, or when the effort is spent. The values are those that the attempts perturb.
-func (m *Context) RuinAndRecreate(values []int64, idle int, until, attempt func() bool) {
-	m.AimAll(values)
+// without improvement, once until returns true, or when the effort is spent. The knapsacks must be aimed ([Context.AimAll]).
+func (m *Context) RuinAndRecreate(idle int, until, attempt func() bool) {
 	cost := ruinCost + int64(len(m.Problem.Shapes)*(len(m.Problem.Offers)+RefillMost)/200)
 	for n := 0; n < idle && !m.Effort.Done() && !until(); {
 		m.Effort.Spend(cost)
@@ -71,13 +70,10 @@ func (h *primal) ruinAndRecreate(slice int64) {
 	if h.neighborhood == nil {
 		h.neighborhood = &neighborhood{ctx: h.state.ctx}
 	}
-	r, e := h.neighborhood, h.state.ctx.Effort
-	r.s, r.values, r.limits = h.state.best, h.state.values(), h.state.best.limits(h.state.ctx.Problem)
-	r.noisy = make([]int64, len(r.values))
+	e := h.state.ctx.Effort
 	end := e.Left - slice
-	h.state.ctx.RuinAndRecreate(r.values, maxIdle, func() bool {
-		return e.Left <= end || h.state.closed() || len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0)
-	}, r.destroyAndRepair)
+	h.state.ctx.AimAll(h.state.values())
+	h.neighborhood.improve(h.state.best, h.state.values(), func() bool { return e.Left <= end || h.state.closed() })
 }
 
 // neighborhood is the state of ruin and recreate.
@@ -88,6 +84,31 @@ type neighborhood struct {
 	noisy  []int64
 	limits []amount.Usage
 	seq    Sequence
+	room   []amount.Vector // what is left of each machine of s
+	some   []int           // scratch: the shapes that wait
+}
+
+// improve improves a solution until [maxIdle] attempts in a row were in vain, or until returns true. The values are those that attempts perturb.
+func (r *neighborhood) improve(s *Solution, values []int64, until func() bool) {
+	r.s, r.values, r.limits, r.noisy = s, values, s.limits(r.ctx.Problem), make([]int64, len(values))
+	r.room = r.room[:0]
+	for i := range s.Machines {
+		r.room = append(r.room, r.ctx.left(&s.Machines[i]))
+	}
+	r.ctx.RuinAndRecreate(maxIdle, func() bool {
+		return until() || len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0)
+	}, r.destroyAndRepair)
+}
+
+// left returns what the load of a machine leaves of its resources.
+func (m *Context) left(x *Machine) amount.Vector {
+	free := m.Problem.Offers[x.Offer].Free
+	for k, n := range x.Load {
+		if n > 0 {
+			free.Take(m.Problem.Shapes[k].Request, n)
+		}
+	}
+	return free
 }
 
 // waste returns how much the price of a machine exceeds the worth of its load.
@@ -139,7 +160,12 @@ func (r *neighborhood) destroyAndRepair() bool {
 	r.seq.Perturb(r.noisy, r.values)
 	nodes := r.refillNodes(waiting)
 	machines := r.refill(picked, waiting)
+	if r.ctx.linear != nil && old.Left == 0 && old.Price < pack.Worth(r.ctx.linear, waiting)/pricing.Scale {
+		// No machines for these pods cost less than the worth of the pods.
+		return undo()
+	}
 	t := NewRepair(r.ctx, r.noisy, r.limits, RebuySteps, old)
+	t.least = r.ctx.linear
 	if !t.Run(waiting) {
 		return undo()
 	}
@@ -148,13 +174,14 @@ func (r *neighborhood) destroyAndRepair() bool {
 	}
 	for i, l := range machines {
 		r.s.Machines[i].Load = l
+		r.room[i] = r.ctx.left(&r.s.Machines[i])
 	}
 	slices.SortFunc(picked, func(a, b int) int { return cmp.Compare(b, a) })
 	for _, i := range picked {
-		r.s.Machines = slices.Delete(r.s.Machines, i, i+1)
+		r.s.Machines, r.room = slices.Delete(r.s.Machines, i, i+1), slices.Delete(r.room, i, i+1)
 	}
 	for _, x := range t.Kept {
-		r.s.Machines = append(r.s.Machines, x)
+		r.s.Machines, r.room = append(r.s.Machines, x), append(r.room, r.ctx.left(&x))
 		o := &r.ctx.Problem.Offers[x.Offer]
 		r.limits[o.Pool].Launch(o.Uses)
 	}
@@ -199,10 +226,16 @@ func (r *neighborhood) refill(picked []int, waiting pack.Load) map[int]pack.Load
 	if n == 0 {
 		return out
 	}
+	r.some = r.some[:0]
+	for k, n := range waiting {
+		if n > 0 {
+			r.some = append(r.some, k)
+		}
+	}
 	start := r.seq.Below(n)
 	for j := range min(n, RefillMost) {
 		i := (start + j) % n
-		if slices.Contains(picked, i) {
+		if slices.Contains(picked, i) || !r.mayTakeMore(i) {
 			continue
 		}
 		o := &r.ctx.Problem.Offers[r.s.Machines[i].Offer]
@@ -211,6 +244,22 @@ func (r *neighborhood) refill(picked []int, waiting pack.Load) map[int]pack.Load
 		}
 	}
 	return out
+}
+
+// mayTakeMore reports whether a machine has the resources for a pod that waits.
+func (r *neighborhood) mayTakeMore(i int) bool {
+	fits, free := r.ctx.Problem.Offers[r.s.Machines[i].Offer].Fits, &r.room[i]
+	return slices.ContainsFunc(r.some, func(k int) bool {
+		if fits[k] == 0 {
+			return false
+		}
+		for d, x := range &r.ctx.Problem.Shapes[k].Request {
+			if x > free[d] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // TopUp adds waiting pods to a load. It returns the new load, or nil if nothing fits.

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"math"
 	"slices"
 
 	"karve.sh/karve/pkg/planner/internal/pricing"
@@ -18,6 +19,16 @@ const (
 	smoothPercent = 85
 	// smoothPart: a load is of interest if its worth exceeds the price of its machine by 1/smoothPart.
 	smoothPart = 1000
+	// launchEvery: every so many rounds of column generation make a plan.
+	launchEvery = 2
+	// maxRows is the maximum number of shapes for which there is a relaxation, whose cost grows with their square. minPodsPerRow is the number of pods per shape
+	// below which there is none either: its solution then has hardly any whole machines.
+	maxRows       = 400
+	minPodsPerRow = 6
+	// linearRounds is the number of rounds of ascent for the worths from prices of resources. startSweeps is how often all parts of the plan are improved before
+	// column generation, which starts from their loads.
+	linearRounds = 60
+	startSweeps  = 3
 )
 
 // smoothEffort is the effort of one pricing.
@@ -26,35 +37,58 @@ var smoothEffort = pricing.Effort{Steps: 200}
 // hasManyShapes reports whether the problem has many shapes.
 func (h *state) hasManyShapes() bool { return len(h.ctx.Problem.Shapes) > manyShapes }
 
+// startManyShapes starts the search for a plan of many shapes with worths from prices of resources, which also give a bound, and with the parts of the plan. It
+// reports whether a relaxation is of use. Otherwise it spends the whole effort on the parts.
+func (h *primal) startManyShapes() bool {
+	ctx, p := h.state.ctx, h.state.ctx.Problem
+	ctx.linear = ctx.linearValues(h.state.base.Left, linearRounds)
+	h.sendToDual()
+	h.dual.begin()
+	h.receiveFromDual()
+	relaxes := len(p.Shapes) <= maxRows && p.Demand().Total() >= minPodsPerRow*int64(len(p.Shapes))
+	switch values := ctx.ChoiceValues(ctx.linear); {
+	case !h.state.best.Left.Empty():
+		// A part has no room for pods that are not placed.
+		if !relaxes {
+			h.ruinAndRecreate(ctx.Effort.Left)
+		}
+	case relaxes:
+		h.state.improveParts(values, startSweeps)
+	default:
+		h.state.improveParts(values, math.MaxInt)
+	}
+	return relaxes
+}
+
 // smoothColumns is column generation for many shapes. Its worths are between the duals and the worths of the best bound so far (Wentges smoothing), so
-// that they swing less, and each pricing also gives a bound. After a quarter of the budget and at the end, it makes a plan with these worths. A search
-// that is cut short soon then has both.
+// that they swing less, and each pricing also gives a bound. It begins with the worths from prices of resources. Every other round makes a plan with
+// its worths. The loads of its machines become columns: together they cover all pods, which loads of the greatest worth do not.
 func (h *primal) smoothColumns(budget int64) {
 	h.sendToDual()
 	h.dual.renew()
 	ctx, at := h.state.ctx, h.dual.proof.placed
 	prices, _ := h.dual.chargeCuts(h.dual.proof, nil)
-	var steady []int64
-	best, swung, early := int64(0), false, true
-	for until := ctx.Effort.Left - budget; ctx.Effort.Left > until && !ctx.Effort.Done(); {
-		if early && ctx.Effort.Left < until+budget*3/4 {
-			h.buyAgain()
-			early = false
-		}
-		values, between := h.state.g.Values, steady != nil && !swung
+	steady, best, swung := ctx.linear, int64(0), false
+	for n, until := 1, ctx.Effort.Left-budget; ctx.Effort.Left > until && !ctx.Effort.Done(); n++ {
+		values, between := h.state.g.Values, !swung
 		if between {
 			values = mixed(steady, values, smoothPercent)
 		}
 		found := ctx.PriceAll(values, at, smoothEffort, func(t int) int64 { return Above(prices[t], smoothPart) })
 		nodes := ctx.priceHosts(h.state.g, values, at, smoothEffort, smoothPart)
 		bound, c := ctx.farley(values, at, found, nodes, prices)
-		if bound > best || steady == nil {
+		if bound > best {
 			best, steady = bound, slices.Clone(values)
 		}
 		if bound > h.dual.state.bound {
 			h.dual.state.bound, h.dual.shown = bound, &branch{covers: []cover{c}}
 		}
 		fresh := ctx.AddColumns(h.state.g, found)
+		if n%launchEvery == 0 {
+			for _, x := range h.buyAgain(ctx.ChoiceValues(values)).Machines {
+				fresh = h.state.g.add(column(x)) || fresh
+			}
+		}
 		pivots := 0
 		if addHostColumns(h.state.g, nodes) || fresh {
 			pivots = ctx.reoptimise(h.state.g)
@@ -65,18 +99,19 @@ func (h *primal) smoothColumns(budget int64) {
 		swung = between && pivots == 0
 	}
 	h.receiveFromDual()
-	if early || !ctx.Effort.Done() {
-		h.buyAgain()
+	if !ctx.Effort.Done() {
+		h.buyAgain(h.state.values())
 	}
 }
 
-// buyAgain makes a plan with the worths of the relaxation.
-func (h *primal) buyAgain() {
-	ctx, s, values := h.state.ctx, h.state.base.clone(), h.state.values()
+// buyAgain makes a plan with the given worths, and returns it.
+func (h *primal) buyAgain(values []int64) *Solution {
+	ctx, s := h.state.ctx, h.state.base.clone()
 	ctx.settle(s, values)
 	ctx.Buy(s, values, slices.Clone(ctx.Problem.Limits))
 	ctx.downsize(s)
 	h.state.best = better(ctx.Problem, h.state.best, s)
+	return s
 }
 
 // mixed returns worths of which a percentage comes from the first list, and the rest from the second.
