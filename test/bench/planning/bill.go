@@ -16,7 +16,7 @@ import (
 const (
 	// controllerBudget is the chart's planBudget. controllerLaunches is how many machines the controller launches at a time before its first launch
 	// succeeds. Launching so few at a time is the hardest case.
-	controllerBudget   = 200 * time.Millisecond
+	controllerBudget   = defaultBudget
 	controllerLaunches = 10
 	// manyRounds limits how often a plan of hundreds of machines is recomputed: each round launches at least 1/manyRounds of the remaining launches.
 	manyRounds = 5
@@ -39,11 +39,11 @@ func (b bills) over() *float64 {
 // carryOut launches a plan atATime machines at a time and replans after each round, as the controller does. The search is limited only by time. Between
 // rounds it keeps only what the NodeClaims record, as after a restart.
 func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
-	search := func() solve.Solver {
-		start := time.Now()
-		return solve.Solver{Stop: func() bool { return time.Since(start) >= controllerBudget }}
+	search := func(s planner.Snapshot) solve.Solver {
+		start, budget := time.Now(), controllerBudget*time.Duration(solve.Patience(s))
+		return solve.Solver{Stop: func() bool { return time.Since(start) >= budget }}
 	}
-	plan := search().Plan(s)
+	plan := search(s).Plan(s)
 	b.first += plan.Price
 	for rounds := len(plan.Launches); len(plan.Launches) > 0; rounds-- {
 		if rounds < 0 {
@@ -60,7 +60,7 @@ func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
 			b.final += s.Offerings[l.Offering].Price
 			earlier.Placements = append(earlier.Placements, planner.Placement{Node: first + i, Pods: l.Pods})
 		}
-		plan = search().Resume(s, remembered(s, earlier))
+		plan = search(s).Resume(s, remembered(s, earlier))
 		if err := check.Plan(s, plan); err != nil {
 			return fmt.Errorf("a later plan breaks a rule: %w", err)
 		}

@@ -39,6 +39,8 @@ type figures struct {
 	// controller's budget: BillAtOnce launches all machines at once, BillByTen ten at a time while all processors are busy.
 	BillAtOnce *float64 `json:"finalBillOverFirstPlanPercentAllAtOnce"`
 	BillByTen  *float64 `json:"finalBillOverFirstPlanPercentTenAtATimeBusy"`
+	// OverBest is how much more the plans cost together than the best known plans.
+	OverBest *float64 `json:"overBestKnownPercent,omitempty"`
 	// FirstFit is the extra cost of Karpenter's packing over Karve's plans. firstfit.Plan computes it and knows the memory of each GPU.
 	FirstFit             *float64 `json:"firstFitOverPlanPercent"`
 	FirstFitMilliseconds *float64 `json:"firstFitMilliseconds"`
@@ -54,6 +56,7 @@ type figures struct {
 	GoalMean  *float64 `json:"goalGapPercentMean"`
 	GoalWorst *float64 `json:"goalGapPercentWorst"`
 	GoalMS    *float64 `json:"goalMilliseconds"`
+	GoalBest  *float64 `json:"goalOverBestKnownPercent,omitempty"`
 	// Note holds what a reader must know about the row, and why something was not measured.
 	Note string `json:"note,omitempty"`
 }
@@ -86,8 +89,8 @@ func (a *average) mean() *float64 {
 	return new(a.sum / float64(a.n))
 }
 
-// measure plans the snapshots of a row with Karve and with its peers.
-func measure(ctx context.Context, r row) (figures, error) {
+// measure plans the snapshots of a row with Karve and with its peers, and compares with the best known plans.
+func measure(ctx context.Context, r row, k best) (figures, error) {
 	f := figures{Workload: r.name, Note: r.skipped, GoalMS: new(milliseconds(r.budget))}
 	if !r.goal.proved {
 		f.GoalMean, f.GoalWorst = new(r.goal.mean), new(r.goal.worst)
@@ -97,13 +100,15 @@ func measure(ctx context.Context, r row) (figures, error) {
 	}
 	var gap, took, first average
 	worst, proved, unbounded := 0.0, 0, 0
-	var prices []planner.MicroUSD
+	var prices, best []planner.MicroUSD
 	// The peers run afterwards, because the memory that they hold is not the planner's. Also, a planner in a fresh process waits for memory, unlike one
 	// that has run for days.
 	peak := watchMemory()
 	for s := range r.snapshots {
 		runtime.GC()
-		p, times := plan(s, r.budget)
+		budget := r.limit(s)
+		f.GoalMS = new(max(value(f.GoalMS), milliseconds(budget)))
+		p, times := plan(s, budget)
 		if err := check.Plan(s, p); err != nil {
 			return f, fmt.Errorf("%s: the plan breaks a rule: %w", r.name, err)
 		}
@@ -114,6 +119,9 @@ func measure(ctx context.Context, r row) (figures, error) {
 		f.Pods, f.Offerings = max(f.Pods, podsOf(s)), max(f.Offerings, len(s.Offerings))
 		f.MicroUSD += int64(p.Price)
 		prices = append(prices, p.Price)
+		if known, ok := k.price(r.name, f.Snapshots, p.Price); ok {
+			best = append(best, known)
+		}
 		switch {
 		case p.Bound > 0:
 			x := 100 * float64(p.Price-p.Bound) / float64(p.Bound)
@@ -131,6 +139,10 @@ func measure(ctx context.Context, r row) (figures, error) {
 		}
 	}
 	f.PeakMiB = new(peak())
+	f.OverBest = over(prices, best)
+	if r.goal.overBest > 0 {
+		f.GoalBest = new(r.goal.overBest)
+	}
 	if err := r.bill(&f); err != nil {
 		return f, fmt.Errorf("%s: %w", r.name, err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest/workload"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 )
 
@@ -15,6 +16,8 @@ type row struct {
 	name string
 	// budget is the time limit of a search.
 	budget time.Duration
+	// patient is whether the limit is multiplied by [solve.Patience], as the controller does.
+	patient bool
 	// goal is the wanted gap in percent, on average and at worst.
 	goal      goal
 	snapshots func(yield func(planner.Snapshot) bool)
@@ -24,10 +27,19 @@ type row struct {
 	skipped string
 }
 
-// goal is in percent. proved requires that every plan is proven optimal.
+// limit returns the time limit of the search for a plan of a snapshot.
+func (r row) limit(s planner.Snapshot) time.Duration {
+	if !r.patient {
+		return r.budget
+	}
+	return r.budget * time.Duration(solve.Patience(s))
+}
+
+// goal is in percent. proved requires that every plan is proven optimal. overBest is how much more than the best known plans all plans together may cost, or 0.
 type goal struct {
 	mean, worst float64
 	proved      bool
+	overBest    float64
 }
 
 // rows returns the workloads of the table. tracePath is the file of the trace for the openb rows.
@@ -58,13 +70,7 @@ func rows(tracePath string) []row {
 		out = append(out, beside(nodes, mixed(fmt.Sprintf("300 in 20 shapes, GPU memory, pinned, g4dn-g6e, %d nodes", nodes), 200*time.Millisecond, goal{mean: 5, worst: 10}, 10,
 			existing, g46)))
 	}
-	for _, many := range []struct {
-		shapes int
-		gap    float64
-	}{{120, 4}, {200, 8}, {300, 12}} {
-		out = append(out, mixed(fmt.Sprintf("3,000 in %d shapes, GPU memory, pinned, g4dn-g6e", many.shapes), 200*time.Millisecond, goal{mean: many.gap, worst: many.gap}, 3,
-			workload.Mix{Pods: 3000, Shapes: many.shapes, GPUMemory: true, Pinned: true}, g46))
-	}
+	out = append(out, manyShapes(g46)...)
 	large := workload.Mix{Pods: 10_000, Shapes: 50, GPUMemory: true, Pinned: true}
 	huge := large
 	huge.Pods = 100_000
@@ -78,6 +84,45 @@ func rows(tracePath string) []row {
 	)
 	return append(out, openb(tracePath)...)
 }
+
+// manyShapes returns the rows with so many shapes that no method plans them to the end. Their goals are relative to the best known plans.
+func manyShapes(types []workload.Type) []row {
+	var out []row
+	for _, x := range []struct {
+		shapes   int
+		gap, top float64
+	}{{120, 4, 1}, {200, 8, 1}, {300, 12, 1.5}} {
+		r := mixed(fmt.Sprintf("3,000 in %d shapes, GPU memory, pinned, g4dn-g6e", x.shapes), defaultBudget, goal{mean: x.gap, worst: x.gap}, 3,
+			workload.Mix{Pods: 3000, Shapes: x.shapes, GPUMemory: true, Pinned: true}, types)
+		r.goal.overBest = x.top
+		out = append(out, r)
+	}
+	drawn := func(name string, draw func(seed int64) planner.Snapshot) row {
+		return row{
+			name: name, budget: defaultBudget, goal: goal{mean: 6, worst: 6, overBest: 3},
+			snapshots: func(yield func(planner.Snapshot) bool) {
+				for seed := int64(1); seed <= 3; seed++ {
+					if !yield(draw(seed)) {
+						return
+					}
+				}
+			},
+		}
+	}
+	for _, n := range []int{1000, 3000} {
+		out = append(out, drawn(fmt.Sprintf("%d,000 Deployments, GPU memory, pinned, g4dn-g6e", n/1000), func(seed int64) planner.Snapshot {
+			return workload.Snapshot(workload.Deployments(seed, n, types), types)
+		}))
+	}
+	out = append(out, drawn("7,386 of 150 services with quotas, GPU memory, g4dn-g6e", func(seed int64) planner.Snapshot { return workload.Services(seed, 7386, types) }))
+	for i := range out {
+		out[i].patient = true
+	}
+	return out
+}
+
+// defaultBudget is the controller's time limit of a plan.
+const defaultBudget = 200 * time.Millisecond
 
 // sweep returns a row with a snapshot for each number of identical pods from 1 to 200.
 func sweep(name string, types []workload.Type) row {
