@@ -32,7 +32,7 @@ import (
 type Planner struct {
 	Clock   clock.PassiveClock
 	Metrics *metrics.Metrics
-	// Budget is how long it searches for a better plan.
+	// Budget is how long it searches for a better plan. Plans for many shapes of pods get a multiple of it ([solve.Patience]).
 	Budget time.Duration
 	// Progress has the remaining launches of the plan.
 	Progress Progress

@@ -31,7 +31,7 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
 	asked := question{view.Snapshot, p.Progress.earlier(&view, started), view.Frozen()}
-	with, cut := p.search(ctx, started)
+	with, cut := p.search(ctx, started, solve.Patience(view.Snapshot))
 	known := p.podPlans.to(asked, started)
 	plan := checked.PodsOf(view, asked.earlier, known, with)
 	if known == nil {
@@ -53,7 +53,7 @@ func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Hea
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
 	demand := headroom.DemandOf(&after.View, after.Plan)
-	with, cut := p.search(ctx, started)
+	with, cut := p.search(ctx, started, 1)
 	known := p.headroomPlans.to(demand, started)
 	if known == nil {
 		made := checked.MakeHeadroom(demand, with)
@@ -65,10 +65,10 @@ func (p *Planner) headroom(ctx context.Context, after *checked.Plan) checked.Hea
 	return kept
 }
 
-// search returns a search that ends when the time budget is used up, and whether that happened. Only the first plan gets the whole budget: further
-// plans are rare and follow a bug.
-func (p *Planner) search(ctx context.Context, started time.Time) (with checked.Search, cut *atomic.Bool) {
-	plans, attempts := 0, 0
+// search returns a search that ends when the time budget is used up, multiplied by patience, and whether that happened. Only the first plan gets the whole
+// budget: further plans are rare and follow a bug.
+func (p *Planner) search(ctx context.Context, started time.Time, patience int64) (with checked.Search, cut *atomic.Bool) {
+	plans, attempts, whole := 0, 0, p.Budget*time.Duration(patience)
 	var checking atomic.Bool
 	with.Within = func(attempt func()) bool {
 		attempts++
@@ -83,7 +83,7 @@ func (p *Planner) search(ctx context.Context, started time.Time) (with checked.S
 	with.Built = func() { checking.Store(true) }
 	cut = &atomic.Bool{}
 	with.Solver = func() solve.Solver {
-		budget, began := p.Budget, p.Clock.Now()
+		budget, began := whole, p.Clock.Now()
 		if plans++; plans > 1 {
 			budget /= 4
 		}
@@ -95,7 +95,7 @@ func (p *Planner) search(ctx context.Context, started time.Time) (with checked.S
 			return over
 		}}
 	}
-	with.More = func() bool { return p.Clock.Since(started) < 5*p.Budget }
+	with.More = func() bool { return p.Clock.Since(started) < 5*whole }
 	return with, cut
 }
 

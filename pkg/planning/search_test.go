@@ -53,7 +53,7 @@ func TestPodsThatBreakPlanAreLeftOut(t *testing.T) {
 	}
 	for range 2 {
 		s := snapshot.Build(cluster).Snapshot
-		with, _ := b.search(t.Context(), b.clock.Now())
+		with, _ := b.search(t.Context(), b.clock.Now(), 1)
 		kept, plan, outcome := with.Contain(s, nil, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
 			plan := solver.Plan(s)
 			if odd(s) {
@@ -79,7 +79,7 @@ func TestInvalidPlansAreRejected(t *testing.T) {
 	b := newTestbed()
 	cluster := Shared()
 	cluster.Pods = Pods("web", 11)
-	with, _ := b.search(t.Context(), b.clock.Now())
+	with, _ := b.search(t.Context(), b.clock.Now(), 1)
 	_, _, outcome := with.Contain(snapshot.Build(cluster).Snapshot, nil, func(planner.Snapshot, solve.Solver) planner.Plan {
 		return planner.Plan{Price: 1}
 	})

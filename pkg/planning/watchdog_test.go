@@ -47,7 +47,7 @@ func TestClassWithWhichPlanDoesNotEndIsLeftOut(t *testing.T) {
 			view := snapshot.Build(cluster)
 			forever := make(chan struct{})
 			defer close(forever)
-			with, _ := b.search(t.Context(), b.clock.Now())
+			with, _ := b.search(t.Context(), b.clock.Now(), 1)
 			odd, built := false, with.Built
 			with.Built = func() {
 				if built(); odd && step == watchdog.Check {
