@@ -70,7 +70,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.BoolVar(&o.ReadAhead, "read-ahead", true, "plan for the pods that the default scheduler has not tried yet together with those that it has; turn it off if a plugin of that scheduler holds pods back")
-	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to ten times as long for pods with more than 60 different requests")
+	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to twenty times as long for pods with more than 60 different requests")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", standard.NotReadyTimeout.Duration, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")

@@ -9,12 +9,12 @@ import (
 const (
 	usualShapes     = 60
 	shapesPerFactor = 30
-	maxPatience     = 10
+	maxPatience     = 20
 )
 
 // Patience returns how many times its usual time the search for a plan of a snapshot is worth. It is 1 for up to 60 shapes of pods and for snapshots with
-// constraints between machines, and grows with the number of shapes to 10. With so many shapes, a plan after 200 ms costs 5 to 10 % more than one after 2 s: the
-// machines, which take a minute to start and run for hours, cost more than the pods lose.
+// constraints between machines, and grows with the number of shapes to 20. With so many shapes, a plan after 200 ms costs 5 to 10 % more than one after a few
+// seconds: machines take a minute to start and run for hours, so that costs more than the pods lose by waiting.
 func Patience(s planner.Snapshot) int64 {
 	shapes := int64(0)
 	for _, c := range s.Classes {
