@@ -128,7 +128,7 @@ func pick[S ~[]E, E any](of S, at []int) S {
 // solveParts improves the solutions of parts on two cores. Each part has its own effort, so the results do not depend on which core is faster. Half of their steps
 // count, because the parts run in parallel.
 func (h *state) solveParts(parts []*part) {
-	steps := min(partSteps, max(1, 2*h.ctx.Effort.Left/int64(len(parts))))
+	steps := min(partSteps, max(1, h.ctx.Effort.Left/int64((len(parts)+1)/2)))
 	var next, spent atomic.Int64
 	var both sync.WaitGroup
 	for range 2 {
