@@ -37,8 +37,6 @@ type branch struct {
 	// from is the relaxation of the parent branch, and row is the row that this branch adds to it.
 	from *Master
 	row  *cardinality
-	// steady are the worths of the best bound.
-	steady []int64
 }
 
 // cardinality is an additional row of a relaxation that limits the number of machines of some offers: at least that many, or at most if the sign is -1.
@@ -173,33 +171,24 @@ func (b *branch) child(g *Master) *branch {
 // settle computes bounds of a branch. done reports whether the branch has no plan that is better than the best. If settle ends early, moves reports whether
 // the worths still change.
 func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, moves bool) {
-	p, swung := &t.proof, false
+	p := &t.proof
 	for range branchRounds {
 		prices, sum := h.chargeCuts(p, h.cutDuals(p, g))
 		asked, values := h.counting(p, g, prices), g.Values
-		between := b == t.root && b.steady != nil && !swung
-		if between {
-			values = halfway(values, b.steady)
-		}
 		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
 		nodes := h.state.ctx.priceHosts(g, values, p.placed, branchEffort, branchPart)
 		_, c := h.state.ctx.farley(values, p.placed, found, nodes, prices)
 		h.draw(c, p.placed)
 		if bound := amount.Saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
-			b.bound, b.covers, b.steady = bound, append(p.demanding(), c), slices.Clone(values)
+			b.bound, b.covers = bound, append(p.demanding(), c)
 		}
 		if b.bound >= h.state.best.cost(h.state.ctx.Problem).Price {
 			return true, false
 		}
-		moved := h.learn(g, found, nodes)
-		if !moved && !between {
+		if !h.learn(g, found, nodes) {
 			return false, false
 		}
-		pivots := 0
-		if moved {
-			pivots = h.state.ctx.reoptimise(g)
-		}
-		swung = between && pivots == 0
+		h.state.ctx.reoptimise(g)
 		if h.state.ctx.Effort.Done() || h.state.ctx.Effort.Left <= until {
 			return false, true
 		}

@@ -1,8 +1,6 @@
 package search
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
@@ -18,12 +16,6 @@ type proof struct {
 	level    int
 	groups   []group
 	cuts     []cut
-
-	// steady and steadyCutDuals are the worths and the cut duals of the best bound of this proof. swung reports whether to ignore them once.
-	bound          int64
-	steady         []int64
-	steadyCutDuals []int64
-	swung          bool
 }
 
 // proofLevels are the pricing efforts, with the fraction of the price (1/part) by which the worth of a load must exceed it to matter.
@@ -73,34 +65,20 @@ func (h *dual) prove(slice int64) {
 }
 
 // step computes one bound and updates the worths. It reports whether they changed.
-//
-// The duals of a relaxation swing from one solution to the next. Every other time, step therefore uses worths halfway to those of the best bound
-// (Wentges smoothing), unless that gave nothing. It does so only if pods request device memory, because otherwise pricing is so fast that it does not
-// pay.
 func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
-	values, cutDuals := p.g.Values, h.cutDuals(p, p.g)
-	between := h.state.ctx.Problem.Stated && p.steady != nil && !p.swung
-	if between {
-		values, cutDuals = halfway(values, p.steady), halfway(cutDuals, p.steadyCutDuals)
-	}
-	prices, sum := h.chargeCuts(p, cutDuals)
-	found := h.state.ctx.PriceAll(values, p.placed, l.limit, func(t int) int64 { return Above(prices[t], l.part) })
-	nodes := h.state.ctx.priceHosts(p.g, values, p.placed, l.limit, l.part)
-	bound, c := h.state.ctx.farley(values, p.placed, found, nodes, prices)
-	if bound += sum; bound > p.bound {
-		p.bound, p.steady, p.steadyCutDuals = bound, slices.Clone(values), cutDuals
-	}
-	if bound > h.state.bound {
+	prices, sum := h.chargeCuts(p, h.cutDuals(p, p.g))
+	found := h.state.ctx.PriceAll(p.g.Values, p.placed, l.limit, func(t int) int64 { return Above(prices[t], l.part) })
+	nodes := h.state.ctx.priceHosts(p.g, p.g.Values, p.placed, l.limit, l.part)
+	bound, c := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, prices)
+	if bound += sum; bound > h.state.bound {
 		h.state.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
 	}
-	moved := h.learn(p.g, found, nodes)
-	pivots := 0
-	if moved {
-		pivots = h.state.ctx.reoptimise(p.g)
+	if !h.learn(p.g, found, nodes) {
+		return false
 	}
-	p.swung = between && pivots == 0
-	return between || moved
+	h.state.ctx.reoptimise(p.g)
+	return true
 }
 
 // learn adds the loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are also added to the relaxation of
@@ -121,13 +99,4 @@ func (h *dual) learn(g *Master, found, nodes []pricing.Priced) bool {
 		}
 	}
 	return fresh
-}
-
-// halfway returns the mean of two lists of worths.
-func halfway(a, b []int64) []int64 {
-	out := slices.Clone(a)
-	for i := range min(len(a), len(b)) {
-		out[i] = a[i]/2 + b[i]/2
-	}
-	return out
 }
