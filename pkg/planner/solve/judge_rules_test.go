@@ -93,10 +93,32 @@ func ruleFor(r *rand.Rand, s planner.Snapshot, class int) planner.Rule {
 	return rule
 }
 
+// limited returns a snapshot with a limit of its pool that a few machines use up, in two of three cases.
+func limited(s planner.Snapshot, seed int64) planner.Snapshot {
+	r := rand.New(rand.NewSource(-1 - seed))
+	switch left := &s.Pools[0].Remaining; r.Intn(3) {
+	case 0:
+		left.Nodes = int64(1 + r.Intn(4))
+	case 1:
+		left.MilliCPU = int64(1+r.Intn(6)) * 4000
+	}
+	return s
+}
+
 func TestPlansUnderRulesAreAsGoodAsBruteForceFinds(t *testing.T) {
 	t.Parallel()
-	judge(t, judged(100, 1500), 0.96, 0.25, func(t *testing.T, seed int64) verdict {
-		s := ruledPods(seed)
+	judge(t, judged(100, 1500), 0.96, 0.25, judgeRules(ruledPods))
+}
+
+func TestPlansUnderRulesAndLimitsAreAsGoodAsBruteForceFinds(t *testing.T) {
+	t.Parallel()
+	judge(t, judged(80, 1200), 0.96, 0.25, judgeRules(func(seed int64) planner.Snapshot { return limited(ruledPods(10_000+seed), seed) }))
+}
+
+// judgeRules compares the plan of a case with what brute force finds.
+func judgeRules(draw func(seed int64) planner.Snapshot) func(t *testing.T, seed int64) verdict {
+	return func(t *testing.T, seed int64) verdict {
+		s := draw(seed)
 		p := solve.Plan(s)
 		if err := check.Plan(s, p); err != nil {
 			t.Error(err)
@@ -115,5 +137,5 @@ func TestPlansUnderRulesAreAsGoodAsBruteForceFinds(t *testing.T) {
 			v.gap = float64(p.Price-p.Bound) / float64(p.Price)
 		}
 		return v
-	})
+	}
 }
