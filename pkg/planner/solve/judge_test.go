@@ -66,7 +66,7 @@ func judge(t *testing.T, cases int, share, most float64, one func(t *testing.T, 
 	}
 }
 
-// beyondExact is the number of steps above which the solver does not use its own dynamic program.
+// beyondExact is the number of pairs of a load and a part of it that makes a case interesting.
 const beyondExact = 2_000_000
 
 // fewPods draws pods in a few shapes beside a few nodes, too many for an exact search of the solver and few enough for brute force.

@@ -8,17 +8,12 @@ import (
 // Solve returns the best solution found, a lower bound on the price of any plan for the pods that it places, and the proof of the bound. If first is not nil,
 // it is called with the first solution.
 func Solve(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution, int64, *branch) {
-	demand := p.Demand()
 	switch {
 	case len(p.Shapes) == 0:
 		return report(newSolution(p), 0, nil, first)
 	case len(p.Shapes) == 1:
 		if s, ok := coverOnly(p); ok {
 			return report(s, s.cost(p).Price, &branch{covers: coverAlone(p, 0, s)}, first)
-		}
-	case isSmall(p, demand):
-		if s, c, ok := enumerate(p); ok {
-			return report(s, c.Price, nil, first)
 		}
 	}
 	return PriceAndBranch(p, e, first)
