@@ -230,7 +230,7 @@ func TestJSONHasEmptyLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"claims":[],"placements":[],"unplaced":[],"microUSDPerHour":0,"boundMicroUSDPerHour":0,"karpenterMicroUSDPerHour":0,"wholeGPUsMicroUSDPerHour":0}`
+	want := `{"claims":[],"placements":[],"unplaced":[],"microUSDPerHour":0,"listMicroUSDPerHour":0,"boundMicroUSDPerHour":0,"karpenterMicroUSDPerHour":0,"wholeGPUsMicroUSDPerHour":0}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
