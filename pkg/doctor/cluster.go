@@ -100,21 +100,20 @@ func poolNotReady(f *Facts) []Finding {
 
 // poolStopped finds pools whose machines start without their replicas.
 func poolStopped(f *Facts) []Finding {
-	var all []Finding
-	for _, p := range f.pools() {
-		if c := poolFailed(p.NodePool, v1alpha1.ConditionReplicasHealthy); c != nil {
-			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, "launches nothing: " + message(c.Reason, c.Message), "kubectl -n karve-node get pods -o wide: see docs/troubleshooting.md#a-node-does-not-start"})
-		}
-	}
-	return all
+	return poolsWith(f, v1alpha1.ConditionReplicasHealthy, "launches nothing", "kubectl -n karve-node get pods -o wide: see docs/troubleshooting.md#a-node-does-not-start")
 }
 
 // poolsUnhealthy finds pools with so many unhealthy nodes that none is replaced.
 func poolsUnhealthy(f *Facts) []Finding {
+	return poolsWith(f, v1alpha1.ConditionNodesHealthy, "no unhealthy node is replaced", "kubectl delete nodeclaim, for each node that will not come back")
+}
+
+// poolsWith finds pools for which a condition is False.
+func poolsWith(f *Facts, condition, problem, fix string) []Finding {
 	var all []Finding
 	for _, p := range f.pools() {
-		if c := poolFailed(p.NodePool, v1alpha1.ConditionNodesHealthy); c != nil {
-			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, "no unhealthy node is replaced: " + message(c.Reason, c.Message), "kubectl delete nodeclaim, for each node that will not come back"})
+		if c := poolFailed(p.NodePool, condition); c != nil {
+			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, problem + ": " + message(c.Reason, c.Message), fix})
 		}
 	}
 	return all

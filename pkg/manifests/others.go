@@ -20,10 +20,10 @@ import (
 	"karve.sh/karve/pkg/memoryalias"
 )
 
-// irrelevant are the groups and kinds that change neither pods nor machines. A kind without a group is one of the core group.
+// irrelevant are the groups, and the kinds by group, that change neither pods nor machines.
 var irrelevant = struct {
 	groups []string
-	kinds  []schema.GroupKind
+	kinds  map[string][]string
 }{
 	groups: []string{
 		"apiextensions.k8s.io", "apiregistration.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "cert-manager.io", "certificates.k8s.io", "cilium.io",
@@ -31,26 +31,12 @@ var irrelevant = struct {
 		"monitoring.coreos.com", "networking.istio.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "security.istio.io", "snapshot.storage.k8s.io",
 		"source.toolkit.fluxcd.io", "kustomize.config.k8s.io", "traefik.io",
 	},
-	kinds: []schema.GroupKind{
-		{Kind: "ConfigMap"},
-		{Kind: "Secret"},
-		{Kind: "Service"},
-		{Kind: "ServiceAccount"},
-		{Kind: "Endpoints"},
-		{Kind: "Event"},
-		{Kind: "Binding"},
-		{Group: "storage.k8s.io", Kind: "CSIDriver"},
-		{Group: "storage.k8s.io", Kind: "VolumeAttachment"},
-		{Group: "storage.k8s.io", Kind: "CSIStorageCapacity"},
-		{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"},
-		{Group: v1alpha1.Group, Kind: "GPUImageRollout"},
-		{Group: "kueue.x-k8s.io", Kind: "LocalQueue"},
-		{Group: "kueue.x-k8s.io", Kind: "WorkloadPriorityClass"},
-		{Group: "kueue.x-k8s.io", Kind: "AdmissionCheck"},
-		{Group: "kueue.x-k8s.io", Kind: "Topology"},
-		{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"},
-		{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"},
-		{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicyBinding"},
+	kinds: map[string][]string{
+		"":                             {"ConfigMap", "Secret", "Service", "ServiceAccount", "Endpoints", "Event", "Binding"},
+		"storage.k8s.io":               {"CSIDriver", "VolumeAttachment", "CSIStorageCapacity", "VolumeAttributesClass"},
+		v1alpha1.Group:                 {"GPUImageRollout"},
+		"kueue.x-k8s.io":               {"LocalQueue", "WorkloadPriorityClass", "AdmissionCheck", "Topology"},
+		"admissionregistration.k8s.io": {"ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"},
 	},
 }
 
@@ -84,7 +70,7 @@ func isSet[K comparable, V any](m map[K]V, key K) bool {
 }
 
 func isIrrelevant(gk schema.GroupKind) bool {
-	return slices.Contains(irrelevant.groups, gk.Group) || slices.Contains(irrelevant.kinds, gk)
+	return slices.Contains(irrelevant.groups, gk.Group) || slices.Contains(irrelevant.kinds[gk.Group], gk.Kind)
 }
 
 // Effect names objects of a kind that may change what is right for the cluster, and are not part of the plan.

@@ -4,14 +4,14 @@ import (
 	"cmp"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"karve.sh/karve/pkg/version"
 )
 
 // registerBuild registers a metric with the version of the program.
 func registerBuild(r prometheus.Registerer) {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "1. The labels have the version of the program."}, []string{"version", "revision", "goversion"})
+	g := promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "1. The labels have the version of the program."}, []string{"version", "revision", "goversion"})
 	built := version.This()
 	g.WithLabelValues(built.Version, cmp.Or(built.Revision, "unknown"), built.Go).Set(1)
-	r.MustRegister(g)
 }

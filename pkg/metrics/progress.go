@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // progress has the metrics that show whether the controllers make progress.
@@ -25,8 +26,9 @@ type progress struct {
 }
 
 func newProgress(r prometheus.Registerer) progress {
+	made := promauto.With(r)
 	duration := func(subsystem, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
+		return made.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "duration_seconds", Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		})
 	}
@@ -36,29 +38,27 @@ func newProgress(r prometheus.Registerer) progress {
 	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
 	}
-	p := progress{
-		LastPlan:          prometheus.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. Karve plans while pods wait, at least every ten seconds.")),
-		OldestPod:         prometheus.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas. 0 while none waits.")),
+	return progress{
+		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. Karve plans while pods wait, at least every ten seconds.")),
+		OldestPod:         made.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas. 0 while none waits.")),
 		GatherSeconds:     duration("gather", "Time to read the state of the cluster."),
 		DisruptionSeconds: duration("disruption", "Duration of a reconciliation of the disruption controller."),
-		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
-		PodsMoved:         prometheus.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
-		StepOverruns: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Nominated:         made.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
+		PodsMoved:         made.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
+		StepOverruns: made.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
 			Help: "Steps of decisions (gather, view, plan, check, write) that took too long and were ended. Each is a bug.",
 		}, []string{"step"}),
-		SetAside: prometheus.NewGauge(gauge("planner", "objects_set_aside", "Objects that decisions leave out, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
-		MemoryLimit: prometheus.NewGauge(gauge("memory", "limit_bytes",
+		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects that decisions leave out, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
+		MemoryLimit: made.NewGauge(gauge("memory", "limit_bytes",
 			"Memory limit of the controller, in bytes: that of its container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
-		decisions: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		decisions: made.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
 			Help: "Time from an event until a controller decides about it, for the first event of each kind in a decision. For pending pods in the provisioning controller, it is measured for each pod and includes the batch window.",
 		}, []string{"controller", "reason"}),
-		claims: prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
-		oldest: prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
+		claims: made.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
+		oldest: made.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
-	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.PodsMoved, p.MemoryLimit, p.StepOverruns, p.SetAside, p.claims, p.oldest, p.decisions)
-	return p
 }
 
 // Claims are the NodeClaims of a NodePool in one state.

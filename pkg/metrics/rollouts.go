@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Rollout is what the metrics report about a GPUImageRollout.
@@ -27,9 +28,9 @@ type rollouts struct {
 
 func newRollouts(r prometheus.Registerer) rollouts {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "image_rollout", Name: name, Help: help}, append([]string{"rollout"}, labels...))
+		return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "image_rollout", Name: name, Help: help}, append([]string{"rollout"}, labels...))
 	}
-	all := rollouts{
+	return rollouts{
 		step:       gauge("step", "1 for the current step of the GPUImageRollout, 0 for the others.", "step"),
 		degraded:   gauge("degraded", "1 while the rollout cannot continue until you or AWS fix something."),
 		age:        gauge("image_age_seconds", "Age of the image that the EC2NodeClass is pinned to."),
@@ -37,10 +38,6 @@ func newRollouts(r prometheus.Registerer) rollouts {
 		updated:    gauge("nodes_updated", "Nodes of the EC2NodeClass with the pinned image."),
 		distrusted: gauge("distrusted_images", "Images that failed and are not tested again."),
 	}
-	for _, g := range all.list() {
-		r.MustRegister(g)
-	}
-	return all
 }
 
 func (r rollouts) list() []*prometheus.GaugeVec {

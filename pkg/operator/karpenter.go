@@ -98,21 +98,13 @@ func (k *karpenterOptions) NeedLeaderElection() bool { return false }
 
 // Start returns errKarpenterChanged when Karpenter has other options than at the start. It returns nil when the context ends.
 func (k *karpenterOptions) Start(ctx context.Context) error {
-	ticker := k.clock.NewTicker(karpenterEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-		now, err := k.read(ctx)
-		if err != nil {
+	return every(ctx, k.clock, karpenterEvery, func() error {
+		switch now, err := k.read(ctx); {
+		case err != nil:
 			log.FromContext(ctx).V(1).Info("Reading Karpenter's options", "error", err.Error())
-			continue // It tries again at the next tick.
-		}
-		if now != k.start {
+		case now != k.start:
 			return fmt.Errorf("%w: %+v, not %+v", errKarpenterChanged, now, k.start)
 		}
-	}
+		return nil
+	})
 }

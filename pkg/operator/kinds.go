@@ -75,7 +75,22 @@ func (n *newKinds) Start(ctx context.Context) error {
 	if len(n.kinds) == 0 {
 		return nil
 	}
-	ticker := n.clock.NewTicker(kindsEvery)
+	return every(ctx, n.clock, kindsEvery, func() error {
+		for _, kind := range n.kinds {
+			switch served, err := n.serves(kind); {
+			case err != nil:
+				log.FromContext(ctx).V(1).Info("Asking for a kind", "kind", kind, "error", err.Error())
+			case served:
+				return fmt.Errorf("%w: %s", errNewKind, kind.GroupKind())
+			}
+		}
+		return nil
+	})
+}
+
+// every calls a check at an interval until the context ends, or until the check returns an error.
+func every(ctx context.Context, clk clock.WithTicker, interval time.Duration, check func() error) error {
+	ticker := clk.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -83,15 +98,8 @@ func (n *newKinds) Start(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 		}
-		for _, kind := range n.kinds {
-			served, err := n.serves(kind)
-			if err != nil {
-				log.FromContext(ctx).V(1).Info("Asking for a kind", "kind", kind, "error", err.Error())
-				continue // It tries again at the next tick.
-			}
-			if served {
-				return fmt.Errorf("%w: %s", errNewKind, kind.GroupKind())
-			}
+		if err := check(); err != nil {
+			return err
 		}
 	}
 }

@@ -316,18 +316,7 @@ func (c *Comparison) Text(w io.Writer) error {
 		t.Add(append(cells, strings.Join(notes, ", "))...)
 		measured = cmp.Or(measured, row.Busy)
 	}
-	var out strings.Builder
-	if err := t.Write(&out); err != nil {
-		return err
-	}
-	if measured != nil {
-		out.WriteString(measured.legend())
-	}
-	if len(why) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", strings.Join(slices.Compact(why), "\n"))
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return writeTable(w, &t, measured, strings.Join(slices.Compact(why), "\n"))
 }
 
 // perGPU returns the numbers of replicas of a GPU.

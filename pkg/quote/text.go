@@ -275,6 +275,15 @@ func (s *Sweep) Text(w io.Writer) error {
 		t.Add(append(cells, strings.Join(notes, ", "))...)
 		measured = cmp.Or(measured, row.Busy)
 	}
+	note := ""
+	if !s.statesMemory {
+		note = fmt.Sprintf("No pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.", v1alpha1.GPUMemoryAnnotation)
+	}
+	return writeTable(w, &t, measured, note)
+}
+
+// writeTable writes a table, what its measured columns mean, and a note, which may be "".
+func writeTable(w io.Writer, t *table.Table, measured *Busy, note string) error {
 	var out strings.Builder
 	if err := t.Write(&out); err != nil {
 		return err
@@ -282,8 +291,8 @@ func (s *Sweep) Text(w io.Writer) error {
 	if measured != nil {
 		out.WriteString(measured.legend())
 	}
-	if !s.statesMemory {
-		fmt.Fprintf(&out, "\nNo pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.\n", v1alpha1.GPUMemoryAnnotation)
+	if note != "" {
+		out.WriteString("\n" + note + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
