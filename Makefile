@@ -25,7 +25,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-go bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -111,6 +111,9 @@ bench: ## Plan fixed workloads with Karve and with its peers, and write the figu
 
 bench-bill: ## Replay weeks of pods that come and go, and add up what machines and restarts cost with Karve and with its peers; writes _output/bench-bill.json (an hour on two cores)
 	go -C test run ./bench/bill/cmd/bench-bill
+
+bench-burst: cluster-bin ## Measure what 1,500 pods that come within seconds cost above one plan for all, with Karve and with Karpenter alone, and write _output/bench-burst.json (an hour)
+	go -C test run ./bench/burst
 
 bench-consolidation: ## Consolidate fleets that have lost half of their pods with Karve and with its peers, and write _output/bench-consolidation.json (minutes)
 	go -C test run ./bench/replay/cmd/bench-consolidation

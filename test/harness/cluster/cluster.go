@@ -53,6 +53,8 @@ type Config struct {
 	Components []Component
 	// FeatureGates are Karpenter's feature gates, such as "NodeOverlay=true". Other gates keep Karpenter's default.
 	FeatureGates string
+	// SchedulerQPS is how many requests per second the scheduler may send. When 0, it is 500.
+	SchedulerQPS int
 	// KarpenterEnv adds variables to Karpenter's environment, such as "BATCH_IDLE_DURATION=200ms".
 	KarpenterEnv []string
 	// AWS configures the local AWS. The cluster sets its address and the cluster endpoint.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -94,8 +95,9 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 // scheduler gets a higher limit than its default of 50 requests per second, like the controller manager, whose default is 20. Tests that share a cluster
 // must not wait for each other's pods.
 func (c *Cluster) scheduler(port int) *part {
+	qps := cmp.Or(c.config.SchedulerQPS, 500)
 	return c.binary(Scheduler, c.secure(port),
-		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
+		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps="+strconv.Itoa(qps), "--kube-api-burst="+strconv.Itoa(2*qps),
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port))
 }
 
