@@ -83,6 +83,7 @@ type Metrics struct {
 	PoolUnusedPrice  *prometheus.GaugeVec
 	UnusedEvictions  *prometheus.CounterVec
 	PoolKarpenter    *prometheus.GaugeVec
+	OverOnePlan      *prometheus.GaugeVec
 	PodsWait         *prometheus.HistogramVec
 	poolLimit        *prometheus.GaugeVec
 	poolUsage        *prometheus.GaugeVec

@@ -1,4 +1,5 @@
-// Package counterfactual computes what the running pods would cost with Karpenter's packing. It is a model for comparison. No decision depends on it.
+// Package counterfactual computes what the running pods would cost on new nodes: with Karpenter's packing, and with one plan of Karve's. They are models for
+// comparison. No decision depends on them.
 package counterfactual
 
 import (
@@ -7,6 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -18,27 +20,10 @@ var limits = firstfit.Limits{Sorted: firstfit.Steps, RuledPods: 3000}
 //
 // It returns false if the model deviates from Karpenter: if it has no place for a pod, breaks a rule, or has too many pods with rules.
 func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
-	var all []string
-	for i := range view.Machines {
-		all = append(all, view.Machines[i].Claim.Name)
-	}
-	empty := view.WhatIf(snapshot.WhatIf{Leaving: all})
-	s := empty.Snapshot
-	s.Nodes = nil
-	s.Pools, s.Offerings, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Offerings), slices.Clone(s.Classes)
+	s := withoutNodes(view)
 	prices := map[string]planner.MicroUSD{}
 	for i := range s.Pools {
-		p := &s.Pools[i]
-		p.Remaining, p.Limited, p.Closed, p.MinValues = unlimited, nil, nil, nil
-		prices[p.Name] = 0
-	}
-	for i := range s.Offerings {
-		s.Offerings[i].Unavailable = nil
-	}
-	for i := range s.Classes {
-		c := &s.Classes[i]
-		c.Nodes, c.Preferences, c.Blocked = nil, nil, nil
-		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return empty.Pods[name].Spec.NodeName == "" })
+		prices[s.Pools[i].Name] = 0
 	}
 	plan, ok := firstfit.Within(s, limits)
 	if !ok || len(plan.Unplaced) > 0 || check.Plan(s, plan) != nil {
@@ -49,6 +34,56 @@ func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
 		prices[s.Pools[o.Pool].Name] += o.Price
 	}
 	return prices, true
+}
+
+// OverOnePlan returns the price of the nodes over the price of one plan of Karve's for their pods, if there were no nodes and all pods arrived at once. The plan
+// ignores limits, preferences and refusals of the cloud. OverOnePlan returns false while pods wait or nodes start, if no pods run, and if the plan has no place for
+// a pod.
+func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
+	if len(view.Waiting()) > 0 {
+		return 0, false
+	}
+	var nodes planner.MicroUSD
+	for i := range view.Machines {
+		m := &view.Machines[i]
+		if !view.Decided(m) {
+			return 0, false
+		}
+		if m.Node != nil {
+			nodes += planner.MicroUSD(m.Promise.MicroUSDPerHour)
+		}
+	}
+	s := withoutNodes(view)
+	plan := search.Plan(s)
+	if plan.Price == 0 || len(plan.Unplaced) > 0 || check.Plan(s, plan) != nil {
+		return 0, false
+	}
+	return float64(nodes) / float64(plan.Price), true
+}
+
+// withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals.
+func withoutNodes(view *snapshot.View) planner.Snapshot {
+	var all []string
+	for i := range view.Machines {
+		all = append(all, view.Machines[i].Claim.Name)
+	}
+	empty := view.WhatIf(snapshot.WhatIf{Leaving: all})
+	s := empty.Snapshot
+	s.Nodes = nil
+	s.Pools, s.Offerings, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Offerings), slices.Clone(s.Classes)
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		p.Remaining, p.Limited, p.Closed, p.MinValues = unlimited, nil, nil, nil
+	}
+	for i := range s.Offerings {
+		s.Offerings[i].Unavailable = nil
+	}
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		c.Nodes, c.Preferences, c.Blocked = nil, nil, nil
+		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return empty.Pods[name].Spec.NodeName == "" })
+	}
+	return s
 }
 
 var unlimited = planner.Physical{

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/counterfactual"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -78,5 +79,36 @@ func TestThereIsNoPriceWhileTheModelHasNoPlaceForAPod(t *testing.T) {
 	view := snapshot.Build(c)
 	if prices, ok := counterfactual.Karpenter(&view); ok {
 		t.Errorf("prices %v", prices)
+	}
+}
+
+func TestFleetIsComparedWithOnePlanForItsPods(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*facts.Cluster)
+		want   float64
+		ok     bool
+	}{
+		"as one plan would": {func(*facts.Cluster) {}, 1, true},
+		"with an idle node": {func(c *facts.Cluster) { c.Pods = c.Pods[:70] }, 8.0 / 7, true},
+		"while a pod waits": {func(c *facts.Cluster) { c.Pods = append(c.Pods, Pod("waits")) }, 0, false},
+		"without pods":      {func(c *facts.Cluster) { c.Pods = nil }, 0, false},
+		"while a node starts": {func(c *facts.Cluster) {
+			c.NodeClaims = append(c.NodeClaims, Claim("new", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Launched(Now)))
+		}, 0, false},
+		"although the pool is full": {func(c *facts.Cluster) {
+			c.NodePools[0].Spec.Limits = karpv1.Limits{"nvidia.com/gpu": resource.MustParse("1")}
+		}, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := running(8)
+
+			c.change(cluster)
+			view := snapshot.Build(cluster)
+			if got, ok := counterfactual.OverOnePlan(&view, solve.Solver{}); ok != c.ok || got != c.want {
+				t.Errorf("the nodes cost %v times one plan (%t), want %v (%t)", got, ok, c.want, c.ok)
+			}
+		})
 	}
 }

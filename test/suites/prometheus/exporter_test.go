@@ -68,6 +68,7 @@ func happen(m *metrics.Metrics) {
 	} {
 		g.WithLabelValues(pool).Set(1)
 	}
+	m.OverOnePlan.WithLabelValues().Set(1.02)
 	m.PoolHeadroom.WithLabelValues(pool, "wanted").Set(2)
 	m.Wasted.WithLabelValues(pool).Set(0.1)
 	m.OfferingsRefused.WithLabelValues(pool, "VCPULimitExceeded").Set(1)
