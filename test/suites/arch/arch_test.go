@@ -94,7 +94,7 @@ var rules = []rule{
 	},
 	{
 		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and planning/checked are functions of values: those who call them read the objects and files",
-		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
+		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/prices"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
 			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/planning/checked")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
@@ -134,7 +134,7 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"), under("pkg/gather"), under("pkg/planning"),
+		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/prices"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"), under("pkg/gather"), under("pkg/planning"),
 			under("pkg/explain"), under("pkg/doctor"), under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
