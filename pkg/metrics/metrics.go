@@ -165,6 +165,8 @@ func New(r prometheus.Registerer) *Metrics {
 			"Pods evicted because of the annotation karve.sh/evict-when-unused."), []string{nodePool}),
 		PoolKarpenter: pool("karpenter_usd_per_hour", "Modeled price of the nodes that Karpenter's packing would launch for all running pods if there were no nodes, from the same offerings, "+
 			"in US dollars per hour. Compare the sum over all NodePools. Missing while the model cannot place a pod."),
+		OverOnePlan: made.NewGaugeVec(gauge("fleet", "price_over_one_plan_ratio",
+			"Price of all nodes over the price of one plan for all running pods if there were no nodes, from the same offerings. Includes headroom and idle nodes. Computed while no pod waits and no node starts."), nil),
 		PodsWait: made.NewHistogramVec(histogram("pods", "wait_seconds",
 			"Time from the creation of a pod that waits for replicas until the scheduler binds it to a node of the NodePool, including time with scheduling gates.",
 			prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),

@@ -117,7 +117,8 @@ func TestMetricNamesHaveUnits(t *testing.T) {
 	m.PodsMoved.WithLabelValues("pool", "Drifted").Inc()
 	m.Claims("pool", map[string]Claims{"Requested": {1, time.Second}})
 	m.PodsWait.WithLabelValues("pool").Observe(1)
-	valid := regexp.MustCompile(`^karve_(build_info$|planner|pods|nodeclaims|launch|nodes|pool|layout|gather|disruption|memory)(_[a-z_]+)?$`)
+	m.OverOnePlan.WithLabelValues().Set(1)
+	valid := regexp.MustCompile(`^karve_(build_info$|planner|pods|nodeclaims|launch|nodes|pool|fleet|layout|gather|disruption|memory)(_[a-z_]+)?$`)
 	for name, f := range gathered(t, r) {
 		if !valid.MatchString(name) || f.GetHelp() == "" {
 			t.Errorf("%s: %q", name, f.GetHelp())
