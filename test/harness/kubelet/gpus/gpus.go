@@ -143,7 +143,7 @@ func (m *Machine) AddImage(ctx context.Context, name string, p Plugin) error {
 	if err != nil {
 		return fmt.Errorf("finding the libraries of %s: %w", p.Name, err)
 	}
-	for _, word := range strings.Fields(string(out)) {
+	for word := range strings.FieldsSeq(string(out)) {
 		if filepath.IsAbs(word) {
 			files[strings.TrimPrefix(word, "/")] = word
 		}
