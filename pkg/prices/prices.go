@@ -270,7 +270,8 @@ func (b *Book) Types(labels map[string]string, types []catalog.InstanceType) []c
 
 // labelsOf returns the labels by which rules select an offering.
 func labelsOf(labels map[string]string, t *catalog.InstanceType, o *catalog.Offering) map[string]string {
-	all := maps.Clone(labels)
+	all := map[string]string{}
+	maps.Copy(all, labels)
 	maps.Copy(all, t.Labels)
 	maps.Copy(all, o.Labels)
 	return all
