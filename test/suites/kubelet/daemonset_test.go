@@ -30,6 +30,13 @@ func TestUpgradeOfTheDaemonSetKeepsReplicas(t *testing.T) {
 	_, err := sets.Create(t.Context(), agents, metav1.CreateOptions{})
 	w.must(err)
 	w.allocatable(10)
+	w.eventually(func() error { // The controller deletes an agent that is not ready at once.
+		set, err := sets.Get(t.Context(), agents.Name, metav1.GetOptions{})
+		if err != nil || set.Status.NumberAvailable != 1 {
+			return fmt.Errorf("the agent is not available: %+v, %v", set.Status, err) //nolint:errorlint // It may be nil.
+		}
+		return nil
+	})
 	pods := w.settle(2)
 	lowest := w.watchLowest()
 	for revision, level := range []string{"debug", "info"} {
