@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/yaml"
@@ -44,11 +45,11 @@ func Parse(text []byte) ([]Rule, error) {
 	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
 		return nil, fmt.Errorf("reading the prices: %w", err)
 	}
-	return rules, Validate(rules)
+	return rules, validate(rules)
 }
 
-// Validate returns all errors of rules, joined.
-func Validate(rules []Rule) error {
+// validate returns all errors of rules, joined.
+func validate(rules []Rule) error {
 	if len(rules) > MaxRules {
 		return fmt.Errorf("there are %d rules for prices, and at most %d are allowed", len(rules), MaxRules)
 	}
@@ -71,7 +72,7 @@ func Validate(rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Patterns of a NodeOverlay's CustomResourceDefinition, but an adjustment with a % may also be more than a reduction by all of the price.
+// The patterns of a NodeOverlay's CustomResourceDefinition, except that a reduction may exceed 100 %. The price is then 0.
 var (
 	pricePattern      = regexp.MustCompile(`^\d+(\.\d+)?$`)
 	adjustmentPattern = regexp.MustCompile(`^[+-](\d*\.)?\d+%?$`)
@@ -123,6 +124,9 @@ func compile(requirements []karpv1alpha1.NodeSelectorRequirement, price, adjustm
 // valid returns what is wrong with requirements, as the rules of a NodeOverlay's CustomResourceDefinition do.
 func valid(requirements []karpv1alpha1.NodeSelectorRequirement) error {
 	for _, r := range requirements {
+		if r.Key == "" {
+			return errors.New("a requirement has no key")
+		}
 		values := words.Named(r.Values, 3)
 		switch op := string(r.Operator); op {
 		case "In", "NotIn":
@@ -142,9 +146,6 @@ func valid(requirements []karpv1alpha1.NodeSelectorRequirement) error {
 			}
 		default:
 			return fmt.Errorf("requirement %q has the unknown operator %q", r.Key, op)
-		}
-		if r.Key == "" {
-			return errors.New("a requirement has no key")
 		}
 	}
 	return nil
@@ -167,19 +168,19 @@ type Book struct {
 }
 
 // NewBook returns the prices with NodeOverlays, of which Karpenter applies one to an offering, and then with rules. Overlays that change no price and invalid rules are
-// left out: [Validate] and Karpenter report them.
+// left out: [Parse] and Karpenter report them.
 func NewBook(overlays []karpv1alpha1.NodeOverlay, rules []Rule) *Book {
 	b := &Book{}
 	ordered := slices.Clone(overlays)
 	slices.SortStableFunc(ordered, func(x, y karpv1alpha1.NodeOverlay) int {
-		return cmp.Or(cmp.Compare(weight(&y), weight(&x)), strings.Compare(y.Name, x.Name))
+		return cmp.Or(cmp.Compare(ptr.Deref(y.Spec.Weight, 0), ptr.Deref(x.Spec.Weight, 0)), strings.Compare(y.Name, x.Name))
 	})
 	for i := range ordered {
 		o := &ordered[i].Spec
 		if o.Price == nil && o.PriceAdjustment == nil {
 			continue
 		}
-		if c, err := compile(o.Requirements, pointed(o.Price), pointed(o.PriceAdjustment)); err == nil {
+		if c, err := compile(o.Requirements, ptr.Deref(o.Price, ""), ptr.Deref(o.PriceAdjustment, "")); err == nil {
 			b.overlays = append(b.overlays, c)
 		}
 	}
@@ -195,20 +196,6 @@ func NewBook(overlays []karpv1alpha1.NodeOverlay, rules []Rule) *Book {
 
 // never is about no offering.
 var never = change{requirements: []*scheduling.Requirement{scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn)}}
-
-func weight(o *karpv1alpha1.NodeOverlay) int32 {
-	if o.Spec.Weight == nil {
-		return 0
-	}
-	return *o.Spec.Weight
-}
-
-func pointed(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return *text
-}
 
 // free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
 // the same number.
