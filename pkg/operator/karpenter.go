@@ -38,12 +38,10 @@ type karpenterOptions struct {
 // read returns the options. A Karpenter that cannot be seen, such as one outside of the cluster, has its defaults.
 func (k *karpenterOptions) read(ctx context.Context) (instancetype.Options, error) {
 	var all appsv1.DeploymentList
-	err := k.reader.List(ctx, &all, client.MatchingLabels{"app.kubernetes.io/name": "karpenter"})
-	if apierrors.IsForbidden(err) {
+	switch err := k.reader.List(ctx, &all, client.MatchingLabels{"app.kubernetes.io/name": "karpenter"}); {
+	case apierrors.IsForbidden(err):
 		log.FromContext(ctx).Error(err, "The options of Karpenter are unknown: allow the controller to list deployments.apps, or set its flags")
-		err = nil
-	}
-	if err != nil {
+	case err != nil:
 		return instancetype.Options{}, fmt.Errorf("reading Karpenter's options: %w", err)
 	}
 	options, problem := optionsOf(all.Items, k.stated)
@@ -87,8 +85,7 @@ func optionsOf(deployments []appsv1.Deployment, stated map[string]string) (insta
 func set(options *instancetype.Options, flags map[string]string) error {
 	var problems []error
 	for _, flag := range slices.Sorted(maps.Keys(flags)) {
-		_, err := options.Set(flag, flags[flag])
-		problems = append(problems, err)
+		problems = append(problems, options.Set(flag, flags[flag]))
 	}
 	return errors.Join(problems...)
 }

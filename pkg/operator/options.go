@@ -59,8 +59,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	} {
 		fs.Func(name, meaning+" (default: as in Karpenter's Deployment)", func(value string) error {
 			o.ofKarpenter[name] = value
-			_, err := new(instancetype.Options).Set(name, value)
-			return err
+			return new(instancetype.Options).Set(name, value)
 		})
 	}
 	fs.Func("prices", "rules for the prices that you pay, as a list in JSON or YAML: name, requirements, and price or priceAdjustment as in a NodeOverlay", func(text string) (err error) {

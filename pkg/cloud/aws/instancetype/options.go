@@ -19,8 +19,8 @@ type Options struct {
 // DefaultOptions are those of Karpenter's AWS provider.
 var DefaultOptions = Options{VMMemoryOverheadPercent: 0.075}
 
-// Set changes the option of a flag of Karpenter's AWS provider, and reports whether there is one.
-func (o *Options) Set(flag, value string) (known bool, err error) {
+// Set changes the option of a flag of Karpenter's AWS provider. Other flags change nothing.
+func (o *Options) Set(flag, value string) (err error) {
 	switch flag {
 	case "vm-memory-overhead-percent":
 		o.VMMemoryOverheadPercent, err = strconv.ParseFloat(value, 64)
@@ -34,13 +34,11 @@ func (o *Options) Set(flag, value string) (known bool, err error) {
 		}
 	case "isolated-vpc":
 		o.IsolatedVPC, err = strconv.ParseBool(value)
-	default:
-		return false, nil
 	}
 	if err != nil {
-		return true, fmt.Errorf("invalid value %q for --%s: %w", value, flag, err)
+		return fmt.Errorf("invalid value %q for --%s: %w", value, flag, err)
 	}
-	return true, nil
+	return nil
 }
 
 // Variables are the environment variables in which Karpenter's AWS provider looks for a flag that is not given.
