@@ -2,244 +2,98 @@
 package registry
 
 import (
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
+	"log/slog"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-const (
-	// Index is the media type of a list of images.
-	Index = "application/vnd.oci.image.index.v1+json"
-	// Manifest is the media type of a single image.
-	Manifest = "application/vnd.oci.image.manifest.v1+json"
-	// Config is the media type of an image's configuration.
-	Config = "application/vnd.oci.image.config.v1+json"
-)
-
-// Descriptor names a part of an image.
-type Descriptor struct {
-	MediaType string    `json:"mediaType"`
-	Digest    string    `json:"digest"`
-	Size      int       `json:"size"`
-	Platform  *Platform `json:"platform,omitempty"`
-}
-
-// Platform is the platform of an image.
-type Platform struct {
-	OS           string `json:"os"`
-	Architecture string `json:"architecture"`
-}
-
-// Document is an index or a manifest.
-type Document struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []Descriptor `json:"manifests,omitempty"`
-	Config        *Descriptor  `json:"config,omitempty"`
-	Layers        []Descriptor `json:"layers"`
-}
-
-// Settings are the part of an image's configuration that determines how it runs.
-type Settings struct {
-	Platform
-	Config struct {
-		User       string   `json:"User,omitempty"`
-		Entrypoint []string `json:"Entrypoint,omitempty"`
-	} `json:"config"`
-	RootFS struct {
-		Type    string   `json:"type"`
-		DiffIDs []string `json:"diff_ids"`
-	} `json:"rootfs"`
-}
-
-// Registry holds blobs, and manifests by repository and by tag or digest.
+// Registry is a running registry.
 type Registry struct {
 	// Host is the address on which it listens.
 	Host string
-
-	mu        sync.Mutex // guards the rest
-	blobs     map[string][]byte
-	uploads   map[string][]byte
-	manifests map[string]manifest
-}
-
-type manifest struct {
-	mediaType string
-	content   []byte
 }
 
 // New starts a registry, which stops when the test ends.
 func New(t testing.TB) *Registry {
 	t.Helper()
-	r := &Registry{blobs: map[string][]byte{}, uploads: map[string][]byte{}, manifests: map[string]manifest{}}
-	server := httptest.NewServer(r)
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	t.Cleanup(server.Close)
-	r.Host = strings.TrimPrefix(server.URL, "http://")
-	return r
+	return &Registry{Host: strings.TrimPrefix(server.URL, "http://")}
 }
 
 // Base creates a non-root image without layers for two platforms, and returns its reference.
 func (r *Registry) Base(t testing.TB) string {
 	t.Helper()
-	all := Document{SchemaVersion: 2, MediaType: Index, Layers: []Descriptor{}}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, architecture := range []string{"amd64", "arm64"} {
-		var s Settings
-		s.Platform, s.Config.User, s.RootFS.Type, s.RootFS.DiffIDs = Platform{"linux", architecture}, "65532", "layers", []string{}
-		c := r.put(t, "", Config, s)
-		m := r.put(t, "base", Manifest, Document{SchemaVersion: 2, MediaType: Manifest, Config: &c, Layers: []Descriptor{}})
-		m.Platform = &s.Platform
-		all.Manifests = append(all.Manifests, m)
-	}
-	index := r.put(t, "base", Index, all)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.manifests["base:latest"] = r.manifests["base:"+index.Digest]
-	return r.Host + "/base:latest"
-}
-
-// Load adds the content of an OCI layout to a repository, as tools that copy layouts into registries do: all blobs, and the manifests of the index by digest and by tag.
-func (r *Registry) Load(t testing.TB, layout, repository string) {
-	t.Helper()
-	read := func(elements ...string) []byte {
-		text, err := os.ReadFile(filepath.Join(append([]string{layout}, elements...)...))
+		image, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), &v1.ConfigFile{
+			OS: "linux", Architecture: architecture, Config: v1.Config{User: "65532"}, RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return text
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: mutate.ConfigMediaType(image, types.OCIConfigJSON), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}},
+		})
 	}
-	var index struct {
-		Manifests []struct {
-			Descriptor
-			Annotations map[string]string `json:"annotations"`
-		} `json:"manifests"`
-	}
-	if err := json.Unmarshal(read("index.json"), &index); err != nil {
+	reference := r.Host + "/base:latest"
+	if err := remote.WriteIndex(parsed(t, reference), index); err != nil {
 		t.Fatal(err)
 	}
-	blobs, err := os.ReadDir(filepath.Join(layout, "blobs", "sha256"))
+	return reference
+}
+
+// Load pushes the images of an OCI layout to a repository, each by the tag that the index gives it.
+func (r *Registry) Load(t testing.TB, folder, repository string) {
+	t.Helper()
+	from, err := layout.FromPath(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, b := range blobs {
-		r.blobs["sha256:"+b.Name()] = read("blobs", "sha256", b.Name())
+	all, err := from.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, d := range index.Manifests {
-		m := manifest{d.MediaType, r.blobs[d.Digest]}
-		r.manifests[repository+":"+d.Digest], r.manifests[repository+":"+d.Annotations["org.opencontainers.image.ref.name"]] = m, m
+	list, err := all.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range list.Manifests {
+		image, err := all.Image(m.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.Write(parsed(t, r.Host+"/"+repository+":"+m.Annotations["org.opencontainers.image.ref.name"]), image); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
 // Has reports whether an image can be pulled. The reference begins with Host and names a tag or a digest.
 func (r *Registry) Has(reference string) bool {
-	name, ok := strings.CutPrefix(reference, r.Host+"/")
-	if repository, digest, found := strings.Cut(name, "@"); found {
-		name = repository + ":" + digest
+	parsed, err := name.ParseReference(reference)
+	if err != nil || parsed.Context().RegistryStr() != r.Host {
+		return false
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, found := r.manifests[name]
-	return ok && found
+	_, err = remote.Head(parsed)
+	return err == nil
 }
 
-// put stores a manifest of the repository, or a blob if the repository is empty.
-func (r *Registry) put(t testing.TB, repository, mediaType string, content any) Descriptor {
+func parsed(t testing.TB, reference string) name.Reference {
 	t.Helper()
-	text, err := json.Marshal(content)
+	r, err := name.ParseReference(reference)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if repository == "" {
-		r.blobs[digest(text)] = text
-	} else {
-		r.manifests[repository+":"+digest(text)] = manifest{mediaType, text}
-	}
-	return Descriptor{MediaType: mediaType, Digest: digest(text), Size: len(text)}
-}
-
-func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
-
-var path = regexp.MustCompile(`^/v2/(.+)/(blobs/uploads|blobs|manifests)/([^/]*)$`)
-
-// ServeHTTP implements the part of the distribution API that clients need to pull and push.
-func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, err := io.ReadAll(req.Body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if req.URL.Path == "/v2/" {
-		return
-	}
-	part := path.FindStringSubmatch(req.URL.Path)
-	if part == nil {
-		http.NotFound(w, req)
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	repository, name := part[1], part[3]
-	switch part[2] {
-	case "manifests":
-		r.manifest(w, req, repository, name, body)
-	case "blobs":
-		serve(w, req, "application/octet-stream", r.blobs[name])
-	default:
-		r.upload(w, req, repository, name, body)
-	}
-}
-
-func (r *Registry) manifest(w http.ResponseWriter, req *http.Request, repository, name string, body []byte) {
-	if req.Method == http.MethodPut {
-		m := manifest{req.Header.Get("Content-Type"), body}
-		r.manifests[repository+":"+name], r.manifests[repository+":"+digest(body)] = m, m
-		w.WriteHeader(http.StatusCreated)
-		return
-	}
-	m := r.manifests[repository+":"+name]
-	serve(w, req, m.mediaType, m.content)
-}
-
-// upload starts, continues or finishes the upload of a blob.
-func (r *Registry) upload(w http.ResponseWriter, req *http.Request, repository, name string, body []byte) {
-	if req.Method == http.MethodPost {
-		name = fmt.Sprint(len(r.uploads))
-	}
-	r.uploads[name] = append(r.uploads[name], body...)
-	if req.Method == http.MethodPut {
-		if want := req.URL.Query().Get("digest"); digest(r.uploads[name]) != want {
-			http.Error(w, "the content is not "+want, http.StatusBadRequest)
-			return
-		}
-		r.blobs[digest(r.uploads[name])] = r.uploads[name]
-		w.WriteHeader(http.StatusCreated)
-		return
-	}
-	w.Header().Set("Location", "/v2/"+repository+"/blobs/uploads/"+name)
-	w.WriteHeader(http.StatusAccepted)
-}
-
-func serve(w http.ResponseWriter, req *http.Request, mediaType string, content []byte) {
-	if content == nil {
-		http.NotFound(w, req)
-		return
-	}
-	w.Header().Set("Content-Type", mediaType)
-	w.Header().Set("Docker-Content-Digest", digest(content))
-	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-	if req.Method != http.MethodHead {
-		_, _ = w.Write(content)
-	}
+	return r
 }

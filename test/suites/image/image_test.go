@@ -4,15 +4,18 @@ package image
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"debug/elf"
-	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/registry"
@@ -37,13 +40,12 @@ func TestImagesHoldProgramsForEachPlatform(t *testing.T) {
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			layout := filepath.Join(root, "_output", "images", name)
-			found := images(t, layout)
+			found := images(t, filepath.Join(root, "_output", "images", name))
 			if len(found) != len(platforms) {
 				t.Fatalf("there are %d images, want %v", len(found), platforms)
 			}
-			for i, m := range found {
-				look(t, layout, name, platforms[i], m)
+			for i, image := range found {
+				look(t, name, platforms[i], image)
 			}
 		})
 	}
@@ -60,47 +62,42 @@ func withCompilers() []string {
 	return architectures
 }
 
-func read[T any](t *testing.T, layout, digest string) T {
+// images returns the images in an OCI layout, without SBOMs.
+func images(t *testing.T, folder string) []v1.Image {
 	t.Helper()
-	var content T
-	path := filepath.Join(layout, "blobs", strings.Replace(digest, ":", "/", 1))
-	if digest == "" {
-		path = filepath.Join(layout, "index.json")
-	}
-	text, err := os.ReadFile(path)
+	all, err := layout.ImageIndexFromPath(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &content); err != nil {
+	found, err := partial.FindImages(all, func(d v1.Descriptor) bool { return d.MediaType.IsImage() })
+	if err != nil {
 		t.Fatal(err)
 	}
-	return content
-}
-
-// images returns the manifests of the images in an OCI layout, without SBOMs.
-func images(t *testing.T, layout string) []registry.Document {
-	t.Helper()
-	var found []registry.Document
-	for _, d := range read[registry.Document](t, layout, "").Manifests {
-		all := []registry.Descriptor{d}
-		if strings.Contains(d.MediaType, "index") || strings.Contains(d.MediaType, "list") {
-			all = read[registry.Document](t, layout, d.Digest).Manifests
+	indexes, err := partial.FindIndexes(all, func(v1.Descriptor) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, index := range indexes {
+		more, err := partial.FindImages(index, func(d v1.Descriptor) bool { return d.MediaType.IsImage() })
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, m := range all {
-			found = append(found, read[registry.Document](t, layout, m.Digest))
-		}
+		found = append(found, more...)
 	}
 	return found
 }
 
-func look(t *testing.T, layout, name, architecture string, m registry.Document) {
+func look(t *testing.T, name, architecture string, image v1.Image) {
 	t.Helper()
-	s := read[registry.Settings](t, layout, m.Config.Digest)
+	s, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
 	program := "/ko-app/" + name
 	if s.OS != "linux" || s.Architecture != architecture || s.Config.User != "65532" || len(s.Config.Entrypoint) != 1 || s.Config.Entrypoint[0] != program {
 		t.Errorf("the image is %+v", s)
 	}
-	binary := file(t, layout, m, program)
+	binary := file(t, image, program)
 	parsed, err := elf.NewFile(bytes.NewReader(binary))
 	if err != nil {
 		t.Fatal(err)
@@ -129,32 +126,22 @@ func look(t *testing.T, layout, name, architecture string, m registry.Document) 
 }
 
 // file returns the content of a file in an image.
-func file(t *testing.T, layout string, m registry.Document, path string) []byte {
+func file(t *testing.T, image v1.Image, path string) []byte {
 	t.Helper()
-	for _, layer := range m.Layers {
-		f, err := os.Open(filepath.Join(layout, "blobs", strings.Replace(layer.Digest, ":", "/", 1)))
+	all := mutate.Extract(image)
+	defer all.Close()
+	for files := tar.NewReader(all); ; {
+		header, err := files.Next()
+		if err != nil {
+			t.Fatalf("%s is not in the image: %v", path, err)
+		}
+		if strings.TrimPrefix(header.Name, "/") != strings.TrimPrefix(path, "/") {
+			continue
+		}
+		content, err := io.ReadAll(files)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
-		unzipped, err := gzip.NewReader(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for files := tar.NewReader(unzipped); ; {
-			header, err := files.Next()
-			if err != nil {
-				break
-			}
-			if header.Name == path {
-				content, err := io.ReadAll(files)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return content
-			}
-		}
+		return content
 	}
-	t.Fatalf("%s is not in the image", path)
-	return nil
 }
