@@ -18,6 +18,20 @@ func (left *Physical) Take(counts Physical) {
 	}
 }
 
+// Take subtracts what a machine draws from stocks.
+func Take(stocks []Stock, draws []Draw) {
+	for _, d := range draws {
+		stocks[d.Stock].Left -= d.Amount
+	}
+}
+
+// GiveBack undoes [Take].
+func GiveBack(stocks []Stock, draws []Draw) {
+	for _, d := range draws {
+		stocks[d.Stock].Left += d.Amount
+	}
+}
+
 // Minus returns the difference of each amount.
 func (left Physical) Minus(used Physical) Physical {
 	return Physical{

@@ -8,7 +8,10 @@
 // unit in the name. Money is in micro-dollars per hour.
 package planner
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Unlimited is the remaining amount of something that has no limit.
 const Unlimited int64 = math.MaxInt64
@@ -161,6 +164,23 @@ type Pool struct {
 	MaxPremium int64
 }
 
+// Stock is something of which only a limited amount is left at the price of the offerings that draw from it: the slots of a capacity reservation, or the
+// dollars per hour of a savings plan.
+type Stock struct {
+	// Name is unique in a snapshot, and stocks are sorted by it. It names the stock for people, for example the id of a reservation.
+	Name string
+	// Left is how much of it is left, from 0 to [MaxAmount]: machines, or MicroUSD per hour.
+	Left int64
+}
+
+// Draw is what one machine of an offering takes from a stock.
+type Draw struct {
+	// Stock is an index into Snapshot.Stocks.
+	Stock int
+	// Amount is from 1 to [MaxAmount].
+	Amount int64
+}
+
 // Offering is an instance type in a zone at a capacity type, as one pool would launch it.
 type Offering struct {
 	// Pool is an index into Snapshot.Pools.
@@ -174,6 +194,8 @@ type Offering struct {
 	Free Resources
 	// Physical is what one such machine counts against the pool's limits. Nodes is 1.
 	Physical Physical
+	// Draws are what one such machine takes from stocks, sorted by stock. It is empty if there is no limit to the number of such machines.
+	Draws []Draw
 	// Unavailable is why the offering cannot be launched now, for example because the cloud has just refused it. It is nil if the offering can be
 	// launched.
 	Unavailable *Refusal
@@ -186,6 +208,13 @@ type Offering struct {
 	Domains []int
 	// Choice identifies the labels that the pool chooses for the machine. All offerings of a NodeClaim have the same choice.
 	Choice string
+}
+
+// Repriced reports whether the offering x of the same pool is no other choice beside o for the cloud: it draws from a stock, or it is the machine of o without the
+// stock from which o draws.
+func Repriced(o, x Offering) bool {
+	return len(x.Draws) > 0 || len(o.Draws) > 0 && x.InstanceType == o.InstanceType && x.Zone == o.Zone && x.CapacityType == o.CapacityType && x.Choice == o.Choice &&
+		x.Free == o.Free && x.Physical == o.Physical && slices.Equal(x.GPUs, o.GPUs) && slices.Equal(x.Quotas, o.Quotas)
 }
 
 // Node is a machine that exists or is being launched.
@@ -234,6 +263,8 @@ type Snapshot struct {
 	Offerings []Offering
 	Nodes     []Node
 	Classes   []Class
+	// Stocks are what offerings draw from.
+	Stocks []Stock
 	// Quotas, Topologies and Rules are what classes, offerings and nodes refer to.
 	Quotas     []Quota
 	Topologies []Topology
@@ -294,7 +325,7 @@ type Launch struct {
 	// requests any.
 	GPUs []int
 	// Alternatives are other offerings of the same pool that also hold the pods, the cheapest first. The NodeClaim names them in addition to Offering.
-	// They are those required by the pool's MinValues, or else those that alternatives.Add finds.
+	// They are those required by the pool's MinValues, or else those that alternatives.Add finds. None of them draws from a stock.
 	Alternatives []int
 }
 
@@ -329,12 +360,18 @@ type Plan struct {
 }
 
 // Proof shows that no plan for the pods that a plan places is cheaper than its bound. The launched machines must satisfy each cover, and no whole numbers of
-// machines do so at a lower price.
+// machines within the stocks do so at a lower price.
 type Proof struct {
 	Covers []Cover
+	// Duals are, by stock, what one unit of it is worth, in 1/[DualScale] MicroUSD. They make the proof short: a machine that costs its price and the worth of
+	// what it draws is no cheaper per pod than others, and a plan saves at most the worth of all that is left of the stocks.
+	Duals []int64
 	// Split, if not nil, replaces the proof by one for each of two sets of plans.
 	Split *Split
 }
+
+// DualScale is the denominator of the duals of stocks in a [Proof].
+const DualScale = 1 << 20
 
 // Split divides all plans by the number of machines of some offerings that they launch.
 type Split struct {

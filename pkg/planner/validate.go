@@ -30,6 +30,15 @@ func Validate(s Snapshot) error {
 			bad("pool %d: alternatives would have to be cheaper", i)
 		}
 	}
+	for i, x := range s.Stocks {
+		bad := about(&errs, Violation{Stocks: []int{i}})
+		if i > 0 && s.Stocks[i-1].Name >= x.Name {
+			bad("stock %d: the name %q repeats or is not sorted", i, x.Name)
+		}
+		if x.Left < 0 || x.Left > MaxAmount {
+			bad("stock %d: what is left, %d, is not within 0 and %d", i, x.Left, MaxAmount)
+		}
+	}
 	for i := range s.Offerings {
 		errs = append(errs, validateOffering(s, i)...)
 	}
@@ -71,6 +80,11 @@ func validateOffering(s Snapshot, i int) []error {
 	p := o.Physical
 	if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
 		bad("offering %d: physical amounts are negative or not those of one machine", i)
+	}
+	for j, d := range o.Draws {
+		if d.Stock < 0 || d.Stock >= len(s.Stocks) || d.Amount < 1 || d.Amount > MaxAmount || j > 0 && o.Draws[j-1].Stock >= d.Stock {
+			bad("offering %d: draws from stocks that do not exist or are not sorted, or amounts that are not within 1 and %d", i, MaxAmount)
+		}
 	}
 	errs = append(errs, validateMachine(s, concerns, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
 	var replicas int64

@@ -13,7 +13,8 @@ import (
 // Add returns a plan in which each launch has all alternatives that it may have. The alternatives are combinations of instance types and zones that
 // hold the pods, in the same domains as far as rules concern them, at the launch's capacity type, for at most MaxPremium percent more. A NodeClaim
 // admits each of its types in each of its zones, so all of these must be suitable. Of the possible sets of zones, Add takes the one with the most pairs
-// of type and zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives.
+// of type and zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives. No alternative draws from
+// a stock.
 func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
 	f := finder{snapshot: s, class: map[string]int{}, ruled: map[int][]int{}, left: make([]planner.Physical, len(s.Pools)), found: map[string][]int{}}
 	for _, r := range s.Rules {
@@ -89,7 +90,7 @@ func (f *finder) alternatives(l planner.Launch) []int {
 	offered := map[pair][]int{}
 	sound := map[pair]bool{}
 	for i, x := range s.Offerings {
-		if x.Pool != o.Pool || x.CapacityType != o.CapacityType || x.Choice != o.Choice {
+		if x.Pool != o.Pool || x.CapacityType != o.CapacityType || x.Choice != o.Choice || i != l.Offering && planner.Repriced(o, x) {
 			continue
 		}
 		at := pair{x.InstanceType, x.Zone}

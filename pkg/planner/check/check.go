@@ -48,6 +48,7 @@ func Plan(s planner.Snapshot, p planner.Plan) error {
 	}
 	c.everyPodOnce()
 	c.limits(p)
+	c.stocks(p)
 	c.rules(p)
 	c.price(p)
 	return errors.Join(c.errs...)
@@ -244,6 +245,31 @@ func (c *checker) limits(p planner.Plan) {
 			*d.left -= d.uses
 		}
 		left[o.Pool] = l
+	}
+}
+
+// stocks checks that the launches draw no more from any stock than there is. Alternatives must draw nothing: the cloud might launch them.
+func (c *checker) stocks(p planner.Plan) {
+	left := make([]int64, len(c.snapshot.Stocks))
+	for i, x := range c.snapshot.Stocks {
+		left[i] = x.Left
+	}
+	for i, x := range p.Launches {
+		if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
+			continue
+		}
+		c.concerns(x.Pods)
+		for _, d := range c.snapshot.Offerings[x.Offering].Draws {
+			if left[d.Stock] -= d.Amount; left[d.Stock] < 0 {
+				c.bad("launch %d: draws %d from %s, %d are left", i, d.Amount, c.snapshot.Stocks[d.Stock].Name, left[d.Stock]+d.Amount)
+				left[d.Stock] += d.Amount
+			}
+		}
+		for _, a := range x.Alternatives {
+			if a >= 0 && a < len(c.snapshot.Offerings) && len(c.snapshot.Offerings[a].Draws) > 0 {
+				c.bad("launch %d: alternative %d draws from stocks", i, a)
+			}
+		}
 	}
 }
 

@@ -31,7 +31,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 		return // The snapshot decides about other offerings of the same type in the same zone.
 	}
 	for i, x := range s.Offerings {
-		if x.Pool == o.Pool && x.CapacityType == o.CapacityType && x.Choice == o.Choice && types[x.InstanceType] && zones[x.Zone] && !slices.Contains(all, i) {
+		if x.Pool == o.Pool && x.CapacityType == o.CapacityType && x.Choice == o.Choice && types[x.InstanceType] && zones[x.Zone] && !slices.Contains(all, i) && !planner.Repriced(o, x) {
 			c.bad("%s: its claim admits offering %d, which is no alternative", where, i)
 		}
 	}

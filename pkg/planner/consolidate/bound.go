@@ -13,7 +13,7 @@ import (
 )
 
 // bound returns a proven lower bound on the price of machines for all pods of the hosts for which other nodes have no room. Limits are ignored, because
-// running machines may exceed them. The running machines are included as offerings at their own prices, because one may be cheaper than every current
+// running machines may exceed them, but not stocks, from which they drew what they regain. The running machines are included as offerings at their own prices, because one may be cheaper than every current
 // offering. Rules that running pods violate are dropped.
 func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	all := make([]int, len(f.hosts))
@@ -35,6 +35,7 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 		h := &f.hosts[i]
 		o := f.whole(h)
 		o.Pool = own
+		o.Draws = h.draws
 		admitted := make([]bool, len(s.Classes))
 		for c := range s.Classes {
 			_, admitted[c] = slices.BinarySearch(f.now.Classes[c].Nodes, h.node)
@@ -42,7 +43,7 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 		for _, pod := range h.pods {
 			admitted[pod.Class] = true
 		}
-		key := fmt.Sprint(o.Price, o.Free, o.GPUs, o.Quotas, admitted)
+		key := fmt.Sprint(o.Price, o.Free, o.GPUs, o.Quotas, o.Draws, admitted)
 		if seen[key] {
 			continue
 		}

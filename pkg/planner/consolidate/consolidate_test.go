@@ -1,6 +1,7 @@
 package consolidate_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -180,5 +181,60 @@ func TestPlanReturnsNoStepsForInvalidLayout(t *testing.T) {
 		if o := consolidate.Plan((solve.Solver{}), l); len(o.Steps) != 0 || len(o.Surplus) != 0 {
 			t.Errorf("%s: %+v", name, o)
 		}
+	}
+}
+
+// slots returns a layout of two machines with one pod each, and a machine type with reserved slots of which so many are left. Each pod fits on any machine.
+func slots(left int64, reserved ...bool) consolidate.Layout {
+	s := plantest.Identical(plantest.Offerings(plantest.G4dn()[:1], 10), 0, plantest.Request(3000, 1024, 1))
+	slot := s.Offerings[0]
+	slot.Price, slot.CapacityType, slot.Draws = 1, "reserved", []planner.Draw{{Amount: 1}}
+	s.Offerings = append(s.Offerings, slot)
+	s.Stocks = []planner.Stock{{Name: "cr-0123", Left: left + int64(len(reserved))}}
+	s.Classes[0].Offerings = []int{0, 1}
+	l := consolidate.Layout{Snapshot: s}
+	for i, free := range reserved {
+		of := 0
+		if free {
+			of = 1
+		}
+		m := plantest.Launched(&l.Snapshot, of)
+		pod := consolidate.Running{Name: fmt.Sprintf("default/pod-%d", i), GPU: -1, Move: 1000}
+		plantest.Run(&l.Snapshot, m.Node, pod)
+		m.Pods = []consolidate.Running{pod}
+		l.Machines = append(l.Machines, m)
+	}
+	l.Snapshot.Stocks[0].Left = left
+	return l
+}
+
+func TestPodsMoveOntoFreeSlotsAndNotOffThem(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		layout consolidate.Layout
+		leave  []int
+	}{
+		"one slot is free":     {slots(1, false, true), []int{0}},
+		"no slot is free":      {slots(0, false, true), nil},
+		"all are in slots":     {slots(2, true, true), nil},
+		"two slots are free":   {slots(2, false, false), []int{0, 1}},
+		"one slot, two movers": {slots(1, false, false), []int{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var leave []int
+			for _, step := range consolidate.Plan(solve.Solver{}, tc.layout).Steps {
+				leave = append(leave, step.Leave...)
+				for _, x := range step.Launches {
+					if x.Offering != 1 {
+						t.Errorf("a machine is launched at full price: %v", step)
+					}
+				}
+			}
+			slices.Sort(leave)
+			if len(leave) != len(tc.leave) {
+				t.Errorf("machines %v leave, want %v", leave, tc.leave)
+			}
+		})
 	}
 }

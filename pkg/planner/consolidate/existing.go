@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/search"
 )
@@ -19,8 +18,8 @@ type existing struct {
 	load  pack.Load
 	price int64
 	moves int64
-	pool  int
-	uses  amount.Usage
+	// charge is what it counts. It is nil for a node that is not among the hosts.
+	charge *pack.Charge
 	// fixed reports whether the machine stays in any case.
 	fixed bool
 }
@@ -56,7 +55,7 @@ func (f *fleet) existing(p *pack.Problem) []existing {
 	var out []existing
 	for i := range f.hosts {
 		h := &f.hosts[i]
-		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.price), moves: int64(h.moves), pool: h.pool, uses: amount.UsageOf(h.counts), fixed: h.settled}
+		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.price), moves: int64(h.moves), charge: h.charge(), fixed: h.settled}
 		for _, pod := range h.pods {
 			if k, ok := shape[pod.Name]; ok {
 				x.load[k]++
@@ -72,7 +71,7 @@ func (f *fleet) existing(p *pack.Problem) []existing {
 	}
 	for i := range p.Nodes {
 		if _, ok := nodeAt[p.Nodes[i].Index]; ok {
-			out = append(out, existing{host: -1, node: i, load: make(pack.Load, len(p.Shapes)), pool: -1, fixed: true})
+			out = append(out, existing{host: -1, node: i, load: make(pack.Load, len(p.Shapes)), fixed: true})
 		}
 	}
 	return out
@@ -114,7 +113,7 @@ type improver struct {
 	values   []int64
 	noisy    []int64
 	// limits are what the pools may still launch beyond the machines that stay and are launched.
-	limits []amount.Usage
+	limits pack.Limits
 	seq    search.Sequence
 }
 
@@ -143,14 +142,14 @@ func (v *improver) try(stays []bool, more []pack.Load) {
 // complete returns a solution for all pods with the given machines staying. It places first the given loads, then whatever fits, and launches machines for the rest.
 func (v *improver) complete(stays []bool, more []pack.Load) *solution {
 	s := &solution{stays: slices.Clone(stays), more: make([]pack.Load, len(v.existing)), left: make(pack.Load, len(v.ctx.Problem.Shapes))}
-	limits := slices.Clone(v.ctx.Problem.Limits)
+	limits := v.ctx.Problem.Limits.Clone()
 	for i := range v.existing {
 		x := &v.existing[i]
 		s.more[i] = make(pack.Load, len(v.ctx.Problem.Shapes))
 		if !s.stays[i] {
 			s.left.Add(x.load, 1)
-		} else if x.pool >= 0 {
-			limits[x.pool].Launch(x.uses)
+		} else if x.charge != nil {
+			limits.Launch(x.charge)
 		}
 	}
 	for i := range v.existing {

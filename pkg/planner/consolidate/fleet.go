@@ -10,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/solve"
 )
 
@@ -34,6 +35,7 @@ type host struct {
 	pool    int
 	price   planner.MicroUSD
 	counts  planner.Physical
+	draws   []planner.Draw
 	// pods are the running pods and the pending pods that are planned there. Moving the pending pods costs nothing.
 	pods []Running
 	// moves is the cost of moving all pods.
@@ -46,7 +48,7 @@ type host struct {
 func newFleet(solver solve.Solver, l Layout) *fleet {
 	f := &fleet{solver: solver, layout: l, now: l.Snapshot, gone: make([]bool, len(l.Snapshot.Nodes))}
 	f.solver.First = nil
-	f.now.Pools, f.now.Nodes = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes)
+	f.now.Pools, f.now.Nodes, f.now.Stocks = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes), slices.Clone(l.Snapshot.Stocks)
 	f.now.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range f.now.Classes {
 		f.now.Classes[c].Pods = nil
@@ -65,7 +67,7 @@ func (f *fleet) addHosts() {
 		if !l.describes(m) || taken[m.Node] {
 			continue
 		}
-		h := host{machine: i, node: m.Node, pool: m.Pool, price: m.Price, counts: m.Physical, pods: slices.Clone(m.Pods)}
+		h := host{machine: i, node: m.Node, pool: m.Pool, price: m.Price, counts: m.Physical, draws: m.Draws, pods: slices.Clone(m.Pods)}
 		sound := true
 		for _, pod := range m.Pods {
 			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < planner.MaxPrice
@@ -103,7 +105,10 @@ func (l *Layout) named() map[string]int {
 
 // describes reports whether the node, pool and price of a machine are valid.
 func (l *Layout) describes(m Machine) bool {
-	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= planner.MaxPrice
+	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= planner.MaxPrice &&
+		!slices.ContainsFunc(m.Draws, func(d planner.Draw) bool {
+			return d.Stock < 0 || d.Stock >= len(l.Snapshot.Stocks) || d.Amount < 1 || d.Amount > planner.MaxAmount
+		})
 }
 
 // dropRules drops the preferences and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
@@ -179,6 +184,7 @@ func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 	for _, x := range plan.Launches {
 		o := f.now.Offerings[x.Offering]
 		f.now.Pools[o.Pool].Remaining.Take(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
+		planner.Take(f.now.Stocks, o.Draws)
 	}
 }
 
@@ -235,12 +241,13 @@ func (f *fleet) close(node, class int) {
 // they count.
 func (f *fleet) without(leave []int) planner.Snapshot {
 	s := f.now
-	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
+	s.Pools, s.Classes, s.Stocks = slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Stocks)
 	leaves := slices.Clone(f.gone)
 	for _, i := range leave {
 		h := &f.hosts[i]
 		leaves[h.node] = true
 		giveBackPhysical(&s.Pools[h.pool].Remaining, h.counts)
+		planner.GiveBack(s.Stocks, h.draws)
 		for _, pod := range h.pods {
 			c := &s.Classes[pod.Class]
 			c.Pods = append(c.Pods, pod.Name)
@@ -299,24 +306,26 @@ func (f *fleet) small() solve.Solver {
 	return s
 }
 
-// allows reports whether the limits of the pools allow the launches of a step once its machines are removed.
+// allows reports whether the limits of the pools and the stocks allow the launches of a step once its machines are removed.
 func (f *fleet) allows(leave []int, plan planner.Plan) bool {
-	left := make([]planner.Physical, len(f.now.Pools))
-	for i, p := range f.now.Pools {
-		left[i] = p.Remaining
-	}
+	left := pack.LimitsOf(f.now)
 	for _, i := range leave {
-		giveBackPhysical(&left[f.hosts[i].pool], f.hosts[i].counts)
+		left.GiveBack(f.hosts[i].charge())
 	}
 	for _, x := range plan.Launches {
-		counts := alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives})
-		pool := f.now.Offerings[x.Offering].Pool
-		if !amount.UsageOf(left[pool]).Admits(amount.UsageOf(counts)) {
+		c := pack.ChargeOf(f.now.Offerings[x.Offering])
+		c.Uses = amount.UsageOf(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
+		if !left.Admits(&c) {
 			return false
 		}
-		left[pool].Take(counts)
+		left.Launch(&c)
 	}
 	return true
+}
+
+// charge returns what the machine counts against the limits of its pool and draws from stocks.
+func (h *host) charge() *pack.Charge {
+	return &pack.Charge{Pool: h.pool, Uses: amount.UsageOf(h.counts), Draws: h.draws}
 }
 
 // take applies a step to the fleet: its nodes are gone, and its pods are on nodes that stay.
@@ -326,6 +335,7 @@ func (f *fleet) take(leave []int, plan planner.Plan) {
 		h := &f.hosts[i]
 		h.settled = true
 		giveBackPhysical(&f.now.Pools[h.pool].Remaining, h.counts)
+		planner.GiveBack(f.now.Stocks, h.draws)
 		for _, pod := range h.pods {
 			class[pod.Name] = pod.Class
 		}

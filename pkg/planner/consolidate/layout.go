@@ -18,16 +18,17 @@ type Layout struct {
 }
 
 // Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the
-// limits of their pools regain what the machines count.
+// limits of their pools and the stocks regain what the machines count.
 func (l Layout) Freed(leave []int) planner.Snapshot {
 	s := l.Snapshot
-	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
+	s.Pools, s.Classes, s.Stocks = slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Stocks)
 	leaves := make([]bool, len(s.Nodes))
 	pending := make([][]string, len(s.Classes))
 	for _, i := range leave {
 		m := &l.Machines[i]
 		leaves[m.Node] = true
 		giveBackPhysical(&s.Pools[m.Pool].Remaining, m.Physical)
+		planner.GiveBack(s.Stocks, m.Draws)
 		for _, pod := range m.Pods {
 			pending[pod.Class] = append(pending[pod.Class], pod.Name)
 		}
@@ -51,6 +52,8 @@ type Machine struct {
 	Price planner.MicroUSD
 	// Physical is what the machine counts against the limits of its pool.
 	Physical planner.Physical
+	// Draws are what the machine takes from stocks, as in [planner.Offering]. Its price is that of the offering.
+	Draws []planner.Draw
 	// Pods are the pods of the machine that must move if it is removed. DaemonSets' pods are not among them.
 	Pods []Running
 }

@@ -3,6 +3,7 @@ package consolidate
 import (
 	"slices"
 
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 	"karve.sh/karve/pkg/planner/internal/search"
@@ -64,7 +65,11 @@ func (r *relaxed) stay(i int, more pack.Load) {
 	pods := slices.Clone(r.existing[i].load)
 	pods.Add(more, 1)
 	price := r.existing[i].staying(r.ctx.Problem)
-	r.of[r.master.AddColumn(price, pods, r.rows[i])] = choice{i, true, slices.Clone(more), price}
+	var draws []planner.Draw
+	if c := r.existing[i].charge; c != nil {
+		draws = c.Draws
+	}
+	r.of[r.master.AddColumn(price, draws, pods, r.rows[i])] = choice{i, true, slices.Clone(more), price}
 }
 
 // run solves the relaxation by column generation. It ends if no column has a negative reduced cost, after the given number of rounds, or if the remaining
@@ -81,7 +86,8 @@ func (r *relaxed) run(rounds int, until int64) {
 		if m.Effort.Left <= until || m.Effort.Done() {
 			return
 		}
-		fresh := m.AddColumns(r.master, m.PriceAll(r.master.Values, demand, pricing.Effort{Steps: 60}, func(t int) int64 { return search.Above(m.Problem.Offers[t].Price, 2000) }))
+		asked := m.Asked(r.master)
+		fresh := m.AddColumns(r.master, m.PriceAll(r.master.Values, demand, pricing.Effort{Steps: 60}, func(t int) int64 { return search.Above(asked(t), 2000) }))
 		for i := range r.existing {
 			x := &r.existing[i]
 			if x.node < 0 || r.decided[i] {

@@ -3,7 +3,6 @@ package consolidate
 import (
 	"slices"
 
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 	"karve.sh/karve/pkg/planner/internal/search"
@@ -28,7 +27,7 @@ func (v *improver) ruinAndRecreate(idle int) {
 func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	v.seq.Perturb(v.noisy, v.values)
 	s := v.best.clone()
-	limits := slices.Clone(v.limits)
+	limits := v.limits.Clone()
 	emptied := map[int]bool{}
 	if v.seq.Below(3) == 0 {
 		if !v.keepLeaving(s, limits, emptied) {
@@ -48,7 +47,7 @@ func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	v.placeRest(s)
 	so := v.cost(s)
 	allowed := pack.Cost{Left: before.Left, Price: before.Price - so.Price, Machines: 1 << 40}
-	if allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
+	if !v.ctx.Problem.Stocked && allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
 		// No machines for these pods cost less than the worth of the pods.
 		return nil
 	}
@@ -57,7 +56,7 @@ func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 		return nil
 	}
 	for _, x := range t.Kept {
-		limits[v.ctx.Problem.Offers[x.Offer].Pool].Launch(v.ctx.Problem.Offers[x.Offer].Uses)
+		limits.Launch(&v.ctx.Problem.Offers[x.Offer].Charge)
 	}
 	s.machines, s.left = append(s.machines, t.Kept...), t.Left
 	if after := v.cost(s); before.Less(after) || !v.within(limits, s) {
@@ -68,23 +67,14 @@ func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 }
 
 // within reports whether the launches are within the limits.
-func (v *improver) within(limits []amount.Usage, s *solution) bool {
-	if !v.ctx.Problem.Limited {
-		return true
-	}
-	for _, m := range s.machines {
-		for _, x := range limits[v.ctx.Problem.Offers[m.Offer].Pool] {
-			if x < 0 {
-				return false
-			}
-		}
-	}
-	return true
+func (v *improver) within(limits pack.Limits, s *solution) bool {
+	return !v.ctx.Problem.Limited && !v.ctx.Problem.Stocked ||
+		!slices.ContainsFunc(s.machines, func(m search.Machine) bool { return limits.Exceeded(&v.ctx.Problem.Offers[m.Offer].Charge) })
 }
 
 // remove lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one whose price exceeds the worth of its load by
 // most.
-func (v *improver) remove(s *solution, limits []amount.Usage) {
+func (v *improver) remove(s *solution, limits pack.Limits) {
 	best, waste := -1, int64(0)
 	for range 3 {
 		// Indices up to len(s.stays) are existing machines, those after it launches.
@@ -111,7 +101,7 @@ func (v *improver) remove(s *solution, limits []amount.Usage) {
 		v.empty(s, best)
 		s.left.Add(x.load, 1)
 		s.stays[best] = false
-		limits[x.pool].GiveBack(x.uses)
+		limits.GiveBack(x.charge)
 	default:
 		v.cancel(s, best-len(s.stays), limits)
 	}
@@ -135,15 +125,15 @@ func (v *improver) refill(s *solution, emptied map[int]bool) {
 }
 
 // cancel cancels a launch.
-func (v *improver) cancel(s *solution, i int, limits []amount.Usage) {
+func (v *improver) cancel(s *solution, i int, limits pack.Limits) {
 	m := s.machines[i]
 	s.left.Add(m.Load, 1)
 	s.machines = slices.Delete(s.machines, i, i+1)
-	limits[v.ctx.Problem.Offers[m.Offer].Pool].GiveBack(v.ctx.Problem.Offers[m.Offer].Uses)
+	limits.GiveBack(&v.ctx.Problem.Offers[m.Offer].Charge)
 }
 
 // keepLeaving lets a leaving machine stay, with as many pods of each shape as its own, taken from launches and from nodes. It reports whether it succeeded.
-func (v *improver) keepLeaving(s *solution, limits []amount.Usage, emptied map[int]bool) bool {
+func (v *improver) keepLeaving(s *solution, limits pack.Limits, emptied map[int]bool) bool {
 	best, loss := -1, int64(0)
 	for range 3 {
 		i := v.seq.Below(len(s.stays))
@@ -168,7 +158,7 @@ func (v *improver) keepLeaving(s *solution, limits []amount.Usage, emptied map[i
 	}
 	s.left.Add(x.load, -1)
 	s.stays[best] = true
-	limits[x.pool].Launch(x.uses)
+	limits.Launch(x.charge)
 	if x.node >= 0 {
 		emptied[best] = true
 	}
@@ -176,7 +166,7 @@ func (v *improver) keepLeaving(s *solution, limits []amount.Usage, emptied map[i
 }
 
 // takeBack cancels a launch or empties a node that holds a pod of a shape. It starts at a random position. It reports whether there was one.
-func (v *improver) takeBack(s *solution, shape int, limits []amount.Usage, emptied map[int]bool) bool {
+func (v *improver) takeBack(s *solution, shape int, limits pack.Limits, emptied map[int]bool) bool {
 	n := len(s.machines) + len(s.more)
 	start := v.seq.Below(n)
 	for j := range n {

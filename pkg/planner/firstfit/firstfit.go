@@ -20,8 +20,8 @@ const Steps = 20_000_000
 //
 // As in Karpenter, pods are sorted by CPU and then by memory, the largest first. Each goes to the first node by name that has room, otherwise to the
 // new machine with the fewest pods that some offering can still serve, otherwise to another new machine. A new machine can at first be any suitable
-// offering of the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can become. At the end, each
-// machine becomes the cheapest offering that it can still be.
+// offering of the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can become, and each stock with what it
+// draws at most. At the end, each machine becomes the cheapest offering that it can still be.
 //
 // Rules are checked pod by pod. Preferences, priorities and minValues are ignored. The bound of the plan is 0.
 func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
@@ -72,7 +72,9 @@ type packer struct {
 	about   [][]relation
 	sidings [][]siding
 	pools   []poolOptions
-	left    []amount.Usage
+	// stocked reports, by pool, whether any of its offerings draws from a stock.
+	stocked []bool
+	left    pack.Limits
 	nodes   []*order
 	// orders are the new machines, in the order in which pods try them.
 	orders []*order
@@ -108,10 +110,7 @@ type order struct {
 }
 
 func newPacker(s planner.Snapshot) *packer {
-	f := &packer{snapshot: s, steps: Steps}
-	for _, p := range s.Pools {
-		f.left = append(f.left, amount.UsageOf(p.Remaining))
-	}
+	f := &packer{snapshot: s, steps: Steps, left: pack.LimitsOf(s)}
 	f.headcounts = newHeadcounts(s)
 	for i, r := range s.Rules {
 		if r.Kind == planner.Apart && r.Topology == planner.PerNode {
@@ -162,9 +161,11 @@ func (f *packer) refuse(pods []string, why planner.Refusal) {
 func (f *packer) addOptions() {
 	s := f.snapshot
 	byPool := make([][]int32, len(s.Pools))
+	f.stocked = make([]bool, len(s.Pools))
 	for _, i := range pack.UsableOfferings(s) {
 		o := s.Offerings[i]
 		byPool[o.Pool] = append(byPool[o.Pool], int32(len(f.options)))
+		f.stocked[o.Pool] = f.stocked[o.Pool] || len(o.Draws) > 0
 		f.options = append(f.options, option{index: i, free: amount.VectorOf(o.Free), quotas: o.Quotas, layout: f.layout(o.GPUs)})
 	}
 	for pool, options := range byPool {
@@ -323,12 +324,11 @@ func (f *packer) open(p *placing) *order {
 }
 
 // openFrom is open for one pool. It returns nil if use returns false for the new machine. The pool is charged with the largest offering that the machine can
-// be.
+// be, and stocks as well.
 func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *order {
-	left := &f.left[pool.pool]
 	within := pool.options
-	if !left.Unlimited() {
-		within = slices.DeleteFunc(slices.Clone(within), func(o int32) bool { return !left.Admits(f.uses(o)) })
+	if f.limited(pool.pool) {
+		within = slices.DeleteFunc(slices.Clone(within), func(o int32) bool { c := f.charge(o); return !f.left.Admits(&c) })
 	}
 	fresh := p.fresh(pool.pool, within)
 	if fresh == nil {
@@ -338,19 +338,32 @@ func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *
 	if !use(x) {
 		return nil
 	}
-	var most amount.Usage
+	most := pack.Charge{Pool: pool.pool}
+	draws := map[int]int64{}
 	for _, o := range x.filling.options {
-		for d, n := range f.uses(o) {
-			most[d] = max(most[d], n)
+		c := f.charge(o)
+		for d, n := range c.Uses {
+			most.Uses[d] = max(most.Uses[d], n)
+		}
+		for _, d := range c.Draws {
+			draws[d.Stock] = max(draws[d.Stock], d.Amount)
 		}
 	}
-	left.Launch(most)
+	for stock, n := range draws {
+		most.Draws = append(most.Draws, planner.Draw{Stock: stock, Amount: n})
+	}
+	f.left.Launch(&most)
 	return x
 }
 
-// uses returns the usage of an offering that counts against the limits of its pool.
-func (f *packer) uses(o int32) amount.Usage {
-	return amount.UsageOf(f.snapshot.Offerings[f.options[o].index].Physical)
+// limited reports whether the machines of a pool are limited in number.
+func (f *packer) limited(pool int) bool {
+	return f.stocked[pool] || !f.left.Pool(pool).Unlimited()
+}
+
+// charge returns what a machine of an offering counts against limits and draws.
+func (f *packer) charge(o int32) pack.Charge {
+	return pack.ChargeOf(f.snapshot.Offerings[f.options[o].index])
 }
 
 // plan returns the plan with the names of pods and offerings.

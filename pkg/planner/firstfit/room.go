@@ -349,7 +349,7 @@ func (p *placing) putOnGPUs(was, now *filling, pods int32) {
 
 // fresh returns an empty machine that can be any of the given options that hold a pod of the batch. It returns nil if none does.
 func (p *placing) fresh(pool int, within []int32) *filling {
-	unlimited := p.firstFit.left[pool].Unlimited()
+	unlimited := !p.firstFit.limited(pool)
 	if x, ok := p.freshly[pool]; ok && unlimited {
 		return x
 	}

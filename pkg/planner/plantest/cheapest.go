@@ -2,6 +2,7 @@ package plantest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
@@ -12,25 +13,13 @@ import (
 // limits of pools.
 func Cheapest(s planner.Snapshot) (left int, price planner.MicroUSD) {
 	c := newCounting(s)
-	var bought []machineLoads
+	b := launching{counting: c, tables: map[string][]outcome{}}
 	for i, o := range s.Offerings {
 		if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil {
-			bought = append(bought, machineLoads{int64(o.Price), c.largest(Empty(s, i), func(class planner.Class) []int { return class.Offerings }, i)})
+			b.machines = append(b.machines, machineLoads{int64(o.Price), o.Draws, c.largest(Empty(s, i), func(class planner.Class) []int { return class.Offerings }, i)})
 		}
 	}
-	table := make([]outcome, c.states)
-	for d := 1; d < c.states; d++ {
-		at := c.numbers[d]
-		first := slices.IndexFunc(at, func(n int) bool { return n > 0 })
-		table[d] = table[d-c.stride[first]].plus(outcome{left: 1})
-		for _, m := range bought {
-			for _, l := range m.loads {
-				if l[first] > 0 {
-					table[d] = table[d].orLess(table[c.without(at, l)].plus(outcome{price: m.price}))
-				}
-			}
-		}
-	}
+	table := b.table(s.Stocks)
 	for v, n := range s.Nodes {
 		loads := c.largest(newSpot(s, n.Free, n.GPUs, n.Quotas), func(class planner.Class) []int { return class.Nodes }, v)
 		next := slices.Clone(table)
@@ -71,7 +60,50 @@ func (o outcome) orLess(x outcome) outcome {
 // machineLoads are the largest loads of a machine at a price.
 type machineLoads struct {
 	price int64
+	draws []planner.Draw
 	loads [][]int
+}
+
+// launching finds the cheapest launches.
+type launching struct {
+	*counting
+	machines []machineLoads
+	// tables are by what is left of the stocks.
+	tables map[string][]outcome
+}
+
+// table returns the cheapest launches for each number of waiting pods, given what is left of the stocks.
+func (b *launching) table(left []planner.Stock) []outcome {
+	key := fmt.Sprint(left)
+	if known := b.tables[key]; known != nil {
+		return known
+	}
+	table := make([]outcome, b.states)
+	rests := make([][]outcome, len(b.machines)) // the tables after the launch of each machine
+	for i, m := range b.machines {
+		if rests[i] = table; len(m.draws) > 0 {
+			rest := slices.Clone(left)
+			planner.Take(rest, m.draws)
+			rests[i] = nil
+			if !slices.ContainsFunc(rest, func(x planner.Stock) bool { return x.Left < 0 }) {
+				rests[i] = b.table(rest)
+			}
+		}
+	}
+	for d := 1; d < b.states; d++ {
+		at := b.numbers[d]
+		first := slices.IndexFunc(at, func(n int) bool { return n > 0 })
+		table[d] = table[d-b.stride[first]].plus(outcome{left: 1})
+		for i, m := range b.machines {
+			for _, l := range m.loads {
+				if l[first] > 0 && rests[i] != nil {
+					table[d] = table[d].orLess(rests[i][b.without(at, l)].plus(outcome{price: m.price}))
+				}
+			}
+		}
+	}
+	b.tables[key] = table
+	return table
 }
 
 // counting numbers the numbers of waiting pods of each class in a mixed radix.

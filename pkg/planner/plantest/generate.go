@@ -39,6 +39,9 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			p.Closed = refusalIf(rarely("closed"), planner.ReasonPoolClosed, p.Name+" is closed")
 			s.Pools = append(s.Pools, p)
 		}
+		if !limits.Free {
+			s.Stocks = stocks(t)
+		}
 		s.Offerings = limits.offerings(t, s, stated)
 		for i := range n("nodes", 0, limits.Nodes) {
 			s.Nodes = append(s.Nodes, node(t, s, fmt.Sprintf("node-%d", i), stated))
@@ -75,10 +78,35 @@ func (limits Limits) offerings(t *rapid.T, s planner.Snapshot, stated bool) []pl
 			o.GPUs = slices.Repeat([]planner.GPU{{Replicas: shared, MemoryBytes: int64(n("device memory of a GPU", 0, 8))}}, int(gpus))
 		}
 		o.Quotas = amounts(t, s)
+		o.Draws = draws(t, s, o.Price)
 		if limits.rarely(t, "unavailable") {
 			o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: o.InstanceType + " was refused"}
 		}
 		out = append(out, o)
+		if len(o.Draws) > 0 && n("at another price", 0, 2) == 0 {
+			o.Price, o.Draws = o.Price+planner.MicroUSD(n("more", 1, 8)), nil
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// stocks draws a few stocks.
+func stocks(t *rapid.T) []planner.Stock {
+	var out []planner.Stock
+	for i := range rapid.IntRange(0, 4).Draw(t, "stocks") - 2 {
+		out = append(out, planner.Stock{Name: fmt.Sprintf("stock-%d", i), Left: int64(rapid.IntRange(0, 20).Draw(t, "left"))})
+	}
+	return out
+}
+
+// draws draws what an offering takes from the stocks: one machine, or its price as from a savings plan, or a few.
+func draws(t *rapid.T, s planner.Snapshot, price planner.MicroUSD) []planner.Draw {
+	var out []planner.Draw
+	for i := range s.Stocks {
+		if n := rapid.IntRange(0, 9).Draw(t, "drawn"); n < 5 {
+			out = append(out, planner.Draw{Stock: i, Amount: []int64{int64(price), int64(price), 1, 4, 9}[n]})
+		}
 	}
 	return out
 }

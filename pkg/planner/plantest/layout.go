@@ -40,6 +40,7 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 				Node: i, Pool: n("pool", 0, len(s.Pools)-1), Price: planner.MicroUSD(n("price", 1, 16)),
 				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: int64(n("GPUs", 1, 3)), Nodes: 1},
 			}
+			m.Draws = draws(t, *s, m.Price)
 			for j := range n("running", 0, min(3, left)) {
 				left--
 				pod := consolidate.Running{Name: fmt.Sprintf("default/running-%d-%d", i, j), Class: n("class", 0, len(s.Classes)-1), GPU: -1, Move: planner.MicroUSD(n("move", 0, 2))}
@@ -85,6 +86,7 @@ func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	l = After(l, consolidate.Step{Placements: p.Placements})
 	for _, x := range p.Launches {
 		addPhysical(&l.Snapshot.Pools[l.Snapshot.Offerings[x.Offering].Pool].Remaining, l.Snapshot.Offerings[x.Offering].Physical, -1)
+		planner.Take(l.Snapshot.Stocks, l.Snapshot.Offerings[x.Offering].Draws)
 	}
 	for c := range l.Snapshot.Classes {
 		l.Snapshot.Classes[c].Pods = nil
@@ -112,6 +114,7 @@ func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 		}
 		gone[m.Node] = true
 		addPhysical(&s.Pools[m.Pool].Remaining, m.Physical, 1)
+		planner.GiveBack(s.Stocks, m.Draws)
 		for _, pod := range m.Pods {
 			running[pod.Name] = pod
 		}
@@ -146,7 +149,7 @@ func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 	return without(out, gone)
 }
 
-// Launched adds an empty machine of an offering to a snapshot and charges it to the limits of its pool. Its name is not used by any other node.
+// Launched adds an empty machine of an offering to a snapshot and charges it to the limits of its pool and to stocks. Its name is not used by any other node.
 func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 	o := s.Offerings[offering]
 	n := 0
@@ -166,7 +169,8 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 		}
 	}
 	addPhysical(&s.Pools[o.Pool].Remaining, o.Physical, -1)
-	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+	planner.Take(s.Stocks, o.Draws)
+	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical, Draws: o.Draws}
 }
 
 // Run makes a pod run on a node: it is no longer pending, and its requests are no longer free.

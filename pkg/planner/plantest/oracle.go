@@ -24,9 +24,7 @@ func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	for _, n := range s.Nodes {
 		o.nodes = append(o.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
 	}
-	for _, p := range s.Pools {
-		o.limits = append(o.limits, p.Remaining)
-	}
+	o.limit()
 	o.place(0, 0)
 	return planner.MicroUSD(o.best), o.best < math.MaxInt64
 }
@@ -38,6 +36,7 @@ type oracle struct {
 	classes  []int // the class of each pod
 	nodes    []Spot
 	limits   []planner.Physical
+	stocks   []int64
 	bought   []machine
 	best     int64
 }
@@ -45,6 +44,40 @@ type oracle struct {
 type machine struct {
 	offering int
 	spot     Spot
+}
+
+// limit sets what may be launched.
+func (o *oracle) limit() {
+	for _, p := range o.snapshot.Pools {
+		o.limits = append(o.limits, p.Remaining)
+	}
+	for _, x := range o.snapshot.Stocks {
+		o.stocks = append(o.stocks, x.Left)
+	}
+}
+
+// launch calls then with one machine of an offering less to launch, if there is one.
+func (o *oracle) launch(offering int, then func()) {
+	off := o.snapshot.Offerings[offering]
+	if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
+		return
+	}
+	for _, d := range off.Draws {
+		if o.stocks[d.Stock] < d.Amount {
+			return
+		}
+	}
+	before := o.limits[off.Pool]
+	if count(&o.limits[off.Pool], off.Physical) {
+		for _, d := range off.Draws {
+			o.stocks[d.Stock] -= d.Amount
+		}
+		then()
+		for _, d := range off.Draws {
+			o.stocks[d.Stock] += d.Amount
+		}
+	}
+	o.limits[off.Pool] = before
 }
 
 func (o *oracle) place(pod int, price int64) {
@@ -80,19 +113,13 @@ func (o *oracle) place(pod int, price int64) {
 		o.bought[i] = before
 	}
 	for _, i := range c.Offerings {
-		off := o.snapshot.Offerings[i]
-		if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
-			continue
-		}
-		before := o.limits[off.Pool]
-		if count(&o.limits[off.Pool], off.Physical) {
-			for _, after := range newSpot(o.snapshot, off.Free, off.GPUs, off.Quotas).With(o.snapshot, at) {
+		o.launch(i, func() {
+			for _, after := range Empty(o.snapshot, i).With(o.snapshot, at) {
 				o.bought = append(o.bought, machine{i, after})
-				o.place(pod+1, price+int64(off.Price))
+				o.place(pod+1, price+int64(o.snapshot.Offerings[i].Price))
 				o.bought = o.bought[:len(o.bought)-1]
 			}
-		}
-		o.limits[off.Pool] = before
+		})
 	}
 }
 

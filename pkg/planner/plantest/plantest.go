@@ -146,7 +146,7 @@ func Mixed(offerings []planner.Offering, pods, shapes int, seed uint64) planner.
 }
 
 // Applied returns the snapshot after a plan was carried out and before any pod was bound. Each launch is a node with its full capacity, for the classes
-// that its offering admits, and counts against the limits of its pool. All pods are still pending.
+// that its offering admits, and counts against the limits of its pool and draws from stocks. All pods are still pending.
 func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 	out := Clone(s)
 	for i, l := range p.Launches {
@@ -159,6 +159,7 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 				out.Classes[c].Nodes = append(out.Classes[c].Nodes, len(out.Nodes)-1)
 			}
 		}
+		planner.Take(out.Stocks, o.Draws)
 		left := &out.Pools[o.Pool].Remaining
 		for _, d := range []struct {
 			left *int64
@@ -182,7 +183,7 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 func Clone(s planner.Snapshot) planner.Snapshot {
 	out := planner.Snapshot{
 		Pools: slices.Clone(s.Pools), Offerings: slices.Clone(s.Offerings), Nodes: slices.Clone(s.Nodes), Classes: slices.Clone(s.Classes),
-		Quotas: slices.Clone(s.Quotas), Topologies: slices.Clone(s.Topologies), Rules: slices.Clone(s.Rules),
+		Quotas: slices.Clone(s.Quotas), Topologies: slices.Clone(s.Topologies), Rules: slices.Clone(s.Rules), Stocks: slices.Clone(s.Stocks),
 	}
 	for i := range out.Pools {
 		p := &out.Pools[i]
@@ -218,7 +219,7 @@ func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves
 	offerings, offeringAt := permutation(len(s.Offerings), pick)
 	nodes, nodeAt := permutation(len(s.Nodes), pick)
 	classes, classAt := permutation(len(s.Classes), pick)
-	out := planner.Snapshot{Quotas: s.Quotas, Topologies: s.Topologies}
+	out := planner.Snapshot{Quotas: s.Quotas, Topologies: s.Topologies, Stocks: s.Stocks}
 	for _, i := range pools {
 		p := s.Pools[i]
 		p.MinValues = slices.Clone(p.MinValues)

@@ -47,9 +47,7 @@ func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *rule
 	for _, n := range s.Nodes {
 		o.oracle.nodes = append(o.oracle.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
 	}
-	for _, p := range s.Pools {
-		o.oracle.limits = append(o.oracle.limits, p.Remaining)
-	}
+	o.oracle.limit()
 	for i, c := range s.Classes {
 		for _, pod := range c.Pods {
 			if c.Blocked == nil && wanted(c, pod) {
@@ -186,18 +184,12 @@ func (o *ruled) toBought(k, from, placed int, price planner.MicroUSD) {
 
 func (o *ruled) toNew(k, placed int, price planner.MicroUSD) {
 	for _, i := range o.snapshot.Classes[o.class[k]].Offerings {
-		off := o.snapshot.Offerings[i]
-		if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
-			continue
-		}
-		before := o.oracle.limits[off.Pool]
-		if count(&o.oracle.limits[off.Pool], off.Physical) {
+		o.oracle.launch(i, func() {
 			bought, l := o.oracle.bought, len(o.oracle.bought)
 			o.oracle.bought = append(slices.Clip(o.oracle.bought), machine{i, Empty(o.snapshot, i)})
-			o.enter(&o.oracle.bought[l].spot, k, len(o.snapshot.Nodes)+l, placed, price+off.Price)
+			o.enter(&o.oracle.bought[l].spot, k, len(o.snapshot.Nodes)+l, placed, price+o.snapshot.Offerings[i].Price)
 			o.oracle.bought = bought
-		}
-		o.oracle.limits[off.Pool] = before
+		})
 	}
 }
 

@@ -72,7 +72,20 @@ func (v *verifier) proof(p planner.Proof, counts []number, bound planner.MicroUS
 		}
 		needs = append(needs, need)
 	}
-	return v.cheaper(p.Covers, needs, counts, bound)
+	return v.cheaper(p, needs, counts, bound)
+}
+
+// most returns how many machines of an offering what is left of the stocks suffices for. If left is nil, all is left.
+func (v *verifier) most(offering int, left []int64) int64 {
+	n := int64(math.MaxInt64)
+	for _, d := range v.s.Offerings[offering].Draws {
+		if left == nil {
+			n = min(n, v.s.Stocks[d.Stock].Left/d.Amount)
+		} else {
+			n = min(n, left[d.Stock]/d.Amount)
+		}
+	}
+	return n
 }
 
 // cover checks the statement of a cover about each machine, and returns the worth that launches must hold.
@@ -97,6 +110,9 @@ func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 	}
 	for i, o := range v.s.Offerings {
 		limits := v.s.Pools[o.Pool].Remaining
+		if v.most(i, nil) == 0 {
+			continue
+		}
 		if o.Unavailable != nil || v.s.Pools[o.Pool].Closed != nil || !count(&limits, o.Physical) {
 			continue
 		}
@@ -254,10 +270,26 @@ func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 }
 
 // cheaper returns an error if machines in the given numbers satisfy all covers at a price below the bound.
-func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []number, bound planner.MicroUSD) error {
-	b := buying{verifier: v, bound: int64(bound), steps: verifySteps}
-	for _, o := range v.s.Offerings {
-		b.prices = append(b.prices, int64(o.Price))
+func (v *verifier) cheaper(p planner.Proof, needs []*big.Int, counts []number, bound planner.MicroUSD) error {
+	covers := p.Covers
+	b := buying{verifier: v, bound: int64(bound), steps: verifySteps, duals: make([]int64, len(v.s.Stocks))}
+	copy(b.duals, p.Duals)
+	for _, y := range b.duals {
+		if y < 0 {
+			return errors.New("the dual of a stock is negative")
+		}
+	}
+	for _, x := range v.s.Stocks {
+		b.left = append(b.left, x.Left)
+	}
+	charged := counts != nil || slices.ContainsFunc(covers, func(c planner.Cover) bool { return c.CutDual != 0 })
+	for i, o := range v.s.Offerings {
+		b.prices, b.asked = append(b.prices, int64(o.Price)), append(b.asked, int64(o.Price)+b.drawn(i))
+	}
+	if charged {
+		// The machines cost what they draw, and the plan saves all that is left of the stocks.
+		b.bound += b.saved()
+		b.prices, b.duals = b.asked, make([]int64, len(v.s.Stocks))
 	}
 	for i, c := range covers {
 		if c.CutDual == 0 {
@@ -275,7 +307,7 @@ func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []nu
 			b.offerings = append(b.offerings, i)
 		}
 	}
-	slices.SortStableFunc(b.offerings, func(i, j int) int { return cmp.Compare(b.prices[j], b.prices[i]) })
+	slices.SortStableFunc(b.offerings, func(i, j int) int { return cmp.Compare(b.asked[j], b.asked[i]) })
 	return b.try(0, 0, b.needs)
 }
 
@@ -287,6 +319,28 @@ type buying struct {
 	prices    []int64 // the remaining prices, by offering
 	bound     int64   // the remaining bound
 	steps     int
+	// duals are those of the stocks, asked are the prices with the worth of what machines draw, and left is what is left of the stocks.
+	duals, asked, left []int64
+}
+
+// drawn returns the worth of what a machine draws.
+func (b *buying) drawn(offering int) int64 {
+	sum := new(big.Int)
+	for _, d := range b.verifier.s.Offerings[offering].Draws {
+		x := new(big.Int).Mul(big.NewInt(b.duals[d.Stock]), big.NewInt(d.Amount))
+		sum.Add(sum, x.Quo(x, big.NewInt(planner.DualScale)))
+	}
+	return sum.Int64()
+}
+
+// saved returns the worth of what is left of the stocks.
+func (b *buying) saved() int64 {
+	sum := new(big.Int)
+	for i, y := range b.duals {
+		x := new(big.Int).Mul(big.NewInt(y), big.NewInt(b.left[i]))
+		sum.Add(sum, x.Add(x, big.NewInt(planner.DualScale-1)).Quo(x, big.NewInt(planner.DualScale)))
+	}
+	return sum.Int64()
 }
 
 // take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound once for each machine that the cover requires.
@@ -316,6 +370,7 @@ func (b *buying) take(c planner.Cover, need *big.Int) error {
 // outlook reports whether all needs are met, and whether one of them is too expensive to meet with the offerings from the i-th on.
 func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bool) {
 	met = true
+	saved := b.saved()
 	for r, need := range needs {
 		if need.Sign() <= 0 {
 			continue
@@ -324,12 +379,12 @@ func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bo
 		var least *big.Rat
 		for _, o := range b.offerings[i:] {
 			if m := b.covers[r].Most[o]; m > 0 {
-				if x := new(big.Rat).Mul(big.NewRat(b.prices[o], m), new(big.Rat).SetInt(need)); least == nil || x.Cmp(least) < 0 {
+				if x := new(big.Rat).Mul(big.NewRat(b.asked[o], m), new(big.Rat).SetInt(need)); least == nil || x.Cmp(least) < 0 {
 					least = x
 				}
 			}
 		}
-		if least == nil || least.Cmp(new(big.Rat).SetInt64(b.bound-price-1)) > 0 {
+		if least == nil || least.Cmp(new(big.Rat).SetInt64(b.bound-price-1+saved)) > 0 {
 			return false, true
 		}
 	}
@@ -354,14 +409,22 @@ func (b *buying) try(i int, price int64, needs []*big.Int) error {
 		return errUnsettled
 	}
 	o := b.offerings[i]
-	for n := int64(0); price+n*b.prices[o] < b.bound; n++ {
+	draw := func(n int64) {
+		for _, d := range b.verifier.s.Offerings[o].Draws {
+			b.left[d.Stock] -= n * d.Amount
+		}
+	}
+	for n, most := int64(0), b.verifier.most(o, b.left); n <= most && price+n*b.prices[o] < b.bound; n++ {
 		rest := make([]*big.Int, len(needs))
 		met := true
 		for r := range needs {
 			rest[r] = new(big.Int).Sub(needs[r], new(big.Int).Mul(big.NewInt(n), big.NewInt(b.covers[r].Most[o])))
 			met = met && rest[r].Sign() <= 0
 		}
-		if err := b.try(i+1, price+n*b.prices[o], rest); err != nil {
+		draw(n)
+		err := b.try(i+1, price+n*b.prices[o], rest)
+		draw(-n)
+		if err != nil {
 			return err
 		}
 		if met {

@@ -124,24 +124,65 @@ func partlyUsed(r *rand.Rand, name string, o planner.Offering) planner.Node {
 func TestPlansBesideNodesAreAsGoodAsBruteForceFinds(t *testing.T) {
 	t.Parallel()
 	judge(t, judged(60, 1000), 0.98, 0.25, func(t *testing.T, seed int64) verdict {
-		s := fewPods(seed)
-		p := solve.Plan(s)
-		if err := check.Plan(s, p); err != nil {
-			t.Error(err)
-		}
-		left, price := plantest.Cheapest(s)
-		v := verdict{leftOut: len(p.Unplaced) - left}
-		if v.leftOut == 0 && price > 0 {
-			v.over = float64(p.Price-price) / float64(price)
-		} else if v.leftOut == 0 && p.Price > 0 {
-			v.over = 1
-		}
-		if v.leftOut == 0 && (p.Bound > price || p.Price < price) || v.leftOut < 0 {
-			t.Errorf("case %d: bound %d, price %d with %d pods left out; brute force finds %d with %d left out", seed, p.Bound, p.Price, len(p.Unplaced), price, left)
-		}
-		if p.Price > 0 {
-			v.gap = float64(p.Price-p.Bound) / float64(p.Price)
-		}
-		return v
+		return judgePlain(t, seed, fewPods(seed))
 	})
+}
+
+// withStocks adds reserved slots and a savings plan to a snapshot, whose first offerings are those of a pool on demand.
+func withStocks(seed int64, s planner.Snapshot) planner.Snapshot {
+	r := rand.New(rand.NewSource(^seed))
+	listed := slices.Clone(s.Offerings)
+	add := func(of int, price planner.MicroUSD, stock int, amount int64) {
+		o := listed[of]
+		o.Price, o.Draws = price, []planner.Draw{{Stock: stock, Amount: amount}}
+		s.Offerings = append(s.Offerings, o)
+	}
+	for range r.Intn(3) {
+		of := r.Intn(len(listed))
+		s.Stocks = append(s.Stocks, planner.Stock{Name: fmt.Sprintf("reservation-%d", len(s.Stocks)), Left: int64(1 + r.Intn(2))})
+		add(of, max(1, listed[of].Price/10_000_000), len(s.Stocks)-1, 1)
+	}
+	if len(s.Stocks) == 0 || r.Intn(2) == 0 {
+		s.Stocks = append(s.Stocks, planner.Stock{Name: "savings plan", Left: int64(200_000 + r.Intn(2_000_000))})
+		for of, o := range listed {
+			price := o.Price * planner.MicroUSD(40+r.Intn(3)*15) / 100
+			add(of, price, len(s.Stocks)-1, int64(price))
+		}
+	}
+	for k := range s.Classes {
+		for i := len(listed); i < len(s.Offerings); i++ {
+			s.Classes[k].Offerings = append(s.Classes[k].Offerings, i)
+		}
+	}
+	return s
+}
+
+func TestPlansWithStocksAreAsGoodAsBruteForceFinds(t *testing.T) {
+	t.Parallel()
+	judge(t, judged(60, 1000), 0.99, 0.25, func(t *testing.T, seed int64) verdict {
+		return judgePlain(t, seed, withStocks(seed, fewPods(seed)))
+	})
+}
+
+// judgePlain judges the plan of a snapshot without rules.
+func judgePlain(t *testing.T, seed int64, s planner.Snapshot) verdict {
+	t.Helper()
+	p := solve.Plan(s)
+	if err := check.Plan(s, p); err != nil {
+		t.Error(err)
+	}
+	left, price := plantest.Cheapest(s)
+	v := verdict{leftOut: len(p.Unplaced) - left}
+	if v.leftOut == 0 && price > 0 {
+		v.over = float64(p.Price-price) / float64(price)
+	} else if v.leftOut == 0 && p.Price > 0 {
+		v.over = 1
+	}
+	if v.leftOut == 0 && (p.Bound > price || p.Price < price) || v.leftOut < 0 {
+		t.Errorf("case %d: bound %d, price %d with %d pods left out; brute force finds %d with %d left out", seed, p.Bound, p.Price, len(p.Unplaced), price, left)
+	}
+	if p.Price > 0 {
+		v.gap = float64(p.Price-p.Bound) / float64(p.Price)
+	}
+	return v
 }

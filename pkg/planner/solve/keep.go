@@ -21,7 +21,7 @@ type keeper struct {
 	offers  map[int]*pack.Capacity
 	usable  []bool
 	room    pack.Room
-	leaves  []amount.Usage
+	leaves  pack.Limits
 	without []bool
 }
 
@@ -30,7 +30,7 @@ type keeper struct {
 func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Plan {
 	k := keeper{problem: pack.Compile(s), s: s, shape: map[string]int{}, offers: map[int]*pack.Capacity{}, without: leaveOut}
 	k.room = pack.Room{Ledger: pack.NewLedger(k.problem)}
-	k.leaves = slices.Clone(k.problem.Limits)
+	k.leaves = k.problem.Limits.Clone()
 	for i := range k.problem.Shapes {
 		for _, pod := range k.problem.Shapes[i].Pods {
 			if leaveOut == nil || !leaveOut[pod.Class] {
@@ -57,7 +57,7 @@ func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Pla
 	for _, l := range earlier.Launches {
 		if c := k.launchable(l); c != nil {
 			if pods, gpus := k.take(c, l.Pods); len(pods) > 0 {
-				k.leaves[s.Offerings[l.Offering].Pool].Launch(k.uses(l))
+				k.leaves.Launch(k.charge(l))
 				kept.Launches = append(kept.Launches, planner.Launch{Offering: l.Offering, Pods: pods, GPUs: gpus, Alternatives: slices.Clone(l.Alternatives)})
 				kept.Price += s.Offerings[l.Offering].Price
 			}
@@ -66,9 +66,11 @@ func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Pla
 	return kept
 }
 
-// uses returns what a launch counts against the limits of its pool.
-func (k *keeper) uses(l planner.Launch) amount.Usage {
-	return amount.UsageOf(alternatives.Greatest(k.s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
+// charge returns what a launch counts against the limits of its pool and draws from stocks.
+func (k *keeper) charge(l planner.Launch) *pack.Charge {
+	c := pack.ChargeOf(k.s.Offerings[l.Offering])
+	c.Uses = amount.UsageOf(alternatives.Greatest(k.s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
+	return &c
 }
 
 // launchable returns the capacity of the machine of a launch, or nil if it may no longer be launched.
@@ -78,7 +80,7 @@ func (k *keeper) launchable(l planner.Launch) *pack.Capacity {
 			return nil
 		}
 	}
-	if !k.leaves[k.s.Offerings[l.Offering].Pool].Admits(k.uses(l)) {
+	if !k.leaves.Admits(k.charge(l)) {
 		return nil
 	}
 	if c := k.offers[l.Offering]; c != nil && len(l.Alternatives) == 0 {

@@ -54,7 +54,7 @@ type mender struct {
 // clone copies the lists that mend changes.
 func (m *mender) clone() {
 	m.Pools, m.Offerings, m.Nodes, m.Rules = slices.Clone(m.Pools), slices.Clone(m.Offerings), slices.Clone(m.Nodes), slices.Clone(m.Rules)
-	m.Classes = slices.Clone(m.Classes)
+	m.Classes, m.Stocks = slices.Clone(m.Classes), slices.Clone(m.Stocks)
 	for i := range m.Classes {
 		m.Classes[i].Preferences = slices.Clone(m.Classes[i].Preferences)
 	}
@@ -67,6 +67,11 @@ func (m *mender) mend(v *planner.Violation) {
 	}
 	for _, i := range v.Pools {
 		m.Pools[i] = planner.Pool{Name: fmt.Sprintf("%s (%d)", m.Pools[i].Name, i), Closed: &why}
+	}
+	if len(v.Stocks) > 0 {
+		for i, x := range m.Stocks {
+			m.Stocks[i] = planner.Stock{Name: fmt.Sprintf("%06d", i), Left: min(max(0, x.Left), planner.MaxAmount)}
+		}
 	}
 	for _, i := range v.Offerings {
 		m.Offerings[i] = planner.Offering{InstanceType: m.Offerings[i].InstanceType, Price: 1, Physical: planner.Physical{Nodes: 1}, Unavailable: &why}

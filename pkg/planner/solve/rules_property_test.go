@@ -127,18 +127,18 @@ func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
 	return nodes, offerings
 }
 
-// launchable reports whether a machine of an offering could be launched for a pod of a class, given what a plan leaves of the pools.
-func launchable(s planner.Snapshot, left []planner.Pool, class, offering int) bool {
+// launchable reports whether a machine of an offering could be launched for a pod of a class, given what a plan leaves of the limits.
+func launchable(s, left planner.Snapshot, class, offering int) bool {
 	o := s.Offerings[offering]
-	r := left[o.Pool].Remaining
-	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && len(plantest.Empty(s, offering).With(s, class)) > 0
+	r := left.Pools[o.Pool].Remaining
+	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && supplied(left, o) && len(plantest.Empty(s, offering).With(s, class)) > 0
 }
 
 // heaviestFirst checks that a pod on a machine of a pool with lower weight could not have one of a pool with higher weight.
 func heaviestFirst(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2}, Weights: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
-	left := plantest.Applied(s, p).Pools
+	left := plantest.Applied(s, p)
 	_, at := placesOf(p)
 	for c, class := range s.Classes {
 		for _, pod := range class.Pods {
@@ -206,7 +206,7 @@ func preferencesGranted(t *rapid.T) {
 		first := 0
 		for ; first <= len(class.Preferences); first++ {
 			if slices.ContainsFunc(class.Offerings, func(i int) bool {
-				return grants(first, func(w planner.Preference) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
+				return grants(first, func(w planner.Preference) []int { return w.Offerings }, i) && launchable(s, s, c, i)
 			}) {
 				break
 			}
@@ -234,7 +234,7 @@ func choosable(t *rapid.T) {
 			for pool := range s.Pools {
 				values, some := map[string]bool{}, false
 				for _, i := range class.Offerings {
-					if s.Offerings[i].Pool == pool && launchable(s, s.Pools, c, i) {
+					if s.Offerings[i].Pool == pool && launchable(s, s, c, i) {
 						some = true
 						for _, m := range s.Pools[pool].MinValues {
 							values[m.Values[i]] = true

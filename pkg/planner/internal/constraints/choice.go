@@ -32,7 +32,7 @@ func (a *arranger) solve(s planner.Snapshot) planner.Plan {
 func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
 	out := s
 	out.Offerings = slices.Clip(s.Offerings)
-	usable := newProblem(planner.Snapshot{Pools: s.Pools, Offerings: s.Offerings}).usable
+	usable := newProblem(planner.Snapshot{Pools: s.Pools, Offerings: s.Offerings, Stocks: s.Stocks}).usable
 	var variants []alternatives.Variant
 	known := map[string]bool{}
 	add := func(v alternatives.Variant, short *planner.Refusal) {
@@ -95,7 +95,8 @@ func relisted(s planner.Snapshot, offerings []int, usable []bool, variants []alt
 }
 
 // choice returns the alternatives, the cheapest first, with which an offering satisfies the minValues of its pool, out of the given offerings. If there are
-// none, it returns what is missing. It prefers offerings with at least the capacity of the offering, then those that reduce it least.
+// none, it returns what is missing. It prefers offerings with at least the capacity of the offering, then those that reduce it least. Offerings that draw from
+// stocks are no alternatives.
 func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refusal) {
 	wanted := s.Pools[s.Offerings[offering].Pool].MinValues
 	values := make([]map[string]bool, len(wanted))
@@ -114,7 +115,7 @@ func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refu
 		values[k] = map[string]bool{}
 	}
 	take(offering)
-	order := slices.DeleteFunc(slices.Clone(among), func(i int) bool { return i == offering })
+	order := slices.DeleteFunc(slices.Clone(among), func(i int) bool { return i == offering || len(s.Offerings[i].Draws) > 0 })
 	slices.SortStableFunc(order, func(i, j int) int {
 		x, y := s.Offerings[i], s.Offerings[j]
 		return cmp.Or(cmp.Compare(kept(s, offering, j), kept(s, offering, i)), cmp.Compare(x.Price, y.Price), cmp.Compare(x.InstanceType, y.InstanceType),

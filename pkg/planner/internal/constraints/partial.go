@@ -82,6 +82,7 @@ func (g *Partial) Fix(p planner.Plan) {
 	}
 	s := &g.Snapshot
 	s.Nodes, s.Pools, s.Classes, s.Rules = slices.Clone(s.Nodes), slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Rules)
+	s.Stocks = slices.Clone(s.Stocks)
 	for i := range s.Rules {
 		s.Rules[i].Present = slices.Clone(s.Rules[i].Present)
 	}
@@ -123,6 +124,7 @@ func (g *Partial) launched(l planner.Launch) int {
 		Name: fmt.Sprintf("~%06d", v), Free: has.Free, GPUs: has.GPUs, Quotas: has.Quotas, Domains: has.Domains,
 	})
 	s.Pools[o.Pool].Remaining.Take(alternatives.Greatest(*s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
+	planner.Take(s.Stocks, o.Draws)
 	all := func(list []int) bool {
 		return slices.Contains(list, l.Offering) && !slices.ContainsFunc(l.Alternatives, func(i int) bool { return !slices.Contains(list, i) })
 	}

@@ -5,6 +5,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // parts plans for a snapshot in independent parts if it has several: no class may use machines of two of them. Pods that are spread over zones give a part for
@@ -46,24 +47,20 @@ func (a *arranger) parts(s planner.Snapshot) planner.Plan {
 	return whole
 }
 
+// limited reports whether parts may need more together than limits and stocks allow.
 func limited(s planner.Snapshot) bool {
-	return slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { left := amount.UsageOf(p.Remaining); return !left.Unlimited() })
+	return len(s.Stocks) > 0 || slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { left := amount.UsageOf(p.Remaining); return !left.Unlimited() })
 }
 
-// withinLimits reports whether the launches of a plan are within the limits.
+// withinLimits reports whether the launches of a plan are within the limits and the stocks.
 func withinLimits(s planner.Snapshot, p planner.Plan) bool {
-	left := map[int]amount.Usage{}
+	left := pack.LimitsOf(s)
 	for _, l := range p.Launches {
-		o := s.Offerings[l.Offering]
-		u, ok := left[o.Pool]
-		if !ok {
-			u = amount.UsageOf(s.Pools[o.Pool].Remaining)
-		}
-		if !u.Admits(amount.UsageOf(o.Physical)) {
+		c := pack.ChargeOf(s.Offerings[l.Offering])
+		if !left.Admits(&c) {
 			return false
 		}
-		u.Launch(amount.UsageOf(o.Physical))
-		left[o.Pool] = u
+		left.Launch(&c)
 	}
 	return true
 }

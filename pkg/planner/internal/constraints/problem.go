@@ -31,7 +31,8 @@ func newProblem(s planner.Snapshot) *problem {
 	slices.SortStableFunc(pr.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
 	for i, o := range s.Offerings {
 		pr.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
-			o.Price > 0 && o.Price <= planner.MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
+			o.Price > 0 && o.Price <= planner.MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining) &&
+			!slices.ContainsFunc(o.Draws, func(d planner.Draw) bool { return d.Amount > s.Stocks[d.Stock].Left })
 	}
 	preferences := map[int][]constrained{}
 	for c, class := range s.Classes {

@@ -11,6 +11,7 @@ import (
 // UsableOfferings returns the indices of the offerings that can be launched now, in stable order.
 func UsableOfferings(s planner.Snapshot) []int {
 	var out []int
+	limits := LimitsOf(s)
 	for i, o := range s.Offerings {
 		if o.Pool < 0 || o.Pool >= len(s.Pools) || o.Price <= 0 || o.Price > planner.MaxPrice ||
 			o.Unavailable != nil || s.Pools[o.Pool].Closed != nil || amount.VectorOf(o.Free).Negative() {
@@ -19,7 +20,10 @@ func UsableOfferings(s planner.Snapshot) []int {
 		if uses := amount.UsageOf(o.Physical); slices.Min(uses[:]) < 0 {
 			continue
 		}
-		if limits := amount.UsageOf(s.Pools[o.Pool].Remaining); !limits.Admits(amount.UsageOf(o.Physical)) {
+		if slices.ContainsFunc(o.Draws, func(d planner.Draw) bool { return d.Stock < 0 || d.Stock >= len(s.Stocks) || d.Amount < 1 }) {
+			continue
+		}
+		if c := ChargeOf(o); !limits.Admits(&c) {
 			continue
 		}
 		out = append(out, i)
@@ -45,8 +49,19 @@ func CompareOfferings(s planner.Snapshot, i, j int) int {
 		slices.CompareFunc(a.Quotas, b.Quotas, func(x, y planner.Amount) int {
 			return cmp.Or(cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Count, y.Count))
 		}),
+		slices.CompareFunc(a.Draws, b.Draws, func(x, y planner.Draw) int {
+			return cmp.Or(cmp.Compare(stockName(s, x), stockName(s, y)), cmp.Compare(x.Amount, y.Amount))
+		}),
 		cmp.Compare(i, j),
 	)
+}
+
+// stockName returns the name of a stock, or "" if there is none.
+func stockName(s planner.Snapshot, d planner.Draw) string {
+	if d.Stock < 0 || d.Stock >= len(s.Stocks) {
+		return ""
+	}
+	return s.Stocks[d.Stock].Name
 }
 
 // addTerms finds the quotas that the pods of the snapshot use, and whether they request device memory.
@@ -75,7 +90,7 @@ func (p *Problem) addOffers(s planner.Snapshot) {
 	for _, i := range UsableOfferings(s) {
 		o := s.Offerings[i]
 		p.Offers = append(p.Offers, Offer{
-			Index: i, Pool: o.Pool, Price: int64(o.Price), Uses: amount.UsageOf(o.Physical), Capacity: NewCapacity(p, o.Free, o.GPUs, o.Quotas),
+			Index: i, Price: int64(o.Price), Charge: ChargeOf(o), Capacity: NewCapacity(p, o.Free, o.GPUs, o.Quotas),
 		})
 	}
 }
@@ -144,7 +159,7 @@ func (p *Problem) addFits(s planner.Snapshot) {
 }
 
 // dropDominated removes dominated offers. A dominating offer holds every load that the other one holds, costs no more, and counts no more against a
-// limit. This removes most zones and capacity types of an instance type.
+// limit and a stock. This removes most zones and capacity types of an instance type.
 func (p *Problem) dropDominated() {
 	var kept []Offer
 	p.Replaced = map[int]int{}
@@ -167,7 +182,7 @@ func (p *Problem) dropDominated() {
 // replaces reports whether offer a dominates offer b.
 func (p *Problem) replaces(a, b int) bool {
 	x, y := &p.Offers[a], &p.Offers[b]
-	if x.Price > y.Price || !x.covers(&y.Capacity) {
+	if x.Price > y.Price || !x.covers(&y.Capacity) || !x.drawsAtMost(y) {
 		return false
 	}
 	for k := range x.Fits {
@@ -175,5 +190,15 @@ func (p *Problem) replaces(a, b int) bool {
 			return false
 		}
 	}
-	return p.Limits[x.Pool].Unlimited() || x.Pool == y.Pool && y.Uses.Admits(x.Uses)
+	return p.Limits.Pool(x.Pool).Unlimited() || x.Pool == y.Pool && y.Uses.Admits(x.Uses)
+}
+
+// drawsAtMost reports whether an offer draws no more from any stock than another one.
+func (o *Offer) drawsAtMost(x *Offer) bool {
+	for _, d := range o.Draws {
+		if !slices.ContainsFunc(x.Draws, func(y planner.Draw) bool { return y.Stock == d.Stock && y.Amount >= d.Amount }) {
+			return false
+		}
+	}
+	return true
 }

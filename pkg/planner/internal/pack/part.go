@@ -1,15 +1,11 @@
 package pack
 
-import (
-	"slices"
-
-	"karve.sh/karve/pkg/planner/internal/amount"
-)
+import "slices"
 
 // Part returns the problem of a part of the demand, with the nodes of the given indices and within other limits. The k-th shape of the part is shapes[k], and it
 // has as many pods as demand has of it. The part has no snapshot, so it has no plan with names: its solutions are translated to those of the whole.
-func (p *Problem) Part(shapes []int, demand Load, nodes []int, limits []amount.Usage) *Problem {
-	part := &Problem{quotas: p.quotas, aparts: p.aparts, Worthiest: p.Worthiest, Limits: limits, Limited: p.Limited}
+func (p *Problem) Part(shapes []int, demand Load, nodes []int, limits Limits) *Problem {
+	part := &Problem{quotas: p.quotas, aparts: p.aparts, Worthiest: p.Worthiest, Limits: limits, Limited: p.Limited, Stocked: p.Stocked}
 	at := make([]int, len(p.Shapes))
 	for k := range at {
 		at[k] = -1

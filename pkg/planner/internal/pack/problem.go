@@ -28,9 +28,10 @@ type Problem struct {
 	Replaced map[int]int
 	// Worthiest limits the worth of a pod, in units of 1/pricing.Scale micro-dollars, so that the worth of all pods does not overflow an int64.
 	Worthiest int64
-	// Limits are what each pool of the snapshot may still launch. Limited reports whether any limit is finite.
-	Limits  []amount.Usage
-	Limited bool
+	// Limits are what pools may still launch and what is left of stocks. Limited reports whether any limit of a pool with offers is finite, and Stocked whether
+	// any offer draws from a stock.
+	Limits           Limits
+	Limited, Stocked bool
 	// Refused are the pods that are not planned for, with their reasons.
 	Refused []planner.Unplaced
 }
@@ -54,9 +55,8 @@ type podRef struct {
 // Offer is a usable offering: its pool is open, the cloud has it, and some shape fits.
 type Offer struct {
 	Index int
-	Pool  int
 	Price int64
-	Uses  amount.Usage
+	Charge
 	Capacity
 }
 
@@ -68,11 +68,7 @@ type node struct {
 
 // Compile prepares a snapshot. It accepts any snapshot: what [planner.Validate] would reject is dropped or refused, pod by pod.
 func Compile(s planner.Snapshot) *Problem {
-	p := &Problem{Snapshot: s, ofClass: map[int]int{}}
-	for _, pool := range s.Pools {
-		left := amount.UsageOf(pool.Remaining)
-		p.Limits = append(p.Limits, left)
-	}
+	p := &Problem{Snapshot: s, ofClass: map[int]int{}, Limits: LimitsOf(s)}
 	p.addTerms(s)
 	p.addOffers(s)
 	p.addNodes(s)
@@ -80,10 +76,10 @@ func Compile(s planner.Snapshot) *Problem {
 	p.addFits(s)
 	p.dropDominated()
 	p.Worthiest = min(worthiest, (1<<61)/(p.Demand().Total()+1))
-	for _, o := range p.Offers {
-		if !p.Limits[o.Pool].Unlimited() {
-			p.Limited = true
-		}
+	for t := range p.Offers {
+		o := &p.Offers[t]
+		p.Limited = p.Limited || !p.Limits.Pool(o.Pool).Unlimited()
+		p.Stocked = p.Stocked || o.MayRunOut()
 	}
 	return p
 }

@@ -10,9 +10,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Refusal explains why a pod of a class that is not blocked is not placed, if left is what the pools may still launch. Of several reasons it returns
-// the one that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a request that is too large.
-func (p *Problem) Refusal(sh *Shape, class planner.Class, left []amount.Usage) planner.Refusal {
+// Refusal explains why a pod of a class that is not blocked is not placed, if left is what the pools may still launch and what is left of the stocks. Of several reasons it returns
+// the one that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a stock of which nothing is left, then a request that is too large.
+func (p *Problem) Refusal(sh *Shape, class planner.Class, left Limits) planner.Refusal {
 	s := p.Snapshot
 	var admitting, holding []int
 	for _, i := range class.Offerings {
@@ -45,15 +45,17 @@ func (p *Problem) Refusal(sh *Shape, class planner.Class, left []amount.Usage) p
 }
 
 // blockedBy explains why none of the offerings that could hold a pod can be launched.
-func blockedBy(s planner.Snapshot, holding []int, left []amount.Usage) planner.Refusal {
-	var unavailable, closed, held, limited []int
+func blockedBy(s planner.Snapshot, holding []int, left Limits) planner.Refusal {
+	var unavailable, closed, held, limited, drained []int
 	for _, i := range holding {
 		o := s.Offerings[i]
 		isClosed, isUnavailable := s.Pools[o.Pool].Closed != nil, o.Unavailable != nil
 		switch {
-		case !left[o.Pool].Admits(amount.UsageOf(o.Physical)) && s.Pools[o.Pool].Limited == nil:
+		case !left.Supplies(o.Draws):
+			drained = append(drained, i)
+		case !left.Pool(o.Pool).Admits(amount.UsageOf(o.Physical)) && s.Pools[o.Pool].Limited == nil:
 			limited = append(limited, i)
-		case !left[o.Pool].Admits(amount.UsageOf(o.Physical)):
+		case !left.Pool(o.Pool).Admits(amount.UsageOf(o.Physical)):
 			held = append(held, i)
 		case isClosed:
 			closed = append(closed, i)
@@ -70,11 +72,20 @@ func blockedBy(s planner.Snapshot, holding []int, left []amount.Usage) planner.R
 		return passOn(planner.ReasonLimitReached, held, func(i int) *planner.Refusal { return s.Pools[s.Offerings[i].Pool].Limited })
 	case len(limited) > 0:
 		return limitReached(s, limited, left)
+	case len(drained) > 0:
+		return passOn(planner.ReasonUnavailable, drained, func(i int) *planner.Refusal { return nothingLeft(s, s.Offerings[i], left) })
 	}
 	// An offering that could be launched within the limits was not used. This only happens with absurd prices or capacities.
 	o := s.Offerings[holding[0]]
 	return planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf("fits %s, whose price or capacity in the catalog makes no sense: correct the catalog",
 		nameOf(s, o))}
+}
+
+// nothingLeft names the stock of which too little is left for a machine.
+func nothingLeft(s planner.Snapshot, o planner.Offering, left Limits) *planner.Refusal {
+	at := slices.IndexFunc(o.Draws, func(d planner.Draw) bool { return left.Stock(d.Stock) < d.Amount })
+	return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: fmt.Sprintf("nothing is left of %s for another %s: wait, or allow other machines in the NodePool",
+		s.Stocks[o.Draws[at].Stock].Name, o.InstanceType)}
 }
 
 // passOn combines the snapshot's messages about offerings or pools, without duplicates and at most three.
@@ -100,7 +111,7 @@ func passOn(reason planner.Reason, indices []int, said func(int) *planner.Refusa
 }
 
 // limitReached names, for the smallest suitable machine of each pool, the limit that does not allow it.
-func limitReached(s planner.Snapshot, holding []int, left []amount.Usage) planner.Refusal {
+func limitReached(s planner.Snapshot, holding []int, left Limits) planner.Refusal {
 	smallest := map[int]int{}
 	for _, i := range holding {
 		pool := s.Offerings[i].Pool
@@ -115,7 +126,7 @@ func limitReached(s planner.Snapshot, holding []int, left []amount.Usage) planne
 		if smallest[o.Pool] != i {
 			continue
 		}
-		uses, rest := amount.UsageOf(o.Physical), left[o.Pool]
+		uses, rest := amount.UsageOf(o.Physical), left.Pool(o.Pool)
 		for d := range uses {
 			if uses[d] > rest[d] {
 				parts = append(parts, fmt.Sprintf("NodePool %s may launch %s more within spec.limits, and %s, the smallest machine that holds the pod, counts %s",

@@ -14,6 +14,8 @@ type benders struct {
 	placed pack.Load
 	// resources are covers by the pods' requests of each resource. drawn are the last covers that relaxations gave.
 	resources, drawn []cover
+	// duals are those of the stocks with the last drawn cover.
+	duals []int64
 	// reach is how far above the bound the search for numbers goes. It is 0 if unknown.
 	reach int64
 	// fresh reports whether a cover was added since the last search for numbers, and ended whether there is nothing more to find.
@@ -38,8 +40,8 @@ var bendersExtra = []float64{3, 24}
 var resourceEffort = pricing.Effort{Steps: 60}
 
 // draw adds a cover that numbers of machines have to satisfy.
-func (h *dual) draw(c cover, at pack.Load) {
-	b := &h.benders
+func (h *dual) draw(by branch, at pack.Load) {
+	b, c := &h.benders, by.covers[0]
 	if !slices.Equal(b.placed, at) {
 		*b = benders{placed: slices.Clone(at)}
 	}
@@ -49,7 +51,7 @@ func (h *dual) draw(c cover, at pack.Load) {
 	if len(b.drawn) == bendersCovers {
 		b.drawn = slices.Delete(b.drawn, 0, 1)
 	}
-	b.drawn, b.fresh = append(b.drawn, c), true
+	b.drawn, b.duals, b.fresh = append(b.drawn, c), by.duals, true
 }
 
 // count raises the bound with numbers of machines, until the effort falls to until. It reports whether the bound is higher.
@@ -107,11 +109,11 @@ func (h *dual) numbers() (numbers []int64, whole bool) {
 	if b.reach == 0 {
 		b.reach = best - h.state.bound
 	}
-	l := newIntegerCover(h.state.ctx.Problem, slices.Concat(b.resources, b.drawn), min(best, h.state.bound+b.reach), bendersSteps)
+	l := newIntegerCover(h.state.ctx.Problem, slices.Concat(b.resources, b.drawn), b.duals, min(best, h.state.bound+b.reach), bendersSteps)
 	bound := l.search()
 	h.state.ctx.Effort.Spend(int64(bendersSteps-l.steps) * bendersCost)
 	if bound > h.state.bound {
-		h.state.bound, h.shown = bound, &branch{covers: l.covers}
+		h.state.bound, h.shown = bound, &branch{covers: l.covers, duals: l.duals}
 	}
 	return l.found, l.steps > 0
 }
@@ -124,19 +126,20 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 		g.restrict(numbers, extra)
 		h.state.ctx.reoptimise(g)
 		for range bendersRounds {
-			prices, _ := h.chargeCuts(p, h.cutDuals(p, g))
-			asked := h.counting(p, g, prices)
+			k := h.charge(p, g)
+			asked := h.counting(p, g, k.prices)
 			for t := range asked {
 				asked[t] += int64(g.surcharge[t])
 			}
 			found := h.state.ctx.PriceAll(g.Values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
 			nodes := h.state.ctx.priceHosts(g, g.Values, p.placed, branchEffort, branchPart)
-			_, c := h.state.ctx.farley(g.Values, p.placed, found, nodes, asked)
-			h.draw(c, p.placed)
+			_, by := h.state.ctx.farley(g.Values, p.placed, found, nodes, charged{prices: asked, duals: k.duals, sum: k.sum})
+			by.duals = k.duals
+			h.draw(by, p.placed)
 			moved := h.learn(g, found, nodes)
 			h.state.ctx.AddColumns(t.whole, found)
 			addHostColumns(t.whole, nodes)
-			if !c.kept(numbers) {
+			if !by.covers[0].kept(numbers) {
 				return true
 			}
 			if !moved {

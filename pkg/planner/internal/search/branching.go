@@ -27,6 +27,7 @@ type branching struct {
 type branch struct {
 	bound  int64
 	covers []cover // if there are bounds on numbers, the last cover is the one that fractional machines satisfy
+	duals  []int64 // of the stocks, as in charged
 
 	// A split branch has one child for the plans that launch at most few machines of the offer, and one for those that launch more.
 	offer        int
@@ -165,7 +166,7 @@ func (t *branching) opened(b *branch) {
 
 // child returns a branch that starts as a copy of b.
 func (b *branch) child(g *Master) *branch {
-	return &branch{bound: b.bound, covers: b.covers, from: g, least: slices.Clone(b.least), most: slices.Clone(b.most)}
+	return &branch{bound: b.bound, covers: b.covers, duals: b.duals, from: g, least: slices.Clone(b.least), most: slices.Clone(b.most)}
 }
 
 // settle computes bounds of a branch. done reports whether the branch has no plan that is better than the best. If settle ends early, moves reports whether
@@ -173,14 +174,14 @@ func (b *branch) child(g *Master) *branch {
 func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, moves bool) {
 	p := &t.proof
 	for range branchRounds {
-		prices, sum := h.chargeCuts(p, h.cutDuals(p, g))
-		asked, values := h.counting(p, g, prices), g.Values
+		k := h.charge(p, g)
+		asked, values := h.counting(p, g, k.prices), g.Values
 		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
 		nodes := h.state.ctx.priceHosts(g, values, p.placed, branchEffort, branchPart)
-		_, c := h.state.ctx.farley(values, p.placed, found, nodes, prices)
-		h.draw(c, p.placed)
-		if bound := amount.Saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
-			b.bound, b.covers = bound, append(p.demanding(), c)
+		_, by := h.state.ctx.farley(values, p.placed, found, nodes, k)
+		h.draw(by, p.placed)
+		if bound, duals := h.branchBound(b, by, k); bound > b.bound || b.covers == nil {
+			b.bound, b.covers, b.duals = bound, append(p.demanding(), by.covers...), duals
 		}
 		if b.bound >= h.state.best.cost(h.state.ctx.Problem).Price {
 			return true, false
@@ -194,6 +195,35 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 		}
 	}
 	return false, false
+}
+
+// branchBound returns a bound of a branch from a cover, and the duals of the stocks that prove it: those of the relaxation, or those of the bound for all plans.
+func (h *dual) branchBound(b *branch, by branch, k charged) (bound int64, duals []int64) {
+	ctx := h.state.ctx
+	bound, duals = plus(k.sum, h.within(b, &by.covers[0], k.prices)), k.duals
+	if !slices.Equal(by.duals, k.duals) {
+		raised := slices.Clone(k.prices)
+		for t := range raised {
+			o := &ctx.Problem.Offers[t]
+			raised[t] = amount.Saturating(raised[t], drawn(o, by.duals)-drawn(o, k.duals))
+		}
+		other := plus(k.sum+supply(ctx.Problem.Limits, k.duals)-supply(ctx.Problem.Limits, by.duals), h.within(b, &by.covers[0], raised))
+		if other > bound {
+			return other, by.duals
+		}
+	}
+	return bound, duals
+}
+
+// plus returns the sum of what cuts and stocks contribute to a bound, which may be negative, and a price.
+func plus(sum, price int64) int64 {
+	if sum < 0 {
+		if price == math.MaxInt64 {
+			return price // There is no plan.
+		}
+		return price + sum
+	}
+	return amount.Saturating(sum, price)
 }
 
 // counting returns the price of each machine, adjusted by the duals of the rows of a branch.
@@ -242,6 +272,7 @@ func (h *dual) within(b *branch, c *cover, prices []int64) int64 {
 // fraction returns the offer with the most expensive fractional number of machines in a relaxation, and that number rounded down. The offer is -1 if all
 // numbers are whole.
 func (h *dual) fraction(g *Master) (offer int, few int64) {
+	asked := h.state.ctx.Asked(g)
 	offer, weight := -1, 0.0
 	for t, n := range g.launched() {
 		whole := math.Floor(n + branchNear)
@@ -249,7 +280,7 @@ func (h *dual) fraction(g *Master) (offer int, few int64) {
 		if f < branchNear {
 			continue
 		}
-		if w := min(f, 1-f) * float64(h.state.ctx.Problem.Offers[t].Price); w > weight {
+		if w := min(f, 1-f) * float64(asked(t)); w > weight {
 			offer, few, weight = t, int64(whole), w
 		}
 	}

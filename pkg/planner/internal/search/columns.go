@@ -1,7 +1,7 @@
 package search
 
 import (
-	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
@@ -34,7 +34,8 @@ func (h *primal) columns(slice, budget int64) {
 		h.ready = h.state.ctx.reoptimise(h.state.g) == 0
 	}
 	for level, until := 0, h.state.ctx.Effort.Left-budget; !h.ready && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done(); {
-		found := h.state.ctx.PriceAll(h.state.g.Values, h.state.base.Left, columnEfforts[level], func(t int) int64 { return Above(h.state.ctx.Problem.Offers[t].Price, 10_000) })
+		asked := h.state.ctx.Asked(h.state.g)
+		found := h.state.ctx.PriceAll(h.state.g.Values, h.state.base.Left, columnEfforts[level], func(t int) int64 { return Above(asked(t), 10_000) })
 		fresh := h.state.ctx.AddColumns(h.state.g, found)
 		nodes := h.state.ctx.priceHosts(h.state.g, h.state.g.Values, h.state.base.Left, columnEfforts[level], 10_000)
 		if addHostColumns(h.state.g, nodes) || fresh {
@@ -101,18 +102,19 @@ func (m *Context) reoptimise(g *Master) (pivots int) {
 	n := int64(len(g.rows) + g.freeHosts())
 	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
 	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
+	m.duals = m.stockDuals(g)
 	return pivots
 }
 
 // launchColumn buys machines loaded as in a column, or loads existing nodes that way. It stops when no unplaced pods are left or a limit is reached,
 // and reports whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may
 // fail.
-func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amount.Usage) bool {
+func (m *Context) launchColumn(s *Solution, c column, times int32, limits pack.Limits) bool {
 	if at, ok := c.host(); ok {
 		return m.occupy(s, at, c.Load, times)
 	}
 	bought, o := false, &m.Problem.Offers[c.Offer]
-	for ; times > 0 && limits[o.Pool].Admits(o.Uses); times-- {
+	for ; times > 0 && limits.Admits(&o.Charge); times-- {
 		l, whole := c.Load, c.Load.Under(s.Left)
 		if !whole {
 			l = l.Within(s.Left)
@@ -120,7 +122,7 @@ func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amou
 		if l.Empty() || (!bought || !whole) && !m.holds(c.Offer, l) {
 			break
 		}
-		limits[o.Pool].Launch(o.Uses)
+		limits.Launch(&o.Charge)
 		s.Machines = append(s.Machines, Machine{c.Offer, l})
 		s.Left.Add(l, -1)
 		bought = true

@@ -15,9 +15,14 @@ import (
 type Context struct {
 	Problem *pack.Problem
 	Effort  *effort.Budget
-	alone   []int64 // the price of one pod of each shape on a machine that is full of this shape, in units of 1/pricing.Scale
-	// linear are worths of pods at which no load is worth more than its machine ([Context.linearValues]). They are nil unless there are many shapes.
-	linear []int64
+	// alone are, by shape, the price of one pod on a machine that is full of this shape, in units of 1/pricing.Scale. Machines that draw from stocks count only for
+	// shapes that no others hold.
+	alone []int64
+	// linear are worths of pods at which no load is worth more than its machine ([Context.linearValues]) and what that draws from stocks, at linearStocks. They are
+	// nil unless there are many shapes.
+	linear, linearStocks []int64
+	// duals are those of the stocks at the last worths.
+	duals []int64
 	oracle *pricing.Oracle
 	// NodeKnapsacks are by node. Equal nodes share one.
 	NodeKnapsacks []*pricing.Knapsack
@@ -45,11 +50,18 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 	}
 	slices.SortStableFunc(m.byPrice, func(a, b int) int { return cmp.Compare(p.Offers[a].Price, p.Offers[b].Price) })
 	for k := range p.Shapes {
+		anywhere := p.Worthiest
 		m.alone[k] = p.Worthiest
 		for t := range p.Offers {
 			if p.Offers[t].Fits[k] > 0 {
-				m.alone[k] = min(m.alone[k], p.Offers[t].Price*pricing.Scale/int64(p.Offers[t].Alone(&p.Shapes[k], math.MaxInt32)))
+				price := p.Offers[t].Price * pricing.Scale / int64(p.Offers[t].Alone(&p.Shapes[k], math.MaxInt32))
+				if anywhere = min(anywhere, price); !p.Offers[t].MayRunOut() {
+					m.alone[k] = min(m.alone[k], price)
+				}
 			}
+		}
+		if m.alone[k] == p.Worthiest {
+			m.alone[k] = anywhere
 		}
 	}
 	m.addHosts(p)
@@ -129,12 +141,12 @@ func (m *Context) fillIf(s *Solution, values []int64, wanted func(*host) bool) {
 
 // Buy launches machines for unplaced pods. It repeatedly chooses the machine with the most worth per price in its most valuable load, and launches as
 // many of it as the demand fills with that load.
-func (m *Context) Buy(s *Solution, values []int64, limits []amount.Usage) {
-	m.buyBy(s, values, limits, func(t int) int64 { return m.Problem.Offers[t].Price })
+func (m *Context) Buy(s *Solution, values []int64, limits pack.Limits) {
+	m.buyBy(s, values, limits, m.cost)
 }
 
 // buyBy is Buy with other prices. A machine cannot hold more worth when fewer pods are left, so only the offers that were best before are priced again.
-func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, price func(t int) int64) {
+func (m *Context) buyBy(s *Solution, values []int64, limits pack.Limits, price func(t int) int64) {
 	value, loads := make([]int64, len(m.oracle.Machines)), make([]pack.Load, len(m.oracle.Machines))
 	fresh := make([]bool, len(m.oracle.Machines))
 	for t := range m.oracle.Machines {
@@ -144,7 +156,7 @@ func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, pric
 	for !s.Left.Empty() {
 		best := -1
 		for t := range m.oracle.Machines {
-			if o := &m.Problem.Offers[t]; value[t] > 0 && limits[o.Pool].Admits(o.Uses) && (best < 0 || amount.CompareProducts(value[t], price(best), value[best], price(t)) > 0) {
+			if o := &m.Problem.Offers[t]; value[t] > 0 && limits.Admits(&o.Charge) && (best < 0 || amount.CompareProducts(value[t], price(best), value[best], price(t)) > 0) {
 				best = t
 			}
 		}
@@ -165,8 +177,8 @@ func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, pric
 			}
 		}
 		o := &m.Problem.Offers[best]
-		for ; times > 0 && limits[o.Pool].Admits(o.Uses); times-- {
-			limits[o.Pool].Launch(o.Uses)
+		for ; times > 0 && limits.Admits(&o.Charge); times-- {
+			limits.Launch(&o.Charge)
 			s.Machines = append(s.Machines, Machine{best, l})
 			s.Left.Add(l, -1)
 		}
@@ -188,7 +200,7 @@ func (m *Context) frugal(base *Solution) *Solution {
 	for d := range amount.LimitDims {
 		for _, values := range [][]int64{m.alone, equal} {
 			s := base.clone()
-			m.buyBy(s, values, slices.Clone(m.Problem.Limits), func(t int) int64 { return max(1, m.Problem.Offers[t].Uses[d]) })
+			m.buyBy(s, values, m.Problem.Limits.Clone(), func(t int) int64 { return max(1, m.Problem.Offers[t].Uses[d]) })
 			m.downsize(s)
 			best = better(m.Problem, best, s)
 		}
@@ -200,19 +212,19 @@ func (m *Context) frugal(base *Solution) *Solution {
 func (m *Context) downsize(s *Solution) { m.DownsizeWithin(s, s.limits(m.Problem)) }
 
 // DownsizeWithin is downsize within given limits, which are what the machines of s leave.
-func (m *Context) DownsizeWithin(s *Solution, limits []amount.Usage) {
+func (m *Context) DownsizeWithin(s *Solution, limits pack.Limits) {
 	for i := range s.Machines {
 		x := &s.Machines[i]
 		was := &m.Problem.Offers[x.Offer]
-		limits[was.Pool].GiveBack(was.Uses)
+		limits.GiveBack(&was.Charge)
 		for t := range m.Problem.Offers {
 			o := &m.Problem.Offers[t]
-			if o.Price < m.Problem.Offers[x.Offer].Price && limits[o.Pool].Admits(o.Uses) && m.holds(t, x.Load) {
+			if o.Price < m.Problem.Offers[x.Offer].Price && limits.Admits(&o.Charge) && m.holds(t, x.Load) {
 				x.Offer = t
 			}
 		}
 		now := &m.Problem.Offers[x.Offer]
-		limits[now.Pool].Launch(now.Uses)
+		limits.Launch(&now.Charge)
 	}
 }
 

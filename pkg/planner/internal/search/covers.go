@@ -67,9 +67,13 @@ func (h *dual) cover(values []int64, at pack.Load, limit pricing.Effort) cover {
 type integerCover struct {
 	problem *pack.Problem
 	covers  []cover
-	order   []int // the offers, the most expensive first
-	// cheapest is, for each position of the order and each cover, the offer from there on with the lowest price per worth of the cover. It is -1 if there is
-	// none.
+	duals   []int64 // of the stocks, as in charged
+	// asked are the prices with the worth of what the machines draw, and left is what they leave of the stocks.
+	asked []int64
+	left  pack.Limits
+	order []int // the offers, the most expensive first
+	// cheapest is, for each position of the order and each cover, the offer from there on with the lowest asked price per worth of the cover. It is -1 if there
+	// is none.
 	cheapest [][]int
 	best     int64 // no machines at this or a higher price are of interest
 	open     int64 // the lowest price that was left unsearched
@@ -80,12 +84,13 @@ type integerCover struct {
 }
 
 // newIntegerCover starts a search with a number of steps for machines at a price lower than below.
-func newIntegerCover(p *pack.Problem, covers []cover, below int64, steps int) *integerCover {
-	l := &integerCover{problem: p, covers: covers, best: below, open: below, steps: steps, counts: make([]int64, len(p.Offers))}
+func newIntegerCover(p *pack.Problem, covers []cover, duals []int64, below int64, steps int) *integerCover {
+	l := &integerCover{problem: p, covers: covers, duals: duals, left: p.Limits.Clone(), best: below, open: below, steps: steps, counts: make([]int64, len(p.Offers))}
 	for t := range p.Offers {
-		l.order = append(l.order, t)
+		o := &p.Offers[t]
+		l.order, l.asked = append(l.order, t), append(l.asked, amount.Saturating(o.Price, drawn(o, duals)))
 	}
-	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(p.Offers[a].Price, p.Offers[b].Price) })
+	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(l.asked[a], l.asked[b]) })
 	l.prepare()
 	return l
 }
@@ -110,7 +115,7 @@ func (l *integerCover) prepare() {
 	for i, t := range slices.Backward(l.order) {
 		row := slices.Clone(l.cheapest[i+1])
 		for r, c := range l.covers {
-			if b := row[r]; c.most[t] > 0 && (b < 0 || amount.CompareProducts(l.problem.Offers[t].Price, c.most[b], l.problem.Offers[b].Price, c.most[t]) < 0) {
+			if b := row[r]; c.most[t] > 0 && (b < 0 || amount.CompareProducts(l.asked[t], c.most[b], l.asked[b], c.most[t]) < 0) {
 				row[r] = t
 			}
 		}
@@ -122,6 +127,7 @@ func (l *integerCover) prepare() {
 // is needed. ok is false if there is no solution below the given price. The cover that pruned last is examined first.
 func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, done, ok bool) {
 	done = true
+	saved := supply(l.left, l.duals)
 	for j := range need {
 		r := j
 		switch {
@@ -140,7 +146,7 @@ func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, d
 			l.sharp = r
 			return 0, false, false
 		}
-		if price = max(price, amount.MulDivUp(n, l.problem.Offers[t].Price, l.covers[r].most[t])); price >= below {
+		if price = max(price, amount.MulDivUp(n, l.asked[t], l.covers[r].most[t])-saved); price >= below {
 			l.sharp = r
 			return 0, false, false
 		}
@@ -169,14 +175,20 @@ func (l *integerCover) try(i int, price int64, need []int64) {
 			most = max(most, (n-1)/c+1)
 		}
 	}
-	most = min(most, (l.best-price)/l.problem.Offers[t].Price)
+	o := &l.problem.Offers[t]
+	most = min(most, (l.best-price)/o.Price)
+	for _, d := range o.Draws {
+		most = min(most, l.left.Stock(d.Stock)/d.Amount)
+	}
 	rest := make([]int64, len(need))
 	for n := int64(0); n <= most; n++ {
 		for r := range need {
 			rest[r] = need[r] - n*l.covers[r].most[t]
 		}
 		l.counts[t] = n
-		l.try(i+1, price+n*l.problem.Offers[t].Price, rest)
+		l.left.Draw(o.Draws, n)
+		l.try(i+1, price+n*o.Price, rest)
+		l.left.Draw(o.Draws, -n)
 	}
 	l.counts[t] = 0
 }

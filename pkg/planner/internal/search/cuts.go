@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
@@ -240,20 +241,26 @@ func (h *dual) cheapest(g *group) float64 {
 	return float64(least)
 }
 
-// cutDuals returns the duals of the cuts in the relaxation, as parts of the price of each machine.
+// cutDuals returns the duals of the cuts in the relaxation, as parts of the price of each machine. They are 0 without a relaxation.
 func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
+		if g == nil {
+			break
+		}
 		out[i] = int64(min(max(0, g.LP.Duals()[g.firstCut+i]), float64(h.state.ctx.Problem.Dearest())))
 	}
 	return out
 }
 
-// chargeCuts subtracts the duals of the cuts from the price of each machine. It returns the remaining prices, and the sum that the cuts contribute to the bound.
-func (h *dual) chargeCuts(p *proof, cutDuals []int64) (left []int64, sum int64) {
-	left = make([]int64, len(h.state.ctx.Problem.Offers))
-	for t := range h.state.ctx.Problem.Offers {
-		left[t] = h.state.ctx.Problem.Offers[t].Price
+// charge adds the duals of the stocks in a relaxation to the price of each machine, and subtracts those of the cuts. The relaxation may be nil.
+func (h *dual) charge(p *proof, g *Master) charged {
+	ctx, cutDuals := h.state.ctx, h.cutDuals(p, g)
+	duals := ctx.stockDuals(g)
+	left, sum := make([]int64, len(ctx.Problem.Offers)), -supply(ctx.Problem.Limits, duals)
+	for t := range left {
+		o := &ctx.Problem.Offers[t]
+		left[t] = amount.Saturating(o.Price, drawn(o, duals))
 	}
 	for i := range p.cuts {
 		c := &p.cuts[i]
@@ -271,7 +278,7 @@ func (h *dual) chargeCuts(p *proof, cutDuals []int64) (left []int64, sum int64) 
 		}
 		sum += c.machines * c.cover.dual
 	}
-	return left, sum
+	return charged{left, duals, sum, len(p.cuts) == 0}
 }
 
 // rows returns the cuts as rows of a relaxation.

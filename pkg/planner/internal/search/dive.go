@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
@@ -34,7 +33,7 @@ func (h *primal) dive(slice int64) {
 
 // diveFrom dives from a given relaxation. It ends when the plan costs as much as the best one.
 func (h *state) diveFrom(g *Master, slice int64) {
-	s, limits := h.base.clone(), slices.Clone(h.ctx.Problem.Limits)
+	s, limits := h.base.clone(), h.ctx.Problem.Limits.Clone()
 	until := h.ctx.Effort.Left - slice
 	for range maxDives + g.freeHosts() {
 		values := h.ctx.ChoiceValues(g.Values)
@@ -47,7 +46,7 @@ func (h *state) diveFrom(g *Master, slice int64) {
 		}
 		done := s.clone()
 		h.ctx.settle(done, values)
-		t := NewRepair(h.ctx, values, slices.Clone(limits), diveSteps, room)
+		t := NewRepair(h.ctx, values, limits.Clone(), diveSteps, room)
 		if t.Run(done.Left) {
 			done.Machines, done.Left = slices.Concat(s.Machines, t.Kept), t.Left
 			h.pool.machines(t.Kept)
@@ -74,7 +73,8 @@ func (h *state) room(s *Solution) pack.Cost {
 func (h *state) diveColumns(g *Master, s *Solution) *Master {
 	h.ctx.reoptimise(g)
 	for range diveRounds {
-		found := h.ctx.PriceAll(g.Values, s.Left, pricing.Effort{Steps: diveSteps}, func(t int) int64 { return Above(h.ctx.Problem.Offers[t].Price, 1000) })
+		asked := h.ctx.Asked(g)
+		found := h.ctx.PriceAll(g.Values, s.Left, pricing.Effort{Steps: diveSteps}, func(t int) int64 { return Above(asked(t), 1000) })
 		h.pool.found(found)
 		fresh := h.ctx.AddColumns(g, found)
 		nodes := h.ctx.priceHosts(g, g.Values, s.Left, pricing.Effort{Steps: diveSteps}, 1000)
@@ -88,7 +88,7 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 
 // choose buys the whole machines of the relaxation. If there are none, it buys one machine of the column with the largest fraction. It reports whether it
 // bought any.
-func (h *state) choose(g *Master, s *Solution, limits []amount.Usage) bool {
+func (h *state) choose(g *Master, s *Solution, limits pack.Limits) bool {
 	whole, parts := g.whole()
 	if len(whole) == 0 && len(parts) > 0 {
 		whole[parts[0]] = 1

@@ -85,7 +85,7 @@ func (h *primal) receiveFromDual() {
 func (h *dual) ownCopies(of *primal) {
 	if h.state.ctx == of.state.ctx {
 		h.state.ctx = NewContext(of.state.ctx.Problem, of.state.ctx.Effort)
-		h.state.ctx.linear = of.state.ctx.linear
+		h.state.ctx.linear, h.state.ctx.linearStocks = of.state.ctx.linear, of.state.ctx.linearStocks
 	}
 	h.state.best, h.state.g = h.state.best.clone(), h.state.g.clone()
 }
@@ -128,12 +128,12 @@ func (h *dual) begin() {
 		}
 	}
 	at := h.proof.placed
-	prices, _ := h.chargeCuts(h.proof, nil)
+	k := h.charge(h.proof, nil)
 	for _, values := range h.measures(at) {
 		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
 		nodes := h.state.ctx.priceHosts(nil, values, at, hostEffort, 0)
-		if bound, c := h.state.ctx.farley(values, at, found, nodes, prices); bound > h.state.bound {
-			h.state.bound, h.shown = bound, &branch{covers: []cover{c}}
+		if bound, by := h.state.ctx.farley(values, at, found, nodes, k); bound > h.state.bound {
+			h.state.bound, h.shown = bound, &by
 		}
 	}
 }

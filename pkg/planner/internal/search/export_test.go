@@ -16,7 +16,7 @@ func Composed(s planner.Snapshot) (first, composed planner.Plan) {
 	h.state.base = h.state.ctx.base()
 	h.state.best = h.state.base.clone()
 	h.state.ctx.fill(h.state.best, h.state.ctx.alone)
-	h.state.ctx.Buy(h.state.best, h.state.ctx.alone, slices.Clone(p.Limits))
+	h.state.ctx.Buy(h.state.best, h.state.ctx.alone, p.Limits.Clone())
 	first = PlanOf(p, h.state.best)
 	h.columns(1<<20, 1<<20)
 	h.restrictedMaster(1 << 20)
@@ -79,7 +79,7 @@ func LaunchedParts(s planner.Snapshot, ways int) (without int, lost []int32) {
 			}
 			s := newSolution(p)
 			s.Left = slices.Clone(part)
-			m.launchColumn(s, column{0, whole}, 1, slices.Clone(p.Limits))
+			m.launchColumn(s, column{0, whole}, 1, p.Limits.Clone())
 			for _, x := range s.Machines {
 				if s.Left.Add(x.Load, 1); !m.holds(x.Offer, x.Load) {
 					return without, part
@@ -102,7 +102,7 @@ func ByParts(s planner.Snapshot, steps int64) (first, best planner.Plan) {
 	filled := h.state.base.clone()
 	m.fill(filled, m.alone)
 	h.state.best = filled.clone()
-	m.Buy(h.state.best, m.alone, slices.Clone(p.Limits))
+	m.Buy(h.state.best, m.alone, p.Limits.Clone())
 	first = PlanOf(p, h.state.best)
 	h.startManyShapes()
 	h.startRelaxation()
@@ -124,6 +124,9 @@ func DearestAtLinearValues(s planner.Snapshot, rounds int) (worth, price int64, 
 	values := NewContext(p, effort.New(0, nil)).linearValues(demand, rounds)
 	l := newLattice(p, demand)
 	for t := range p.Offers {
+		if p.Offers[t].MayRunOut() {
+			continue
+		}
 		for a := range l.states {
 			if w := pack.Worth(values, l.loads[a]); l.holds(p, &p.Offers[t].Capacity, a) && (!ok || w-p.Offers[t].Price*pricing.Scale > worth-price) {
 				worth, price, ok = w, p.Offers[t].Price*pricing.Scale, true

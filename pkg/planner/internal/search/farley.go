@@ -8,23 +8,27 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods. If the pods are worth V in total, the nodes hold
-// at most U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
-// prices[t]/found[t].Upper for each unit of it.
-func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, prices []int64) (int64, cover) {
+// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods, with the cover and the duals of stocks that prove it. If the
+// pods are worth V in total, the nodes hold at most U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays
+// at least the minimum of prices[t]/found[t].Upper for each unit of it.
+func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricing.Priced, k charged) (bound int64, by branch) {
 	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}
 	c.subtract(m, nodes)
 	best := -1
 	for t := range found {
 		c.most = append(c.most, found[t].Upper)
-		if found[t].Upper > 0 && (best < 0 || amount.CompareProducts(found[t].Upper, prices[best], found[best].Upper, prices[t]) > 0) {
+		if found[t].Upper > 0 && (best < 0 || amount.CompareProducts(found[t].Upper, k.prices[best], found[best].Upper, k.prices[t]) > 0) {
 			best = t
 		}
 	}
-	if best < 0 || c.need <= 0 {
-		return 0, c
+	switch {
+	case best < 0 || c.need <= 0:
+		return k.sum, branch{covers: []cover{c}, duals: k.duals}
+	case m.Problem.Stocked:
+		bound, duals := m.stocked(&c, k)
+		return bound, branch{covers: []cover{c}, duals: duals}
 	}
-	return amount.MulDivUp(c.need, prices[best], found[best].Upper), c
+	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, branch{covers: []cover{c}}
 }
 
 // subtract subtracts the most that the nodes hold from the worth that the launched machines must hold.

@@ -72,9 +72,13 @@ func (m *Context) free(s *Solution) []int64 {
 	return out
 }
 
-// begin starts a relaxation for a demand, and for the nodes that have no pods yet in a plan.
+// begin starts a relaxation for a demand, and for the nodes that have no pods yet in a plan and what it leaves of the stocks.
 func (m *Context) begin(g *Master, demand pack.Load, s *Solution) {
-	g.begin(m.Problem, demand)
+	left := m.Problem.Limits
+	if m.Problem.Stocked {
+		left = s.limits(m.Problem)
+	}
+	g.begin(m.Problem, demand, left)
 	if len(m.hosts) == 0 {
 		return
 	}

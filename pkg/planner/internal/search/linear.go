@@ -23,7 +23,7 @@ const (
 	linearCost = 40
 )
 
-// linearValues returns worths of pods that come from prices of resources. At any time, the prices of the resources of an offer add up to its price, and a pod is
+// linearValues returns worths of pods that come from prices of resources, of the offers that draw from no stocks. At any time, the prices of the resources of an offer add up to its price, and a pod is
 // worth what its requests cost on the offer where they cost least. So no load a of an offer t is worth more than its machine: with prices q ≥ 0 of whole resources,
 //
 //	Σ a·v ≤ Σ a·(q·request/capacity) = q·(Σ a·request/capacity) ≤ Σ q = price of t
@@ -97,7 +97,10 @@ func (a *ascent) evaluate() float64 {
 		if n == 0 || !a.problem.Shapes[k].Launchable {
 			continue
 		}
-		a.values[k] = a.price(k)
+		if a.values[k] = a.price(k); math.IsInf(a.values[k], 1) {
+			a.values[k] = 0
+			continue
+		}
 		total += float64(a.values[k] * float64(n))
 		a.use(k)
 	}
@@ -110,7 +113,7 @@ func (a *ascent) price(k int) float64 {
 	for t := range a.costs {
 		o := &a.problem.Offers[t]
 		a.costs[t] = math.Inf(1)
-		if o.Fits[k] == 0 {
+		if o.Fits[k] == 0 || o.MayRunOut() {
 			continue
 		}
 		share := 0.0

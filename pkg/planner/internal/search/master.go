@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/lp"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
@@ -39,13 +40,19 @@ func (c column) key() string {
 // cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them: they are
 // rounded to integers first, so no proof depends on floating point.
 type Master struct {
-	// LP has one row for each of rows, one for each host with free nodes, and then one for each cut or each row of [Master.AddRow].
+	// LP has one row for each of rows, for each stock and for each host with free nodes, and then one for each cut or each row of [Master.AddRow].
 	LP    lp.Simplex
 	p     *pack.Problem
 	rows  []int // the shapes with demand
 	at    []int // the row of each shape, or -1
 	hosts []int // the row of each host, or -1
-	// firstCut is the row of the first cut. scale is the reference for gains of columns of nodes, which have no price.
+	// stocks are the rows of the stocks that offers draw from, or -1. Each counts in units, so that its largest coefficient is 1.
+	stocks []int
+	units  []float64
+	// relaxed is the number of hosts with rows.
+	relaxed int
+	// firstCut is the row of the first cut. scale is the reference for gains of columns whose price is not: those of nodes, which have none, and of offers that
+	// draw from stocks.
 	firstCut int
 	scale    float64
 	columns  []column
@@ -67,27 +74,33 @@ type origin struct {
 // NewMaster returns a relaxation with its initial columns.
 func NewMaster(p *pack.Problem, demand pack.Load) *Master {
 	m := &Master{known: map[string]bool{}}
-	m.begin(p, demand)
+	m.begin(p, demand, p.Limits)
 	return m
 }
 
 // begin starts with one column per shape: the machine with the lowest price per pod, filled with only that shape. It reuses the memory of the previous
 // relaxation.
-func (m *Master) begin(p *pack.Problem, demand pack.Load) {
+func (m *Master) begin(p *pack.Problem, demand pack.Load, left pack.Limits) {
 	m.p, m.Values, m.at = p, blank(m.Values, len(demand)), blank(m.at, len(demand))
 	m.LP.Reset()
 	m.rows, m.columns, m.origins, m.cuts, m.surcharge, m.hosts = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil, nil
-	m.scale = 0
+	m.scale, m.relaxed, m.stocks, m.units = 0, 0, m.stocks[:0], m.units[:0]
+	if p.Stocked {
+		m.scale = float64(p.Dearest())
+	}
 	clear(m.known)
 	for k, n := range demand {
 		m.at[k] = -1
 		best := -1
 		for t := range p.Offers {
-			if f := min(n, p.Offers[t].Fits[k]); f > 0 && (best < 0 || cheaperFor(p, t, best, f, min(n, p.Offers[best].Fits[k]))) {
+			if f := min(n, p.Offers[t].Fits[k]); f > 0 && !p.Offers[t].MayRunOut() && (best < 0 || cheaperFor(p, t, best, f, min(n, p.Offers[best].Fits[k]))) {
 				best = t
 			}
 		}
 		if best < 0 {
+			if n > 0 && p.Shapes[k].Launchable {
+				m.addShape(k, n)
+			}
 			continue
 		}
 		l := make(pack.Load, len(demand))
@@ -103,8 +116,35 @@ func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 		}, first)
 		m.rows = append(m.rows, k)
 	}
+	m.addStocks(left)
 	m.firstCut = m.LP.Rows()
 	m.setValues()
+}
+
+// addShape adds the row of a shape of which no number of machines is sure to hold all pods. An artificial column costs more than any machine.
+func (m *Master) addShape(k int, n int32) {
+	m.at[k], _ = m.AddRow(float64(n), float64(m.p.Worthiest/pricing.Scale))
+	m.rows = append(m.rows, k)
+}
+
+// addStocks adds the rows of the stocks that offers draw from, of which so much is left.
+func (m *Master) addStocks(left pack.Limits) {
+	if !m.p.Stocked {
+		return
+	}
+	m.units = blank(m.units, len(m.p.Snapshot.Stocks))
+	for t := range m.p.Offers {
+		for _, d := range m.p.Offers[t].Draws {
+			m.units[d.Stock] = max(m.units[d.Stock], float64(d.Amount))
+		}
+	}
+	for i, unit := range m.units {
+		row := -1
+		if unit > 0 {
+			row = m.LP.AddRow(-float64(left.Stock(i))/unit, func(int) float64 { return 0 }, -1)
+		}
+		m.stocks = append(m.stocks, row)
+	}
 }
 
 // addHosts lets the relaxation use a number of nodes of each host. holds reports whether any of them holds pods of a shape. The relaxation also gets rows for
@@ -112,14 +152,14 @@ func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 func (m *Master) addHosts(demand pack.Load, free []int64, holds func(k int) bool) {
 	for k, n := range demand {
 		if n > 0 && m.at[k] < 0 && holds(k) {
-			m.at[k], _ = m.AddRow(float64(n), float64(m.p.Worthiest/pricing.Scale))
-			m.rows = append(m.rows, k)
+			m.addShape(k, n)
 		}
 	}
 	m.hosts, m.scale = slices.Repeat([]int{-1}, len(free)), max(1, float64(m.p.Dearest()))
 	for h, n := range free {
 		if n > 0 {
 			m.hosts[h] = m.LP.AddRow(float64(-n), func(int) float64 { return 0 }, -1)
+			m.relaxed++
 		}
 	}
 	m.firstCut = m.LP.Rows()
@@ -138,7 +178,7 @@ func (m *Master) clone() *Master {
 	c := *m
 	c.LP = m.LP.Clone()
 	c.columns, c.origins, c.cuts = slices.Clone(m.columns), slices.Clone(m.origins), slices.Clone(m.cuts)
-	c.known, c.Values = maps.Clone(m.known), slices.Clone(m.Values)
+	c.known, c.Values, c.stocks, c.units = maps.Clone(m.known), slices.Clone(m.Values), slices.Clone(m.stocks), slices.Clone(m.units)
 	return &c
 }
 
@@ -165,17 +205,14 @@ func (m *Master) add(c column) bool {
 
 // freeHosts returns the number of hosts that the relaxation may use.
 func (m *Master) freeHosts() int {
-	if len(m.hosts) == 0 {
-		return 0
-	}
-	return m.firstCut - len(m.rows)
+	return m.relaxed
 }
 
 // addColumn adds a column to the linear program and returns its index.
 func (m *Master) addColumn(of origin, price float64, rows []int32, counts []float64) int {
 	m.origins = append(m.origins, of)
 	at := m.LP.AddColumn(price, math.Inf(1), rows, counts)
-	if price == 0 {
+	if price == 0 || of.offer >= 0 && m.p.Offers[of.offer].MayRunOut() {
 		m.LP.SetScale(at, m.scale)
 	}
 	return at
@@ -193,18 +230,29 @@ func (m *Master) price(offer int) float64 {
 	return price
 }
 
-// limits returns the coefficients of a machine in the cuts, or of a node in the row of its host, with memory for more.
+// limits returns the coefficients of a machine in the rows of stocks and in the cuts, or of a node in the row of its host, with memory for more.
 func (m *Master) limits(offer, more int) (rows []int32, counts []float64) {
 	if h, ok := (column{Offer: offer}).host(); ok {
 		rows, counts = append(rows, int32(m.hosts[h])), append(counts, -1)
 		return slices.Grow(rows, more), slices.Grow(counts, more)
 	}
+	rows, counts = m.draws(m.p.Offers[offer].Draws, rows, counts)
 	for i, c := range m.cuts {
 		if c.serves[offer] {
 			rows, counts = append(rows, int32(m.firstCut+i)), append(counts, c.sign)
 		}
 	}
 	return slices.Grow(rows, more), slices.Grow(counts, more)
+}
+
+// draws adds the coefficients of a machine in the rows of the stocks. A stock that no offer draws from has none.
+func (m *Master) draws(draws []planner.Draw, rows []int32, counts []float64) ([]int32, []float64) {
+	for _, d := range draws {
+		if d.Stock < len(m.stocks) && m.stocks[d.Stock] >= 0 {
+			rows, counts = append(rows, int32(m.stocks[d.Stock])), append(counts, -float64(d.Amount)/m.units[d.Stock])
+		}
+	}
+	return rows, counts
 }
 
 // expect allocates memory for more columns.
@@ -229,20 +277,24 @@ func (m *Master) mix(offer int, amounts []float64) bool {
 		value += float64(duals[r] * counts[i])
 	}
 	price := m.price(offer)
-	if value <= float64(price*1.0001) || offer < 0 && value <= float64(m.scale*minMixed) {
+	least := float64(price * 1.0001)
+	if offer < 0 || m.p.Offers[offer].MayRunOut() {
+		least = price + float64(m.scale*minMixed)
+	}
+	if value <= least {
 		return false
 	}
 	m.addColumn(origin{-1, max(-1, offer)}, price, rows, counts)
 	return true
 }
 
-// minMixed is the smallest gain of a mixture for a node, as a fraction of the scale.
+// minMixed is the smallest gain of a mixture for a node or for an offer that draws from stocks, as a fraction of the scale.
 const minMixed = 1e-4
 
 // setValues rounds the duals down to integers.
 func (m *Master) setValues() {
-	for i, k := range m.rows {
-		v := math.Floor(float64(m.LP.Duals()[i] * pricing.Scale))
+	for _, k := range m.rows {
+		v := math.Floor(float64(m.LP.Duals()[m.at[k]] * pricing.Scale))
 		m.Values[k] = int64(min(max(v, 0), float64(m.p.Worthiest)))
 	}
 }
@@ -316,7 +368,7 @@ func (m *Master) restrict(numbers []int64, extra float64) {
 	m.surcharge = make([]float64, len(numbers))
 	for t, n := range numbers {
 		if n == 0 {
-			m.surcharge[t] = float64(extra * float64(m.p.Offers[t].Price))
+			m.surcharge[t] = float64(extra * m.reference(t))
 		}
 	}
 	for j, of := range m.origins {
@@ -329,9 +381,17 @@ func (m *Master) restrict(numbers []int64, extra float64) {
 			serves := make([]bool, len(numbers))
 			serves[t] = true
 			m.require(cardinality{serves, -1, n})
-			m.addColumn(origin{-1, -1}, float64(extra*float64(m.p.Offers[t].Price)), []int32{int32(m.LP.Rows() - 1)}, []float64{1})
+			m.addColumn(origin{-1, -1}, float64(extra*m.reference(t)), []int32{int32(m.LP.Rows() - 1)}, []float64{1})
 		}
 	}
+}
+
+// reference returns the price of an offer, or the highest price if it draws from a stock: it may cost next to nothing.
+func (m *Master) reference(t int) float64 {
+	if m.p.Offers[t].MayRunOut() {
+		return m.scale
+	}
+	return float64(m.p.Offers[t].Price)
 }
 
 // AddRow adds a row with a demand, and an artificial column that covers it at a price. It returns the row and the column.
@@ -345,9 +405,10 @@ func (m *Master) AddRow(demand, price float64) (row, column int) {
 	}, cover), cover
 }
 
-// AddColumn adds a column that launches nothing. It has a price, counts once in a row of [Master.AddRow], and covers pods. It returns its index in LP.
-func (m *Master) AddColumn(price float64, pods pack.Load, row int) int {
-	rows, counts := []int32{int32(row)}, []float64{1}
+// AddColumn adds a column that launches nothing. It has a price, counts once in a row of [Master.AddRow], draws from stocks, and covers pods. It returns its index
+// in LP.
+func (m *Master) AddColumn(price float64, draws []planner.Draw, pods pack.Load, row int) int {
+	rows, counts := m.draws(draws, []int32{int32(row)}, []float64{1})
 	for k, n := range pods {
 		if n > 0 && m.at[k] >= 0 {
 			rows, counts = append(rows, int32(m.at[k])), append(counts, float64(n))

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
@@ -37,8 +35,12 @@ func (h *state) improveParts(values []int64, sweeps int) {
 	for idle := 0; sweeps > 0 && idle < maxIdleSweeps && !h.ctx.Effort.Done() && !h.closed(); sweeps-- {
 		before := h.best.cost(h.ctx.Problem)
 		parts := h.divide(&choice)
-		for _, x := range parts {
-			h.separate(x, values)
+		spare := h.best.limits(h.ctx.Problem)
+		for i, x := range parts {
+			if i > 0 {
+				spare = h.ctx.Problem.Limits.Nothing()
+			}
+			h.separate(x, values, spare)
 		}
 		h.solveParts(parts)
 		h.best = h.merged(parts)
@@ -86,17 +88,9 @@ func (h *state) divide(choice *Sequence) []*part {
 	return parts
 }
 
-// separate makes the problem of a part, and its solution in the plan. The part may use of a limit what its machines use.
-func (h *state) separate(x *part, values []int64) {
-	p := h.ctx.Problem
-	limits := make([]amount.Usage, len(p.Limits))
-	for i := range limits {
-		for d, most := range p.Limits[i] {
-			if most == planner.Unlimited {
-				limits[i][d] = most
-			}
-		}
-	}
+// separate makes the problem of a part, and its solution in the plan. The part may use of limits and stocks what its machines use, and what is spare.
+func (h *state) separate(x *part, values []int64, spare pack.Limits) {
+	p, limits := h.ctx.Problem, spare
 	demand := make(pack.Load, len(p.Shapes))
 	narrow := func(l pack.Load) pack.Load {
 		demand.Add(l, 1)
@@ -106,7 +100,7 @@ func (h *state) separate(x *part, values []int64) {
 	for _, i := range x.machines {
 		m := &h.best.Machines[i]
 		o := &p.Offers[m.Offer]
-		limits[o.Pool].GiveBack(o.Uses)
+		limits.GiveBack(&o.Charge)
 		x.solution.Machines = append(x.solution.Machines, Machine{m.Offer, narrow(m.Load)})
 	}
 	for _, i := range x.nodes {
@@ -148,7 +142,7 @@ func (h *state) solveParts(parts []*part) {
 // part returns the context of a part. Its knapsacks have the weights of those of the whole problem.
 func (m *Context) part(x *part, e *effort.Budget) *Context {
 	c := &Context{
-		Problem: x.problem, Effort: e, alone: x.values, linear: x.linear, byPrice: m.byPrice,
+		Problem: x.problem, Effort: e, alone: x.values, linear: x.linear, linearStocks: m.linearStocks, duals: m.linearStocks, byPrice: m.byPrice,
 		room: pack.Room{Ledger: pack.NewLedger(x.problem)}, oracle: &pricing.Oracle{Machines: make([]pricing.Machine, len(m.oracle.Machines))},
 	}
 	at := slices.Repeat([]int{-1}, len(m.Problem.Shapes))

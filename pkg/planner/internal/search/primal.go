@@ -1,8 +1,6 @@
 package search
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
@@ -47,7 +45,7 @@ func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal
 	filled := h.state.base.clone()
 	m.fill(filled, m.alone)
 	h.state.best = filled.clone()
-	m.Buy(h.state.best, m.alone, slices.Clone(p.Limits))
+	m.Buy(h.state.best, m.alone, p.Limits.Clone())
 	m.downsize(h.state.best)
 	if p.Limited {
 		h.state.best = better(p, h.state.best, m.frugal(filled))

@@ -67,12 +67,12 @@ func (h *dual) prove(slice int64) {
 // step computes one bound and updates the worths. It reports whether they changed.
 func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
-	prices, sum := h.chargeCuts(p, h.cutDuals(p, p.g))
-	found := h.state.ctx.PriceAll(p.g.Values, p.placed, l.limit, func(t int) int64 { return Above(prices[t], l.part) })
+	k := h.charge(p, p.g)
+	found := h.state.ctx.PriceAll(p.g.Values, p.placed, l.limit, func(t int) int64 { return Above(k.prices[t], l.part) })
 	nodes := h.state.ctx.priceHosts(p.g, p.g.Values, p.placed, l.limit, l.part)
-	bound, c := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, prices)
-	if bound += sum; bound > h.state.bound {
-		h.state.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
+	if bound, by := h.state.ctx.farley(p.g.Values, p.placed, found, nodes, k); bound > h.state.bound {
+		by.covers = append(p.demanding(), by.covers...)
+		h.state.bound, h.shown = bound, &by
 	}
 	if !h.learn(p.g, found, nodes) {
 		return false

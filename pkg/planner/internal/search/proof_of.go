@@ -14,7 +14,7 @@ func ProofOf(p *pack.Problem, b *branch) *planner.Proof {
 	case b.atMost == nil && len(b.covers) == 0:
 		return nil
 	case b.atMost == nil:
-		return &planner.Proof{Covers: showCovers(p, b.covers)}
+		return &planner.Proof{Covers: showCovers(p, b.covers), Duals: b.duals}
 	}
 	split := &planner.Split{Few: int(b.few), AtMost: *ProofOf(p, b.atMost), More: *ProofOf(p, b.more)}
 	for i := range p.Snapshot.Offerings {

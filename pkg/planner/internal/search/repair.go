@@ -12,10 +12,10 @@ import (
 type Repair struct {
 	ctx    *Context
 	values []int64
-	// least, if not nil, are worths of pods at which no load is worth more than its machine. Parts of the search are skipped in which the waiting pods are
-	// worth more than their machines may cost.
+	// least, if not nil, are worths of pods at which no load is worth more than its machine and what that draws. Parts of the search are skipped in which the
+	// waiting pods are worth more than their machines may cost.
 	least  []int64
-	limits []amount.Usage
+	limits pack.Limits
 	steps  int
 	stack  []Machine
 	best   pack.Cost
@@ -27,7 +27,7 @@ type Repair struct {
 }
 
 // NewRepair returns a search for machines whose cost does not exceed most. It reuses the memory of the context, so the previous one becomes invalid.
-func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, most pack.Cost) *Repair {
+func NewRepair(m *Context, values []int64, limits pack.Limits, steps int, most pack.Cost) *Repair {
 	t := &m.rebuy
 	t.ctx, t.values, t.limits, t.steps, t.best, t.found, t.least = m, values, limits, steps, most, false, nil
 	return t
@@ -70,14 +70,14 @@ func (t *Repair) try(waiting pack.Load, so pack.Cost) {
 		}
 		s.rest = append(s.rest[:0], waiting...)
 		s.rest.Add(x.Load, -1)
-		if t.least != nil && t.best.Left == 0 && after.Price+pack.Worth(t.least, s.rest)/pricing.Scale > t.best.Price {
+		if t.least != nil && t.best.Left == 0 && after.Price+pack.Worth(t.least, s.rest)/pricing.Scale-supply(t.limits, t.ctx.linearStocks) > t.best.Price {
 			continue
 		}
-		t.limits[o.Pool].Launch(o.Uses)
+		t.limits.Launch(&o.Charge)
 		t.stack = append(t.stack, x)
 		t.try(s.rest, after)
 		t.stack = t.stack[:len(t.stack)-1]
-		t.limits[o.Pool].GiveBack(o.Uses)
+		t.limits.GiveBack(&o.Charge)
 		if t.steps <= -RebuySteps*4 {
 			return
 		}
@@ -108,7 +108,7 @@ func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 		if t.best.Left == 0 && so.Price+o.Price > t.best.Price {
 			break
 		}
-		if !t.limits[o.Pool].Admits(o.Uses) {
+		if !t.limits.Admits(&o.Charge) {
 			continue
 		}
 		small := false
@@ -159,7 +159,7 @@ func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []M
 // affords reports whether a machine may be bought in addition to those bought so far.
 func (t *Repair) affords(offer int, so pack.Cost) bool {
 	o := &t.ctx.Problem.Offers[offer]
-	return (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits[o.Pool].Admits(o.Uses)
+	return (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits.Admits(&o.Charge)
 }
 
 // shortlist holds the few machines with the greatest worth per price, the best first. The load of the element after them is scratch space for another one.
@@ -180,12 +180,12 @@ func (s *shortlist) floor(offer int) int64 {
 		return 0
 	}
 	last := &s.best[rebuyWidth-1]
-	return amount.MulDiv(last.value, s.repair.ctx.Problem.Offers[offer].Price, s.repair.ctx.Problem.Offers[last.Offer].Price)
+	return amount.MulDiv(last.value, s.repair.ctx.cost(offer), s.repair.ctx.cost(last.Offer))
 }
 
 func (s *shortlist) consider(offer int, l pack.Load, value int64) {
 	at := s.n
-	for at > 0 && amount.CompareProducts(value, s.repair.ctx.Problem.Offers[s.best[at-1].Offer].Price, s.best[at-1].value, s.repair.ctx.Problem.Offers[offer].Price) > 0 {
+	for at > 0 && amount.CompareProducts(value, s.repair.ctx.cost(s.best[at-1].Offer), s.best[at-1].value, s.repair.ctx.cost(offer)) > 0 {
 		at--
 	}
 	if at >= rebuyWidth {

@@ -1,10 +1,6 @@
 package search
 
-import (
-	"slices"
-
-	"karve.sh/karve/pkg/planner/internal/lp"
-)
+import "karve.sh/karve/pkg/planner/internal/lp"
 
 // Limits on plans of known columns: the number of rows above which they take too long, and the number of row operations that count as one step.
 const (
@@ -38,7 +34,7 @@ func (h *primal) restrictedMaster(slice int64) {
 
 // planOf makes a plan of machines that are loaded as in columns of a relaxation, and keeps it if it is better than the best plan.
 func (h *primal) planOf(g *Master, taken []lp.Taken) {
-	s, limits := h.state.base.clone(), slices.Clone(h.state.ctx.Problem.Limits)
+	s, limits := h.state.base.clone(), h.state.ctx.Problem.Limits.Clone()
 	for _, x := range taken {
 		if c := g.origins[x.Column].column; c >= 0 {
 			h.state.ctx.launchColumn(s, g.columns[c], int32(x.Amount), limits)

@@ -82,7 +82,7 @@ type neighborhood struct {
 	s      *Solution
 	values []int64
 	noisy  []int64
-	limits []amount.Usage
+	limits pack.Limits
 	seq    Sequence
 	room   []amount.Vector // what is left of each machine of s
 	some   []int           // scratch: the shapes that wait
@@ -114,7 +114,7 @@ func (m *Context) left(x *Machine) amount.Vector {
 // waste returns how much the price of a machine exceeds the worth of its load.
 func (r *neighborhood) waste(i int) int64 {
 	x := &r.s.Machines[i]
-	return r.ctx.Problem.Offers[x.Offer].Price*pricing.Scale - pack.Worth(r.values, x.Load)
+	return r.ctx.cost(x.Offer)*pricing.Scale - pack.Worth(r.values, x.Load)
 }
 
 // pick chooses up to four machines to remove, each the most wasteful of three.
@@ -146,22 +146,22 @@ func (r *neighborhood) destroyAndRepair() bool {
 		x := &r.s.Machines[i]
 		waiting.Add(x.Load, 1)
 		o := &r.ctx.Problem.Offers[x.Offer]
-		r.limits[o.Pool].GiveBack(o.Uses)
+		r.limits.GiveBack(&o.Charge)
 		old.Price += o.Price
 		old.Machines++
 	}
 	undo := func() bool {
 		for _, i := range picked {
 			o := &r.ctx.Problem.Offers[r.s.Machines[i].Offer]
-			r.limits[o.Pool].Launch(o.Uses)
+			r.limits.Launch(&o.Charge)
 		}
 		return false
 	}
 	r.seq.Perturb(r.noisy, r.values)
 	nodes := r.refillNodes(waiting)
 	machines := r.refill(picked, waiting)
-	if r.ctx.linear != nil && old.Left == 0 && old.Price < pack.Worth(r.ctx.linear, waiting)/pricing.Scale {
-		// No machines for these pods cost less than the worth of the pods.
+	if r.ctx.linear != nil && old.Left == 0 && old.Price+supply(r.limits, r.ctx.linearStocks) < pack.Worth(r.ctx.linear, waiting)/pricing.Scale {
+		// No machines for these pods cost less than the worth of the pods, except for what is left of the stocks.
 		return undo()
 	}
 	t := NewRepair(r.ctx, r.noisy, r.limits, RebuySteps, old)
@@ -183,7 +183,7 @@ func (r *neighborhood) destroyAndRepair() bool {
 	for _, x := range t.Kept {
 		r.s.Machines, r.room = append(r.s.Machines, x), append(r.room, r.ctx.left(&x))
 		o := &r.ctx.Problem.Offers[x.Offer]
-		r.limits[o.Pool].Launch(o.Uses)
+		r.limits.Launch(&o.Charge)
 	}
 	r.s.Left = t.Left
 	return r.s.cost(r.ctx.Problem).Less(before)

@@ -48,6 +48,8 @@ func (h *primal) startManyShapes() bool {
 		rounds = boundRounds
 	}
 	ctx.linear = ctx.linearValues(h.state.base.Left, rounds)
+	ctx.linearStocks = ctx.linearDuals(ctx.linear, h.state.base.Left)
+	ctx.duals = ctx.linearStocks
 	h.sendToDual()
 	h.dual.begin()
 	h.receiveFromDual()
@@ -72,21 +74,21 @@ func (h *primal) smoothColumns(budget int64) {
 	h.sendToDual()
 	h.dual.renew()
 	ctx, at := h.state.ctx, h.dual.proof.placed
-	prices, _ := h.dual.chargeCuts(h.dual.proof, nil)
 	steady, best, swung := ctx.linear, int64(0), false
 	for n, until := 1, ctx.Effort.Left-budget; ctx.Effort.Left > until && !ctx.Effort.Done(); n++ {
 		values, between := h.state.g.Values, !swung
 		if between {
 			values = mixed(steady, values, smoothPercent)
 		}
-		found := ctx.PriceAll(values, at, smoothEffort, func(t int) int64 { return Above(prices[t], smoothPart) })
+		k := h.dual.charge(h.dual.proof, h.state.g)
+		found := ctx.PriceAll(values, at, smoothEffort, func(t int) int64 { return Above(k.prices[t], smoothPart) })
 		nodes := ctx.priceHosts(h.state.g, values, at, smoothEffort, smoothPart)
-		bound, c := ctx.farley(values, at, found, nodes, prices)
+		bound, by := ctx.farley(values, at, found, nodes, k)
 		if bound > best {
 			best, steady = bound, slices.Clone(values)
 		}
 		if bound > h.dual.state.bound {
-			h.dual.state.bound, h.dual.shown = bound, &branch{covers: []cover{c}}
+			h.dual.state.bound, h.dual.shown = bound, &by
 		}
 		fresh := ctx.AddColumns(h.state.g, found)
 		if n%launchEvery == 0 {
@@ -113,7 +115,7 @@ func (h *primal) smoothColumns(budget int64) {
 func (h *primal) buyAgain(values []int64) *Solution {
 	ctx, s := h.state.ctx, h.state.base.clone()
 	ctx.settle(s, values)
-	ctx.Buy(s, values, slices.Clone(ctx.Problem.Limits))
+	ctx.Buy(s, values, ctx.Problem.Limits.Clone())
 	ctx.downsize(s)
 	h.state.best = better(ctx.Problem, h.state.best, s)
 	return s

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
@@ -44,27 +43,17 @@ func (s *Solution) cost(p *pack.Problem) pack.Cost {
 	return c
 }
 
-// limits returns what the pools may still launch after the machines of s.
-func (s *Solution) limits(p *pack.Problem) []amount.Usage {
-	left := slices.Clone(p.Limits)
+// limits returns what the machines of s leave of the limits and the stocks.
+func (s *Solution) limits(p *pack.Problem) pack.Limits {
+	left := p.Limits.Clone()
 	for _, m := range s.Machines {
-		o := &p.Offers[m.Offer]
-		left[o.Pool].Launch(o.Uses)
+		left.Launch(&p.Offers[m.Offer].Charge)
 	}
 	return left
 }
 
-// withinLimits reports whether the machines of s are within the limits.
-func (s *Solution) withinLimits(p *pack.Problem) bool {
-	for i, left := range s.limits(p) {
-		for d, x := range left {
-			if x < 0 && x < p.Limits[i][d] {
-				return false
-			}
-		}
-	}
-	return true
-}
+// withinLimits reports whether the machines of s are within the limits and the stocks.
+func (s *Solution) withinLimits(p *pack.Problem) bool { return s.limits(p).Kept(p.Limits) }
 
 // PlanOf returns the plan of a solution. Pods are assigned in the order of their names: first to nodes, then to launches. The last ones are not placed.
 func PlanOf(p *pack.Problem, s *Solution) planner.Plan {
