@@ -238,10 +238,16 @@ func (g *Gatherer) former(ctx context.Context) error {
 	return nil
 }
 
-// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many concurrently.
-const claimsAtOnce = 16
+const (
+	// claimsAtOnce is how many NodeClaims are read concurrently. A burst creates as many concurrently.
+	claimsAtOnce = 16
+	// listedForOne is up to how many NodeClaims a list may return for each that would be read otherwise. A busy API server takes a quarter of a second for a
+	// request, however small.
+	listedForOne = 8
+)
 
-// unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned.
+// unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned: with one
+// list if they are many, and otherwise, or if the list does not have them, one by one.
 // A NodeClaim that does not exist is nil.
 func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
 	claims, now := map[string]*karpv1.NodeClaim{}, g.Clock.Now()
@@ -251,6 +257,9 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 			claims[name] = claim
 			delete(writes, name)
 		}
+	}
+	if err := g.listUnseen(ctx, writes, claims); err != nil {
+		return nil, err
 	}
 	names := slices.Sorted(maps.Keys(writes))
 	read, errs := make([]*karpv1.NodeClaim, len(names)), make([]error, len(names))
@@ -273,4 +282,23 @@ func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, er
 		claims[name] = read[i]
 	}
 	return claims, nil
+}
+
+// listUnseen moves NodeClaims from writes to claims with one list, if that returns few others.
+func (g *Gatherer) listUnseen(ctx context.Context, writes map[string]write, claims map[string]*karpv1.NodeClaim) error {
+	if len(writes) < 2 || len(g.followed.nodeClaims.store.ListKeys())+len(writes) > listedForOne*len(writes) {
+		return nil
+	}
+	var all karpv1.NodeClaimList
+	if err := List(ctx, g.Live, &all, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
+		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
+	}
+	for i := range all.Items {
+		claim := &all.Items[i]
+		if _, unseen := writes[claim.Name]; unseen {
+			claims[claim.Name] = claim
+			delete(writes, claim.Name)
+		}
+	}
+	return nil
 }

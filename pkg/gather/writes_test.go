@@ -351,3 +351,31 @@ func TestClusterAsksAPIServerDuringWrite(t *testing.T) {
 	}
 	b.clock.Step(time.Hour)
 }
+
+// In a burst, the informer may lack dozens of NodeClaims.
+func TestManyUnseenNodeClaimsAreReadWithOneList(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	b.follow(t)
+	c, pool := b.Writing(&server{b: b}), snapshottest.Pool("gpu-shared", "gpu-shared")
+	b.look(t)
+	for i := range 20 {
+		claim := snapshottest.Claim(fmt.Sprint("n", i), &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+		claim.UID = ""
+		if err := c.Create(t.Context(), &claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.clock.Step(recent)
+	b.written.begin("not yet")
+	b.live.counts()
+	look := b.look(t).Indexed()
+	for i := range 20 {
+		if look.NodeClaim(fmt.Sprint("n", i)) == nil {
+			t.Errorf("NodeClaim n%d is not shown", i)
+		}
+	}
+	if reads := b.live.counts(); reads["NodeClaimList"] != 1 || reads["get NodeClaim"] != 1 {
+		t.Errorf("%d lists, and %d reads of the one that does not exist yet", reads["NodeClaimList"], reads["get NodeClaim"])
+	}
+}
