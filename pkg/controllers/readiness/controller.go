@@ -70,6 +70,8 @@ type Controller struct {
 	// nominated has the nominations that are being written, or that the cache may not show yet. Without them, nodes that become ready one after the other
 	// would be given the same pods.
 	nominated map[types.UID]nominated
+	// opens has the nodes that wait until the cache shows their nominations, with the time at which they open in any case.
+	opens map[string]time.Time
 	// index and seating belong to the last reading of the pods, which was at that time.
 	index   *facts.Index
 	seating *snapshot.Seating
@@ -77,9 +79,17 @@ type Controller struct {
 }
 
 type nominated struct {
+	pod   client.ObjectKey
 	node  string
 	until time.Time
 }
+
+// shownFor is how long a node with nominations that the cache does not show yet is not opened. The scheduler probably does not know them yet either: it would
+// give the places to other pods. shownAgain is when to look again.
+const (
+	shownFor   = 2 * time.Second
+	shownAgain = 50 * time.Millisecond
+)
 
 // cacheLag is how long the cache of a busy controller may not show a write.
 const cacheLag = 5 * time.Second
@@ -98,7 +108,7 @@ func New(config Config) *Controller {
 		config.Planned = func(*corev1.Pod) bool { return false }
 	}
 	return &Controller{
-		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{},
+		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{},
 	}
 }
 
@@ -235,8 +245,8 @@ const tries = 5
 // admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
 // clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
 func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
-	if err := c.nominate(ctx, m); err != nil {
-		return reconcile.Result{}, err
+	if wait, err := c.nominate(ctx, m); err != nil || wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, err
 	}
 	err := c.open(ctx, m.Node)
 	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // The kubelet and Karpenter often change a Node that is starting.
@@ -265,19 +275,46 @@ func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.R
 	return reconcile.Result{}, nil
 }
 
-// nominate nominates the pods that a machine was launched for. If nominations cannot be written, this delays the machine by a second for each sixteen pods,
-// and by ten seconds at most.
-func (c *Controller) nominate(ctx context.Context, m *records.Machine) error {
+// nominate nominates the pods that a machine was launched for. It returns how long to wait before the node is opened, while the cache does not show the
+// nominations. If nominations cannot be written, this delays the machine by a second for each sixteen pods, and by ten seconds at most; if others are written
+// first, by further ten seconds at most.
+func (c *Controller) nominate(ctx context.Context, m *records.Machine) (time.Duration, error) {
 	if !c.Nominations {
-		return nil
+		return 0, nil
 	}
 	seats, err := c.seatsOf(ctx, m)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	done, _ := c.nominator.Write(ctx, seats, seatingTime(len(seats)))
-	c.nominatedUntil(seats, done)
-	return nil
+	if len(seats) > 0 {
+		done, _ := c.nominator.Write(ctx, seats, seatingTime(len(seats)))
+		c.nominatedUntil(seats, done)
+	}
+	return c.unseen(ctx, m.Node.Name), nil
+}
+
+// unseen returns how long to wait until the cache shows the nominations for a node, or 0 if it shows them or the node has waited long enough.
+func (c *Controller) unseen(ctx context.Context, node string) time.Duration {
+	c.seats.Lock()
+	defer c.seats.Unlock()
+	now := c.Clock.Now()
+	maps.DeleteFunc(c.opens, func(of string, at time.Time) bool { return of != node && now.Sub(at) > cacheLag })
+	if c.opens[node].IsZero() {
+		c.opens[node] = now.Add(shownFor)
+	}
+	if now.Before(c.opens[node]) {
+		for _, n := range c.nominated {
+			if n.node != node {
+				continue
+			}
+			pod := &corev1.Pod{}
+			if err := c.Client.Get(ctx, n.pod, pod); err == nil && pod.Spec.NodeName == "" && pod.Status.NominatedNodeName != node {
+				return shownAgain
+			}
+		}
+	}
+	delete(c.opens, node)
+	return 0
 }
 
 // nominatedUntil forgets the nominations that were not written, and the others once the cache shows them.
@@ -287,7 +324,7 @@ func (c *Controller) nominatedUntil(seats []snapshot.Nomination, done []bool) {
 	until := c.Clock.Now().Add(cacheLag)
 	for i, n := range seats {
 		if done[i] {
-			c.nominated[n.Pod.UID] = nominated{n.Node, until}
+			c.nominated[n.Pod.UID] = nominated{client.ObjectKeyFromObject(n.Pod), n.Node, until}
 		} else {
 			delete(c.nominated, n.Pod.UID)
 		}
@@ -314,9 +351,9 @@ func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapsho
 		written[pod] = n.node
 	}
 	seats := c.seating.Seats(m, pods, written)
-	until := now.Add(seatingTime(len(seats)) + nominateTimeout)
+	until := now.Add(maxSeating + seatingTime(len(seats)) + nominateTimeout)
 	for _, n := range seats {
-		c.nominated[n.Pod.UID] = nominated{n.Node, until}
+		c.nominated[n.Pod.UID] = nominated{client.ObjectKeyFromObject(n.Pod), n.Node, until}
 	}
 	return seats, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -20,22 +21,23 @@ const (
 	requestsAtOnce = 32
 	// nominateTimeout is the timeout of one request, including the wait for the client's rate limiter.
 	nominateTimeout = 5 * time.Second
-	// seatsPerSecond and maxSeating limit how long a node waits for its nominations: a busy API server takes up to a second for a write, and a large machine
-	// has eighty pods. If the node opened with half of them, other pods would take the places of the rest.
+	// seatsPerSecond and maxSeating limit how long a node waits for its nominations once it is its turn, and maxSeating for its turn: a busy API server takes up
+	// to a second for a write, and a large machine has eighty pods. If the node opened with half of them, other pods would take the places of the rest.
 	seatsPerSecond = 16
 	maxSeating     = 10 * time.Second
 )
 
-// Nominator writes the nominated nodes of pods. Its callers share a limit of concurrent requests. It is safe for concurrent use.
+// Nominator writes the nominated nodes of pods. Its callers share a limit of concurrent requests. They take turns, so that the nodes of a burst open one after
+// the other with all of their nominations, and not all of them late. It is safe for concurrent use.
 type Nominator struct {
 	client   client.Client
 	metrics  *metrics.Metrics
-	requests chan struct{}
+	requests *semaphore.Weighted
 }
 
 // NewNominator returns a Nominator that counts what it writes.
 func NewNominator(c client.Client, m *metrics.Metrics) *Nominator {
-	return &Nominator{client: c, metrics: m, requests: make(chan struct{}, requestsAtOnce)}
+	return &Nominator{client: c, metrics: m, requests: semaphore.NewWeighted(requestsAtOnce)}
 }
 
 // seatingTime returns how long a node waits for the nominations of its pods.
@@ -43,22 +45,24 @@ func seatingTime(seats int) time.Duration {
 	return min(maxSeating, max(1, time.Duration(seats+seatsPerSecond-1)/seatsPerSecond)*time.Second)
 }
 
-// Write writes nominations, and starts no request after the given time. It reports which ones the API server answered, and whether requests failed without
-// an answer. It logs failures instead of returning them, because a nomination is only a hint.
+// Write waits for its turn and writes nominations, and starts no request after the given time. It reports which ones the API server answered, and whether
+// requests failed without an answer. It logs failures instead of returning them, because a nomination is only a hint.
 func (n *Nominator) Write(ctx context.Context, all []snapshot.Nomination, within time.Duration) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
+	atOnce := min(len(all), requestsAtOnce)
+	turn, over := context.WithTimeout(ctx, maxSeating)
+	defer over()
+	if err := n.requests.Acquire(turn, int64(atOnce)); err != nil {
+		log.FromContext(ctx).Info("Nominations were not written, because too many others are being written", "pods", len(all))
+		return done, false
+	}
+	defer n.requests.Release(int64(atOnce))
 	// This timeout only stops new requests. If it were the deadline of the requests, they would fail immediately in the client's rate limiter when too
 	// little time is left.
 	handOut, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	workqueue.ParallelizeUntil(handOut, requestsAtOnce, len(all), func(i int) {
-		select {
-		case n.requests <- struct{}{}:
-			defer func() { <-n.requests }()
-		case <-handOut.Done():
-			return
-		}
+	workqueue.ParallelizeUntil(handOut, atOnce, len(all), func(i int) {
 		errs[i] = n.write(ctx, all[i])
 		var status apierrors.APIStatus
 		done[i] = errs[i] == nil || errors.As(errs[i], &status)
