@@ -13,7 +13,8 @@ import (
 // batch gathers pending pods, so that pods which are created together are planned together. It is due when no new pod has arrived for the idle
 // duration, or when the first one has waited for the maximum duration. Pods that are bound meanwhile do not count. It is due immediately for pods whose
 // machine is lost or was refused. A plan with launches that are held back continues without the gathered pods. Pods that the scheduler has not tried yet
-// neither begin a batch nor count for its maximum, but it is not idle while they come. It is safe for concurrent use.
+// do not begin a batch, but it is not idle while they come. The scheduler's verdict on them is no arrival: a burst is planned for a second after its last pod, not
+// when the scheduler has tried all of them. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
@@ -26,14 +27,13 @@ type batch struct {
 	seen map[types.UID]bool
 	// came is when each gathered pod arrived. since is when each pod arrived that no plan has included yet.
 	came, since map[types.UID]time.Time
-	// untried has the pods that have extended the batch, the last of them at the time extended.
-	untried  sets.Set[types.UID]
-	extended time.Time
+	// untried has the pods that the scheduler has not tried, with the time at which each arrived.
+	untried map[types.UID]time.Time
 }
 
 func newBatch(idle, longest time.Duration) *batch {
 	return &batch{
-		idle: idle, longest: longest, closed: true, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}, since: map[types.UID]time.Time{}, untried: sets.New[types.UID](),
+		idle: idle, longest: longest, closed: true, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}, since: map[types.UID]time.Time{}, untried: map[types.UID]time.Time{},
 	}
 }
 
@@ -46,25 +46,28 @@ func (b *batch) add(pod types.UID, now time.Time) {
 	}
 	b.seen[pod] = false
 	b.came[pod], b.since[pod] = now, now
+	if at, ok := b.untried[pod]; ok { // The verdict of the scheduler says nothing about further pods.
+		b.came[pod] = at
+	}
 }
 
 // extend keeps an open batch open for a pod that the scheduler has not tried yet. Later changes of the pod do not count.
 func (b *batch) extend(pod types.UID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.came) == 0 || b.untried.Has(pod) {
-		return
+	if _, ok := b.untried[pod]; !ok && !b.seen[pod] {
+		b.untried[pod] = now
 	}
-	b.untried.Insert(pod)
-	b.extended = now
 }
 
 // close ends the batch.
 func (b *batch) close() {
-	b.closed = b.closed || len(b.came) > 0
+	if len(b.came) == 0 {
+		return
+	}
+	b.closed = true
 	clear(b.came)
 	clear(b.untried)
-	b.extended = time.Time{}
 }
 
 // drop removes a pod that is no longer pending.
@@ -72,6 +75,7 @@ func (b *batch) drop(pod types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.came, pod)
+	delete(b.untried, pod)
 }
 
 // due returns how long the batch is still open. It closes the batch if that is 0.
@@ -82,14 +86,15 @@ func (b *batch) due(now time.Time) time.Duration {
 		b.close()
 		return 0
 	}
-	first, last := time.Time{}, b.extended
+	first, last := time.Time{}, time.Time{}
 	for _, at := range b.came {
 		if first.IsZero() || at.Before(first) {
 			first = at
 		}
-		if at.After(last) {
-			last = at
-		}
+		last = later(last, at)
+	}
+	for _, at := range b.untried {
+		last = later(last, at)
 	}
 	end := last.Add(b.idle)
 	if limit := first.Add(b.longest); limit.Before(end) {
@@ -100,6 +105,13 @@ func (b *batch) due(now time.Time) time.Duration {
 	}
 	b.close()
 	return 0
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // hurry makes the batch due immediately, until planned is called.

@@ -194,9 +194,10 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	// Whether a ResourceClaim is for a GPU is known only after the cluster is read.
 	claims := c.Gatherer.DRA && len(pod.Spec.ResourceClaims) > 0 && karpenter.IsProvisionable(pod)
 	if !facts.Waits(pod) && !claims || pod.DeletionTimestamp != nil {
-		c.batch.drop(pod.UID)
 		if c.Planner != nil && c.Planner.ReadAhead != nil && facts.Untried(pod) {
 			c.batch.extend(pod.UID, c.Clock.Now())
+		} else {
+			c.batch.drop(pod.UID)
 		}
 		return nil
 	}

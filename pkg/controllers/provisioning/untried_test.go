@@ -1,11 +1,13 @@
 package provisioning
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -71,5 +73,31 @@ func TestUntriedPodsExtendABatchAndNeverBeginOne(t *testing.T) {
 	}
 	if wait := b.due(after(9500 * time.Millisecond)); wait != 500*time.Millisecond {
 		t.Errorf("the batch is open for %s, beyond its maximum", wait)
+	}
+}
+
+func TestVerdictOnAnUntriedPodIsNoArrival(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	b.due(now)
+	b.planned()
+	for i := range 100 { // They come within half a second, and the scheduler tries twenty a second.
+		b.extend(types.UID(fmt.Sprint(i)), after(time.Duration(i)*5*time.Millisecond))
+	}
+	for i := range 25 {
+		b.add(types.UID(fmt.Sprint(i)), after(time.Duration(i)*50*time.Millisecond))
+	}
+	if wait := b.due(after(1200 * time.Millisecond)); wait != 295*time.Millisecond {
+		t.Errorf("the batch is open for %s, want a second after the last pod came", wait)
+	}
+	if wait := b.due(after(1500 * time.Millisecond)); wait != 0 || !b.planned() {
+		t.Errorf("the batch is open for %s", wait)
+	}
+	// No plan has included the other pods, so the scheduler's verdicts on them are gathered as before.
+	for i := 25; i < 100; i++ {
+		b.add(types.UID(fmt.Sprint(i)), after(time.Duration(i)*100*time.Millisecond))
+	}
+	if wait := b.due(after(9900 * time.Millisecond)); wait != time.Second {
+		t.Errorf("the next batch is open for %s, want a second after the last verdict", wait)
 	}
 }
