@@ -128,6 +128,13 @@ func (b *batch) holdBack() {
 	b.heldBack = true
 }
 
+// urgent reports whether a plan is due now or soon: for a batch, for pods whose machine is lost, or for launches that were held back.
+func (b *batch) urgent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hurried || b.heldBack || b.closed || len(b.came) > 0
+}
+
 // gathering returns the pods for which the batch is still open, if there are launches to make without them.
 func (b *batch) gathering() (pods sets.Set[types.UID], others bool) {
 	b.mu.Lock()

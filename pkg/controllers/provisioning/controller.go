@@ -89,10 +89,19 @@ type Controller struct {
 	woken wakes
 	// seats has the pending pods that have had a machine, which wait for a place before another one is launched.
 	seats seats
+	// rests is when the next plan may be made that nothing is urgent for.
+	rests time.Time
 }
 
 // maxLogged is the largest number of pods in one log message.
 const maxLogged = 1000
+
+// A plan for 1,500 pods takes a fifth of a second of CPU time, and in a burst some NodeClaim changes all the time. restFactor is how many times as long as a
+// plan took the next one waits, unless something is urgent: controllers and the scheduler share the API server's machine in many clusters. maxRest limits it.
+const (
+	restFactor = 4
+	maxRest    = 5 * time.Second
+)
 
 // nextRound is the delay before the plan for pods that were postponed.
 const nextRound = time.Second
@@ -232,7 +241,22 @@ func (c *Controller) measureWait(ctx context.Context, was, pod *corev1.Pod) {
 
 // Reconcile makes a plan once the batch is due. Before that, it only continues a plan with launches that were held back.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	wait := c.batch.due(c.Clock.Now())
+	now := c.Clock.Now()
+	if rest := c.rests.Sub(now); rest > 0 && !c.batch.urgent() {
+		return reconcile.Result{RequeueAfter: rest}, nil
+	}
+	result, err := c.round(ctx, now)
+	c.rests = restAfter(now, c.Clock.Now())
+	return result, err
+}
+
+// restAfter returns when the next plan may be made after one that began and ended at the given times.
+func restAfter(began, ended time.Time) time.Time {
+	return ended.Add(min(restFactor*ended.Sub(began), maxRest))
+}
+
+func (c *Controller) round(ctx context.Context, now time.Time) (reconcile.Result, error) {
+	wait := c.batch.due(now)
 	if wait <= 0 {
 		return c.plan(ctx, nil)
 	}

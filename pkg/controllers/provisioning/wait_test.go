@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -66,5 +67,33 @@ func TestTheWaitOfAPodEndsWhenItIsBoundToANodeOfKarves(t *testing.T) {
 				t.Errorf("%d waits, want %d", count, c.waits)
 			}
 		})
+	}
+}
+
+func TestPlansUseAFifthOfTheTimeUnlessSomethingIsUrgent(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{0: 0, 200 * time.Millisecond: 800 * time.Millisecond, time.Minute: maxRest} {
+		if rest := restAfter(now, now.Add(took)).Sub(now.Add(took)); rest != want {
+			t.Errorf("after a plan of %s, the controller rests for %s, want %s", took, rest, want)
+		}
+	}
+	clk := clocktesting.NewFakePassiveClock(now)
+	c := New(Config{Clock: clk, BatchIdle: time.Second, BatchMax: 10 * time.Second})
+	if !c.batch.urgent() {
+		t.Error("the first plan is not urgent")
+	}
+	c.batch.planned()
+	c.rests = now.Add(800 * time.Millisecond)
+	if result, err := c.Reconcile(t.Context(), reconcile.Request{}); err != nil || result.RequeueAfter != 800*time.Millisecond {
+		t.Errorf("for a change that is not urgent, the controller waits %s, %v", result.RequeueAfter, err)
+	}
+	for what, come := range map[string]func(){"a pod": func() { c.batch.add("a", now) }, "a lost machine": func() { c.batch.hurry() }, "a launch that was held back": func() { c.batch.holdBack() }} {
+		c.batch = newBatch(time.Second, 10*time.Second)
+		if c.batch.planned(); c.batch.urgent() {
+			t.Errorf("before %s, a plan is urgent", what)
+		}
+		if come(); !c.batch.urgent() {
+			t.Errorf("after %s, no plan is urgent", what)
+		}
 	}
 }
