@@ -102,6 +102,9 @@ type figures struct {
 	Running float64 `json:"allRunningSeconds"`
 	// Load is the load average of the computer before the run.
 	Load string `json:"loadAverage"`
+	// Excess is where Over comes from. CPU is the CPU time of the programs until all pods ran, in seconds.
+	Excess excess             `json:"excess"`
+	CPU    map[string]float64 `json:"cpuSeconds"`
 }
 
 // misses returns the limits that a run of Karve's exceeds.
@@ -148,7 +151,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	load := newWorkload(*pods)
-	one, err := load.onePlan(ctx)
+	one, err := load.onePlan(ctx, load.counts())
 	if err != nil {
 		return err
 	}

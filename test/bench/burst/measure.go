@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -27,6 +28,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/bench/results"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/simulator"
 	"karve.sh/karve/test/harness/karve"
@@ -71,7 +73,7 @@ func measure(ctx context.Context, s situation, load *workload) (f figures, err e
 	if err := makePool(ctx, c, k, s); err != nil {
 		return f, err
 	}
-	w := &watcher{claims: map[string]claim{}, running: map[string]time.Time{}}
+	w := &watcher{timeline: newTimeline()}
 	if err := w.watch(ctx, c, k); err != nil {
 		return f, err
 	}
@@ -81,6 +83,10 @@ func measure(ctx context.Context, s situation, load *workload) (f figures, err e
 			return f, err
 		}
 		defer stop()
+	}
+	used, err := cpuSeconds()
+	if err != nil {
+		return f, err
 	}
 	began := time.Now()
 	var kills errgroup.Group
@@ -111,7 +117,39 @@ func measure(ctx context.Context, s situation, load *workload) (f figures, err e
 	if err := kills.Wait(); err != nil {
 		return f, fmt.Errorf("killing the controller: %w", err)
 	}
-	return f, w.fill(&f, by, created)
+	if f.CPU, err = cpuSeconds(); err != nil {
+		return f, err
+	}
+	for name, n := range used {
+		f.CPU[name] -= n
+	}
+	if err := w.fill(&f, by, created); err != nil || s.Karpenter {
+		return f, err
+	}
+	return f, w.explain(ctx, &f, load, by, began)
+}
+
+// explain sets where the price comes from, and prints it.
+func (w *watcher) explain(ctx context.Context, f *figures, load *workload, prices map[string]float64, began time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys, err := load.keys(ctx, w.stored)
+	if err != nil {
+		return err
+	}
+	if f.Excess, err = explain(&w.timeline, keys, load.counts(), prices, func(pods []int) (float64, error) { return load.onePlan(ctx, pods) }); err != nil {
+		return err
+	}
+	if dir := os.Getenv("KARVE_BURST_TIMELINE"); dir != "" {
+		if err := results.Save(filepath.Join(dir, "timeline.json"), map[string]any{"began": began, "claims": w.claims, "nodes": w.nodes, "pods": w.pods, "keys": keys}); err != nil {
+			return err
+		}
+	}
+	f.Excess.print(os.Stderr, &w.timeline, began, load.shapeOf, keys, prices)
+	for _, name := range slices.Sorted(maps.Keys(f.CPU)) {
+		fmt.Fprintf(os.Stderr, "  CPU time of %s: %.1f s\n", name, f.CPU[name])
+	}
+	return nil
 }
 
 // loop starts a program that uses a core, and returns a function that ends it.
@@ -126,18 +164,12 @@ func loop(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// claim is a NodeClaim as a watch shows it.
-type claim struct {
-	seen         time.Time
-	instanceType string
-}
-
-// watcher records when NodeClaims appear, of which type they are, and when pods run.
+// watcher records what happens to NodeClaims, Nodes and pods.
 type watcher struct {
-	mu      sync.Mutex
-	claims  map[string]claim
-	running map[string]time.Time
-	last    time.Time // of a change
+	mu sync.Mutex
+	timeline
+	ran  int
+	last time.Time // of a new NodeClaim or a pod that runs
 }
 
 func (w *watcher) watch(ctx context.Context, c *cluster.Cluster, k client.Client) error {
@@ -145,7 +177,7 @@ func (w *watcher) watch(ctx context.Context, c *cluster.Cluster, k client.Client
 	if err != nil {
 		return fmt.Errorf("watching: %w", err)
 	}
-	for _, o := range []client.Object{&karpv1.NodeClaim{}, &corev1.Pod{}} {
+	for _, o := range []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}} {
 		informer, err := seen.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)
@@ -167,17 +199,14 @@ func (w *watcher) note(o any, gone bool) {
 	now := time.Now()
 	switch o := o.(type) {
 	case *karpv1.NodeClaim:
-		is, known := w.claims[o.Name]
-		if !known {
-			is.seen, w.last = now, now
+		if w.noteClaim(o, now) {
+			w.last = now
 		}
-		if t := o.Labels[corev1.LabelInstanceTypeStable]; t != "" {
-			is.instanceType = t
-		}
-		w.claims[o.Name] = is
+	case *corev1.Node:
+		w.noteNode(o, now)
 	case *corev1.Pod:
-		if _, known := w.running[o.Name]; !known && !gone && o.Status.Phase == corev1.PodRunning {
-			w.running[o.Name], w.last = now, now
+		if !gone && w.notePod(o, now) {
+			w.ran, w.last = w.ran+1, now
 		}
 	}
 }
@@ -190,12 +219,12 @@ func (w *watcher) until(ctx context.Context, s situation, n int, began time.Time
 		defer w.mu.Unlock()
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()
-			fmt.Fprintf(os.Stderr, "%s: %.0f s, %d NodeClaims, %d pods run\n", s, time.Since(began).Seconds(), len(w.claims), len(w.running))
+			fmt.Fprintf(os.Stderr, "%s: %.0f s, %d NodeClaims, %d pods run\n", s, time.Since(began).Seconds(), len(w.claims), w.ran)
 		}
 		if !w.last.IsZero() && time.Since(w.last) > standstill {
-			return false, fmt.Errorf("nothing changed for %s: %d NodeClaims, %d of %d pods run", standstill, len(w.claims), len(w.running), n)
+			return false, fmt.Errorf("nothing changed for %s: %d NodeClaims, %d of %d pods run", standstill, len(w.claims), w.ran, n)
 		}
-		return len(w.running) >= n, nil
+		return w.ran >= n, nil
 	})
 }
 
@@ -205,15 +234,15 @@ func (w *watcher) fill(f *figures, prices map[string]float64, created time.Time)
 	defer w.mu.Unlock()
 	var claims, pods []time.Time
 	for name, c := range w.claims {
-		price, ok := prices[c.instanceType]
+		price, ok := prices[c.Type]
 		if !ok {
-			return fmt.Errorf("NodeClaim %s is a %q, which has no price", name, c.instanceType)
+			return fmt.Errorf("NodeClaim %s is a %q, which has no price", name, c.Type)
 		}
 		f.Price += price
-		claims = append(claims, c.seen)
+		claims = append(claims, c.Seen)
 	}
-	for _, at := range w.running {
-		pods = append(pods, at)
+	for _, p := range w.pods {
+		pods = append(pods, p.Ran)
 	}
 	slices.SortFunc(claims, time.Time.Compare)
 	slices.SortFunc(pods, time.Time.Compare)
