@@ -243,7 +243,7 @@ const (
 	claimsAtOnce = 16
 	// listedForOne is up to how many NodeClaims a list may return for each that would be read otherwise. A busy API server takes a quarter of a second for a
 	// request, however small.
-	listedForOne = 8
+	listedForOne = 20
 )
 
 // unseen returns the NodeClaims whose writes the informer may not show. It reads them from the API server, except those that a write has just returned: with one

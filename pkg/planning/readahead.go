@@ -33,7 +33,7 @@ type ReadAhead struct {
 	began, tried time.Time
 	// newest has, by priority, when the newest pod was created that the scheduler has tried.
 	newest map[int32]time.Time
-	// planned has the untried pods with a place in the plan, with the time at which they got it first.
+	// planned has the untried pods with a place in the plan, with the time at which they got it first. It is nil before the first plan.
 	planned map[types.UID]time.Time
 }
 
@@ -112,15 +112,16 @@ func (r *ReadAhead) keep(view *snapshot.View, plan planner.Plan, now time.Time) 
 	r.planned = planned
 }
 
-// Planned reports whether an untried pod has a place in the plan in progress, and nothing shows that the scheduler does not try it. Without a ReadAhead, none
-// has.
+// Planned reports whether an untried pod has a place in the plan in progress, and nothing shows that the scheduler does not try it. Before the first plan, any
+// may have one: machines that a former controller launched for such pods become ready meanwhile, and without their nominations, others take the places. Without a
+// ReadAhead, none has.
 func (r *ReadAhead) Planned(pod *corev1.Pod) bool {
 	if r == nil {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.planned[pod.UID].IsZero() {
+	if r.planned != nil && r.planned[pod.UID].IsZero() {
 		return false
 	}
 	return !(&facts.ReadAhead{Tried: r.newest}).Overtaken(pod)

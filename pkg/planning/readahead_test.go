@@ -94,6 +94,9 @@ func TestPodsThatWerePlannedStayInEveryView(t *testing.T) {
 		t.Fatalf("a view without marked pods has %d pods", n)
 	}
 	plan := first.Plan(t.Context())
+	if !b.ReadAhead.Planned(new(Pod("other", untried))) {
+		t.Error("before the first plan, a pod of a former controller's plan is not nominated")
+	}
 	b.Adopt(&plan.View, plan.Plan)
 	later := b.of(t, cluster(3, 0))
 	if n := len(later.View.Pods); n != 3 || later.View.Unplanned().Len() > 0 {
