@@ -51,12 +51,12 @@ func TestPodsThatWaitAtTheStartAreNotGathered(t *testing.T) {
 	t.Parallel()
 	c := New(Config{Gatherer: &gather.Gatherer{}, Clock: testclock.NewFakePassiveClock(now), BatchIdle: time.Second, BatchMax: 10 * time.Second})
 	pods := snapshottest.Pods("web", 2)
-	c.batchPod(t.Context(), &pods[0])
+	c.BatchPod(t.Context(), &pods[0])
 	if wait := c.batch.due(now); wait != 0 {
 		t.Errorf("the first plan waits %s", wait)
 	}
 	c.batch.planned()
-	c.batchPod(t.Context(), &pods[1])
+	c.BatchPod(t.Context(), &pods[1])
 	if wait := c.batch.due(now); wait != time.Second {
 		t.Errorf("the second plan waits %s, want a second", wait)
 	}

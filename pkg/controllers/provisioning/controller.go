@@ -140,9 +140,9 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.BatchPod)).
 		Watches(&corev1.Pod{}, handler.Funcs{UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			c.podChanged(ctx, e.ObjectOld, e.ObjectNew)
+			c.PodChanged(ctx, e.ObjectOld, e.ObjectNew)
 		}}).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
@@ -193,9 +193,9 @@ func patient(o client.Object) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }
 
-// batchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits. Pods that the scheduler has not tried yet only keep a batch
-// open.
-func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Request {
+// BatchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits. Pods that the scheduler has not tried yet only keep a batch
+// open. It handles each change of a pod.
+func (c *Controller) BatchPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -214,8 +214,8 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{}}
 }
 
-// podChanged records what the scheduler has done to a pod.
-func (c *Controller) podChanged(ctx context.Context, before, after client.Object) {
+// PodChanged records what the scheduler has done to a pod. It handles each update of a pod.
+func (c *Controller) PodChanged(ctx context.Context, before, after client.Object) {
 	was, ok := before.(*corev1.Pod)
 	pod, is := after.(*corev1.Pod)
 	if !ok || !is {

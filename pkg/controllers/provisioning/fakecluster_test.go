@@ -101,7 +101,7 @@ func (w *fakeCluster) later(write func()) {
 
 // podChanged notifies the controller of a pod.
 func (w *fakeCluster) podChanged(pod *corev1.Pod) {
-	if len(w.controller.batchPod(w.t.Context(), pod)) > 0 {
+	if len(w.controller.BatchPod(w.t.Context(), pod)) > 0 {
 		w.due = w.clock.Now()
 	}
 }
@@ -176,7 +176,7 @@ func (w *fakeCluster) restart() {
 		w.controller.Planner.ReadAhead = &planning.ReadAhead{}
 	}
 	for _, pod := range w.pods {
-		w.controller.batchPod(w.t.Context(), pod)
+		w.controller.BatchPod(w.t.Context(), pod)
 	}
 	w.due = w.clock.Now()
 }
@@ -501,7 +501,7 @@ func (w *fakeCluster) schedule() {
 		}
 		w.free[best].add(asked(pod), -1)
 		pod.Spec.NodeName, pod.Status = best, corev1.PodStatus{Phase: corev1.PodRunning}
-		w.controller.batchPod(w.t.Context(), pod)
+		w.controller.BatchPod(w.t.Context(), pod)
 	}
 }
 

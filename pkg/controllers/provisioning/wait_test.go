@@ -47,7 +47,7 @@ func TestTheWaitOfAPodEndsWhenItIsBoundToANodeOfKarves(t *testing.T) {
 			})
 			before, after := Pod("p", c.before), Pod("p", c.after)
 			after.CreationTimestamp = metav1.NewTime(Now.Add(-90 * time.Second))
-			ctl.podChanged(t.Context(), &before, &after)
+			ctl.PodChanged(t.Context(), &before, &after)
 			families, err := r.Gather()
 			if err != nil {
 				t.Fatal(err)

@@ -201,14 +201,15 @@ func report(t *testing.T, c *facts.Cluster, events []corev1.Event) {
 	gatherer := &gather.Gatherer{
 		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: clk, ReplicasTimeout: timeout,
 	}
+	ahead := &planning.ReadAhead{}
 	each := []reconcile.Reconciler{
 		&launch.Controller{Config: launch.Config{
 			Client: api, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: measured(), Recorder: silent{}, Clock: clk, Timeout: time.Minute,
 		}},
-		readiness.New(readiness.Config{Client: api, Gatherer: gatherer, Metrics: measured(), Recorder: silent{}, Clock: clk, Nominations: true, Timeout: timeout}),
+		readiness.New(readiness.Config{Client: api, Gatherer: gatherer, Metrics: measured(), Recorder: silent{}, Clock: clk, Nominations: true, Planned: ahead.Planned, Timeout: timeout}),
 	}
 	pools := &pool.Controller{Config: pool.Config{
-		Client: api, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: measured()}, Metrics: measured(), Recorder: silent{}, Clock: clk, BreakerRetry: timeout,
+		Client: api, Gatherer: gatherer, Planner: &planning.Planner{Clock: clk, Metrics: measured(), ReadAhead: ahead}, Metrics: measured(), Recorder: silent{}, Clock: clk, BreakerRetry: timeout,
 		Tolerations: repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: timeout},
 	}}
 	ctx := log.IntoContext(t.Context(), logr.Discard())

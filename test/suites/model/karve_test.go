@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -78,19 +79,32 @@ func (w *world) begin() {
 		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
 	}
 	plans := &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second}
+	if w.readAhead {
+		plans.ReadAhead = &planning.ReadAhead{}
+	}
+	pods := provisioning.New(provisioning.Config{
+		Client: w.store, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, BatchIdle: time.Second, BatchMax: 10 * time.Second,
+		MaxUnlaunched: 10, Nominations: w.readAhead,
+	})
+	w.watched = func(before, after *corev1.Pod) {
+		if before != nil {
+			pods.PodChanged(context.Background(), before, after)
+		}
+		pods.BatchPod(context.Background(), after)
+	}
+	for _, pod := range w.pods() {
+		w.watched(nil, pod)
+	}
 	w.karve = karve{claims: map[string]bool{}, controllers: map[string]reconcile.Reconciler{
 		"launch": &launch.Controller{Config: launch.Config{
 			Client: w.store, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: time.Minute,
 		}},
-		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout}),
+		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout, Planned: plans.ReadAhead.Planned, Nominations: w.readAhead}),
 		"pool": &pool.Controller{Config: pool.Config{
 			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
 		}},
-		"disruption": disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
-		"provisioning": provisioning.New(provisioning.Config{
-			Client: w.store, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, BatchIdle: time.Second, BatchMax: 10 * time.Second,
-			MaxUnlaunched: 10,
-		}),
+		"disruption":   disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
+		"provisioning": pods,
 	}}
 }
 

@@ -61,6 +61,10 @@ type world struct {
 	habit []int
 	// unready says that new pods do not become ready.
 	unready bool
+	// readAhead says that plans include pods which the scheduler has not tried yet, and pods are nominated. The scheduler tries some of them at a time.
+	readAhead bool
+	// watched tells Karve of a pod, before and after a change. A new pod was nil before.
+	watched func(before, after *corev1.Pod)
 }
 
 // hardware is the state of a machine. Faults of a machine are permanent.
@@ -76,7 +80,7 @@ func newWorld(seed uint64) *world {
 	clock := clocktesting.NewFakeClock(snapshottest.Now)
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{},
-		hardware: map[string]*hardware{}, idled: map[string]bool{},
+		hardware: map[string]*hardware{}, idled: map[string]bool{}, readAhead: seed%2 == 0,
 	}
 	w.store.created = func(o client.Object) { w.logf("%s creates %s", w.acting, o.GetName()) }
 	w.store.evict, w.store.deleted = w.evict, w.deleted
@@ -194,7 +198,11 @@ func (w *world) replicate() {
 			pod := snapshottest.Pod(fmt.Sprintf("%s-%d", name, w.made), workloads[name], snapshottest.WithLabels("app", name), snapshottest.OwnedBy("apps/v1", "ReplicaSet", name))
 			pod.OwnerReferences[0].UID = types.UID(name)
 			pod.CreationTimestamp = metav1.NewTime(w.now())
+			if w.readAhead {
+				pod.Status.Conditions = nil
+			}
 			w.store.put(&pod)
+			w.watched(nil, &pod)
 		}
 	}
 	w.budgets()
@@ -244,13 +252,14 @@ func (w *world) evict(pod *corev1.Pod) error {
 	return nil
 }
 
-// schedule is the scheduler. It binds pending pods in the order of their names to the nominated node or to another node with room. It uses nodes with the
+// schedule is the scheduler. It says of pods without a node that they have none. It binds pending pods in the order of their names to the nominated node or to another node with room. It uses nodes with the
 // surplus taint last.
 func (w *world) schedule() {
 	for _, pod := range w.pods() {
-		if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() {
+		if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || w.readAhead && w.rng.IntN(2) == 0 {
 			continue
 		}
+		before := pod.DeepCopy()
 		var fits []*corev1.Node
 		for _, node := range w.nodes() {
 			if w.admits(node, pod) {
@@ -258,6 +267,11 @@ func (w *world) schedule() {
 			}
 		}
 		if len(fits) == 0 {
+			if len(pod.Status.Conditions) == 0 {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+				w.store.touch(pod)
+				w.watched(before, pod)
+			}
 			continue
 		}
 		node := fits[w.rng.IntN(len(fits))]
@@ -269,6 +283,7 @@ func (w *world) schedule() {
 		pod.Spec.NodeName = node.Name
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: w.now()}}
 		w.store.touch(pod)
+		w.watched(before, pod)
 	}
 }
 
