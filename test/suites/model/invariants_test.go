@@ -3,6 +3,9 @@ package model
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +14,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // removal is what Karve removes in one reconcile of the disruption controller.
@@ -182,4 +188,53 @@ func (w *world) placed(pods []*corev1.Pod, also []string) (n int) {
 		}
 	}
 	return n
+}
+
+// shapeKeys has the keys under which NodeClaims count the pods of each workload that requests replicas.
+var shapeKeys = sync.OnceValue(func() map[string]string {
+	keys := map[string]string{}
+	for _, name := range []string{"web", "large"} {
+		cluster := snapshottest.Shared()
+		cluster.Pods = []corev1.Pod{snapshottest.Pod(name, workloads[name], snapshottest.WithLabels("app", name), snapshottest.OwnedBy("apps/v1", "ReplicaSet", name))}
+		view := snapshot.Build(cluster)
+		for pod := range view.Pods {
+			keys[name], _, _ = strings.Cut(view.PlannedPods(planner.Launch{Pods: []string{pod}}), "=")
+		}
+	}
+	return keys
+})
+
+// launchesOnce runs the provisioning controller and checks that it launches no second machine for a pod: machines that start and work have no more places for the
+// pods of a workload than pods wait, or have to leave their machines.
+func (w *world) launchesOnce(look func()) {
+	before := w.launched
+	if look(); w.launched == before {
+		return
+	}
+	leaves := func(c *karpv1.NodeClaim) bool {
+		h := w.hardware[c.Name]
+		return !c.DeletionTimestamp.IsZero() || c.Annotations[v1alpha1.ReplacingAnnotation] != "" || h != nil && (h.dead || !h.registers || !h.connects || !h.exposes || !h.clears)
+	}
+	for name, key := range shapeKeys() {
+		places, pods := 0, 0
+		for _, c := range w.claims() {
+			if leaves(c) || has(c, karpv1.ConditionTypeInitialized) || w.now().Sub(c.CreationTimestamp.Time) > replicasTimeout {
+				continue
+			}
+			for part := range strings.SplitSeq(c.Annotations[v1alpha1.PlannedPodsAnnotation], ",") {
+				if of, text, _ := strings.Cut(part, "="); of == key {
+					n, _ := strconv.Atoi(text)
+					places += n
+				}
+			}
+		}
+		for _, pod := range w.pods() {
+			if pod.Labels["app"] == name && pod.DeletionTimestamp.IsZero() && (pod.Spec.NodeName == "" || slices.ContainsFunc(w.claims(), func(c *karpv1.NodeClaim) bool { return c.Name == pod.Spec.NodeName && leaves(c) })) {
+				pods++
+			}
+		}
+		if places > pods {
+			w.failf("machines for %d pods of %s start, and %d wait", places, name, pods)
+		}
+	}
 }

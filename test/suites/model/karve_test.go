@@ -114,6 +114,10 @@ func (w *world) runs(part string) {
 		w.reconcilesDisruption(func() time.Duration { return w.reconciles(part) })
 		return
 	}
+	if part == "provisioning" {
+		w.launchesOnce(func() { w.reconciles(part) })
+		return
+	}
 	w.reconciles(part)
 }
 

@@ -48,6 +48,8 @@ type world struct {
 	failure string
 	trace   []string
 	made    int
+	// launched is the number of NodeClaims that were created.
+	launched int
 	// desired is the number of pods of each workload.
 	desired map[string]int
 	// hardware is the state of the machine of each claim.
@@ -82,7 +84,10 @@ func newWorld(seed uint64) *world {
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{},
 		hardware: map[string]*hardware{}, idled: map[string]bool{}, readAhead: seed%2 == 0,
 	}
-	w.store.created = func(o client.Object) { w.logf("%s creates %s", w.acting, o.GetName()) }
+	w.store.created = func(o client.Object) {
+		w.logf("%s creates %s", w.acting, o.GetName())
+		w.launched++
+	}
 	w.store.evict, w.store.deleted = w.evict, w.deleted
 	class := snapshottest.Class(poolName, perGPU)
 	class.Spec.Consolidation.RestartCost = "0.001"
