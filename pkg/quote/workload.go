@@ -6,20 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
-// workloadOf returns the namespace/name of the workload that created a pod. For a ReplicaSet with a template hash in its name, it is the Deployment.
+// workloadOf returns the namespace/name of the workload that created a pod.
 func workloadOf(p *corev1.Pod) string {
-	name := p.Name
-	if controller := metav1.GetControllerOfNoCopy(p); controller != nil {
-		name = controller.Name
-		if hash := p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; hash != "" && controller.Kind == "ReplicaSet" {
-			name = strings.TrimSuffix(name, "-"+hash)
-		}
-	}
+	_, name := facts.OwnerOf(p)
 	return p.Namespace + "/" + name
 }
 

@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -55,6 +57,31 @@ func Moves(pod *corev1.Pod) bool {
 
 // IsWorkload reports whether a pod is not tied to its node, unlike pods of DaemonSets and static pods.
 func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
+
+// OwnerOf returns the kind and the name of the workload that created a pod, or those of the pod if nothing did. For a ReplicaSet with a template hash in its name,
+// it is the Deployment, and for a Job with the scheduled minute in its name, the CronJob.
+func OwnerOf(pod *corev1.Pod) (kind, name string) {
+	controller := metav1.GetControllerOfNoCopy(pod)
+	if controller == nil {
+		return "Pod", pod.Name
+	}
+	switch controller.Kind {
+	case "ReplicaSet":
+		if hash := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; hash != "" {
+			if name, ok := strings.CutSuffix(controller.Name, "-"+hash); ok {
+				return "Deployment", name
+			}
+		}
+	case "Job":
+		if name := scheduled.FindStringSubmatch(controller.Name); name != nil {
+			return "CronJob", name[1]
+		}
+	}
+	return controller.Kind, controller.Name
+}
+
+// scheduled matches the names of Jobs that a CronJob creates: its own name, and the scheduled time in minutes since 1970.
+var scheduled = regexp.MustCompile(`^(.+)-\d{8}$`)
 
 // PodName returns the name of a pod in the planner.
 func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
