@@ -51,12 +51,16 @@ func plus(a, b int64) int64 {
 	return 1<<63 - 1
 }
 
-// Node is a node with its price and the holders of its replicas.
+// Node is a machine with its price and the holders of its replicas.
 type Node struct {
-	Name, NodePool                   string
+	// Name is the name of the Node. It is "" for a machine that has no Node yet, and for a canary: their prices count in a [Ledger] only.
+	Name                             string
+	NodePool, GPUNodeClass           string
 	InstanceType, CapacityType, Zone string
 	// MicroUSDPerHour is the price of the node. Replicas is its number of replicas, or another number of equal parts, such as its device memory in MiB.
 	MicroUSDPerHour, Replicas int64
+	// TakesPods reports whether pods may come to its free replicas. They may not while it starts, is cordoned or drained, and until it is gone.
+	TakesPods bool
 	// Holders are the pods that hold replicas, in a stable order.
 	Holders []Holder
 }
@@ -64,8 +68,17 @@ type Node struct {
 // Holder is a pod that holds replicas of a node.
 type Holder struct {
 	Namespace, Name string
-	Replicas        int64
+	// Owner is the workload that created the pod.
+	Owner Owner
+	// Daemon reports that the pod belongs to the node: that of a DaemonSet, or a static pod.
+	Daemon bool
+	// Labels are the values of the labels by which costs are divided, in their order. They are "" for labels that the pod does not have.
+	Labels   []string
+	Replicas int64
 }
+
+// Owner is a workload in a namespace. It is the pod itself for a pod without one.
+type Owner struct{ Kind, Name string }
 
 // Split divides the price of the node among its holders: see the function [Split].
 func (n *Node) Split() (shares []int64, idle int64) {

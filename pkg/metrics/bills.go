@@ -11,8 +11,15 @@ import (
 // bills exports what nodes cost and which pods pay for them. It has one series for each pod that holds replicas, so it computes them for each scrape
 // instead of each change of a pod. Only the leader exports any.
 type bills struct {
-	node, idle, pod *prometheus.Desc
-	latest          atomic.Pointer[func() []bill.Node]
+	node, idle, pod              *prometheus.Desc
+	share, owner, label, unknown *prometheus.Desc
+	latest                       atomic.Pointer[billed]
+}
+
+// billed are machines that are billed, and the keys of the labels of their pods.
+type billed struct {
+	labels []string
+	nodes  func() []bill.Node
 }
 
 func newBills(r prometheus.Registerer) *bills {
@@ -24,7 +31,13 @@ func newBills(r prometheus.Registerer) *bills {
 			"node", nodePool, "instance_type", "capacity_type", "zone"),
 		idle: desc("node_idle", "Price of the node's replicas that no pod holds, in US dollars per hour.", "node", nodePool),
 		pod: desc("pod", "Price of the replicas that the pod holds, in US dollars per hour. The pods of a node and its idle part add up to its price.",
-			"namespace", "pod", "node", nodePool),
+			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
+		share: desc("cost", "Price of all machines from their launch until they are gone, by what it is for: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
+			"or overhead (free replicas of machines that start or leave, and replicas that DaemonSets hold), in US dollars per hour.", nodePool, "gpunodeclass", "share"),
+		owner: desc("cost_owner", "Price of the replicas that the pods of a workload hold, in US dollars per hour.", "namespace", "owner_kind", "owner", nodePool),
+		label: desc("cost_label", "Price of the replicas that pods with a label hold, for each label in costLabels of the chart, in US dollars per hour.", "label", "value", nodePool),
+		unknown: prometheus.NewDesc(prometheus.BuildFQName(namespace, "cost", "unpriced_machines"),
+			"Machines whose price is not known, which count as $0. The leader always exports it.", nil, nil),
 	}
 	r.MustRegister(b)
 	return b
@@ -32,34 +45,55 @@ func newBills(r prometheus.Registerer) *bills {
 
 // Describe implements prometheus.Collector.
 func (b *bills) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{b.node, b.idle, b.pod} {
+	for _, d := range []*prometheus.Desc{b.node, b.idle, b.pod, b.share, b.owner, b.label, b.unknown} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (b *bills) Collect(to chan<- prometheus.Metric) {
-	nodes := b.latest.Load()
-	if nodes == nil {
+	latest := b.latest.Load()
+	if latest == nil {
 		return
 	}
-	gauge := func(d *prometheus.Desc, micro int64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, USD(micro), labels...)
+	nodes := latest.nodes()
+	b.each(nodes, to)
+	sums := bill.Sum(nodes, latest.labels)
+	for s, micro := range sums.Shares {
+		gauge(to, b.share, micro, s.NodePool, s.GPUNodeClass, string(s.For))
 	}
-	seen := map[string]bool{}
-	for _, n := range (*nodes)() {
+	for o, micro := range sums.Owners {
+		gauge(to, b.owner, micro, o.Namespace, o.Owner.Kind, o.Owner.Name, o.NodePool)
+	}
+	for l, micro := range sums.Labels {
+		gauge(to, b.label, micro, l.Key, l.Value, l.NodePool)
+	}
+	to <- prometheus.MustNewConstMetric(b.unknown, prometheus.GaugeValue, float64(sums.Unpriced))
+}
+
+// each exports the price of each node, and the shares of its pods.
+func (b *bills) each(nodes []bill.Node, to chan<- prometheus.Metric) {
+	seen := map[string]bool{"": true} // Machines without a Node, and canaries.
+	for i := range nodes {
+		n := &nodes[i]
 		if seen[n.Name] {
 			continue // Two equal series would fail the whole scrape.
 		}
 		seen[n.Name] = true
-		gauge(b.node, n.MicroUSDPerHour, n.Name, n.NodePool, n.InstanceType, n.CapacityType, n.Zone)
+		gauge(to, b.node, n.MicroUSDPerHour, n.Name, n.NodePool, n.InstanceType, n.CapacityType, n.Zone)
 		shares, idle := n.Split()
-		gauge(b.idle, idle, n.Name, n.NodePool)
-		for i, h := range n.Holders {
-			gauge(b.pod, shares[i], h.Namespace, h.Name, n.Name, n.NodePool)
+		gauge(to, b.idle, idle, n.Name, n.NodePool)
+		for j, h := range n.Holders {
+			gauge(to, b.pod, shares[j], h.Namespace, h.Name, n.Name, n.NodePool, h.Owner.Kind, h.Owner.Name)
 		}
 	}
 }
 
-// Bill sets the nodes whose prices are exported. The function is called for each scrape, from any goroutine.
-func (m *Metrics) Bill(nodes func() []bill.Node) { m.bills.latest.Store(&nodes) }
+func gauge(to chan<- prometheus.Metric, d *prometheus.Desc, micro int64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, USD(micro), labels...)
+}
+
+// Bill sets the machines whose prices are exported, and the keys of the labels of their pods. The function is called for each scrape, from any goroutine.
+func (m *Metrics) Bill(labels []string, nodes func() []bill.Node) {
+	m.bills.latest.Store(&billed{labels, nodes})
+}

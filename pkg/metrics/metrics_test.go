@@ -136,22 +136,30 @@ func TestABillHasASeriesForEachNodeAndEachPodThatHoldsReplicasAndAddsUp(t *testi
 	t.Parallel()
 	r := prometheus.NewRegistry()
 	m := New(r)
-	for _, name := range []string{"karve_node_usd_per_hour", "karve_node_idle_usd_per_hour", "karve_pod_usd_per_hour"} {
+	for _, name := range []string{"karve_node_usd_per_hour", "karve_node_idle_usd_per_hour", "karve_pod_usd_per_hour", "karve_cost_unpriced_machines"} {
 		if f := gathered(t, r)[name]; f != nil {
 			t.Errorf("a controller that stands by reports %v", f)
 		}
 	}
 	node := bill.Node{
 		Name: "n1", NodePool: "gpu", InstanceType: "g4dn.xlarge", CapacityType: "spot", Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
-		Holders: []bill.Holder{{Namespace: "team", Name: "a", Replicas: 3}, {Namespace: "team", Name: "b", Replicas: 1}},
+		GPUNodeClass: "t4", TakesPods: true, Holders: []bill.Holder{
+			{Namespace: "team", Name: "a", Owner: bill.Owner{Kind: "Deployment", Name: "serve"}, Labels: []string{"red"}, Replicas: 3},
+			{Namespace: "team", Name: "b", Owner: bill.Owner{Kind: "Deployment", Name: "serve"}, Labels: []string{""}, Replicas: 1},
+		},
 	}
-	m.Bill(func() []bill.Node { return []bill.Node{node, node} })
+	starting := bill.Node{NodePool: "gpu", GPUNodeClass: "t4", MicroUSDPerHour: 526_000, Replicas: 10}
+	m.Bill([]string{"team"}, func() []bill.Node { return []bill.Node{node, node, starting, {NodePool: "gpu"}} })
 	got := gathered(t, r)
 	want := map[string][]string{
 		// Labels are sorted by name: capacity_type, instance_type, node, nodepool, zone.
-		"karve_node_usd_per_hour":      {"spot g4dn.xlarge n1 gpu us-east-1a 0.526"},
-		"karve_node_idle_usd_per_hour": {"n1 gpu 0.3156"},
-		"karve_pod_usd_per_hour":       {"team n1 gpu a 0.1578", "team n1 gpu b 0.0526"},
+		"karve_node_usd_per_hour":       {"spot g4dn.xlarge n1 gpu us-east-1a 0.526"},
+		"karve_node_idle_usd_per_hour":  {"n1 gpu 0.3156"},
+		"karve_pod_usd_per_hour":        {"team n1 gpu serve Deployment a 0.1578", "team n1 gpu serve Deployment b 0.0526"},
+		"karve_cost_usd_per_hour":       {"t4 gpu idle 0.3156", "t4 gpu overhead 0.526", "t4 gpu used 0.2104"},
+		"karve_cost_owner_usd_per_hour": {"team gpu serve Deployment 0.2104"},
+		"karve_cost_label_usd_per_hour": {"team gpu  0.0526", "team gpu red 0.1578"},
+		"karve_cost_unpriced_machines":  {"1"},
 	}
 	for name, lines := range want {
 		var told []string
@@ -166,7 +174,7 @@ func TestABillHasASeriesForEachNodeAndEachPodThatHoldsReplicasAndAddsUp(t *testi
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	m.Bill(func() []bill.Node { return nil })
+	m.Bill([]string{"team"}, func() []bill.Node { return nil })
 	if f := gathered(t, r)["karve_pod_usd_per_hour"]; f != nil {
 		t.Errorf("pods that are gone still pay: %v", f)
 	}

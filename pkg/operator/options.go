@@ -5,8 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/catalog/published"
@@ -26,6 +29,7 @@ type Options struct {
 	ReplicasTimeout         time.Duration
 	NotReadyTimeout         time.Duration
 	Prices                  []prices.Rule
+	CostLabels              []string
 	GPUFaultTimeout         time.Duration
 	BreakerRetry            time.Duration
 	Settle                  time.Duration
@@ -65,6 +69,17 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Func("prices", "rules for the prices that you pay, as a list in JSON or YAML: name, requirements, and price or priceAdjustment as in a NodeOverlay", func(text string) (err error) {
 		o.Prices, err = prices.Parse([]byte(text))
 		return err
+	})
+	fs.Func("cost-labels", "labels of pods by whose values the metrics divide costs, separated by commas, such as team,app.kubernetes.io/part-of", func(text string) error {
+		for key := range strings.SplitSeq(text, ",") {
+			if wrong := content.IsLabelKey(key); len(wrong) > 0 {
+				return fmt.Errorf("%q is no key of a label: %s", key, strings.Join(wrong, "; "))
+			}
+			if !slices.Contains(o.CostLabels, key) {
+				o.CostLabels = append(o.CostLabels, key)
+			}
+		}
+		return nil
 	})
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")

@@ -3,6 +3,7 @@ package operator
 import (
 	"flag"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,22 @@ func TestValidateNamesInvalidOption(t *testing.T) {
 		o := parsed(t, strings.Fields(args)...)
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestCostLabelsAreKeysOfLabels(t *testing.T) {
+	t.Parallel()
+	if o := parsed(t, "--cost-labels=team,app.kubernetes.io/part-of,team"); !slices.Equal(o.CostLabels, []string{"team", "app.kubernetes.io/part-of"}) {
+		t.Errorf("%q", o.CostLabels)
+	}
+	for _, wrong := range []string{"", "team,", "a b", "team=red"} {
+		var o Options
+		fs := flag.NewFlagSet("controller", flag.ContinueOnError)
+		fs.SetOutput(io.Discard)
+		o.AddFlags(fs)
+		if err := fs.Parse([]string{"--cost-labels=" + wrong}); err == nil || !strings.Contains(err.Error(), "is no key of a label") {
+			t.Errorf("%q: %v", wrong, err)
 		}
 	}
 }

@@ -65,6 +65,8 @@ type Config struct {
 	Tolerations repair.Tolerations
 	// BreakerRetry is how long a pool launches nothing after its machines did not expose their replicas.
 	BreakerRetry time.Duration
+	// CostLabels are the labels of pods by whose values metrics divide costs.
+	CostLabels []string
 }
 
 // Controller reconciles all pools and classes together, because a class sums its pools.
@@ -151,7 +153,8 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 			}
 		}
 	}
-	c.Metrics.Bill(sync.OnceValue(func() []bill.Node { return bills(machines) }))
+	canaries := records.Canaries(cluster)
+	c.Metrics.Bill(c.CostLabels, sync.OnceValue(func() []bill.Node { return bills(machines, canaries, c.CostLabels) }))
 	for gone := range c.measured.Difference(measured) {
 		c.Metrics.ForgetPool(gone)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 
 	"karve.sh/karve/pkg/operator"
@@ -39,7 +40,7 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
 					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
 				}
-			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc", "prices": // The controller reads Karpenter's, and the price list.
+			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc", "prices", "cost-labels": // The controller reads Karpenter's, and the price list, and divides costs by no label.
 				if ok {
 					t.Errorf("--%s=%s", f.Name, value)
 				}
@@ -63,6 +64,9 @@ func TestValuesReachController(t *testing.T) {
 	}
 	if len(o.Prices) != 1 || o.Prices[0].PriceAdjustment != "-28%" || len(o.Prices[0].Requirements) != 1 {
 		t.Errorf("the controller understands the prices %+v", o.Prices)
+	}
+	if diff := cmp.Diff([]string{"team", "app.kubernetes.io/part-of"}, o.CostLabels); diff != "" {
+		t.Errorf("the labels of costs (-want +got):\n%s", diff)
 	}
 	if given["vm-memory-overhead-percent"] != "0" || given["reserved-enis"] != "1" || given["isolated-vpc"] != "true" {
 		t.Errorf("the controller gets %v", given)

@@ -24,7 +24,9 @@ func alerts(t *testing.T, options ...string) map[string]monitoringv1.Rule {
 	found := map[string]monitoringv1.Rule{}
 	for _, group := range rule.Spec.Groups {
 		for _, r := range group.Rules {
-			found[r.Alert] = r
+			if r.Alert != "" {
+				found[r.Alert] = r
+			}
 		}
 	}
 	return found
@@ -71,6 +73,28 @@ func TestAlertsCanBeLeftOut(t *testing.T) {
 	}
 	if len(fewer) != len(all)-2 {
 		t.Errorf("%d of %d alerts are left", len(fewer), len(all))
+	}
+}
+
+// TestCostsAreRecordedEveryFiveMinutes checks that the interval of the group arrives, because kubectl karve cost counts the samples of an hour.
+func TestCostsAreRecordedEveryFiveMinutes(t *testing.T) {
+	for option, want := range map[string]int{"prometheusRule.enabled=true": 5, "prometheusRule.disabled={owner:karve_cost_usd_per_hour:avg5m}": 4} {
+		rule := into[monitoringv1.PrometheusRule](t, objects(t, needed, "--set=prometheusRule.enabled=true", "--set="+option), "PrometheusRule")
+		recorded := 0
+		for _, group := range rule.Spec.Groups {
+			for _, r := range group.Rules {
+				if r.Record == "" {
+					continue
+				}
+				recorded++
+				if group.Interval == nil || *group.Interval != "5m" {
+					t.Errorf("%s is recorded at the interval %v", r.Record, group.Interval)
+				}
+			}
+		}
+		if recorded != want {
+			t.Errorf("%s: %d metrics are recorded, want %d", option, recorded, want)
+		}
 	}
 }
 

@@ -48,10 +48,10 @@ func happen(m *metrics.Metrics) {
 	m.Claims(pool, map[string]metrics.Claims{"Requested": {Count: 1, Oldest: time.Minute}, "Started": {Count: 2, Oldest: time.Hour}})
 	m.Limits(pool, map[string]metrics.Limit{"nvidia.com/gpu": {Limit: 20, Used: 2}})
 	m.Rollout("gpu", metrics.Rollout{Step: "Settled", Steps: []string{"Settled"}, ImageAge: time.Hour, Nodes: 2, Updated: 1})
-	m.Bill(func() []bill.Node {
+	m.Bill([]string{"team"}, func() []bill.Node {
 		return []bill.Node{{
 			Name: node, NodePool: pool, InstanceType: "g4dn.xlarge", CapacityType: capacity, Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
-			Holders: []bill.Holder{{Namespace: "team", Name: "a", Replicas: 3}},
+			GPUNodeClass: "t4", TakesPods: true, Holders: []bill.Holder{{Namespace: "team", Name: "a", Owner: bill.Owner{Kind: "Pod", Name: "a"}, Labels: []string{"red"}, Replicas: 3}},
 		}}
 	})
 	for _, h := range []prometheus.Histogram{m.PlanSeconds, m.LayoutSeconds, m.GatherSeconds, m.DisruptionSeconds} {

@@ -55,7 +55,7 @@ scrape_configs:
 - job_name: karve-node
   honor_labels: true
   static_configs:
-%s`, filepath.Join(root(t), rulesFile), openCostRules(t), openCost(t), controller, targets.String()), port)
+%s`, rulesOften(t), openCostRules(t), openCost(t), controller, targets.String()), port)
 	s.eventually("all are scraped", func() error {
 		up, err := s.query("up == 1")
 		if err == nil && len(up) != 2+len(agents) {
@@ -88,7 +88,7 @@ func TestPanelsAndAlertsHaveAnswers(t *testing.T) {
 	}
 	for _, group := range readRules(t).Groups {
 		for _, rule := range group.Rules {
-			s.wellNamed(rule.Alert, rule.Expr)
+			s.wellNamed(rule.Alert+rule.Record, rule.Expr)
 		}
 	}
 	s.rulesAreEvaluated()
