@@ -12,12 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/api"
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
-
-	"karve.sh/karve/pkg/replay"
 )
 
 // endless is a stream of one byte without an end.
@@ -63,18 +57,6 @@ func TestWhatNeverEndsIsNotReadToItsEnd(t *testing.T) {
 	fails(t, "reading /dev/zero"+tooMuch, "plan", "-f", "/dev/zero")
 	fails(t, "reading "+url+tooMuch, "plan", "-f", url)
 	fails(t, "--instance-types: reading /dev/zero: the instance types have more than 64 MiB", "plan", "-f", "../../examples/nodepool.yaml", "--instance-types", "/dev/zero")
-}
-
-func TestAnAnswerOfPrometheusThatNeverEndsIsAnError(t *testing.T) {
-	t.Parallel()
-	client, err := api.NewClient(api.Config{Address: endlessServer(t, `{"status": "success", "data": {"resultType": "matrix", "result": [`), RoundTripper: boundedAnswers{api.DefaultRoundTripper, 8 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := time.Unix(1_800_000_000, 0)
-	if _, err := queried(t.Context(), client, replay.RequestsQuery, prometheus.Range{Start: end.Add(-chunk), End: end, Step: replay.Resolution}); err == nil || !strings.Contains(err.Error(), "the answer has more than 8 MiB") {
-		t.Error(err)
-	}
 }
 
 func TestSomeManifestsTogetherAreTooMuch(t *testing.T) {

@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/api"
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 
+	"karve.sh/karve/pkg/promquery"
 	"karve.sh/karve/pkg/replay"
 )
 
@@ -145,7 +143,7 @@ func fromFile(name string, in io.Reader) (replay.Recording, error) {
 
 // fromPrometheus reads the pods that requested GPUs between two times.
 func fromPrometheus(ctx context.Context, url string, start, end time.Time) (replay.Recording, error) {
-	client, err := api.NewClient(api.Config{Address: url, RoundTripper: boundedAnswers{api.DefaultRoundTripper, maxAnswer}})
+	client, err := promquery.New(url, url, nil, nil)
 	if err != nil {
 		return replay.Recording{}, fmt.Errorf("--prometheus: %w", err)
 	}
@@ -162,11 +160,11 @@ func fromPrometheus(ctx context.Context, url string, start, end time.Time) (repl
 		{replay.CompletedQuery, pods.Completed},
 	} {
 		for _, c := range replay.Chunks(start, end, chunk) {
-			answer, err := queried(ctx, client, q.query, prometheus.Range{Start: c[0], End: c[1], Step: replay.Resolution})
-			if err == nil {
-				err = q.add(answer)
-			}
+			answer, err := client.Range(ctx, q.query, c[0], c[1], replay.Resolution)
 			if err != nil {
+				return replay.Recording{}, err
+			}
+			if err := q.add(answer); err != nil {
 				return replay.Recording{}, fmt.Errorf("querying Prometheus at %s: %w", url, err)
 			}
 		}
@@ -206,57 +204,3 @@ func recordingNotes(r *replay.Recording) []string {
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-const (
-	// answerTimeout is how long Prometheus may take for an answer. It ends most queries itself after two minutes.
-	answerTimeout = 3 * time.Minute
-	// maxAnswer is the maximum size of an answer in bytes. The requests of 10,000 pods over a day have 200 MiB.
-	maxAnswer = 512 << 20
-)
-
-// queried returns the answer to a query.
-func queried(ctx context.Context, client api.Client, query string, over prometheus.Range) (model.Matrix, error) {
-	slow := fmt.Errorf("it has not answered for %s", answerTimeout)
-	ctx, stop := context.WithTimeoutCause(ctx, answerTimeout, slow)
-	defer stop()
-	value, _, err := prometheus.NewAPI(client).QueryRange(ctx, query, over)
-	if err != nil && errors.Is(context.Cause(ctx), slow) {
-		return nil, slow
-	}
-	if err != nil {
-		return nil, err
-	}
-	answer, ok := value.(model.Matrix)
-	if !ok {
-		return nil, fmt.Errorf("the result is a %s, not a matrix", value.Type())
-	}
-	return answer, nil
-}
-
-// boundedAnswers makes an answer with more than limit bytes an error.
-type boundedAnswers struct {
-	http.RoundTripper
-	limit int64
-}
-
-func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
-	answer, err := b.RoundTripper.RoundTrip(request)
-	if err == nil {
-		answer.Body = &boundedBody{answer.Body, b.limit, b.limit}
-	}
-	return answer, err
-}
-
-// boundedBody returns an error once more than left bytes were read.
-type boundedBody struct {
-	io.ReadCloser
-	limit, left int64
-}
-
-func (b *boundedBody) Read(to []byte) (int, error) {
-	n, err := b.ReadCloser.Read(to)
-	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("the answer has more than %d MiB", b.limit>>20)
-	}
-	return n, err
-}

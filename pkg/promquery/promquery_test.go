@@ -1,0 +1,82 @@
+package promquery
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
+)
+
+var end = time.Unix(1_800_000_000, 0)
+
+func TestAnAnswerThatNeverEndsIsAnError(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "matrix", "result": [`)
+		for chunk := bytes.Repeat([]byte(" "), 1<<20); ; {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	client, err := api.NewClient(api.Config{Address: server.URL, RoundTripper: boundedAnswers{api.DefaultRoundTripper, 8 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{prometheus.NewAPI(client), "a test"}
+	if _, err := c.Range(t.Context(), "up", end.Add(-time.Hour), end, time.Minute); err == nil || !strings.Contains(err.Error(), "querying Prometheus at a test: ") || !strings.Contains(err.Error(), "the answer has more than 8 MiB") {
+		t.Error(err)
+	}
+}
+
+func TestQueriesAreReadsWithHeadersForTheirHostOnly(t *testing.T) {
+	t.Parallel()
+	var got []string
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, "other "+r.Header.Get("X-Scope-Orgid"))
+		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "vector", "result": []}}`)
+	}))
+	t.Cleanup(other.Close)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, strings.Join([]string{r.Method, r.URL.Path, r.FormValue("query"), r.Header.Get("X-Scope-OrgID")}, " "))
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(server.Close)
+	c, err := New(server.URL+"/prometheus", "a test", http.Header{"X-Scope-Orgid": {"team"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.At(t.Context(), "sum(up)", end); err != nil {
+		t.Fatal(err)
+	}
+	if want := "GET /prometheus/api/v1/query sum(up) team, other "; strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestErrorsSayWhatTheServerSays(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no org id"+strings.Repeat(".", 500), http.StatusUnauthorized)
+	}))
+	t.Cleanup(server.Close)
+	c, err := New(server.URL, "a test", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.At(t.Context(), "up", end); err == nil || !strings.HasPrefix(err.Error(), "querying Prometheus at a test: client_error: client error: 401: no org id...") || !strings.HasSuffix(err.Error(), "…") {
+		t.Error(err)
+	}
+	for _, wrong := range []string{"", "localhost:9090", "ftp://localhost", "http://", "::"} {
+		if _, err := New(wrong, wrong, nil, nil); err == nil {
+			t.Errorf("%q is no address", wrong)
+		}
+	}
+}
