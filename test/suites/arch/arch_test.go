@@ -95,7 +95,7 @@ var rules = []rule{
 	{
 		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and planning/checked are functions of values: those who call them read the objects and files",
 		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/prices"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
-			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/planning/checked")),
+			under("pkg/overview"), under("pkg/bill"), exactly("pkg/cost"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/planning/checked")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{

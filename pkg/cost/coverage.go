@@ -1,0 +1,101 @@
+package cost
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// WindowsPerHour is the number of samples that the recording rules write in an hour.
+const WindowsPerHour = 12
+
+const windowMinutes = 60 / WindowsPerHour
+
+// Coverage says for how much of a range there is data. Time without data counts as $0.
+type Coverage struct {
+	Hours          int `json:"hours"`
+	MissingMinutes int `json:"missingMinutes"`
+	// Gaps are the hours without some data, in order.
+	Gaps []Gap `json:"gaps,omitempty"`
+}
+
+// Gap is a time span of full hours in which data is missing: in all of them, or in one of them for some minutes.
+type Gap struct {
+	Range
+	MissingMinutes int `json:"missingMinutes"`
+}
+
+// CoverageOf returns the coverage of a range of whose hours this many windows have data.
+func CoverageOf(r Range, windows []int) Coverage {
+	c := Coverage{Hours: r.Hours()}
+	for i := range c.Hours {
+		covered := 0
+		if i < len(windows) {
+			covered = min(WindowsPerHour, max(0, windows[i]))
+		}
+		missing := (WindowsPerHour - covered) * windowMinutes
+		if missing == 0 {
+			continue
+		}
+		c.MissingMinutes += missing
+		hour := Range{r.From.Add(time.Duration(i) * time.Hour), r.From.Add(time.Duration(i+1) * time.Hour)}
+		if n := len(c.Gaps); covered == 0 && n > 0 && c.Gaps[n-1].whole() && c.Gaps[n-1].To.Equal(hour.From) {
+			c.Gaps[n-1].To = hour.To
+			c.Gaps[n-1].MissingMinutes += missing
+			continue
+		}
+		c.Gaps = append(c.Gaps, Gap{hour, missing})
+	}
+	return c
+}
+
+func (g Gap) whole() bool { return g.MissingMinutes == g.Hours()*60 }
+
+// Empty reports whether there is no data at all.
+func (c Coverage) Empty() bool { return c.MissingMinutes == c.Hours*60 }
+
+// namedGaps is the number of gaps that Text names.
+const namedGaps = 4
+
+// Text says which hours have no data. It returns "" if none is missing.
+func (c Coverage) Text() string {
+	if c.MissingMinutes == 0 {
+		return ""
+	}
+	var named []string
+	for i, g := range c.Gaps {
+		if i == namedGaps {
+			named = append(named, fmt.Sprintf("and %d more gaps", len(c.Gaps)-i))
+			break
+		}
+		text := g.Range.String()
+		if !g.whole() {
+			text = fmt.Sprintf("%d min in the hour from %s", g.MissingMinutes, g.From.Format("2006-01-02 15:04 UTC"))
+		}
+		named = append(named, text)
+	}
+	return fmt.Sprintf("no data for %s of %d h (%s), which count as $0: %s", hoursAndMinutes(c.MissingMinutes), c.Hours, percent(c.MissingMinutes, c.Hours*60), strings.Join(named, "; "))
+}
+
+func hoursAndMinutes(minutes int) string {
+	switch h, m := minutes/60, minutes%60; {
+	case m == 0:
+		return fmt.Sprintf("%d h", h)
+	case h == 0:
+		return fmt.Sprintf("%d min", m)
+	default:
+		return fmt.Sprintf("%d h %d min", h, m)
+	}
+}
+
+// percent never rounds to 0 % or 100 % what is neither.
+func percent(part, all int) string {
+	switch p := 100 * float64(part) / float64(all); {
+	case p < 0.1:
+		return "less than 0.1 %"
+	case p > 99.9 && part < all:
+		return "more than 99.9 %"
+	default:
+		return fmt.Sprintf("%.1f %%", p)
+	}
+}

@@ -1,0 +1,163 @@
+package cost
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"karve.sh/karve/pkg/plain"
+	"karve.sh/karve/pkg/table"
+)
+
+const microPerCent = 10_000
+
+// Cents are amounts in cents.
+type Cents struct{ Used, Idle, Overhead int64 }
+
+// Total returns the sum.
+func (c Cents) Total() int64 { return c.Used + c.Idle + c.Overhead }
+
+// Cents returns the amounts of each row and of the totals in cents. The total is rounded. It is divided among used, idle and overhead, and each of these among the rows, so
+// that rows and columns add up.
+func (l *Ledger) Cents() (rows []Cents, totals Cents) {
+	all := Apportion((l.Total+microPerCent/2)/microPerCent, []int64{l.Totals.Used, l.Totals.Idle, l.Totals.Overhead})
+	totals = Cents{all[0], all[1], all[2]}
+	rows = make([]Cents, len(l.Rows))
+	column := func(total int64, of func(Amounts) int64, set func(*Cents, int64)) {
+		weights := make([]int64, len(rows))
+		for i := range l.Rows {
+			weights[i] = of(l.Rows[i].Amounts)
+		}
+		for i, cents := range Apportion(total, weights) {
+			set(&rows[i], cents)
+		}
+	}
+	column(totals.Used, func(a Amounts) int64 { return a.Used }, func(c *Cents, n int64) { c.Used = n })
+	column(totals.Idle, func(a Amounts) int64 { return a.Idle }, func(c *Cents, n int64) { c.Idle = n })
+	column(totals.Overhead, func(a Amounts) int64 { return a.Overhead }, func(c *Cents, n int64) { c.Overhead = n })
+	return rows, totals
+}
+
+// dollars formats cents as dollars.
+func dollars(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
+
+// titles are the titles of the columns that name a row.
+func (g Grouping) titles() []string {
+	switch g.Dimension {
+	case ByOwner:
+		return []string{"namespace", "kind", "owner"}
+	case ByPod:
+		return []string{"namespace", "pod"}
+	case ByLabel:
+		return []string{g.Label}
+	default:
+		return []string{string(g.Dimension)}
+	}
+}
+
+// cells returns the cells of the columns that name a row. A row without a name has its reason in the last one.
+func (g Grouping) cells(k Key) []string {
+	name := k.Name
+	switch {
+	case k.Rest != "":
+		name = "(" + string(k.Rest) + ")"
+	case g.Dimension == ByLabel && name == "":
+		name = "(no label)"
+	case name == "" && (g.Dimension == ByPool || g.Dimension == ByClass):
+		name = "(none)"
+	}
+	switch g.Dimension {
+	case ByOwner:
+		return []string{k.Namespace, k.Kind, name}
+	case ByPod:
+		return []string{k.Namespace, name}
+	case ByNamespace:
+		if k.Rest == "" {
+			name = k.Namespace
+		}
+	case ByPool, ByClass, ByLabel:
+	}
+	return []string{name}
+}
+
+// Text writes the ledger as a table.
+func (l *Ledger) Text(w io.Writer) error {
+	by, err := ParseGrouping(l.By)
+	if err != nil {
+		return err
+	}
+	head := append([]string{fmt.Sprintf("%s, %d h", l.Range, l.Hours())}, l.Notes()...)
+	if _, err := io.WriteString(w, strings.Join(head, "\n")+"\n\n"); err != nil {
+		return err
+	}
+	rows, totals := l.Cents()
+	var t table.Table
+	for _, title := range by.titles() {
+		t.Columns = append(t.Columns, table.Column{Title: upper(by, title)})
+	}
+	for _, title := range []string{"USED $", "IDLE $", "OVERHEAD $", "TOTAL $", "SHARE"} {
+		t.Columns = append(t.Columns, table.Column{Title: title, Right: true})
+	}
+	amounts := func(c Cents, total int64) []string {
+		share := "-"
+		if l.Total > 0 {
+			share = fmt.Sprintf("%.1f %%", 100*float64(total)/float64(l.Total))
+		}
+		return []string{dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()), share}
+	}
+	for i, r := range l.Rows {
+		t.Add(append(by.cells(r.Key), amounts(rows[i], r.Total)...)...)
+	}
+	name := make([]string, len(by.titles()))
+	name[0] = "total"
+	t.Add(append(name, amounts(totals, l.Total)...)...)
+	return t.Write(w)
+}
+
+// upper returns the title of a column in capital letters, except for the key of a label.
+func upper(g Grouping, title string) string {
+	if g.Dimension == ByLabel {
+		return "LABEL " + title
+	}
+	return map[string]string{"namespace": "NAMESPACE", "kind": "KIND", "owner": "OWNER", "pod": "POD", "pool": "POOL", "class": "CLASS"}[title]
+}
+
+// Notes says what is missing in the ledger.
+func (l *Ledger) Notes() []string {
+	var notes []string
+	if text := l.Coverage.Text(); text != "" {
+		notes = append(notes, text)
+	}
+	if l.UnpricedHours > 0 {
+		notes = append(notes, fmt.Sprintf("%.1f machine hours have no price, and count as $0", l.UnpricedHours))
+	}
+	return notes
+}
+
+// CSV writes the ledger as CSV, in dollars with two decimals. It has no row for the total, so that a sum of the rows is right.
+func (l *Ledger) CSV(w io.Writer) error {
+	by, err := ParseGrouping(l.By)
+	if err != nil {
+		return err
+	}
+	out := csv.NewWriter(w)
+	head := append([]string{"from", "to"}, by.titles()...)
+	if err := out.Write(append(head, "used_usd", "idle_usd", "overhead_usd", "total_usd")); err != nil {
+		return err
+	}
+	rows, _ := l.Cents()
+	for i, r := range l.Rows {
+		line := []string{l.From.Format(time.RFC3339), l.To.Format(time.RFC3339)}
+		for _, cell := range by.cells(r.Key) {
+			line = append(line, plain.Line(cell))
+		}
+		c := rows[i]
+		if err := out.Write(append(line, dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()))); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
