@@ -85,11 +85,6 @@ func openMetrics(start time.Time, pods []past) string {
 func TestReplayCountsPodsWhileTheyHoldAMachine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), filepath.Join(root(t), "tools", "build"), "kubectl-karve")
-	build.Env = append(os.Environ(), "OUT="+dir, "TRIMPATH=no")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the plugin: %v\n%s", err, out)
-	}
 	pods := []past{
 		{name: "live", created: -60},
 		{name: "job", created: 6*60 + 7, scheduled: 6*60 + 8, ended: 7*60 + 8, phase: "Succeeded", completed: true},
@@ -107,7 +102,7 @@ func TestReplayCountsPodsWhileTheyHoldAMachine(t *testing.T) {
 	}
 	promtool(t, "tsdb", "create-blocks-from", "openmetrics", file, data)
 	s := startOn(t, "global: {}\n", 29473, data)
-	replay := exec.CommandContext(t.Context(), filepath.Join(dir, "kubectl-karve"), "replay", "--prometheus", s.url, "--since", "20h", "-o", "json",
+	replay := exec.CommandContext(t.Context(), must[string](t)(kubectlPlugin()), "replay", "--prometheus", s.url, "--since", "20h", "-o", "json",
 		"-f", filepath.Join(root(t), "examples", "nodepool.yaml"), "-f", filepath.Join(root(t), "examples", "gpunodeclass.yaml"))
 	replay.Stderr = os.Stderr
 	out, err := replay.Output()

@@ -44,11 +44,13 @@ func root(t *testing.T) string {
 }
 
 type rules struct {
-	Groups []struct {
-		Name     string `json:"name"`
-		Interval string `json:"interval,omitempty"`
-		Rules    []rule `json:"rules"`
-	} `json:"groups"`
+	Groups []group `json:"groups"`
+}
+
+type group struct {
+	Name     string `json:"name"`
+	Interval string `json:"interval,omitempty"`
+	Rules    []rule `json:"rules"`
 }
 
 // rule is an alert, or records a metric.

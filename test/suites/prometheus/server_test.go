@@ -36,7 +36,7 @@ func startOn(t *testing.T, config string, port int, data string) *server {
 	}
 	s := &server{t, fmt.Sprintf("http://127.0.0.1:%d", port)}
 	log := must[*os.File](t)(os.Create(filepath.Join(dir, "log")))
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+data,
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+data, "--storage.tsdb.retention.time=1000d",
 		"--web.listen-address="+s.url[len("http://"):], "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
