@@ -2,6 +2,7 @@ package plantest
 
 import (
 	"fmt"
+	"math/rand"
 	"slices"
 
 	"pgregory.net/rapid"
@@ -194,4 +195,80 @@ func RuledNonsense() *rapid.Generator[planner.Snapshot] {
 		}
 		return s
 	})
+}
+
+// TightRules returns a valid snapshot in which rules, limits and rooms are close to each other, so that most decisions matter: a number of pods in up to
+// eight classes, up to three rules, machines for a few pods each, and pools that may launch a few machines.
+func TightRules(r *rand.Rand, pods int) planner.Snapshot {
+	n := func(low, high int) int { return low + r.Intn(high-low+1) }
+	s := planner.Snapshot{Topologies: []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: []string{"zone-a", "zone-b", "zone-c"}}}}
+	for i := range n(1, 2) {
+		p := Pool(fmt.Sprintf("pool-%d", i))
+		if n(0, 1) == 0 {
+			p.Remaining.Nodes = int64(n(1, 3))
+		}
+		if n(0, 1) == 0 {
+			p.Remaining.GPUs = int64(n(1, 4))
+		}
+		s.Pools = append(s.Pools, p)
+	}
+	for i := range n(2, 5) {
+		gpus, zone := int64(n(1, 2)), n(0, 2)
+		s.Offerings = append(s.Offerings, planner.Offering{
+			Pool: n(0, len(s.Pools)-1), InstanceType: fmt.Sprintf("type-%d", i), Zone: s.Topologies[0].Domains[zone], CapacityType: "on-demand", Price: planner.MicroUSD(n(1, 12)),
+			Free:     planner.Resources{MilliCPU: int64(n(3, 12)), MemoryBytes: int64(n(3, 12)), Pods: int64(n(2, 6)), Replicas: gpus * int64(n(1, 4))},
+			Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: gpus, Nodes: 1}, Domains: []int{zone},
+		})
+	}
+	for i := range n(0, 2) {
+		s.Nodes = append(s.Nodes, planner.Node{
+			Name: fmt.Sprintf("node-%d", i), Domains: []int{n(0, 2)},
+			Free: planner.Resources{MilliCPU: int64(n(1, 8)), MemoryBytes: int64(n(1, 8)), Pods: int64(n(1, 4)), Replicas: int64(n(0, 4))},
+		})
+	}
+	for i := 0; pods > 0 && i < 8; i++ {
+		k := n(1, min(max(3, pods/4), pods))
+		pods -= k
+		c := Class(s, fmt.Sprintf("class-%d", i), k, planner.Resources{MilliCPU: int64(n(0, 5)), MemoryBytes: int64(n(0, 5)), Pods: 1, Replicas: int64(n(0, 2))})
+		out := func(int) bool { return n(0, 4) == 0 }
+		c.Offerings, c.Nodes = slices.DeleteFunc(c.Offerings, out), slices.DeleteFunc(c.Nodes, out)
+		s.Classes = append(s.Classes, c)
+	}
+	for range n(1, 3) {
+		s.Rules = append(s.Rules, tightRule(n, s))
+	}
+	return s
+}
+
+// tightRule returns a rule about most classes. n draws a number of a range.
+func tightRule(n func(low, high int) int, s planner.Snapshot) planner.Rule {
+	rule := planner.Rule{Kind: []planner.RuleKind{planner.Spread, planner.Together, planner.Apart}[n(0, 2)], Topology: n(0, 1) - 1}
+	rule.Name = fmt.Sprintf("%s %d", rule.Kind, rule.Topology)
+	for c := range s.Classes {
+		part := n(0, 5)
+		if part < 4 {
+			rule.Classes = append(rule.Classes, c)
+		}
+		if part > 0 && part < 5 {
+			rule.Counted = append(rule.Counted, c)
+		}
+	}
+	if rule.Kind == planner.Apart {
+		return rule
+	}
+	places := len(s.Nodes)
+	if rule.Topology != planner.PerNode {
+		places = len(s.Topologies[0].Domains)
+	}
+	for range places {
+		rule.Present = append(rule.Present, int64(max(0, n(-4, 2))))
+	}
+	rule.Elsewhere = int64(max(0, n(-6, 1)))
+	if rule.Kind == planner.Spread {
+		rule.MaxSkew = int64(n(1, 2))
+		if rule.Topology != planner.PerNode {
+			rule.MinDomains = int64(max(0, n(-6, 3)))
+		}
+	}
+	return rule
 }

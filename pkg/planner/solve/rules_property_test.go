@@ -1,6 +1,7 @@
 package solve_test
 
 import (
+	"math/rand"
 	"slices"
 	"testing"
 
@@ -57,22 +58,46 @@ func boundUnderRules(t *rapid.T) {
 	}
 }
 
-// placesMost checks the number of placed pods. It is the maximum under a rule of one class about its own pods. It is at most one less under a rule of several
-// classes about their own pods, and at most two less under a rule about other pods, because only enumeration finds which class has to yield on a node.
+// placesMost checks that as many pods are placed as can be, under a rule of one class about its own pods, of several classes about theirs, or about others.
 func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
 	return func(t *rapid.T) {
 		limits := plantest.RuleLimits{Limits: freely, Rules: 1, Kinds: []planner.RuleKind{kind}, Topologies: []int{topology}}
-		fewer := rapid.IntRange(0, 2).Draw(t, "fewer")
-		limits.Mutual = fewer < 2
-		if fewer == 0 {
+		of := rapid.IntRange(0, 2).Draw(t, "of")
+		limits.Mutual = of < 2
+		if of == 0 {
 			limits.Classes = 1
 		}
 		s := plantest.RuledSnapshots(limits).Draw(t, "snapshot")
 		p := solve.Plan(s)
 		most, _ := plantest.MostUnderRules(s)
-		if n := len(plantest.PlacedPods(p)); n > most || n < most-fewer {
+		if n := len(plantest.PlacedPods(p)); n != most {
 			t.Fatalf("%d pods have a place, %d can: %v%s", n, most, p, plantest.Outline(s))
 		}
+	}
+}
+
+// TestPlansOfFewPodsUnderRulesAreOptimal compares plans with those of exhaustive search, under up to three rules and tight limits.
+func TestPlansOfFewPodsUnderRulesAreOptimal(t *testing.T) {
+	t.Parallel()
+	cases := 120
+	if testing.Short() {
+		cases = 40
+	}
+	optimal := 0
+	for seed := range cases {
+		r := rand.New(rand.NewSource(int64(seed)))
+		s := plantest.TightRules(r, 4+r.Intn(3))
+		p := solve.Plan(s)
+		most, price := plantest.MostUnderRules(s)
+		if n := len(plantest.PlacedPods(p)); n != most || p.Price != price {
+			t.Errorf("case %d: %d pods for %d, %d can be placed for %d: %v%s", seed, n, p.Price, most, price, p, plantest.Outline(s))
+		}
+		if p.Bound == p.Price {
+			optimal++
+		}
+	}
+	if optimal < cases*95/100 {
+		t.Errorf("%d of %d plans are known to be optimal", optimal, cases)
 	}
 }
 

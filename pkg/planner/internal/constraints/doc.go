@@ -15,6 +15,7 @@
 //	            let pods without a place give up a stage      learn.go
 //	        move pods between cells while that helps          moves.go
 //	    plan for the remaining pods in the remaining room     plan.go
+//	    try all plans if there are few pods                   enumerate.go
 //
 // The words that the code uses:
 //

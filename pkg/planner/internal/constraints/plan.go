@@ -40,7 +40,10 @@ func Plan(s planner.Snapshot, with Solver) planner.Plan {
 		plan = betterFor(clean, a.byPriority(clean), plan)
 	}
 	plan = a.rest(clean, plan)
-	plan.Bound = min(plan.Price, a.bound(clean, plan))
+	plan, optimal := a.enumerate(clean, plan)
+	if plan.Bound = plan.Price; !optimal {
+		plan.Bound = min(plan.Price, a.bound(clean, plan))
+	}
 	plan.Unplaced = append(plan.Unplaced, refused...)
 	Sort(s, &plan)
 	return plan
