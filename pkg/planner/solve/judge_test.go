@@ -157,11 +157,39 @@ func withStocks(seed int64, s planner.Snapshot) planner.Snapshot {
 	return s
 }
 
+// fewShapes draws pods in three or four shapes, beside at most one node.
+func fewShapes(seed int64) planner.Snapshot {
+	r := rand.New(rand.NewSource(seed))
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.Offerings(plantest.G4dn()[:4], []int64{4, 10}[r.Intn(2)])}
+	for v := range r.Intn(2) {
+		s.Nodes = append(s.Nodes, partlyUsed(r, fmt.Sprint("node-", v), s.Offerings[r.Intn(3)]))
+	}
+	for k := range 3 + r.Intn(2) {
+		cpu := []int64{500, 1000, 1500, 2000, 3000, 4000, 6000}[r.Intn(7)]
+		s.Classes = append(s.Classes, plantest.Class(s, fmt.Sprint("shape-", k), 2+r.Intn(4), plantest.Request(cpu, cpu*int64(1+r.Intn(4)), int64(1+r.Intn(8)/7))))
+	}
+	return s
+}
+
 func TestPlansWithStocksAreAsGoodAsBruteForceFinds(t *testing.T) {
 	t.Parallel()
-	judge(t, judged(60, 1000), 0.99, 0.25, func(t *testing.T, seed int64) verdict {
-		return judgePlain(t, seed, withStocks(seed, fewPods(seed)))
-	})
+	for name, tc := range map[string]struct {
+		few  int
+		draw func(seed int64) planner.Snapshot
+	}{"few shapes": {200, fewShapes}, "few pods beside nodes": {10, fewPods}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			judge(t, judged(tc.few, 1000), 0.99, 0.25, func(t *testing.T, seed int64) verdict {
+				s := withStocks(seed, tc.draw(seed))
+				if len(s.Classes) < 5 {
+					if err := plantest.Verify(s, solve.Plan(s)); err != nil {
+						t.Errorf("case %d: %v", seed, err)
+					}
+				}
+				return judgePlain(t, seed, s)
+			})
+		})
+	}
 }
 
 // judgePlain judges the plan of a snapshot without rules.

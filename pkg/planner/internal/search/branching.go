@@ -205,7 +205,7 @@ func (h *dual) branchBound(b *branch, by branch, k charged) (bound int64, duals 
 		raised := slices.Clone(k.prices)
 		for t := range raised {
 			o := &ctx.Problem.Offers[t]
-			raised[t] = amount.Saturating(raised[t], drawn(o, by.duals)-drawn(o, k.duals))
+			raised[t] = amount.Saturating(raised[t]-drawn(o, k.duals), drawn(o, by.duals))
 		}
 		other := plus(k.sum+supply(ctx.Problem.Limits, k.duals)-supply(ctx.Problem.Limits, by.duals), h.within(b, &by.covers[0], raised))
 		if other > bound {

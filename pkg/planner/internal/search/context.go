@@ -22,7 +22,7 @@ type Context struct {
 	// nil unless there are many shapes.
 	linear, linearStocks []int64
 	// duals are those of the stocks at the last worths.
-	duals []int64
+	duals  []int64
 	oracle *pricing.Oracle
 	// NodeKnapsacks are by node. Equal nodes share one.
 	NodeKnapsacks []*pricing.Knapsack
