@@ -135,6 +135,7 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	if failed != nil {
 		cluster.notes = append(cluster.notes, noBudgets(failed))
 	}
+	cluster.notes = append(cluster.notes, planningNotes(cluster.Cluster)...)
 	for _, note := range cluster.notes {
 		s.note(note)
 	}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/quote"
@@ -27,6 +28,16 @@ func builtinNotes(c *facts.Cluster) []string {
 			strings.Join(pools, ", ")))
 	}
 	return notes
+}
+
+// planningNotes returns a note if the controller took longer than usual for a plan. The condition is the same for all pools.
+func planningNotes(c *facts.Cluster) []string {
+	for i := range c.NodePools {
+		if is := facts.Condition(c.NodePools[i].Status.Conditions, v1alpha1.ConditionPlanningHealthy); is.IsTrue() && is.Message != "" {
+			return []string{is.Message}
+		}
+	}
+	return nil
 }
 
 // maxNamed is the number of names in a note.

@@ -44,10 +44,11 @@ type Planner struct {
 	// making is the number of callers that make a plan or wait for one.
 	making atomic.Int32
 
-	// mu guards latest and queue. queue orders the pending classes if one plan cannot include all of them.
-	mu     sync.Mutex
-	latest *Generation
-	queue  facts.ClassQueue
+	// mu guards latest, queue and extended. queue orders the pending classes if one plan cannot include all of them.
+	mu       sync.Mutex
+	latest   *Generation
+	queue    facts.ClassQueue
+	extended *Extended
 
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards the fields below.
 	planning      sync.Mutex

@@ -31,11 +31,16 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) checked.Plan {
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
 	asked := question{view.Snapshot, p.Progress.earlier(&view, started), view.Frozen()}
-	with, cut := p.search(ctx, started, solve.Patience(view.Snapshot))
+	patience := solve.Patience(view.Snapshot)
+	with, cut := p.search(ctx, started, patience)
 	known := p.podPlans.to(asked, started)
 	plan := checked.PodsOf(view, asked.earlier, known, with)
 	if known == nil {
-		p.Metrics.PlanSeconds.Observe(p.Clock.Since(started).Seconds())
+		took := p.Clock.Since(started)
+		p.Metrics.PlanSeconds.Observe(took.Seconds())
+		if patience > 1 {
+			p.extend(Extended{Took: took, Usual: p.Budget, Shapes: solve.Shapes(view.Snapshot), At: started})
+		}
 		if !plan.Rejected {
 			p.podPlans.keep(asked, plan.Plan, started, cut.Load())
 		}

@@ -139,7 +139,7 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 		}
 		reserves = &g.Headroom(ctx).Headroom
 	}
-	aside := planningHealthy(c.Gatherer.Watchdog.Entries())
+	aside := planningHealthy(c.Gatherer.Watchdog.Entries(), c.Planner.Extended())
 	for _, pool := range snapshot.Pools(cluster) {
 		name := pool.NodePool.Name
 		measured.Insert(name)

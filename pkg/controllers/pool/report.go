@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
@@ -114,10 +115,14 @@ func nodesHealthy(health repair.PoolHealth) status.Condition {
 	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, health.Closed, health.Message)
 }
 
-// planningHealthy returns the condition PlanningHealthy, which is the same for all pools.
-func planningHealthy(aside []watchdog.Entry) status.Condition {
+// planningHealthy returns the condition PlanningHealthy, which is the same for all pools. Its message also says whether a plan took longer than usual.
+func planningHealthy(aside []watchdog.Entry, extended *planning.Extended) status.Condition {
 	if len(aside) == 0 {
-		return condition(v1alpha1.ConditionPlanningHealthy, metav1.ConditionTrue, v1alpha1.ConditionPlanningHealthy, "")
+		message := ""
+		if extended != nil {
+			message = extended.String()
+		}
+		return condition(v1alpha1.ConditionPlanningHealthy, metav1.ConditionTrue, v1alpha1.ConditionPlanningHealthy, message)
 	}
 	messages := make([]string, len(aside))
 	for i := range aside {

@@ -14,10 +14,12 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/pkg/watchdog"
 )
 
 var now = snapshottest.Now
@@ -191,5 +193,19 @@ func TestCatalogFreshConditionReportsStaleCatalog(t *testing.T) {
 		if ready.Status != metav1.ConditionTrue {
 			t.Errorf("%+v: what is only old keeps the class from being Ready: %+v", state, ready)
 		}
+	}
+}
+
+func TestAPlanThatTookLongerIsTold(t *testing.T) {
+	t.Parallel()
+	extended := &planning.Extended{Took: 1800 * time.Millisecond, Usual: 200 * time.Millisecond, Shapes: 300}
+	if c := planningHealthy(nil, extended); !c.IsTrue() || c.Message != extended.String() {
+		t.Errorf("the condition is %s: %s", c.Status, c.Message)
+	}
+	if c := planningHealthy(nil, nil); !c.IsTrue() || c.Message != "" {
+		t.Errorf("without such a plan, the condition is %s: %s", c.Status, c.Message)
+	}
+	if c := planningHealthy([]watchdog.Entry{{}}, extended); !c.IsFalse() || strings.Contains(c.Message, "instead of") {
+		t.Errorf("with objects that are set aside, the condition is %s: %s", c.Status, c.Message)
 	}
 }

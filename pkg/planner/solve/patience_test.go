@@ -21,6 +21,12 @@ func TestSearchForManyShapesIsWorthMoreTime(t *testing.T) {
 	if got := solve.Patience(blocked); got != 1 {
 		t.Errorf("blocked pods get %d times the usual time, want 1", got)
 	}
+	if got := solve.Shapes(distinct(100)); got != 100 {
+		t.Errorf("%d shapes, want 100", got)
+	}
+	if got := solve.Shapes(blocked); got != 0 {
+		t.Errorf("%d shapes of blocked pods, want 0", got)
+	}
 	ruled := distinct(100)
 	ruled.Classes[0].Priority = 1
 	if got := solve.Patience(ruled); got != 1 {
