@@ -185,11 +185,16 @@ func TestBatchWaitStaysWithinBounds(t *testing.T) {
 		b, at := newBatch(idle, longest), now
 		var first time.Time
 		for range rapid.IntRange(1, 30).Draw(t, "pods") {
-			b.add(types.UID(rapid.StringN(1, 2, 2).Draw(t, "uid")), at)
-			if first.IsZero() {
+			pod := types.UID(rapid.StringN(1, 2, 2).Draw(t, "uid"))
+			if rapid.Bool().Draw(t, "untried") {
+				b.extend(pod, at)
+			} else if b.add(pod, at); first.IsZero() {
 				first = at
 			}
 			wait := b.due(at)
+			if first.IsZero() && wait > 0 {
+				t.Fatal("an untried pod begins a batch")
+			}
 			if wait > idle || at.Add(wait).After(first.Add(longest)) && wait > 0 {
 				t.Fatalf("wait %s at %s with the first pod at %s (idle %s, longest %s)", wait, at, first, idle, longest)
 			}
