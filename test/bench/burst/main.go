@@ -1,6 +1,7 @@
 // Command bench-burst measures what a burst of pods costs above one plan for all of them, and how long it takes, with the real control plane and Karpenter on a
 // local AWS with simulated machines. It runs Karve in several situations, and Karpenter alone, which packs the same pods with NodeOverlays, in some of them. It
-// prints a table and writes it as JSON, and fails if a run of Karve's misses its limits. `make bench-burst` runs it.
+// prints a table and writes it as JSON, and fails if a run of Karve's misses its limits. It also prints where the price above one plan comes from, and how far the
+// burst was every five seconds. `make bench-burst` runs it.
 package main
 
 import (
@@ -132,6 +133,7 @@ func run(ctx context.Context) error {
 	out := flag.String("o", filepath.Join("..", "_output", "bench-burst.json"), "where the figures go")
 	pods := flag.Int("pods", 1500, "how many pods come")
 	only := flag.String("run", "", "run only the situations that match this regular expression; -list prints them")
+	machines := flag.Bool("machines", false, "print what became of the places of each machine")
 	list := flag.Bool("list", false, "print the situations")
 	flag.Parse()
 	wanted, err := regexp.Compile(*only)
@@ -162,7 +164,7 @@ func run(ctx context.Context) error {
 		if !wanted.MatchString(s.String()) {
 			continue
 		}
-		f, err := measure(ctx, s, load)
+		f, err := measure(ctx, s, load, *machines)
 		if err != nil {
 			return fmt.Errorf("measuring %s: %w", s, err)
 		}

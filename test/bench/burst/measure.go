@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -28,7 +27,6 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/test/bench/results"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/simulator"
 	"karve.sh/karve/test/harness/karve"
@@ -38,7 +36,7 @@ import (
 const standstill = 2 * time.Minute
 
 // measure starts a cluster, lets the pods come and waits until all of them run.
-func measure(ctx context.Context, s situation, load *workload) (f figures, err error) {
+func measure(ctx context.Context, s situation, load *workload, machines bool) (f figures, err error) {
 	f = figures{situation: s, Name: s.String(), Pods: len(load.pods)}
 	by, err := prices()
 	if err != nil {
@@ -73,7 +71,7 @@ func measure(ctx context.Context, s situation, load *workload) (f figures, err e
 	if err := makePool(ctx, c, k, s); err != nil {
 		return f, err
 	}
-	w := &watcher{timeline: newTimeline()}
+	w := &watcher{timeline: newTimeline(), machines: machines}
 	if err := w.watch(ctx, c, k); err != nil {
 		return f, err
 	}
@@ -126,28 +124,32 @@ func measure(ctx context.Context, s situation, load *workload) (f figures, err e
 	if err := w.fill(&f, by, created); err != nil || s.Karpenter {
 		return f, err
 	}
-	return f, w.explain(ctx, &f, load, by, began)
+	return f, w.explain(ctx, &f, load, by, began, created)
 }
 
-// explain sets where the price comes from, and prints it.
-func (w *watcher) explain(ctx context.Context, f *figures, load *workload, prices map[string]float64, began time.Time) error {
+// explain sets where the price comes from, and reports it.
+func (w *watcher) explain(ctx context.Context, f *figures, load *workload, prices map[string]float64, began, created time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	keys, err := load.keys(ctx, w.stored)
 	if err != nil {
 		return err
 	}
-	if f.Excess, err = explain(&w.timeline, keys, load.counts(), prices, func(pods []int) (float64, error) { return load.onePlan(ctx, pods) }); err != nil {
+	p := &pricing{keys: keys, pods: load.counts(), prices: prices, best: func(pods []int) (float64, error) { return load.onePlan(ctx, pods) }}
+	plans, err := p.plans(&w.timeline)
+	if err != nil {
 		return err
 	}
-	if dir := os.Getenv("KARVE_BURST_TIMELINE"); dir != "" {
-		if err := results.Save(filepath.Join(dir, "timeline.json"), map[string]any{"began": began, "claims": w.claims, "nodes": w.nodes, "pods": w.pods, "keys": keys}); err != nil {
-			return err
-		}
+	if f.Excess, err = p.explain(plans, created); err != nil {
+		return err
 	}
-	f.Excess.print(os.Stderr, &w.timeline, began, load.shapeOf, keys, prices)
-	for _, name := range slices.Sorted(maps.Keys(f.CPU)) {
-		fmt.Fprintf(os.Stderr, "  CPU time of %s: %.1f s\n", name, f.CPU[name])
+	r := &report{timeline: &w.timeline, pricing: p, w: os.Stderr, began: began, shape: load.shapeOf}
+	r.causes(f.Excess, plans)
+	r.progress()
+	r.places()
+	r.processors(f.CPU)
+	if w.machines {
+		r.machines()
 	}
 	return nil
 }
@@ -170,6 +172,8 @@ type watcher struct {
 	timeline
 	ran  int
 	last time.Time // of a new NodeClaim or a pod that runs
+	// machines is whether to report each machine.
+	machines bool
 }
 
 func (w *watcher) watch(ctx context.Context, c *cluster.Cluster, k client.Client) error {
