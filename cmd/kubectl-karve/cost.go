@@ -79,11 +79,10 @@ func (o *costOptions) run(ctx context.Context, s streams, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	measured, err := history.Read(ctx, client, history.Query{Range: r, By: by, Cluster: o.prometheus.cluster, Now: now})
+	l, err := history.Ledger(ctx, client, history.Query{Range: r, By: by, Cluster: o.prometheus.cluster, Now: now})
 	if err != nil {
 		return err
 	}
-	l := cost.Build(measured, by)
 	switch o.format {
 	case "":
 		return l.Text(s.out)

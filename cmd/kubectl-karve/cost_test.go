@@ -74,7 +74,7 @@ func TestCostsArePrinted(t *testing.T) {
 		"--by: costs are divided by namespace":                   {"--by", "team"},
 		"--since must be a number of hours, days or weeks":       {"--since", "1y"},
 		"exclude each other":                                     {"--since", "1d", "--month", "2026-01"},
-		`--header must be KEY=VALUE, not "Bearer"`:               {"--header", "Bearer"},
+		"--header: a header is KEY=VALUE":                        {"--header", "Bearer"},
 		"--header needs --prometheus":                            {"--header", "a=b"},
 		`--prometheus: "localhost:9090" is no URL such as`:       {"--prometheus", "localhost:9090"},
 		": client_error: client error: 401: no org id":           {"--prometheus", url},

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/textproto"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"karve.sh/karve/pkg/cost"
 	"karve.sh/karve/pkg/cost/history"
 	"karve.sh/karve/pkg/promquery"
+	"karve.sh/karve/pkg/ui"
 )
 
 // prometheusFlags select a Prometheus.
@@ -33,24 +34,34 @@ func (p *prometheusFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&p.cluster, "cluster-label", "", "the label cluster of the metrics, if the Prometheus has those of several clusters")
 }
 
-// header returns the headers.
-func (p *prometheusFlags) header() (http.Header, error) {
-	all := http.Header{}
-	for _, text := range p.headers {
-		key, value, ok := strings.Cut(text, "=")
-		if key = textproto.TrimString(key); !ok || key == "" {
-			return nil, fmt.Errorf("--header must be KEY=VALUE, not %q", key)
+// costs returns what the page asks for costs. It looks for the Prometheus when somebody asks, and again until it is found.
+func (p *prometheusFlags) costs(c connection) ui.Costs {
+	var mu sync.Mutex
+	var client *promquery.Client
+	find := func(ctx context.Context) (*promquery.Client, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if client != nil {
+			return client, nil
 		}
-		all.Add(key, value)
+		found, err := p.client(ctx, func() (connection, error) { return c, nil })
+		client = found
+		return found, err
 	}
-	return all, nil
+	return func(ctx context.Context, r cost.Range, by cost.Grouping) (*cost.Ledger, error) {
+		found, err := find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return history.Ledger(ctx, found, history.Query{Range: r, By: by, Cluster: p.cluster, Now: time.Now()})
+	}
 }
 
 // client returns a client of the Prometheus of --prometheus, or else of the one in the cluster that connect returns.
 func (p *prometheusFlags) client(ctx context.Context, connect func() (connection, error)) (*promquery.Client, error) {
-	headers, err := p.header()
+	headers, err := promquery.Headers(p.headers)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--header: %w", err)
 	}
 	if p.url != "" {
 		client, err := promquery.New(p.url, p.url, headers, nil)

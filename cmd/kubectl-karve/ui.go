@@ -20,8 +20,9 @@ import (
 
 // uiOptions are the flags of the ui command.
 type uiOptions struct {
-	port int
-	plan planOptions
+	port       int
+	plan       planOptions
+	prometheus prometheusFlags
 }
 
 const uiLong = `Serve a web page that shows the shared GPUs of a cluster: prices, nodes, GPUs, the pods that hold replicas, why pods wait and why
@@ -38,6 +39,7 @@ func uiCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.port, "port", 0, "port on this computer; 0 selects a free one")
+	o.prometheus.addFlags(fs)
 	o.plan.addInstanceTypeFlags(fs)
 	o.plan.kube.AddFlags(fs)
 	return cmd
@@ -66,6 +68,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 		Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.RequireToken(token),
 		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, c.Client, o.plan.namespace, time.Now) },
 		Explain:    source.Explainer(ctx, c.Client, func(err error) { s.note(noBudgets(err)) }),
+		Costs:      o.prometheus.costs(c),
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
 	if err != nil {

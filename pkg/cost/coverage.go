@@ -51,8 +51,23 @@ func CoverageOf(r Range, windows []int) Coverage {
 
 func (g Gap) whole() bool { return g.MissingMinutes == g.Hours()*60 }
 
-// Empty reports whether there is no data at all.
-func (c Coverage) Empty() bool { return c.MissingMinutes == c.Hours*60 }
+// MissingIn returns for how many minutes of a part of the range there is no data.
+func (c Coverage) MissingIn(r Range) int {
+	sum := 0
+	for _, g := range c.Gaps {
+		from, to := g.From, g.To
+		if from.Before(r.From) {
+			from = r.From
+		}
+		if to.After(r.To) {
+			to = r.To
+		}
+		if hours := (Range{from, to}).Hours(); hours > 0 {
+			sum += g.MissingMinutes * hours / g.Hours()
+		}
+	}
+	return sum
+}
 
 // namedGaps is the number of gaps that Text names.
 const namedGaps = 4

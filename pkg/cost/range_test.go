@@ -85,7 +85,13 @@ func TestHoursWithoutDataAreNamed(t *testing.T) {
 			t.Errorf("%s:\n%s, want\n%s", name, got, c.want)
 		}
 	}
-	if c := cost.CoverageOf(r, nil); !c.Empty() {
+	if c := cost.CoverageOf(r, nil); c.MissingMinutes != 600 {
 		t.Errorf("%+v", c)
+	}
+	c := cost.CoverageOf(r, []int{12, 0, 0, 12, 6, 12, 12, 0, 12, 12})
+	for span, want := range map[[2]string]int{{"2026-10-01T00", "2026-10-01T10"}: 210, {"2026-10-01T02", "2026-10-01T04"}: 60, {"2026-10-01T04", "2026-10-01T05"}: 30, {"2026-10-01T08", "2026-10-01T10"}: 0} {
+		if got := c.MissingIn(cost.Range{From: at(t, span[0]), To: at(t, span[1])}); got != want {
+			t.Errorf("%d minutes are missing in %v, want %d", got, span, want)
+		}
 	}
 }

@@ -43,8 +43,8 @@ func (l *Ledger) Cents() (rows []Cents, totals Cents) {
 // dollars formats cents as dollars.
 func dollars(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
 
-// titles are the titles of the columns that name a row.
-func (g Grouping) titles() []string {
+// Titles returns the titles of the columns that name a row.
+func (g Grouping) Titles() []string {
 	switch g.Dimension {
 	case ByOwner:
 		return []string{"namespace", "kind", "owner"}
@@ -57,8 +57,8 @@ func (g Grouping) titles() []string {
 	}
 }
 
-// cells returns the cells of the columns that name a row. A row without a name has its reason in the last one.
-func (g Grouping) cells(k Key) []string {
+// Cells returns the cells of the columns that name a row. A row without a name has its reason in the last one.
+func (g Grouping) Cells(k Key) []string {
 	name := k.Name
 	switch {
 	case k.Rest != "":
@@ -94,7 +94,7 @@ func (l *Ledger) Text(w io.Writer) error {
 	}
 	rows, totals := l.Cents()
 	var t table.Table
-	for _, title := range by.titles() {
+	for _, title := range by.Titles() {
 		t.Columns = append(t.Columns, table.Column{Title: upper(by, title)})
 	}
 	for _, title := range []string{"USED $", "IDLE $", "OVERHEAD $", "TOTAL $", "SHARE"} {
@@ -108,9 +108,9 @@ func (l *Ledger) Text(w io.Writer) error {
 		return []string{dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()), share}
 	}
 	for i, r := range l.Rows {
-		t.Add(append(by.cells(r.Key), amounts(rows[i], r.Total)...)...)
+		t.Add(append(by.Cells(r.Key), amounts(rows[i], r.Total)...)...)
 	}
-	name := make([]string, len(by.titles()))
+	name := make([]string, len(by.Titles()))
 	name[0] = "total"
 	t.Add(append(name, amounts(totals, l.Total)...)...)
 	return t.Write(w)
@@ -143,14 +143,14 @@ func (l *Ledger) CSV(w io.Writer) error {
 		return err
 	}
 	out := csv.NewWriter(w)
-	head := append([]string{"from", "to"}, by.titles()...)
+	head := append([]string{"from", "to"}, by.Titles()...)
 	if err := out.Write(append(head, "used_usd", "idle_usd", "overhead_usd", "total_usd")); err != nil {
 		return err
 	}
 	rows, _ := l.Cents()
 	for i, r := range l.Rows {
 		line := []string{l.From.Format(time.RFC3339), l.To.Format(time.RFC3339)}
-		for _, cell := range by.cells(r.Key) {
+		for _, cell := range by.Cells(r.Key) {
 			line = append(line, plain.Line(cell))
 		}
 		c := rows[i]

@@ -17,8 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/cost"
+	"karve.sh/karve/pkg/cost/history"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/promquery"
 	"karve.sh/karve/pkg/ui"
 )
 
@@ -29,6 +32,9 @@ type UIOptions struct {
 	InstanceTypesFile string
 	Namespace         string
 	LogLevel          string
+	// Prometheus is the URL of a Prometheus with what the recording rules write. The page shows no costs over time if it is "". Headers are of the form KEY=VALUE.
+	Prometheus, ClusterLabel string
+	Headers                  []string
 }
 
 // AddFlags binds the options to flags and sets their defaults.
@@ -38,6 +44,31 @@ func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of those that the controller publishes")
 	fs.StringVar(&o.Namespace, "karve-namespace", "karve-system", "namespace of the controller, which publishes its instance types, prices and settings there")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info or debug")
+	fs.StringVar(&o.Prometheus, "prometheus", "", "URL of a Prometheus, Thanos or Mimir with what the recording rules of the chart write, for costs over time")
+	fs.StringVar(&o.ClusterLabel, "cluster-label", "", "the label cluster of the metrics, if the Prometheus has those of several clusters")
+	fs.Func("prometheus-header", "header of the requests to --prometheus as KEY=VALUE; may be repeated", func(text string) error {
+		o.Headers = append(o.Headers, text)
+		_, err := promquery.Headers(o.Headers)
+		return err
+	})
+}
+
+// costs returns what the page asks for costs, or nil without a Prometheus.
+func (o *UIOptions) costs(now func() time.Time) (ui.Costs, error) {
+	if o.Prometheus == "" {
+		return nil, nil
+	}
+	headers, err := promquery.Headers(o.Headers)
+	if err != nil {
+		return nil, err
+	}
+	p, err := promquery.New(o.Prometheus, o.Prometheus, headers, nil)
+	if err != nil {
+		return nil, fmt.Errorf("--prometheus: %w", err)
+	}
+	return func(ctx context.Context, r cost.Range, by cost.Grouping) (*cost.Ledger, error) {
+		return history.Ledger(ctx, p, history.Query{Range: r, By: by, Cluster: o.ClusterLabel, Now: now()})
+	}, nil
 }
 
 // ServeUI serves the web page until the context ends. It serves users whom the API server authenticates by their bearer token and allows to get paths
@@ -76,8 +107,13 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	if err != nil {
 		return err
 	}
+	costs, err := o.costs(clk.Now)
+	if err != nil {
+		return err
+	}
 	server := ui.New(ui.Config{
-		Read: read, Note: source.Note, Clock: clk,
+		Costs: costs,
+		Read:  read, Note: source.Note, Clock: clk,
 		Controller: func(ctx context.Context) leader.Leader { return leader.In(ctx, live, o.Namespace, clk.Now) },
 		Admit:      func(next http.Handler) (http.Handler, error) { return filter(log, next) },
 		Explain:    source.Explainer(ctx, live, func(err error) { log.Error(err, "Reading PodDisruptionBudgets") }),

@@ -9,11 +9,13 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/api"
 	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -50,6 +52,19 @@ func New(address, where string, headers http.Header, transport http.RoundTripper
 		return nil, err
 	}
 	return &Client{prometheus.NewAPI(client), where}, nil
+}
+
+// Headers parses headers of the form KEY=VALUE. Errors do not contain values, which may be secret.
+func Headers(texts []string) (http.Header, error) {
+	all := http.Header{}
+	for _, text := range texts {
+		key, value, ok := strings.Cut(text, "=")
+		if key = strings.TrimSpace(key); !ok || !httpguts.ValidHeaderFieldName(key) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, errors.New("a header is KEY=VALUE, such as X-Scope-OrgID=team")
+		}
+		all.Add(key, value)
+	}
+	return all, nil
 }
 
 // Range evaluates a query from start to end, in steps.

@@ -49,7 +49,7 @@ func TestQueriesAreReadsWithHeadersForTheirHostOnly(t *testing.T) {
 		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 	}))
 	t.Cleanup(server.Close)
-	c, err := New(server.URL+"/prometheus", "a test", http.Header{"X-Scope-Orgid": {"team"}}, nil)
+	c, err := New(server.URL+"/prometheus", "a test", must(Headers([]string{"X-Scope-OrgID=team", "Authorization=Basic YQ=="})), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +58,25 @@ func TestQueriesAreReadsWithHeadersForTheirHostOnly(t *testing.T) {
 	}
 	if want := "GET /prometheus/api/v1/query sum(up) team, other "; strings.Join(got, ", ") != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func must(h http.Header, err error) http.Header {
+	if err != nil {
+		panic(err)
+	}
+	return h
+}
+
+func TestHeadersHaveKeysAndValues(t *testing.T) {
+	t.Parallel()
+	if got := must(Headers([]string{"Authorization=Basic YQ==", "x-a=1", "X-A=2", "empty="})); got.Get("Authorization") != "Basic YQ==" || len(got.Values("X-A")) != 2 || len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+	for _, wrong := range []string{"", "secret", "=secret", "a b=secret", "a=secret\nb"} {
+		if _, err := Headers([]string{wrong}); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", wrong, err)
+		}
 	}
 }
 

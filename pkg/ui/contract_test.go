@@ -22,7 +22,7 @@ var contract = map[string]any{
 	"update": update{}, "gone": gone{}, "head": head{}, "Pool": overview.Pool{}, "Totals": overview.Totals{}, "Node": overview.Node{}, "GPU": overview.GPU{}, "Agent": overview.Agent{},
 	"Holder": overview.Holder{}, "Pod": overview.Pod{}, "Waiting": overview.Waiting{}, "Leader": leader.Leader{}, "PodAnswer": explain.PodAnswer{}, "NodeAnswer": explain.NodeAnswer{},
 	"PoolAnswer": explain.PoolAnswer{}, "Help": explain.Help{}, "NodeCount": explain.NodeCount{}, "Machine": explain.Machine{}, "Place": explain.Place{}, "Rule": explain.Rule{},
-	"Wants": explain.Wants{}, "Cause": explain.Cause{}, "SweepRow": quote.SweepRow{},
+	"Wants": explain.Wants{}, "Cause": explain.Cause{}, "SweepRow": quote.SweepRow{}, "costAnswer": costAnswer{}, "costRow": costRow{}, "costSpan": costSpan{}, "costLine": costLine{},
 }
 
 var (
@@ -40,13 +40,13 @@ var (
 var ofLanguage = strings.Fields(`length map filter some every join find findIndex includes reduce at push replace toggle style trim startsWith endsWith then text json get set has values keys sort toSorted slice
 	toLowerCase toLocaleString toLocaleTimeString append replaceChildren addEventListener remove firstElementChild lastElementChild textContent hidden title value className dataset checked focus setAttribute
 	getBoundingClientRect scrollTop tagName width height children classList querySelector closest split flat concat forEach entries add delete clear size test getReader pipeThrough observe nodes group top matches
-	contains options abort toUpperCase indexOf some`)
+	contains options abort toUpperCase indexOf some toISOString disabled clientWidth`)
 
 // plainFiles handle texts, elements and requests, and nothing that the server says of the cluster.
-var plainFiles = []string{"address.js", "dom.js", "format.js", "server.js", "theme.js"}
+var plainFiles = []string{"address.js", "dom.js", "format.js", "login.js", "server.js", "shades.js", "theme.js"}
 
 // globals are objects of the browser.
-var globals = strings.Fields("this Array CSS Date Intl JSON Map Math Number Object document history localStorage location performance event error")
+var globals = strings.Fields("this Array CSS Date Intl URL JSON Map Math Number Object document history localStorage location performance event error")
 
 // TestThePageReadsWhatTheServerSends checks each field that the page reads against the JSON of the Go types. Each variable with fields is one of the
 // server's types, or listed as the page's own.

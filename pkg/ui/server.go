@@ -44,6 +44,8 @@ type Config struct {
 	// Admit wraps the handler of all paths below Prefix, and refuses requests from users who may not see the cluster.
 	Admit func(http.Handler) (http.Handler, error)
 	Clock clock.WithTicker
+	// Costs returns what machines have cost. It is nil if no Prometheus is known.
+	Costs Costs
 }
 
 // Server serves the page. It reads the cluster once for all viewers, and only while there are any.
@@ -71,11 +73,14 @@ type Server struct {
 	wake chan struct{}
 	// planning is held while a price is planned for the slider, which takes all processors.
 	planning chan struct{}
+
+	costs costs
 }
 
 // New returns a server, which shows nothing until Run runs.
 func New(c Config) *Server {
-	return &Server{config: c, estimates: &estimates{}, changed: make(chan struct{}), wake: make(chan struct{}, 1), planning: make(chan struct{}, 1)}
+	return &Server{config: c, estimates: &estimates{}, changed: make(chan struct{}), wake: make(chan struct{}, 1), planning: make(chan struct{}, 1),
+		costs: costs{asking: make(chan struct{}, 1), known: map[string]knownCosts{}}}
 }
 
 // Serve runs the server on a listener until the context ends.
@@ -108,6 +113,8 @@ func (s *Server) Handler() (http.Handler, error) {
 	answers.HandleFunc(Prefix+"events", s.events)
 	answers.HandleFunc(Prefix+"explain", s.explain)
 	answers.HandleFunc(Prefix+"sweep", s.sweep)
+	answers.HandleFunc(Prefix+"cost", s.cost)
+	answers.HandleFunc(Prefix+"cost.csv", s.costCSV)
 	admitted, err := s.config.Admit(answers)
 	if err != nil {
 		return nil, err

@@ -53,6 +53,8 @@ type source struct {
 	works atomic.Pointer[leader.Leader]
 	// silent makes reads wait until their context ends.
 	silent atomic.Bool
+	// costs are nil without a Prometheus.
+	costs ui.Costs
 }
 
 func (s *source) read(ctx context.Context) (*facts.Cluster, error) {
@@ -81,8 +83,8 @@ const token = "a-token"
 func serve(t *testing.T, s *source) http.Handler {
 	t.Helper()
 	server := ui.New(ui.Config{
-		Controller: s.controller,
-		Cluster:    "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.RequireToken(token),
+		Controller: s.controller, Costs: s.costs,
+		Cluster: "test", Read: s.read, Note: s.note, Clock: clock.RealClock{}, Admit: ui.RequireToken(token),
 		Explain: func(c *facts.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},

@@ -42,7 +42,7 @@ type Query struct {
 // parallel is the number of queries at the same time.
 const parallel = 4
 
-// Records tells how much of what Read needs a Prometheus has: 2 for what the recording rules write, 1 for what the controller exports, and 0 for neither.
+// Records tells how much of what Ledger needs a Prometheus has: 2 for what the recording rules write, 1 for what the controller exports, and 0 for neither.
 func Records(ctx context.Context, p *promquery.Client, now time.Time) (int, error) {
 	found, err := p.At(ctx, "0 * count(last_over_time("+unpriced+"[366d])) + 2 or 0 * count(last_over_time("+raw+"[1d])) + 1", now)
 	if err != nil || len(found) == 0 {
@@ -51,8 +51,17 @@ func Records(ctx context.Context, p *promquery.Client, now time.Time) (int, erro
 	return int(found[0].Value), nil
 }
 
-// Read returns what was measured.
-func Read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, error) {
+// Ledger returns the ledger of what was measured.
+func Ledger(ctx context.Context, p *promquery.Client, q Query) (*cost.Ledger, error) {
+	measured, err := read(ctx, p, q)
+	if err != nil {
+		return nil, err
+	}
+	return cost.Build(measured, q.By), nil
+}
+
+// read returns what was measured.
+func read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, error) {
 	m := cost.Measured{Range: q.Range}
 	cluster, windows, unpricedHours, err := coverage(ctx, p, q)
 	if err != nil {
@@ -62,14 +71,14 @@ func Read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, err
 	r := reader{p: p, cluster: cluster}
 	group, inGroup := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	reads := r.of(q.By)
-	answers := make([][][]found, len(reads))
-	for i, read := range reads {
-		chunks := chunksOf(q.Range.Spans(), read.most)
+	questions := r.of(q.By)
+	answers := make([][][]found, len(questions))
+	for i, asked := range questions {
+		chunks := chunksOf(q.Range.Spans(), asked.most)
 		answers[i] = make([][]found, len(chunks))
 		for j, c := range chunks {
 			group.Go(func() (err error) {
-				answers[i][j], err = r.chunk(inGroup, read.query, c)
+				answers[i][j], err = r.chunk(inGroup, asked.query, c)
 				return err
 			})
 		}
@@ -77,10 +86,10 @@ func Read(ctx context.Context, p *promquery.Client, q Query) (cost.Measured, err
 	if err := group.Wait(); err != nil {
 		return m, err
 	}
-	for i, read := range reads {
+	for i, asked := range questions {
 		for _, all := range answers[i] {
 			for _, f := range all {
-				read.add(&m, f)
+				asked.add(&m, f)
 			}
 		}
 	}
@@ -217,8 +226,8 @@ type found struct {
 	value  float64
 }
 
-// read is a query for a chunk of spans, and what to do with the answer.
-type read struct {
+// question is a query for a chunk of spans, and what to do with the answer.
+type question struct {
 	// query returns the query for spans of a length.
 	query func(span time.Duration) string
 	// most is the maximum number of spans in a query.
@@ -233,14 +242,14 @@ type reader struct {
 
 const (
 	// mostSpans bounds the size of an answer, and lets Prometheus compute several at the same time.
-	mostSpans = 16
+	mostSpans = 31
 	// mostSpansOfPods bounds the size of an answer with a series for each pod.
 	mostSpansOfPods = 1
 )
 
 // of returns what to read for a grouping.
-func (r reader) of(by cost.Grouping) []read {
-	reads := []read{{
+func (r reader) of(by cost.Grouping) []question {
+	questions := []question{{
 		func(span time.Duration) string { return r.recorded(ofPools, span, "nodepool, gpunodeclass, share") }, mostSpans,
 		func(m *cost.Measured, f found) {
 			m.Machines = append(m.Machines, cost.Machines{
@@ -256,7 +265,7 @@ func (r reader) of(by cost.Grouping) []read {
 	switch by.Dimension {
 	case cost.ByPool, cost.ByClass:
 	case cost.ByOwner:
-		reads = append(reads, read{
+		questions = append(questions, question{
 			func(span time.Duration) string {
 				return r.recorded(ofOwners, span, "namespace, owner_kind, owner, nodepool")
 			}, mostSpans,
@@ -265,20 +274,20 @@ func (r reader) of(by cost.Grouping) []read {
 			}),
 		})
 	case cost.ByLabel:
-		reads = append(reads, read{
+		questions = append(questions, question{
 			func(span time.Duration) string {
 				return r.recorded(ofLabels, span, "value, nodepool", equals("label", by.Label))
 			}, mostSpans,
 			use(func(l model.Metric) cost.Key { return cost.Key{Name: string(l["value"])} }),
 		})
 	default:
-		reads = append(reads, read{
+		questions = append(questions, question{
 			func(span time.Duration) string { return r.recorded(ofNamespace, span, "namespace, nodepool") }, mostSpans,
 			use(func(l model.Metric) cost.Key { return cost.Key{Namespace: string(l["namespace"])} }),
 		})
 	}
 	if by.Dimension == cost.ByPod {
-		reads = append(reads, read{
+		questions = append(questions, question{
 			func(span time.Duration) string {
 				return "sum by (namespace, pod, nodepool) (sum_over_time(" + ofPods + matchers(equals("cluster", r.cluster), `owner_kind!="DaemonSet"`) + "[" + model.Duration(span).String() + "]))"
 			}, mostSpansOfPods,
@@ -287,7 +296,7 @@ func (r reader) of(by cost.Grouping) []read {
 			},
 		})
 	}
-	return reads
+	return questions
 }
 
 // recorded returns a query for the sum of a recorded metric over a span. Two Prometheus with the same targets record the same series with different labels, of which the

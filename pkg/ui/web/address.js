@@ -15,16 +15,14 @@ export function takeToken() {
 
 export const remember = (token) => sessionStorage.setItem(key, token);
 
-const names = ["q", "pool", "namespace", "state", "view", "node", "pod", "reason", "replicas"];
-
-// read returns what the address says, with "" for what it does not say.
-export function read() {
+// read returns what the address says of some names, with "" for what it does not say.
+export function read(names) {
   const params = new URLSearchParams(location.search);
   return Object.fromEntries(names.map((name) => [name, params.get(name) ?? ""]));
 }
 
-// write changes the address. Opening something is a step that the browser's back button undoes; filters are not.
-export function write(state, step) {
+// write changes the address, to the values of some names. Opening something is a step that the browser's back button undoes; filters are not.
+export function write(names, state, step) {
   const params = new URLSearchParams();
   for (const name of names) if (state[name]) params.set(name, state[name]);
   const search = params.size ? "?" + params : "";

@@ -41,3 +41,6 @@ export function duration(seconds) {
 }
 
 export const plural = (n, one, many = one + "s") => `${count(n)} ${n === 1 ? one : many}`;
+
+// cents formats cents as dollars.
+export const cents = (n) => (known(n) ? "$" + (n / 100).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unknown);

@@ -13,20 +13,22 @@ import { byId, h, refill, setText } from "./dom.js";
 import { ago, count, month, percent, plural, unknown, usd } from "./format.js";
 import { FleetMap } from "./map.js";
 import { Model, reasonOf } from "./model.js";
+import { login } from "./login.js";
 import { Panel } from "./panel.js";
 import { Server } from "./server.js";
+import { Shades } from "./shades.js";
 import { Sweep } from "./sweep.js";
 
+const names = ["q", "pool", "namespace", "state", "view", "node", "pod", "reason", "replicas"]; // what the address says
 const many = 150; // With more nodes than this, the map is compact unless the user has said something else.
-const colors = 7; // Further namespaces are gray.
 
 const server = new Server(address.takeToken());
 const model = new Model();
-let state = address.read();
+let state = address.read(names);
 let arrived = 0; // when something was last heard of the server
-const shades = new Map(); // the class of each namespace's cells. A namespace keeps its color.
+const shades = new Shades(); // the class of each namespace's cells
 
-const shadeOf = (namespace) => (shades.get(namespace) ?? "other") + (state.namespace && state.namespace !== namespace ? " dim" : "");
+const shadeOf = (namespace) => shades.of(namespace) + (state.namespace && state.namespace !== namespace ? " dim" : "");
 
 const map = new FleetMap(byId("map"), {
   open: ({ node, pod, byKey }) => open(node ? { node } : { pod }, byKey),
@@ -36,11 +38,12 @@ const map = new FleetMap(byId("map"), {
 });
 const panel = new Panel(byId("panel"), { server, model, map, open });
 const sweep = new Sweep({ server, changed: (replicas) => set({ replicas }) });
+const ask = login(server, () => follow());
 
 // set changes what the address says, and shows it.
 function set(changes, step = false) {
   state = { ...state, ...changes };
-  address.write(state, step);
+  address.write(names, state, step);
 }
 
 function open(what, focused = false) {
@@ -78,34 +81,10 @@ function options(select, values, all, label = (value) => value) {
   select.value = current;
 }
 
-// colorNamespaces gives colors to the namespaces with the most replicas that have none yet, and reports whether it did. This browser remembers the colors of a
-// cluster, until a new namespace needs that of one that is gone.
+// colorNamespaces gives colors to the namespaces with the most replicas that have none yet, and reports whether it did.
 function colorNamespaces(namespaces) {
-  const key = "karve-colors " + (model.overview.cluster ?? "");
-  if (!shades.size) for (const [namespace, shade] of remembered(key)) shades.set(namespace, shade);
-  const there = new Set(namespaces.map(({ namespace }) => namespace));
-  let news = false;
-  for (const { namespace } of namespaces) {
-    if (shades.has(namespace)) continue;
-    if (shades.size >= colors) shades.delete([...shades.keys()].find((old) => !there.has(old)));
-    if (shades.size >= colors) break;
-    const used = new Set(shades.values());
-    shades.set(namespace, Array.from({ length: colors }, (_, i) => "c" + i).find((shade) => !used.has(shade)));
-    news = true;
-  }
-  if (news) try { localStorage.setItem(key, JSON.stringify([...shades])); } catch { /* The colors last as long as the page. */ }
-  return news;
-}
-
-// remembered returns the colors in the storage of the browser, which anything may have written.
-function remembered(key) {
-  try {
-    const pairs = JSON.parse(localStorage.getItem(key) ?? "[]");
-    const sound = new Map(pairs.filter(([namespace, shade]) => typeof namespace === "string" && /^c[0-6]$/.test(shade)));
-    return new Set(sound.values()).size === sound.size ? sound : new Map();
-  } catch {
-    return new Map();
-  }
+  shades.use("karve-colors " + (model.overview.cluster ?? ""));
+  return shades.give(namespaces.map(({ namespace }) => namespace));
 }
 
 function drawLegend(namespaces) {
@@ -113,7 +92,7 @@ function drawLegend(namespaces) {
   const entry = (shade, text, namespace) => h("li", {}, namespace
     ? h("button", { type: "button", class: "quiet" + (state.namespace === namespace ? " on" : ""), "aria-pressed": String(state.namespace === namespace), data: { namespace, focus: namespace } }, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text)
     : h("span", {}, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text));
-  const entries = namespaces.filter(({ namespace }) => shades.has(namespace)).map(({ namespace }) => entry(shades.get(namespace), namespace, namespace));
+  const entries = namespaces.filter(({ namespace }) => shades.has(namespace)).map(({ namespace }) => entry(shades.of(namespace), namespace, namespace));
   if (others) entries.push(entry("other", plural(others, "other")));
   entries.push(entry("free", "unused"));
   refill(byId("legend"), ...entries);
@@ -200,8 +179,6 @@ function connection(kind, why) {
 }
 
 function follow() {
-  byId("login").hidden = true;
-  byId("app").hidden = false;
   server.follow("events", {
     event: (data) => {
       update(data);
@@ -213,22 +190,6 @@ function follow() {
     },
   });
 }
-
-// ask asks for a token. The page of kubectl karve ui has one in its address, unless the address is an old one.
-function ask(why) {
-  byId("app").hidden = true;
-  byId("login").hidden = false;
-  setText(byId("login-why"), why || "The server wants a token.");
-  byId("token").focus();
-}
-
-byId("login").addEventListener("submit", (event) => {
-  event.preventDefault();
-  address.remember(byId("token").value.trim());
-  server.token = byId("token").value.trim();
-  byId("token").value = "";
-  follow();
-});
 
 // Filters.
 let typing;
@@ -270,7 +231,7 @@ byId("theme").addEventListener("click", () => {
   localStorage.setItem("karve-theme", theme);
 });
 addEventListener("popstate", () => {
-  state = address.read();
+  state = address.read(names);
   byId("q").value = state.q;
   filter({});
   draw(true);

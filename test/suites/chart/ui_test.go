@@ -1,6 +1,7 @@
 package chart_test
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
+	"karve.sh/karve/pkg/operator"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -51,6 +53,25 @@ func TestPageOnlyReads(t *testing.T) {
 		if want := []string{uiName, "system:auth-delegator"}; of != strings.HasPrefix(name, uiName) || of && !slices.Contains(want, binding.RoleRef.Name) {
 			t.Errorf("the binding %s gives %s to %v", name, binding.RoleRef.Name, binding.Subjects)
 		}
+	}
+}
+
+func TestPageKnowsThePrometheusOfItsValues(t *testing.T) {
+	args := func(options ...string) []string {
+		return named[appsv1.Deployment](t, objects(t, append([]string{needed, withUI}, options...)...), "Deployment")[uiName].Spec.Template.Spec.Containers[0].Args
+	}
+	for _, arg := range args() {
+		if strings.Contains(arg, "prometheus") || strings.Contains(arg, "cluster") {
+			t.Errorf("without values, it is started with %s", arg)
+		}
+	}
+	given := args("--set=ui.prometheus.url=http://mimir.monitoring:8080/prometheus,ui.prometheus.headers.X-Scope-OrgID=platform,ui.prometheus.clusterLabel=east")
+	var o operator.UIOptions
+	fs := flag.NewFlagSet("ui", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.AddFlags(fs)
+	if err := fs.Parse(given[1:]); err != nil || o.Prometheus != "http://mimir.monitoring:8080/prometheus" || !slices.Equal(o.Headers, []string{"X-Scope-OrgID=platform"}) || o.ClusterLabel != "east" {
+		t.Errorf("%v: %+v", err, o)
 	}
 }
 

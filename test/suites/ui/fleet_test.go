@@ -67,6 +67,8 @@ type source struct {
 	cluster string
 	// note is where prices come from.
 	note string
+	// costs are nil without a Prometheus.
+	costs ui.Costs
 }
 
 func (c *source) read(context.Context) (*facts.Cluster, error) {
@@ -105,7 +107,7 @@ func (c *source) serve(t *testing.T) string {
 	t.Helper()
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
-		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller,
+		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller, Costs: c.costs,
 		Explain: func(c *facts.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},
