@@ -173,6 +173,9 @@ func (s *Series) Write(w io.Writer, start time.Time, measured string, missing fu
 	return nil
 }
 
+// Len returns the number of series.
+func (s *Series) Len() int { return len(s.changes) }
+
 // Samples returns about how many samples there are.
 func (s *Series) Samples() int { return len(s.changes) * s.steps }
 
