@@ -80,7 +80,7 @@ func TestADirectoryOfManifestsHasOnlyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails(t, dir+"/pipe.yaml in a directory of manifests is not a file", "plan", "-f", dir)
-	if err := usable(filepath.Join(dir, "pipe.yaml"), maxFiles+1, dir); err == nil || err.Error() != dir+" has more than 10000 files named *.yaml, *.yml or *.json" {
+	if err := checkUsable(filepath.Join(dir, "pipe.yaml"), maxFiles+1, dir); err == nil || err.Error() != dir+" has more than 10000 files named *.yaml, *.yml or *.json" {
 		t.Error(err)
 	}
 }

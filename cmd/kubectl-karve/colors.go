@@ -33,8 +33,8 @@ func (p *printer) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// terminal returns the file of a stream that is a terminal, or nil for other streams.
-func terminal(stream any) *os.File {
+// terminalOf returns the file of a stream that is a terminal, or nil for other streams.
+func terminalOf(stream any) *os.File {
 	if p, ok := stream.(*printer); ok {
 		stream = p.to
 	}
@@ -59,7 +59,7 @@ func newPalette() palette {
 
 // paletteOf returns a palette with colors if the stream is a terminal, unless NO_COLOR is set (no-color.org) or the terminal has no colors.
 func paletteOf(stream io.Writer) palette {
-	if terminal(stream) == nil || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+	if terminalOf(stream) == nil || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return palette{}
 	}
 	return newPalette()

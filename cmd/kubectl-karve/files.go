@@ -42,9 +42,9 @@ func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([
 		var err error
 		switch {
 		case name == "-":
-			read, err = one("standard input")(b.readAll(in))
+			read, err = singleFile("standard input")(b.readAll(in))
 		case strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://"):
-			read, err = one(name)(b.download(ctx, name))
+			read, err = singleFile(name)(b.download(ctx, name))
 		default:
 			read, err = b.readPath(name, o.Recursive)
 		}
@@ -56,8 +56,8 @@ func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([
 	return files, nil
 }
 
-// one returns a function that turns content into a single file.
-func one(name string) func([]byte, error) ([]manifests.File, error) {
+// singleFile returns a function that turns content into a single file.
+func singleFile(name string) func([]byte, error) ([]manifests.File, error) {
 	return func(content []byte, err error) ([]manifests.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", name, err)
@@ -137,7 +137,7 @@ func kustomization(directory string) ([]manifests.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-k %s: %w", directory, err)
 	}
-	return one("kustomization " + directory)(objects.AsYaml())
+	return singleFile("kustomization " + directory)(objects.AsYaml())
 }
 
 // readPath reads a file or the files in a directory.
@@ -198,7 +198,7 @@ func expand(directory string, recursive bool) ([]string, error) {
 			return filepath.SkipDir
 		case !entry.IsDir() && slices.Contains(resource.FileExtensions, filepath.Ext(path)):
 			paths = append(paths, path)
-			return usable(path, len(paths), directory)
+			return checkUsable(path, len(paths), directory)
 		}
 		return nil
 	})
@@ -208,8 +208,8 @@ func expand(directory string, recursive bool) ([]string, error) {
 	return paths, err
 }
 
-// usable returns an error if the n-th manifest of a directory is one too many, or something that may never end, such as a pipe.
-func usable(path string, n int, directory string) error {
+// checkUsable returns an error if the n-th manifest of a directory is one too many, or something that may never end, such as a pipe.
+func checkUsable(path string, n int, directory string) error {
 	if n > maxFiles {
 		return fmt.Errorf("%s has more than %d files named *.yaml, *.yml or *.json", directory, maxFiles)
 	}

@@ -131,7 +131,7 @@ func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table
 	}
 	columns = append(columns,
 		nodeColumn{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return ofMemory(n.StatedMiB, n.MemoryMiB) }}, nodeState(colors),
-		nodeCapacity.forWide(), nodeZone.forWide(), nodeAge(all.AsOf).forWide(), nodeColumn{title: "PRODUCT", wide: true, cell: products}, nodeClaim.forWide())
+		nodeCapacity.forWide(), nodeZone.forWide(), nodeAge(all.AsOf).forWide(), nodeColumn{title: "PRODUCT", wide: true, cell: productNames}, nodeClaim.forWide())
 	return tableOf(all.Nodes, wide, columns...)
 }
 
@@ -184,8 +184,8 @@ func stateColor(n *overview.Node, colors palette) string {
 	return n.Message
 }
 
-// products returns the products of a node's GPUs, each with its number.
-func products(n *overview.Node) string {
+// productNames returns the products of a node's GPUs, each with its number.
+func productNames(n *overview.Node) string {
 	var names []string
 	counts := map[string]int{}
 	for i := range n.GPUs {
@@ -229,7 +229,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 			}
 			for _, h := range gpu.Holders {
 				named[h.Namespace+"/"+h.Pod] = true
-				add([]string{n.Name, gpu.Name(), replicasOf(h), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
+				add([]string{n.Name, gpu.Name(), replicasOf(h), h.Namespace + "/" + h.Pod, h.Container, memoryText(h.StatedMiB)}, gpu.UUID)
 			}
 		}
 		for _, p := range on[n.Name] {
@@ -240,7 +240,7 @@ func holdersTable(all *overview.Overview, wide bool) table.Table {
 			if n.Agent.Report == overview.Stale {
 				where = "?"
 			}
-			add([]string{n.Name, where, fmt.Sprintf("- (%d)", p.Replicas), p.Namespace + "/" + p.Name, unknown, memory(p.StatedMiB)}, "")
+			add([]string{n.Name, where, fmt.Sprintf("- (%d)", p.Replicas), p.Namespace + "/" + p.Name, unknown, memoryText(p.StatedMiB)}, "")
 		}
 	}
 	return t
@@ -344,8 +344,8 @@ func price3(micro *int64) string {
 	return words.USD(*micro)
 }
 
-// memory formats an amount in MiB, which may be unknown.
-func memory(mib *int64) string {
+// memoryText formats an amount in MiB, which may be unknown.
+func memoryText(mib *int64) string {
 	if mib == nil {
 		return unknown
 	}

@@ -58,7 +58,7 @@ func nodesCommand(ctx context.Context, s streams) *cobra.Command {
 				}
 				return o.selection.apply(seen)
 			}
-			out, in := terminal(s.out), terminal(s.in)
+			out, in := terminalOf(s.out), terminalOf(s.in)
 			if !o.watch || out == nil || in == nil || o.output.isData() {
 				return printNodes(ctx, s.out, o.output, by, read)
 			}

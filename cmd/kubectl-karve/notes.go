@@ -73,10 +73,10 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 		notes = append(notes, "not part of the plan, because no NodePool and no GPUNodeClass in the files names it: "+words.Named(skipped.Unnamed, maxNamed))
 	}
 	if len(skipped.Unknown) > 0 {
-		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+counted(skipped.Unknown))
+		notes = append(notes, "ignored, because their kinds are unknown and they have no pods: "+kindCounts(skipped.Unknown))
 	}
 	if len(skipped.Kinds) > 0 {
-		notes = append(notes, "ignored, because plans do not depend on them: "+counted(skipped.Kinds))
+		notes = append(notes, "ignored, because plans do not depend on them: "+kindCounts(skipped.Kinds))
 	}
 	if files := skipped.NotObjects; len(files) > 0 {
 		notes = append(notes, "ignored, because they are not Kubernetes objects: "+words.Named(files, maxNamed))
@@ -87,7 +87,7 @@ func skippedNotes(skipped *manifests.Skipped) []string {
 	return notes
 }
 
-func counted(kinds []manifests.KindCount) string {
+func kindCounts(kinds []manifests.KindCount) string {
 	var all []string
 	for _, k := range kinds {
 		all = append(all, fmt.Sprintf("%d %s", k.Count, k.Kind))

@@ -72,7 +72,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	cluster := &facts.Cluster{
 		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
-	if err := price(cluster, told.Catalog); err != nil {
+	if err := addPrices(cluster, told.Catalog); err != nil {
 		return seen{}, err
 	}
 	cluster.UsePrices(prices.NewBook(nil, told.Settings.Prices))
@@ -137,9 +137,9 @@ func concerns(message []byte) bool {
 	return bytes.Contains(message, []byte(nodecontract.NVIDIAPrefix)) || bytes.Contains(message, []byte(agentName))
 }
 
-// price gives a cluster instance types with prices: those that the controller published, or the built-in ones if the nodes are in their region. They
+// addPrices gives a cluster instance types with prices: those that the controller published, or the built-in ones if the nodes are in their region. They
 // are needed for the prices of machines that were launched as another offering than planned.
-func price(c *facts.Cluster, told published.Catalog) error {
+func addPrices(c *facts.Cluster, told published.Catalog) error {
 	if told != nil {
 		c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 		for ref, listing := range told {

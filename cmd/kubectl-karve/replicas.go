@@ -20,7 +20,7 @@ func parseStrategies(text string) ([]v1alpha1.Strategy, error) {
 	for name := range strings.SplitSeq(text, ",") {
 		i := slices.IndexFunc(known, func(s v1alpha1.Strategy) bool { return strings.EqualFold(string(s), name) })
 		if i < 0 {
-			return nil, fmt.Errorf("--sharing takes strategies of %s, separated by commas, not %q", listed(known), text)
+			return nil, fmt.Errorf("--sharing takes strategies of %s, separated by commas, not %q", strategyNames(known), text)
 		}
 		if !slices.Contains(all, known[i]) {
 			all = append(all, known[i])
@@ -29,7 +29,7 @@ func parseStrategies(text string) ([]v1alpha1.Strategy, error) {
 	return all, nil
 }
 
-func listed(all []v1alpha1.Strategy) string {
+func strategyNames(all []v1alpha1.Strategy) string {
 	names := make([]string, len(all))
 	for i, s := range all {
 		names[i] = string(s)

@@ -36,7 +36,7 @@ func missingRights(err error) string {
 	var verbs []string
 	for _, verb := range slices.Sorted(maps.Keys(resources)) {
 		slices.Sort(resources[verb])
-		verbs = append(verbs, verb+" "+and(slices.Compact(resources[verb])))
+		verbs = append(verbs, verb+" "+joinWords(slices.Compact(resources[verb])))
 	}
 	return "you may not " + strings.Join(verbs, ", nor ")
 }
@@ -58,8 +58,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// and joins words as in a sentence.
-func and(words []string) string {
+// joinWords joins words as in a sentence.
+func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

@@ -155,13 +155,13 @@ func (o *topOptions) nodes(all *overview.Overview) table.Table {
 
 func (o *topOptions) pods(all *overview.Overview) table.Table {
 	return tableOf(all.Pods, o.output.wide(), podName, podReplicas,
-		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return p.Node + "/" + indices(p.GPUs) }},
+		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return p.Node + "/" + indexList(p.GPUs) }},
 		podColumn{title: "SM%", right: true, cell: func(p *overview.Pod) string { return percent(p.SMPercent) }},
 		podColumn{title: "MEM USED/STATED", right: true, cell: usedOfStated}, podPrice, podUnused,
 		podColumn{title: "POOL", wide: true, cell: func(p *overview.Pod) string { return orUnknown(p.Pool) }}, podAge(all.AsOf).forWide())
 }
 
-func indices(gpus []int) string {
+func indexList(gpus []int) string {
 	if len(gpus) == 0 {
 		return unknown
 	}
@@ -185,7 +185,7 @@ func usedOfStated(p *overview.Pod) string {
 	if p.UsedMiB != nil {
 		used = gib(*p.UsedMiB)
 	}
-	return used + "/" + memory(p.StatedMiB)
+	return used + "/" + memoryText(p.StatedMiB)
 }
 
 func unusedFor(p *overview.Pod) string {

@@ -188,8 +188,8 @@ func (v *view) podTable() table.Table {
 	pods := slices.Clone(v.all.Pods)
 	slices.SortStableFunc(pods, func(a, b overview.Pod) int { return orders[v.order].pods(&a, &b) })
 	return tableOf(pods, v.wide, podName, podColumn{title: "NODE", cell: func(p *overview.Pod) string { return p.Node }},
-		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return indices(p.GPUs) }}, podReplicas,
-		podColumn{title: "MEM STATED", right: true, cell: func(p *overview.Pod) string { return memory(p.StatedMiB) }}, podPrice, podAge(v.all.AsOf), podUnused)
+		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return indexList(p.GPUs) }}, podReplicas,
+		podColumn{title: "MEM STATED", right: true, cell: func(p *overview.Pod) string { return memoryText(p.StatedMiB) }}, podPrice, podAge(v.all.AsOf), podUnused)
 }
 
 // stale is the age from which the view shows that it is out of date.

@@ -36,9 +36,9 @@ func newParser() *parser.Parser {
 	return p
 }
 
-// costly returns why Karve does not evaluate an expression, or "" if evaluating it takes little time and memory. The length of the expression must be
+// whyCostly returns why Karve does not evaluate an expression, or "" if evaluating it takes little time and memory. The length of the expression must be
 // limited.
-func costly(expression string) string {
+func whyCostly(expression string) string {
 	tree, issues := expressions.Parse(celcommon.NewTextSource(expression))
 	if len(issues.GetErrors()) > 0 {
 		return "is not one that Karve can compile: " + clip(issues.GetErrors()[0].Message)
@@ -52,16 +52,16 @@ func costly(expression string) string {
 		case e.Kind() == celast.CallKind && !allowed[e.AsCall().FunctionName()]:
 			why = fmt.Sprintf("calls %s, which Karve does not evaluate because it can take any amount of time or memory: use ==, in, &&, ||, startsWith, contains or semver",
 				clip(strings.Trim(e.AsCall().FunctionName(), "_")))
-		case e.Kind() == celast.CallKind && e.AsCall().FunctionName() == matchesFunction && !plain(e.AsCall().Args()):
+		case e.Kind() == celast.CallKind && e.AsCall().FunctionName() == matchesFunction && !arePlain(e.AsCall().Args()):
 			why = "calls matches with more than a literal without { }, which can take any amount of memory: use ==, in, startsWith or contains"
 		}
 	}))
 	return why
 }
 
-// plain reports whether the regular expression in the arguments of matches is a literal without a repetition count, which would make it much larger than
+// arePlain reports whether the regular expression in the arguments of matches is a literal without a repetition count, which would make it much larger than
 // its text.
-func plain(arguments []celast.Expr) bool {
+func arePlain(arguments []celast.Expr) bool {
 	if len(arguments) == 0 {
 		return false
 	}

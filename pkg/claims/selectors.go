@@ -155,26 +155,26 @@ func (e *evaluations) evaluate(expression string, kind Kind) string {
 		program, ok = known.(cel.CompilationResult)
 	}
 	if !ok {
-		if why := costly(expression); why != "" {
-			return fmt.Sprintf("selector %s %s", short(expression), why)
+		if why := whyCostly(expression); why != "" {
+			return fmt.Sprintf("selector %s %s", shortExpression(expression), why)
 		}
 		limit := costLimit
 		program = cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expression, cel.Options{CostLimit: &limit, DisableCostEstimation: true})
 		e.compiled.Add(expression, program)
 	}
 	if program.Error != nil {
-		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", short(expression), clip(program.Error.Detail))
+		return fmt.Sprintf("selector %s is not one that Karve can compile: %s", shortExpression(expression), clip(program.Error.Detail))
 	}
-	certain, err := matches(program, known(kind))
+	certain, err := matches(program, knownDevice(kind))
 	if err != nil {
-		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", short(expression), kind.what(), kind.model(), clip(err.Error()))
+		return fmt.Sprintf("selector %s cannot be evaluated for %ss of model %s before there is a node: %v", shortExpression(expression), kind.what(), kind.model(), clip(err.Error()))
 	}
 	// An expression may read attributes without naming them, for example by a macro.
-	if later, err := matches(program, invented(kind)); err != nil || later != certain {
-		return fmt.Sprintf("selector %s depends on what is known only when there is a node", short(expression))
+	if later, err := matches(program, inventedDevice(kind)); err != nil || later != certain {
+		return fmt.Sprintf("selector %s depends on what is known only when there is a node", shortExpression(expression))
 	}
 	if !certain {
-		return fmt.Sprintf("selector %s does not select %ss of model %s", short(expression), kind.what(), kind.model())
+		return fmt.Sprintf("selector %s does not select %ss of model %s", shortExpression(expression), kind.what(), kind.model())
 	}
 	return ""
 }
@@ -184,23 +184,23 @@ func matches(program cel.CompilationResult, device cel.Device) (bool, error) {
 	return ok, err
 }
 
-// short shortens an expression for messages.
-func short(expression string) string {
+// shortExpression shortens an expression for messages.
+func shortExpression(expression string) string {
 	if len(expression) > 100 {
 		expression = expression[:100] + "..."
 	}
 	return fmt.Sprintf("%q", expression)
 }
 
-// known returns a device of a kind as its driver publishes it, with only the attributes that are known before there is a node.
-func known(kind Kind) cel.Device {
+// knownDevice returns a device of a kind as its driver publishes it, with only the attributes that are known before there is a node.
+func knownDevice(kind Kind) cel.Device {
 	driver := driverNamed(kind.Driver)
 	return cel.Device{Driver: driver.name, AllowMultipleAllocations: new(!kind.Whole), Attributes: driver.known(kind)}
 }
 
-// invented returns a device of a kind with made-up values for the attributes that only a node knows.
-func invented(kind Kind) cel.Device {
-	d, driver := known(kind), driverNamed(kind.Driver)
+// inventedDevice returns a device of a kind with made-up values for the attributes that only a node knows.
+func inventedDevice(kind Kind) cel.Device {
+	d, driver := knownDevice(kind), driverNamed(kind.Driver)
 	maps.Copy(d.Attributes, driver.onNode)
 	if kind.Profile == "" {
 		delete(d.Attributes, nodecontract.DRAParentUUID)

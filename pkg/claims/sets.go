@@ -105,7 +105,7 @@ func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, re
 		has := func(name *resourcev1.FullyQualifiedName, all []string) bool {
 			return name != nil && slices.Contains(all, string(*name))
 		}
-		of := constrained(f, c)
+		of := constrainedRequests(f, c)
 		switch {
 		case has(c.MatchAttribute, d.alike):
 		case has(c.MatchAttribute, d.unique):
@@ -123,7 +123,7 @@ func setsOf(f *found, d *driver, shares []Share) (sets []Set, same partition, re
 	}
 	for _, c := range f.spec.Devices.Constraints {
 		on := map[int]bool{}
-		for _, i := range constrained(f, c) {
+		for _, i := range constrainedRequests(f, c) {
 			if c.DistinctAttribute != nil && on[same[i]] {
 				return nil, nil, f.name + " has matchAttribute and distinctAttribute for the same requests, which no GPUs meet: remove one of the constraints"
 			}
@@ -150,8 +150,8 @@ func byIndex(c resourcev1.DeviceConstraint) bool {
 	return c.MatchAttribute != nil && *c.MatchAttribute == index || c.DistinctAttribute != nil && *c.DistinctAttribute == index
 }
 
-// constrained returns the indices of the requests that a constraint is for.
-func constrained(f *found, c resourcev1.DeviceConstraint) []int {
+// constrainedRequests returns the indices of the requests that a constraint is for.
+func constrainedRequests(f *found, c resourcev1.DeviceConstraint) []int {
 	var of []int
 	for i, r := range f.spec.Devices.Requests {
 		if len(c.Requests) == 0 || slices.Contains(c.Requests, r.Name) {

@@ -49,7 +49,7 @@ func accessUnrestricted(f *Facts) []Finding {
 	}
 	var names []string
 	for i := range f.Cluster.Nodes {
-		if c := access(&f.Cluster.Nodes[i]); c != nil && c.Status == corev1.ConditionFalse {
+		if c := accessCondition(&f.Cluster.Nodes[i]); c != nil && c.Status == corev1.ConditionFalse {
 			names = append(names, f.Cluster.Nodes[i].Name)
 		}
 	}
@@ -67,7 +67,7 @@ func devicesNamed(f *Facts) []Finding {
 	}
 	restricted := map[string]bool{}
 	for i := range f.Cluster.Nodes {
-		c := access(&f.Cluster.Nodes[i])
+		c := accessCondition(&f.Cluster.Nodes[i])
 		restricted[f.Cluster.Nodes[i].Name] = c != nil && c.Status == corev1.ConditionTrue
 	}
 	all := slices.DeleteFunc(slices.Clone(f.Visible), func(v Visible) bool { return !f.AgentsOn[v.Node] || restricted[v.Node] })
@@ -85,7 +85,7 @@ func devicesNamed(f *Facts) []Finding {
 	return []Finding{{Warning, "Pod " + words.Named(slices.Compact(pods), 1), message, "remove the variable from the pod, and " + fixAccess}}
 }
 
-func access(node *corev1.Node) *corev1.NodeCondition {
+func accessCondition(node *corev1.Node) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == nodecontract.AccessCondition })
 	if i < 0 {
 		return nil

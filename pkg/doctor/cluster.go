@@ -21,8 +21,8 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// failed returns the condition of a kind if it is False. Otherwise it returns nil.
-func failed(conditions []metav1.Condition, kind string) *metav1.Condition {
+// failedCondition returns the condition of a kind if it is False. Otherwise it returns nil.
+func failedCondition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 		return c
 	}
@@ -37,8 +37,8 @@ func poolFailed(np *karpv1.NodePool, kind string) *status.Condition {
 	return nil
 }
 
-// message joins a reason and a message.
-func message(reason, text string) string {
+// conditionText joins a reason and a message.
+func conditionText(reason, text string) string {
 	return strings.TrimSuffix(strings.TrimSpace(reason+": "+strings.TrimSuffix(text, ".")), ":")
 }
 
@@ -47,10 +47,10 @@ func classNotReady(f *Facts) []Finding {
 	var all []Finding
 	for _, class := range f.classes() {
 		fix := command("kubectl describe gpunodeclass %s", class.Name)
-		if c := failed(class.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
-			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), command("kubectl edit gpunodeclass %s", class.Name)})
-		} else if c := failed(class.Status.Conditions, v1alpha1.ConditionReady); c != nil {
-			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), fix})
+		if c := failedCondition(class.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, conditionText(c.Reason, c.Message), command("kubectl edit gpunodeclass %s", class.Name)})
+		} else if c := failedCondition(class.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, conditionText(c.Reason, c.Message), fix})
 		} else if len(class.Status.Conditions) == 0 {
 			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, "has no conditions: the controller has not seen it", "kubectl get deployments -A -l app.kubernetes.io/component=controller"})
 		}
@@ -64,12 +64,12 @@ var credentials = []string{"NoCredentials", "AccessDenied"}
 func catalogStale(f *Facts) []Finding {
 	var all []Finding
 	for _, class := range f.classes() {
-		c := failed(class.Status.Conditions, v1alpha1.ConditionCatalogFresh)
+		c := failedCondition(class.Status.Conditions, v1alpha1.ConditionCatalogFresh)
 		if c == nil {
 			continue
 		}
 		since := c.LastTransitionTime.UTC().Format("2006-01-02 15:04Z")
-		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices have been out of date since %s: %s", since, message(c.Reason, c.Message)), command("kubectl describe gpunodeclass %s", class.Name)}
+		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices have been out of date since %s: %s", since, conditionText(c.Reason, c.Message)), command("kubectl describe gpunodeclass %s", class.Name)}
 		if slices.Contains(credentials, c.Reason) {
 			finding.Severity, finding.Fix = Error, "give the controller its IAM role, then kubectl rollout restart its Deployment: docs/install.md#2-the-iam-role"
 		}
@@ -88,11 +88,11 @@ func poolNotReady(f *Facts) []Finding {
 			continue
 		}
 		if c := poolFailed(p.NodePool, karpv1.ConditionTypeValidationSucceeded); c != nil {
-			all = append(all, Finding{Error, name, message(c.Reason, c.Message), command("kubectl edit nodepool %s", p.NodePool.Name)})
+			all = append(all, Finding{Error, name, conditionText(c.Reason, c.Message), command("kubectl edit nodepool %s", p.NodePool.Name)})
 		}
 		// If the GPUNodeClass is not Ready, its own finding gives the reason.
-		if c := poolFailed(p.NodePool, karpv1.ConditionTypeNodeClassReady); c != nil && failed(p.Class.Status.Conditions, v1alpha1.ConditionReady) == nil {
-			all = append(all, Finding{Error, name, message(c.Reason, c.Message), command("kubectl describe gpunodeclass %s", class)})
+		if c := poolFailed(p.NodePool, karpv1.ConditionTypeNodeClassReady); c != nil && failedCondition(p.Class.Status.Conditions, v1alpha1.ConditionReady) == nil {
+			all = append(all, Finding{Error, name, conditionText(c.Reason, c.Message), command("kubectl describe gpunodeclass %s", class)})
 		}
 	}
 	return all
@@ -113,7 +113,7 @@ func poolsWith(f *Facts, condition, problem, fix string) []Finding {
 	var all []Finding
 	for _, p := range f.pools() {
 		if c := poolFailed(p.NodePool, condition); c != nil {
-			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, problem + ": " + message(c.Reason, c.Message), fix})
+			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, problem + ": " + conditionText(c.Reason, c.Message), fix})
 		}
 	}
 	return all
@@ -123,7 +123,7 @@ func poolsWith(f *Facts, condition, problem, fix string) []Finding {
 func objectsSetAside(f *Facts) []Finding {
 	for _, p := range f.pools() {
 		if c := poolFailed(p.NodePool, v1alpha1.ConditionPlanningHealthy); c != nil { // It is the same for all pools.
-			return []Finding{{Error, "controller", "decides without some objects: " + message(c.Reason, c.Message), "change or delete these objects: see docs/runbooks.md#karvesteptoolong"}}
+			return []Finding{{Error, "controller", "decides without some objects: " + conditionText(c.Reason, c.Message), "change or delete these objects: see docs/runbooks.md#karvesteptoolong"}}
 		}
 	}
 	return nil
@@ -198,7 +198,7 @@ func (f *Facts) conditions(severity Severity, bad func(*corev1.NodeCondition) bo
 		}
 		for j := range node.Status.Conditions {
 			if c := &node.Status.Conditions[j]; bad(c) {
-				all = append(all, Finding{severity, "Node " + node.Name, message(c.Reason, c.Message), strings.ReplaceAll(fix(c), "NAME", node.Name)})
+				all = append(all, Finding{severity, "Node " + node.Name, conditionText(c.Reason, c.Message), strings.ReplaceAll(fix(c), "NAME", node.Name)})
 			}
 		}
 	}

@@ -23,8 +23,8 @@ const (
 	repairsItsOwn = 15
 )
 
-// minor returns the minor version of a version 1, such as 37 of v1.37.2-eks-1a2b3c. It returns false for others.
-func minor(of string) (int, bool) {
+// minorVersion returns the minor version of a version 1, such as 37 of v1.37.2-eks-1a2b3c. It returns false for others.
+func minorVersion(of string) (int, bool) {
 	parts := strings.SplitN(strings.TrimPrefix(of, "v"), ".", 3)
 	if len(parts) < 2 || parts[0] != "1" {
 		return 0, false
@@ -90,7 +90,7 @@ func controllerNotReady(f *Facts) []Finding {
 }
 
 func kubernetesOld(f *Facts) []Finding {
-	switch n, ok := minor(f.Kubernetes); {
+	switch n, ok := minorVersion(f.Kubernetes); {
 	case !ok:
 		return nil
 	case n < neededKubernetes:
@@ -121,7 +121,7 @@ func karpenterUntested(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		if n, ok := minor(p.Version); p.Version != "" && (!ok || n < version.OldestKarpenter || n > version.NewestKarpenter) {
+		if n, ok := minorVersion(p.Version); p.Version != "" && (!ok || n < version.OldestKarpenter || n > version.NewestKarpenter) {
 			all = append(all, Finding{
 				Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with this release of Karve", p.Version),
 				fmt.Sprintf("use Karpenter 1.%d to 1.%d: see docs/versions.md", version.OldestKarpenter, version.NewestKarpenter),
@@ -134,7 +134,7 @@ func karpenterUntested(f *Facts) []Finding {
 func cliSkew(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Controllers {
-		if p := &f.Controllers[i]; skewed(f.CLI, p.Version) {
+		if p := &f.Controllers[i]; isSkewed(f.CLI, p.Version) {
 			all = append(all, Finding{Warning, "kubectl-karve", fmt.Sprintf("its version is %s, and that of %s is %s: its plans and explanations may differ from the controller's", f.CLI, p, p.Version), "install kubectl-karve " + p.Version})
 		}
 	}
@@ -145,7 +145,7 @@ func agentSkew(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Controllers {
 		for j := range f.Agents {
-			if c, a := &f.Controllers[i], &f.Agents[j]; skewed(a.Version, c.Version) {
+			if c, a := &f.Controllers[i], &f.Agents[j]; isSkewed(a.Version, c.Version) {
 				all = append(all, Finding{Warning, a.String(), fmt.Sprintf("its version is %s, and that of %s is %s", a.Version, c, c.Version), "helm upgrade karve charts/karve, with the same tag for both images"})
 			}
 		}
@@ -153,8 +153,8 @@ func agentSkew(f *Facts) []Finding {
 	return all
 }
 
-// skewed reports whether two versions are known and differ.
-func skewed(a, b string) bool {
+// isSkewed reports whether two versions are known and differ.
+func isSkewed(a, b string) bool {
 	return a != "" && b != "" && strings.TrimPrefix(a, "v") != strings.TrimPrefix(b, "v")
 }
 
@@ -274,7 +274,7 @@ func nodeRepair(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		n, known := minor(p.Version)
+		n, known := minorVersion(p.Version)
 		legacy, _ := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"]) // It is unset, or Karpenter does not start with it.
 		repairsAll := known && n < repairsItsOwn || legacy || p.Flags["legacy-node-repair"] == "true"
 		if repairsAll && slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") {

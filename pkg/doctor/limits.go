@@ -100,7 +100,7 @@ func quotasExceeded(f *Facts) []Finding {
 			}
 			fix := "raise the quota of the account: docs/launching.md#refused-launches"
 			if q, ok := clouds.OfRef(class.Spec.NodeClassRef).QuotaOf(r.InstanceType, capacityType); ok {
-				fix = increase(q, "VCPUS")
+				fix = increaseQuota(q, "VCPUS")
 			}
 			all = append(all, Finding{
 				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account has used up its vCPU quota for %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures), fix,
@@ -110,8 +110,8 @@ func quotasExceeded(f *Facts) []Finding {
 	return all
 }
 
-// increase returns the command that requests a larger quota.
-func increase(q catalog.Quota, vcpus any) string {
+// increaseQuota returns the command that requests a larger quota.
+func increaseQuota(q catalog.Quota, vcpus any) string {
 	return command("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %s", q.Code, fmt.Sprint(vcpus))
 }
 
@@ -142,7 +142,7 @@ func quotasNear(f *Facts) []Finding {
 		pools := slices.Sorted(maps.Keys(n.pools))
 		smallest := fmt.Sprintf("the smallest machine of NodePool %s has %d", strings.Join(pools, ", "), n.smallest)
 		what := fmt.Sprintf("vCPUs of %s instances (%s)", q.Group, q.CapacityType)
-		finding := Finding{Warning, "quota " + q.Code, "", increase(q, 2*max(q.VCPUs, n.smallest))}
+		finding := Finding{Warning, "quota " + q.Code, "", increaseQuota(q, 2*max(q.VCPUs, n.smallest))}
 		switch {
 		case q.VCPUs < n.smallest:
 			finding.Message = fmt.Sprintf("the account may run %d %s, and %s", q.VCPUs, what, smallest)

@@ -113,8 +113,8 @@ func classOf(s *planner.Snapshot, pod string) int {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// at returns a pointer to a time, or nil for the zero time.
-func at(t time.Time) *time.Time {
+// timeOrNil returns a pointer to a time, or nil for the zero time.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

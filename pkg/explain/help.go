@@ -31,11 +31,11 @@ func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why p
 	case planner.ReasonUnavailable:
 		return x.first(pod, x.retries(now, class, pool))
 	case planner.ReasonNoPool, planner.ReasonRequestsAboveOne:
-		return x.first(pod, admitted(pod, &now.view, pool))
+		return x.first(pod, admitPod(pod, &now.view, pool))
 	case planner.ReasonTooLarge:
-		return x.first(pod, smaller(pod, now, class, pool))
+		return x.first(pod, askForLess(pod, now, class, pool))
 	case planner.ReasonRule:
-		return x.first(pod, relaxed(pod))
+		return x.first(pod, relaxRules(pod))
 	case planner.ReasonPoolClosed:
 		return x.first(pod, []Help{helpOf(Change{Action: Reopen, NodePool: now.view.Pools[pool].NodePool.Name})})
 	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints: // They do not depend on the pool.
@@ -60,10 +60,10 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 	case planner.ReasonTooLarge:
 		now := x.planned()
 		for i := range view.Pools {
-			tries = append(tries, smaller(pod, &now, classOf(&now.view.Snapshot, facts.PodName(pod)), i)...)
+			tries = append(tries, askForLess(pod, &now, classOf(&now.view.Snapshot, facts.PodName(pod)), i)...)
 		}
 	case planner.ReasonRule:
-		tries = relaxed(pod)
+		tries = relaxRules(pod)
 	case planner.ReasonUnsupported:
 		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && facts.GPURequestOf(pod).MemoryBytes == 0 {
 			tries = append(tries, helpOf(Change{Action: RemoveAnnotation, Key: v1alpha1.GPUMemoryAnnotation}))
@@ -106,16 +106,16 @@ func (x *Explainer) raisedLimits(pod *corev1.Pod, now *attempt, class, pool int)
 	view := onlyIn(now, class, pool, facts.PodName(pod))
 	unlimited(&view.Snapshot)
 	if alone := plan(view); len(alone.plan.Launches) == 1 {
-		tries = append(tries, raised(now, pool, append(slices.Clone(now.plan.Launches), alone.plan.Launches...))...)
+		tries = append(tries, raiseLimits(now, pool, append(slices.Clone(now.plan.Launches), alone.plan.Launches...))...)
 	}
 	view = now.view
 	view.Snapshot.Pools = slices.Clone(view.Snapshot.Pools)
 	unlimited(&view.Snapshot)
-	return append(tries, raised(now, pool, plan(view).plan.Launches)...)
+	return append(tries, raiseLimits(now, pool, plan(view).plan.Launches)...)
 }
 
-// raised returns the change of a pool's limits that allows the launches, or none if the limits allow them.
-func raised(now *attempt, pool int, launches []planner.Launch) []Help {
+// raiseLimits returns the change of a pool's limits that allows the launches, or none if the limits allow them.
+func raiseLimits(now *attempt, pool int, launches []planner.Launch) []Help {
 	p := &now.view.Pools[pool]
 	var used planner.Physical
 	for _, launch := range launches {
@@ -163,7 +163,7 @@ func (x *Explainer) retries(now *attempt, class, pool int) []Help {
 			break
 		}
 		r := times[t]
-		tries = append(tries, Help{Change: fmt.Sprintf("retry %s (%s ×%d)", t.Format("15:04:05Z"), r.Reason, r.Failures), At: at(t)})
+		tries = append(tries, Help{Change: fmt.Sprintf("retry %s (%s ×%d)", t.Format("15:04:05Z"), r.Reason, r.Failures), At: timeOrNil(t)})
 	}
 	return tries
 }
@@ -180,8 +180,8 @@ func (x *Explainer) refusedAfter(h *Help) map[string][]v1alpha1.RefusedOffering 
 // maxChanges is the largest number of changes of a pod that are proposed together.
 const maxChanges = 6
 
-// admitted returns the change of a pod that makes a pool admit it, or none if there is no such change.
-func admitted(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
+// admitPod returns the change of a pod that makes a pool admit it, or none if there is no such change.
+func admitPod(pod *corev1.Pod, view *snapshot.View, pool int) []Help {
 	p, changes := pod.DeepCopy(), []Change(nil)
 	target := &view.Pools[pool]
 	if target.Class == nil || len(target.Offerings) == 0 {
@@ -266,9 +266,9 @@ type size struct {
 	price planner.MicroUSD
 }
 
-// smaller returns the requests of a pod with one container, lowered to the capacity of offerings of a pool. Those for which the fewest requests change
+// askForLess returns the requests of a pod with one container, lowered to the capacity of offerings of a pool. Those for which the fewest requests change
 // come first, then those that keep most of them, and then the cheapest.
-func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
+func askForLess(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	if class < 0 || len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) > 0 {
 		return nil
 	}
@@ -277,7 +277,7 @@ func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	var sizes []size
 	for _, i := range c.Offerings {
 		if o := &s.Offerings[i]; o.Pool == pool {
-			if changes, kept := lowered(pod, c, o); len(changes) > 0 {
+			if changes, kept := loweredRequests(pod, c, o); len(changes) > 0 {
 				sizes = append(sizes, size{changes, kept, o.Price})
 			}
 		}
@@ -293,8 +293,8 @@ func smaller(pod *corev1.Pod, now *attempt, class, pool int) []Help {
 	return tries
 }
 
-// lowered returns the changes that make a pod fit on an offering, and how much of the lowered requests they keep, in permille.
-func lowered(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (changes []Change, kept int64) {
+// loweredRequests returns the changes that make a pod fit on an offering, and how much of the lowered requests they keep, in permille.
+func loweredRequests(pod *corev1.Pod, c *planner.Class, o *planner.Offering) (changes []Change, kept int64) {
 	lower := func(action Action, name, value string, asked, left int64) {
 		changes = append(changes, Change{Action: action, Key: name, Value: value})
 		kept += amount.Times(max(left, 0), 1000) / asked
@@ -328,8 +328,8 @@ func mebibytes(bytes int64) string {
 	return amount.Text(resource.MustParse(strconv.FormatInt(bytes>>20, 10) + "Mi"))
 }
 
-// relaxed returns the pod without one of its rules about other pods.
-func relaxed(pod *corev1.Pod) []Help {
+// relaxRules returns the pod without one of its rules about other pods.
+func relaxRules(pod *corev1.Pod) []Help {
 	var tries []Help
 	for i, c := range pod.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.DoNotSchedule {

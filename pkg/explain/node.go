@@ -74,7 +74,7 @@ func notKarves(canary bool) string {
 // machine explains one of Karve's machines.
 func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	a := NodeAnswer{
-		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: at(m.Claim.CreationTimestamp.Time),
+		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: timeOrNil(m.Claim.CreationTimestamp.Time),
 		Price: priceOf(m),
 	}
 	a.InstanceType, a.Zone, a.CapacityType = records.ShapeOf(m.Claim)
@@ -84,7 +84,7 @@ func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	for _, c := range x.judged().of(m.Claim.Name).Causes {
 		if c.Applies || c.Message != "" {
 			a.Causes = append(a.Causes, Cause{
-				Reason: c.Reason, Applies: c.Applies, Message: c.Message, Since: at(c.Since), Due: at(c.Due), Kept: c.Kept, RetryAt: at(c.RetryAt),
+				Reason: c.Reason, Applies: c.Applies, Message: c.Message, Since: timeOrNil(c.Since), Due: timeOrNil(c.Due), Kept: c.Kept, RetryAt: timeOrNil(c.RetryAt),
 			})
 		}
 	}
@@ -92,7 +92,7 @@ func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	if a.State != lifecycle.Started && a.State != lifecycle.Unhealthy {
 		rule := lifecycle.Of(a.State)
 		a.Next, a.Late = rule.Next, rule.Late
-		a.Until = at(x.until(m, a.State))
+		a.Until = timeOrNil(x.until(m, a.State))
 	}
 	a.Cordon = cordonOf(m.Node)
 	a.Goes = x.goes(&a)
@@ -191,7 +191,7 @@ func (x *Explainer) goes(a *NodeAnswer) *time.Time {
 			first = due
 		}
 	}
-	return at(first)
+	return timeOrNil(first)
 }
 
 // summary returns one sentence without the name of the node.

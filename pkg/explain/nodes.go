@@ -50,7 +50,7 @@ func countNodes(now *attempt, class int) []NodeCount {
 		_, may := slices.BinarySearch(c.Nodes, v)
 		switch most, shallow := now.view.Shallow(class, v); {
 		case shallow:
-			found = lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytes(n) + " of GPU memory on each GPU" }}
+			found = lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytesText(n) + " of GPU memory on each GPU" }}
 		case may:
 			found = lackOf(s, c, v, used[v])
 		default:
@@ -116,16 +116,16 @@ func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placem
 			}
 		}
 		if !fits {
-			return lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytes(n) + " of GPU memory" }}
+			return lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytesText(n) + " of GPU memory" }}
 		}
 	}
 	switch {
 	case free.MilliCPU < r.MilliCPU:
-		return lack{why: "too little CPU left", order: 4, left: free.MilliCPU, text: func(n int64) string { return cpus(n) + " CPU" }}
+		return lack{why: "too little CPU left", order: 4, left: free.MilliCPU, text: func(n int64) string { return cpusText(n) + " CPU" }}
 	case free.MemoryBytes < r.MemoryBytes:
-		return lack{why: "too little memory left", order: 5, left: free.MemoryBytes, text: func(n int64) string { return bytes(n) + " of memory" }}
+		return lack{why: "too little memory left", order: 5, left: free.MemoryBytes, text: func(n int64) string { return bytesText(n) + " of memory" }}
 	case free.EphemeralBytes < r.EphemeralBytes:
-		return lack{why: "too little ephemeral storage left", order: 6, left: free.EphemeralBytes, text: bytes}
+		return lack{why: "too little ephemeral storage left", order: 6, left: free.EphemeralBytes, text: bytesText}
 	case free.Pods < r.Pods:
 		return lack{why: "no pod slot left", order: 7}
 	}
@@ -171,7 +171,7 @@ func refusedByCheck(now *attempt, class, node int) string {
 		}
 	}
 	rules := s.Rules
-	if alone(s, class, node) == nil {
+	if fitsAlone(s, class, node) == nil {
 		return "with room that other waiting pods need"
 	}
 	for i := range rules {
@@ -184,7 +184,7 @@ func refusedByCheck(now *attempt, class, node int) string {
 				s.Rules[j].Classes = slices.DeleteFunc(slices.Clone(s.Rules[j].Classes), func(c int) bool { return c == class })
 			}
 		}
-		if alone(s, class, node) != nil {
+		if fitsAlone(s, class, node) != nil {
 			return "excluded by " + rules[i].Name
 		}
 	}
@@ -201,8 +201,8 @@ func quotaLeft(s *planner.Snapshot, node, quota int) int64 {
 	return s.Quotas[quota].Each
 }
 
-// alone checks the plan that places one pod of a class on a node, and nothing else.
-func alone(s planner.Snapshot, class, node int) error {
+// fitsAlone checks the plan that places one pod of a class on a node, and nothing else.
+func fitsAlone(s planner.Snapshot, class, node int) error {
 	s.Classes = slices.Clone(s.Classes)
 	pod := s.Classes[class].Pods[0]
 	for i := range s.Classes {

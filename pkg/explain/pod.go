@@ -29,7 +29,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	}
 	asks := facts.GPURequestOf(pod)
 	a := PodAnswer{
-		Pod: full, Since: at(pod.CreationTimestamp.Time),
+		Pod: full, Since: timeOrNil(pod.CreationTimestamp.Time),
 		Wants: Wants{Resource: string(asks.Resource), Replicas: asks.Replicas, GPUMemoryBytes: asks.MemoryBytes},
 	}
 	switch {
@@ -38,7 +38,7 @@ func (x *Explainer) Pod(namespace, name string) (PodAnswer, error) {
 	case asks.Resource == "":
 		a.State, a.Summary = PodForeign, x.foreign(pod)
 	case pod.Spec.NodeName != "":
-		a.State, a.Since = PodRuns, at(facts.StartTime(pod))
+		a.State, a.Since = PodRuns, timeOrNil(facts.StartTime(pod))
 		x.running(&a, pod)
 	default:
 		x.waiting(&a, pod)
@@ -152,7 +152,7 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 	if m == nil {
 		return
 	}
-	a.Machine.NodePool, a.Machine.Since, a.Machine.Price = m.Pool(), at(m.Claim.CreationTimestamp.Time), planner.MicroUSD(m.MicroUSDPerHour())
+	a.Machine.NodePool, a.Machine.Since, a.Machine.Price = m.Pool(), timeOrNil(m.Claim.CreationTimestamp.Time), planner.MicroUSD(m.MicroUSDPerHour())
 	a.Machine.InstanceType, a.Machine.Zone, a.Machine.CapacityType = records.ShapeOf(m.Claim)
 	a.Machine.State = m.State()
 	if !now.view.Starting(node) {
@@ -160,7 +160,7 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 	}
 	a.State = PodComing
 	if until, ok := m.BrokenSince(x.cluster.ReplicasTimeout); ok {
-		a.Machine.Until = at(until)
+		a.Machine.Until = timeOrNil(until)
 	}
 	a.Summary = fmt.Sprintf("waits for %s, which is %s (%s), %s after its NodeClaim was created", name, m.State(), lifecycle.Of(m.State()).Means, age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
 }
@@ -198,7 +198,7 @@ func excludedFrom(now *attempt, class, pool int, pod *corev1.Pod) *planner.Refus
 	case target.RefusesReplicas(asks):
 		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf("requests %d replicas, and %s %s refuses more than one", asks.Replicas, v1alpha1.Kind, target.Class.Name)}
 	case asks.MemoryBytes > 0 && target.Class.Spec.Sharing.Strategy == v1alpha1.StrategyMPS:
-		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("states %s of GPU memory, and a replica of %s %s has less", bytes(asks.MemoryBytes), v1alpha1.Kind, target.Class.Name)}
+		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("states %s of GPU memory, and a replica of %s %s has less", bytesText(asks.MemoryBytes), v1alpha1.Kind, target.Class.Name)}
 	case len(pod.Spec.ResourceClaims) > 0:
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "no GPU of its machines satisfies the ResourceClaim"}
 	}

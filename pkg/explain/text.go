@@ -23,14 +23,14 @@ func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 	if a.Wants.Resource != "" {
 		wants := fmt.Sprintf("wants %d %s", a.Wants.Replicas, a.Wants.Resource)
 		if a.Wants.GPUMemoryBytes > 0 {
-			wants += fmt.Sprintf(", %s of GPU memory", bytes(a.Wants.GPUMemoryBytes))
+			wants += fmt.Sprintf(", %s of GPU memory", bytesText(a.Wants.GPUMemoryBytes))
 		}
 		parts = append(parts, wants)
 	}
 	out := &page{w: w}
 	out.line(strings.Join(parts, "   "))
 	if len(a.Pools) == 0 || wide {
-		out.line("It " + stopped(a.Summary))
+		out.line("It " + withStop(a.Summary))
 	}
 	if a.Help != nil {
 		out.section(table.Table{Columns: []table.Column{{Title: "WHAT WOULD HELP"}, {Title: "$/H", Right: true}}, Rows: [][]string{{a.Help.words(), words.USD(a.Help.Price)}}})
@@ -98,7 +98,7 @@ func (a *PodAnswer) machine(now time.Time) table.Table {
 		if m.Until != nil {
 			limit = "in " + words.Age(m.Until.Sub(now))
 		}
-		t.Add(or(m.Name), or(m.NodePool), or(m.InstanceType), or(m.Zone), or(m.CapacityType), or(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price))
+		t.Add(orUnknownText(m.Name), orUnknownText(m.NodePool), orUnknownText(m.InstanceType), orUnknownText(m.Zone), orUnknownText(m.CapacityType), orUnknownText(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price))
 	}
 	return t
 }
@@ -113,7 +113,7 @@ func (a *PodAnswer) place() table.Table {
 		if p.NodeReplicas > 0 {
 			replicas += "/" + strconv.FormatInt(p.NodeReplicas, 10)
 		}
-		t.Add(p.Node, or(p.NodePool), or(p.InstanceType), or(p.Zone), or(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice))
+		t.Add(p.Node, orUnknownText(p.NodePool), orUnknownText(p.InstanceType), orUnknownText(p.Zone), orUnknownText(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice))
 	}
 	return t
 }
@@ -152,12 +152,12 @@ func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		return out.err
 	}
 	out.line(strings.Join([]string{
-		name, a.NodePool, or(a.InstanceType), or(a.Zone), or(a.CapacityType), "$" + dollarsOr(a.Price) + "/h", fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
+		name, a.NodePool, orUnknownText(a.InstanceType), orUnknownText(a.Zone), orUnknownText(a.CapacityType), "$" + dollarsOr(a.Price) + "/h", fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
 	}, "   "))
-	out.line("It " + stopped(a.Summary))
+	out.line("It " + withStop(a.Summary))
 	if a.Cordon != "" {
 		out.line("")
-		out.line("GPUS    " + stopped(a.Cordon))
+		out.line("GPUS    " + withStop(a.Cordon))
 	}
 	if a.Next != "" {
 		out.line("")
@@ -180,7 +180,7 @@ func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		if c.Due != nil {
 			due = inWords(*c.Due, now)
 		}
-		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, or(c.Message), or(c.Kept))
+		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, orUnknownText(c.Message), orUnknownText(c.Kept))
 	}
 	out.section(t)
 	return out.err
@@ -218,8 +218,8 @@ func (p *page) section(t table.Table) {
 	}
 }
 
-// stopped ends a text with a full stop.
-func stopped(text string) string {
+// withStop ends a text with a full stop.
+func withStop(text string) string {
 	text = strings.TrimRight(text, " .:")
 	if strings.HasSuffix(text, "?") {
 		return text
@@ -227,7 +227,7 @@ func stopped(text string) string {
 	return text + "."
 }
 
-func or(text string) string {
+func orUnknownText(text string) string {
 	if text == "" {
 		return unknown
 	}

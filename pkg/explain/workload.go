@@ -56,7 +56,7 @@ func (x *Explainer) Workload(kind, namespace, name string) (WorkloadAnswer, erro
 		if pod.Namespace != namespace || !belongs(pod, kind, name) {
 			continue
 		}
-		state, reason := brief(&now, pod)
+		state, reason := briefState(&now, pod)
 		members[group{state, reason}] = append(members[group{state, reason}], pod.Name)
 		a.Pods++
 	}
@@ -90,8 +90,8 @@ func belongs(pod *corev1.Pod, kind, name string) bool {
 	return owner.Kind == kind && owner.Name == name
 }
 
-// brief returns the state of a pod, and why it has no place if it has none. It is the state of the pod's answer, without the work for the rest.
-func brief(now *attempt, pod *corev1.Pod) (PodState, planner.Reason) {
+// briefState returns the state of a pod, and why it has no place if it has none. It is the state of the pod's answer, without the work for the rest.
+func briefState(now *attempt, pod *corev1.Pod) (PodState, planner.Reason) {
 	name := facts.PodName(pod)
 	switch {
 	case karpenter.IsTerminal(pod):

@@ -19,7 +19,7 @@ func TestTheBriefStateIsThatOfTheAnswer(t *testing.T) {
 	now := x.planned()
 	for i := range c.Pods {
 		got, err := x.Pod(c.Pods[i].Namespace, c.Pods[i].Name)
-		if state, reason := brief(&now, &c.Pods[i]); err != nil || state != got.State || reason != got.Reason {
+		if state, reason := briefState(&now, &c.Pods[i]); err != nil || state != got.State || reason != got.Reason {
 			t.Errorf("%s is briefly %s for %q, and %s for %q, %v", got.Pod, state, reason, got.State, got.Reason, err)
 		}
 	}

@@ -43,28 +43,28 @@ func checkAliases(at place, text []byte, limit int) error {
 		return nil // It has no alias.
 	}
 	var object any
-	if yaml.Unmarshal(text, &object) == nil && spent(object, limit) < 0 {
+	if yaml.Unmarshal(text, &object) == nil && bytesLeft(object, limit) < 0 {
 		return tooLarge(at)
 	}
 	return nil
 }
 
-// spent returns what is left of limit after the bytes of a value, as a lower bound on its JSON. It stops when nothing is left.
-func spent(value any, limit int) int {
+// bytesLeft returns what is left of limit after the bytes of a value, as a lower bound on its JSON. It stops when nothing is left.
+func bytesLeft(value any, limit int) int {
 	limit--
 	switch v := value.(type) {
 	case string:
 		return limit - len(v)
 	case []any:
 		for i := 0; i < len(v) && limit >= 0; i++ {
-			limit = spent(v[i], limit)
+			limit = bytesLeft(v[i], limit)
 		}
 	case map[any]any:
 		for key, item := range v {
 			if limit < 0 {
 				break
 			}
-			limit = spent(item, spent(key, limit))
+			limit = bytesLeft(item, bytesLeft(key, limit))
 		}
 	}
 	return limit

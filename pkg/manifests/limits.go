@@ -76,13 +76,13 @@ func (l *limitRange) refuse(pod *corev1.Pod) string {
 		switch item.Type {
 		case corev1.LimitTypeContainer:
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-				if why := beyond(item, c.Resources.Requests, c.Resources.Limits); why != "" {
+				if why := beyondLimit(item, c.Resources.Requests, c.Resources.Limits); why != "" {
 					return fmt.Sprintf("LimitRange %s: container %s: %s", l.name, c.Name, why)
 				}
 			}
 		case corev1.LimitTypePod:
 			options := resourcehelper.PodResourcesOptions{}
-			if why := beyond(item, resourcehelper.AggregateContainerRequests(pod, options), resourcehelper.AggregateContainerLimits(pod, options)); why != "" {
+			if why := beyondLimit(item, resourcehelper.AggregateContainerRequests(pod, options), resourcehelper.AggregateContainerLimits(pod, options)); why != "" {
 				return fmt.Sprintf("LimitRange %s: the pod: %s", l.name, why)
 			}
 		}
@@ -90,8 +90,8 @@ func (l *limitRange) refuse(pod *corev1.Pod) string {
 	return ""
 }
 
-// beyond returns how requests and limits are beyond those of an item, or "".
-func beyond(item corev1.LimitRangeItem, requests, limits corev1.ResourceList) string {
+// beyondLimit returns how requests and limits are beyond those of an item, or "".
+func beyondLimit(item corev1.LimitRangeItem, requests, limits corev1.ResourceList) string {
 	for _, name := range slices.Sorted(maps.Keys(item.Min)) {
 		least := item.Min[name]
 		request, requested := requests[name]

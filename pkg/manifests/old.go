@@ -103,15 +103,15 @@ var moved = map[string]map[string]string{
 	},
 }
 
-// today returns what became of a field of an older version and of those in it, or "".
-func today(kind, path string, object []byte) string {
+// currentForm returns what became of a field of an older version and of those in it, or "".
+func currentForm(kind, path string, object []byte) string {
 	became, ok := moved[kind][path]
 	if !ok {
 		return ""
 	}
 	var f fields
 	if err := json.Unmarshal(object, &f); err == nil {
-		inside := slices.DeleteFunc(moves(kind, f), func(text string) bool { return !strings.HasPrefix(text, path+".") })
+		inside := slices.DeleteFunc(movedFields(kind, f), func(text string) bool { return !strings.HasPrefix(text, path+".") })
 		if len(inside) > 0 {
 			return strings.Join(inside, "; ") + ": " + versionsGuide
 		}
@@ -153,7 +153,7 @@ func replaced(gk schema.GroupKind, apiVersion, version string, f fields) error {
 	if !gone {
 		text = fmt.Sprintf("apiVersion %s is not read: write it as %s", apiVersion, schema.GroupVersion{Group: gk.Group, Version: version})
 	}
-	parts := moves(gk.Kind, f)
+	parts := movedFields(gk.Kind, f)
 	if !gone && gk.Kind == "NodePool" && f.text("spec", "disruption", "consolidationPolicy") == "WhenUnderutilized" {
 		parts = append(parts, "consolidationPolicy: WhenUnderutilized is WhenEmptyOrUnderutilized")
 	}
@@ -163,8 +163,8 @@ func replaced(gk schema.GroupKind, apiVersion, version string, f fields) error {
 	return fmt.Errorf("%s: see %s", text, versionsGuide)
 }
 
-// moves returns what became of the fields of an object, sorted by path. Of a field and the one around it, it has the inner one.
-func moves(kind string, f fields) []string {
+// movedFields returns what became of the fields of an object, sorted by path. Of a field and the one around it, it has the inner one.
+func movedFields(kind string, f fields) []string {
 	var parts []string
 	paths := sortedKeys(moved[kind])
 	paths = slices.DeleteFunc(paths, func(path string) bool { return f.at(strings.Split(path, ".")...) == nil })

@@ -137,7 +137,7 @@ func (r *reader) other(gk schema.GroupKind, f fields, at place) error {
 		r.kinds[kindName(gk.Group, gk.Kind)]++
 		return nil
 	}
-	sets := found(f)
+	sets := podSetsFound(f)
 	if err := r.podSets(gk, object, sets, at); len(sets) == 0 || err != nil {
 		if !r.unplanned(name, f, errors.New("its kind is unknown, and it has no pod template")) {
 			r.unknown[gk]++

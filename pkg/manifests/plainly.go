@@ -35,11 +35,11 @@ func plainly(err error, object []byte) error {
 	if mistyped.Field == "" {
 		return fmt.Errorf("it is %s, not an object", is)
 	}
-	return fmt.Errorf("%s is %s, not %s", mistyped.Field, is, named(mistyped.Type))
+	return fmt.Errorf("%s is %s, not %s", mistyped.Field, is, typeName(mistyped.Type))
 }
 
-// named returns the YAML name of a Go type.
-func named(t reflect.Type) string {
+// typeName returns the YAML name of a Go type.
+func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
 		return "a string: put it in quotes"

@@ -20,7 +20,7 @@ type quota struct {
 }
 
 func quotaOf(object *corev1.ResourceQuota) *quota {
-	q := &quota{name: object.Name, hard: milli(object.Spec.Hard), another: milli(object.Status.Used), used: map[corev1.ResourceName]int64{}}
+	q := &quota{name: object.Name, hard: milliAmounts(object.Spec.Hard), another: milliAmounts(object.Status.Used), used: map[corev1.ResourceName]int64{}}
 	for _, scope := range object.Spec.Scopes {
 		q.scopes = append(q.scopes, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists})
 	}
@@ -30,7 +30,7 @@ func quotaOf(object *corev1.ResourceQuota) *quota {
 	return q
 }
 
-func milli(list corev1.ResourceList) map[corev1.ResourceName]int64 {
+func milliAmounts(list corev1.ResourceList) map[corev1.ResourceName]int64 {
 	amounts := map[corev1.ResourceName]int64{}
 	for name, q := range list {
 		amounts[name] = amount.Milli(q)
@@ -38,17 +38,17 @@ func milli(list corev1.ResourceList) map[corev1.ResourceName]int64 {
 	return amounts
 }
 
-// usage returns what a pod uses of quotas, by the names that quotas have for it.
-func usage(pod *corev1.Pod) map[corev1.ResourceName]int64 {
+// quotaUsage returns what a pod uses of quotas, by the names that quotas have for it.
+func quotaUsage(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	used := map[corev1.ResourceName]int64{corev1.ResourcePods: 1000, "count/pods": 1000}
 	options := resourcehelper.PodResourcesOptions{}
-	for name, n := range milli(resourcehelper.PodRequests(pod, options)) {
+	for name, n := range milliAmounts(resourcehelper.PodRequests(pod, options)) {
 		used[corev1.DefaultResourceRequestsPrefix+name] = n
 		if !strings.Contains(string(name), "/") {
 			used[name] = n
 		}
 	}
-	for name, n := range milli(resourcehelper.PodLimits(pod, options)) {
+	for name, n := range milliAmounts(resourcehelper.PodLimits(pod, options)) {
 		used["limits."+name] = n
 	}
 	return used

@@ -75,7 +75,7 @@ func (c *crd) admitted(ctx context.Context, kind string, object []byte) (with []
 	delete(content, "status")
 	options := structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
 	for _, path := range pruning.PruneWithOptions(content, c.structural, true, options) {
-		refused = append(refused, withToday(fmt.Sprintf("unknown field %q", path), today(kind, path, object)))
+		refused = append(refused, withToday(fmt.Sprintf("unknown field %q", path), currentForm(kind, path, object)))
 	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(content, c.structural)
 	defaulting.Default(content, c.structural)

@@ -253,8 +253,8 @@ func rollout(f fields) ([]podSet, error) {
 // counts are the fields by which an unknown kind may state how many pods it creates of the templates beside and below them.
 var counts = []string{"replicas", "parallelism", "numNodes", "numWorkers", "minReplicas"}
 
-// found returns the pod templates of an object of an unknown kind. They have the number of pods that the fields beside and above them state.
-func found(f fields) []podSet {
+// podSetsFound returns the pod templates of an object of an unknown kind. They have the number of pods that the fields beside and above them state.
+func podSetsFound(f fields) []podSet {
 	var sets []podSet
 	var walk func(path string, v any, replicas int)
 	walk = func(path string, v any, replicas int) {

@@ -59,7 +59,7 @@ func (r *reader) makePods() error {
 	present := r.existingPods(names)
 	claims := 0
 	// The pods of StatefulSets come first, because their names are known. The pods of other workloads are numbered, because their names are random.
-	slices.SortStableFunc(makers, func(a, b *workload) int { return ordered(a) - ordered(b) })
+	slices.SortStableFunc(makers, func(a, b *workload) int { return rankByOrder(a) - rankByOrder(b) })
 	for _, w := range makers {
 		there := min(w.replicas, present[w.owner()])
 		present[w.owner()] -= there
@@ -92,9 +92,9 @@ func (r *reader) existingPods(names map[string]bool) map[owner]int {
 		switch {
 		case refused != "" || len(quotas) == 0 || ended:
 		case !isAdmitted(&pod.ObjectMeta, &pod.Spec):
-			refused = create(quotas, &pod, usage(&pod))
+			refused = create(quotas, &pod, quotaUsage(&pod))
 		default:
-			used := usage(&pod)
+			used := quotaUsage(&pod)
 			for _, q := range quotas {
 				q.take(&pod, used)
 			}
@@ -123,7 +123,7 @@ func (r *reader) makePodsOf(w *workload, missing int, names map[string]bool) {
 	quotas := r.quotas[pod.Namespace]
 	var used map[corev1.ResourceName]int64
 	if len(quotas) > 0 {
-		used = usage(&pod)
+		used = quotaUsage(&pod)
 	}
 	name := w.object.Name
 	if w.set != "" {
@@ -221,7 +221,7 @@ func withParents(owners []owner, parents map[owner][]owner) map[owner]bool {
 	return all
 }
 
-func ordered(w *workload) int {
+func rankByOrder(w *workload) int {
 	if w.kind == "StatefulSet" {
 		return 0
 	}

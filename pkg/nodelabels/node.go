@@ -148,11 +148,11 @@ func (n *Node) product() value {
 	case n.servesInstances():
 		return n.instanceProduct()
 	case !n.MIG.IsZero() || n.Slots || n.Most <= 1 || n.Resource != nodecontract.ResourceGPU:
-		return text(dashed(d.Product))
+		return text(withDashes(d.Product))
 	case n.Least <= 1:
 		return unsure()
 	}
-	return text(dashed(d.Product) + sharedSuffix)
+	return text(withDashes(d.Product) + sharedSuffix)
 }
 
 func (n *Node) mps() value {
@@ -168,7 +168,7 @@ func (n *Node) mps() value {
 // sharedSuffix is on the product of GPUs whose replicas have the name of whole GPUs.
 const sharedSuffix = "-SHARED"
 
-func dashed(product string) string { return strings.ReplaceAll(product, " ", "-") }
+func withDashes(product string) string { return strings.ReplaceAll(product, " ", "-") }
 
 func (n *Node) memory() value {
 	if n.servesInstances() {
@@ -227,7 +227,7 @@ func (n *Node) instanceProduct() value {
 	if !ok || d.Product == "" {
 		return unsure()
 	}
-	product := dashed(d.Product) + "-MIG-" + strings.ReplaceAll(n.MIG.Profile, "+", ".")
+	product := withDashes(d.Product) + "-MIG-" + strings.ReplaceAll(n.MIG.Profile, "+", ".")
 	whole := nodecontract.ResourceGPU
 	if n.MIG.Naming == nodecontract.MIGMixed {
 		whole = mig.Resource(n.MIG.Profile)

@@ -141,9 +141,9 @@ func Find(key string) *Entry {
 }
 
 // exact has the entries for one label, and patterns the others.
-var exact, patterns = sorted()
+var exact, patterns = sortedEntries()
 
-func sorted() (exact map[string]*Entry, patterns []*Entry) {
+func sortedEntries() (exact map[string]*Entry, patterns []*Entry) {
 	exact = map[string]*Entry{}
 	for i := range Table {
 		if e := &Table[i]; strings.ContainsAny(e.Key, "*<") {

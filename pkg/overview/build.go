@@ -48,7 +48,7 @@ func Build(c *facts.Cluster) *Overview {
 	}
 	for _, pod := range b.Index.Pending() {
 		if facts.Waits(pod) {
-			o.Waiting = append(o.Waiting, waiting(pod))
+			o.Waiting = append(o.Waiting, waitingOf(pod))
 		}
 	}
 	slices.SortFunc(o.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
@@ -196,7 +196,7 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 			continue
 		}
 		p := Pod{
-			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: stated(pod), Started: facts.StartTime(pod),
+			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: statedMemory(pod), Started: facts.StartTime(pod),
 			StatedProblem: facts.MemoryProblem(pod, has.gpuMiB),
 		}
 		if d := usage.For(pod, unused, b.Now); d > 0 {
@@ -224,11 +224,11 @@ func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod
 	o.Nodes = append(o.Nodes, n)
 }
 
-// waiting describes a pod that is bound to no node.
-func waiting(pod *corev1.Pod) Waiting {
+// waitingOf describes a pod that is bound to no node.
+func waitingOf(pod *corev1.Pod) Waiting {
 	requests := facts.PodRequests(pod)
 	w := Waiting{
-		Namespace: pod.Namespace, Name: pod.Name, Since: pod.CreationTimestamp.Time, Nominated: pod.Status.NominatedNodeName, StatedMiB: stated(pod),
+		Namespace: pod.Namespace, Name: pod.Name, Since: pod.CreationTimestamp.Time, Nominated: pod.Status.NominatedNodeName, StatedMiB: statedMemory(pod),
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -256,8 +256,8 @@ func addressOf(node *corev1.Node) string {
 	return ""
 }
 
-// stated returns the device memory in MiB, rounded up, that a pod requests or that its slots have. It returns nil if there is none or if it is invalid.
-func stated(pod *corev1.Pod) *int64 {
+// statedMemory returns the device memory in MiB, rounded up, that a pod requests or that its slots have. It returns nil if there is none or if it is invalid.
+func statedMemory(pod *corev1.Pod) *int64 {
 	if sizes := facts.SlotSizes(pod); len(sizes) > 0 {
 		var sum int64
 		for _, mib := range sizes {

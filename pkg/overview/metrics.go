@@ -29,8 +29,8 @@ type Use struct {
 
 const bytesPerMiB = 1 << 20
 
-// parse reads metrics in the text format. Prometheus' parser panics on some invalid texts, such as a comment before empty braces.
-func parse(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
+// parseMetrics reads metrics in the text format. Prometheus' parser panics on some invalid texts, such as a comment before empty braces.
+func parseMetrics(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the text is invalid: %v", r)
@@ -42,13 +42,13 @@ func parse(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
 
 // ParseMetrics reads the metrics that an agent serves.
 func ParseMetrics(text io.Reader) (Measured, error) {
-	families, err := parse(text)
+	families, err := parseMetrics(text)
 	if err != nil {
 		return Measured{}, fmt.Errorf("reading the metrics of an agent: %w", err)
 	}
 	m := Measured{GPUs: map[int]Use{}, Instances: map[string]Use{}}
 	for _, metric := range families["karve_gpu_instance_memory_used_bytes"].GetMetric() {
-		if value := metric.GetGauge().GetValue(); known(value) {
+		if value := metric.GetGauge().GetValue(); isKnown(value) {
 			var use Use
 			use.addBytes(value)
 			m.Instances[labelsOf(metric)["mig"]] = use
@@ -60,7 +60,7 @@ func ParseMetrics(text io.Reader) (Measured, error) {
 		for _, metric := range families[name].GetMetric() {
 			labels := labelsOf(metric)
 			index, err := strconv.Atoi(labels["index"])
-			if value := metric.GetGauge().GetValue(); err == nil && known(value) {
+			if value := metric.GetGauge().GetValue(); err == nil && isKnown(value) {
 				use := m.GPUs[index]
 				set(&use, value)
 				m.GPUs[index] = use
@@ -72,7 +72,7 @@ func ParseMetrics(text io.Reader) (Measured, error) {
 	} {
 		for _, metric := range families[name].GetMetric() {
 			labels := labelsOf(metric)
-			if value := metric.GetGauge().GetValue(); known(value) {
+			if value := metric.GetGauge().GetValue(); isKnown(value) {
 				if m.Pods == nil {
 					m.Pods = map[string]Use{}
 				}
@@ -86,8 +86,8 @@ func ParseMetrics(text io.Reader) (Measured, error) {
 	return m, nil
 }
 
-// known reports whether a value is one that an agent would write.
-func known(value float64) bool { return value >= 0 && value < 1<<62 && !math.IsNaN(value) }
+// isKnown reports whether a value is one that an agent would write.
+func isKnown(value float64) bool { return value >= 0 && value < 1<<62 && !math.IsNaN(value) }
 
 // A pod may use several GPUs, and its containers are measured one by one.
 

@@ -51,7 +51,7 @@ func inOneResource(pods []corev1.Pod, names map[string]string) []corev1.Pod {
 		for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 			for j := range containers {
 				for _, list := range []corev1.ResourceList{containers[j].Resources.Requests, containers[j].Resources.Limits} {
-					common(list, names)
+					countCommon(list, names)
 				}
 			}
 		}
@@ -60,7 +60,7 @@ func inOneResource(pods []corev1.Pod, names map[string]string) []corev1.Pod {
 	return out
 }
 
-func common(list corev1.ResourceList, names map[string]string) {
+func countCommon(list corev1.ResourceList, names map[string]string) {
 	for name, one := range names {
 		q, ok := list[corev1.ResourceName(name)]
 		if !ok || name == one {

@@ -64,13 +64,13 @@ type alternative struct {
 
 var alternatives = map[v1alpha1.Strategy]alternative{
 	v1alpha1.StrategyTimeSlicing: {"nothing", func(_ *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
-		return replicated(was, v1alpha1.StrategyTimeSlicing, replicas)
+		return replicatedSharing(was, v1alpha1.StrategyTimeSlicing, replicas)
 	}},
 	v1alpha1.StrategyMPS: {"memory", func(_ *facts.Cluster, was v1alpha1.Sharing, replicas int32) (v1alpha1.Sharing, error) {
-		s, err := replicated(was, v1alpha1.StrategyMPS, replicas)
+		s, err := replicatedSharing(was, v1alpha1.StrategyMPS, replicas)
 		return atMost(s, nodecontract.MaxMPSReplicas), err
 	}},
-	v1alpha1.StrategyMIG:         {"hardware", instances},
+	v1alpha1.StrategyMIG:         {"hardware", instanceSharing},
 	v1alpha1.StrategyMemorySlots: {"nothing, watches memory", memorySlots},
 	v1alpha1.StrategyNone:        {"everything", wholeGPUs},
 }
@@ -86,8 +86,8 @@ func replicaOf(was v1alpha1.Sharing) string {
 	return was.Resource()
 }
 
-// replicated returns a sharing with replicas of the same resource. If replicas is 0, it keeps the previous number.
-func replicated(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32) (v1alpha1.Sharing, error) {
+// replicatedSharing returns a sharing with replicas of the same resource. If replicas is 0, it keeps the previous number.
+func replicatedSharing(was v1alpha1.Sharing, strategy v1alpha1.Strategy, replicas int32) (v1alpha1.Sharing, error) {
 	s := v1alpha1.Sharing{Strategy: strategy, ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne, MPS: was.MPS, Overrides: was.Overrides}
 	switch {
 	case replicas > 0:
@@ -119,8 +119,8 @@ func wholeGPUs(_ *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharin
 	return v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(1)), ResourceName: replicaOf(was), RequestsAboveOne: was.RequestsAboveOne}, nil
 }
 
-// instances returns a sharing in which each replica is a MIG instance: on each GPU the smallest one with the device memory of the largest pending pod.
-func instances(c *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
+// instanceSharing returns a sharing in which each replica is a MIG instance: on each GPU the smallest one with the device memory of the largest pending pod.
+func instanceSharing(c *facts.Cluster, was v1alpha1.Sharing, _ int32) (v1alpha1.Sharing, error) {
 	largest := int64(0)
 	for _, class := range snapshot.Build(c).Classes {
 		largest = max(largest, class.GPUMemoryBytes)

@@ -98,8 +98,8 @@ type rename struct {
 	states string
 }
 
-// renamed returns the pods with the resources that of returns. Pods that are bound to a node stay as they are.
-func renamed(pods []corev1.Pod, of func(*corev1.Pod) (rename, bool)) []corev1.Pod {
+// renamedPods returns the pods with the resources that of returns. Pods that are bound to a node stay as they are.
+func renamedPods(pods []corev1.Pod, of func(*corev1.Pod) (rename, bool)) []corev1.Pod {
 	out := slices.Clone(pods)
 	for i := range out {
 		change, ok := of(&out[i])
@@ -127,7 +127,7 @@ func renamed(pods []corev1.Pod, of func(*corev1.Pod) (rename, bool)) []corev1.Po
 
 // inSlots returns the pods with slots in place of a replica of the resource, if they request device memory.
 func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []corev1.Pod {
-	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
+	return renamedPods(pods, func(pod *corev1.Pod) (rename, bool) {
 		mib := statedMiB(pod)
 		at, _ := slices.BinarySearch(slots.SizesMiB, mib)
 		if r := facts.GPURequestOf(pod); r.Resource != corev1.ResourceName(replica) || r.Replicas != 1 || mib == 0 || at == len(slots.SizesMiB) {
@@ -139,7 +139,7 @@ func inSlots(pods []corev1.Pod, replica string, slots nodecontract.Slots) []core
 
 // inReplicas returns the pods with a replica in place of a slot. They request the slot's memory.
 func inReplicas(pods []corev1.Pod, replica string) []corev1.Pod {
-	return renamed(pods, func(pod *corev1.Pod) (rename, bool) {
+	return renamedPods(pods, func(pod *corev1.Pod) (rename, bool) {
 		sizes := facts.SlotSizes(pod)
 		if len(sizes) != 1 {
 			return rename{}, false // Each slot would be a replica, and a pod has one.

@@ -149,10 +149,10 @@ func (q *Quote) proof() string {
 	if q.Bound >= q.Price && !q.complete() {
 		return "nothing cheaper holds the pods that have a place"
 	}
-	return proof(q.Price, q.Bound)
+	return proofText(q.Price, q.Bound)
 }
 
-func proof(price, bound planner.MicroUSD) string {
+func proofText(price, bound planner.MicroUSD) string {
 	switch {
 	case bound >= price:
 		return "optimal: nothing cheaper holds these pods"

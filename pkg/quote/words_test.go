@@ -26,7 +26,7 @@ func TestProofDescribesGapToBound(t *testing.T) {
 		{3_000_000, 1_000_000, "proven lower bound 1.000: within 200.0 %"},
 		{1, 0, ""},
 	} {
-		if got := proof(c.price, c.bound); got != c.want {
+		if got := proofText(c.price, c.bound); got != c.want {
 			t.Errorf("%d over %d: %q, want %q", c.price, c.bound, got, c.want)
 		}
 	}

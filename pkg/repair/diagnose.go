@@ -100,7 +100,7 @@ func Diagnose(c *facts.Cluster, machines []records.Machine, t Tolerations) Diagn
 			if found.Forceful {
 				zone = zones.of(m.Node)
 			}
-			found.Kept = kept(m, health, zone, c.Now)
+			found.Kept = whyKept(m, health, zone, c.Now)
 			d.Cases[m.Claim.Name] = found
 			if zone != "" && health.Closed == "" {
 				health.Closed, health.Message = ZoneUnhealthy, zone
@@ -111,9 +111,9 @@ func Diagnose(c *facts.Cluster, machines []records.Machine, t Tolerations) Diagn
 	return d
 }
 
-// kept returns why an unhealthy machine is not replaced, or "" if it is replaced once its time is over. zone is the message about an outage of its
+// whyKept returns why an unhealthy machine is not replaced, or "" if it is replaced once its time is over. zone is the message about an outage of its
 // zone, or "" if there is none.
-func kept(m *records.Machine, health PoolHealth, zone string, now time.Time) string {
+func whyKept(m *records.Machine, health PoolHealth, zone string, now time.Time) string {
 	switch {
 	case m.Node.Annotations[DoNotRepair] == "true":
 		return "the node carries " + DoNotRepair

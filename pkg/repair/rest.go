@@ -39,14 +39,14 @@ func RepairsOfNext(m *records.Machine) int {
 	}
 	before := Repairs(m)
 	since, err := time.Parse(time.RFC3339, m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation])
-	if err != nil || since.Sub(m.Claim.CreationTimestamp.Time) > 2*rest(before) {
+	if err != nil || since.Sub(m.Claim.CreationTimestamp.Time) > 2*replacementAge(before) {
 		return 1
 	}
 	return before + 1
 }
 
-// rest returns the age from which Karve replaces a machine with this number of repairs.
-func rest(repairs int) time.Duration {
+// replacementAge returns the age from which Karve replaces a machine with this number of repairs.
+func replacementAge(repairs int) time.Duration {
 	if repairs == 0 {
 		return 0
 	}
@@ -56,7 +56,7 @@ func rest(repairs int) time.Duration {
 // resting returns why a machine is not replaced yet, because those before it were also unhealthy. It returns "" if it may be replaced.
 func resting(m *records.Machine, now time.Time) string {
 	n := Repairs(m)
-	until := m.Claim.CreationTimestamp.Add(rest(n))
+	until := m.Claim.CreationTimestamp.Add(replacementAge(n))
 	if !now.Before(until) {
 		return ""
 	}

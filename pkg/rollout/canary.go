@@ -42,7 +42,7 @@ func (d *decision) request() {
 		d.result.Launch = true
 		d.note = "launching the canary node"
 	case d.seen.Now.Before(limit):
-		d.note = fmt.Sprintf("waiting until %s for %s %s of the canary node to be ready", stamp(limit), d.classKind(), canary.Name)
+		d.note = fmt.Sprintf("waiting until %s for %s %s of the canary node to be ready", timestamp(limit), d.classKind(), canary.Name)
 		d.by(limit)
 	default:
 		d.inconclusive(fmt.Sprintf("%s %s of the canary node was not ready within %s: %s", d.classKind(), canary.Name, classLimit, d.seen.Canary.ClassMessage))
@@ -65,7 +65,7 @@ func (d *decision) awaitLaunch() {
 		limit = canary.Requested.Add(launchErrorLimit)
 	}
 	if d.seen.Now.Before(limit) {
-		d.note = fmt.Sprintf("waiting until %s for the canary node to be launched", stamp(limit))
+		d.note = fmt.Sprintf("waiting until %s for the canary node to be launched", timestamp(limit))
 		d.by(limit)
 		return
 	}
@@ -92,7 +92,7 @@ func (d *decision) test() {
 		d.rejectCandidate(Problem{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
 	case now.Before(limit):
 		d.result.Check = exposes
-		d.note = fmt.Sprintf("waiting until %s for %s", stamp(limit), d.awaited(exposes))
+		d.note = fmt.Sprintf("waiting until %s for %s", timestamp(limit), d.awaited(exposes))
 		d.by(limit)
 	case seen.Node == "":
 		d.rejectCandidate(Problem{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
@@ -126,7 +126,7 @@ func (d *decision) soakOn() {
 			canary.UnwellSince = &metav1.Time{Time: now}
 		}
 		limit := canary.UnwellSince.Add(unwellLimit)
-		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, stamp(limit), unwell)
+		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, timestamp(limit), unwell)
 		d.by(limit)
 		if !now.Before(limit) {
 			d.rejectCandidate(Problem{"CanaryUnwell", fmt.Sprintf("node %s was unhealthy for %s during its test: %s", canary.Node, unwellLimit, unwell)})
@@ -137,7 +137,7 @@ func (d *decision) soakOn() {
 	c := d.status.Candidate
 	until := canary.Passed.Add(d.soak)
 	if now.Before(until) && !c.Image.Named(d.rollout.Spec.PromoteNow) && d.lost == nil {
-		d.note = fmt.Sprintf("%s runs well on node %s, which is watched until %s", c.Image.Release, seen.Node, stamp(until))
+		d.note = fmt.Sprintf("%s runs well on node %s, which is watched until %s", c.Image.Release, seen.Node, timestamp(until))
 		d.by(until)
 		return
 	}
@@ -171,7 +171,7 @@ func (d *decision) inconclusive(why string) {
 	backoff := lifecycle.Backoff(firstBackoff, maxBackoff, int(c.Attempts))
 	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, shorten(why)
 	d.step(v1alpha1.StepTesting)
-	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), why)
+	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, timestamp(c.NotBefore.Time), why)
 	d.record(true, "CanaryInconclusive", d.note)
 	d.complain()
 }

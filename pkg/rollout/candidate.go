@@ -166,7 +166,7 @@ func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 	case d.rollout.Status.Candidate == nil || !d.rollout.Status.Candidate.Image.Same(&c.Image):
 		d.note, d.result.Again = c.Image.Release+" is to be tried", 0 // NoPlace is only known for the candidate of the stored status.
 	case c.NotBefore != nil && now.Before(c.NotBefore.Time):
-		d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), c.Message)
+		d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, timestamp(c.NotBefore.Time), c.Message)
 		d.by(c.NotBefore.Time)
 	case none:
 		d.note, d.problem = fmt.Sprintf("%s cannot be tried: %s", c.Image.Release, noPlace.Message), &noPlace
@@ -194,7 +194,7 @@ func (d *decision) promote() {
 		d.note = c.Image.Release + " has passed and is promoted once spec.promotion is Automatic"
 	case !d.windows.open(now) && !c.Image.Named(d.rollout.Spec.PromoteNow) && d.lost == nil:
 		opens := d.windows.next(now)
-		d.note = fmt.Sprintf("%s has passed and waits for the window that opens at %s; spec.promoteNow: %s promotes it at once", c.Image.Release, stamp(opens), c.Image.Release)
+		d.note = fmt.Sprintf("%s has passed and waits for the window that opens at %s; spec.promoteNow: %s promotes it at once", c.Image.Release, timestamp(opens), c.Image.Release)
 		d.by(opens)
 	default:
 		image := c.Image
@@ -205,4 +205,4 @@ func (d *decision) promote() {
 	}
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -172,7 +172,7 @@ func (d *decision) classUnchanged() bool {
 
 // goBack pins an image that spec.image names and that has run well before. It reports whether it did.
 func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
-	if target == nil || d.newest() || target.Same(d.status.Current) || d.paused() || !in(d.status.Good, target) {
+	if target == nil || d.newest() || target.Same(d.status.Current) || d.paused() || !containsImage(d.status.Good, target) {
 		return false
 	}
 	d.abandon()
@@ -222,10 +222,10 @@ func (d *decision) roll() bool {
 // rollBackFailing returns to the last good image if nodes with a promoted one fail.
 func (d *decision) rollBackFailing() {
 	current := d.status.Current
-	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, list(d.status.FailedNodes))}
+	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, joinNames(d.status.FailedNodes))}
 	good := d.lastGood()
 	switch {
-	case in(d.status.Good, current):
+	case containsImage(d.status.Good, current):
 		failing.Message += "; it ran well before, so look at the device plugin or DRA driver on such nodes"
 	case good == nil && slices.ContainsFunc(d.status.Good, func(g v1alpha1.GPUImage) bool { return d.missing(&g) != "" }):
 		failing.Message += "; the images that ran well before do not exist any more: name another in spec.image"
@@ -306,6 +306,6 @@ func (d *decision) by(t time.Time) {
 	d.result.Again = min(d.result.Again, max(t.Sub(d.seen.Now), 0))
 }
 
-func in(images []v1alpha1.GPUImage, image *v1alpha1.GPUImage) bool {
+func containsImage(images []v1alpha1.GPUImage, image *v1alpha1.GPUImage) bool {
 	return slices.ContainsFunc(images, func(i v1alpha1.GPUImage) bool { return i.Same(image) })
 }

@@ -32,11 +32,11 @@ func Promote(r *v1alpha1.GPUImageRollout) (string, error) {
 	}
 	c := r.Status.Candidate
 	if c == nil {
-		return "", fmt.Errorf("GPUImageRollout %s has nothing to promote: no image is being tried%s", r.Name, because(r))
+		return "", fmt.Errorf("GPUImageRollout %s has nothing to promote: no image is being tried%s", r.Name, reasonText(r))
 	}
 	release := c.Image.Release
 	if c.Image.Named(r.Spec.PromoteNow) {
-		return "", fmt.Errorf("GPUImageRollout %s promotes %s already, as soon as its canary has passed the GPU check%s", r.Name, release, because(r))
+		return "", fmt.Errorf("GPUImageRollout %s promotes %s already, as soon as its canary has passed the GPU check%s", r.Name, release, reasonText(r))
 	}
 	r.Spec.PromoteNow = release
 	if r.Status.Step == v1alpha1.StepTesting {
@@ -53,14 +53,14 @@ func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
 	}
 	current := r.Status.Current.Release
 	if to == "" {
-		good := former(r)
+		good := formerImage(r)
 		if good == nil {
 			return "", fmt.Errorf("GPUImageRollout %s has no image to go back to, because no other than %s ran well here: name one with --to", r.Name, current)
 		}
 		to = good.Release
 	}
 	if r.Spec.Image == to {
-		return "", fmt.Errorf("spec.image of GPUImageRollout %s is %s already%s", r.Name, to, because(r))
+		return "", fmt.Errorf("spec.image of GPUImageRollout %s is %s already%s", r.Name, to, reasonText(r))
 	}
 	r.Spec.Image = to
 	switch {
@@ -75,8 +75,8 @@ func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
 	}
 }
 
-// former returns the latest image that ran well, is not the current one and is not distrusted. It is nil if there is none.
-func former(r *v1alpha1.GPUImageRollout) *v1alpha1.GPUImage {
+// formerImage returns the latest image that ran well, is not the current one and is not distrusted. It is nil if there is none.
+func formerImage(r *v1alpha1.GPUImageRollout) *v1alpha1.GPUImage {
 	d := &decision{rollout: r, status: &r.Status, seen: &Seen{}}
 	return d.lastGood()
 }
@@ -98,13 +98,13 @@ func canChange(r *v1alpha1.GPUImageRollout) error {
 	case isPaused(r):
 		return fmt.Errorf("GPUImageRollout %s is paused: resume it first", r.Name)
 	case r.Status.Current == nil:
-		return fmt.Errorf("GPUImageRollout %s has not taken over %s %s yet%s", r.Name, r.Spec.NodeClassRef.Kind, r.Spec.NodeClassRef.Name, because(r))
+		return fmt.Errorf("GPUImageRollout %s has not taken over %s %s yet%s", r.Name, r.Spec.NodeClassRef.Kind, r.Spec.NodeClassRef.Name, reasonText(r))
 	}
 	return nil
 }
 
-// because returns what the rollout waits for, as the end of a sentence.
-func because(r *v1alpha1.GPUImageRollout) string {
+// reasonText returns what the rollout waits for, as the end of a sentence.
+func reasonText(r *v1alpha1.GPUImageRollout) string {
 	if waits := waitsFor(r); waits != "" {
 		return " (" + strings.TrimSuffix(waits, ".") + ")"
 	}

@@ -120,7 +120,7 @@ func stages(r *v1alpha1.GPUImageRollout) []Stage {
 	}
 	if s.Step == v1alpha1.StepRolling {
 		all[3].Words = fmt.Sprintf("%d of %d nodes replaced", s.NodesUpdated, s.Nodes)
-		if in(s.Good, s.Current) {
+		if containsImage(s.Good, s.Current) {
 			all = all[3:] // It ran before, so it was not tested again.
 		}
 	}

@@ -41,4 +41,4 @@ func (d *decision) report() {
 	}
 }
 
-func list(names []string) string { return strings.Join(names, ", ") }
+func joinNames(names []string) string { return strings.Join(names, ", ") }

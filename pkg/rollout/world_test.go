@@ -224,7 +224,7 @@ func (w *simulation) see() Seen {
 		}
 	}
 	// Images that the status has come from there. All others come from AWS.
-	if s.Wanted != nil && !w.exists(s.Wanted) && !s.Wanted.Same(status.Current) && !in(status.Good, s.Wanted) {
+	if s.Wanted != nil && !w.exists(s.Wanted) && !s.Wanted.Same(status.Current) && !containsImage(status.Good, s.Wanted) {
 		s.Wanted, s.WantedProblem = nil, &Problem{"ImageNotFound", "AWS has no such image"}
 	}
 	if !w.noAWS {

@@ -75,14 +75,14 @@ func Controller(m *corev1.ConfigMap) string { return m.Data[controllerKey] }
 
 // Read returns the catalog in a ConfigMap, and when it was published. The error names the ConfigMap and the problem.
 func Read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
-	c, at, err := read(m)
+	c, at, err := readConfigMap(m)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("ConfigMap %s/%s cannot be read: %w", m.Namespace, m.Name, err)
 	}
 	return c, at, nil
 }
 
-func read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
+func readConfigMap(m *corev1.ConfigMap) (Catalog, time.Time, error) {
 	encoded := Encoded(m)
 	if encoded == nil {
 		return nil, time.Time{}, errors.New("it has no " + contentKey)

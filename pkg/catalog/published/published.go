@@ -84,11 +84,11 @@ type offering struct {
 func Encode(c Catalog) ([]byte, error) {
 	d := document{Version: version, Types: []instanceType{}, NodeClasses: []nodeClass{}}
 	known := map[string]int{}
-	for _, ref := range slices.SortedFunc(maps.Keys(c), compare) {
+	for _, ref := range slices.SortedFunc(maps.Keys(c), compareReferences) {
 		listing := c[ref]
 		class := nodeClass{ref.Group, ref.Kind, ref.Name, []int{}, listing.Reason, listing.Message}
 		for i := range listing.InstanceTypes {
-			t := wire(&listing.InstanceTypes[i])
+			t := toWire(&listing.InstanceTypes[i])
 			key, err := json.Marshal(t)
 			if err != nil {
 				return nil, err
@@ -117,11 +117,11 @@ func Encode(c Catalog) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func compare(a, b v1alpha1.NodeClassReference) int {
+func compareReferences(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-func wire(t *catalog.InstanceType) instanceType {
+func toWire(t *catalog.InstanceType) instanceType {
 	w := instanceType{
 		Name: t.Name, Labels: t.Labels, Capacity: resources(t.Capacity), Allocatable: resources(t.Allocatable), GPU: gpu(t.GPU), Extended: t.Extended,
 	}

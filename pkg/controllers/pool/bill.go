@@ -60,13 +60,13 @@ func billOf(m *records.Machine, labels []string) *bill.Node {
 func limits(np *karpv1.NodePool) map[string]metrics.Limit {
 	all := map[string]metrics.Limit{}
 	for name, limit := range np.Spec.Limits {
-		all[string(name)] = metrics.Limit{Limit: number(name, limit), Used: number(name, np.Status.Resources[name])}
+		all[string(name)] = metrics.Limit{Limit: limitAmount(name, limit), Used: limitAmount(name, np.Status.Resources[name])}
 	}
 	return all
 }
 
-// number converts a quantity to cores, bytes or pieces.
-func number(name corev1.ResourceName, q resource.Quantity) float64 {
+// limitAmount converts a quantity to cores, bytes or pieces.
+func limitAmount(name corev1.ResourceName, q resource.Quantity) float64 {
 	if name == corev1.ResourceCPU {
 		return float64(amount.Milli(q)) / 1000
 	}

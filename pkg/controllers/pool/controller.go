@@ -143,7 +143,7 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 	for _, pool := range snapshot.Pools(cluster) {
 		name := pool.NodePool.Name
 		measured.Insert(name)
-		ours := of(machines, karpv1.NodePoolLabelKey, name)
+		ours := machinesWith(machines, karpv1.NodePoolLabelKey, name)
 		for _, err := range []error{
 			c.updateHashes(ctx, pool.NodePool, ours),
 			c.pool(ctx, cluster, &pool, ours, reserves, nodesHealthy(diagnosis.Pools[name]), aside),
@@ -161,15 +161,15 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 	c.measured = measured
 	for i := range cluster.GPUNodeClasses {
 		class := &cluster.GPUNodeClasses[i]
-		if err := c.class(ctx, cluster, class, of(machines, v1alpha1.GPUNodeClassLabel, class.Name)); err != nil {
+		if err := c.class(ctx, cluster, class, machinesWith(machines, v1alpha1.GPUNodeClassLabel, class.Name)); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errs
 }
 
-// of returns the machines whose NodeClaims have a label with this value.
-func of(machines []records.Machine, key, value string) []records.Machine {
+// machinesWith returns the machines whose NodeClaims have a label with this value.
+func machinesWith(machines []records.Machine, key, value string) []records.Machine {
 	var some []records.Machine
 	for _, m := range machines {
 		if m.Claim.Labels[key] == value {
@@ -187,10 +187,10 @@ func (c *Controller) pool(
 	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker.Next(facts.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
-	conditions := slices.Concat(others, []status.Condition{healthy, launching(refused), honored(pool.Unhonored)})
+	conditions := slices.Concat(others, []status.Condition{healthy, launching(refused), fieldsHonored(pool.Unhonored)})
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
 	if reserve, ok := headroom.Of(np.Name); ok {
-		conditions = append(conditions, warm(pool, reserve))
+		conditions = append(conditions, headroomWarm(pool, reserve))
 		c.Metrics.PoolHeadroom.WithLabelValues(np.Name, "wanted").Set(float64(reserve.Wanted))
 		c.Metrics.PoolHeadroom.WithLabelValues(np.Name, "free").Set(float64(reserve.Free))
 	}

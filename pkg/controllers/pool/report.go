@@ -131,8 +131,8 @@ func planningHealthy(aside []watchdog.Entry, extended *planning.Extended) status
 	return condition(v1alpha1.ConditionPlanningHealthy, metav1.ConditionFalse, "StepTooLong", strings.Join(messages, "; "))
 }
 
-// honored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.
-func honored(reports []snapshot.FieldReport) status.Condition {
+// fieldsHonored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.
+func fieldsHonored(reports []snapshot.FieldReport) status.Condition {
 	if len(reports) == 0 {
 		return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionTrue, v1alpha1.ConditionFieldsHonored, "")
 	}
@@ -185,7 +185,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra f
 	if state.CatalogReason != "" {
 		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
 	}
-	fields := honored(snapshot.UnknownFields(unknown))
+	fields := fieldsHonored(snapshot.UnknownFields(unknown))
 	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
 		c.ObservedGeneration, c.Message = class.Generation, plain.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)

@@ -50,7 +50,7 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 		if pool.Class.Spec.NodeClassRef != r.Spec.NodeClassRef || offering.Labels[corev1.LabelArchStable] != architecture {
 			continue
 		}
-		switch reason := closed(view, planned); {
+		switch reason := whyClosed(view, planned); {
 		case reason != "":
 			why[reason] = true
 		default:
@@ -59,17 +59,17 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 	}
 	if len(all) == 0 {
 		if len(why) == 0 {
-			return nil, fmt.Sprintf("no NodePool of %s can launch a machine for %s", named(r.Spec.NodeClassRef), architecture)
+			return nil, fmt.Sprintf("no NodePool of %s can launch a machine for %s", referenceText(r.Spec.NodeClassRef), architecture)
 		}
 		return nil, strings.Join(sorted(why), "; ")
 	}
 	slices.SortStableFunc(all, func(a, b place) int {
-		return cmp.Or(cmp.Compare(spot(a), spot(b)), cmp.Compare(a.offering.MicroUSDPerHour, b.offering.MicroUSDPerHour), strings.Compare(a.offering.Type.Name, b.offering.Type.Name))
+		return cmp.Or(cmp.Compare(spotFirst(a), spotFirst(b)), cmp.Compare(a.offering.MicroUSDPerHour, b.offering.MicroUSDPerHour), strings.Compare(a.offering.Type.Name, b.offering.Type.Name))
 	})
 	return all, ""
 }
 
-func spot(p place) int {
+func spotFirst(p place) int {
 	if p.offering.CapacityType == karpv1.CapacityTypeOnDemand {
 		return 0
 	}
@@ -85,8 +85,8 @@ func sorted(set map[string]bool) []string {
 	return list
 }
 
-// closed returns why an offering cannot be launched now, or "" if it can.
-func closed(view *snapshot.View, o *planner.Offering) string {
+// whyClosed returns why an offering cannot be launched now, or "" if it can.
+func whyClosed(view *snapshot.View, o *planner.Offering) string {
 	pool, np := &view.Snapshot.Pools[o.Pool], view.Pools[o.Pool].NodePool
 	left, takes := pool.Remaining, o.Physical
 	switch {

@@ -140,17 +140,17 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	// The status is written before the decision is executed. After a crash the controller then continues, and leaves no canary behind that the status does
 	// not name.
 	if err := c.remember(ctx, r, result.Status); err != nil {
-		return after(err)
+		return retryAfter(err)
 	}
 	c.report(ctx, r, &result)
 	if err := c.act(ctx, r, w, &result); err != nil {
-		return after(err)
+		return retryAfter(err)
 	}
 	return reconcile.Result{RequeueAfter: max(result.Again, soon)}, nil
 }
 
-// after turns a conflict or a deletion into a requeue without an error.
-func after(err error) (reconcile.Result, error) {
+// retryAfter turns a conflict or a deletion into a requeue without an error.
+func retryAfter(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}

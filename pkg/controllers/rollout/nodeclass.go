@@ -30,8 +30,8 @@ type nodeClass struct {
 
 func (c *nodeClass) String() string { return c.object.GetKind() + " " + c.object.GetName() }
 
-// named formats a reference to a node class for messages.
-func named(ref v1alpha1.NodeClassReference) string { return ref.Kind + " " + ref.Name }
+// referenceText formats a reference to a node class for messages.
+func referenceText(ref v1alpha1.NodeClassReference) string { return ref.Kind + " " + ref.Name }
 
 // resolves returns the image with which Karpenter launches GPU machines of each architecture.
 func (c *nodeClass) resolves(architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
@@ -110,7 +110,7 @@ func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind
 			Reason: "NodeClassNotFound", Message: fmt.Sprintf("%s %q does not exist: create it, or delete this GPUImageRollout", ref.Kind, ref.Name),
 		}}, nil
 	case err != nil:
-		return nil, nil, fmt.Errorf("reading %s: %w", named(ref), err)
+		return nil, nil, fmt.Errorf("reading %s: %w", referenceText(ref), err)
 	}
 	if o.GetDeletionTimestamp() != nil {
 		return nil, &rollout.Blocked{Problem: rollout.Problem{

@@ -74,7 +74,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	if w.class, w.seen.Blocked, err = c.nodeClass(ctx, w.classes, r.Spec.NodeClassRef); err != nil || w.seen.Blocked != nil {
 		return w, err
 	}
-	if w.seen.Blocked = unfit(r, w.class, w.cluster); w.seen.Blocked != nil {
+	if w.seen.Blocked = whyUnfit(r, w.class, w.cluster); w.seen.Blocked != nil {
 		return w, nil
 	}
 	pools := poolsOf(r, w.cluster)
@@ -148,14 +148,14 @@ func (c *Controller) olderRollout(ctx context.Context, r *v1alpha1.GPUImageRollo
 		}
 		if cmp.Or(other.CreationTimestamp.Compare(r.CreationTimestamp.Time), strings.Compare(other.Name, r.Name)) < 0 {
 			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassTaken", Message: fmt.Sprintf(
-				"GPUImageRollout %s is for %s already: delete one of the two", other.Name, named(r.Spec.NodeClassRef))}}, nil
+				"GPUImageRollout %s is for %s already: delete one of the two", other.Name, referenceText(r.Spec.NodeClassRef))}}, nil
 		}
 	}
 	return nil, nil
 }
 
-// unfit returns why the images of a node class cannot be managed, or nil if they can.
-func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Cluster) *rollout.Blocked {
+// whyUnfit returns why the images of a node class cannot be managed, or nil if they can.
+func whyUnfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Cluster) *rollout.Blocked {
 	if why := class.images.Unfollowed(class.object, r.Spec.Image); why != "" {
 		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: why}}
 	}
@@ -173,10 +173,10 @@ func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *facts.Cluster
 func noMachines(r *v1alpha1.GPUImageRollout, pools int) *rollout.Blocked {
 	if pools == 0 {
 		return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoNodePool", Message: fmt.Sprintf(
-			"no NodePool names a GPUNodeClass with %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", named(r.Spec.NodeClassRef))}}
+			"no NodePool names a GPUNodeClass with %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", referenceText(r.Spec.NodeClassRef))}}
 	}
 	return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoInstanceTypes", Message: fmt.Sprintf(
-		"no instance type of %s is known that its NodePools admit; see their conditions", named(r.Spec.NodeClassRef))}}
+		"no instance type of %s is known that its NodePools admit; see their conditions", referenceText(r.Spec.NodeClassRef))}}
 }
 
 func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bool {

@@ -89,7 +89,7 @@ func survey(machines []records.Machine, changed, now time.Time, timeout time.Dur
 		m := &machines[i]
 		switch {
 		case m.Broken(now, timeout):
-			f.broken = append(f.broken, missing(m))
+			f.broken = append(f.broken, describeBroken(m))
 			f.fresh = f.fresh || m.Fresh(changed, now, timeout)
 		case m.Deleting():
 		case !m.Started():
@@ -108,8 +108,8 @@ func startedSince(m *records.Machine, at time.Time) bool {
 	return started.IsTrue() && !started.LastTransitionTime.Time.Before(at.Truncate(time.Second))
 }
 
-// missing returns the name of a broken machine and a description of what it lacks.
-func missing(m *records.Machine) string {
+// describeBroken returns the name of a broken machine and a description of what it lacks.
+func describeBroken(m *records.Machine) string {
 	switch m.State() {
 	case lifecycle.Registered:
 	case lifecycle.NodeMissing:

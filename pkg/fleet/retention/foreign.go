@@ -127,7 +127,7 @@ func freeNodes(c *facts.Cluster) []freeNode {
 			continue
 		}
 		free := facts.AmountsOf(node.Status.Allocatable)
-		take(free, used)
+		takeRoom(free, used)
 		nodes = append(nodes, freeNode{node, free})
 	}
 	slices.SortFunc(nodes, func(a, b freeNode) int { return strings.Compare(a.node.Name, b.node.Name) })
@@ -164,9 +164,9 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 		if r.leaves[r.nodes[i].node.Name] {
 			continue
 		}
-		if free := r.free(i); has(free, asks) {
+		if free := r.free(i); hasRoom(free, asks) {
 			r.changed[i] = maps.Clone(free)
-			take(r.changed[i], asks)
+			takeRoom(r.changed[i], asks)
 			return r.nodes[i].node.Name, ""
 		}
 		why = "none that admits it has room"
@@ -184,7 +184,7 @@ func (r *remainder) free(i int) amounts {
 		return r.nodes[i].free
 	}
 	free := maps.Clone(r.nodes[i].free)
-	take(free, listOf(others))
+	takeRoom(free, listOf(others))
 	r.changed[i] = free
 	return free
 }
@@ -217,13 +217,13 @@ func listOf(r planner.Resources) amounts {
 	}
 }
 
-func take(free, asks amounts) {
+func takeRoom(free, asks amounts) {
 	for name, n := range asks {
 		free[name] = amount.Sub(free[name], n)
 	}
 }
 
-func has(free, asks amounts) bool {
+func hasRoom(free, asks amounts) bool {
 	for name, n := range asks {
 		if n > 0 && free[name] < n {
 			return false

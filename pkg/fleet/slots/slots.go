@@ -38,7 +38,7 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 			continue
 		}
 		want, withdraws := m.Promise.Slots, false
-		want.GPUs, withdraws = layout(want, gpus, seated, needed(view, placed[m.PlannerName()], want, len(gpus)))
+		want.GPUs, withdraws = layout(want, gpus, seated, neededSlots(view, placed[m.PlannerName()], want, len(gpus)))
 		said := m.Node == nil || !m.Registered() || facts.PromiseOf(m.Node.Annotations).Slots.Equal(want)
 		if !want.Equal(m.Promise.Slots) || !said {
 			all = append(all, Change{m, want, withdraws && !m.AwaitsReplicas()}) // The scheduler binds no pods to a machine that is starting.
@@ -47,8 +47,8 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	return all
 }
 
-// needed returns how many slots of each size the placed pods need on each GPU.
-func needed(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots, gpus int) [][]int64 {
+// neededSlots returns how many slots of each size the placed pods need on each GPU.
+func neededSlots(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots, gpus int) [][]int64 {
 	need := make([][]int64, gpus)
 	for i := range need {
 		need[i] = make([]int64, len(slots.SizesMiB))
@@ -77,20 +77,20 @@ func needed(view *snapshot.View, p *planner.Placement, slots nodecontract.Slots,
 // scheduler. Otherwise it adds slots in unused memory. If that is not possible, it creates the needed slots where they are needed, and keeps as many of
 // the others as fit.
 func layout(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (counts [][]int64, withdraws bool) {
-	if free, ok := added(slots, gpus, seated, need); ok {
-		return sums(gpus, free), false
+	if free, ok := addedSlots(slots, gpus, seated, need); ok {
+		return sumsByGPU(gpus, free), false
 	}
-	free := rebuilt(slots, gpus, seated, need)
+	free := rebuiltSlots(slots, gpus, seated, need)
 	for i := range gpus {
 		for s, n := range free[i] {
 			withdraws = withdraws || n < gpus[i].Free[s]
 		}
 	}
-	return sums(gpus, free), withdraws
+	return sumsByGPU(gpus, free), withdraws
 }
 
-// added returns the free slots together with the missing ones. It returns false if they do not fit.
-func added(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
+// addedSlots returns the free slots together with the missing ones. It returns false if they do not fit.
+func addedSlots(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64, ok bool) {
 	left := make([]int64, len(gpus))
 	for i, g := range gpus {
 		free = append(free, slices.Clone(g.Free))
@@ -130,8 +130,8 @@ func added(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, ne
 	return free, true
 }
 
-// rebuilt returns the needed free slots, on the GPUs where they are needed, and as many of the present ones as fit beside them.
-func rebuilt(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
+// rebuiltSlots returns the needed free slots, on the GPUs where they are needed, and as many of the present ones as fit beside them.
+func rebuiltSlots(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, need [][]int64) (free [][]int64) {
 	for i, g := range gpus {
 		left := g.CapacityMiB - slots.UsedMiB(g.Held)
 		own := make([]int64, len(slots.SizesMiB))
@@ -151,8 +151,8 @@ func rebuilt(slots nodecontract.Slots, gpus []records.GPUSlots, seated []int64, 
 	return free
 }
 
-// sums returns the slots that pods hold plus the free ones.
-func sums(gpus []records.GPUSlots, free [][]int64) [][]int64 {
+// sumsByGPU returns the slots that pods hold plus the free ones.
+func sumsByGPU(gpus []records.GPUSlots, free [][]int64) [][]int64 {
 	counts := make([][]int64, len(gpus))
 	for i, g := range gpus {
 		counts[i] = slices.Clone(free[i])

@@ -84,12 +84,12 @@ func patch(old, changed *corev1.PodSpec) []jsonpatch.Operation {
 }
 
 func resources(container string, old, changed *corev1.ResourceRequirements) []jsonpatch.Operation {
-	return append(list(container+"/resources/limits", old.Limits, changed.Limits), list(container+"/resources/requests", old.Requests, changed.Requests)...)
+	return append(patchList(container+"/resources/limits", old.Limits, changed.Limits), patchList(container+"/resources/requests", old.Requests, changed.Requests)...)
 }
 
 var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
-func list(path string, old, changed corev1.ResourceList) []jsonpatch.Operation {
+func patchList(path string, old, changed corev1.ResourceList) []jsonpatch.Operation {
 	var ops []jsonpatch.Operation
 	for name := range old {
 		if _, stays := changed[name]; !stays {
@@ -145,17 +145,17 @@ func containers(sent []sentContainer) ([]corev1.Container, error) {
 	for i, c := range sent {
 		all[i].Name = c.Name
 		var err error
-		if all[i].Resources.Limits, err = amounts(c.Resources.Limits); err != nil {
+		if all[i].Resources.Limits, err = readAmounts(c.Resources.Limits); err != nil {
 			return nil, fmt.Errorf("the limits of container %s: %w", c.Name, err)
 		}
-		if all[i].Resources.Requests, err = amounts(c.Resources.Requests); err != nil {
+		if all[i].Resources.Requests, err = readAmounts(c.Resources.Requests); err != nil {
 			return nil, fmt.Errorf("the requests of container %s: %w", c.Name, err)
 		}
 	}
 	return all, nil
 }
 
-func amounts(sent map[corev1.ResourceName]stdjson.RawMessage) (corev1.ResourceList, error) {
+func readAmounts(sent map[corev1.ResourceName]stdjson.RawMessage) (corev1.ResourceList, error) {
 	if sent == nil {
 		return nil, nil
 	}

@@ -27,14 +27,14 @@ const sizeSeparator = "-"
 // Parse splits a device ID. replica is false for an unshared GPU, and for IDs that do not have the format of ID or SlotID. For a slot, n is its number
 // among those of its size.
 func Parse(id string) (uuid string, n int, replica bool) {
-	uuid, last, ok := cut(id)
+	uuid, last, ok := cutReplica(id)
 	if !ok {
 		return id, 0, false
 	}
-	if n, ok := number(last); ok {
+	if n, ok := parseNumber(last); ok {
 		return uuid, n, true
 	}
-	if _, n, ok := slot(last); ok {
+	if _, n, ok := parseSlot(last); ok {
 		return uuid, n, true
 	}
 	return id, 0, false
@@ -42,14 +42,14 @@ func Parse(id string) (uuid string, n int, replica bool) {
 
 // Slot returns the size in MiB and the number of a slot. It returns false if the device is not a slot.
 func Slot(id string) (mib int64, n int, ok bool) {
-	_, last, ok := cut(id)
+	_, last, ok := cutReplica(id)
 	if !ok {
 		return 0, 0, false
 	}
-	return slot(last)
+	return parseSlot(last)
 }
 
-func cut(id string) (before, after string, ok bool) {
+func cutReplica(id string) (before, after string, ok bool) {
 	at := strings.LastIndex(id, Separator)
 	if at < 0 {
 		return id, "", false
@@ -57,7 +57,7 @@ func cut(id string) (before, after string, ok bool) {
 	return id[:at], id[at+len(Separator):], true
 }
 
-func slot(text string) (mib int64, n int, ok bool) {
+func parseSlot(text string) (mib int64, n int, ok bool) {
 	size, digits, ok := strings.Cut(text, sizeSeparator)
 	if !ok {
 		return 0, 0, false
@@ -65,12 +65,12 @@ func slot(text string) (mib int64, n int, ok bool) {
 	if mib, ok = nodecontract.ParseSlotName(size); !ok {
 		return 0, 0, false
 	}
-	n, ok = number(digits)
+	n, ok = parseNumber(digits)
 	return mib, n, ok
 }
 
-// number parses the output of strconv.Itoa for a number that is not negative.
-func number(digits string) (n int, ok bool) {
+// parseNumber parses the output of strconv.Itoa for a number that is not negative.
+func parseNumber(digits string) (n int, ok bool) {
 	n, err := strconv.Atoi(digits)
 	return n, err == nil && strconv.Itoa(n) == digits && n >= 0
 }
@@ -116,7 +116,7 @@ type choice struct {
 // of time-slicing is two notebooks on one of four idle GPUs. Whole GPUs are chosen by their connections: see [linked].
 func Preferred(r Request) []string {
 	if gpus, must, ok := r.wholeGPUs(); ok {
-		return linked(gpus, must, r.Size, r.Score)
+		return bestLinked(gpus, must, r.Size, r.Score)
 	}
 	out := make([]string, 0, len(r.MustInclude))
 	seen := make(map[string]bool, len(r.Available)+len(r.MustInclude))
@@ -148,7 +148,7 @@ func Preferred(r Request) []string {
 		slices.SortFunc(c.ids, compareIDs)
 	}
 	for len(out) < r.Size && len(choices) > 0 {
-		best := slices.MinFunc(choices, func(a, b *choice) int { return compare(a, b, r.Packed) })
+		best := slices.MinFunc(choices, func(a, b *choice) int { return compareChoices(a, b, r.Packed) })
 		out = append(out, best.ids[0])
 		best.ids = best.ids[1:]
 		best.taken++
@@ -159,8 +159,8 @@ func Preferred(r Request) []string {
 	return out
 }
 
-// compare orders GPUs by preference, the most preferred first.
-func compare(a, b *choice, packed bool) int {
+// compareChoices orders GPUs by preference, the most preferred first.
+func compareChoices(a, b *choice, packed bool) int {
 	free, taken := cmp.Compare(len(b.ids), len(a.ids)), cmp.Compare(a.taken, b.taken)
 	if packed {
 		free, taken = -free, -taken

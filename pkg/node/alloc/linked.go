@@ -9,13 +9,13 @@ import (
 // maxLinked is the largest number of GPUs among which the best connected ones are searched. NVIDIA's and EC2's machines have at most 16.
 const maxLinked = 16
 
-// linked chooses whole GPUs by their connections, which score rates for each pair, like the best-effort policy of NVIDIA's go-gpuallocator. It divides
+// bestLinked chooses whole GPUs by their connections, which score rates for each pair, like the best-effort policy of NVIDIA's go-gpuallocator. It divides
 // all GPUs into sets of the requested size such that the total score within sets is highest, and takes the best set that contains all of must. So it
 // does not take a set that leaves badly connected GPUs to the next pods. Among equal sets it takes the one whose GPUs come first. A single GPU is the
 // one with the worst connections to the others, so that well-connected GPUs stay together.
 //
 // gpus are in order of preference and begin with must. There are at most maxLinked. size is at most the number of gpus, and at least that of must.
-func linked(gpus []string, must, size int, score func(a, b string) int) []string {
+func bestLinked(gpus []string, must, size int, score func(a, b string) int) []string {
 	s := newPartition(gpus, size, score)
 	all := uint32(1)<<len(gpus) - 1
 	required := uint32(1)<<must - 1
@@ -32,7 +32,7 @@ func linked(gpus []string, must, size int, score func(a, b string) int) []string
 		}
 		return s.named(best)
 	}
-	choose(all&^required, size-must, func(set uint32) {
+	eachSubset(all&^required, size-must, func(set uint32) {
 		set |= required
 		total, own := s.within[set]+s.divide(all&^set), s.within[set]
 		if cmp.Or(cmp.Compare(total, bestTotal), cmp.Compare(own, bestOwn)) > 0 {
@@ -86,7 +86,7 @@ func (s *partition) divide(gpus uint32) int {
 	first := gpus & -gpus
 	best := 0
 	with := func(size int) {
-		choose(gpus&^first, size-1, func(set uint32) {
+		eachSubset(gpus&^first, size-1, func(set uint32) {
 			set |= first
 			best = max(best, s.within[set]+s.divide(gpus&^set))
 		})
@@ -112,15 +112,15 @@ func (s *partition) named(set uint32) []string {
 	return names
 }
 
-// choose calls f with each subset of the given size, those with the lowest bits first.
-func choose(of uint32, size int, f func(uint32)) {
+// eachSubset calls f with each subset of the given size, those with the lowest bits first.
+func eachSubset(of uint32, size int, f func(uint32)) {
 	if size == 0 {
 		f(0)
 		return
 	}
 	for ; bits.OnesCount32(of) >= size; of &= of - 1 {
 		first := of & -of
-		choose(of&^first, size-1, func(set uint32) { f(first | set) })
+		eachSubset(of&^first, size-1, func(set uint32) { f(first | set) })
 	}
 }
 
@@ -143,7 +143,7 @@ func (r Request) wholeGPUs() (gpus []string, must int, ok bool) {
 	must = len(gpus)
 	rest := slices.Clone(r.Available)
 	slices.SortFunc(rest, func(a, b string) int {
-		return compare(&choice{uuid: a, load: r.Loads[a]}, &choice{uuid: b, load: r.Loads[b]}, r.Packed)
+		return compareChoices(&choice{uuid: a, load: r.Loads[a]}, &choice{uuid: b, load: r.Loads[b]}, r.Packed)
 	})
 	add(rest)
 	whole := !slices.ContainsFunc(gpus, func(id string) bool { _, _, replica := Parse(id); return replica })

@@ -92,7 +92,7 @@ func (a *Answer) document(in Inputs) (*Document, error) {
 	case in.Dir != "" && in.DirErr != nil:
 		return nil, fmt.Errorf("reading the configurations in %s: %w", in.Dir, in.DirErr)
 	case in.Dir != "":
-		name, why, err := pick(in)
+		name, why, err := pickName(in)
 		if err != nil {
 			return nil, err
 		}
@@ -112,8 +112,8 @@ func (a *Answer) document(in Inputs) (*Document, error) {
 	return nil, nil //nolint:nilnil // That there is none is an answer.
 }
 
-// pick returns the name of the named configuration for this node, or "" if there is none.
-func pick(in Inputs) (name, why string, err error) {
+// pickName returns the name of the named configuration for this node, or "" if there is none.
+func pickName(in Inputs) (name, why string, err error) {
 	names := slices.Sorted(maps.Keys(in.Named))
 	known := func(name string) bool { return slices.Contains(names, name) }
 	has := "there is " + strings.Join(names, ", ")

@@ -16,7 +16,7 @@ func TestEveryAnnotationAndLabelIsCompared(t *testing.T) {
 		}
 		var changed Inputs
 		reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index).SetString("other")
-		if same(Inputs{}, changed) {
+		if sameInputs(Inputs{}, changed) {
 			t.Errorf("a changed %s is not noticed", field.Name)
 		}
 	}

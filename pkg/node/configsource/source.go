@@ -118,7 +118,7 @@ func (l *look) look(ctx context.Context, meta nodeapi.Metadata) {
 	if l.last != nil {
 		in = l.source.settled(ctx, in, meta)
 	}
-	if ctx.Err() != nil || l.last != nil && !l.force && same(*l.last, in) {
+	if ctx.Err() != nil || l.last != nil && !l.force && sameInputs(*l.last, in) {
 		return
 	}
 	a, err := Choose(in)
@@ -141,7 +141,7 @@ func (s Source) settled(ctx context.Context, in Inputs, meta nodeapi.Metadata) I
 		}
 		timer.Stop()
 		next := s.read(meta)
-		if ctx.Err() != nil || same(in, next) {
+		if ctx.Err() != nil || sameInputs(in, next) {
 			return next
 		}
 		in = next
@@ -157,7 +157,7 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 		Slots: meta.Annotations[nodecontract.SlotsAnnotation], Backend: meta.Annotations[nodecontract.BackendAnnotation],
 	}
 	if s.File != "" {
-		in.File = read(s.File)
+		in.File = readDocument(s.File)
 	}
 	if s.Dir == "" {
 		return in
@@ -174,7 +174,7 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 	for _, e := range entries {
 		// The directory of a mounted ConfigMap also has "..data" and other directories.
 		if path := filepath.Join(s.Dir, e.Name()); !strings.HasPrefix(e.Name(), "..") && isFile(path) {
-			in.Named[e.Name()] = read(path)
+			in.Named[e.Name()] = readDocument(path)
 		}
 	}
 	return in
@@ -185,20 +185,20 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func read(path string) Document {
+func readDocument(path string) Document {
 	data, err := limited.ReadFile(path, maxFile)
 	return Document{Data: string(data), Err: err}
 }
 
-// same compares inputs by content. Errors are compared by text.
-func same(a, b Inputs) bool {
-	documents := func(a, b Document) bool { return a.Data == b.Data && words(a.Err) == words(b.Err) }
+// sameInputs compares inputs by content. Errors are compared by text.
+func sameInputs(a, b Inputs) bool {
+	documents := func(a, b Document) bool { return a.Data == b.Data && errorText(a.Err) == errorText(b.Err) }
 	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && a.MPS == b.MPS && a.MIG == b.MIG && a.MIGConfig == b.MIGConfig && a.Slots == b.Slots && a.Backend == b.Backend &&
 		documents(a.File, b.File) &&
-		words(a.DirErr) == words(b.DirErr) && maps.EqualFunc(a.Named, b.Named, documents)
+		errorText(a.DirErr) == errorText(b.DirErr) && maps.EqualFunc(a.Named, b.Named, documents)
 }
 
-func words(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -526,9 +526,9 @@ func (d *Driver) publish(ctx context.Context, p *publication) (int, error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case !shared(now): // Each GPU would be for one pod alone.
+		case !sharesDevices(now): // Each GPU would be for one pod alone.
 			return 0, errors.Join(errNoSharing, d.config.API.DeleteSlice(ctx, now.Metadata.Name))
-		case taints(now) < taints(*c.Write):
+		case countTaints(now) < countTaints(*c.Write):
 			p.dropsTaints = true
 			return 0, errors.New("the API server drops taints of devices (feature gate DRADeviceTaints): GPUs that take no pods are left out of the ResourceSlice")
 		}

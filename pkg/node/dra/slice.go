@@ -106,14 +106,14 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 
 	// A validRange limits a request. Without it, any amount would be consumed as written, such as half a replica.
 	out.Capacity = map[string]nodeapi.SliceCapacity{nodecontract.DRAReplicas: {
-		Value: quantity(int64(d.Replicas), 1000, "", "k"), RequestPolicy: &nodeapi.RequestPolicy{Default: "1", ValidRange: &nodeapi.ValidRange{Min: "1"}},
+		Value: quantityText(int64(d.Replicas), 1000, "", "k"), RequestPolicy: &nodeapi.RequestPolicy{Default: "1", ValidRange: &nodeapi.ValidRange{Min: "1"}},
 	}}
 	if d.Replicas > 1 { // One step above the minimum must fit into the capacity.
 		out.Capacity[nodecontract.DRAReplicas].RequestPolicy.ValidRange.Step = "1"
 	}
 	if memoryMiB > 0 {
 		out.Capacity[nodecontract.DRAMemory] = nodeapi.SliceCapacity{
-			Value: quantity(memoryMiB, 1024, "Mi", "Gi", "Ti"), RequestPolicy: &nodeapi.RequestPolicy{Default: "0", ValidRange: &nodeapi.ValidRange{Min: "0", Step: "1Mi"}},
+			Value: quantityText(memoryMiB, 1024, "Mi", "Gi", "Ti"), RequestPolicy: &nodeapi.RequestPolicy{Default: "0", ValidRange: &nodeapi.ValidRange{Min: "0", Step: "1Mi"}},
 		}
 	}
 	for _, t := range []struct {
@@ -127,9 +127,9 @@ func sliceDevice(d Device, driver gpu.Driver) nodeapi.SliceDevice {
 	return out
 }
 
-// quantity returns an amount in the largest unit in which it is a whole number, as the API server writes it. Any other form would differ from the
+// quantityText returns an amount in the largest unit in which it is a whole number, as the API server writes it. Any other form would differ from the
 // published one.
-func quantity(n, scale int64, units ...string) string {
+func quantityText(n, scale int64, units ...string) string {
 	for len(units) > 1 && n > 0 && n%scale == 0 {
 		n, units = n/scale, units[1:]
 	}
@@ -182,7 +182,7 @@ func ChangeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) Change 
 		}
 	}
 	slices.Sort(c.Remove)
-	if want == nil || same != nil && same.Spec.Pool.Generation == generation && equal(*want, *same) {
+	if want == nil || same != nil && same.Spec.Pool.Generation == generation && equalSlices(*want, *same) {
 		return c
 	}
 	next := *want
@@ -194,8 +194,8 @@ func ChangeTo(want *nodeapi.ResourceSlice, have []nodeapi.ResourceSlice) Change 
 	return c
 }
 
-// equal reports whether two slices are equal apart from fields that the API server sets.
-func equal(a, b nodeapi.ResourceSlice) bool {
+// equalSlices reports whether two slices are equal apart from fields that the API server sets.
+func equalSlices(a, b nodeapi.ResourceSlice) bool {
 	plain := func(s nodeapi.ResourceSlice) nodeapi.ResourceSlice {
 		s.APIVersion, s.Kind, s.Metadata.ResourceVersion, s.Spec.Pool.Generation = "", "", "", 0
 		s.Spec.Devices = slices.Clone(s.Spec.Devices)
@@ -224,8 +224,8 @@ func orEmpty[T any](m map[string]T) map[string]T {
 	return maps.Clone(m)
 }
 
-// taints returns the number of taints of all devices of a slice.
-func taints(s nodeapi.ResourceSlice) int {
+// countTaints returns the number of taints of all devices of a slice.
+func countTaints(s nodeapi.ResourceSlice) int {
 	n := 0
 	for _, d := range s.Spec.Devices {
 		n += len(d.Taints)
@@ -233,8 +233,8 @@ func taints(s nodeapi.ResourceSlice) int {
 	return n
 }
 
-// shared reports whether pods can share the devices of a slice.
-func shared(s nodeapi.ResourceSlice) bool {
+// sharesDevices reports whether pods can share the devices of a slice.
+func sharesDevices(s nodeapi.ResourceSlice) bool {
 	return !slices.ContainsFunc(s.Spec.Devices, func(d nodeapi.SliceDevice) bool {
 		return !d.AllowMultipleAllocations || d.Capacity[nodecontract.DRAReplicas].RequestPolicy == nil
 	})

@@ -85,7 +85,7 @@ func (p Policy) trustsDriver() bool {
 
 // CountsRecovery reports whether a GPU is out of service while the driver asks for this.
 func (p Policy) CountsRecovery(r gpu.Recovery) bool {
-	return p.trustsDriver() && asked(r) != ClassInformation
+	return p.trustsDriver() && recoveryClass(r) != ClassInformation
 }
 
 // Doubtful reports whether the driver should be asked at once what a GPU needs after an XID.

@@ -28,8 +28,8 @@ var recoveries = map[gpu.Recovery]struct {
 	gpu.RecoveryRebootSystem:  {ClassReplace, "needs a reboot of the system"},
 }
 
-// asked returns the class of what the driver asks for. It is ClassInformation if the GPU can stay in service.
-func asked(r gpu.Recovery) Class {
+// recoveryClass returns the class of what the driver asks for. It is ClassInformation if the GPU can stay in service.
+func recoveryClass(r gpu.Recovery) Class {
 	if known, ok := recoveries[r]; ok {
 		return known.class
 	}
@@ -86,7 +86,7 @@ func (t *Tracker) ask(uuid string, r gpu.Recovery, at time.Time) ([]Change, []Ev
 		fault.Since = at
 	}
 	var events []Event
-	if fault.Asked != r && (asked(fault.Asked) != ClassReplace || asked(r) == ClassReplace) {
+	if fault.Asked != r && (recoveryClass(fault.Asked) != ClassReplace || recoveryClass(r) == ClassReplace) {
 		fault.Asked = r
 		alone := Fault{Asked: r}
 		events = append(events, Event{Warning: true, Reason: alone.reason(), Message: t.name(uuid) + " " + describeRecovery(r) + "; all its replicas are out of service: " + alone.advice()})
@@ -103,10 +103,10 @@ func (t *Tracker) ask(uuid string, r gpu.Recovery, at time.Time) ([]Change, []Ev
 func (t *Tracker) answered(uuid string) ([]Change, []Event) {
 	var changes []Change
 	var events []Event
-	wasReset := asked(t.faults[uuid].Asked) == ClassReset
+	wasReset := recoveryClass(t.faults[uuid].Asked) == ClassReset
 	for _, of := range slices.Sorted(maps.Keys(t.faults)) {
 		fault := t.faults[of]
-		if of != uuid && fault.GPU != uuid || fault.Lost || fault.Unread || asked(fault.Asked) == ClassReplace {
+		if of != uuid && fault.GPU != uuid || fault.Lost || fault.Unread || recoveryClass(fault.Asked) == ClassReplace {
 			continue
 		}
 		why := ""
@@ -133,7 +133,7 @@ func (f Fault) class() Class {
 	}
 	classes := []Class{ClassUnknown}
 	if f.Asked != gpu.RecoveryNone {
-		classes = append(classes, asked(f.Asked))
+		classes = append(classes, recoveryClass(f.Asked))
 	}
 	for _, xid := range f.XIDs {
 		classes = append(classes, Look(xid).Class)

@@ -58,7 +58,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 	if len(devices) == 0 {
 		return map[string]string{}
 	}
-	d := typical(devices)
+	d := typicalGPU(devices)
 	strategy, replicas, suffix := None, 1, ""
 	switch {
 	case d.MIG: // All GPUs are divided. As in NVIDIA's labels, the GPUs' labels do not describe the sharing of their instances.
@@ -70,7 +70,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		}
 	}
 	out := map[string]string{}
-	set := func(key, value string) { out[nodecontract.NVIDIAPrefix+key] = valid(value) }
+	set := func(key, value string) { out[nodecontract.NVIDIAPrefix+key] = labelValue(value) }
 	set("gpu.present", "true")
 	set("gpu.machine", cmp.Or(productName(machine.Type, ""), unknown))
 	set("gpu.mode", Mode(machine.PCIClasses))
@@ -184,9 +184,9 @@ func Mode(classes []uint32) string {
 	}
 }
 
-// typical returns the GPU that the labels describe if the GPUs differ. It has the most frequent product. It is the first such GPU that is not
+// typicalGPU returns the GPU that the labels describe if the GPUs differ. It has the most frequent product. It is the first such GPU that is not
 // partitioned, or else the first one.
-func typical(devices []gpu.Device) gpu.Device {
+func typicalGPU(devices []gpu.Device) gpu.Device {
 	count := map[string]int{}
 	for _, d := range devices {
 		count[d.Product]++
@@ -211,7 +211,7 @@ func productName(product, suffix string) string {
 		if r == ' ' || r == '\t' {
 			return ' '
 		}
-		return allowed(r)
+		return labelRune(r)
 	}, product)), "-")
 	name = strings.Trim(name, "-_.")
 	if name == "" {
@@ -223,14 +223,14 @@ func productName(product, suffix string) string {
 	return name + suffix
 }
 
-// valid converts a string to a valid label value: letters, digits, '-', '_' and '.', with a letter or digit at both ends, and at most 63 characters.
-func valid(value string) string {
-	value = strings.TrimLeft(strings.Map(allowed, value), "-_.")
+// labelValue converts a string to a valid label value: letters, digits, '-', '_' and '.', with a letter or digit at both ends, and at most 63 characters.
+func labelValue(value string) string {
+	value = strings.TrimLeft(strings.Map(labelRune, value), "-_.")
 	return strings.TrimRight(value[:min(len(value), longest)], "-_.")
 }
 
-// allowed drops characters that a label value cannot have.
-func allowed(r rune) rune {
+// labelRune drops characters that a label value cannot have.
+func labelRune(r rune) rune {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '-', r == '_', r == '.':
 		return r

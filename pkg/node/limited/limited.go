@@ -17,12 +17,12 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s is larger than %s", path, size(limit))
+		return nil, fmt.Errorf("%s is larger than %s", path, sizeText(limit))
 	}
 	return data, err
 }
 
-func size(bytes int64) string {
+func sizeText(bytes int64) string {
 	if bytes>>20 > 0 {
 		return fmt.Sprintf("%d MiB", bytes>>20)
 	}

@@ -16,14 +16,14 @@ func YAML(data []byte) error {
 	if err := yaml.Unmarshal(data, &value); err != nil {
 		return nil //nolint:nilerr // Whoever reads the document reports it.
 	}
-	if left := expand(value, maxExpanded); left < 0 {
-		return fmt.Errorf("with its aliases expanded, the YAML is larger than %s", size(maxExpanded))
+	if left := subtractSize(value, maxExpanded); left < 0 {
+		return fmt.Errorf("with its aliases expanded, the YAML is larger than %s", sizeText(maxExpanded))
 	}
 	return nil
 }
 
-// expand subtracts the size of a value from the bytes that are left. It returns at once when none are.
-func expand(value any, left int) int {
+// subtractSize subtracts the size of a value from the bytes that are left. It returns at once when none are.
+func subtractSize(value any, left int) int {
 	const perValue = 4 // For punctuation.
 	left -= perValue
 	switch v := value.(type) {
@@ -31,14 +31,14 @@ func expand(value any, left int) int {
 		return left - len(v)
 	case []any:
 		for i := 0; i < len(v) && left >= 0; i++ {
-			left = expand(v[i], left)
+			left = subtractSize(v[i], left)
 		}
 	case map[any]any:
 		for key, item := range v {
 			if left < 0 {
 				break
 			}
-			left = expand(item, expand(key, left))
+			left = subtractSize(item, subtractSize(key, left))
 		}
 	}
 	return left

@@ -305,7 +305,7 @@ func (x *Exporter) shares(gpus []reading) []share {
 	if err != nil {
 		return nil
 	}
-	whose := owners(x.config.Proc, pods, pids)
+	whose := ownersOfProcesses(x.config.Proc, pods, pids)
 	var out []share
 	for _, g := range gpus {
 		begin := len(out)

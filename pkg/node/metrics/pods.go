@@ -112,9 +112,9 @@ func parseContainerLog(name string) (key containerKey, id string, ok bool) {
 // owner is the container to which a process belongs.
 type owner struct{ namespace, pod, container string }
 
-// owners returns the owners of processes. Processes outside of pods, or in unknown pods, are left out. The PIDs are those of the machine, so the agent must
+// ownersOfProcesses returns the owners of processes. Processes outside of pods, or in unknown pods, are left out. The PIDs are those of the machine, so the agent must
 // run in its PID namespace.
-func owners(proc string, pods []Pod, pids []int) map[int]owner {
+func ownersOfProcesses(proc string, pods []Pod, pids []int) map[int]owner {
 	byUID := map[string]Pod{}
 	for _, p := range pods {
 		byUID[p.UID] = p
@@ -146,7 +146,7 @@ func Users(proc string, pods PodSource, pids []int) map[int]string {
 		return nil // No pods are known.
 	}
 	out := map[int]string{}
-	for pid, o := range owners(proc, all, pids) {
+	for pid, o := range ownersOfProcesses(proc, all, pids) {
 		out[pid] = o.namespace + "/" + o.pod
 	}
 	return out

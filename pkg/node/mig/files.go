@@ -51,7 +51,7 @@ func (c Capabilities) Paths(gpuMinor, instance, compute int) ([]string, error) {
 		return nil, err
 	}
 	var paths []string
-	for _, name := range names(gpuMinor, instance, compute) {
+	for _, name := range deviceNames(gpuMinor, instance, compute) {
 		minor, ok := minors[name]
 		if !ok {
 			return nil, fmt.Errorf("the driver has no capability %s", name)
@@ -61,8 +61,8 @@ func (c Capabilities) Paths(gpuMinor, instance, compute int) ([]string, error) {
 	return paths, nil
 }
 
-// names returns the capabilities of an instance.
-func names(gpuMinor, instance, compute int) []string {
+// deviceNames returns the capabilities of an instance.
+func deviceNames(gpuMinor, instance, compute int) []string {
 	return []string{fmt.Sprintf("gpu%d/gi%d/access", gpuMinor, instance), fmt.Sprintf("gpu%d/gi%d/ci%d/access", gpuMinor, instance, compute)}
 }
 

@@ -64,11 +64,11 @@ type Problem struct { //nolint:errname // It is the reason of a condition as wel
 
 func (p *Problem) Error() string { return p.Message }
 
-func refused(format string, args ...any) error {
+func refusedError(format string, args ...any) error {
 	return &Problem{nodecontract.ReasonRefused, fmt.Sprintf(format, args...)}
 }
 
-func pending(format string, args ...any) error {
+func pendingError(format string, args ...any) error {
 	return &Problem{nodecontract.ReasonMIGModePending, fmt.Sprintf(format, args...)}
 }
 
@@ -94,7 +94,7 @@ func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 	if err != nil {
 		return err
 	}
-	if !all(gpus, (*state).divided) {
+	if !allGPUs(gpus, (*state).divided) {
 		if err := m.change(ctx, gpus); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (m *Machine) Divide(ctx context.Context, wanted nodecontract.MIG) error {
 	}
 	m.Note.Clear()
 	if err := m.Files(); err != nil {
-		return refused("the device files of the MIG instances cannot be created: %s", err)
+		return refusedError("the device files of the MIG instances cannot be created: %s", err)
 	}
 	return nil
 }
@@ -124,14 +124,14 @@ func (m *Machine) read(wanted nodecontract.MIG) ([]*state, error) {
 		s := &state{Device: d}
 		if d.MIGCapable {
 			if err := m.readMIG(s); err != nil {
-				return nil, refused("%s", err)
+				return nil, refusedError("%s", err)
 			}
 		}
 		gpus = append(gpus, s)
 	}
 	assigned, err := wanted.Assign(len(gpus), func(i int) map[string]int64 { return gpus[i].profiles() })
 	if err != nil {
-		return nil, refused("the GPUs cannot be divided: %s", err)
+		return nil, refusedError("the GPUs cannot be divided: %s", err)
 	}
 	for i, s := range gpus {
 		s.wanted = assigned[i]
@@ -152,7 +152,7 @@ func (m *Machine) readMIG(s *state) (err error) {
 	return err
 }
 
-func all(gpus []*state, is func(*state) bool) bool {
+func allGPUs(gpus []*state, is func(*state) bool) bool {
 	return !slices.ContainsFunc(gpus, func(s *state) bool { return !is(s) })
 }
 
@@ -173,15 +173,15 @@ func (s *state) divided() bool {
 // places returns the placements of the wanted instances. It returns an error if the GPU cannot be divided that way, or if it has other instances.
 func (s *state) places() ([]profiles.Placement, error) {
 	if !s.MIGCapable {
-		return nil, refused("%s cannot be divided into MIG instances", s.name())
+		return nil, refusedError("%s cannot be divided into MIG instances", s.name())
 	}
 	wanted := nodecontract.DescribeInstances(s.wanted)
 	places, err := s.geometry.Place(profiles.Profiles(s.wanted))
 	if err != nil {
-		return nil, refused("%s cannot have %s: %s", s.name(), wanted, err)
+		return nil, refusedError("%s cannot have %s: %s", s.name(), wanted, err)
 	}
 	if foreign := s.foreign(); len(foreign) > 0 {
-		return nil, refused("%s has MIG instances that nobody planned (%s), where %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
+		return nil, refusedError("%s has MIG instances that nobody planned (%s), where %s were promised: remove them with `nvidia-smi mig -dci -i %d` and `nvidia-smi mig -dgi -i %d`, "+
 			"and keep off the node what makes them; or replace the node", s.name(), strings.Join(foreign, ", "), wanted, s.Index, s.Index)
 	}
 	return places, nil
@@ -239,7 +239,7 @@ func (m *Machine) change(ctx context.Context, gpus []*state) error {
 func (m *Machine) held(ctx context.Context, gpus []*state) error {
 	pods, err := m.Pods(ctx)
 	if err != nil {
-		return pending("the kubelet does not say which pods hold GPUs: %s", err)
+		return pendingError("the kubelet does not say which pods hold GPUs: %s", err)
 	}
 	for uuid, pod := range pods {
 		for _, s := range gpus {
@@ -259,16 +259,16 @@ func (m *Machine) unused(ctx context.Context, gpus []*state) error {
 	for _, s := range gpus {
 		u, err := m.Driver.Usage(s.UUID)
 		if err != nil {
-			return pending("%s cannot be read: %s", s.name(), err)
+			return pendingError("%s cannot be read: %s", s.name(), err)
 		}
 		for _, p := range u.Processes {
 			if p.MemoryMiB >= 0 || p.SMPercent != 0 { // Others have ended.
-				return pending("process %d uses %s, which is to be divided: end it", p.PID, s.name())
+				return pendingError("process %d uses %s, which is to be divided: end it", p.PID, s.name())
 			}
 		}
 		for _, user := range m.Users([]int{s.Minor}) {
 			if user.Computes {
-				return pending("%s uses %s, which is to be divided: end it", user, s.name())
+				return pendingError("%s uses %s, which is to be divided: end it", user, s.name())
 			}
 		}
 	}
@@ -291,11 +291,11 @@ func (m *Machine) enable(ctx context.Context, gpus []*state) error {
 		}
 		switch {
 		case errors.Is(err, gpu.ErrInUse):
-			return pending("the driver does not turn MIG on while something has the GPU open: %s%s", err, m.openers(s))
+			return pendingError("the driver does not turn MIG on while something has the GPU open: %s%s", err, m.openers(s))
 		case errors.Is(err, gpu.ErrResetRequired) || err == nil && !s.on:
 			reset = append(reset, s)
 		case err != nil:
-			return refused("MIG cannot be turned on: %s", err)
+			return refusedError("MIG cannot be turned on: %s", err)
 		}
 	}
 	if len(reset) == 0 {
@@ -325,18 +325,18 @@ func (m *Machine) reset(ctx context.Context, gpus []*state) error {
 	_ = m.Driver.Shutdown() // It is opened again below.
 	failed := m.Reset(ctx, uuids)
 	if _, err := m.Driver.Init(); err != nil {
-		return pending("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
+		return pendingError("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
 	}
 	if _, err := m.Driver.Devices(); err != nil {
-		return pending("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
+		return pendingError("the NVIDIA driver does not answer after a reset of its GPUs: %s", err)
 	}
 	for _, s := range gpus {
 		var err error
 		if s.on, s.pending, err = m.Driver.MIGMode(s.UUID); err != nil {
-			return pending("%s does not answer after a reset: %s", s.name(), err)
+			return pendingError("%s does not answer after a reset: %s", s.name(), err)
 		}
 	}
-	if all(gpus, func(s *state) bool { return s.on }) {
+	if allGPUs(gpus, func(s *state) bool { return s.on }) {
 		return nil
 	}
 	if failed == nil {
@@ -350,14 +350,14 @@ func (m *Machine) divide(s *state, places []profiles.Placement) error {
 	for _, p := range s.instances {
 		if err := m.Driver.Destroy(s.UUID, p.ID); err != nil {
 			if errors.Is(err, gpu.ErrInUse) {
-				return pending("%s%s", err, m.openers(s))
+				return pendingError("%s%s", err, m.openers(s))
 			}
-			return refused("%s", err)
+			return refusedError("%s", err)
 		}
 	}
 	for _, at := range places {
 		if err := m.Driver.Create(s.UUID, at); err != nil {
-			return refused("%s", err)
+			return refusedError("%s", err)
 		}
 	}
 	return nil
@@ -374,11 +374,11 @@ func (m *Machine) verify(wanted nodecontract.MIG) error {
 		devices = append(devices, s.Device)
 	}
 	if err := Check(devices, wanted); err != nil {
-		return refused("%s", err)
+		return refusedError("%s", err)
 	}
 	for _, s := range gpus {
 		if !s.divided() {
-			return refused("%s has other MIG instances than were just created", s.name())
+			return refusedError("%s has other MIG instances than were just created", s.name())
 		}
 	}
 	return nil
@@ -391,7 +391,7 @@ func Check(devices []gpu.Device, wanted nodecontract.MIG) error {
 		return err
 	}
 	for i := range devices {
-		if err := check(&devices[i], assigned[i]); err != nil {
+		if err := checkInstances(&devices[i], assigned[i]); err != nil {
 			return err
 		}
 	}
@@ -406,7 +406,7 @@ func profilesOf(d *gpu.Device) map[string]int64 {
 	return has
 }
 
-func check(d *gpu.Device, wanted []nodecontract.MIGInstances) error {
+func checkInstances(d *gpu.Device, wanted []nodecontract.MIGInstances) error {
 	has := profilesOf(d)
 	if nodecontract.SameInstances(wanted, has) {
 		return nil

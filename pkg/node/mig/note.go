@@ -76,20 +76,20 @@ func (m *Machine) reboot(ctx context.Context, s *state, failed error) error {
 	was, err := m.Note.read()
 	switch {
 	case err != nil:
-		return pending("%s: reboot the machine; it is not known whether it was: %s", why, err)
+		return pendingError("%s: reboot the machine; it is not known whether it was: %s", why, err)
 	case was != nil && was.Boot != m.Note.Boot:
-		return pending("%s. The machine was rebooted, and MIG is still off: replace it", why)
+		return pendingError("%s. The machine was rebooted, and MIG is still off: replace it", why)
 	case was != nil:
-		return pending("%s. The machine was asked at %s to reboot: reboot it if it does not", why, was.At.UTC().Format(time.RFC3339))
+		return pendingError("%s. The machine was asked at %s to reboot: reboot it if it does not", why, was.At.UTC().Format(time.RFC3339))
 	case m.Reboot == nil || m.Note.Boot == "":
-		return pending("%s: drain the node and reboot it, or replace it", why)
+		return pendingError("%s: drain the node and reboot it, or replace it", why)
 	}
 	if err := m.Note.write(); err != nil {
-		return pending("%s: reboot the machine; it is not done because it cannot be noted: %s", why, err)
+		return pendingError("%s: reboot the machine; it is not done because it cannot be noted: %s", why, err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Rebooting the machine, once", "reason", why)
 	if err := m.Reboot(ctx); err != nil {
-		return pending("%s, and the machine cannot be asked to reboot (%s): reboot it", why, err)
+		return pendingError("%s, and the machine cannot be asked to reboot (%s): reboot it", why, err)
 	}
-	return pending("%s. The machine reboots, once", why)
+	return pendingError("%s. The machine reboots, once", why)
 }

@@ -18,7 +18,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	meaning, advice := explain(e.Code)
+	meaning, advice := adviceOn(e.Code)
 	s := fmt.Sprintf("%s: %s (NVML code %d)", e.Doing, meaning, int32(e.Code))
 	if advice != "" {
 		s += ": " + advice
@@ -46,16 +46,16 @@ func (e *Error) Is(target error) bool {
 	}
 }
 
-// failed returns an Error for a code, or nil for success.
-func failed(code nvml.Return, format string, args ...any) error {
+// callError returns an Error for a code, or nil for success.
+func callError(code nvml.Return, format string, args ...any) error {
 	if code == nvml.SUCCESS {
 		return nil
 	}
 	return &Error{Doing: fmt.Sprintf(format, args...), Code: code}
 }
 
-// explain returns what a code means and what to do about it.
-func explain(code nvml.Return) (meaning, advice string) {
+// adviceOn returns what a code means and what to do about it.
+func adviceOn(code nvml.Return) (meaning, advice string) {
 	switch code {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
 		return "the driver's library libnvidia-ml.so.1 cannot be loaded",

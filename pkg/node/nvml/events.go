@@ -26,7 +26,7 @@ const noInstance = 0xFFFFFFFF
 func (l *Library) register() error {
 	l.unregister()
 	events, code := l.api.EventSetCreate()
-	if err := failed(code, "asking for GPU events"); err != nil {
+	if err := callError(code, "asking for GPU events"); err != nil {
 		return err
 	}
 	l.events, l.registered = events, nil
@@ -45,7 +45,7 @@ func (l *Library) register() error {
 			l.markLost(uuid)
 			continue
 		}
-		if err := failed(code, "asking for events of %s, whose faults will go unseen", uuid); err != nil {
+		if err := callError(code, "asking for events of %s, whose faults will go unseen", uuid); err != nil {
 			l.options.Skipped(err)
 			continue
 		}
@@ -114,13 +114,13 @@ func (l *Library) waitStep(timeout time.Duration, last bool, generation *int) (g
 			return gpu.Event{}, false, err
 		}
 		if !l.waitsForLost() {
-			return gpu.Event{}, false, failed(code, "waiting for GPU events")
+			return gpu.Event{}, false, callError(code, "waiting for GPU events")
 		}
 		if err := l.register(); err != nil {
 			return gpu.Event{}, false, err
 		}
 	default:
-		return gpu.Event{}, false, failed(code, "waiting for GPU events")
+		return gpu.Event{}, false, callError(code, "waiting for GPU events")
 	}
 	e, ok := l.takePending()
 	return e, ok, nil
@@ -159,7 +159,7 @@ func (l *Library) probe() error {
 		case nvml.ERROR_GPU_IS_LOST:
 			l.markLost(uuid)
 		default:
-			errs = append(errs, failed(code, "asking %s", uuid))
+			errs = append(errs, callError(code, "asking %s", uuid))
 		}
 	}
 	if len(errs) == 0 || len(errs) < len(alive) && !slices.ContainsFunc(errs, ofDriver) {

@@ -21,7 +21,7 @@ type migDevice struct {
 // instances reads the MIG instances of a GPU. Those to which the process has no access are not listed.
 func (l *Library) instances(i int, handle nvml.Device) ([]gpu.Instance, map[string]nvml.Device, error) {
 	most, code := handle.GetMaxMigDeviceCount()
-	if err := failed(code, "counting the MIG instances of GPU %d", i); err != nil {
+	if err := callError(code, "counting the MIG instances of GPU %d", i); err != nil {
 		return nil, nil, err
 	}
 	var all []gpu.Instance
@@ -31,7 +31,7 @@ func (l *Library) instances(i int, handle nvml.Device) ([]gpu.Instance, map[stri
 		if code == nvml.ERROR_NOT_FOUND || code == nvml.ERROR_NO_PERMISSION {
 			continue
 		}
-		if err := failed(code, "finding MIG instance %d of GPU %d", at, i); err != nil {
+		if err := callError(code, "finding MIG instance %d of GPU %d", at, i); err != nil {
 			return nil, nil, err
 		}
 		read, err := readInstance(i, at, instance)
@@ -58,7 +58,7 @@ func readInstance(i, at int, handle nvml.Device) (gpu.Instance, error) {
 		{"compute number", func() (code nvml.Return) { p.ComputeInstance, code = handle.GetComputeInstanceId(); return code }},
 		{"attributes", func() (code nvml.Return) { has, code = handle.GetAttributes(); return code }},
 	} {
-		if err := failed(step.read(), "reading the %s of MIG instance %d of GPU %d", step.what, at, i); err != nil {
+		if err := callError(step.read(), "reading the %s of MIG instance %d of GPU %d", step.what, at, i); err != nil {
 			return gpu.Instance{}, err
 		}
 	}
@@ -74,11 +74,11 @@ func readInstance(i, at int, handle nvml.Device) (gpu.Instance, error) {
 // instanceUsage returns the usage of a MIG instance. NVML reports only its memory and its processes.
 func (l *Library) instanceUsage(uuid string, p migDevice) (gpu.Usage, error) {
 	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, EnergyMillijoules: -1, SMClockMHz: -1, MemClockMHz: -1}
-	if err := failed(l.memory(p.handle, &u), "reading the memory of %s", uuid); err != nil {
+	if err := callError(l.memory(p.handle, &u), "reading the memory of %s", uuid); err != nil {
 		return gpu.Usage{}, err
 	}
 	memory, code := l.running(p.handle)
-	if err := failed(code, "reading the processes of %s", uuid); err != nil {
+	if err := callError(code, "reading the processes of %s", uuid); err != nil {
 		return gpu.Usage{}, err
 	}
 	u.Processes = processes(memory, nil)

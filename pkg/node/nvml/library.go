@@ -95,11 +95,11 @@ func (l *Library) Init() (gpu.Driver, error) {
 		}
 	}
 	version, code := l.api.SystemGetDriverVersion()
-	if err := failed(code, "reading the driver's version"); err != nil {
+	if err := callError(code, "reading the driver's version"); err != nil {
 		return gpu.Driver{}, err
 	}
 	cuda, code := l.api.SystemGetCudaDriverVersion()
-	if err := failed(code, "reading the driver's CUDA version"); err != nil {
+	if err := callError(code, "reading the driver's CUDA version"); err != nil {
 		return gpu.Driver{}, err
 	}
 	return gpu.Driver{Version: version, CUDAMajor: cuda / 1000, CUDAMinor: cuda % 1000 / 10}, nil
@@ -121,7 +121,7 @@ func (l *Library) start() error {
 	if code == nvml.ERROR_LIBRARY_NOT_FOUND {
 		l.api = nil // The library may be at another path later.
 	}
-	if err := failed(code, "opening NVML"); err != nil {
+	if err := callError(code, "opening NVML"); err != nil {
 		return err
 	}
 	l.has = map[string]bool{}
@@ -144,7 +144,7 @@ func (l *Library) start() error {
 		err = l.checkFiles()
 	}
 	if err != nil {
-		return errors.Join(err, failed(l.api.Shutdown(), "closing NVML"))
+		return errors.Join(err, callError(l.api.Shutdown(), "closing NVML"))
 	}
 	l.ready = true
 	l.generation++
@@ -165,7 +165,7 @@ func (l *Library) find() (string, error) {
 			return path, nil
 		}
 	}
-	err := failed(nvml.ERROR_LIBRARY_NOT_FOUND, "opening NVML")
+	err := callError(nvml.ERROR_LIBRARY_NOT_FOUND, "opening NVML")
 	return "", fmt.Errorf("looking below %s: %w", l.options.DriverRoot, err)
 }
 
@@ -179,7 +179,7 @@ func (l *Library) Shutdown() error {
 	l.ready = false
 	l.unregister()
 	l.forgetCounters(func(string) bool { return false })
-	return failed(l.api.Shutdown(), "closing NVML")
+	return callError(l.api.Shutdown(), "closing NVML")
 }
 
 // Devices implements gpu.Library.
@@ -205,7 +205,7 @@ func (l *Library) SetComputeMode(uuid string, mode gpu.ComputeMode) error {
 	if !ok {
 		return fmt.Errorf("setting the compute mode of %s: %w", uuid, gpu.ErrUnknown)
 	}
-	return failed(k.handle.SetComputeMode(nvml.ComputeMode(mode)), "setting the compute mode of %s", uuid)
+	return callError(k.handle.SetComputeMode(nvml.ComputeMode(mode)), "setting the compute mode of %s", uuid)
 }
 
 // displays are the products that only drive a screen. NVIDIA's go-nvlib, through which its plugin lists GPUs, leaves them out too.
@@ -215,7 +215,7 @@ var displays = []string{"DGX Display", "NVIDIA DGX Display"}
 // others can be used. If no GPU can be read, it returns an error.
 func (l *Library) devices() ([]gpu.Device, error) {
 	count, code := l.api.DeviceGetCount()
-	if err := failed(code, "counting the GPUs"); err != nil {
+	if err := callError(code, "counting the GPUs"); err != nil {
 		return nil, err
 	}
 	found := map[string]known{}
@@ -270,7 +270,7 @@ func (l *Library) devices() ([]gpu.Device, error) {
 // read reads the properties of a GPU that do not change while it is in use.
 func (l *Library) read(i int) (known, error) {
 	handle, code := l.api.DeviceGetHandleByIndex(i)
-	if err := failed(code, "finding GPU %d", i); err != nil {
+	if err := callError(code, "finding GPU %d", i); err != nil {
 		return known{}, err
 	}
 	d := gpu.Device{Index: i}
@@ -286,7 +286,7 @@ func (l *Library) read(i int) (known, error) {
 			return code
 		}},
 	} {
-		if err := failed(step.read(), "reading the %s of GPU %d", step.what, i); err != nil {
+		if err := callError(step.read(), "reading the %s of GPU %d", step.what, i); err != nil {
 			return known{}, err
 		}
 	}
@@ -295,7 +295,7 @@ func (l *Library) read(i int) (known, error) {
 	case nvml.SUCCESS:
 		d.MemoryMiB = mib(m.Total)
 	case nvml.ERROR_GPU_IS_LOST:
-		return known{}, failed(code, "reading the memory of GPU %d", i)
+		return known{}, callError(code, "reading the memory of GPU %d", i)
 	default: // GPUs that use the memory of the machine do not report it, but can compute.
 	}
 	if l.has["nvmlDeviceGetMigMode"] {
@@ -315,7 +315,7 @@ func (l *Library) read(i int) (known, error) {
 	}
 	k.device = d
 	if pci, code := handle.GetPciInfo(); code == nvml.SUCCESS {
-		k.address = address(pci.Domain, pci.Bus, pci.Device)
+		k.address = busAddress(pci.Domain, pci.Bus, pci.Device)
 	}
 	k.device.NUMANode, k.device.PCIeRoot = l.numaNode(k.address), l.pcieRoot(k.address)
 	return k, nil

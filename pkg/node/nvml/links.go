@@ -55,7 +55,7 @@ func (l *Library) linked(handle nvml.Device) map[string]int {
 			continue
 		}
 		if pci, code := handle.GetNvLinkRemotePciInfo(i); code == nvml.SUCCESS {
-			peers[address(pci.Domain, pci.Bus, pci.Device)]++
+			peers[busAddress(pci.Domain, pci.Bus, pci.Device)]++
 		}
 	}
 	return peers

@@ -26,7 +26,7 @@ func (l *Library) handleOf(doing, uuid string) (nvml.Device, uint64, error) {
 		return nil, 0, fmt.Errorf("%s %s: %w", doing, uuid, gpu.ErrUnknown)
 	}
 	m, code := k.handle.GetMemoryInfo()
-	return k.handle, m.Total, failed(code, "%s %s", doing, uuid)
+	return k.handle, m.Total, callError(code, "%s %s", doing, uuid)
 }
 
 // profileInfo is a profile of a GPU's GPU instances.
@@ -43,7 +43,7 @@ func profiles(handle nvml.Device, memory uint64) ([]profileInfo, error) {
 		if code == nvml.ERROR_NOT_SUPPORTED || code == nvml.ERROR_INVALID_ARGUMENT || code == nvml.SUCCESS && info.InstanceCount == 0 {
 			continue
 		}
-		if err := failed(code, "reading MIG profile %d", number); err != nil {
+		if err := callError(code, "reading MIG profile %d", number); err != nil {
 			return nil, err
 		}
 		all = append(all, profileInfo{name: profileName(number, info, memory), info: info})
@@ -86,7 +86,7 @@ func (l *Library) Geometry(uuid string) (mig.Geometry, error) {
 		if code == nvml.ERROR_NOT_SUPPORTED || code == nvml.SUCCESS && len(places) == 0 {
 			continue
 		}
-		if err := failed(code, "reading where instances %s of %s can be", p.name, uuid); err != nil {
+		if err := callError(code, "reading where instances %s of %s can be", p.name, uuid); err != nil {
 			return mig.Geometry{}, err
 		}
 		kind := mig.Kind{Profile: p.name, Slices: int(p.info.SliceCount), Size: int(places[0].Size), Most: int(p.info.InstanceCount)}
@@ -107,7 +107,7 @@ func (l *Library) MIGMode(uuid string) (now, pending bool, err error) {
 		return false, false, err
 	}
 	current, next, code := handle.GetMigMode()
-	return current == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, failed(code, "reading the MIG mode of %s", uuid)
+	return current == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, callError(code, "reading the MIG mode of %s", uuid)
 }
 
 // EnableMIG turns the MIG mode of a GPU on. The error is gpu.ErrInUse while a process has the GPU open, and gpu.ErrResetRequired if the mode changes
@@ -123,7 +123,7 @@ func (l *Library) EnableMIG(uuid string) error {
 	if code == nvml.SUCCESS {
 		code = activation
 	}
-	return failed(code, "turning MIG on for %s", uuid)
+	return callError(code, "turning MIG on for %s", uuid)
 }
 
 // GPUInstances returns the GPU instances of a GPU.
@@ -135,7 +135,7 @@ func (l *Library) GPUInstances(uuid string) ([]gpu.GPUInstance, error) {
 		return nil, err
 	}
 	var all []gpu.GPUInstance
-	err = walk(handle, memory, func(p profileInfo, instance nvml.GpuInstance, info nvml.GpuInstanceInfo) error {
+	err = eachInstance(handle, memory, func(p profileInfo, instance nvml.GpuInstance, info nvml.GpuInstanceInfo) error {
 		computes, whole, err := computesOf(instance, p.info)
 		all = append(all, gpu.GPUInstance{
 			ID: int(info.Id), Profile: p.name, Start: int(info.Placement.Start), Size: int(info.Placement.Size), Whole: whole && len(computes) == 1,
@@ -148,8 +148,8 @@ func (l *Library) GPUInstances(uuid string) ([]gpu.GPUInstance, error) {
 	return all, nil
 }
 
-// walk calls f for each GPU instance of a GPU.
-func walk(handle nvml.Device, memory uint64, f func(profileInfo, nvml.GpuInstance, nvml.GpuInstanceInfo) error) error {
+// eachInstance calls f for each GPU instance of a GPU.
+func eachInstance(handle nvml.Device, memory uint64, f func(profileInfo, nvml.GpuInstance, nvml.GpuInstanceInfo) error) error {
 	all, err := profiles(handle, memory)
 	if err != nil {
 		return err
@@ -159,12 +159,12 @@ func walk(handle nvml.Device, memory uint64, f func(profileInfo, nvml.GpuInstanc
 		if code == nvml.ERROR_NOT_SUPPORTED {
 			continue
 		}
-		if err := failed(code, "listing the MIG instances %s", p.name); err != nil {
+		if err := callError(code, "listing the MIG instances %s", p.name); err != nil {
 			return err
 		}
 		for _, instance := range instances {
 			info, code := instance.GetInfo()
-			if err := failed(code, "reading a MIG instance %s", p.name); err != nil {
+			if err := callError(code, "reading a MIG instance %s", p.name); err != nil {
 				return err
 			}
 			if err := f(p, instance, info); err != nil {
@@ -182,7 +182,7 @@ func computeProfiles(instance nvml.GpuInstance, f func(nvml.ComputeInstanceProfi
 		if code == nvml.ERROR_NOT_SUPPORTED || code == nvml.ERROR_INVALID_ARGUMENT || code == nvml.SUCCESS && info.InstanceCount == 0 {
 			continue
 		}
-		if err := failed(code, "reading compute profile %d", number); err != nil {
+		if err := callError(code, "reading compute profile %d", number); err != nil {
 			return err
 		}
 		if err := f(info); err != nil {
@@ -201,7 +201,7 @@ func computesOf(instance nvml.GpuInstance, of nvml.GpuInstanceProfileInfo) (all 
 		}
 		whole = whole || len(computes) > 0 && info.SliceCount == of.SliceCount
 		all = append(all, computes...)
-		return failed(code, "listing the compute instances of a MIG instance")
+		return callError(code, "listing the compute instances of a MIG instance")
 	})
 	return all, whole, err
 }
@@ -220,16 +220,16 @@ func (l *Library) Create(uuid string, at mig.Placement) error {
 	}
 	for _, p := range all {
 		if p.name == at.Profile {
-			return create(uuid, handle, p, at)
+			return createInstance(uuid, handle, p, at)
 		}
 	}
 	return fmt.Errorf("%s has no MIG profile %s", uuid, at.Profile)
 }
 
-// create creates a GPU instance with one compute instance, which has all of its compute. If that fails, it leaves nothing behind.
-func create(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) error {
+// createInstance creates a GPU instance with one compute instance, which has all of its compute. If that fails, it leaves nothing behind.
+func createInstance(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) error {
 	instance, code := handle.CreateGpuInstanceWithPlacement(&p.info, &nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)})
-	if err := failed(code, "creating an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid); err != nil {
+	if err := callError(code, "creating an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid); err != nil {
 		return err
 	}
 	made := false
@@ -239,7 +239,7 @@ func create(uuid string, handle nvml.Device, p profileInfo, at mig.Placement) er
 		}
 		made = true
 		_, code := instance.CreateComputeInstance(&info)
-		return failed(code, "creating the compute instance of an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid)
+		return callError(code, "creating the compute instance of an instance %s at memory slice %d of %s", at.Profile, at.Start, uuid)
 	})
 	if err == nil && !made {
 		err = fmt.Errorf("%s has no compute profile for all of an instance %s", uuid, at.Profile)
@@ -258,7 +258,7 @@ func (l *Library) Destroy(uuid string, id int) error {
 	if err != nil {
 		return err
 	}
-	return walk(handle, memory, func(p profileInfo, instance nvml.GpuInstance, info nvml.GpuInstanceInfo) error {
+	return eachInstance(handle, memory, func(p profileInfo, instance nvml.GpuInstance, info nvml.GpuInstanceInfo) error {
 		if int(info.Id) != id {
 			return nil
 		}
@@ -267,10 +267,10 @@ func (l *Library) Destroy(uuid string, id int) error {
 			return err
 		}
 		for _, compute := range computes {
-			if err := failed(compute.Destroy(), "removing a compute instance of %s", uuid); err != nil {
+			if err := callError(compute.Destroy(), "removing a compute instance of %s", uuid); err != nil {
 				return err
 			}
 		}
-		return failed(instance.Destroy(), "removing the instance %s at memory slice %d of %s", p.name, info.Placement.Start, uuid)
+		return callError(instance.Destroy(), "removing the instance %s at memory slice %d of %s", p.name, info.Placement.Start, uuid)
 	})
 }

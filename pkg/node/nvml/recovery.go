@@ -39,7 +39,7 @@ func (l *Library) Recovery(uuid string) (gpu.Recovery, error) {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
 		return gpu.RecoveryUnknown, nil
 	}
-	err := failed(code, "asking what %s needs", uuid)
+	err := callError(code, "asking what %s needs", uuid)
 	if errors.Is(err, gpu.ErrLost) {
 		l.markLost(uuid)
 	}

@@ -67,7 +67,7 @@ func (l *Library) absent(found map[string]known) []string {
 		count, _ := l.api.GetExcludedDeviceCount() // It is 0 if NVML does not report it.
 		for i := range count {
 			if info, code := l.api.GetExcludedDeviceInfoByIndex(i); code == nvml.SUCCESS {
-				known = append(known, address(info.PciInfo.Domain, info.PciInfo.Bus, info.PciInfo.Device))
+				known = append(known, busAddress(info.PciInfo.Domain, info.PciInfo.Bus, info.PciInfo.Device))
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func isGPU(path string) bool {
 	return err != nil || filepath.Base(driver) == "nvidia"
 }
 
-// address formats a PCI address as the kernel does. NVML uses eight digits for the domain, and capitals.
-func address(domain, bus, device uint32) string {
+// busAddress formats a PCI address as the kernel does. NVML uses eight digits for the domain, and capitals.
+func busAddress(domain, bus, device uint32) string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", domain, bus, device)
 }

@@ -98,7 +98,7 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 	} {
 		// Some GPUs do not support every reading. The others are still useful.
 		if code := step.read(); code != nvml.ERROR_NOT_SUPPORTED {
-			if err := failed(code, "reading the %s of %s", step.what, uuid); err != nil {
+			if err := callError(code, "reading the %s of %s", step.what, uuid); err != nil {
 				return gpu.Usage{}, err
 			}
 		}

@@ -56,7 +56,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 	response := answer(m.settings, m.channels, gpus, m.config.Exists)
 	if slot > 0 {
 		withSlot(response, gpus[0], slot, m.config.GPUShareMiB)
-		stated.MemoryMiB = least(stated.MemoryMiB, slot)
+		stated.MemoryMiB = smallerAmount(stated.MemoryMiB, slot)
 	}
 	if len(gpus) == 1 {
 		if limits, ok := m.limits[gpus[0].UUID]; ok {

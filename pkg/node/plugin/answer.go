@@ -47,7 +47,7 @@ func Answer(s sharing.Settings, gpus []sharing.GPU, capabilities mig.Capabilitie
 	if err != nil {
 		return nil, err
 	}
-	if err := resolvable(s, channels, devices, missing); err != nil {
+	if err := checkResolvable(s, channels, devices, missing); err != nil {
 		return nil, err
 	}
 	return answer(s, channels, devices, exists), nil
@@ -78,7 +78,7 @@ func answer(s sharing.Settings, channels []int, gpus []device, exists func(strin
 	if s.Has(sharing.ListEnvVar) {
 		r.Envs[visibleDevices] = strings.Join(names, ",")
 		if len(channels) > 0 {
-			r.Envs[imexChannels] = strings.Join(numbers(channels), ",")
+			r.Envs[imexChannels] = strings.Join(channelNumbers(channels), ",")
 		}
 	}
 	if s.Has(sharing.ListVolumeMounts) {
@@ -86,7 +86,7 @@ func answer(s sharing.Settings, channels []int, gpus []device, exists func(strin
 		for _, name := range names {
 			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: nothing, ContainerPath: path.Join(volumeMounts, name)})
 		}
-		for _, channel := range numbers(channels) {
+		for _, channel := range channelNumbers(channels) {
 			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: nothing, ContainerPath: path.Join(volumeMounts, "imex", channel)})
 		}
 	}
@@ -174,7 +174,7 @@ func cdiDevices(s sharing.Settings, channels []int, gpus []device) []string {
 	for _, name := range deviceNames(s, gpus) {
 		out = append(out, cdiVendor+"gpu="+name)
 	}
-	for _, channel := range numbers(channels) {
+	for _, channel := range channelNumbers(channels) {
 		out = append(out, cdiVendor+"imex-channel="+channel)
 	}
 	for _, f := range features(s) {
@@ -230,8 +230,8 @@ func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
 	return out, nil
 }
 
-// resolvable returns an error if the container runtime does not know a device because no CDI spec defines it.
-func resolvable(s sharing.Settings, channels []int, gpus []device, missing func([]string) error) error {
+// checkResolvable returns an error if the container runtime does not know a device because no CDI spec defines it.
+func checkResolvable(s sharing.Settings, channels []int, gpus []device, missing func([]string) error) error {
 	if !s.Has(sharing.ListCDIAnnotations) && !s.Has(sharing.ListCDICRI) {
 		return nil
 	}
@@ -242,7 +242,7 @@ func resolvable(s sharing.Settings, channels []int, gpus []device, missing func(
 	return nil
 }
 
-func numbers(channels []int) []string {
+func channelNumbers(channels []int) []string {
 	out := make([]string, 0, len(channels))
 	for _, channel := range channels {
 		out = append(out, strconv.Itoa(channel))

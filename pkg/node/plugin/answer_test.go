@@ -203,11 +203,11 @@ func TestOnlyCDIRequiresSpecs(t *testing.T) {
 		"with additional devices": {sharing.Settings{DeviceLists: []string{"cdi-cri"}, GDS: true, MOFED: true}, []int{0}, []string{"nvidia.com/gpu=GPU-a", "nvidia.com/imex-channel=0", "nvidia.com/gds=all", "nvidia.com/mofed=all"}, "with --mode=imex"},
 	} {
 		var asked []string
-		known := resolvable(c.settings, c.channels, one, func(d []string) error { asked = d; return nil })
+		known := checkResolvable(c.settings, c.channels, one, func(d []string) error { asked = d; return nil })
 		if diff := cmp.Diff(c.asked, asked); diff != "" || known != nil {
 			t.Errorf("%s: %v %s", name, known, diff)
 		}
-		err := resolvable(c.settings, c.channels, one, func([]string) error { return errors.New("no spec") })
+		err := checkResolvable(c.settings, c.channels, one, func([]string) error { return errors.New("no spec") })
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -56,7 +56,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	if err != nil {
 		return err
 	}
-	if err := resolvable(settings, channels, gpus, m.config.CDIMissing); err != nil {
+	if err := checkResolvable(settings, channels, gpus, m.config.CDIMissing); err != nil {
 		return err
 	}
 	slices.SortStableFunc(targets, func(a, b target) int { return known[a.uuid].compare(known[b.uuid]) })

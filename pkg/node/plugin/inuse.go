@@ -65,7 +65,7 @@ func (p PodResources) client() (podresources.PodResourcesListerClient, func(), e
 	if p.Network == nil {
 		p.Network = Unix{}
 	}
-	conn, err := client(p.Network, p.Socket)
+	conn, err := dial(p.Network, p.Socket)
 	if err != nil {
 		return nil, nil, err
 	}

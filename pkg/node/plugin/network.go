@@ -90,7 +90,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	if err != nil {
 		log.Info("No watch on the kubelet's folder; looking from time to time", "error", err.Error())
 	}
-	last := identity(path)
+	last := socketIdentity(path)
 	go func() {
 		var events chan fsnotify.Event
 		var errs chan error
@@ -108,7 +108,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 			case <-errs: //nolint:errcheck // The next reading shows what is there.
 			case <-timer.C():
 			}
-			if now := identity(path); now != last {
+			if now := socketIdentity(path); now != last {
 				if last = now; now != (socketID{}) {
 					notify(out)
 				}
@@ -124,7 +124,7 @@ type socketID struct {
 	changed int64
 }
 
-func identity(path string) socketID {
+func socketIdentity(path string) socketID {
 	info, err := os.Stat(path)
 	if err != nil {
 		return socketID{}
@@ -136,8 +136,8 @@ func identity(path string) socketID {
 	return socketID{inode: stat.Ino, changed: info.ModTime().UnixNano()}
 }
 
-// client returns a gRPC client for a socket. It connects with the first call.
-func client(n Network, path string) (*grpc.ClientConn, error) {
+// dial returns a gRPC client for a socket. It connects with the first call.
+func dial(n Network, path string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),

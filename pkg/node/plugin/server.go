@@ -342,7 +342,7 @@ func (s *server) reopen(ctx context.Context, former func()) (stop func(), err er
 func (s *server) register(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	conn, err := client(s.m.config.Network, s.m.config.KubeletSocket)
+	conn, err := dial(s.m.config.Network, s.m.config.KubeletSocket)
 	if err != nil {
 		return err
 	}
@@ -385,7 +385,7 @@ func (s *server) otherPlugin(ctx context.Context, first bool) string {
 func answers(ctx context.Context, n Network, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := client(n, socket)
+	conn, err := dial(n, socket)
 	if err != nil {
 		return false
 	}

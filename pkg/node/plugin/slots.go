@@ -163,8 +163,8 @@ func (m *Manager) slotFor(resource string, ids []string) (mib int64, err error) 
 	return mib, nil
 }
 
-// least returns the smaller of two amounts. The first may be 0, which means unknown.
-func least(a, b int64) int64 {
+// smallerAmount returns the smaller of two amounts. The first may be 0, which means unknown.
+func smallerAmount(a, b int64) int64 {
 	if a <= 0 {
 		return b
 	}

@@ -26,8 +26,8 @@ const agentPrefix = "karve-"
 // maxShort limits the resource in the name of a socket, because the path of a socket has at most 107 bytes.
 const maxShort = 40
 
-// short returns a resource as it is in the names of sockets.
-func short(resource string) string {
+// shortName returns a resource as it is in the names of sockets.
+func shortName(resource string) string {
 	name := strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)
 	if len(name) <= maxShort {
 		return name
@@ -47,7 +47,7 @@ const timeDigits, startDigits = 9, 12
 
 // newSocket returns the path of a new socket for a resource.
 func (m *Manager) newSocket(resource string) string {
-	return path.Join(m.dir(), fmt.Sprintf("%s%s-%s-%d%s", agentPrefix, short(resource), m.start, m.sockets.Add(1), socketSuffix))
+	return path.Join(m.dir(), fmt.Sprintf("%s%s-%s-%d%s", agentPrefix, shortName(resource), m.start, m.sockets.Add(1), socketSuffix))
 }
 
 // nvidiaSocket returns the path of the socket that NVIDIA's plugin has for a resource.
@@ -64,7 +64,7 @@ type agentSocket struct{ path, start string }
 func (m *Manager) agentSockets(resource string) []agentSocket {
 	var out []agentSocket
 	for _, name := range m.config.Network.List(m.dir()) {
-		rest, ok := strings.CutPrefix(name, agentPrefix+short(resource)+"-")
+		rest, ok := strings.CutPrefix(name, agentPrefix+shortName(resource)+"-")
 		if !ok {
 			continue
 		}

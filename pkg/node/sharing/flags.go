@@ -30,7 +30,7 @@ func AllSettings() []Setting {
 			Flags: []string{"device-list-strategy"}, Env: []string{"DEVICE_LIST_STRATEGY"}, List: true,
 			Usage: "how devices are passed to the container runtime: envvar, volume-mounts, cdi-annotations, cdi-cri, or several",
 			set: func(c *Config, value string) error {
-				c.plugin().DeviceListStrategy = items(value)
+				c.plugin().DeviceListStrategy = splitList(value)
 				return nil
 			},
 		},
@@ -49,16 +49,16 @@ func AllSettings() []Setting {
 		{
 			Flags: []string{"imex-required"}, Env: []string{"IMEX_REQUIRED"}, Bool: true,
 			Usage: "refuse a configuration whose IMEX channels the machine does not have", set: func(c *Config, value string) (err error) {
-				c.IMEX.Required, err = truth(value)
+				c.IMEX.Required, err = parseBool(value)
 				return err
 			},
 		},
 		bools("no-timestamp", "GFD_NO_TIMESTAMP", "do not write the timestamp label", func(c *Config) **bool { return &c.gfd().NoTimestamp }),
 		texts("machine-type-file", "GFD_MACHINE_TYPE_FILE", "file with the type of the machine", func(c *Config) **string { return &c.gfd().MachineTypeFile }),
-		ignored("mps-root", "MPS_ROOT", "the agent and its MPS daemons use --mps-dir"),
-		ignored("nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH", noSpecs, "nvidia-ctk-path", "NVIDIA_CTK_PATH"),
-		ignored("cdi-feature-flags", "CDI_FEATURE_FLAGS", noSpecs),
-		ignored("cdi-disable-hooks", "CDI_DISABLE_HOOKS", noSpecs),
+		ignoredSetting("mps-root", "MPS_ROOT", "the agent and its MPS daemons use --mps-dir"),
+		ignoredSetting("nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH", noSpecs, "nvidia-ctk-path", "NVIDIA_CTK_PATH"),
+		ignoredSetting("cdi-feature-flags", "CDI_FEATURE_FLAGS", noSpecs),
+		ignoredSetting("cdi-disable-hooks", "CDI_DISABLE_HOOKS", noSpecs),
 	}
 }
 
@@ -144,14 +144,14 @@ func (c *Config) gfd() *GFDFlags {
 // noSpecs is why the CDI spec settings of NVIDIA's plugin have no effect.
 const noSpecs = "the agent writes no CDI specs; give the same to nvidia-ctk cdi generate, which does"
 
-// ignored returns a Setting of NVIDIA's plugin that has no effect.
-func ignored(flag, env, why string, others ...string) Setting {
+// ignoredSetting returns a Setting of NVIDIA's plugin that has no effect.
+func ignoredSetting(flag, env, why string, others ...string) Setting {
 	s := Setting{Flags: []string{flag}, Env: []string{env}, Usage: "of no effect: " + why, NoEffect: why, List: true}
 	return s.with(others)
 }
 
-// items splits a comma-separated list.
-func items(value string) []string {
+// splitList splits a comma-separated list.
+func splitList(value string) []string {
 	var out []string
 	for item := range strings.SplitSeq(value, ",") {
 		out = append(out, strings.TrimSpace(item))
@@ -161,7 +161,7 @@ func items(value string) []string {
 
 func setChannels(c *Config, value string) error {
 	c.IMEX.ChannelIDs = nil
-	for _, item := range items(value) {
+	for _, item := range splitList(value) {
 		if item == "" {
 			continue
 		}
@@ -196,13 +196,13 @@ func (s Setting) with(others []string) Setting {
 
 func bools(flag, env, usage string, field func(*Config) **bool) Setting {
 	return Setting{Flags: []string{flag}, Env: []string{env}, Usage: usage, Bool: true, set: func(c *Config, value string) error {
-		b, err := truth(value)
+		b, err := parseBool(value)
 		*field(c) = &b
 		return err
 	}}
 }
 
-func truth(value string) (bool, error) {
+func parseBool(value string) (bool, error) {
 	b, err := strconv.ParseBool(value)
 	if err != nil {
 		return false, fmt.Errorf("is %q, and must be true or false", value)

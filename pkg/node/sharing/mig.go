@@ -64,7 +64,7 @@ func (c Config) units(devices []gpu.Device) ([]unit, error) {
 	for i := range devices {
 		d := &devices[i]
 		if strategy == migSingle {
-			if err := single(devices[0], *d, &profile); err != nil {
+			if err := checkSameInstances(devices[0], *d, &profile); err != nil {
 				return nil, err
 			}
 		}
@@ -91,8 +91,8 @@ func (c Config) units(devices []gpu.Device) ([]unit, error) {
 	return units, nil
 }
 
-// single returns an error if a GPU is not divided like the first one. profile is the profile of all instances so far.
-func single(first, d gpu.Device, profile *string) error {
+// checkSameInstances returns an error if a GPU is not divided like the first one. profile is the profile of all instances so far.
+func checkSameInstances(first, d gpu.Device, profile *string) error {
 	const advice = `with "single" all instances have the name of GPUs and are alike; use "mixed"`
 	switch {
 	case d.MIG != first.MIG:

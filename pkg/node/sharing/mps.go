@@ -42,8 +42,8 @@ func (c Config) mps() nodecontract.MPS {
 	}
 }
 
-// limits returns the limits that the MPS daemon of a GPU with a number of replicas enforces.
-func limits(m nodecontract.MPS, d gpu.Device, replicas int) *mps.Limits {
+// mpsLimits returns the limits that the MPS daemon of a GPU with a number of replicas enforces.
+func mpsLimits(m nodecontract.MPS, d gpu.Device, replicas int) *mps.Limits {
 	return &mps.Limits{
 		UUID: d.UUID, MemoryMiB: m.MemoryMiB(d.MemoryMiB, int64(replicas)), ThreadPercent: m.Threads(int64(replicas)), MultiUser: m.Users == nodecontract.MPSUsersAny,
 	}

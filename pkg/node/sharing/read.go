@@ -98,7 +98,7 @@ func readConfig(o *object) Config {
 	})
 	o.object("imex", func(o *object) {
 		for i, v := range o.list("channelIDs") {
-			if n, ok := o.r.integer(index(o.at("channelIDs"), i), v); ok {
+			if n, ok := o.r.integer(indexPath(o.at("channelIDs"), i), v); ok {
 				c.IMEX.ChannelIDs = append(c.IMEX.ChannelIDs, n)
 			}
 		}
@@ -148,7 +148,7 @@ func readFlags(o *object) Flags {
 func readPatterns(o *object, key string) []Pattern {
 	var out []Pattern
 	for i, v := range o.list(key) {
-		o.r.item(index(o.at(key), i), v, func(o *object) {
+		o.r.item(indexPath(o.at(key), i), v, func(o *object) {
 			_, patterned := o.fields["pattern"]
 			pattern, name := o.text("pattern"), o.text("name")
 			switch {
@@ -176,7 +176,7 @@ func readReplicated(r *reader, path string, v any) *Replicated {
 		}
 		s.FailRequestsGreaterThanOne = o.boolean("failRequestsGreaterThanOne")
 		for i, v := range o.list("resources") {
-			o.r.item(index(o.at("resources"), i), v, func(o *object) {
+			o.r.item(indexPath(o.at("resources"), i), v, func(o *object) {
 				s.Resources = append(s.Resources, readEntry(o, s.RenameByDefault))
 			})
 		}
@@ -245,7 +245,7 @@ func readDevices(r *reader, path string, v any) Devices {
 				ref, ok = number.String(), true
 			}
 			if !ok || !isRef(ref) {
-				r.fail(index(path, i), "is %s, which is no index, no \"gpu:mig\" and no UUID", brief(item))
+				r.fail(indexPath(path, i), "is %s, which is no index, no \"gpu:mig\" and no UUID", briefValue(item))
 			}
 			d.List = append(d.List, ref)
 		}
@@ -254,7 +254,7 @@ func readDevices(r *reader, path string, v any) Devices {
 		}
 		return d
 	default:
-		r.fail(path, "is %s, and can be \"all\", a count, or a list", brief(v))
+		r.fail(path, "is %s, and can be \"all\", a count, or a list", briefValue(v))
 		return Devices{}
 	}
 }

@@ -62,7 +62,7 @@ func (r *reader) integer(path string, v any) (int, bool) {
 			return n, true
 		}
 	}
-	r.fail(path, "is %s, and must be a whole number", brief(v))
+	r.fail(path, "is %s, and must be a whole number", briefValue(v))
 	return 0, false
 }
 
@@ -72,7 +72,7 @@ func (r *reader) object(path string, v any, fold bool, read func(*object)) {
 	}
 	fields, ok := v.(map[string]any)
 	if !ok {
-		r.fail(orRoot(path), "is %s, and must be a mapping", brief(v))
+		r.fail(orRoot(path), "is %s, and must be a mapping", briefValue(v))
 		return
 	}
 	o := &object{r: r, path: path, fields: maps.Clone(fields), fold: fold}
@@ -143,7 +143,7 @@ func (o *object) text(key string) *string {
 	}
 	s, ok := v.(string)
 	if !ok {
-		o.r.fail(o.at(key), "is %s, and must be text", brief(v))
+		o.r.fail(o.at(key), "is %s, and must be text", briefValue(v))
 	}
 	return &s
 }
@@ -159,13 +159,13 @@ func (o *object) texts(key string) []string {
 	}
 	list, ok := v.([]any)
 	if !ok {
-		o.r.fail(o.at(key), "is %s, and must be text or a list of texts", brief(v))
+		o.r.fail(o.at(key), "is %s, and must be text or a list of texts", briefValue(v))
 	}
 	var out []string
 	for i, item := range list {
 		s, ok := item.(string)
 		if !ok {
-			o.r.fail(index(o.at(key), i), "is %s, and must be text", brief(item))
+			o.r.fail(indexPath(o.at(key), i), "is %s, and must be text", briefValue(item))
 		}
 		out = append(out, s)
 	}
@@ -179,7 +179,7 @@ func (o *object) boolean(key string) *bool {
 	}
 	b, ok := v.(bool)
 	if !ok {
-		o.r.fail(o.at(key), "is %s, and must be true or false", brief(v))
+		o.r.fail(o.at(key), "is %s, and must be true or false", briefValue(v))
 	}
 	return &b
 }
@@ -191,7 +191,7 @@ func (o *object) list(key string) []any {
 	}
 	list, ok := v.([]any)
 	if !ok {
-		o.r.fail(o.at(key), "is %s, and must be a list", brief(v))
+		o.r.fail(o.at(key), "is %s, and must be a list", briefValue(v))
 	}
 	if len(list) > maxItems {
 		o.r.fail(o.at(key), "has %d items, and can have at most %d", len(list), maxItems)
@@ -219,11 +219,11 @@ func (o *object) duration(key string) *Duration {
 			return new(Duration(d))
 		}
 	}
-	o.r.fail(o.at(key), "is %s, and must be a duration such as 60s", brief(v))
+	o.r.fail(o.at(key), "is %s, and must be a duration such as 60s", briefValue(v))
 	return nil
 }
 
-func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+func indexPath(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
 func orRoot(path string) string {
 	if path == "" {
@@ -232,8 +232,8 @@ func orRoot(path string) string {
 	return path
 }
 
-// brief formats a value, and shortens it if it is long.
-func brief(v any) string {
+// briefValue formats a value, and shortens it if it is long.
+func briefValue(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return "unreadable"

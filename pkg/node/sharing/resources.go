@@ -101,7 +101,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 				}
 			}
 			if settings := c.mps(); settings != (nodecontract.MPS{}) {
-				limited = limits(settings, d, e.Replicas)
+				limited = mpsLimits(settings, d, e.Replicas)
 			}
 			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(by.of(c).FailRequestsGreaterThanOne, false)
 		}

@@ -22,7 +22,7 @@ func readMemorySlots(o *object) (*MemorySlots, nodecontract.Slots) {
 	}
 	m.ReserveMiB = number(o, "reserveMiB")
 	for i, v := range o.list("slots") {
-		o.r.item(index(o.at("slots"), i), v, func(o *object) {
+		o.r.item(indexPath(o.at("slots"), i), v, func(o *object) {
 			m.Slots = append(m.Slots, SlotCount{SizeMiB: number(o, "sizeMiB"), Count: number(o, "count")})
 		})
 	}

@@ -42,9 +42,9 @@ const (
 	oneSliceWithMedia, oneSliceWide = 7, 9
 )
 
-// sevenths returns the profiles of a GPU with seven compute slices and eight memory slices. mib has the memory of an instance with one, two, four and
+// profilesOfSevenths returns the profiles of a GPU with seven compute slices and eight memory slices. mib has the memory of an instance with one, two, four and
 // eight memory slices.
-func sevenths(names string, mib [4]int64, multiprocessors [5]int, media bool) []MIGProfile {
+func profilesOfSevenths(names string, mib [4]int64, multiprocessors [5]int, media bool) []MIGProfile {
 	n := strings.Fields(names)
 	one, wide, two, three, four, seven := n[0], n[1], n[2], n[3], n[4], n[5]
 	sm := multiprocessors

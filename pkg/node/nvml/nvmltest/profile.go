@@ -24,17 +24,17 @@ var (
 	a10g = model{product: "NVIDIA A10G", memoryMiB: 23028, reservedMiB: 512, major: 8, minor: 6, idleMilliwatts: 22000, idleSMMHz: 210, idleMemoryMHz: 405}
 	a100 = model{
 		product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 615, major: 8, migReset: true,
-		profiles:       sevenths("1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb", [4]int64{4864, 9856, 19968, 40192}, [5]int{14, 28, 42, 56, 98}, false),
+		profiles:       profilesOfSevenths("1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb", [4]int64{4864, 9856, 19968, 40192}, [5]int{14, 28, 42, 56, 98}, false),
 		idleMilliwatts: 52000, idleSMMHz: 210, idleMemoryMHz: 1215,
 	}
 	h100 = model{
 		product: "NVIDIA H100 80GB HBM3", memoryMiB: 81559, reservedMiB: 551, major: 9,
-		profiles:       sevenths("1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", [4]int64{9984, 20096, 40448, 81152}, [5]int{16, 32, 60, 64, 132}, true),
+		profiles:       profilesOfSevenths("1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", [4]int64{9984, 20096, 40448, 81152}, [5]int{16, 32, 60, 64, 132}, true),
 		idleMilliwatts: 69000, idleSMMHz: 345, idleMemoryMHz: 2619,
 	}
 	h200 = model{
 		product: "NVIDIA H200", memoryMiB: 143771, reservedMiB: 608, major: 9,
-		profiles:       sevenths("1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", [4]int64{16384, 33280, 71424, 143360}, [5]int{16, 32, 60, 64, 132}, true),
+		profiles:       profilesOfSevenths("1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", [4]int64{16384, 33280, 71424, 143360}, [5]int{16, 32, 60, 64, 132}, true),
 		idleMilliwatts: 76000, idleSMMHz: 345, idleMemoryMHz: 3201,
 	}
 )
