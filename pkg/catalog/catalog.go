@@ -61,8 +61,24 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price, in micro-dollars per hour. ListMicroUSDPerHour is the price in the cloud's list, or 0 if that is the same.
 	MicroUSDPerHour, ListMicroUSDPerHour int64
+	// Limited are lower prices, at which only so many machines run.
+	Limited []LimitedPrice
 	// Labels are the labels that machines of this offering have in addition to those of their type. They include the zone and the capacity type.
 	Labels map[string]string
+}
+
+// LimitedPrice is a price that machines have only up to a limit, as with a savings plan.
+type LimitedPrice struct {
+	MicroUSDPerHour int64
+	// Limit is the name of the limit, and Draws how much of it one machine uses up, at least 1.
+	Limit string
+	Draws int64
+}
+
+// PriceLimit is the limit of a price: a number of machines, or micro-dollars per hour.
+type PriceLimit struct {
+	Name   string
+	Amount int64
 }
 
 // ListPrice returns the price in the cloud's list, in micro-dollars per hour.

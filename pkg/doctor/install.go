@@ -262,7 +262,7 @@ func pricesUnused(f *Facts) []Finding {
 	}
 	for _, i := range prices.NewBook(nil, f.Prices).Unused(types) {
 		all = append(all, Finding{
-			Warning, fmt.Sprintf("the rule for prices %q", f.Prices[i].Name), "it changes the price of no machine: no machine meets its requirements, or a later rule sets the price of all of them",
+			Warning, fmt.Sprintf("the rule for prices %q", f.Prices[i].Name), "it changes the price of no machine: no machine meets its requirements, a later rule sets the price of all of them, or it has a limit and lowers no price",
 			"correct it in prices of the chart, or remove it: docs/prices.md",
 		})
 	}

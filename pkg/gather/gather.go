@@ -309,7 +309,7 @@ func (g *Gatherer) classes(ctx context.Context, c *facts.Cluster) error {
 			n.used = known.NodeClasses
 		}
 	}
-	c.NodeClasses = maps.Clone(n.used)
+	c.NodeClasses, c.PriceLimits = maps.Clone(n.used), n.book.Limits()
 	return nil
 }
 

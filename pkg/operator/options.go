@@ -66,7 +66,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 			return new(instancetype.Options).Set(name, value)
 		})
 	}
-	fs.Func("prices", "rules for the prices that you pay, as a list in JSON or YAML: name, requirements, and price or priceAdjustment as in a NodeOverlay", func(text string) (err error) {
+	fs.Func("prices", "rules for the prices that you pay, as a list in JSON or YAML: name, requirements, and price or priceAdjustment as in a NodeOverlay, and upTo", func(text string) (err error) {
 		o.Prices, err = prices.Parse([]byte(text))
 		return err
 	})

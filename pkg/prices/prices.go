@@ -27,6 +27,9 @@ import (
 // MaxRules is the maximum number of rules. They are part of the ConfigMap that the controller publishes.
 const MaxRules = 1000
 
+// MaxLimits is the maximum number of rules with a limit. Each of them adds an offering for each machine that it is about.
+const MaxLimits = 10
+
 // Rule changes the price of offerings. Its fields have the meaning of those of a NodeOverlay.
 type Rule struct {
 	// Name is unique among the rules. Reports name the rule by it.
@@ -37,6 +40,37 @@ type Rule struct {
 	Price string `json:"price,omitempty"`
 	// PriceAdjustment changes the price by a percentage, for example "-28%", or by US dollars per hour, for example "+0.10".
 	PriceAdjustment string `json:"priceAdjustment,omitempty"`
+	// UpTo limits how much runs at the price. Machines beyond it have the price without the rule.
+	UpTo *UpTo `json:"upTo,omitempty"`
+}
+
+// UpTo is a limit of a rule. Exactly one of its fields is set.
+type UpTo struct {
+	// Machines is the number of machines.
+	Machines *int64 `json:"machines,omitempty"`
+	// USDPerHour is what the machines cost together after the rule, in US dollars per hour, for example "12.50".
+	USDPerHour string `json:"usdPerHour,omitempty"`
+}
+
+// MaxUpTo is the highest limit of a rule, in machines and in US dollars per hour.
+const MaxUpTo = 1_000_000_000
+
+// amount returns the limit in machines or in micro-dollars per hour.
+func (u *UpTo) amount() (int64, error) {
+	switch {
+	case (u.Machines == nil) == (u.USDPerHour == ""):
+		return 0, errors.New("upTo must have either machines or usdPerHour")
+	case u.Machines != nil:
+		if *u.Machines < 1 || *u.Machines > MaxUpTo {
+			return 0, fmt.Errorf("upTo has %d machines, and must have 1 to %d", *u.Machines, MaxUpTo)
+		}
+		return *u.Machines, nil
+	}
+	usd, err := strconv.ParseFloat(u.USDPerHour, 64)
+	if !pricePattern.MatchString(u.USDPerHour) || err != nil || usd < 1e-6 || usd > MaxUpTo {
+		return 0, fmt.Errorf("usdPerHour %q of upTo must be a positive number of US dollars per hour up to %d, such as 12.50", u.USDPerHour, MaxUpTo)
+	}
+	return int64(math.Round(usd * 1e6)), nil
 }
 
 // Parse reads a list of rules in YAML or JSON. Unknown fields are errors. It returns all errors, joined.
@@ -54,9 +88,12 @@ func validate(rules []Rule) error {
 		return fmt.Errorf("there are %d rules for prices, and at most %d are allowed", len(rules), MaxRules)
 	}
 	var errs []error
-	seen := map[string]bool{}
+	seen, limits := map[string]bool{}, 0
 	for i := range rules {
 		r := &rules[i]
+		if r.UpTo != nil {
+			limits++
+		}
 		if r.Name == "" {
 			errs = append(errs, fmt.Errorf("rule %d for prices has no name", i))
 			continue
@@ -68,6 +105,9 @@ func validate(rules []Rule) error {
 		if _, err := r.compile(); err != nil {
 			errs = append(errs, fmt.Errorf("rule %q for prices: %w", r.Name, err))
 		}
+	}
+	if limits > MaxLimits {
+		errs = append(errs, fmt.Errorf("%d rules for prices have upTo, and at most %d may have it", limits, MaxLimits))
 	}
 	return errors.Join(errs...)
 }
@@ -82,6 +122,14 @@ var (
 type change struct {
 	requirements []*scheduling.Requirement
 	factor, plus float64
+	// limit is nil if the change is for all machines.
+	limit *limit
+}
+
+// limit is the limit of a change: a number of machines, or what they cost together.
+type limit struct {
+	catalog.PriceLimit
+	dollars bool
 }
 
 func (r *Rule) compile() (change, error) {
@@ -91,7 +139,13 @@ func (r *Rule) compile() (change, error) {
 	if err := valid(r.Requirements); err != nil {
 		return change{}, err
 	}
-	return compile(r.Requirements, r.Price, r.PriceAdjustment)
+	c, err := compile(r.Requirements, r.Price, r.PriceAdjustment)
+	if err == nil && r.UpTo != nil {
+		var amount int64
+		amount, err = r.UpTo.amount()
+		c.limit = &limit{catalog.PriceLimit{Name: r.Name, Amount: amount}, r.UpTo.Machines == nil}
+	}
+	return c, err
 }
 
 func compile(requirements []karpv1alpha1.NodeSelectorRequirement, price, adjustment string) (change, error) {
@@ -163,7 +217,8 @@ func (c *change) meets(labels map[string]string) bool {
 
 // Book knows what a company pays. The zero value, and nil, know only the price list.
 type Book struct {
-	// overlays are ordered: the first that is about an offering applies. All of the rules that are about it apply, in their order.
+	// overlays are ordered: the first that is about an offering applies. All of the rules that are about it apply, in their order. Of those with a limit, at most one
+	// does.
 	overlays, rules []change
 }
 
@@ -184,10 +239,17 @@ func NewBook(overlays []karpv1alpha1.NodeOverlay, rules []Rule) *Book {
 			b.overlays = append(b.overlays, c)
 		}
 	}
+	limits := map[string]bool{}
 	for i := range rules {
 		c, err := rules[i].compile()
-		if err != nil {
+		if err == nil && c.limit != nil && (limits[c.limit.Name] || len(limits) == MaxLimits) {
+			err = errors.New("the limit repeats, or there are too many")
+		}
+		switch {
+		case err != nil:
 			c = never
+		case c.limit != nil:
+			limits[c.limit.Name] = true
 		}
 		b.rules = append(b.rules, c)
 	}
@@ -203,14 +265,53 @@ const free = 10_000_000
 
 // Price returns what a machine with the labels costs, in micro-dollars per hour, given its list price. It is at least 1 and at most [planner.MaxPrice].
 func (b *Book) Price(labels map[string]string, list int64) int64 {
-	price, _ := b.apply(labels, list)
+	price, _, _ := b.apply(labels, list, unlimited)
 	return price
 }
 
-// apply also returns the indices of the rules that changed the price, without those before a rule that sets it.
-func (b *Book) apply(labels map[string]string, list int64) (price int64, by []int) {
+// unlimited is the index of no rule.
+const unlimited = -1
+
+// limited returns the lower prices that a machine with the labels has up to a limit, given its price beyond the limits and its list price.
+func (b *Book) limited(labels map[string]string, price, list int64) []catalog.LimitedPrice {
+	var all []catalog.LimitedPrice
+	for i := range b.rules {
+		c := &b.rules[i]
+		if c.limit == nil || !c.meets(labels) {
+			continue
+		}
+		if lower, draws, _ := b.apply(labels, list, i); lower < price {
+			if !c.limit.dollars {
+				draws = 1
+			}
+			all = append(all, catalog.LimitedPrice{MicroUSDPerHour: lower, Limit: c.limit.Name, Draws: draws})
+		}
+	}
+	return all
+}
+
+// Limits returns the limits of the rules.
+func (b *Book) Limits() []catalog.PriceLimit {
 	if b.Empty() {
-		return list, nil
+		return nil
+	}
+	var all []catalog.PriceLimit
+	for i := range b.rules {
+		if l := b.rules[i].limit; l != nil {
+			all = append(all, l.PriceLimit)
+		}
+	}
+	return all
+}
+
+// apply returns the price of a machine, with the given one of the rules that have a limit. It also returns the price after that rule, and the indices of the rules that
+// changed the price, without those before a rule that sets it.
+func (b *Book) apply(labels map[string]string, list int64, with int) (price, after int64, by []int) {
+	if b.Empty() {
+		return list, list, nil
+	}
+	final := func(price float64) int64 {
+		return max(int64(math.Round(min(price, float64(planner.MaxPrice)))), list/free, 1)
 	}
 	now := float64(list)
 	for i := range b.overlays {
@@ -221,16 +322,18 @@ func (b *Book) apply(labels map[string]string, list int64) (price int64, by []in
 	}
 	for i := range b.rules {
 		c := &b.rules[i]
-		if !c.meets(labels) {
+		if c.limit != nil && i != with || !c.meets(labels) {
 			continue
 		}
 		if c.factor == 0 {
 			by = nil // What was before has no effect.
 		}
 		now, by = c.of(now), append(by, i)
+		if i == with {
+			after = final(now)
+		}
 	}
-	price = int64(math.Round(min(now, float64(planner.MaxPrice))))
-	return max(price, list/free, 1), by
+	return final(now), after, by
 }
 
 // of returns the changed price, which is not negative.
@@ -249,11 +352,16 @@ func (b *Book) Types(labels map[string]string, types []catalog.InstanceType) []c
 		for j := range t.Offerings {
 			o := &t.Offerings[j]
 			list := o.ListPrice()
-			o.MicroUSDPerHour, o.ListMicroUSDPerHour = b.Price(labelsOf(labels, t, o), list), list
+			all := labelsOf(labels, t, o)
+			o.MicroUSDPerHour, o.ListMicroUSDPerHour = b.Price(all, list), list
+			o.Limited = b.limited(all, o.MicroUSDPerHour, list)
 		}
 	}
 	return priced
 }
+
+// typical is a price of a dollar per hour, for which rules are tried.
+const typical = 1_000_000
 
 // labelsOf returns the labels by which rules select an offering.
 func labelsOf(labels map[string]string, t *catalog.InstanceType, o *catalog.Offering) map[string]string {
@@ -267,7 +375,8 @@ func labelsOf(labels map[string]string, t *catalog.InstanceType, o *catalog.Offe
 // Empty reports whether all prices are those of the list.
 func (b *Book) Empty() bool { return b == nil || len(b.overlays)+len(b.rules) == 0 }
 
-// Unused returns the indices of the rules that have no effect on the price of any offering of the instance types, by the labels that their machines have in addition.
+// Unused returns the indices of the rules that have no effect on the price of any offering of the instance types, by the labels that their machines have in addition. A
+// rule with a limit has one only if it lowers the price.
 func (b *Book) Unused(types iter.Seq2[map[string]string, []catalog.InstanceType]) []int {
 	if b.Empty() {
 		return nil
@@ -276,9 +385,13 @@ func (b *Book) Unused(types iter.Seq2[map[string]string, []catalog.InstanceType]
 	for labels, all := range types {
 		for i := range all {
 			for j := range all[i].Offerings {
-				_, by := b.apply(labelsOf(labels, &all[i], &all[i].Offerings[j]), 1)
+				labels := labelsOf(labels, &all[i], &all[i].Offerings[j])
+				price, _, by := b.apply(labels, typical, unlimited)
 				for _, r := range by {
 					used[r] = true
+				}
+				for _, p := range b.limited(labels, price, typical) {
+					used[slices.IndexFunc(b.rules, func(c change) bool { return c.limit != nil && c.limit.Name == p.Limit })] = true
 				}
 			}
 		}

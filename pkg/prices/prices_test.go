@@ -92,6 +92,85 @@ func TestRulesApplyInOrder(t *testing.T) {
 	}
 }
 
+func TestLimitedRulesAddPrices(t *testing.T) {
+	t.Parallel()
+	n := int64(3)
+	machines, dollars := &UpTo{Machines: &n}, &UpTo{USDPerHour: "7.5"}
+	plan := Rule{Name: "plan", Requirements: []karpv1alpha1.NodeSelectorRequirement{in("karpenter.sh/capacity-type", "on-demand")}, PriceAdjustment: "-28%", UpTo: dollars}
+	slots := Rule{Name: "slots", Price: "0", UpTo: machines}
+	fee := Rule{Name: "fee", PriceAdjustment: "+0.05"}
+	discount := Rule{Name: "discount", PriceAdjustment: "-10%"}
+	dear := Rule{Name: "dear", Price: "9", UpTo: machines}
+	contract := Rule{Name: "contract", Price: "0.40"}
+	for name, tc := range map[string]struct {
+		rules  []Rule
+		labels map[string]string
+		price  int64
+		want   []catalog.LimitedPrice
+		unused []int
+	}{
+		"dollars":                        {[]Rule{plan}, onDemand, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 720_000, Limit: "plan", Draws: 720_000}}, nil},
+		"other machines":                 {[]Rule{plan}, spot, dollar, nil, []int{0}},
+		"machines":                       {[]Rule{slots}, spot, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, nil},
+		"a fee is not in the commitment": {[]Rule{plan, fee}, onDemand, 1_050_000, []catalog.LimitedPrice{{MicroUSDPerHour: 770_000, Limit: "plan", Draws: 720_000}}, nil},
+		"a discount before":              {[]Rule{discount, plan}, onDemand, 900_000, []catalog.LimitedPrice{{MicroUSDPerHour: 648_000, Limit: "plan", Draws: 648_000}}, nil},
+		"one limit at a time": {[]Rule{plan, slots}, onDemand, dollar, []catalog.LimitedPrice{
+			{MicroUSDPerHour: 720_000, Limit: "plan", Draws: 720_000}, {MicroUSDPerHour: 1, Limit: "slots", Draws: 1},
+		}, nil},
+		"a higher price":           {[]Rule{dear}, onDemand, dollar, nil, []int{0}},
+		"a price that hides it":    {[]Rule{plan, contract}, onDemand, 400_000, nil, []int{0}},
+		"a price that it replaces": {[]Rule{contract, slots}, onDemand, 400_000, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, nil},
+		"the same limit twice":     {[]Rule{slots, slots}, onDemand, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, []int{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := NewBook(nil, tc.rules)
+			types := b.Types(nil, []catalog.InstanceType{{Offerings: []catalog.Offering{{Labels: tc.labels, MicroUSDPerHour: dollar}}}})
+			if o := types[0].Offerings[0]; o.MicroUSDPerHour != tc.price || !slices.Equal(o.Limited, tc.want) {
+				t.Errorf("the price is %d, and %v within limits; want %d and %v", o.MicroUSDPerHour, o.Limited, tc.price, tc.want)
+			}
+			if diff := cmp.Diff(tc.unused, b.Unused(only(tc.labels))); diff != "" {
+				t.Errorf("unused rules (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got, want := NewBook(nil, []Rule{plan, fee, slots}).Limits(), []catalog.PriceLimit{{Name: "plan", Amount: 7_500_000}, {Name: "slots", Amount: 3}}; !slices.Equal(got, want) {
+		t.Errorf("the limits are %v, want %v", got, want)
+	}
+}
+
+func TestParseRefusesLimitsWithoutSense(t *testing.T) {
+	t.Parallel()
+	for upTo, want := range map[string]string{
+		"{}":                               "upTo must have either machines or usdPerHour",
+		`{machines: 1, usdPerHour: "1"}`:   "upTo must have either machines or usdPerHour",
+		"{machines: 0}":                    "upTo has 0 machines",
+		"{machines: -1}":                   "upTo has -1 machines",
+		"{machines: 1000000001}":           "upTo has 1000000001 machines",
+		`{usdPerHour: "0"}`:                "must be a positive number",
+		`{usdPerHour: "-3"}`:               "must be a positive number",
+		`{usdPerHour: "1e3"}`:              "must be a positive number",
+		`{usdPerHour: "1000000001"}`:       "must be a positive number",
+		`{usdPerHour: "0.00000001"}`:       "must be a positive number",
+		"{instances: 1}":                   "unknown field",
+		`{machines: 1000000000}`:           "",
+		`{usdPerHour: "1000000000"}`:       "",
+		"{machines: 99999999999999999999}": "cannot unmarshal",
+	} {
+		_, err := Parse([]byte("[{name: x, priceAdjustment: -1%, upTo: " + upTo + "}]"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want %q", upTo, err, want)
+		}
+	}
+	var many strings.Builder
+	for i := range MaxLimits + 1 {
+		fmt.Fprintf(&many, "- {name: r%d, price: \"0\", upTo: {machines: 1}}\n", i)
+	}
+	if _, err := Parse([]byte(many.String())); err == nil || !strings.Contains(err.Error(), "11 rules for prices have upTo, and at most 10 may have it") {
+		t.Errorf("too many limits: %v", err)
+	}
+}
+
 // only has one offering with the labels.
 func only(labels map[string]string) iter.Seq2[map[string]string, []catalog.InstanceType] {
 	return func(yield func(map[string]string, []catalog.InstanceType) bool) {

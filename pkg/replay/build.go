@@ -174,10 +174,19 @@ func cheapest(s planner.Snapshot) planner.Snapshot {
 		name string
 		free planner.Resources
 		gpus int
+		// stock is one of which only so much is left, or -1.
+		stock int
+	}
+	of := func(o planner.Offering) kind {
+		k := kind{o.Pool, o.InstanceType, o.Free, len(o.GPUs), -1}
+		if len(o.Draws) > 0 {
+			k.stock = o.Draws[0].Stock
+		}
+		return k
 	}
 	best := map[kind]int{}
 	for i, o := range s.Offerings {
-		k := kind{o.Pool, o.InstanceType, o.Free, len(o.GPUs)}
+		k := of(o)
 		if j, ok := best[k]; !ok || o.Price < s.Offerings[j].Price {
 			best[k] = i
 		}
@@ -185,7 +194,7 @@ func cheapest(s planner.Snapshot) planner.Snapshot {
 	at := map[int]int{}
 	var offerings []planner.Offering
 	for i, o := range s.Offerings {
-		if best[kind{o.Pool, o.InstanceType, o.Free, len(o.GPUs)}] == i {
+		if best[of(o)] == i {
 			at[i] = len(offerings)
 			offerings = append(offerings, o)
 		}

@@ -135,7 +135,7 @@ func (w *world) layout(move func(pod int) planner.MicroUSD, stays func(pod int) 
 			continue
 		}
 		o := w.offerings[m.offering]
-		x := consolidate.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+		x := consolidate.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical, Draws: o.Draws}
 		for _, pod := range m.pods {
 			r := consolidate.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move(pod)}
 			if w.class(pod).GPUMemoryBytes > 0 {

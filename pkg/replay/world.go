@@ -184,11 +184,12 @@ func (w *world) drop() {
 // snapshot returns the planner's snapshot of the world, with all classes or only those that have pending pods.
 func (w *world) snapshot(all bool) planner.Snapshot {
 	t := w.trace.Snapshot
-	s := planner.Snapshot{Pools: t.Pools, Offerings: slices.Clone(w.offerings)}
+	s := planner.Snapshot{Pools: t.Pools, Offerings: slices.Clone(w.offerings), Stocks: slices.Clone(t.Stocks)}
 	every := make([]int, 0, len(w.machines))
 	for i, m := range w.machines {
 		s.Nodes = append(s.Nodes, planner.Node{Name: m.name, Free: m.free, GPUs: m.gpus})
 		every = append(every, i)
+		planner.Take(s.Stocks, w.offerings[m.offering].Draws)
 	}
 	names := make([][]string, len(t.Classes))
 	for _, pod := range w.waiting {

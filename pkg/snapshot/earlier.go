@@ -72,7 +72,11 @@ func (l PlannedLaunch) Key() string {
 // offeringKey returns a key that identifies an offering in later snapshots.
 func (v *View) offeringKey(i int) string {
 	o := &v.Snapshot.Offerings[i]
-	return strings.Join([]string{v.Snapshot.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, o.Choice}, "/")
+	key := []string{v.Snapshot.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, o.Choice}
+	for _, d := range o.Draws {
+		key = append(key, v.Stocks[d.Stock].Name)
+	}
+	return strings.Join(key, "/")
 }
 
 // PlannedLaunches groups equal launches of a plan, in the order of the plan. at has the index of the group of each launch.

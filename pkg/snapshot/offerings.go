@@ -30,6 +30,8 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price in millionths of a US dollar per hour, and ListMicroUSDPerHour that in the cloud's list.
 	MicroUSDPerHour, ListMicroUSDPerHour int64
+	// limited is the limit of the price, or nil if there is none.
+	limited *catalog.LimitedPrice
 	// Labels are the labels of the started node that pods can select by, as far as they are known. doubts are the others.
 	Labels map[string]string
 	doubts nodelabels.Doubts
@@ -190,7 +192,7 @@ func (t *template) chosenKeys() []string {
 	})
 }
 
-// offeringsOf returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows
+// offeringsOf returns all offerings that the pool's requirements allow, and each again at its limited prices. It skips reserved capacity. Without a requirement for the capacity type it allows
 // only on-demand capacity, because Karpenter prefers spot without one.
 func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
@@ -224,13 +226,18 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 					empty.Replicas = share.Least * instanceType.GPU.Count
 					instances := facts.OffersOf(share.MIG, instanceType.GPU.Count)
 					runs := records.DaemonsOn(daemons, taints, "", labels, empty, gpu)
-					offerings = append(offerings, Offering{
+					at := Offering{
 						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(),
 						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
 						Daemons:        records.Overhead(runs, gpu),
 						daemons:        runs,
-					})
+					}
+					offerings = append(offerings, at)
+					for l := range o.Limited {
+						at.MicroUSDPerHour, at.limited = o.Limited[l].MicroUSDPerHour, &o.Limited[l]
+						offerings = append(offerings, at)
+					}
 				}
 			}
 		}
@@ -283,7 +290,16 @@ func compareOfferings(a, b Offering) int {
 	); order != 0 {
 		return order
 	}
-	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Key(), b.Share.MIG.Key()))
+	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Key(), b.Share.MIG.Key()),
+		strings.Compare(a.limit(), b.limit()))
+}
+
+// limit returns the name of the limit of the price, or "" if there is none.
+func (o *Offering) limit() string {
+	if o.limited == nil {
+		return ""
+	}
+	return o.limited.Limit
 }
 
 func compareLabels(a, b map[string]string) int {

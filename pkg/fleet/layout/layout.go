@@ -87,7 +87,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*records.Machine) string) La
 		}
 		l.Machines, l.Restarts = append(l.Machines, m), append(l.Restarts, costs)
 		l.Layout.Machines = append(l.Layout.Machines, consolidate.Machine{
-			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Pods: pods,
+			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Draws: l.View.Draws(m), Pods: pods,
 		})
 	}
 	l.Layout.Snapshot = l.View.Snapshot

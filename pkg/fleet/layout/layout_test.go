@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/prices"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -275,5 +276,16 @@ func TestPartialLayoutHoldsItsMachinesNodesAndPlannedPods(t *testing.T) {
 	}
 	if whole := layout.Build(&view, nil, func(*records.Machine) string { return "" }); len(whole.Machines) != 2 || len(whole.Layout.Snapshot.Classes[0].Pods) != 3 {
 		t.Errorf("the whole layout has %d machines and the pods %v", len(whole.Machines), whole.Layout.Snapshot.Classes[0].Pods)
+	}
+}
+
+func TestMachineWithinLimitFreesItWhenItLeaves(t *testing.T) {
+	t.Parallel()
+	c, one := inUse(), int64(1)
+	c.UsePrices(prices.NewBook(nil, []prices.Rule{{Name: "plan", PriceAdjustment: "-50%", UpTo: &prices.UpTo{Machines: &one}}}))
+	l := layoutOf(c)
+	m := l.Layout.Machines[0]
+	if m.Price != 263_000 || len(m.Draws) != 1 || l.Layout.Snapshot.Stocks[0].Left != 0 || l.Layout.Freed([]int{0}).Stocks[0].Left != 1 {
+		t.Errorf("the machine costs %d and draws %v; %v is left", m.Price, m.Draws, l.Layout.Snapshot.Stocks)
 	}
 }

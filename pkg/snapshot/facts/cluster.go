@@ -66,6 +66,8 @@ type Cluster struct {
 	UnknownFields map[types.UID][]string
 	// Refused has the offerings that the cloud refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
+	// PriceLimits are the limits of the prices of InstanceTypes.
+	PriceLimits []catalog.PriceLimit
 	// Queue orders classes of pods if there are too many for one plan. It may be nil.
 	Queue ClassQueue
 	// ReadAhead says which pods are included that the scheduler has not tried yet.
@@ -148,6 +150,7 @@ func (c *Cluster) UseInstanceTypes(types []catalog.InstanceType) {
 
 // UsePrices sets the prices of all instance types to those of a book.
 func (c *Cluster) UsePrices(b *prices.Book) {
+	c.PriceLimits = b.Limits()
 	if b.Empty() {
 		return
 	}

@@ -3,8 +3,10 @@
 package records
 
 import (
+	"cmp"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +39,8 @@ type Machine struct {
 	MostPerGPU int64
 	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine without assumptions.
 	Assumed Assumed
+	// limited is the price of the machine if it has a limit.
+	limited *catalog.LimitedPrice
 	// memo caches results for the machine. It is nil for machines that do not belong to a view.
 	memo *machineMemo
 }
@@ -288,14 +292,22 @@ func HardwareOf(machines iter.Seq[*Machine]) planner.Physical {
 
 // Machines returns the machines of Karve's pools, sorted by name, without canaries.
 func Machines(c *facts.Cluster) []Machine {
-	ours, _ := c.Indexed().Claimed()
-	return machinesOf(c, ours)
+	ours, canaries := c.Indexed().Claimed()
+	machines := machinesOf(c, ours)
+	if len(c.PriceLimits) > 0 {
+		limitPrices(c, machines, machinesOf(c, canaries))
+	}
+	return machines
 }
 
 // Canaries returns the machines that test images, sorted by name. They count against the limits of their pools.
 func Canaries(c *facts.Cluster) []Machine {
-	_, canaries := c.Indexed().Claimed()
-	return machinesOf(c, canaries)
+	ours, canaries := c.Indexed().Claimed()
+	machines := machinesOf(c, canaries)
+	if len(c.PriceLimits) > 0 {
+		limitPrices(c, machinesOf(c, ours), machines)
+	}
+	return machines
 }
 
 func machinesOf(c *facts.Cluster, claims []*facts.Claimed) []Machine {
@@ -405,15 +417,60 @@ func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string,
 
 // MicroUSDPerHour returns the current price of the machine, or the price at the time of planning if the catalog has none.
 func (m *Machine) MicroUSDPerHour() int64 {
+	if m.limited != nil {
+		return m.limited.MicroUSDPerHour
+	}
+	if o := m.offering(); o != nil {
+		return o.MicroUSDPerHour
+	}
+	return m.Promise.MicroUSDPerHour
+}
+
+// offering returns the offering of the machine in the catalog, or nil if it has none.
+func (m *Machine) offering() *catalog.Offering {
 	_, zone, capacityType := ShapeOf(m.Claim)
 	if m.Type != nil {
-		for _, o := range m.Type.Offerings {
-			if o.Zone == zone && o.CapacityType == capacityType {
-				return o.MicroUSDPerHour
+		for i := range m.Type.Offerings {
+			if o := &m.Type.Offerings[i]; o.Zone == zone && o.CapacityType == capacityType {
+				return o
 			}
 		}
 	}
-	return m.Promise.MicroUSDPerHour
+	return nil
+}
+
+// Limited returns the limited price that the machine has, or nil if its price has no limit.
+func (m *Machine) Limited() *catalog.LimitedPrice { return m.limited }
+
+// limitPrices gives machines the lowest of their limited prices of whose limit enough is left, the oldest machines first.
+func limitPrices(c *facts.Cluster, lists ...[]Machine) {
+	left := map[string]int64{}
+	for _, l := range c.PriceLimits {
+		left[l.Name] = l.Amount
+	}
+	var all []*Machine
+	for _, machines := range lists {
+		for i := range machines {
+			all = append(all, &machines[i])
+		}
+	}
+	slices.SortFunc(all, func(a, b *Machine) int {
+		return cmp.Or(a.Claim.CreationTimestamp.Compare(b.Claim.CreationTimestamp.Time), strings.Compare(a.Claim.Name, b.Claim.Name))
+	})
+	for _, m := range all {
+		o := m.offering()
+		if o == nil {
+			continue
+		}
+		for i := range o.Limited {
+			if p := &o.Limited[i]; p.Draws <= left[p.Limit] && (m.limited == nil || p.MicroUSDPerHour < m.limited.MicroUSDPerHour) {
+				m.limited = p
+			}
+		}
+		if m.limited != nil {
+			left[m.limited.Limit] -= m.limited.Draws
+		}
+	}
 }
 
 // Assumed is how a machine in a WhatIf view differs from its objects.
