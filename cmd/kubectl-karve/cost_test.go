@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +15,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// costServer starts a Prometheus in which the namespace ml used half of a machine for $1 an hour. It answers only requests of the tenant team.
-func costServer(t *testing.T) string {
+// recorded is a series of the recording rules: its labels, and its value in dollars per hour.
+type recorded struct {
+	metric, labels string
+	usd            float64
+}
+
+// costServer starts a Prometheus with series, and with data except for some hours after the start of the range. It answers only requests of the tenant team, if there
+// is one.
+func costServer(t *testing.T, tenant string, gap int, all ...recorded) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Scope-OrgID") != "team" {
+		if r.Header.Get("X-Scope-OrgID") != tenant {
 			http.Error(w, "no org id", http.StatusUnauthorized)
 			return
 		}
@@ -28,32 +36,69 @@ func costServer(t *testing.T) string {
 				t.Error(name, err)
 			}
 		}
-		series := func(labels string, perHour float64) string {
+		series := func(labels string, perHour float64, from float64) string {
 			var values []string
-			for at := start; at <= end; at += step {
+			for at := from; at <= end; at += step {
 				values = append(values, fmt.Sprintf(`[%.0f, "%g"]`, at, perHour*step/3600))
 			}
 			return fmt.Sprintf(`{"metric": {%s}, "values": [%s]}`, labels, strings.Join(values, ","))
 		}
-		query, result := r.FormValue("query"), ""
-		switch {
-		case strings.Contains(query, "> 0"):
-		case strings.Contains(query, "cluster:karve"):
-			result = series("", 12)
-		case strings.Contains(query, "nodepool:karve"):
-			result = series(`"nodepool": "gpu", "gpunodeclass": "t4", "share": "used"`, 6) + "," + series(`"nodepool": "gpu", "gpunodeclass": "t4", "share": "idle"`, 6)
-		case strings.Contains(query, "namespace:karve"):
-			result = series(`"namespace": "ml", "nodepool": "gpu"`, 6)
+		query := r.FormValue("query")
+		var result []string
+		if strings.Contains(query, "cluster:karve") && !strings.Contains(query, "> 0") {
+			result = append(result, series("", 12, start+float64(3600*gap)))
 		}
-		fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}`, result)
+		for _, s := range all {
+			if strings.Contains(query, s.metric+":karve") {
+				result = append(result, series(s.labels, s.usd*12, start))
+			}
+		}
+		fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}`, strings.Join(result, ","))
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
+// half is a machine for $1 an hour, of which the namespace ml uses half.
+var half = []recorded{
+	{"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "used"`, 0.5}, {"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "idle"`, 0.5},
+	{"namespace", `"namespace": "ml", "nodepool": "gpu"`, 0.5},
+}
+
+// TestDocumentOfCostsShowsActualOutput runs the commands in docs/cost.md with a Prometheus, and compares their output.
+func TestDocumentOfCostsShowsActualOutput(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cost.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := costServer(t, "", 3,
+		recorded{"nodepool", `"nodepool": "gpu-shared", "gpunodeclass": "t4", "share": "used"`, 6.2}, recorded{"nodepool", `"nodepool": "gpu-shared", "gpunodeclass": "t4", "share": "idle"`, 1.1},
+		recorded{"nodepool", `"nodepool": "gpu-shared", "gpunodeclass": "t4", "share": "overhead"`, 0.19}, recorded{"nodepool", `"nodepool": "gpu-large", "gpunodeclass": "a100", "share": "used"`, 24.5},
+		recorded{"nodepool", `"nodepool": "gpu-large", "gpunodeclass": "a100", "share": "idle"`, 8.27}, recorded{"nodepool", `"nodepool": "gpu-batch", "gpunodeclass": "t4", "share": "idle"`, 0.526},
+		recorded{"namespace", `"namespace": "inference", "nodepool": "gpu-shared"`, 4.1}, recorded{"namespace", `"namespace": "notebooks", "nodepool": "gpu-shared"`, 2.1},
+		recorded{"namespace", `"namespace": "research", "nodepool": "gpu-large"`, 18.4}, recorded{"namespace", `"namespace": "inference", "nodepool": "gpu-large"`, 6.1},
+		recorded{"owner", `"namespace": "inference", "owner_kind": "Deployment", "owner": "chat", "nodepool": "gpu-shared"`, 4.1},
+		recorded{"owner", `"namespace": "notebooks", "owner_kind": "StatefulSet", "owner": "jupyter", "nodepool": "gpu-shared"`, 2.1},
+		recorded{"owner", `"namespace": "research", "owner_kind": "CronJob", "owner": "nightly-eval", "nodepool": "gpu-large"`, 18.4},
+		recorded{"owner", `"namespace": "inference", "owner_kind": "Deployment", "owner": "llm", "nodepool": "gpu-large"`, 6.1})
+	commands := shown.FindAllStringSubmatch(string(text), -1)
+	if len(commands) != 2 {
+		t.Errorf("the page shows %d commands", len(commands))
+	}
+	for _, command := range commands {
+		var out, errOut bytes.Buffer
+		if status := run(t.Context(), append(strings.Fields(command[1]), "--prometheus", url), streams{strings.NewReader(""), &out, &errOut}); status != 0 {
+			t.Errorf("kubectl karve %s: status %d", command[1], status)
+		}
+		if diff := cmp.Diff(command[2], errOut.String()+out.String()); diff != "" {
+			t.Errorf("kubectl karve %s prints something else (-shown +printed):\n%s\n%s", command[1], diff, errOut.String()+out.String())
+		}
+	}
+}
+
 func TestCostsArePrinted(t *testing.T) {
 	t.Parallel()
-	url := costServer(t)
+	url := costServer(t, "team", 0, half...)
 	for name, c := range map[string]struct {
 		args []string
 		want string

@@ -153,7 +153,7 @@ func TestCostsFitAPhone(t *testing.T) {
 	p := open(t, tabs, "about:blank")
 	p.run(emulation.SetDeviceMetricsOverride(360, 740, 2, true), chromedp.Navigate(url+"/cost.html?since=90d&by=owner#token="+token))
 	p.until(`document.querySelectorAll(".column").length >= 90`)
-	picture(p, "cost-phone")
+	picture(p, "cost-on-a-phone")
 	if wide := value[int](p, "document.documentElement.scrollWidth"); wide > 360 {
 		t.Errorf("the page is %d pixels wide", wide)
 	}
