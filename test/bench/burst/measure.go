@@ -32,8 +32,8 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// standstill is how long nothing may change before a run fails.
-const standstill = 2 * time.Minute
+// standstill is how long nothing may change before a run fails. On a computer that is too slow, Karve pauses launches for up to two minutes.
+const standstill = 3 * time.Minute
 
 // measure starts a cluster, lets the pods come and waits until all of them run.
 func measure(ctx context.Context, s situation, load *workload, machines bool) (f figures, err error) {
