@@ -95,7 +95,7 @@ func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
 // addInstanceTypeFlags adds the flags for the source of instance types and prices.
 func (o *planOptions) addInstanceTypeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
-	fs.StringVar(&o.prices, "prices", "", "YAML file of rules for the prices that you pay, in the format of the chart's value prices, instead of those of the controller")
+	fs.StringVar(&o.prices, "prices", "", "YAML file with rules for the prices that you pay, a list or the values of the chart, instead of those of the controller")
 	addNamespaceFlag(fs, &o.namespace)
 }
 

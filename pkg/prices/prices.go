@@ -3,6 +3,7 @@ package prices
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -73,8 +74,14 @@ func (u *UpTo) amount() (int64, error) {
 	return int64(math.Round(usd * 1e6)), nil
 }
 
-// Parse reads a list of rules in YAML or JSON. Unknown fields are errors. It returns all errors, joined.
+// Parse reads a list of rules in YAML or JSON, or the prices of a file with values of the chart. Unknown fields of rules are errors. It returns all errors, joined.
 func Parse(text []byte) ([]Rule, error) {
+	var values struct {
+		Prices json.RawMessage `json:"prices"`
+	}
+	if yaml.Unmarshal(text, &values) == nil && values.Prices != nil { // A list is not such a file.
+		text = values.Prices
+	}
 	var rules []Rule
 	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
 		return nil, fmt.Errorf("reading the prices: %w", err)

@@ -216,8 +216,12 @@ func TestParseReportsWhatIsWrong(t *testing.T) {
 	if err != nil || len(rules) != 2 || rules[0].PriceAdjustment != "-28%" {
 		t.Errorf("parsed %+v, %v", rules, err)
 	}
+	if values, err := Parse([]byte("replicas: 2\nprices:\n- {name: t4, price: \"0.35\"}\n")); err != nil || len(values) != 1 || values[0].Name != "t4" {
+		t.Errorf("the rules of the chart's values are %+v, %v", values, err)
+	}
 	for text, want := range map[string]string{
-		"- {price: '1'}": "rule 0 for prices has no name",
+		"prices: [{name: a}]": "either price or priceAdjustment",
+		"- {price: '1'}":      "rule 0 for prices has no name",
 		"- {name: a, price: '1'}\n- {name: a, price: '2'}": `two rules for prices have the name "a"`,
 		"- {name: a}": "either price or priceAdjustment",
 		"- {name: a, price: '1', priceAdjustment: '+1'}": "either price or priceAdjustment",
