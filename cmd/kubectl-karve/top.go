@@ -33,10 +33,13 @@ const (
 // topOptions are the flags of the top commands.
 type topOptions struct {
 	namespace string
-	selection nodeSelection
-	sortBy    string
-	output    output
-	kube      *genericclioptions.ConfigFlags
+	// of is the namespace of the pods, or "" for all.
+	of            string
+	allNamespaces bool
+	selection     nodeSelection
+	sortBy        string
+	output        output
+	kube          *genericclioptions.ConfigFlags
 }
 
 const topLong = `Show how much of the GPUs is used: SM time and device memory, with the replicas, the requested memory and the prices. The numbers come from
@@ -72,6 +75,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			if seen.Overview, err = o.selection.apply(seen); err != nil {
 				return err
 			}
+			seen.Pods = o.inNamespace(seen.Pods)
 			measured, trouble := c.measure(ctx, seen, what == "nodes")
 			seen.Measure(measured)
 			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))
@@ -80,9 +84,21 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort in descending order by mem (used device memory), sm (SM time), idle (paid for but not used) or price; default: by name")
 	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
 	o.selection.addFlags(cmd.Flags(), false)
+	if what == "pods" {
+		cmd.Flags().StringVarP(&o.of, "namespace", "n", "", "show only the pods of this namespace")
+		cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show the pods of all namespaces, as without --namespace")
+	}
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// inNamespace returns the pods of the selected namespace.
+func (o *topOptions) inNamespace(pods []overview.Pod) []overview.Pod {
+	if o.of == "" || o.allNamespaces {
+		return pods
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(p overview.Pod) bool { return p.Namespace != o.of })
 }
 
 func (o *topOptions) validate() error {
@@ -104,7 +120,11 @@ func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topO
 	}
 	t := tableOf(o, all)
 	if len(t.Rows) == 0 {
-		_, err := fmt.Fprintln(s.out, "No pod holds a shared GPU.")
+		text := "No pod holds a shared GPU."
+		if o.of != "" && !o.allNamespaces {
+			text = fmt.Sprintf("No pod of the namespace %s holds a shared GPU.", o.of)
+		}
+		_, err := fmt.Fprintln(s.out, text)
 		return err
 	}
 	var out strings.Builder
