@@ -8,20 +8,6 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// benders bounds plans by the cheapest whole numbers of machines that satisfy all known covers. If the pods do not fit on these machines, not even
-// fractionally, the duals of a master that is restricted to these numbers give a cover that the numbers violate (a Benders cut).
-type benders struct {
-	placed pack.Load
-	// resources are covers by the pods' requests of each resource. drawn are the last covers that relaxations gave.
-	resources, drawn []cover
-	// duals are those of the stocks with the last drawn cover.
-	duals []int64
-	// reach is how far above the bound the search for numbers goes. It is 0 if unknown.
-	reach int64
-	// fresh reports whether a cover was added since the last search for numbers, and ended whether there is nothing more to find.
-	fresh, ended bool
-}
-
 // Limits on the covers.
 const (
 	bendersCovers = 48   // drawn covers that are kept

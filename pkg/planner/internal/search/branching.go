@@ -10,52 +10,14 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// branching is a branch and bound over the number of machines of each offer. The relaxation launches fractions of machines, which causes most of the
-// gap for plans with few machines. The branch with the lowest bound is split first, on the offer with the most expensive fraction.
-type branching struct {
-	proof proof
-	root  *branch
-	// whole is the relaxation of the root.
-	whole *Master
-	// open are the branches that may be split, the lowest bound first. closed is the lowest bound of all other unsplit branches.
-	open   []*branch
-	closed int64
-	grown  int
-}
-
-// branch is a set of plans, defined by bounds on the numbers of machines. It is bounded by covers, or split in two.
-type branch struct {
-	bound  int64
-	covers []cover // if there are bounds on numbers, the last cover is the one that fractional machines satisfy
-	duals  []int64 // of the stocks, as in charged
-
-	// A split branch has one child for the plans that launch at most few machines of the offer, and one for those that launch more.
-	offer        int
-	few          int64
-	atMost, more *branch
-
-	least, most []int64 // machines by offer; a most of -1 is any number
-	// from is the relaxation of the parent branch, and row is the row that this branch adds to it.
-	from *Master
-	row  *cardinality
-}
-
-// cardinality is an additional row of a relaxation that limits the number of machines of some offers: at least that many, or at most if the sign is -1.
-type cardinality struct {
-	serves   []bool
-	sign     float64
-	machines int64
-}
-
 // Limits on the branching.
 const (
-	maxBranches    = 2000
-	branchMachines = 200  // with more machines in a plan, branching starts only when nothing else is left to prove
-	branchRounds   = 8    // bounds computed for each branch
-	branchCost     = 100  // steps that a branch costs
-	branchNear     = 1e-4 // tolerance for whole numbers
-	branchDives    = 3    // the first branches, which are rounded to plans
-	branchDive     = 8    // one in branchDive of the other branches is too
+	maxBranches  = 2000
+	branchRounds = 8    // bounds computed for each branch
+	branchCost   = 100  // steps that a branch costs
+	branchNear   = 1e-4 // tolerance for whole numbers
+	branchDives  = 3    // the first branches, which are rounded to plans
+	branchDive   = 8    // one in branchDive of the other branches is too
 )
 
 // branchEffort is the pricing effort for a branch. branchPart defines the minimum reduced cost that matters, as a fraction 1/branchPart of the price.

@@ -73,39 +73,6 @@ func (h *state) addPlan(g *Master) {
 	}
 }
 
-// addHostColumns adds the loads that were found for hosts as columns, and reports whether any was new.
-func addHostColumns(g *Master, found []pricing.Priced) bool {
-	fresh := false
-	for h := range found {
-		for _, l := range found[h].Loads {
-			fresh = g.add(onHost(h, l)) || fresh
-		}
-	}
-	return fresh
-}
-
-// AddColumns adds the loads that were found as columns, and reports whether any was new.
-func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
-	fresh := false
-	for t := range found {
-		for _, l := range found[t].Loads {
-			if g.add(column{t, l}) {
-				fresh = true
-			}
-		}
-	}
-	return fresh
-}
-
-// reoptimise solves the relaxation with its current columns and returns the number of pivots.
-func (m *Context) reoptimise(g *Master) (pivots int) {
-	n := int64(len(g.rows) + g.freeHosts())
-	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
-	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
-	m.duals = m.stockDuals(g)
-	return pivots
-}
-
 // launchColumn buys machines loaded as in a column, or loads existing nodes that way. It stops when no unplaced pods are left or a limit is reached,
 // and reports whether it bought any. If too few pods are left for the whole load, or if the column was reduced before, it assigns GPUs again, which may
 // fail.

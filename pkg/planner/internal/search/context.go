@@ -232,3 +232,77 @@ func (m *Context) DownsizeWithin(s *Solution, limits pack.Limits) {
 func (m *Context) holds(t int, l pack.Load) bool {
 	return m.room.Fill(m.Problem, &m.Problem.Offers[t].Capacity, l)
 }
+
+// host is a set of equal existing nodes. They are used like machines of an offering whose price is 0 and of which there are only that many.
+type host struct {
+	nodes []int // indices into the nodes of the problem
+	// relaxed reports whether the relaxation decides what the nodes take. Nodes of other hosts are filled before.
+	relaxed bool
+}
+
+// maxHosts is the maximum number of hosts that have rows in a relaxation. Its cost grows with the square of the rows.
+const maxHosts = 64
+
+// addHosts groups the nodes by what they can hold, and chooses the hosts that have rows in relaxations: those that can hold the most worth.
+func (m *Context) addHosts(p *pack.Problem) {
+	var capacities []*pack.Capacity
+	for i := range p.Nodes {
+		c, at := &p.Nodes[i].Capacity, len(m.hosts)-1
+		// The nodes are sorted by their room.
+		for at >= 0 && c.Free == capacities[at].Free && !c.Equals(capacities[at]) {
+			at--
+		}
+		if at < 0 || c.Free != capacities[at].Free {
+			at = len(m.hosts)
+			m.hosts, capacities = append(m.hosts, host{}), append(capacities, c)
+		}
+		m.hosts[at].nodes = append(m.hosts[at].nodes, i)
+	}
+	m.hostOracle = pricing.NewOracle(p, capacities)
+	m.NodeKnapsacks = make([]*pricing.Knapsack, len(p.Nodes))
+	demand, order, most := p.Demand(), make([]int, len(m.hosts)), make([]int64, len(m.hosts))
+	for h := range m.hosts {
+		k := m.hostOracle.Machines[h].Knapsack
+		for _, i := range m.hosts[h].nodes {
+			m.NodeKnapsacks[i] = k
+		}
+		order[h] = h
+		if len(m.hosts) > maxHosts {
+			most[h] = k.Price(m.alone, demand)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return -cmp.Compare(most[a], most[b]) })
+	for _, h := range order[:min(len(order), maxHosts)] {
+		m.hosts[h].relaxed = true
+	}
+}
+
+// Repair is a short branch and bound for the machines to buy for a few unplaced pods.
+type Repair struct {
+	ctx    *Context
+	values []int64
+	// least, if not nil, are worths of pods at which no load is worth more than its machine and what that draws. Parts of the search are skipped in which the
+	// waiting pods are worth more than their machines may cost.
+	least  []int64
+	limits pack.Limits
+	steps  int
+	stack  []Machine
+	best   pack.Cost
+	Kept   []Machine
+	Left   pack.Load
+	found  bool
+	// shortlists are scratch space, one for each depth of the stack.
+	shortlists []*shortlist
+}
+
+// shortlist holds the few machines with the greatest worth per price, the best first. The load of the element after them is scratch space for another one.
+type shortlist struct {
+	repair *Repair
+	next   []Machine // what may be bought
+	rest   pack.Load // what is still waiting after one of them is bought
+	best   [rebuyWidth + 1]struct {
+		Machine
+		value int64
+	}
+	n int
+}

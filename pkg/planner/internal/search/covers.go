@@ -9,21 +9,6 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cover is a valid inequality on the machines of a plan: together they must hold an amount of worth, of which each offer holds at most a given amount.
-// The most that the nodes hold is already subtracted. Any worths of pods give a cover: duals, a resource, or a single shape.
-type cover struct {
-	values []int64 // the worth of one pod of each shape
-	need   int64   // the worth that the launched machines must hold together
-	most   []int64 // the maximum worth that one machine holds, by offer
-	nodes  []int64 // the maximum worth that each node holds
-	// dual, if > 0, is the part of the price of each machine with an entry in most that is charged to this cover. The cover contributes it for each whole
-	// machine that it needs.
-	dual int64
-}
-
-// fewMachines is the number of machines up to which plans are proven by branching and by whole numbers of machines.
-const fewMachines = 60
-
 // measures returns worths that always give useful covers: the duals, the worths from prices of resources, and the requests of each resource.
 func (h *dual) measures(at pack.Load) [][]int64 {
 	out := [][]int64{h.state.values()}

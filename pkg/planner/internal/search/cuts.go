@@ -10,22 +10,6 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cut requires a minimum number of whole machines of some offers, because no other offers serve a group of shapes. The relaxation launches fractions of
-// these machines, which causes most of its gap if the machines are expensive.
-type cut struct {
-	cover    cover
-	serves   []bool // the offers that count
-	machines int64
-}
-
-// group is the offers that serve a shape, with all shapes that no other offers serve.
-type group struct {
-	serves []bool
-	shapes []int
-	tried  int64 // the largest number of machines that was tried
-	cut    cut   // the cut that was found
-}
-
 // Limits on the cuts.
 const (
 	cutRounds = 4     // rounds for one relaxation

@@ -100,13 +100,6 @@ func (h *state) choose(g *Master, s *Solution, limits pack.Limits) bool {
 	return bought
 }
 
-// columnPool holds the loads that dives found for the pods that other machines left. They cost too much for a relaxation of all pods, but are also used
-// to compose plans. A nil pool keeps nothing.
-type columnPool struct {
-	columns []column
-	known   map[string]bool
-}
-
 // machines adds the loads of machines.
 func (m *columnPool) machines(of []Machine) {
 	for _, x := range of {

@@ -2,21 +2,8 @@ package search
 
 import (
 	"runtime"
-	"slices"
 	"sync"
-
-	"karve.sh/karve/pkg/planner/internal/pack"
-	"karve.sh/karve/pkg/planner/internal/pricing"
 )
-
-// dual is the dual search, which computes lower bounds on the price. It also finds loads and plans.
-type dual struct {
-	state     state
-	proof     *proof
-	benders   benders
-	shown     *branch    // what the bound is based on
-	branching *branching // nil if there is none yet
-}
 
 // runBoth runs the dual search and the primal search plan in parallel, each with its share of the effort. It reports whether branches contributed to
 // the proof.
@@ -99,58 +86,4 @@ func (h *dual) improveBound(slice int64) bool {
 		h.prove(slice)
 	}
 	return h.branchOut(slice)
-}
-
-// ended reports whether only branching is left to try.
-func (h *dual) ended() bool {
-	return h.state.few() || h.proof != nil && h.proof.level == len(proofLevels)
-}
-
-// renew starts a proof unless there is one for the pods that the best plan places.
-func (h *dual) renew() {
-	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.state.ctx.Problem, h.state.best)) {
-		h.begin()
-	}
-}
-
-// begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource.
-// It is fast and is never cut short, so that a search that is cut short also has a bound.
-func (h *dual) begin() {
-	all := h.launched(func(*host) bool { return true })
-	h.proof = &proof{launched: all, demand: h.launched(func(x *host) bool { return !x.relaxed }), placed: placed(h.state.ctx.Problem, h.state.best)}
-	h.state.bound, h.shown, h.state.cuts = 0, nil, nil
-	for k, n := range h.proof.launched {
-		if n == 0 {
-			continue
-		}
-		if _, c, ok := coverShape(h.state.ctx.Problem, k, n); ok && c.Price > h.state.bound {
-			h.state.bound, h.shown = c.Price, &branch{covers: coverAlone(h.state.ctx.Problem, k, h.state.best)}
-		}
-	}
-	at := h.proof.placed
-	k := h.charge(h.proof, nil)
-	for _, values := range h.measures(at) {
-		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
-		nodes := h.state.ctx.priceHosts(nil, values, at, hostEffort, 0)
-		if bound, by := h.state.ctx.farley(values, at, found, nodes, k); bound > h.state.bound {
-			h.state.bound, h.shown = bound, &by
-		}
-	}
-}
-
-// launched returns the minimum number of pods of each shape that are not on nodes of the given hosts, in any plan that places the same pods as the best one.
-func (h *dual) launched(full func(*host) bool) pack.Load {
-	rest := placed(h.state.ctx.Problem, h.state.best)
-	for at := range h.state.ctx.hosts {
-		x := &h.state.ctx.hosts[at]
-		if !full(x) {
-			continue
-		}
-		for _, i := range x.nodes {
-			for k := range rest {
-				rest[k] = max(0, rest[k]-h.state.ctx.Problem.Nodes[i].Fits[k])
-			}
-		}
-	}
-	return rest
 }

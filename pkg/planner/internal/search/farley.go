@@ -31,17 +31,6 @@ func (m *Context) farley(values []int64, placed pack.Load, found, nodes []pricin
 	return amount.MulDivUp(c.need, k.prices[best], found[best].Upper) + k.sum, branch{covers: []cover{c}}
 }
 
-// subtract subtracts the most that the nodes hold from the worth that the launched machines must hold.
-func (c *cover) subtract(m *Context, hosts []pricing.Priced) {
-	c.nodes = make([]int64, len(m.Problem.Nodes))
-	for h := range hosts {
-		for _, i := range m.hosts[h].nodes {
-			c.nodes[i] = hosts[h].Upper
-			c.need -= hosts[h].Upper
-		}
-	}
-}
-
 // hostEffort is the pricing effort for nodes, for covers that come from no relaxation.
 var hostEffort = pricing.Effort{Steps: 60}
 

@@ -1,56 +1,11 @@
 package search
 
 import (
-	"cmp"
 	"slices"
 
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
-
-// host is a set of equal existing nodes. They are used like machines of an offering whose price is 0 and of which there are only that many.
-type host struct {
-	nodes []int // indices into the nodes of the problem
-	// relaxed reports whether the relaxation decides what the nodes take. Nodes of other hosts are filled before.
-	relaxed bool
-}
-
-// maxHosts is the maximum number of hosts that have rows in a relaxation. Its cost grows with the square of the rows.
-const maxHosts = 64
-
-// addHosts groups the nodes by what they can hold, and chooses the hosts that have rows in relaxations: those that can hold the most worth.
-func (m *Context) addHosts(p *pack.Problem) {
-	var capacities []*pack.Capacity
-	for i := range p.Nodes {
-		c, at := &p.Nodes[i].Capacity, len(m.hosts)-1
-		// The nodes are sorted by their room.
-		for at >= 0 && c.Free == capacities[at].Free && !c.Equals(capacities[at]) {
-			at--
-		}
-		if at < 0 || c.Free != capacities[at].Free {
-			at = len(m.hosts)
-			m.hosts, capacities = append(m.hosts, host{}), append(capacities, c)
-		}
-		m.hosts[at].nodes = append(m.hosts[at].nodes, i)
-	}
-	m.hostOracle = pricing.NewOracle(p, capacities)
-	m.NodeKnapsacks = make([]*pricing.Knapsack, len(p.Nodes))
-	demand, order, most := p.Demand(), make([]int, len(m.hosts)), make([]int64, len(m.hosts))
-	for h := range m.hosts {
-		k := m.hostOracle.Machines[h].Knapsack
-		for _, i := range m.hosts[h].nodes {
-			m.NodeKnapsacks[i] = k
-		}
-		order[h] = h
-		if len(m.hosts) > maxHosts {
-			most[h] = k.Price(m.alone, demand)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return -cmp.Compare(most[a], most[b]) })
-	for _, h := range order[:min(len(order), maxHosts)] {
-		m.hosts[h].relaxed = true
-	}
-}
 
 // base returns a plan that launches nothing, in which the nodes that no relaxation decides about are filled.
 func (m *Context) base() *Solution {
@@ -155,4 +110,41 @@ func (m *Context) settle(s *Solution, values []int64) {
 			s.onNodes[i] = l
 		}
 	}
+}
+
+// FillNode returns the most valuable waiting pods that an emptied node holds, and removes them from those that wait.
+func (m *Context) FillNode(i int, values []int64, waiting pack.Load) pack.Load {
+	k := m.NodeKnapsacks[i]
+	k.Price(values, waiting)
+	k.Search(waiting, fillSteps, 0)
+	l := slices.Clone(k.Best)
+	waiting.Add(l, -1)
+	return l
+}
+
+// TopUp adds waiting pods to a load. It returns the new load, or nil if nothing fits.
+func (m *Context) TopUp(c *pack.Capacity, l, waiting pack.Load) pack.Load {
+	var out pack.Load
+	if !m.room.Fill(m.Problem, c, l) {
+		return nil
+	}
+	for k, n := range waiting {
+		if n == 0 || c.Fits[k] == 0 {
+			continue
+		}
+		if more := m.room.Add(m.Problem, c, k, n); more > 0 {
+			if out == nil {
+				out = slices.Clone(l)
+			}
+			out[k] += more
+			waiting[k] -= more
+		}
+	}
+	// Pods that were added one by one have GPUs, but a plan assigns them again and has to succeed.
+	if out != nil && c.Binned && !m.room.Fill(m.Problem, c, out) {
+		waiting.Add(out, 1)
+		waiting.Add(l, -1)
+		return nil
+	}
+	return out
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/lp"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
@@ -415,4 +416,49 @@ func (m *Master) AddColumn(price float64, draws []planner.Draw, pods pack.Load, 
 		}
 	}
 	return m.addColumn(origin{-1, -1}, price, rows, counts)
+}
+
+// cheaperFor reports whether offer a has a lower price per pod than b if they hold fa and fb pods. At the same price per pod, the one that holds more wins,
+// which gives fewer machines.
+func cheaperFor(p *pack.Problem, a, b int, fa, fb int32) bool {
+	switch amount.CompareProducts(p.Offers[a].Price, int64(fb), p.Offers[b].Price, int64(fa)) {
+	case -1:
+		return true
+	case 0:
+		return fa > fb
+	}
+	return false
+}
+
+// AddColumns adds the loads that were found as columns, and reports whether any was new.
+func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
+	fresh := false
+	for t := range found {
+		for _, l := range found[t].Loads {
+			if g.add(column{t, l}) {
+				fresh = true
+			}
+		}
+	}
+	return fresh
+}
+
+// addHostColumns adds the loads that were found for hosts as columns, and reports whether any was new.
+func addHostColumns(g *Master, found []pricing.Priced) bool {
+	fresh := false
+	for h := range found {
+		for _, l := range found[h].Loads {
+			fresh = g.add(onHost(h, l)) || fresh
+		}
+	}
+	return fresh
+}
+
+// reoptimise solves the relaxation with its current columns and returns the number of pivots.
+func (m *Context) reoptimise(g *Master) (pivots int) {
+	n := int64(len(g.rows) + g.freeHosts())
+	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
+	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
+	m.duals = m.stockDuals(g)
+	return pivots
 }

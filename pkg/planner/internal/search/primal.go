@@ -5,28 +5,6 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// primal is the search for a plan of several shapes. It runs in rounds, each with a larger budget than the one before: column generation, dives, improvement,
-// and in parallel a proof. What a round does depends only on the rounds before, so a search that is cut short is the beginning of a longer one. More effort
-// never gives a more expensive plan.
-type primal struct {
-	state        state
-	ready        bool // column generation has ended
-	neighborhood *neighborhood
-	dual         *dual
-}
-
-// state is the part of the state of which the primal and the dual search have separate copies, because they run in parallel. They exchange results
-// between rounds.
-type state struct {
-	ctx   *Context
-	base  *Solution // with the nodes filled that no relaxation decides about, and nothing launched
-	best  *Solution
-	g     *Master
-	bound int64
-	cuts  []cardinality // the cuts of the proof
-	pool  *columnPool   // what dives found, for composing plans; nil if it is not kept
-}
-
 // PriceAndBranch plans for several shapes. It returns the best plan found, a lower bound on the price of any plan for the pods that it places, and the proof
 // of the bound.
 func PriceAndBranch(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution, int64, *branch) {
@@ -161,19 +139,6 @@ func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 // roundCost is the minimum cost of a round, in steps.
 const roundCost = 1000
 
-// closed reports whether the plan is proven optimal.
-func (h *state) closed() bool {
-	return h.best.Left.Empty() && h.best.cost(h.ctx.Problem).Price <= h.bound
-}
-
-// values returns the worths of pods for choices.
-func (h *state) values() []int64 {
-	if h.g == nil {
-		return h.ctx.alone
-	}
-	return h.ctx.ChoiceValues(h.g.Values)
-}
-
 // proven returns the bound for the pods that the best plan places.
 func (h *primal) proven() int64 {
 	if len(h.state.best.Machines) == 0 {
@@ -183,26 +148,3 @@ func (h *primal) proven() int64 {
 	h.dual.renew()
 	return h.dual.state.bound
 }
-
-// coverAlone returns the cover of a single shape.
-func coverAlone(p *pack.Problem, k int, s *Solution) []cover {
-	alone := cover{values: make([]int64, len(p.Shapes)), need: int64(placed(p, s)[k])}
-	alone.values[k] = 1
-	for t := range p.Offers {
-		alone.most = append(alone.most, int64(p.Offers[t].Fits[k]))
-	}
-	for i := range p.Nodes {
-		alone.nodes = append(alone.nodes, int64(p.Nodes[i].Fits[k]))
-		alone.need -= int64(p.Nodes[i].Fits[k])
-	}
-	return []cover{alone}
-}
-
-// few reports whether the plan has so few machines that branching does the proof, because a single bound for all plans is less useful.
-func (h *state) few() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines }
-
-// fewest reports whether the plan has at most half of the machines that count as few.
-func (h *state) fewest() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines/2 }
-
-// many reports whether the plan has too many machines for branching.
-func (h *state) many() bool { return h.best.cost(h.ctx.Problem).Machines > branchMachines }

@@ -8,24 +8,6 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Repair is a short branch and bound for the machines to buy for a few unplaced pods.
-type Repair struct {
-	ctx    *Context
-	values []int64
-	// least, if not nil, are worths of pods at which no load is worth more than its machine and what that draws. Parts of the search are skipped in which the
-	// waiting pods are worth more than their machines may cost.
-	least  []int64
-	limits pack.Limits
-	steps  int
-	stack  []Machine
-	best   pack.Cost
-	Kept   []Machine
-	Left   pack.Load
-	found  bool
-	// shortlists are scratch space, one for each depth of the stack.
-	shortlists []*shortlist
-}
-
 // NewRepair returns a search for machines whose cost does not exceed most. It reuses the memory of the context, so the previous one becomes invalid.
 func NewRepair(m *Context, values []int64, limits pack.Limits, steps int, most pack.Cost) *Repair {
 	t := &m.rebuy
@@ -125,6 +107,9 @@ func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 // candidateSteps is the number of steps of the search of one offer. candidateCost is its additional cost. Most offers are quickly known to be worth too
 // little.
 const (
+	// RebuySteps is the number of partial plans that one repair examines. rebuyWidth is the number of machines tried next in each.
+	RebuySteps     = 10
+	rebuyWidth     = 3
 	candidateSteps = 24
 	candidateCost  = 2
 )
@@ -160,18 +145,6 @@ func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []M
 func (t *Repair) affords(offer int, so pack.Cost) bool {
 	o := &t.ctx.Problem.Offers[offer]
 	return (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits.Admits(&o.Charge)
-}
-
-// shortlist holds the few machines with the greatest worth per price, the best first. The load of the element after them is scratch space for another one.
-type shortlist struct {
-	repair *Repair
-	next   []Machine // what may be bought
-	rest   pack.Load // what is still waiting after one of them is bought
-	best   [rebuyWidth + 1]struct {
-		Machine
-		value int64
-	}
-	n int
 }
 
 // floor returns the worth that a machine has to exceed to be on the list.

@@ -15,9 +15,6 @@ const (
 	maxIdle = 1500
 	// RefillMost is the number of machines that a ruin examines for room.
 	RefillMost = 40
-	// RebuySteps is the number of partial plans that one repair examines. rebuyWidth is the number of machines tried next in each.
-	RebuySteps = 10
-	rebuyWidth = 3
 	// ruinCost is the cost of a ruin without its searches and its loops over all shapes. fillSteps is the maximum cost of filling a node.
 	ruinCost, fillSteps = 40, 40
 )
@@ -55,16 +52,6 @@ func (m *Context) RuinAndRecreate(idle int, until, attempt func() bool) {
 	}
 }
 
-// FillNode returns the most valuable waiting pods that an emptied node holds, and removes them from those that wait.
-func (m *Context) FillNode(i int, values []int64, waiting pack.Load) pack.Load {
-	k := m.NodeKnapsacks[i]
-	k.Price(values, waiting)
-	k.Search(waiting, fillSteps, 0)
-	l := slices.Clone(k.Best)
-	waiting.Add(l, -1)
-	return l
-}
-
 // ruinAndRecreate improves the best plan with a slice of the effort. The machines removed first are the most wasteful ones.
 func (h *primal) ruinAndRecreate(slice int64) {
 	if h.neighborhood == nil {
@@ -74,18 +61,6 @@ func (h *primal) ruinAndRecreate(slice int64) {
 	end := e.Left - slice
 	h.state.ctx.AimAll(h.state.values())
 	h.neighborhood.improve(h.state.best, h.state.values(), func() bool { return e.Left <= end || h.state.closed() })
-}
-
-// neighborhood is the state of ruin and recreate.
-type neighborhood struct {
-	ctx    *Context
-	s      *Solution
-	values []int64
-	noisy  []int64
-	limits pack.Limits
-	seq    Sequence
-	room   []amount.Vector // what is left of each machine of s
-	some   []int           // scratch: the shapes that wait
 }
 
 // improve improves a solution until [maxIdle] attempts in a row were in vain, or until returns true. The values are those that attempts perturb.
@@ -260,31 +235,4 @@ func (r *neighborhood) mayTakeMore(i int) bool {
 		}
 		return true
 	})
-}
-
-// TopUp adds waiting pods to a load. It returns the new load, or nil if nothing fits.
-func (m *Context) TopUp(c *pack.Capacity, l, waiting pack.Load) pack.Load {
-	var out pack.Load
-	if !m.room.Fill(m.Problem, c, l) {
-		return nil
-	}
-	for k, n := range waiting {
-		if n == 0 || c.Fits[k] == 0 {
-			continue
-		}
-		if more := m.room.Add(m.Problem, c, k, n); more > 0 {
-			if out == nil {
-				out = slices.Clone(l)
-			}
-			out[k] += more
-			waiting[k] -= more
-		}
-	}
-	// Pods that were added one by one have GPUs, but a plan assigns them again and has to succeed.
-	if out != nil && c.Binned && !m.room.Fill(m.Problem, c, out) {
-		waiting.Add(out, 1)
-		waiting.Add(l, -1)
-		return nil
-	}
-	return out
 }

@@ -9,8 +9,6 @@ import (
 
 // Limits of the search for a plan of many shapes.
 const (
-	// manyShapes is the number of shapes above which most of a short search goes to the relaxation.
-	manyShapes = 60
 	// smoothSlices is the factor by which the relaxation's part of the first round then grows. Above smoothRows rows, that part grows with the square of
 	// their number.
 	smoothSlices = 3
@@ -35,9 +33,6 @@ const (
 
 // smoothEffort is the effort of one pricing.
 var smoothEffort = pricing.Effort{Steps: 200}
-
-// hasManyShapes reports whether the problem has many shapes.
-func (h *state) hasManyShapes() bool { return len(h.ctx.Problem.Shapes) > manyShapes }
 
 // startManyShapes starts the search for a plan of many shapes with worths from prices of resources, which also give a bound, and with the parts of the plan. It
 // reports whether a relaxation is of use. Otherwise it spends the whole effort on the parts.

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
@@ -160,18 +159,6 @@ func (b *bounded) cover() (bought []int32, c pack.Cost, ok bool) {
 		j = max(0, j-n*b.problem.Offers[s.offer].Fits[b.shape])
 	}
 	return bought, table[b.pods], true
-}
-
-// cheaperFor reports whether offer a has a lower price per pod than b if they hold fa and fb pods. At the same price per pod, the one that holds more wins,
-// which gives fewer machines.
-func cheaperFor(p *pack.Problem, a, b int, fa, fb int32) bool {
-	switch amount.CompareProducts(p.Offers[a].Price, int64(fb), p.Offers[b].Price, int64(fa)) {
-	case -1:
-		return true
-	case 0:
-		return fa > fb
-	}
-	return false
 }
 
 // coverOnly plans for a problem of one shape: nodes first, because they are already paid for, then an exact cover. It reports whether the result is
