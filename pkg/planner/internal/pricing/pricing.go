@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
@@ -159,15 +160,27 @@ func scale(mixture []float64, values []int64, to int64) {
 // Oracle prices several machines of a problem. Its results stay valid until it prices again.
 type Oracle struct {
 	Machines []Machine
-	found    []Priced
+	// first is, by machine, the first one of the same capacity, whose knapsack it shares. It is nil if all differ.
+	first []int
+	found []Priced
 	// combinations are scratch space of the two workers.
 	combinations [2]Combination
 }
 
-// NewOracle returns the oracle of machines with the given capacities.
+// NewOracle returns the oracle of machines with the given capacities. If offers draw from stocks, the same machine is there at several prices, and is searched once.
 func NewOracle(p *pack.Problem, machines []*pack.Capacity) *Oracle {
 	o := &Oracle{}
-	for _, c := range machines {
+	byFree := map[amount.Vector][]int{}
+	for t, c := range machines {
+		if p.Stocked {
+			same := byFree[c.Free]
+			i := slices.IndexFunc(same, func(s int) bool { return machines[s].Equals(c) })
+			if i >= 0 {
+				o.first, o.Machines = append(o.first, same[i]), append(o.Machines, o.Machines[same[i]])
+				continue
+			}
+			o.first, byFree[c.Free] = append(o.first, t), append(same, t)
+		}
 		k := NewKnapsack(p, c)
 		o.Machines = append(o.Machines, Machine{k, NewGPURelaxation(p, k), newUnequalGPUs(p, k)})
 	}
@@ -183,6 +196,14 @@ func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, limit
 	if len(out) == 0 {
 		return out
 	}
+	floors := make([]int64, len(out))
+	for t := range floors {
+		floors[t] = floor(t)
+	}
+	lowest := slices.Clone(floors)
+	for t, first := range o.first {
+		lowest[first] = min(lowest[first], floors[t])
+	}
 	var next atomic.Int64
 	var rest sync.WaitGroup
 	rest.Add(len(out))
@@ -192,7 +213,9 @@ func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, limit
 			if limit.Parts > 0 && e.Stopped() {
 				limit = Rough
 			}
-			out[t] = o.Machines[t].price(values, demand, limit, floor(t), c)
+			if o.first == nil || o.first[t] == t {
+				out[t] = o.Machines[t].price(values, demand, limit, lowest[t], c)
+			}
 			rest.Done()
 		}
 	}
@@ -201,6 +224,11 @@ func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, limit
 	rest.Wait()
 	for i := range out {
 		e.Spend(int64(out[i].steps))
+	}
+	for t, first := range slices.Backward(o.first) { // The first of each capacity comes last.
+		if out[t] = out[first]; out[t].Value <= floors[t] {
+			out[t].Value, out[t].Loads = 0, nil
+		}
 	}
 	return out
 }
