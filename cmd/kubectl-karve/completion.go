@@ -69,7 +69,7 @@ func addCompletions(ctx context.Context, cmd *cobra.Command) {
 func explainable(ctx context.Context, flags *genericclioptions.ConfigFlags, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, ok := strings.Cut(typed, "/")
 	if !ok {
-		return []string{"pod/", "deployment/", "job/", "statefulset/", "node/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		return []string{"pod/", "deployment/", "job/", "cronjob/", "statefulset/", "node/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
 	var all []string
 	switch kind {

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/clock"
 
@@ -35,6 +39,9 @@ const explainExample = `  # Why does this pod wait, what would help, and what wo
   # Which pods of this Deployment wait, and why?
   kubectl karve explain deployment/web -n team
 
+  # The same for any kind that creates pods
+  kubectl karve explain pytorchjob/llm -n team
+
   # Why does this node stay, or when will it be deleted?
   kubectl karve explain node/ip-10-0-1-7`
 
@@ -42,7 +49,7 @@ func explainCommand(ctx context.Context, s streams) *cobra.Command {
 	o := explainOptions{planOptions{kube: clusterFlags()}}
 	o.kube.Namespace = genericclioptions.NewConfigFlags(true).Namespace
 	cmd := &cobra.Command{
-		Use: "explain (pod/NAME | deployment/NAME | job/NAME | statefulset/NAME | node/NAME)", Short: "Explain why pods wait, or why a node stays", Long: explainLong, Example: explainExample,
+		Use: "explain (pod/NAME | node/NAME | deployment/NAME | KIND/NAME)", Short: "Explain why pods wait, or why a node stays", Long: explainLong, Example: explainExample,
 		RunE: func(_ *cobra.Command, args []string) error {
 			kind, name, err := object(args)
 			if err != nil {
@@ -66,12 +73,12 @@ const (
 
 // kinds are the names of the kinds, as in kubectl.
 var kinds = map[string]string{
-	"deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment", "job": "Job", "jobs": "Job", "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
+	"cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob", "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment", "job": "Job", "jobs": "Job", "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
 	"statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",
 	"pod": kindPod, "pods": kindPod, "po": kindPod, "node": kindNode, "nodes": kindNode, "no": kindNode, "nodeclaim": kindNode, "nodeclaims": kindNode,
 }
 
-// object returns the kind and the name of the object in the arguments, which are KIND/NAME or KIND NAME.
+// object returns the kind and the name of the object in the arguments, which are KIND/NAME or KIND NAME. A kind that is not in kinds is returned as it is typed.
 func object(args []string) (kind, name string, err error) {
 	wrong := errors.New("name one object: pod/NAME, node/NAME or a workload such as deployment/NAME")
 	switch len(args) {
@@ -82,14 +89,28 @@ func object(args []string) (kind, name string, err error) {
 	default:
 		return "", "", wrong
 	}
-	known := kinds[strings.ToLower(kind)]
-	if known == "" {
-		return "", "", fmt.Errorf("%q is not a kind that can be explained: name a pod, a node, or a workload (%s)", kind, strings.Join(explain.Workloads, ", "))
-	}
-	if name == "" || strings.Contains(name, "/") {
+	if kind == "" || name == "" || strings.Contains(name, "/") {
 		return "", "", wrong
 	}
-	return known, name, nil
+	if known := kinds[strings.ToLower(kind)]; known != "" {
+		kind = known
+	}
+	return kind, name, nil
+}
+
+// owner returns the kind of workloads that the cluster serves under a name that is not in kinds, such as PyTorchJob for pytorchjob or pytorchjobs.kubeflow.org.
+func (c connection) owner(typed string) (string, error) {
+	if slices.Contains(slices.Collect(maps.Values(kinds)), typed) {
+		return typed, nil
+	}
+	found, err := c.RESTMapper().KindFor(schema.ParseGroupResource(strings.ToLower(typed)).WithVersion(""))
+	switch {
+	case meta.IsNoMatchError(err), err == nil && found.Group == "" && found.Kind != "ReplicationController":
+		return "", fmt.Errorf("%q is not a kind that can be explained: name a pod, a node, or what creates pods, such as deployment/NAME", typed)
+	case err != nil:
+		return "", fmt.Errorf("asking the cluster for %s: %w", typed, err)
+	}
+	return found.Kind, nil
 }
 
 // answer is what explain prints.
@@ -104,6 +125,9 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	}
 	live, err := connect(o.kube, "")
 	if err != nil {
+		return err
+	}
+	if kind, err = live.owner(kind); err != nil {
 		return err
 	}
 	namespace, _, err := o.kube.ToRawKubeConfigLoader().Namespace()

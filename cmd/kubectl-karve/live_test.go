@@ -160,7 +160,7 @@ func TestTheShellCompletesNames(t *testing.T) {
 		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, ""}, "arm\ngpu\n:4\n"},
 		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, "gpu", ""}, ":4\n"},
 		{[]string{"rollout", "pause", "--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1"), ""}, ":4\n"},
-		{[]string{"explain", "--kubeconfig", kubeconfig, ""}, "pod/\ndeployment/\njob/\nstatefulset/\nnode/\n:6\n"},
+		{[]string{"explain", "--kubeconfig", kubeconfig, ""}, "pod/\ndeployment/\njob/\ncronjob/\nstatefulset/\nnode/\n:6\n"},
 		{[]string{"explain", "--kubeconfig", kubeconfig, "node/"}, "node/a\nnode/b\n:4\n"},
 		{[]string{"explain", "--kubeconfig", kubeconfig, "-n", "team", "pod/"}, "pod/train-0\n:4\n"},
 		{[]string{"explain", "--kubeconfig", kubeconfig, "-n", "other", "pod/"}, ":4\n"},

@@ -18,9 +18,6 @@ import (
 	"karve.sh/karve/pkg/words"
 )
 
-// Workloads are the kinds whose pods can be explained together.
-var Workloads = []string{"Deployment", "Job", "ReplicaSet", "StatefulSet"}
-
 // WorkloadAnswer explains the pods of a workload.
 type WorkloadAnswer struct {
 	Kind string `json:"kind"`
@@ -77,7 +74,7 @@ func (x *Explainer) Workload(kind, namespace, name string) (WorkloadAnswer, erro
 	return a, nil
 }
 
-// belongs reports whether a workload controls a pod. The ReplicaSets of a Deployment have its name and a hash without a dash.
+// belongs reports whether a workload created a pod. The ReplicaSets of a Deployment have its name and a hash without a dash.
 func belongs(pod *corev1.Pod, kind, name string) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -86,6 +83,10 @@ func belongs(pod *corev1.Pod, kind, name string) bool {
 	if kind == "Deployment" {
 		hash, ok := strings.CutPrefix(owner.Name, name+"-")
 		return ok && owner.Kind == "ReplicaSet" && hash != "" && !strings.Contains(hash, "-")
+	}
+	if kind == "CronJob" {
+		of, workload := facts.OwnerOf(pod)
+		return of == kind && workload == name
 	}
 	return owner.Kind == kind && owner.Name == name
 }

@@ -29,7 +29,7 @@ func TestAWorkloadIsExplainedByItsPods(t *testing.T) {
 	t.Parallel()
 	of := func(kind, name string) func(*corev1.Pod) { return OwnedBy("apps/v1", kind, name) }
 	c := with(limited(v1alpha1.ResourceGPU, "1"), machine("a", 4, of("ReplicaSet", "web-5d4f8c")), pods(Pods("b", 9, of("ReplicaSet", "web-5d4f8c"))...),
-		pods(Pod("c", of("ReplicaSet", "web-api-5d4f8c")), Pod("d", of("Job", "web"))))
+		pods(Pod("c", of("ReplicaSet", "web-api-5d4f8c")), Pod("d", of("Job", "web")), Pod("e", of("Job", "web-29384756")), Pod("f", of("Job", "web-29384757")), Pod("g", of("PyTorchJob", "web"))))
 	got, err := explainer(c).Workload("Deployment", "default", "web")
 	if err != nil || got.Pods != 13 || len(got.Groups) != 3 {
 		t.Fatalf("%+v, %v", got, err)
@@ -46,6 +46,11 @@ func TestAWorkloadIsExplainedByItsPods(t *testing.T) {
 	}
 	if job, err := explainer(c).Workload("Job", "default", "web"); err != nil || job.Pods != 1 {
 		t.Errorf("the Job is %+v, %v", job, err)
+	}
+	for kind, want := range map[string]int{"CronJob": 2, "PyTorchJob": 1} {
+		if got, err := explainer(c).Workload(kind, "default", "web"); err != nil || got.Pods != want {
+			t.Errorf("the %s is %+v, %v", kind, got, err)
+		}
 	}
 	if _, err := explainer(c).Workload("StatefulSet", "default", "web"); err == nil || !strings.Contains(err.Error(), "no pods of StatefulSet default/web exist") {
 		t.Error(err)
