@@ -242,7 +242,7 @@ type reader struct {
 
 const (
 	// mostSpans bounds the size of an answer, and lets Prometheus compute several at the same time.
-	mostSpans = 31
+	mostSpans = 16
 	// mostSpansOfPods bounds the size of an answer with a series for each pod.
 	mostSpansOfPods = 1
 )
