@@ -1,6 +1,7 @@
 package solve_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -75,6 +76,29 @@ func makesNoDifferenceInOrder(t *rapid.T, s planner.Snapshot) {
 // replansToNothing checks that the same pods need no further machines once the launches are nodes.
 func replansToNothing(t *rapid.T) {
 	s := unhindered.Draw(t, "snapshot")
+	first := solve.Plan(s)
+	if again := solve.Plan(plantest.Applied(s, first)); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
+		t.Fatalf("launches again: %v after %v", again, first)
+	}
+}
+
+// replansWithinStocks checks the same if some machines cost less as long as stocks last, which the launches have used up.
+func replansWithinStocks(t *rapid.T) {
+	s := unhindered.Draw(t, "snapshot")
+	for i, o := range slices.Clone(s.Offerings) {
+		if o.Price < 2 || !rapid.Bool().Draw(t, "at a lower price") {
+			continue
+		}
+		o.Price = planner.MicroUSD(rapid.IntRange(1, int(o.Price)-1).Draw(t, "lower price"))
+		o.Draws = []planner.Draw{{Stock: len(s.Stocks), Amount: 1}}
+		s.Stocks = append(s.Stocks, planner.Stock{Name: fmt.Sprint("stock-", len(s.Stocks)), Left: int64(rapid.IntRange(1, 2).Draw(t, "left"))})
+		s.Offerings = append(s.Offerings, o)
+		for c := range s.Classes {
+			if slices.Contains(s.Classes[c].Offerings, i) {
+				s.Classes[c].Offerings = append(s.Classes[c].Offerings, len(s.Offerings)-1)
+			}
+		}
+	}
 	first := solve.Plan(s)
 	if again := solve.Plan(plantest.Applied(s, first)); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
 		t.Fatalf("launches again: %v after %v", again, first)
@@ -250,7 +274,10 @@ func TestPlanKeepsEveryRule(t *testing.T)                 { properties.Check(eve
 func TestPlanDoesNotPanicOnInvalidSnapshots(t *testing.T) { properties.Check(neverPanics)(t) }
 func TestPlanDoesNotDependOnOrderOfSnapshot(t *testing.T) { properties.Check(orderFree)(t) }
 func TestAppliedPlanLaunchesNothingMore(t *testing.T)     { properties.Check(replansToNothing)(t) }
-func TestBoundIsAtMostOptimum(t *testing.T)               { properties.Check(boundHolds)(t) }
+func TestAppliedPlanWithStocksLaunchesNothingMore(t *testing.T) {
+	properties.Check(replansWithinStocks)(t)
+}
+func TestBoundIsAtMostOptimum(t *testing.T) { properties.Check(boundHolds)(t) }
 func TestBoundOfHeuristicsIsAtMostOptimum(t *testing.T) {
 	properties.Check(boundOfMixHolds)(t)
 }
