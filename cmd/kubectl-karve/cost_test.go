@@ -61,7 +61,8 @@ func costServer(t *testing.T, tenant string, gap int, all ...recorded) string {
 
 // half is a machine for $1 an hour, of which the namespace ml uses half.
 var half = []recorded{
-	{"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "used"`, 0.5}, {"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "idle"`, 0.5},
+	{"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "used"`, 0.5},
+	{"nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "idle"`, 0.5},
 	{"namespace", `"namespace": "ml", "nodepool": "gpu"`, 0.5},
 }
 

@@ -79,8 +79,10 @@ type Server struct {
 
 // New returns a server, which shows nothing until Run runs.
 func New(c Config) *Server {
-	return &Server{config: c, estimates: &estimates{}, changed: make(chan struct{}), wake: make(chan struct{}, 1), planning: make(chan struct{}, 1),
-		costs: costs{asking: make(chan struct{}, 1), known: map[string]knownCosts{}}}
+	return &Server{
+		config: c, estimates: &estimates{}, changed: make(chan struct{}), wake: make(chan struct{}, 1), planning: make(chan struct{}, 1),
+		costs: costs{asking: make(chan struct{}, 1), known: map[string]knownCosts{}},
+	}
 }
 
 // Serve runs the server on a listener until the context ends.

@@ -100,7 +100,7 @@ func stocks(t *rapid.T) []planner.Stock {
 	return out
 }
 
-// draws draws what an offering takes from the stocks: one machine, or its price as from a savings plan, or a few.
+// draws returns what an offering takes from the stocks: one machine, or its price as from a savings plan, or a few.
 func draws(t *rapid.T, s planner.Snapshot, price planner.MicroUSD) []planner.Draw {
 	var out []planner.Draw
 	for i := range s.Stocks {
