@@ -87,24 +87,9 @@ func measure(ctx context.Context, s situation, load *workload, machines bool) (f
 		return f, err
 	}
 	began := time.Now()
-	var kills errgroup.Group
-	for i := range s.Kills {
-		kills.Go(func() error {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(time.Duration(4+7*i) * time.Second):
-				return kill()
-			}
-		})
-	}
-	group, creating := errgroup.WithContext(ctx)
-	group.SetLimit(16)
-	for _, pod := range load.inOrder(s.Mixed) {
-		group.Go(func() error { return k.Create(creating, pod.DeepCopy()) })
-	}
-	if err := group.Wait(); err != nil {
-		return f, fmt.Errorf("creating the pods: %w", err)
+	kills := killing(ctx, s.Kills, kill)
+	if err := create(ctx, k, load.inOrder(s.Mixed)); err != nil {
+		return f, err
 	}
 	created := time.Now()
 	f.Created = seconds(created.Sub(began))
@@ -125,6 +110,35 @@ func measure(ctx context.Context, s situation, load *workload, machines bool) (f
 		return f, err
 	}
 	return f, w.explain(ctx, &f, load, by, began, created)
+}
+
+// killing kills the controller so many times, the first time after four seconds.
+func killing(ctx context.Context, times int, kill func() error) *errgroup.Group {
+	kills := &errgroup.Group{}
+	for i := range times {
+		kills.Go(func() error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Duration(4+7*i) * time.Second):
+				return kill()
+			}
+		})
+	}
+	return kills
+}
+
+// create creates pods, many at a time.
+func create(ctx context.Context, k client.Client, pods []*corev1.Pod) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for _, pod := range pods {
+		group.Go(func() error { return k.Create(ctx, pod.DeepCopy()) })
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("creating the pods: %w", err)
+	}
+	return nil
 }
 
 // explain sets where the price comes from, and reports it.
