@@ -64,6 +64,7 @@ func (with Solver) search(s planner.Snapshot) planner.Plan {
 			return some.plain(s)
 		},
 		OrFirstFit: func(s planner.Snapshot, found planner.Plan) planner.Plan { return orFirstFit(s, found, with.Stop) },
+		Steps:      effort.New(with.Effort, with.Stop).Left,
 		Stop:       with.Stop,
 	})
 	plan = orFirstFit(s, plan, with.Stop)

@@ -13,8 +13,9 @@ import (
 const (
 	// enumerable is the maximum number of pods for which all plans are tried.
 	enumerable = 24
-	// maxTries limits the places that are tried for all of these pods: some hundredths of a second. A finished plan counts as checkTries of them.
-	maxTries, checkTries = 40_000, 20
+	// maxTries limits the places that are tried for all of these pods: some hundredths of a second. A search with less effort than usual tries one for each
+	// stepsPerTry steps. A finished plan counts as checkTries of them.
+	maxTries, stepsPerTry, checkTries = 40_000, 17, 20
 )
 
 // enumerate tries all plans for few pods under rules, by branch and bound over the place of each pod. It returns the best plan, which may be the given one,
@@ -23,7 +24,7 @@ func (a *arranger) enumerate(s planner.Snapshot, plan planner.Plan) (planner.Pla
 	if pods := countPods(s); pods > enumerable || plan.Price == plan.Bound && len(plan.Unplaced) == 0 || !OnlyPrice(s) || a.stopped() {
 		return plan, false
 	}
-	e := newEnumeration(s, plan)
+	e := newEnumeration(s, plan, int(min(maxTries, a.solver.Steps/stepsPerTry)))
 	e.place(0, pack.Cost{})
 	if e.found == nil {
 		return plan, e.tries > 0
@@ -79,9 +80,9 @@ type tally struct {
 	counted, asking, both []int64
 }
 
-func newEnumeration(s planner.Snapshot, plan planner.Plan) *enumeration {
+func newEnumeration(s planner.Snapshot, plan planner.Plan, tries int) *enumeration {
 	e := &enumeration{
-		Snapshot: s, offerings: pack.UsableOfferings(s), left: pack.LimitsOf(s), tries: maxTries,
+		Snapshot: s, offerings: pack.UsableOfferings(s), left: pack.LimitsOf(s), tries: tries,
 		best: pack.Cost{Left: int64(len(plan.Unplaced)), Price: int64(plan.Price), Machines: int64(len(plan.Launches))},
 	}
 	slices.SortStableFunc(e.offerings, func(i, j int) int {
