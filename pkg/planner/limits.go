@@ -1,5 +1,8 @@
 package planner
 
+// NoLimits is what a pool without limits may still launch.
+var NoLimits = Physical{MilliCPU: Unlimited, MemoryBytes: Unlimited, GPUs: Unlimited, Replicas: Unlimited, Nodes: Unlimited}
+
 // Take subtracts the usage of machines from what is left of their pool's limits. Amounts that are [Unlimited] stay unlimited.
 func (left *Physical) Take(counts Physical) {
 	for _, d := range []struct {

@@ -303,11 +303,7 @@ func samePods(s planner.Snapshot, plan planner.Plan) planner.Snapshot {
 	}
 	s.Pools = slices.Clone(s.Pools)
 	for i := range s.Pools {
-		s.Pools[i].Remaining, s.Pools[i].Limited = unlimited, nil
+		s.Pools[i].Remaining, s.Pools[i].Limited = planner.NoLimits, nil
 	}
 	return s
-}
-
-var unlimited = planner.Physical{
-	MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited,
 }

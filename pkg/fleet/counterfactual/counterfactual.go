@@ -73,7 +73,7 @@ func withoutNodes(view *snapshot.View) planner.Snapshot {
 	s.Pools, s.Offerings, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Offerings), slices.Clone(s.Classes)
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		p.Remaining, p.Limited, p.Closed, p.MinValues = unlimited, nil, nil, nil
+		p.Remaining, p.Limited, p.Closed, p.MinValues = planner.NoLimits, nil, nil, nil
 	}
 	for i := range s.Offerings {
 		s.Offerings[i].Unavailable = nil
@@ -84,8 +84,4 @@ func withoutNodes(view *snapshot.View) planner.Snapshot {
 		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return empty.Pods[name].Spec.NodeName == "" })
 	}
 	return s
-}
-
-var unlimited = planner.Physical{
-	MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited,
 }

@@ -69,7 +69,7 @@ type needs struct {
 func (f *finder) once(l planner.Launch) []int {
 	left := f.left[f.snapshot.Offerings[l.Offering].Pool]
 	left.Nodes = planner.Unlimited
-	if left != (planner.Physical{MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited}) {
+	if left != planner.NoLimits {
 		return f.alternatives(l)
 	}
 	classes := make([]int, len(l.Pods))

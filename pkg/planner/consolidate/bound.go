@@ -22,13 +22,13 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	}
 	s := f.without(all)
 	for i := range s.Pools {
-		s.Pools[i].Remaining = unlimited
+		s.Pools[i].Remaining = planner.NoLimits
 	}
 	s.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r planner.Rule) bool {
 		return slices.ContainsFunc(f.hosts, func(h host) bool { return h.breaks(r) })
 	})
 	own := len(s.Pools)
-	s.Pools = append(s.Pools, planner.Pool{Remaining: unlimited})
+	s.Pools = append(s.Pools, planner.Pool{Remaining: planner.NoLimits})
 	s.Offerings = slices.Clip(s.Offerings)
 	seen := map[string]bool{}
 	for i := range f.hosts {
@@ -58,9 +58,6 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	_, bound, _ := search.Solve(pack.Compile(s), e, nil)
 	return planner.MicroUSD(bound)
 }
-
-// unlimited is the remaining capacity of a pool without limits.
-var unlimited = planner.Physical{MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited}
 
 // whole returns an offering with at least the capacity of a host without its pods.
 func (f *fleet) whole(h *host) planner.Offering {

@@ -42,15 +42,7 @@ func G4dn() []Machine {
 
 // Pool returns an open pool without limits.
 func Pool(name string) planner.Pool {
-	return planner.Pool{Name: name, Remaining: NoLimits()}
-}
-
-// NoLimits returns what a pool without limits may launch.
-func NoLimits() planner.Physical {
-	return planner.Physical{
-		MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited,
-		Replicas: planner.Unlimited, Nodes: planner.Unlimited,
-	}
+	return planner.Pool{Name: name, Remaining: planner.NoLimits}
 }
 
 // Offering returns the machine as an offering of the pool with the given index. Each of its GPUs is shared by the given number of replicas.

@@ -217,7 +217,7 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 		}
 		switch l.words[0] {
 		case "pool":
-			p := planner.Pool{Name: l.words[1], Remaining: plantest.NoLimits(), Closed: l.refusal("closed")}
+			p := planner.Pool{Name: l.words[1], Remaining: planner.NoLimits, Closed: l.refusal("closed")}
 			p.Remaining.Nodes = l.number(t, "nodes", planner.Unlimited)
 			p.Remaining.GPUs = l.number(t, "gpus", planner.Unlimited)
 			p.Remaining.MilliCPU = l.number(t, "cpu", planner.Unlimited)

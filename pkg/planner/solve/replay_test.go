@@ -12,11 +12,8 @@ import (
 func fresh() (s planner.Snapshot, launches planner.Plan) {
 	room := planner.Resources{MilliCPU: 1000, Pods: 1, Replicas: 1}
 	physical := planner.Physical{MilliCPU: 1000, GPUs: 1, Replicas: 1, Nodes: 1}
-	unlimited := planner.Physical{
-		MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited,
-	}
 	s = planner.Snapshot{
-		Pools: []planner.Pool{{Name: "pool", Remaining: unlimited}},
+		Pools: []planner.Pool{{Name: "pool", Remaining: planner.NoLimits}},
 		Nodes: []planner.Node{{Name: "node-1", Free: room}, {Name: "node-2", Free: room}},
 	}
 	for i, name := range []string{"a", "b"} {
