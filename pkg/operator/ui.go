@@ -122,27 +122,25 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	if err != nil {
 		return fmt.Errorf("listening on --port: %w", err)
 	}
-	stop, err := serveProbes(ctx, log, o.ProbeAddress)
-	if err != nil {
+	if err := serveProbes(ctx, log, o.ProbeAddress); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	defer stop()
 	log.Info("Serving the page", "address", listener.Addr().String())
 	return server.Serve(ctx, listener)
 }
 
-// serveProbes answers probes until the context ends or stop is called.
-func serveProbes(ctx context.Context, log logr.Logger, address string) (stop func(), err error) {
+// serveProbes answers probes until the context ends.
+func serveProbes(ctx context.Context, log logr.Logger, address string) error {
 	probes, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listening on --health-probe-bind-address: %w", err)
+		return fmt.Errorf("listening on --health-probe-bind-address: %w", err)
 	}
 	health := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	ended := context.AfterFunc(ctx, func() { _ = health.Close() })
+	context.AfterFunc(ctx, func() { _ = health.Close() })
 	go func() {
 		if err := health.Serve(probes); !errors.Is(err, http.ErrServerClosed) {
 			log.Error(err, "Serving probes")
 		}
 	}()
-	return func() { ended() }, nil
+	return nil
 }
