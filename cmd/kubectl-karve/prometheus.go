@@ -98,7 +98,7 @@ func (c connection) prometheus(ctx context.Context, now time.Time) (*promquery.C
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
 	var best *promquery.Client
-	most := -1
+	most := history.Nothing - 1
 	var errs []error
 	for _, s := range candidates {
 		url := c.core.Get().Namespace(s.namespace).Resource("services").Name(s.target).SubResource("proxy").URL()
@@ -106,7 +106,7 @@ func (c connection) prometheus(ctx context.Context, now time.Time) (*promquery.C
 		if err != nil {
 			return nil, err
 		}
-		has, err := history.Records(ctx, client, now)
+		has, err := history.DataOf(ctx, client, now)
 		switch {
 		case err != nil:
 			errs = append(errs, reachable(err, s))

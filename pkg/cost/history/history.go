@@ -42,13 +42,23 @@ type Query struct {
 // parallel is the number of queries at the same time.
 const parallel = 4
 
-// Records tells how much of what Ledger needs a Prometheus has: 2 for what the recording rules write, 1 for what the controller exports, and 0 for neither.
-func Records(ctx context.Context, p *promquery.Client, now time.Time) (int, error) {
+// Data is how much of what Ledger needs a Prometheus has.
+type Data int
+
+// What a Prometheus has: nothing of Karve, what the controller exports, or also what the recording rules write.
+const (
+	Nothing Data = iota
+	Exported
+	Recorded
+)
+
+// DataOf returns how much of what Ledger needs a Prometheus has.
+func DataOf(ctx context.Context, p *promquery.Client, now time.Time) (Data, error) {
 	found, err := p.At(ctx, "0 * count(last_over_time("+unpriced+"[366d])) + 2 or 0 * count(last_over_time("+raw+"[1d])) + 1", now)
 	if err != nil || len(found) == 0 {
-		return 0, err
+		return Nothing, err
 	}
-	return int(found[0].Value), nil
+	return Data(found[0].Value), nil
 }
 
 // Ledger returns the ledger of what was measured.
@@ -184,9 +194,8 @@ func names(clusters map[string]bool) string {
 
 // nothing says why there is no data.
 func nothing(ctx context.Context, p *promquery.Client, q Query) error {
-	const year, day = "[366d]", "[1d]"
 	if q.Cluster != "" {
-		all, err := p.At(ctx, "count by (cluster) (last_over_time("+unpriced+year+"))", q.Range.To)
+		all, err := p.At(ctx, "count by (cluster) (last_over_time("+unpriced+"[366d]))", q.Range.To)
 		if err != nil {
 			return err
 		}
@@ -198,22 +207,12 @@ func nothing(ctx context.Context, p *promquery.Client, q Query) error {
 			return fmt.Errorf("Prometheus at %s has no costs of the cluster %s, only of %s", p.Where, q.Cluster, names(clusters)) //nolint:staticcheck // It is a name.
 		}
 	}
-	has := func(metric, within string) (bool, error) {
-		found, err := p.At(ctx, "count(last_over_time("+metric+within+"))", q.Now)
-		return len(found) > 0, err
-	}
-	rules, err := has(unpriced, year)
-	if err != nil {
-		return err
-	}
-	if rules {
-		return fmt.Errorf("Prometheus at %s has no data of Karve from %s: choose another range", p.Where, q.Range) //nolint:staticcheck // It is a name.
-	}
-	exported, err := has(raw, day)
-	switch {
+	switch has, err := DataOf(ctx, p, q.Now); {
 	case err != nil:
 		return err
-	case exported:
+	case has == Recorded:
+		return fmt.Errorf("Prometheus at %s has no data of Karve from %s: choose another range", p.Where, q.Range) //nolint:staticcheck // It is a name.
+	case has == Exported:
 		return fmt.Errorf("Prometheus at %s has the metrics of Karve, but none of %s: install the recording rules (prometheusRule.enabled of Karve's chart). docs/cost.md says how to compute them for the past", p.Where, unpriced) //nolint:staticcheck // It is a name.
 	}
 	return fmt.Errorf("Prometheus at %s has no metrics of Karve: let it scrape the controller (serviceMonitor.enabled of Karve's chart), or name another one", p.Where) //nolint:staticcheck // It is a name.
