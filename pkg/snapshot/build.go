@@ -228,7 +228,7 @@ func (v *View) closeAll() {
 // offer adds the pools and their offerings. It returns the index of each pool's first offering.
 func (v *View) offer(c *facts.Cluster) []int {
 	first, machines := make([]int, len(v.Pools)), v.byPool()
-	stocks := v.addStocks(c)
+	v.addStocks(c)
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
@@ -243,7 +243,7 @@ func (v *View) offer(c *facts.Cluster) []int {
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
 				Price: planner.MicroUSD(o.MicroUSDPerHour), ListPrice: planner.MicroUSD(o.ListMicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: unavailableAs(c, pool, o),
-				GPUs: o.GPUs(), Choice: o.choice(), Draws: stocks.drawnBy(o.limited),
+				GPUs: o.GPUs(), Choice: o.choice(), Draws: v.drawnAt(o.limited),
 			})
 		}
 	}

@@ -10,43 +10,30 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// stockAt maps the limits of prices to the stocks of a snapshot.
-type stockAt map[string]int
-
-// addStocks adds a stock for each limit of a price, with what machines and canaries leave of it.
-func (v *View) addStocks(c *facts.Cluster) stockAt {
-	at := stockAt{}
+// addStocks adds a stock for each limit of a price, sorted by name, with what machines and canaries leave of it.
+func (v *View) addStocks(c *facts.Cluster) {
 	for _, l := range c.PriceLimits {
 		v.Stocks = append(v.Stocks, planner.Stock{Name: l.Name, Left: l.Amount})
 	}
 	slices.SortFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
-	for i := range v.Stocks {
-		at[v.Stocks[i].Name] = i
-	}
 	for _, machines := range [][]records.Machine{v.Machines, v.canaries} {
 		for i := range machines {
-			planner.Take(v.Stocks, at.drawnBy(machines[i].Limited()))
+			planner.Take(v.Stocks, v.Draws(&machines[i]))
 		}
 	}
 	for i := range v.Stocks {
 		v.Stocks[i].Left = max(0, v.Stocks[i].Left)
 	}
-	return at
-}
-
-// drawnBy returns what a machine with a price draws. The price is nil if it has no limit.
-func (at stockAt) drawnBy(p *catalog.LimitedPrice) []planner.Draw {
-	if p == nil {
-		return nil
-	}
-	return []planner.Draw{{Stock: at[p.Limit], Amount: p.Draws}}
 }
 
 // Draws returns what a machine draws from the stocks of the view.
-func (v *View) Draws(m *records.Machine) []planner.Draw {
-	at := stockAt{}
-	for i := range v.Stocks {
-		at[v.Stocks[i].Name] = i
+func (v *View) Draws(m *records.Machine) []planner.Draw { return v.drawnAt(m.Limited()) }
+
+// drawnAt returns what a machine with a price draws from the stocks. The price is nil if it has no limit.
+func (v *View) drawnAt(p *catalog.LimitedPrice) []planner.Draw {
+	if p == nil {
+		return nil
 	}
-	return at.drawnBy(m.Limited())
+	at, _ := slices.BinarySearchFunc(v.Stocks, p.Limit, func(s planner.Stock, name string) int { return strings.Compare(s.Name, name) })
+	return []planner.Draw{{Stock: at, Amount: p.Draws}}
 }
