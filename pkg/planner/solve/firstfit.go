@@ -22,7 +22,7 @@ func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planne
 		return found
 	}
 	late := stop != nil && stop()
-	if pods := podsOf(s); late && pods*(len(s.Nodes)+len(found.Launches)+1) > lateFirstFitSteps {
+	if pods := pack.CountPods(s); late && pods*(len(s.Nodes)+len(found.Launches)+1) > lateFirstFitSteps {
 		return found
 	}
 	limits := firstfit.Limits{Sorted: firstfit.Steps, RuledPods: firstFitPods}

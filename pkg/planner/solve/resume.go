@@ -7,6 +7,7 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // Resume is [Solver.Plan] for a snapshot for which an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each
@@ -73,7 +74,7 @@ func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 	if podsIn(kept) == 0 {
 		return with.valid(s)
 	}
-	if podsIn(kept) < podsOf(s) {
+	if podsIn(kept) < pack.CountPods(s) {
 		g := constraints.NewPartial(s)
 		g.Fix(kept)
 		more := with.valid(g.Snapshot)
@@ -130,15 +131,6 @@ func podsIn(p planner.Plan) int {
 	}
 	for _, x := range p.Launches {
 		n += len(x.Pods)
-	}
-	return n
-}
-
-// podsOf returns the number of pods of a snapshot.
-func podsOf(s planner.Snapshot) int {
-	n := 0
-	for _, c := range s.Classes {
-		n += len(c.Pods)
 	}
 	return n
 }

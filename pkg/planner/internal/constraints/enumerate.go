@@ -21,7 +21,7 @@ const (
 // enumerate tries all plans for few pods under rules, by branch and bound over the place of each pod. It returns the best plan, which may be the given one,
 // and whether no other is better. Rules among few pods are where the heuristics fail most: which class yields on a machine, and who goes first.
 func (a *arranger) enumerate(s planner.Snapshot, plan planner.Plan) (planner.Plan, bool) {
-	if pods := countPods(s); pods > enumerable || plan.Price == plan.Bound && len(plan.Unplaced) == 0 || !OnlyPrice(s) || a.stopped() {
+	if pods := pack.CountPods(s); pods > enumerable || plan.Price == plan.Bound && len(plan.Unplaced) == 0 || !OnlyPrice(s) || a.stopped() {
 		return plan, false
 	}
 	e := newEnumeration(s, plan, int(min(maxTries, a.solver.Steps/stepsPerTry)))
@@ -36,14 +36,6 @@ func (a *arranger) enumerate(s planner.Snapshot, plan planner.Plan) (planner.Pla
 	g.Fix(rest)
 	g.Plan.Unplaced = rest.Unplaced
 	return g.Plan, e.tries > 0
-}
-
-func countPods(s planner.Snapshot) int {
-	n := 0
-	for _, c := range s.Classes {
-		n += len(c.Pods)
-	}
-	return n
 }
 
 // enumeration is a plan in progress, and the best one so far.
@@ -281,7 +273,7 @@ func (t *tally) lacking(d int) int64 {
 	}
 	n := int64(0)
 	for other := 1; other < len(t.counted); other++ {
-		if t.eligible == nil || t.eligible[other-1] {
+		if t.eligible[other-1] {
 			n += max(0, t.counted[d]-t.MaxSkew-t.counted[other])
 		}
 	}

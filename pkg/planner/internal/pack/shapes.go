@@ -120,6 +120,15 @@ func (p *Problem) refuse(pods []podRef, why planner.Refusal) {
 	}
 }
 
+// CountPods returns the number of pods of a snapshot.
+func CountPods(s planner.Snapshot) int {
+	n := 0
+	for _, c := range s.Classes {
+		n += len(c.Pods)
+	}
+	return n
+}
+
 // ClassOrder returns the indices of the classes in the order of their first pods.
 func ClassOrder(s planner.Snapshot) []int {
 	order := make([]int, len(s.Classes))
