@@ -21,8 +21,8 @@ const (
 	requestsAtOnce = 32
 	// nominateTimeout is the timeout of one request, including the wait for the client's rate limiter.
 	nominateTimeout = 5 * time.Second
-	// seatsPerSecond and maxSeating limit how long a node waits for its nominations once it is its turn, and maxSeating for its turn: a busy API server takes up
-	// to a second for a write, and a large machine has eighty pods. If the node opened with half of them, other pods would take the places of the rest.
+	// A node waits for its turn for at most maxSeating, and then for its nominations for a second per seatsPerSecond of them, at most maxSeating. A busy API server
+	// takes up to a second for a write, and a large machine has eighty pods. If the node opened with half of them, other pods would take the places of the rest.
 	seatsPerSecond = 16
 	maxSeating     = 10 * time.Second
 )
