@@ -138,7 +138,11 @@ func (s *simulation) need() (need, started, all int) {
 // provision launches machines for the pods without a place, and checks that it launches no more than they need.
 func (s *simulation) provision() {
 	view := snapshot.Build(s.cluster)
-	plan := solve.Solver{Effort: 1}.Plan(view.Snapshot)
+	effort := int64(placeEffort)
+	if s.cheaper { // Launches dearer than what a step foresaw would undo the step, again and again.
+		effort = costEffort
+	}
+	plan := solve.Solver{Effort: effort}.Plan(view.Snapshot)
 	if err := check.Plan(view.Snapshot, plan); err != nil {
 		s.Fatal(err)
 	}
