@@ -50,6 +50,8 @@ type Listing struct {
 	// Reason and Message are those of a condition. They explain why there are no instance types, or what is out of date. They are empty if there is no
 	// problem.
 	Reason, Message string
+	// Reservations are the reservations of the node class. Each of them has an offering of its instance type.
+	Reservations []Reservation
 	// Read is when the instance types were read from the cloud. It is zero if unknown.
 	Read time.Time
 }
@@ -63,6 +65,8 @@ type Offering struct {
 	MicroUSDPerHour, ListMicroUSDPerHour int64
 	// Limited are lower prices, at which only so many machines run.
 	Limited []LimitedPrice
+	// Reservation is the ID of the reservation whose slots the machines take, or "" for machines that take none.
+	Reservation string
 	// Labels are the labels that machines of this offering have in addition to those of their type. They include the zone and the capacity type.
 	Labels map[string]string
 }

@@ -25,6 +25,8 @@ type Provider struct {
 	// PlaceLabels are the labels for the location of a machine, in addition to the zone label of Kubernetes. Machines of one instance type may have
 	// different values.
 	PlaceLabels []string
+	// ReservationLabel is the label with the ID of the reservation whose slot a machine takes. It is "" if the cloud has no reservations.
+	ReservationLabel string
 	// HashAnnotation and HashVersionAnnotation are annotations of a node class and of the NodeClaims that were launched with it. Their values differ after
 	// the node class was changed.
 	HashAnnotation, HashVersionAnnotation string

@@ -266,10 +266,6 @@ func NewBook(overlays []karpv1alpha1.NodeOverlay, rules []Rule) *Book {
 // never is about no offering.
 var never = change{requirements: []*scheduling.Requirement{scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn)}}
 
-// free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
-// the same number.
-const free = 10_000_000
-
 // Price returns what a machine with the labels costs, in micro-dollars per hour, given its list price. It is at least 1 and at most [planner.MaxPrice].
 func (b *Book) Price(labels map[string]string, list int64) int64 {
 	price, _, _ := b.apply(labels, list, unlimited)
@@ -318,7 +314,7 @@ func (b *Book) apply(labels map[string]string, list int64, with int) (price, aft
 		return list, list, nil
 	}
 	final := func(price float64) int64 {
-		return max(int64(math.Round(min(price, float64(planner.MaxPrice)))), list/free, 1)
+		return max(int64(math.Round(min(price, float64(planner.MaxPrice)))), catalog.Free(list))
 	}
 	now := float64(list)
 	for i := range b.overlays {
@@ -346,7 +342,7 @@ func (b *Book) apply(labels map[string]string, list int64, with int) (price, aft
 // of returns the changed price, which is not negative.
 func (c *change) of(price float64) float64 { return max(0, price*c.factor+c.plus*1e6) }
 
-// Types returns instance types with the prices that the company pays, and those of the list beside them. Its machines have labels in addition to those of their offerings.
+// Types returns instance types with the prices that the company pays, and those of the list beside them. No rule is about the slots of reservations. Its machines have labels in addition to those of their offerings.
 // It returns the same types if no price changes.
 func (b *Book) Types(labels map[string]string, types []catalog.InstanceType) []catalog.InstanceType {
 	if b.Empty() {
@@ -358,6 +354,9 @@ func (b *Book) Types(labels map[string]string, types []catalog.InstanceType) []c
 		t.Offerings = slices.Clone(t.Offerings)
 		for j := range t.Offerings {
 			o := &t.Offerings[j]
+			if o.Reservation != "" {
+				continue // It is paid anyway.
+			}
 			list := o.ListPrice()
 			all := labelsOf(labels, t, o)
 			o.MicroUSDPerHour, o.ListMicroUSDPerHour = b.Price(all, list), list
@@ -392,6 +391,9 @@ func (b *Book) Unused(types iter.Seq2[map[string]string, []catalog.InstanceType]
 	for labels, all := range types {
 		for i := range all {
 			for j := range all[i].Offerings {
+				if all[i].Offerings[j].Reservation != "" {
+					continue
+				}
 				labels := labelsOf(labels, &all[i], &all[i].Offerings[j])
 				price, _, by := b.apply(labels, typical, unlimited)
 				for _, r := range by {

@@ -293,7 +293,7 @@ func TestOverlaysAreKarpenters(t *testing.T) {
 			plain = append(plain, r.AsNodeSelectorRequirement())
 		}
 		if scheduling.NewLabelRequirements(labels).IsCompatible(scheduling.NewNodeSelectorRequirements(plain...)) {
-			want = max(1, list/free, int64(math.Round(cloudprovider.AdjustedPrice(float64(list)/dollar, text)*dollar)))
+			want = max(catalog.Free(list), int64(math.Round(cloudprovider.AdjustedPrice(float64(list)/dollar, text)*dollar)))
 		}
 		if got := NewBook([]karpv1alpha1.NodeOverlay{o}, nil).Price(labels, list); got < want-1 || got > want+1 {
 			t.Fatalf("the price of %v is %d, want %d", labels, got, want)

@@ -28,6 +28,8 @@ const (
 	maxDocument = 64 << 20
 	// maxMicroUSD is a million dollars.
 	maxMicroUSD = 1_000_000_000_000
+	// maxSlots is the largest number of machines of a reservation.
+	maxSlots = 1_000_000
 )
 
 // Catalog has the instance types of node classes.
@@ -47,6 +49,8 @@ type nodeClass struct {
 	Types   []int  `json:"types"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
+	// Reservations are those of the node class, with what was free of them.
+	Reservations []catalog.Reservation `json:"reservations,omitempty"`
 }
 
 type instanceType struct {
@@ -77,6 +81,7 @@ type offering struct {
 	CapacityType string `json:"capacityType"`
 	// MicroUSDPerHour is the price in the cloud's list. Readers apply the rules in the settings.
 	MicroUSDPerHour int64             `json:"microUSDPerHour"`
+	Reservation     string            `json:"reservation,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
 
@@ -86,7 +91,7 @@ func Encode(c Catalog) ([]byte, error) {
 	known := map[string]int{}
 	for _, ref := range slices.SortedFunc(maps.Keys(c), compareReferences) {
 		listing := c[ref]
-		class := nodeClass{ref.Group, ref.Kind, ref.Name, []int{}, listing.Reason, listing.Message}
+		class := nodeClass{ref.Group, ref.Kind, ref.Name, []int{}, listing.Reason, listing.Message, listing.Reservations}
 		for i := range listing.InstanceTypes {
 			t := toWire(&listing.InstanceTypes[i])
 			key, err := json.Marshal(t)
@@ -126,7 +131,7 @@ func toWire(t *catalog.InstanceType) instanceType {
 		Name: t.Name, Labels: t.Labels, Capacity: resources(t.Capacity), Allocatable: resources(t.Allocatable), GPU: gpu(t.GPU), Extended: t.Extended,
 	}
 	for _, o := range t.Offerings {
-		w.Offerings = append(w.Offerings, offering{o.Zone, o.CapacityType, o.ListPrice(), o.Labels})
+		w.Offerings = append(w.Offerings, offering{o.Zone, o.CapacityType, o.ListPrice(), o.Reservation, o.Labels})
 	}
 	return w
 }
@@ -175,7 +180,10 @@ func (d *document) catalog() (Catalog, error) {
 		if _, twice := c[ref]; twice || class.Kind == "" || class.Name == "" {
 			return nil, fmt.Errorf("%s %q has no name or is there twice", class.Kind, class.Name)
 		}
-		listing := catalog.Listing{Reason: class.Reason, Message: class.Message}
+		listing := catalog.Listing{Reason: class.Reason, Message: class.Message, Reservations: class.Reservations}
+		if err := validateReservations(class.Reservations); err != nil {
+			return nil, fmt.Errorf("%s %q: %w", class.Kind, class.Name, err)
+		}
 		names := map[string]bool{}
 		for _, i := range class.Types {
 			if i < 0 || i >= len(types) || names[types[i].Name] {
@@ -187,6 +195,21 @@ func (d *document) catalog() (Catalog, error) {
 		c[ref] = listing
 	}
 	return c, nil
+}
+
+// validateReservations returns an error for reservations that repeat, or with numbers that none has.
+func validateReservations(all []catalog.Reservation) error {
+	ids := map[string]bool{}
+	for _, r := range all {
+		if r.ID == "" || ids[r.ID] {
+			return fmt.Errorf("reservation %q has no ID or is there twice", r.ID)
+		}
+		ids[r.ID] = true
+		if min(r.Free, r.Total, r.ListMicroUSDPerHour) < 0 || max(r.Free, r.Total) > maxSlots || r.ListMicroUSDPerHour > maxMicroUSD {
+			return fmt.Errorf("the numbers of reservation %q are negative, or beyond those of any", r.ID)
+		}
+	}
+	return nil
 }
 
 // validate returns an error for values that no machine has. The planner's arithmetic relies on it.
@@ -223,7 +246,11 @@ func (t *instanceType) instanceType() catalog.InstanceType {
 		Name: t.Name, Labels: t.Labels, Capacity: catalog.Resources(t.Capacity), Allocatable: catalog.Resources(t.Allocatable), GPU: catalog.GPU(t.GPU), Extended: t.Extended,
 	}
 	for _, o := range t.Offerings {
-		c.Offerings = append(c.Offerings, catalog.Offering{Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, Labels: o.Labels})
+		offering := catalog.Offering{Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, Labels: o.Labels}
+		if o.Reservation != "" {
+			offering.Reserve(o.Reservation, o.MicroUSDPerHour)
+		}
+		c.Offerings = append(c.Offerings, offering)
 	}
 	return c
 }

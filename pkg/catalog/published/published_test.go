@@ -33,7 +33,16 @@ func sample(t testing.TB) published.Catalog {
 	learned := append([]catalog.InstanceType(nil), types...)
 	learned[3].Allocatable.MemoryBytes -= 1 << 20
 	learned[4].Extended = map[string]int64{"vpc.amazonaws.com/efa": 1}
+	reserved := append([]catalog.InstanceType(nil), types...)
+	slot := catalog.Offering{Zone: "us-east-1a", CapacityType: "reserved", Labels: map[string]string{"karpenter.k8s.aws/capacity-reservation-id": "cr-1"}}
+	slot.Reserve("cr-1", 40_000_000)
+	reserved[5].Offerings = append(append([]catalog.Offering(nil), reserved[5].Offerings...), slot)
+	read := time.Date(2026, 11, 23, 11, 59, 30, 0, time.UTC)
 	return published.Catalog{
+		ref("reserved"): {InstanceTypes: reserved, Reservations: []catalog.Reservation{
+			{ID: "cr-1", InstanceType: reserved[5].Name, Zone: "us-east-1a", Free: 2, Total: 3, Read: read, End: read.Add(time.Hour), Block: true, ListMicroUSDPerHour: 40_000_000},
+			{ID: "cr-2", InstanceType: reserved[5].Name, Zone: "us-east-1a"},
+		}},
 		ref("gpu"): {InstanceTypes: types}, ref("other"): {InstanceTypes: learned, Reason: "PricesStale", Message: "the prices are of yesterday"}, ref("empty"): {},
 	}
 }

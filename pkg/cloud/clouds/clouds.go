@@ -100,6 +100,19 @@ func PlaceLabels() []string {
 	return all
 }
 
+// ReservationLabels returns the labels with the IDs of the reservations whose slots machines take, of all clouds.
+func ReservationLabels() []string { return reservationLabels }
+
+var reservationLabels = func() []string {
+	var all []string
+	for _, p := range All {
+		if p.ReservationLabel != "" {
+			all = append(all, p.ReservationLabel)
+		}
+	}
+	return all
+}()
+
 // NodeClassHash returns the hash of a node class and the version of the hash, from the annotations of the class or of a NodeClaim that was launched
 // with it. It returns "" if there is none.
 func NodeClassHash(annotations map[string]string) (hash, version string) {

@@ -141,7 +141,7 @@ func encode(c *facts.Cluster) ([]byte, error) {
 	all := published.Catalog{}
 	for ref, state := range c.NodeClasses {
 		if len(state.InstanceTypes) > 0 {
-			all[ref] = catalog.Listing{InstanceTypes: state.InstanceTypes, Reason: state.CatalogReason, Message: state.CatalogMessage}
+			all[ref] = catalog.Listing{InstanceTypes: state.InstanceTypes, Reason: state.CatalogReason, Message: state.CatalogMessage, Reservations: state.Reservations}
 		}
 	}
 	if len(all) == 0 {

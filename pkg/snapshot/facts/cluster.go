@@ -66,7 +66,7 @@ type Cluster struct {
 	UnknownFields map[types.UID][]string
 	// Refused has the offerings that the cloud refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
-	// PriceLimits are the limits of the prices of InstanceTypes.
+	// PriceLimits are the limits of the prices of InstanceTypes, without reservations.
 	PriceLimits []catalog.PriceLimit
 	// Queue orders classes of pods if there are too many for one plan. It may be nil.
 	Queue ClassQueue
@@ -109,6 +109,8 @@ type NodeClassState struct {
 	// InstanceTypes are the instance types that it can launch, with their allocatable resources and the zones of its subnets. They are also set for
 	// node classes that are not Ready, because their machines may still run.
 	InstanceTypes []catalog.InstanceType
+	// Reservations are the reservations that the node class selects.
+	Reservations []catalog.Reservation
 	// CatalogReason and CatalogMessage name the part of InstanceTypes that is out of date, and why. They are empty if it is up to date.
 	CatalogReason, CatalogMessage string
 	// CatalogRead is when InstanceTypes were read from the cloud. It is zero if unknown.
@@ -122,7 +124,7 @@ type NodeClassState struct {
 // Learn sets the instance types from a catalog. A node class without instance types is not Ready.
 func (s *NodeClassState) Learn(listing catalog.Listing) {
 	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
-	s.CatalogRead = listing.Read
+	s.CatalogRead, s.Reservations = listing.Read, listing.Reservations
 	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
 		s.Ready, s.Reason, s.Message = false, "CatalogUnavailable", listing.Message
 	}
@@ -186,6 +188,16 @@ func (c *Cluster) InstanceTypes() []catalog.InstanceType {
 
 func compareRefs(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+}
+
+// Reservations returns the reservations of all node classes, sorted by ID, each once.
+func (c *Cluster) Reservations() []catalog.Reservation {
+	var all []catalog.Reservation
+	for _, state := range c.NodeClasses {
+		all = append(all, state.Reservations...)
+	}
+	slices.SortFunc(all, func(a, b catalog.Reservation) int { return cmp.Or(strings.Compare(a.ID, b.ID), b.Read.Compare(a.Read)) })
+	return slices.CompactFunc(all, func(a, b catalog.Reservation) bool { return a.ID == b.ID })
 }
 
 // TypesOf returns the instance types of a node class, or all of them if it is unknown.

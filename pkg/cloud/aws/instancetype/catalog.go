@@ -42,6 +42,9 @@ type Catalog struct {
 	config  Config
 	sources []*source
 
+	// reservations counts the free slots of reservations.
+	reservations reservations
+
 	asked     chan struct{}
 	ask       sync.Once
 	attempted chan struct{}
@@ -60,6 +63,7 @@ type Catalog struct {
 type resolution struct {
 	resourceVersion string
 	types           []catalog.InstanceType
+	reservations    []catalog.Reservation
 	problem         *problem
 }
 
@@ -70,7 +74,7 @@ func New(config Config) *Catalog {
 		panic(err) // It has no input.
 	}
 	c := &Catalog{config: config, expressions: expressions, asked: make(chan struct{}), attempted: make(chan struct{}), resolved: map[types.UID]resolution{}}
-	c.sources = c.allSources()
+	c.sources, c.reservations = c.allSources(), newReservations()
 	return c
 }
 
@@ -97,6 +101,7 @@ func (c *Catalog) Start(ctx context.Context) error {
 	for _, s := range c.sources {
 		done.Go(func() { c.keep(ctx, clients, s) })
 	}
+	done.Go(func() { c.keepCounting(ctx, clients) })
 	done.Wait()
 	return nil
 }
@@ -120,36 +125,51 @@ func (c *Catalog) load(ctx context.Context) *api.Clients {
 // InstanceTypes returns the instance types that an EC2NodeClass can launch.
 func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	c.ask.Do(func() { close(c.asked) })
-	c.await(ctx)
+	c.await(ctx, c.attempted, firstWait)
+	listing, counting := c.list(ctx, class)
+	if counting == nil {
+		return listing
+	}
+	c.await(ctx, counting, firstWait)
+	listing, _ = c.list(ctx, class)
+	return listing
+}
+
+// list returns the instance types and reservations of a node class. If some of the reservations were never counted, it also returns a channel that is closed after the
+// next attempt.
+func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (catalog.Listing, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.missing(); p != nil {
-		return catalog.Listing{Reason: p.reason, Message: p.message}
+		return catalog.Listing{Reason: p.reason, Message: p.message}, nil
 	}
 	r, ok := c.resolved[class.GetUID()]
 	if !ok || r.resourceVersion != class.GetResourceVersion() {
 		r = resolution{resourceVersion: class.GetResourceVersion()}
-		r.types, r.problem = c.resolve(ctx, class)
+		r.types, r.reservations, r.problem = c.resolve(ctx, class)
 		c.resolved[class.GetUID()] = r
 	}
 	listing := catalog.Listing{InstanceTypes: r.types, Read: c.sources[0].refreshed}
-	if p := first(r.problem, c.stale()); p != nil {
+	var uncounted *problem
+	var counting <-chan struct{}
+	listing.Reservations, uncounted, counting = c.counted(r.reservations)
+	if p := first(r.problem, c.stale(), uncounted); p != nil {
 		listing.Reason, listing.Message = p.reason, fmt.Sprintf("%s %q: %s", class.GetKind(), class.GetName(), p.message)
 	}
-	return listing
+	return listing, counting
 }
 
-// await waits until every API was called once, and at most for firstWait.
-func (c *Catalog) await(ctx context.Context) {
+// await waits until the channel is closed, and at most for the given time.
+func (c *Catalog) await(ctx context.Context, done <-chan struct{}, most time.Duration) {
 	select {
-	case <-c.attempted:
+	case <-done:
 		return
 	default:
 	}
-	timer := c.config.Clock.NewTimer(firstWait)
+	timer := c.config.Clock.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-c.attempted:
+	case <-done:
 	case <-timer.C():
 	case <-ctx.Done():
 	}

@@ -3,6 +3,7 @@ package instancetype
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -92,6 +93,12 @@ func (k *known) prices() pricing.Provider {
 		p.spot = k.spot
 	}
 	return p
+}
+
+// listPrice returns the price of an instance type on demand in micro-dollars per hour, or 0 if it is unknown.
+func (k *known) listPrice(t ec2types.InstanceType) int64 {
+	price, _ := k.prices().OnDemandPrice(t)
+	return int64(math.Round(price * 1e6))
 }
 
 // bothPrices uses the on-demand prices of one list and the spot prices of another.

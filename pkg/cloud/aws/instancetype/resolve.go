@@ -1,6 +1,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -35,16 +36,16 @@ var nothingUnavailable = awscache.NewUnavailableOfferings()
 // resolveTimeout is how long a plan may wait for the placement group of a node class.
 const resolveTimeout = 5 * time.Second
 
-// resolve returns the instance types of a node class, and a problem if there are none that it can launch.
-func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, p *problem) {
+// resolve returns the instance types of a node class and its reservations, which are not counted yet. It returns a problem if there is nothing that it can launch.
+func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, reserved []catalog.Reservation, p *problem) {
 	class := &ec2v1.EC2NodeClass{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, class); err != nil {
-		return nil, &problem{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
+		return nil, nil, &problem{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
 	}
 	// The provider does not validate the quantities in the kubelet's configuration, and panics if they are invalid.
 	defer func() {
 		if r := recover(); r != nil {
-			list, p = nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
+			list, reserved, p = nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
 		}
 	}()
 	// Only reading the placement group of a node class that names one may call AWS here.
@@ -55,12 +56,12 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 		// Karpenter makes a class with expressions Ready only with this gate on.
 		FeatureGates: awsoptions.FeatureGates{NodeClassCEL: true},
 	})
-	// The gates of Karpenter's core are off, so there are no reserved offerings and no prices of NodeOverlays.
-	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{})
+	// The other gates of Karpenter's core are off, so there are no prices of NodeOverlays. The status of a class has reservations only with this gate on.
+	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{ReservedCapacity: true}})
 
 	kubelet, err := ec2v1.ParseKubeletConfig(class.KubeletConfiguration())
 	if err != nil {
-		return nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec.kubelet cannot be read: %v", err)}
+		return nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec.kubelet cannot be read: %v", err)}
 	}
 	resolver := instancetype.NewDefaultResolver(c.known.region, c.expressions)
 	var resolved []*cloudprovider.InstanceType
@@ -68,20 +69,20 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 		// An error is about the expressions in spec.kubelet. Karpenter launches nothing for the class then.
 		it, err := resolver.Resolve(ctx, c.known.infos[name], c.known.zones[name], class, kubelet)
 		if err != nil {
-			return nil, &problem{"NodeClassInvalid", fmt.Sprintf("instance type %s: %v", name, err)}
+			return nil, nil, &problem{"NodeClassInvalid", fmt.Sprintf("instance type %s: %v", name, err)}
 		}
 		if it != nil {
 			resolved = append(resolved, it)
 		}
 	}
 	resolved = offering.NewDefaultProvider(
-		c.known.prices(), nil, c.placementGroups, nothingUnavailable, cache.New(cache.NoExpiration, 0), arczonalshift.NewNoopProvider(), nil,
+		c.known.prices(), uncounted{}, c.placementGroups, nothingUnavailable, cache.New(cache.NoExpiration, 0), arczonalshift.NewNoopProvider(), nil,
 	).InjectOfferings(ctx, resolved, c.known.infos, class, c.known.allZones)
 
 	if list = c.launchable(resolved, class); !slices.ContainsFunc(list, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
 		p = c.nothingOffered(class)
 	}
-	return list, p
+	return list, c.reservationsOf(class), p
 }
 
 // launchable returns instance types without the offerings of those for which a node class has no image. A NodeClaim for such a type is never launched, and
@@ -95,7 +96,8 @@ func (c *Catalog) launchable(resolved []*cloudprovider.InstanceType, class *ec2v
 	}
 	var list []catalog.InstanceType
 	for _, it := range resolved {
-		t := instanceType(it, c.known.infos[ec2types.InstanceType(it.Name)], class)
+		name := ec2types.InstanceType(it.Name)
+		t := instanceType(it, c.known.infos[name], class, c.known.listPrice(name))
 		if !bootable[it.Name] {
 			t.Offerings = nil
 		}
@@ -132,8 +134,8 @@ var notOfTheType = map[string]bool{
 	ec2v1.LabelCapacityReservationID: true, ec2v1.LabelCapacityReservationType: true, ec2v1.LabelCapacityReservationInterruptible: true,
 }
 
-// instanceType converts an instance type of the provider to one of the catalog.
-func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo, class *ec2v1.EC2NodeClass) catalog.InstanceType {
+// instanceType converts an instance type of the provider to one of the catalog, given its price on demand in micro-dollars per hour, or 0 if it is unknown.
+func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo, class *ec2v1.EC2NodeClass, list int64) catalog.InstanceType {
 	t := catalog.InstanceType{
 		Name: it.Name, Capacity: resources(it.Capacity), Allocatable: resources(it.Allocatable()), Extended: extended(it.Capacity, class),
 		// A machine has the default tenancy unless its pool requires the other one, which costs more than the prices in the catalog.
@@ -155,12 +157,15 @@ func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo
 				labels[key] = values[0]
 			}
 		}
-		t.Offerings = append(t.Offerings, catalog.Offering{
-			Zone: o.Zone(), CapacityType: o.CapacityType(), MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels,
-		})
+		offering := catalog.Offering{Zone: o.Zone(), CapacityType: o.CapacityType(), MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels}
+		if offering.CapacityType == karpv1.CapacityTypeReserved {
+			offering.Reserve(o.ReservationID(), list)
+		}
+		t.Offerings = append(t.Offerings, offering)
 	}
 	slices.SortFunc(t.Offerings, func(a, b catalog.Offering) int {
-		return strings.Compare(a.Zone+" "+a.CapacityType+" "+a.Labels[ec2v1.LabelPlacementGroupPartition], b.Zone+" "+b.CapacityType+" "+b.Labels[ec2v1.LabelPlacementGroupPartition])
+		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.CapacityType, b.CapacityType), strings.Compare(a.Reservation, b.Reservation),
+			strings.Compare(a.Labels[ec2v1.LabelPlacementGroupPartition], b.Labels[ec2v1.LabelPlacementGroupPartition]))
 	})
 	return t
 }

@@ -125,6 +125,11 @@ func (c *Catalog) blocks(s *source, p *problem) bool {
 
 // sleep waits for the given time plus up to 10 %, so that controllers do not call AWS at the same time. It returns false if the context ends first.
 func (c *Catalog) sleep(ctx context.Context, wait time.Duration) bool {
+	return c.sleepUnless(ctx, wait, nil)
+}
+
+// sleepUnless is like sleep, and wakes when it receives from the channel.
+func (c *Catalog) sleepUnless(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	wait += time.Duration(rand.Int64N(int64(wait) / 10)) //nolint:gosec // It spreads calls, and nothing depends on its being a secret.
 	timer := c.config.Clock.NewTimer(wait)
 	defer timer.Stop()
@@ -132,6 +137,8 @@ func (c *Catalog) sleep(ctx context.Context, wait time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C():
+		return true
+	case <-wake:
 		return true
 	}
 }

@@ -1,0 +1,37 @@
+package catalog
+
+import (
+	"cmp"
+	"time"
+)
+
+// Reservation is a number of machines that a company pays whether they run or not: a capacity reservation, or a capacity block.
+type Reservation struct {
+	// ID is the cloud's name of the reservation, for example "cr-0123".
+	ID           string `json:"id"`
+	InstanceType string `json:"instanceType"`
+	Zone         string `json:"zone"`
+	// Free is how many of its machines could be launched at the time Read, and Total how many it has. They are 0, and Read is zero, if that is unknown.
+	Free  int64     `json:"free,omitempty"`
+	Total int64     `json:"total,omitempty"`
+	Read  time.Time `json:"read,omitzero"`
+	// End is when the reservation ends, or zero if that is open.
+	End time.Time `json:"end,omitzero"`
+	// Block reports whether the machines end with the reservation. Those of others go on, at the price on demand.
+	Block bool `json:"block,omitempty"`
+	// ListMicroUSDPerHour is the price of one such machine in the cloud's list, in micro-dollars per hour. It is 0 if unknown.
+	ListMicroUSDPerHour int64 `json:"listMicroUSDPerHour,omitempty"`
+}
+
+// free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
+// the same number.
+const free = 10_000_000
+
+// Free returns the price of a machine that costs nothing more, given its list price, in micro-dollars per hour. It is at least 1.
+func Free(list int64) int64 { return max(1, list/free) }
+
+// Reserve makes an offering one of a slot of a reservation, given its list price in micro-dollars per hour, or 0 if unknown. The slot is paid anyway.
+func (o *Offering) Reserve(reservation string, list int64) {
+	o.Reservation, o.MicroUSDPerHour, o.ListMicroUSDPerHour = reservation, Free(list), cmp.Or(list, 1)
+	o.Limited = []LimitedPrice{{MicroUSDPerHour: o.MicroUSDPerHour, Limit: reservation, Draws: 1}}
+}

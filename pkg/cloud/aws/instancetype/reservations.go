@@ -1,0 +1,233 @@
+package instancetype
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/capacityreservation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/lifecycle"
+)
+
+const (
+	// countEvery is how often free slots are counted, which is how often Karpenter does.
+	countEvery = time.Minute
+	// staleCount is how old a count may be before it is reported.
+	staleCount = 5 * time.Minute
+	// wantedFor is how long reservations are counted after a node class last had them.
+	wantedFor = 10 * time.Minute
+	// reservationsPerPage is the maximum that EC2 allows.
+	reservationsPerPage = int32(1000)
+	// typesPerCall is the maximum number of values of a filter.
+	typesPerCall = 200
+)
+
+// uncounted makes the provider offer the slots of reservations, whatever is free. The planner counts them.
+type uncounted struct{ capacityreservation.Provider }
+
+func (uncounted) GetAvailableInstanceCount(string) int { return 1 }
+
+// reservations counts the free slots of the reservations that node classes select. AWS is not called while there are none. Catalog.mu guards the fields, except for wake.
+type reservations struct {
+	// wanted has the reservations to count.
+	wanted map[string]wantedReservation
+	// counts are as last read. A reservation that EC2 did not list has no slots.
+	counts map[string]count
+	// attempted has the reservations for which EC2 was asked since they are wanted.
+	attempted map[string]bool
+	problem   *problem
+	// wake interrupts the wait for the next count, and next is closed after it.
+	wake chan struct{}
+	next chan struct{}
+}
+
+type wantedReservation struct {
+	instanceType string
+	// asked is when a node class was last listed that has it.
+	asked time.Time
+}
+
+type count struct {
+	free, total int64
+	read        time.Time
+}
+
+func newReservations() reservations {
+	return reservations{
+		wanted: map[string]wantedReservation{}, counts: map[string]count{}, attempted: map[string]bool{}, wake: make(chan struct{}, 1), next: make(chan struct{}),
+	}
+}
+
+// reservationsOf returns the reservations in the status of a class, sorted by ID.
+func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservation {
+	var all []catalog.Reservation
+	for _, r := range class.CapacityReservations() {
+		all = append(all, catalog.Reservation{
+			ID: r.ID, InstanceType: r.InstanceType, Zone: r.AvailabilityZone, End: ptr.Deref(r.EndTime, metav1.Time{}).Time,
+			Block: r.ReservationType == ec2v1.CapacityReservationTypeCapacityBlock, ListMicroUSDPerHour: c.known.listPrice(ec2types.InstanceType(r.InstanceType)),
+		})
+	}
+	slices.SortFunc(all, func(a, b catalog.Reservation) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// counted returns reservations with their slots, and a problem if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
+// is closed after the next attempt.
+func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservation, p *problem, counting <-chan struct{}) {
+	r, now := &c.reservations, c.config.Clock.Now()
+	counted = slices.Clone(all)
+	oldest := now
+	for i := range counted {
+		id := counted[i].ID
+		r.wanted[id] = wantedReservation{counted[i].InstanceType, now}
+		n := r.counts[id]
+		counted[i].Free, counted[i].Total, counted[i].Read = n.free, n.total, n.read
+		if n.read.Before(oldest) {
+			oldest = n.read
+		}
+		if !r.attempted[id] {
+			counting = r.next
+		}
+	}
+	if counting != nil {
+		select {
+		case r.wake <- struct{}{}:
+		default: // It is awake.
+		}
+	}
+	switch {
+	case r.problem == nil:
+	case oldest.IsZero():
+		p = &problem{r.problem.reason, "the free slots of its reservations are unknown, so none is used: " + r.problem.message}
+	case now.Sub(oldest) > staleCount:
+		p = &problem{r.problem.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.problem.message)}
+	}
+	return counted, p, counting
+}
+
+// keepCounting counts slots until the context ends, while any are wanted.
+func (c *Catalog) keepCounting(ctx context.Context, clients *api.Clients) {
+	for failures := 0; ; {
+		wait := countEvery
+		if wanted := c.wanted(); len(wanted) > 0 {
+			read := c.config.Clock.Now()
+			attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+			counts, err := describeReservations(attempt, clients, wanted, read)
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			failures++
+			if err == nil {
+				failures = 0
+			} else {
+				wait = max(wait, lifecycle.Backoff(firstBackoff, maxBackoff, failures))
+			}
+			c.recount(ctx, wanted, counts, c.problemOf(ctx, clients, err))
+		}
+		if !c.sleepUnless(ctx, wait, c.reservations.wake) {
+			return
+		}
+	}
+}
+
+func (c *Catalog) problemOf(ctx context.Context, clients *api.Clients, err error) *problem {
+	if err == nil {
+		return nil
+	}
+	return c.diagnose(ctx, clients, err)
+}
+
+// wanted returns the instance types of the reservations to count, by ID.
+func (c *Catalog) wanted() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, now := &c.reservations, c.config.Clock.Now()
+	maps.DeleteFunc(r.wanted, func(id string, w wantedReservation) bool {
+		old := now.Sub(w.asked) > wantedFor
+		if old {
+			delete(r.counts, id)
+			delete(r.attempted, id)
+		}
+		return old
+	})
+	wanted := map[string]string{}
+	for id, w := range r.wanted {
+		wanted[id] = w.instanceType
+	}
+	return wanted
+}
+
+// recount stores the result of an attempt to count the wanted reservations.
+func (c *Catalog) recount(ctx context.Context, wanted map[string]string, counts map[string]count, p *problem) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := &c.reservations
+	if was := r.problem; (was == nil) != (p == nil) {
+		if p == nil {
+			log.FromContext(ctx).Info("Read from AWS again", "source", reservationsSource)
+		} else {
+			log.FromContext(ctx).Info("Not read from AWS", "source", reservationsSource, "reason", p.reason, "message", p.message)
+		}
+	}
+	r.problem = p
+	outcome := "Success"
+	if p == nil {
+		maps.Copy(r.counts, counts)
+		c.config.Metrics.CatalogRefreshed.WithLabelValues(reservationsSource).Set(float64(c.config.Clock.Now().Unix()))
+	} else {
+		outcome = p.reason
+	}
+	c.config.Metrics.CatalogRefreshes.WithLabelValues(reservationsSource, outcome).Inc()
+	for id := range wanted {
+		r.attempted[id] = true
+	}
+	close(r.next)
+	r.next = make(chan struct{})
+}
+
+// reservationsSource is the label value in metrics.
+const reservationsSource = "capacity-reservations"
+
+// describeReservations counts the slots of reservations, which are given with their instance types. Those that EC2 does not list as active have none. The filter by
+// instance type keeps the answer short in an account with many reservations, and a request for all of them at once would fail if one is unknown.
+func describeReservations(ctx context.Context, clients *api.Clients, wanted map[string]string, read time.Time) (map[string]count, error) {
+	counts := map[string]count{}
+	for id := range wanted {
+		counts[id] = count{read: read}
+	}
+	instanceTypes := slices.Compact(slices.Sorted(maps.Values(wanted)))
+	for some := range slices.Chunk(instanceTypes, typesPerCall) {
+		pages := ec2.NewDescribeCapacityReservationsPaginator(clients.EC2, &ec2.DescribeCapacityReservationsInput{
+			Filters: []ec2types.Filter{
+				{Name: new("state"), Values: []string{string(ec2types.CapacityReservationStateActive)}},
+				{Name: new("instance-type"), Values: some},
+			},
+			MaxResults: new(reservationsPerPage),
+		})
+		for pages.HasMorePages() {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("counting the free slots of reservations: %w", err)
+			}
+			for _, r := range page.CapacityReservations {
+				if id := ptr.Deref(r.CapacityReservationId, ""); wanted[id] != "" {
+					counts[id] = count{int64(max(0, ptr.Deref(r.AvailableInstanceCount, 0))), int64(max(0, ptr.Deref(r.TotalInstanceCount, 0))), read}
+				}
+			}
+		}
+	}
+	return counts, nil
+}
