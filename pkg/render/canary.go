@@ -33,7 +33,7 @@ func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImag
 		},
 		Spec: karpv1.NodeClaimSpec{
 			NodeClassRef:  &karpv1.NodeClassReference{Group: pool.Class.Spec.NodeClassRef.Group, Kind: pool.Class.Spec.NodeClassRef.Kind, Name: name},
-			Requirements:  requirements(pool.NodePool, o, nil),
+			Requirements:  requirements(pool, o, nil),
 			Taints:        append(template.Spec.Taints, corev1.Taint{Key: v1alpha1.CanaryTaintKey, Effect: corev1.TaintEffectNoSchedule}),
 			StartupTaints: template.Spec.StartupTaints,
 			Resources:     karpv1.ResourceRequirements{Requests: canaryRequests(o)},

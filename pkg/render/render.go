@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/nodelabels"
 	"karve.sh/karve/pkg/planner"
@@ -57,7 +58,7 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 		},
 		Spec: karpv1.NodeClaimSpec{
 			NodeClassRef:  &karpv1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
-			Requirements:  requirements(np, offering, others),
+			Requirements:  requirements(&pool, offering, others),
 			Taints:        template.Spec.Taints,
 			StartupTaints: startupTaints(template),
 			Resources:     karpv1.ResourceRequirements{Requests: requests(view, launch, offering)},
@@ -104,6 +105,9 @@ func ReplicasNotReadyTaint() corev1.Taint {
 func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	sorted := slices.Sorted(slices.Values(pods))
 	parts := []string{string(np.UID), o.Type.Name, o.Zone, o.CapacityType}
+	if o.Reservation != "" {
+		parts = append(parts, o.Reservation)
+	}
 	for _, key := range slices.Sorted(maps.Keys(o.CustomLabels)) {
 		parts = append(parts, key+"="+o.CustomLabels[key])
 	}
@@ -227,9 +231,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 }
 
 // requirements returns the requirements of a NodeClaim. They are the pool's as written, except for those that the offering decides: instance type, zone,
-// capacity type and the labels that were chosen. The chosen value comes first, which is the one to expect until the machine is launched, and the alternatives
+// capacity type, reservation and the labels that were chosen. The chosen value comes first, which is the one to expect until the machine is launched, and the alternatives
 // follow. Karpenter's requirement algebra is not used, because it turns Gt into Gte, which older versions of Karpenter do not know in NodeClaims.
-func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
+func requirements(pool *snapshot.Pool, o *snapshot.Offering, others []*snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
 	stated := map[string][]string{}
 	state := func(key, value string) {
 		if !slices.Contains(stated[key], value) {
@@ -241,12 +245,15 @@ func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.
 		state(corev1.LabelTopologyZone, offering.Zone)
 		state(karpv1.CapacityTypeLabelKey, offering.CapacityType)
 	}
+	if o.Reservation != "" {
+		state(clouds.OfRef(pool.Class.Spec.NodeClassRef).ReservationLabel, o.Reservation)
+	}
 	for key, value := range o.CustomLabels {
 		state(key, value)
 	}
 	least := map[string]*int{}
 	var list []karpv1.NodeSelectorRequirementWithMinValues
-	for _, req := range np.Spec.Template.Spec.Requirements {
+	for _, req := range pool.NodePool.Spec.Template.Spec.Requirements {
 		if req.Key = nodelabels.Current(req.Key); writtenByOthers(req.Key) {
 			continue
 		}

@@ -40,8 +40,7 @@ const (
 
 // Reasons why a pool launches nothing.
 const (
-	reasonUnsupportedCapacityType = "UnsupportedCapacityType"
-	reasonUnknownOperator         = "UnknownOperator"
+	reasonUnknownOperator = "UnknownOperator"
 )
 
 const (
@@ -131,8 +130,8 @@ func (t *template) unhonored() []FieldReport {
 	report := func(reason, format string, args ...any) {
 		reports = append(reports, FieldReport{pathRequirements, reason, pathRequirements + ": " + fmt.Sprintf(format, args...)})
 	}
-	if values := t.capacityTypes(); slices.Contains(values, karpv1.CapacityTypeReserved) && len(values) > 1 {
-		report(reasonReservedCapacity, "%s %s is not launched: remove it, or use reservations in a NodePool whose nodeClassRef names the cloud's node class",
+	if t.choosy() && slices.Contains(t.capacityTypes(), karpv1.CapacityTypeReserved) {
+		report(reasonReservedCapacity, "%s %s is not launched, because a NodeClaim for a reservation allows one instance type in one zone, and minValues asks for more: remove minValues",
 			karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved)
 	}
 	if keys := t.chosenKeys(); len(keys) > 0 {
@@ -164,10 +163,6 @@ func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 			return reasonUnknownOperator, fmt.Sprintf("%s: operator %s of %s is not known to this version of Karve: use one of %s, or upgrade Karve",
 				pathRequirements, req.Operator, req.Key, strings.Join(karpv1.SupportedNodeSelectorOps.List(), ", "))
 		}
-	}
-	if values := t.capacityTypes(); len(values) == 1 && values[0] == karpv1.CapacityTypeReserved {
-		return reasonUnsupportedCapacityType, fmt.Sprintf("%s: Karve launches no %s capacity: use on-demand or spot, or a NodePool whose nodeClassRef names the cloud's node class",
-			pathRequirements, karpv1.CapacityTypeReserved)
 	}
 	return "", ""
 }

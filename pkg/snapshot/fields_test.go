@@ -55,17 +55,21 @@ var reported = []struct {
 		fieldsHonored, "ReservedKey", "spec.template.metadata.labels: karve.sh/gpunodeclass is written by Karve",
 	},
 	{
-		"reserved capacity beside others", "",
-		Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand", "reserved"),
-		fieldsHonored, "ReservedCapacityIgnored", "spec.template.spec.requirements: karpenter.sh/capacity-type reserved is not launched: remove it, or use reservations in a NodePool whose",
-	},
-	{
 		"reserved capacity alone", "", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "reserved"),
-		karpv1.ConditionTypeValidationSucceeded, "UnsupportedCapacityType", "Karve launches no reserved capacity: use on-demand or spot",
+		karpv1.ConditionTypeValidationSucceeded, "NoReservations", `allows only reserved capacity, and EC2NodeClass "gpu" has no capacity reservations in its status: see that`,
 	},
 	{
 		"reserved capacity as a label", "", Labeled(map[string]string{karpv1.CapacityTypeLabelKey: "reserved"}),
-		karpv1.ConditionTypeValidationSucceeded, "UnsupportedCapacityType", "Karve launches no reserved capacity",
+		karpv1.ConditionTypeValidationSucceeded, "NoReservations", "allows only reserved capacity",
+	},
+	{
+		"reserved capacity and minValues", "",
+		func(np *karpv1.NodePool) {
+			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand", "reserved")(np)
+			Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge", "g4dn.2xlarge")(np)
+			np.Spec.Template.Spec.Requirements[1].MinValues = new(2)
+		},
+		fieldsHonored, "ReservedCapacityIgnored", "spec.template.spec.requirements: karpenter.sh/capacity-type reserved is not launched, because a NodeClaim for a reservation allows",
 	},
 	{
 		"more values than are tried", "",

@@ -48,7 +48,7 @@ var nodePoolFields = []decision{
 	{"spec.template.spec.requirements[].operator=Lt", "like `Exists`", ofRequirements},
 	{"spec.template.spec.requirements[].operator=Lte", "like `Exists`", ofRequirements},
 	{"spec.template.spec.requirements[].operator=NotIn", "honored", ofRequirements},
-	{"spec.template.spec.requirements[].values[]", "honored. Karve does not launch the capacity type `reserved`: reported as `ReservedCapacityIgnored`. If it is the only one, the pool launches nothing: `UnsupportedCapacityType`", ofRequirements},
+	{"spec.template.spec.requirements[].values[]", "honored. With `minValues` of two or more, Karve does not launch the capacity type `reserved`: reported as `ReservedCapacityIgnored`. If it is the only one and the node class selects no reservations, the pool launches nothing: `NoReservations`", ofRequirements},
 	{"spec.template.spec.startupTaints[].effect=NoExecute", "honored", ofClaim},
 	{"spec.template.spec.startupTaints[].effect=NoSchedule", "honored", ofClaim},
 	{"spec.template.spec.startupTaints[].effect=PreferNoSchedule", "honored", ofClaim},

@@ -20,7 +20,7 @@ import (
 )
 
 // ofOfferings lists the labels that differ between the offerings of an instance type.
-var ofOfferings = append(clouds.PlaceLabels(), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
+var ofOfferings = append(slices.Concat(clouds.PlaceLabels(), clouds.ReservationLabels()), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
 // nothingOffered returns why a pool has no offerings. It returns nil if it has some, or if the problems of its classes already explain it.
 func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
@@ -37,11 +37,14 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", message}
 	}
 	switch {
+	case len(offered) > 0 && slices.Equal(t.capacityTypes(), []string{karpv1.CapacityTypeReserved}) && len(t.reservations) == 0:
+		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoReservations", fmt.Sprintf("%s allows only %s capacity, and %s %q has no capacity reservations in its status: see that its spec.capacityReservationSelectorTerms select one, or allow on-demand",
+			pathRequirements, karpv1.CapacityTypeReserved, ref.Kind, ref.Name)}
 	case len(offered) > 0 && !slices.ContainsFunc(offered, p.divides):
 		return invalid(p.noLayout(offered))
 	case len(offered) > 0:
 		return invalid(fmt.Sprintf("%s is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as %s: loosen them "+
-			"(without a requirement for karpenter.sh/capacity-type only on-demand counts)", some(offered), strings.Join(whereOffered(offered), ", ")))
+			"(without a requirement for karpenter.sh/capacity-type, spot does not count)", some(offered), strings.Join(whereOffered(offered), ", ")))
 	case len(unoffered) > 0 && len(p.Problems) > 0:
 		return nil // The problems already say that the class is not ready.
 	case len(unoffered) > 0 && len(state.Images) == 0:

@@ -30,6 +30,8 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price in millionths of a US dollar per hour, and ListMicroUSDPerHour that in the cloud's list.
 	MicroUSDPerHour, ListMicroUSDPerHour int64
+	// Reservation is the ID of the reservation whose slot the machine takes, or "" if it takes none.
+	Reservation string
 	// limited is the limit of the price, or nil if there is none.
 	limited *catalog.LimitedPrice
 	// Labels are the labels of the started node that pods can select by, as far as they are known. doubts are the others.
@@ -117,6 +119,8 @@ type template struct {
 	types        []catalog.InstanceType
 	// described are the labels that the catalog has for the instance types.
 	described map[string]bool
+	// reservations are the IDs of those that the node class selects.
+	reservations map[string]bool
 	// later are the requirements for labels that others write on nodes after the launch.
 	later []karpv1.NodeSelectorRequirementWithMinValues
 }
@@ -125,7 +129,11 @@ type template struct {
 // the zone.
 func templateOf(c *facts.Cluster, p *Pool) *template {
 	spec := &p.NodePool.Spec.Template
-	t := &template{fixed: map[string]string{}, types: c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes}
+	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
+	t := &template{fixed: map[string]string{}, types: state.InstanceTypes, reservations: map[string]bool{}}
+	for i := range state.Reservations {
+		t.reservations[state.Reservations[i].ID] = true
+	}
 	maps.Copy(t.fixed, spec.Labels)
 	t.fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
 	t.fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
@@ -192,8 +200,8 @@ func (t *template) chosenKeys() []string {
 	})
 }
 
-// offeringsOf returns all offerings that the pool's requirements allow, and each again at its limited prices. It skips reserved capacity. Without a requirement for the capacity type it allows
-// only on-demand capacity, because Karpenter prefers spot without one.
+// offeringsOf returns all offerings that the pool's requirements allow, and each again at its limited prices. A slot of a reservation has only its limited price. Without a
+// requirement for the capacity type it allows all but spot, because Karpenter prefers spot without one.
 func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
 	choices := t.choices()
@@ -207,8 +215,7 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 		}
 		shares := p.sharesOf(instanceType, least)
 		for _, o := range instanceType.Offerings {
-			if o.CapacityType == karpv1.CapacityTypeReserved ||
-				o.CapacityType != karpv1.CapacityTypeOnDemand && !t.requirements.Has(karpv1.CapacityTypeLabelKey) {
+			if !t.launches(&o) {
 				continue
 			}
 			machine := records.MergedLabels(instanceType.Labels, o.Labels)
@@ -227,13 +234,15 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 					instances := facts.OffersOf(share.MIG, instanceType.GPU.Count)
 					runs := records.DaemonsOn(daemons, taints, "", labels, empty, gpu)
 					at := Offering{
-						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(),
+						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(), Reservation: o.Reservation,
 						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
 						Daemons:        records.Overhead(runs, gpu),
 						daemons:        runs,
 					}
-					offerings = append(offerings, at)
+					if o.Reservation == "" {
+						offerings = append(offerings, at)
+					}
 					for l := range o.Limited {
 						at.MicroUSDPerHour, at.limited = o.Limited[l].MicroUSDPerHour, &o.Limited[l]
 						offerings = append(offerings, at)
@@ -244,6 +253,28 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	}
 	slices.SortStableFunc(offerings, compareOfferings)
 	return offerings
+}
+
+// launches reports whether Karve launches machines of an offering if the requirements allow them. A NodeClaim for a reservation names one instance type, so it cannot
+// keep minValues, and one reservation.
+func (t *template) launches(o *catalog.Offering) bool {
+	switch o.CapacityType {
+	case karpv1.CapacityTypeReserved:
+		return t.reservations[o.Reservation] && !t.choosy()
+	case karpv1.CapacityTypeSpot:
+		return t.requirements.Has(karpv1.CapacityTypeLabelKey)
+	}
+	return true
+}
+
+// choosy reports whether the NodeClaims of the pool must allow several values of a label.
+func (t *template) choosy() bool {
+	for _, req := range t.requirements {
+		if least := req.MinValues(); least != nil && *least > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // foretoldShare is a share of the GPUs of an instance type, with the labels that others write on its nodes.
@@ -292,6 +323,14 @@ func compareOfferings(a, b Offering) int {
 	}
 	return cmp.Or(compareLabels(a.Labels, b.Labels), strings.Compare(a.Share.Resource, b.Share.Resource), strings.Compare(a.Share.MIG.Key(), b.Share.MIG.Key()),
 		strings.Compare(a.limit(), b.limit()))
+}
+
+// Capacity returns the capacity type, with the ID of the reservation.
+func (o *Offering) Capacity() string {
+	if o.Reservation != "" {
+		return o.CapacityType + " " + o.Reservation
+	}
+	return o.CapacityType
 }
 
 // limit returns the name of the limit of the price, or "" if there is none.

@@ -40,7 +40,7 @@ func refusedAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	default:
 		return &planner.Refusal{
 			Reason: planner.ReasonUnavailable,
-			Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.CapacityType,
+			Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.Capacity(),
 				r.Failures, r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
 		}
 	}
@@ -51,6 +51,9 @@ func refusalsAbout(c *facts.Cluster, r *v1alpha1.RefusedOffering, p *Pool, o *Of
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
 	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {
 		return false // The node class has changed since then.
+	}
+	if r.Reservation != "" && r.Reservation != o.Reservation {
+		return false
 	}
 	if !covers(r.Zone, o.Zone) || !covers(r.CapacityType, o.CapacityType) {
 		return false

@@ -10,10 +10,13 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// addStocks adds a stock for each limit of a price, sorted by name, with what machines and canaries leave of it.
+// addStocks adds a stock for each limit of a price and each reservation, sorted by name, with what machines and canaries leave of it.
 func (v *View) addStocks(c *facts.Cluster) {
 	for _, l := range c.PriceLimits {
 		v.Stocks = append(v.Stocks, planner.Stock{Name: l.Name, Left: l.Amount})
+	}
+	for _, s := range records.SlotsOf(c, v.Machines, v.canaries) {
+		v.Stocks = append(v.Stocks, planner.Stock{Name: s.ID, Left: s.Left + s.Ours})
 	}
 	slices.SortFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
 	for _, machines := range [][]records.Machine{v.Machines, v.canaries} {
@@ -27,13 +30,26 @@ func (v *View) addStocks(c *facts.Cluster) {
 }
 
 // Draws returns what a machine draws from the stocks of the view.
-func (v *View) Draws(m *records.Machine) []planner.Draw { return v.drawnAt(m.Limited()) }
+func (v *View) Draws(m *records.Machine) []planner.Draw {
+	if m.Reservation != "" {
+		return v.drawn(m.Reservation, 1)
+	}
+	return v.drawnAt(m.Limited())
+}
 
 // drawnAt returns what a machine with a price draws from the stocks. The price is nil if it has no limit.
 func (v *View) drawnAt(p *catalog.LimitedPrice) []planner.Draw {
 	if p == nil {
 		return nil
 	}
-	at, _ := slices.BinarySearchFunc(v.Stocks, p.Limit, func(s planner.Stock, name string) int { return strings.Compare(s.Name, name) })
-	return []planner.Draw{{Stock: at, Amount: p.Draws}}
+	return v.drawn(p.Limit, p.Draws)
+}
+
+// drawn returns that an amount of a stock is drawn. It returns nothing if there is no such stock, such as for a reservation that has ended.
+func (v *View) drawn(name string, amount int64) []planner.Draw {
+	at, ok := slices.BinarySearchFunc(v.Stocks, name, func(s planner.Stock, name string) int { return strings.Compare(s.Name, name) })
+	if !ok {
+		return nil
+	}
+	return []planner.Draw{{Stock: at, Amount: amount}}
 }

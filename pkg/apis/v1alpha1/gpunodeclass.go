@@ -689,6 +689,10 @@ type RefusedOffering struct {
 	// +required
 	// +kubebuilder:validation:Enum=spot;on-demand;reserved;"*"
 	CapacityType string `json:"capacityType"`
+	// reservation is the ID of the reservation of which no slot could be launched. It is empty if the refusal is not about one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Reservation string `json:"reservation,omitempty"`
 	// reason is the cause of the refusal: InsufficientCapacity, VCPULimitExceeded (for all types of the same vCPU quota with at least as many vCPUs),
 	// SpotInterrupted, NodeClassNotReady or another reason that docs/launching.md lists.
 	// +optional

@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func (c *Controller) refuse(ctx context.Context, shape launching.Shape, at time.
 		}
 		c.recordRefusal(class, shape, r, news)
 		log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "reason", r.Reason, "instanceTypes", r.InstanceTypes, "zones", r.Zones,
-			"capacityType", r.CapacityType, "failures", news[0].Failures, "notBefore", news[0].NotBefore.Time, "message", r.Message)
+			"capacityType", r.CapacityType, "reservation", r.Reservation, "failures", news[0].Failures, "notBefore", news[0].NotBefore.Time, "message", r.Message)
 	}
 	stored := class.DeepCopy()
 	class.Status.RefusedOfferings = c.Ledger.ForStatus(class.Name, c.Clock.Now())
@@ -62,7 +63,8 @@ func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape launching
 		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchesPaused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 		return
 	}
+	capacity := strings.TrimSpace(r.CapacityType + " " + r.Reservation)
 	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
-		words.Distinct(instanceTypes), words.Distinct(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
+		words.Distinct(instanceTypes), words.Distinct(zones), capacity, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
 	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 }

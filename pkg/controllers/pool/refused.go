@@ -18,8 +18,8 @@ import (
 
 // refusedOffering is an offering of a pool that Karve avoids, and the refusal that causes it.
 type refusedOffering struct {
-	instanceType, zone, capacityType string
-	by                               v1alpha1.RefusedOffering
+	instanceType, zone, capacity string
+	by                           v1alpha1.RefusedOffering
 }
 
 // refusedOf returns the offerings of a pool that Karve avoids now, each once.
@@ -28,12 +28,12 @@ func refusedOf(cluster *facts.Cluster, pool *snapshot.Pool) []refusedOffering {
 	for i := range pool.Offerings {
 		o := &pool.Offerings[i]
 		if r := snapshot.RefusalOf(cluster, pool, o); r != nil {
-			refused = append(refused, refusedOffering{o.Type.Name, o.Zone, o.CapacityType, *r})
+			refused = append(refused, refusedOffering{o.Type.Name, o.Zone, o.Capacity(), *r})
 		}
 	}
 	// Offerings that differ only in labels that the pool sets count once.
 	return slices.CompactFunc(refused, func(a, b refusedOffering) bool {
-		return a.instanceType == b.instanceType && a.zone == b.zone && a.capacityType == b.capacityType
+		return a.instanceType == b.instanceType && a.zone == b.zone && a.capacity == b.capacity
 	})
 }
 
@@ -57,7 +57,7 @@ func launching(refused []refusedOffering) status.Condition {
 		if r.by.InstanceType == v1alpha1.Any {
 			instanceType = "every instance type"
 		}
-		g.instanceTypes, g.zones, g.capacityTypes = append(g.instanceTypes, instanceType), append(g.zones, r.zone), append(g.capacityTypes, r.capacityType)
+		g.instanceTypes, g.zones, g.capacityTypes = append(g.instanceTypes, instanceType), append(g.zones, r.zone), append(g.capacityTypes, r.capacity)
 	}
 	var left []string
 	for _, g := range groups {

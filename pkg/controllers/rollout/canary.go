@@ -39,8 +39,8 @@ type place struct {
 	offering *snapshot.Offering
 }
 
-// places returns the offerings for a canary node: on-demand before spot, which may be interrupted during the test, and then the cheapest first. If
-// there are none, it returns why.
+// places returns the offerings for a canary node: on-demand before reserved, whose slots are for pods, and before spot, which may be interrupted during the test, and then
+// the cheapest first. If there are none, it returns why.
 func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture string) ([]place, string) {
 	var all []place
 	why := map[string]bool{}
@@ -64,16 +64,13 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 		return nil, strings.Join(sorted(why), "; ")
 	}
 	slices.SortStableFunc(all, func(a, b place) int {
-		return cmp.Or(cmp.Compare(spotFirst(a), spotFirst(b)), cmp.Compare(a.offering.MicroUSDPerHour, b.offering.MicroUSDPerHour), strings.Compare(a.offering.Type.Name, b.offering.Type.Name))
+		return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.offering.MicroUSDPerHour, b.offering.MicroUSDPerHour), strings.Compare(a.offering.Type.Name, b.offering.Type.Name))
 	})
 	return all, ""
 }
 
-func spotFirst(p place) int {
-	if p.offering.CapacityType == karpv1.CapacityTypeOnDemand {
-		return 0
-	}
-	return 1
+func rank(p place) int {
+	return slices.Index([]string{karpv1.CapacityTypeSpot, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand}, p.offering.CapacityType)
 }
 
 func sorted(set map[string]bool) []string {
@@ -98,6 +95,11 @@ func whyClosed(view *snapshot.View, o *planner.Offering) string {
 		return o.Unavailable.Message
 	case takes.MilliCPU > left.MilliCPU || takes.MemoryBytes > left.MemoryBytes || takes.GPUs > left.GPUs || takes.Replicas > left.Replicas || takes.Nodes > left.Nodes:
 		return fmt.Sprintf("the limits of NodePool %s leave no room for another machine", np.Name)
+	}
+	for _, d := range o.Draws {
+		if s := view.Stocks[d.Stock]; s.Left < d.Amount {
+			return fmt.Sprintf("%s has no room for another machine: end one of its machines, or allow on-demand in NodePool %s", s.Name, np.Name)
+		}
 	}
 	return ""
 }

@@ -13,6 +13,8 @@ import (
 type Refusal struct {
 	InstanceTypes, Zones []string
 	CapacityType         string
+	// Reservation is the ID of the only reservation that the refusal is about, or "" if it is not about one.
+	Reservation string
 	// Reason is a reason of v1alpha1, or one of Karpenter's condition Launched.
 	Reason  string
 	Message string
@@ -106,7 +108,7 @@ func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	switch of {
 	case cloud.AboutOfferings:
 		r.InstanceTypes, r.CapacityType = those(s.InstanceTypes, func(t string) bool { return mentions(text, t) }), s.CapacityType
-		r.Zones = those(s.Zones, func(z string) bool { return inParentheses(text, z) })
+		r.Zones, r.Reservation = those(s.Zones, func(z string) bool { return inParentheses(text, z) }), s.Reservation
 	case cloud.AboutTypes:
 		r.InstanceTypes = s.InstanceTypes
 	case cloud.AboutQuota:
@@ -178,7 +180,7 @@ func (s Shape) rest(listed []Refusal, message string) []Refusal {
 			continue
 		}
 		out = append(out, Refusal{
-			InstanceTypes: []string{t}, Zones: missing, CapacityType: s.CapacityType, Reason: v1alpha1.RefusalInsufficientCapacity, Message: message,
+			InstanceTypes: []string{t}, Zones: missing, CapacityType: s.CapacityType, Reservation: s.Reservation, Reason: v1alpha1.RefusalInsufficientCapacity, Message: message,
 		})
 	}
 	return out

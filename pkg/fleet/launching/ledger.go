@@ -51,12 +51,15 @@ type Shape struct {
 	// InstanceTypes and Zones begin with the planned ones.
 	InstanceTypes, Zones []string
 	CapacityType         string
+	// Reservation is the ID of the reservation of which the NodeClaim takes a slot, or "" if it takes none.
+	Reservation string
 }
 
 // ShapeOf returns what one of Karve's NodeClaims requests from the cloud.
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
 	s.InstanceTypes, s.Zones, s.CapacityType = records.RequestedOfferings(claim)
+	s.Reservation = records.ReservationOf(claim)
 	for _, owner := range claim.OwnerReferences {
 		if owner.Kind == "NodePool" && owner.Name == s.Pool {
 			s.PoolUID = owner.UID
@@ -66,7 +69,11 @@ func ShapeOf(claim *karpv1.NodeClaim) Shape {
 }
 
 func keyOf(r v1alpha1.RefusedOffering) string {
-	return strings.Join([]string{r.InstanceType, r.Zone, r.CapacityType}, "\x00")
+	parts := []string{r.InstanceType, r.Zone, r.CapacityType}
+	if r.Reservation != "" {
+		parts = append(parts, r.Reservation)
+	}
+	return strings.Join(parts, "\x00")
 }
 
 // Ledger remembers NodeClaims that are not launched yet and offerings that were refused. After a restart it is rebuilt from the NodeClaims and from the status
@@ -189,11 +196,15 @@ func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cameThrough(class, instanceType, at)
-	if _, ok := l.awaited[claim]; !ok {
+	e, ok := l.awaited[claim]
+	if !ok {
 		return
 	}
 	delete(l.awaited, claim)
 	for _, r := range l.refused[class] {
+		if r.Reservation != "" && r.Reservation != e.Shape.Reservation {
+			continue
+		}
 		if (Refusal{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}, CapacityType: r.CapacityType}).covers(instanceType, zone, capacityType) {
 			// The entry is kept without failures, so that Learn does not add the refusal from the status again.
 			r.Failures, r.NotBefore = 0, metav1.Time{}
@@ -260,7 +271,7 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 	for _, instanceType := range r.InstanceTypes {
 		for _, zone := range r.Zones {
 			offering := v1alpha1.RefusedOffering{
-				InstanceType: instanceType, Zone: zone, CapacityType: cmp.Or(r.CapacityType, v1alpha1.Any), Reason: r.Reason, NodeClassGeneration: r.Generation,
+				InstanceType: instanceType, Zone: zone, CapacityType: cmp.Or(r.CapacityType, v1alpha1.Any), Reservation: r.Reservation, Reason: r.Reason, NodeClassGeneration: r.Generation,
 				Message: plain.Shorten(r.Message, maxMessage),
 			}
 			if !nameable(&offering) {
@@ -281,7 +292,7 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 func nameable(r *v1alpha1.RefusedOffering) bool {
 	switch r.CapacityType {
 	case karpv1.CapacityTypeSpot, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeReserved, v1alpha1.Any:
-		return r.InstanceType != "" && len(r.InstanceType) <= maxName && len(r.Zone) <= maxName
+		return r.InstanceType != "" && max(len(r.InstanceType), len(r.Zone), len(r.Reservation)) <= maxName
 	}
 	return false
 }

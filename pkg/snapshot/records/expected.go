@@ -143,7 +143,7 @@ func (m *Machine) LabelsWithDoubts() nodelabels.Labels {
 	if m.Type != nil {
 		labels = MergedLabels(m.Type.Labels)
 		for _, o := range m.Type.Offerings {
-			if o.Zone == zone && o.CapacityType == capacityType {
+			if o.Zone == zone && o.CapacityType == capacityType && o.Reservation == m.Reservation {
 				maps.Copy(labels, o.Labels)
 			}
 		}

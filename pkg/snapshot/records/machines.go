@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
@@ -31,6 +32,8 @@ type Machine struct {
 	// NodeClaim allows.
 	Type   *catalog.InstanceType
 	Others []*catalog.InstanceType
+	// Reservation is the ID of the reservation whose slot the machine takes, or will take. It is "" if it takes none.
+	Reservation string
 	// Pods are the pods that are bound to the Node and have not ended, including those of DaemonSets.
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to provide.
@@ -348,7 +351,7 @@ type machineInput struct {
 // machineOf returns the machine of a NodeClaim.
 func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Machine {
 	return facts.Remember(&c.MachineSlot, machineInput{s, facts.IdentityOf(types)}, func() *machineMemo {
-		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations)}, site: s}
+		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations), Reservation: ReservationOf(c.Claim)}, site: s}
 		m.machine.memo = m
 		m.machine.know(types)
 		if s != nil {
@@ -374,14 +377,31 @@ func (m *Machine) know(types []catalog.InstanceType) {
 	}
 	m.Type = catalog.Named(types, made)
 	zone := m.Claim.Labels[corev1.LabelTopologyZone]
-	if m.Type == nil || len(named) == 0 || zone == "" || made == named[0] && slices.Index(claimValues(m.Claim, corev1.LabelTopologyZone), zone) == 0 {
+	if m.Type == nil || len(named) == 0 || zone == "" {
 		return
 	}
-	for _, o := range m.Type.Offerings {
-		if o.Zone == zone && o.CapacityType == claimValue(m.Claim, karpv1.CapacityTypeLabelKey) {
-			m.Promise.MicroUSDPerHour = o.MicroUSDPerHour
+	planned := made == named[0] && slices.Index(claimValues(m.Claim, corev1.LabelTopologyZone), zone) == 0 && !m.outlivesReservation()
+	if o := m.offering(); o != nil && !planned {
+		m.Promise.MicroUSDPerHour = o.MicroUSDPerHour
+	}
+}
+
+// outlivesReservation reports whether the machine was launched into a reservation that has ended since. Karpenter has then changed its capacity type.
+func (m *Machine) outlivesReservation() bool {
+	return m.Reservation == "" && slices.Contains(claimValues(m.Claim, karpv1.CapacityTypeLabelKey), karpv1.CapacityTypeReserved)
+}
+
+// ReservationOf returns the ID of the reservation whose slot the machine of a NodeClaim takes, or will take, or "" if it takes none.
+func ReservationOf(claim *karpv1.NodeClaim) string {
+	if claimValue(claim, karpv1.CapacityTypeLabelKey) != karpv1.CapacityTypeReserved {
+		return "" // After the end of a reservation, the NodeClaim still requires it.
+	}
+	for _, key := range clouds.ReservationLabels() {
+		if id := claimValue(claim, key); id != "" {
+			return id
 		}
 	}
+	return ""
 }
 
 // claimValue returns the value of a label of the NodeClaim. Before the launch it is the planned value, which is the first one of the requirement.
@@ -410,7 +430,8 @@ func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) 
 	return claimValue(claim, corev1.LabelInstanceTypeStable), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// RequestedOfferings returns the instance types and zones that a NodeClaim allows, the planned ones first, and its capacity type.
+// RequestedOfferings returns the instance types and zones that a NodeClaim allows, the planned ones first, and its capacity type. [ReservationOf] returns the
+// reservation.
 func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
@@ -431,7 +452,7 @@ func (m *Machine) offering() *catalog.Offering {
 	_, zone, capacityType := ShapeOf(m.Claim)
 	if m.Type != nil {
 		for i := range m.Type.Offerings {
-			if o := &m.Type.Offerings[i]; o.Zone == zone && o.CapacityType == capacityType {
+			if o := &m.Type.Offerings[i]; o.Zone == zone && o.CapacityType == capacityType && o.Reservation == m.Reservation {
 				return o
 			}
 		}
@@ -459,7 +480,7 @@ func limitPrices(c *facts.Cluster, lists ...[]Machine) {
 	})
 	for _, m := range all {
 		o := m.offering()
-		if o == nil {
+		if o == nil || m.Reservation != "" {
 			continue
 		}
 		for i := range o.Limited {

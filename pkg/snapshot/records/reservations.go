@@ -1,0 +1,54 @@
+package records
+
+import (
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/snapshot/facts"
+)
+
+// counting is how long after a launch the cloud may still count the slot as free. Times in the API are whole seconds.
+const counting = 2 * time.Second
+
+// Slots are the machines of a reservation.
+type Slots struct {
+	catalog.Reservation
+	// Ours are those that machines of Karve take, or will take.
+	Ours int64
+	// Left are those that may still be launched: those that the cloud knew to be free, less those that Karve has launched since, or is about to.
+	Left int64
+}
+
+// SlotsOf returns the slots of all reservations, sorted by ID, given all machines of Karve. Others may take slots too: what is left is not a promise.
+func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
+	reservations := c.Reservations()
+	slots, at := make([]Slots, len(reservations)), make(map[string]*Slots, len(reservations))
+	for i, r := range reservations {
+		slots[i] = Slots{Reservation: r, Left: r.Free}
+		at[r.ID] = &slots[i]
+	}
+	for _, machines := range lists {
+		for i := range machines {
+			s := at[machines[i].Reservation]
+			if s == nil {
+				continue
+			}
+			s.Ours++
+			if !machines[i].counted(s.Read) {
+				s.Left--
+			}
+		}
+	}
+	for i := range slots {
+		slots[i].Left = max(0, slots[i].Left)
+	}
+	return slots
+}
+
+// counted reports whether the cloud knew at a time that the machine takes a slot. It knew nothing at the zero time, and then there is nothing to subtract from.
+func (m *Machine) counted(read time.Time) bool {
+	launched := m.since(karpv1.ConditionTypeLaunched)
+	return read.IsZero() || !launched.IsZero() && !launched.Add(counting).After(read)
+}
