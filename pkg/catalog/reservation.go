@@ -17,10 +17,18 @@ type Reservation struct {
 	Read  time.Time `json:"read,omitzero"`
 	// End is when the reservation ends, or zero if that is open.
 	End time.Time `json:"end,omitzero"`
-	// Block reports whether the machines end with the reservation. Those of others go on, at the price on demand.
-	Block bool `json:"block,omitempty"`
+	// Leaves is when Karpenter deletes the machines, because the cloud ends them with the reservation. It is zero if they go on, at the price on demand.
+	Leaves time.Time `json:"leaves,omitzero"`
 	// ListMicroUSDPerHour is the price of one such machine in the cloud's list, in micro-dollars per hour. It is 0 if unknown.
 	ListMicroUSDPerHour int64 `json:"listMicroUSDPerHour,omitempty"`
+}
+
+// Until returns when the machines begin to cost more or to leave. It is zero if that is open.
+func (r *Reservation) Until() time.Time {
+	if !r.Leaves.IsZero() {
+		return r.Leaves
+	}
+	return r.End
 }
 
 // free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by

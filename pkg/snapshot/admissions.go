@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -52,6 +53,8 @@ type admission struct {
 	nearly []string
 	// largest is the largest memory of a replica, in bytes, among offerings and nodes whose replicas have too little for the pods. It is 0 if there are none.
 	largest int64
+	// short has the reasons why machines of capacity blocks leave before the pods have to end.
+	short map[string]bool
 	// unfit has the reasons why GPUs of the pools and nodes that admit the pods cannot satisfy the pods' claim.
 	unfit map[string]bool
 }
@@ -82,7 +85,7 @@ func (a *admissions) of(w *waitingClass) *admission {
 
 // admit returns where pods of a shape with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
 func (a *admissions) admit(of *shape, demand *records.Demand, onNodes string) *admission {
-	found := &admission{demand: *demand, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, of.gpu, of.claim)}
+	found := &admission{demand: *demand, short: map[string]bool{}, unfit: map[string]bool{}, stock: stockServing(a.stock, demand.Pod, of.gpu, of.claim)}
 	a.admitOnNodes(found, of, onNodes)
 	var others []string
 	for i := range a.view.Pools {
@@ -133,10 +136,22 @@ func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering i
 	mps := pool.Class.Spec.Sharing.MPSSettings()
 	for _, at := range append([]int{offering}, a.view.deeper[offering]...) {
 		o := a.view.Offerings[at]
+		if why := o.leavesBefore(a.view.Now().Add(of.deadline)); why != "" {
+			found.short[why] = true
+			continue
+		}
 		if found.enough(records.ReplicaMemory(mps, o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), of.gpuMemory) && found.fits(pool.unfit(o, of.claim)) && o.holds(pool, of) {
 			found.offerings = append(found.offerings, at)
 		}
 	}
+}
+
+// leavesBefore returns that machines of the offering leave before a time, or "" if they do not.
+func (o *Offering) leavesBefore(end time.Time) string {
+	if o.reservation == nil || o.reservation.Leaves.IsZero() || !o.reservation.Leaves.Before(end) {
+		return ""
+	}
+	return fmt.Sprintf("the machines of capacity block %s leave at %s", o.Reservation, o.reservation.Leaves.UTC().Format(time.RFC3339))
 }
 
 // isMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.
@@ -276,6 +291,10 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	}
 	if len(a.pools) == 0 {
 		return nil
+	}
+	if len(a.offerings) == 0 && len(a.nodes) == 0 && len(a.short) > 0 {
+		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: fmt.Sprintf("may run for %s (activeDeadlineSeconds), and %s: lower it, or allow other capacity",
+			w.deadline, strings.Join(slices.Sorted(maps.Keys(a.short)), ", "))}
 	}
 	return a.tooMuch(w)
 }

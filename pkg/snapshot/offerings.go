@@ -30,8 +30,9 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price in millionths of a US dollar per hour, and ListMicroUSDPerHour that in the cloud's list.
 	MicroUSDPerHour, ListMicroUSDPerHour int64
-	// Reservation is the ID of the reservation whose slot the machine takes, or "" if it takes none.
+	// Reservation is the ID of the reservation whose slot the machine takes, or "" if it takes none. reservation is nil then.
 	Reservation string
+	reservation *catalog.Reservation
 	// limited is the limit of the price, or nil if there is none.
 	limited *catalog.LimitedPrice
 	// Labels are the labels of the started node that pods can select by, as far as they are known. doubts are the others.
@@ -119,8 +120,8 @@ type template struct {
 	types        []catalog.InstanceType
 	// described are the labels that the catalog has for the instance types.
 	described map[string]bool
-	// reservations are the IDs of those that the node class selects.
-	reservations map[string]bool
+	// reservations are those that the node class selects, by ID.
+	reservations map[string]*catalog.Reservation
 	// later are the requirements for labels that others write on nodes after the launch.
 	later []karpv1.NodeSelectorRequirementWithMinValues
 }
@@ -130,9 +131,9 @@ type template struct {
 func templateOf(c *facts.Cluster, p *Pool) *template {
 	spec := &p.NodePool.Spec.Template
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
-	t := &template{fixed: map[string]string{}, types: state.InstanceTypes, reservations: map[string]bool{}}
+	t := &template{fixed: map[string]string{}, types: state.InstanceTypes, reservations: map[string]*catalog.Reservation{}}
 	for i := range state.Reservations {
-		t.reservations[state.Reservations[i].ID] = true
+		t.reservations[state.Reservations[i].ID] = &state.Reservations[i]
 	}
 	maps.Copy(t.fixed, spec.Labels)
 	t.fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
@@ -234,7 +235,7 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 					instances := facts.OffersOf(share.MIG, instanceType.GPU.Count)
 					runs := records.DaemonsOn(daemons, taints, "", labels, empty, gpu)
 					at := Offering{
-						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(), Reservation: o.Reservation,
+						Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour, ListMicroUSDPerHour: o.ListPrice(), Reservation: o.Reservation, reservation: t.reservations[o.Reservation],
 						Labels: labels.Known, doubts: labels.Doubts, CustomLabels: custom, Share: share, instances: instances,
 						ReplicasPerGPU: share.Least,
 						Daemons:        records.Overhead(runs, gpu),
@@ -260,7 +261,7 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 func (t *template) launches(o *catalog.Offering) bool {
 	switch o.CapacityType {
 	case karpv1.CapacityTypeReserved:
-		return t.reservations[o.Reservation] && !t.choosy()
+		return t.reservations[o.Reservation] != nil && !t.choosy()
 	case karpv1.CapacityTypeSpot:
 		return t.requirements.Has(karpv1.CapacityTypeLabelKey)
 	}

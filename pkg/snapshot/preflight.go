@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -48,7 +49,26 @@ func unavailableAs(c *facts.Cluster, p *Pool, o *Offering) *planner.Refusal {
 	if _, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
 	}
+	if message := o.ends(c.Now); message != "" {
+		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
+	}
 	return refusedAs(c, p, o)
+}
+
+// LastLaunch is how long before its machines leave, or cost more, nothing is launched into a reservation. It is time to start a machine, and to work a little before the
+// replacement of the machine is prepared.
+const LastLaunch = 30 * time.Minute
+
+// ends returns why nothing is launched into the reservation of an offering any more because it ends. It returns "" if it does not end soon.
+func (o *Offering) ends(now time.Time) string {
+	if o.reservation == nil || o.reservation.Until().IsZero() || now.Before(o.reservation.Until().Add(-LastLaunch)) {
+		return ""
+	}
+	if !o.reservation.Leaves.IsZero() {
+		return fmt.Sprintf("capacity block %s ends at %s, and Karpenter deletes its machines at %s: reserve another block, or allow other capacity",
+			o.Reservation, o.reservation.End.UTC().Format(time.RFC3339), o.reservation.Leaves.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("capacity reservation %s ends at %s, and its machines cost the price on demand after that: extend it, or allow on-demand", o.Reservation, o.reservation.End.UTC().Format(time.RFC3339))
 }
 
 // launchProblem returns why no offering of the pool can be launched. It returns nil if one can, or if the pool has no offerings.

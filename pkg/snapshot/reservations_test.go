@@ -317,3 +317,60 @@ func TestNeverMoreClaimsThanSlots(t *testing.T) {
 		}
 	})
 }
+
+func TestNothingIsLaunchedIntoWhatEndsSoon(t *testing.T) {
+	t.Parallel()
+	const slot, bought = "g4dn.xlarge reserved cr-1", "g4dn.xlarge on-demand"
+	limited := func(seconds int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &seconds }
+	}
+	hour := func(n int) time.Time { return Now.Add(time.Duration(n) * time.Hour) }
+	late := Now.Add(snapshot.LastLaunch)
+	for name, tc := range map[string]struct {
+		leaves, end time.Time
+		pod         func(*corev1.Pod)
+		want        string
+	}{
+		"a block":                            {hour(2), hour(3), nil, slot},
+		"a block that ends soon":             {late, hour(2), nil, bought},
+		"a block that ends a little later":   {late.Add(time.Second), hour(2), nil, slot},
+		"a reservation without an end":       {time.Time{}, time.Time{}, nil, slot},
+		"a reservation with an end":          {time.Time{}, hour(1), nil, slot},
+		"a reservation that ends soon":       {time.Time{}, late, nil, bought},
+		"a pod that ends before its block":   {hour(2), hour(3), limited(7200), slot},
+		"a pod that ends after its block":    {hour(2), hour(3), limited(7201), bought},
+		"a pod that outlives a reservation":  {time.Time{}, hour(1), limited(7201), slot},
+		"a pod with an extremely long limit": {hour(2), hour(3), limited(1 << 62), bought},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := reserving(1)
+			state := c.NodeClasses[NodeClassRef]
+			state.Reservations[0].Leaves, state.Reservations[0].End = tc.leaves, tc.end
+			c.Pods = Pods("web", 1)
+			if tc.pod != nil {
+				tc.pod(&c.Pods[0])
+			}
+			if got := launches(t, c); !slices.Equal(got, []string{tc.want}) {
+				t.Errorf("the plan launches %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPodsOfOneShapeMayRunForDifferentTimes(t *testing.T) {
+	t.Parallel()
+	c := reserving(1, Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "reserved"))
+	c.NodeClasses[NodeClassRef].Reservations[0].Leaves = Now.Add(2 * time.Hour)
+	c.Pods = Pods("web", 2)
+	c.Pods[0].Spec.ActiveDeadlineSeconds, c.Pods[1].Spec.ActiveDeadlineSeconds = new(int64(3600)), new(int64(86400))
+	view := snapshot.Build(c)
+	plan := solve.Plan(view.Snapshot)
+	if len(plan.Launches) != 1 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Pod != "default/web-001" {
+		t.Fatalf("launches %v, unplaced %v", plan.Launches, plan.Unplaced)
+	}
+	want := "may run for 24h0m0s (activeDeadlineSeconds), and the machines of capacity block cr-1 leave at 2026-03-01T14:00:00Z: lower it, or allow other capacity"
+	if u := plan.Unplaced[0]; u.Reason != planner.ReasonUnavailable || u.Message != want {
+		t.Errorf("%s: %q, want %q", u.Reason, u.Message, want)
+	}
+}

@@ -4,12 +4,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
@@ -39,6 +42,8 @@ type shape struct {
 	// claim is the GPU request in the pod's ResourceClaim, or nil if it has no claim for a GPU.
 	claim *claims.Ask
 	ports []facts.HostPort
+	// deadline is how long the pod may run, or 0 if there is no limit or no reservation whose machines leave.
+	deadline time.Duration
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
 	// other demands, except for those on other pods.
 	onNodes, asks string
@@ -50,6 +55,8 @@ func (s *shape) pod() *corev1.Pod { return s.demand.Pod }
 // shapes caches the shapes of pods. It is safe for concurrent use, because controllers share views.
 type shapes struct {
 	cluster *facts.Cluster
+	// leaving reports whether there are reservations whose machines leave.
+	leaving bool
 	// mu guards the fields below.
 	mu         sync.Mutex
 	selections selections
@@ -58,7 +65,13 @@ type shapes struct {
 	byText map[string]*shape
 }
 
-func newShapes(c *facts.Cluster) *shapes { return &shapes{cluster: c, byText: map[string]*shape{}} }
+// maxDeadline is a hundred years, in seconds.
+const maxDeadline = 100 * 365 * 24 * 3600
+
+func newShapes(c *facts.Cluster) *shapes {
+	leaving := slices.ContainsFunc(c.Reservations(), func(r catalog.Reservation) bool { return !r.Leaves.IsZero() })
+	return &shapes{cluster: c, leaving: leaving, byText: map[string]*shape{}}
+}
 
 // of returns the shape of a pod.
 func (s *shapes) of(pod *corev1.Pod) *shape {
@@ -85,12 +98,16 @@ func (s *shapes) turn(pod *corev1.Pod) *shape {
 
 func (s *shapes) sketch(pod *corev1.Pod) *shape {
 	pod = facts.WithinBounds(pod)
-	text := facts.Content(pod)
+	text, deadline := facts.Content(pod), time.Duration(0)
+	if s.leaving && pod.Spec.ActiveDeadlineSeconds != nil {
+		deadline = time.Duration(min(*pod.Spec.ActiveDeadlineSeconds, maxDeadline)) * time.Second
+		text += "\x00" + deadline.String()
+	}
 	if known := s.byText[text]; known != nil {
 		return known
 	}
 	size := facts.SizeOf(pod)
-	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod)}
+	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline}
 	made.gpu, _ = facts.GPUResource(pod)
 	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
@@ -127,12 +144,14 @@ func (s *shape) written() string {
 		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
 		MostInOne int64  `json:",omitempty"`
 		Claim     string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
-		Terms     []string
+		// Deadline is omitted without one, for the same reason.
+		Deadline time.Duration `json:",omitempty"`
+		Terms    []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), nil,
+		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), s.deadline, nil,
 	}
 	if most := facts.MostInOne(pod, s.gpu); most != s.replicas() {
 		key.MostInOne = most

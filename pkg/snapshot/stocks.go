@@ -21,7 +21,9 @@ func (v *View) addStocks(c *facts.Cluster) {
 	slices.SortFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
 	for _, machines := range [][]records.Machine{v.Machines, v.canaries} {
 		for i := range machines {
-			planner.Take(v.Stocks, v.Draws(&machines[i]))
+			if !machines[i].Assumed.Refilled {
+				planner.Take(v.Stocks, v.Draws(&machines[i]))
+			}
 		}
 	}
 	for i := range v.Stocks {

@@ -13,6 +13,8 @@ type WhatIf struct {
 	// Leaving has the names of NodeClaims to replace in addition to those that are marked. Staying has the names of those that are not replaced, even if
 	// they are marked.
 	Leaving, Staying []string
+	// Refilled reports whether the machines in Leaving leave before others are launched, which can then take the slots of their reservations.
+	Refilled bool
 	// Cordoned has the names of Nodes of Karve's machines that accept no more pods.
 	Cordoned []string
 }
@@ -45,8 +47,9 @@ func (v *View) changed(change WhatIf, going []string) View {
 	w := View{Pools: v.Pools, Machines: slices.Clone(v.Machines), canaries: v.canaries, broken: v.broken, cluster: v.cluster}
 	for i := range w.Machines {
 		m := &w.Machines[i]
+		leaves := slices.Contains(change.Leaving, m.Claim.Name)
 		m.Assumed = records.Assumed{
-			Leaving: slices.Contains(change.Leaving, m.Claim.Name), Staying: slices.Contains(change.Staying, m.Claim.Name),
+			Leaving: leaves, Refilled: leaves && change.Refilled, Staying: slices.Contains(change.Staying, m.Claim.Name),
 			Cordoned: m.Node != nil && slices.Contains(change.Cordoned, m.Node.Name),
 		}
 	}

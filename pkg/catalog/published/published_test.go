@@ -40,7 +40,7 @@ func sample(t testing.TB) published.Catalog {
 	read := time.Date(2026, 11, 23, 11, 59, 30, 0, time.UTC)
 	return published.Catalog{
 		ref("reserved"): {InstanceTypes: reserved, Reservations: []catalog.Reservation{
-			{ID: "cr-1", InstanceType: reserved[5].Name, Zone: "us-east-1a", Free: 2, Total: 3, Read: read, End: read.Add(time.Hour), Block: true, ListMicroUSDPerHour: 40_000_000},
+			{ID: "cr-1", InstanceType: reserved[5].Name, Zone: "us-east-1a", Free: 2, Total: 3, Read: read, End: read.Add(time.Hour), Leaves: read.Add(time.Minute), ListMicroUSDPerHour: 40_000_000},
 			{ID: "cr-2", InstanceType: reserved[5].Name, Zone: "us-east-1a"},
 		}},
 		ref("gpu"): {InstanceTypes: types}, ref("other"): {InstanceTypes: learned, Reason: "PricesStale", Message: "the prices are of yesterday"}, ref("empty"): {},

@@ -46,7 +46,7 @@ func stays(c *Command) *Event {
 // Why returns the reason for marking a machine, for events.
 func (c *Command) Why() string {
 	if c.Candidate == nil || c.Reason == reason.Expiring {
-		return "it expires soon"
+		return reason.WhyExpires(c.Machine)
 	}
 	return c.Candidate.Message
 }

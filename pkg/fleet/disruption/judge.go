@@ -234,15 +234,15 @@ func (j *Judge) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
 }
 
 func (j *Judge) causeExpiring(m *reason.Machine) Cause {
-	c := Cause{Reason: reason.Expiring}
-	life := m.Claim.Spec.ExpireAfter.Duration
-	if life == nil {
+	c := Cause{Reason: reason.Expiring, Due: reason.Expiry(m), Applies: reason.Expires(m, j.now)}
+	switch {
+	case c.Due.IsZero():
 		c.Message = "it does not expire"
-		return c
+	case c.Due.Equal(m.Leaves):
+		c.Message = fmt.Sprintf("capacity block %s ends, and Karpenter deletes its machines before", m.Reservation)
+	default:
+		c.Message = fmt.Sprintf("expireAfter is %s", *m.Claim.Spec.ExpireAfter.Duration)
 	}
-	c.Due = m.Claim.CreationTimestamp.Add(*life)
-	c.Applies = reason.Expires(m, j.now)
-	c.Message = fmt.Sprintf("expireAfter is %s", *life)
 	return c
 }
 

@@ -1,8 +1,12 @@
 package disruption
 
-import "karve.sh/karve/pkg/planner"
+import (
+	"slices"
 
-// offers has the prices of the offerings that may be launched.
+	"karve.sh/karve/pkg/planner"
+)
+
+// offers has the lowest prices of the offerings that may be launched.
 type offers map[offer]planner.MicroUSD
 
 // offer identifies an offering in a pool.
@@ -13,8 +17,13 @@ type offer struct {
 func offersOf(s planner.Snapshot) offers {
 	all := offers{}
 	for _, o := range s.Offerings {
-		if pool := &s.Pools[o.Pool]; o.Unavailable == nil && pool.Closed == nil {
-			all[offer{pool.Name, o.InstanceType, o.Zone, o.CapacityType}] = o.Price
+		pool := &s.Pools[o.Pool]
+		if o.Unavailable != nil || pool.Closed != nil || slices.ContainsFunc(o.Draws, func(d planner.Draw) bool { return d.Amount > s.Stocks[d.Stock].Left }) {
+			continue
+		}
+		key := offer{pool.Name, o.InstanceType, o.Zone, o.CapacityType}
+		if least, ok := all[key]; !ok || o.Price < least {
+			all[key] = o.Price
 		}
 	}
 	return all

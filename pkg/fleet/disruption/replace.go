@@ -80,13 +80,24 @@ func (d *decider) obstacle(m *reason.Machine, c *reason.Candidate, p *progress) 
 	if draining := p.tally.used(m, c).draining; draining > allowed || !counted && draining == allowed {
 		return obstacle{why: overBudget(m, allowed)}
 	}
-	if why := d.whatIf.place(append(slices.Clone(p.going), m.Claim.Name)); why != "" {
+	going := append(slices.Clone(p.going), m.Claim.Name)
+	if why := d.whatIf.place(going); why != "" && (why == later || !d.leavesFirst(m, c, going)) {
 		return obstacle{why: why, noPlace: true}
 	}
 	if m.NodePool.HeadroomComing && m.Idle() {
 		return obstacle{why: "the headroom of its NodePool is not free elsewhere", noHeadroom: true}
 	}
 	return obstacle{}
+}
+
+// leavesFirst reports whether a machine is deleted before its pods have room elsewhere: only another machine in the slot of its reservation could hold them, and that
+// cannot be launched while this one has the slot. To save cost, no pods are left without room.
+func (d *decider) leavesFirst(m *reason.Machine, c *reason.Candidate, going []string) bool {
+	if m.Reservation == "" || c.Reason == karpv1.DisruptionReasonUnderutilized {
+		return false
+	}
+	why := d.whatIf.planned(going)
+	return why != "" && why != later && d.whatIf.refilled(going) == ""
 }
 
 // removal returns the command that deletes a machine. If another machine is being drained with pods of the same PodDisruptionBudget, the machine waits:
@@ -115,7 +126,7 @@ func (f *fleet) ended(m *reason.Machine) *Command {
 	switch {
 	case m.Replacing() != reason.Unhealthy && reason.Expires(m, f.now):
 		if Disrupting(m.Machine) {
-			return &Command{Step: Hold, Machine: m, Reason: "it expires soon"}
+			return &Command{Step: Hold, Machine: m, Reason: reason.WhyExpires(m)}
 		}
 		return nil // Karpenter deletes it when it expires.
 	case !known:
@@ -166,8 +177,11 @@ func (d *decider) marks(t tally) []Command {
 	d.whatIf.expect(asPlanned, claimsOf(due))
 	for _, m := range due {
 		why := d.refuses(m, m.Candidate, t)
-		if why == "" && occupied(m) > 0 {
-			why = d.whatIf.planned(append(slices.Clone(names), m.Claim.Name))
+		if going := append(slices.Clone(names), m.Claim.Name); why == "" && occupied(m) > 0 {
+			if why = d.whatIf.planned(going); why != "" && why != later && d.leavesFirst(m, m.Candidate, going) {
+				why = ""
+				m.Candidate.Message += fmt.Sprintf("; no slot of its reservation %s is free, so it is deleted before another is launched for its pods", m.Reservation)
+			}
 		}
 		switch why {
 		case "":

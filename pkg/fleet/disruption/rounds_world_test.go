@@ -23,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // roundsWorld is a cluster in which rounds of decisions follow each other. It carries out their commands, and everybody else acts in between.
@@ -160,6 +161,9 @@ func (w *roundsWorld) others() {
 		if w.refuses {
 			w.note("+ the cloud refuses a %s", kind)
 		} else {
+			if id := records.ReservationOf(w.claim(name)); id != "" {
+				kind += " of " + id
+			}
 			w.note("+ a %s starts", kind)
 		}
 		w.start(name, w.refuses)
@@ -173,6 +177,26 @@ func (w *roundsWorld) others() {
 	}
 	for w.bind(w.spreads) {
 	}
+	w.recount()
+}
+
+// recount makes the cloud say how many slots of the reservations are free now.
+func (w *roundsWorld) recount() {
+	state := w.cluster.NodeClasses[snapshottest.NodeClassRef]
+	state.Reservations = slices.Clone(state.Reservations)
+	for i := range state.Reservations {
+		r := &state.Reservations[i]
+		r.Free, r.Read = r.Total, w.cluster.Now.Add(time.Minute) // Whatever starts in this moment is counted.
+		for _, m := range w.machines() {
+			if m.Reservation == r.ID {
+				r.Free--
+			}
+		}
+		if r.Free < 0 {
+			w.Fatalf("%d machines are in %s, which has %d", r.Total-r.Free, r.ID, r.Total)
+		}
+	}
+	w.cluster.NodeClasses[snapshottest.NodeClassRef] = state
 }
 
 // end ends some of the running pods of a machine.

@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -32,8 +33,9 @@ const roundsMarker = "-- rounds --\n"
 // The other lines, in any order:
 //
 //	class [idleAfter=5m] [restartCost=0.05] [policy=WhenIdle] [headroom=N]
-//	pool [budget=N] [budget-REASON=N] [schedule="0 9 * * *" duration=8h budget=N] [grace=1h]
-//	machine NAME TYPE [age=1h] [expireAfter=1h]
+//	pool [budget=N] [budget-REASON=N] [schedule="0 9 * * *" duration=8h budget=N] [grace=1h] [capacity=reserved]
+//	reservation ID TYPE total=N [leaves=2h]
+//	machine NAME TYPE [age=1h] [expireAfter=1h] [reservation=ID]
 //	node NAME                a node that is not Karve's, with room for pods without replicas
 //	pods N on MACHINE [app=NAME] [cpu=300m] [do-not-disrupt] [foreign]
 //	pdb APP allows N
@@ -177,6 +179,8 @@ func (w *roundsWorld) does(verb string, words []string) error {
 		w.pooled(o)
 	case "machine":
 		w.adds(words[0], words[1], o)
+	case "reservation":
+		w.reserves(words[0], words[1], o)
 	case "pods":
 		w.runs(number(words[0]), words[2], o)
 	case "pdb":
@@ -280,9 +284,23 @@ func (w *roundsWorld) pooled(o options) {
 			pool.Spec.Disruption.Budgets = append(pool.Spec.Disruption.Budgets, karpv1.Budget{Nodes: nodes, Reasons: []karpv1.DisruptionReason{karpv1.DisruptionReason(reason)}})
 		}
 	}
+	if o.has("capacity") {
+		snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, strings.Split(o["capacity"], ",")...)(pool)
+	}
 	if o.has("grace") {
 		pool.Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: o.duration("grace")}
 	}
+}
+
+// reserves adds a reservation, which others count.
+func (w *roundsWorld) reserves(id, kind string, o options) {
+	r := catalog.Reservation{ID: id, InstanceType: kind, Total: int64(number(o["total"])), Read: w.cluster.Now}
+	if o.has("leaves") {
+		r.Leaves = w.cluster.Now.Add(o.duration("leaves"))
+		r.End = r.Leaves.Add(40 * time.Minute)
+	}
+	snapshottest.Reserve(w.cluster, r)
+	w.recount()
 }
 
 // adds adds a machine that has run for a while.
@@ -294,6 +312,9 @@ func (w *roundsWorld) adds(name, kind string, o options) {
 	instanceType := snapshottest.TypeNamed(kind)
 	claim := snapshottest.Claim(name, &w.cluster.NodePools[0], instanceType, snapshottest.Initialized(w.cluster.Now.Add(-age)))
 	claim.CreationTimestamp = metav1.NewTime(w.cluster.Now.Add(-age))
+	if o.has("reservation") {
+		snapshottest.Reserved(o["reservation"])(&claim)
+	}
 	if o.has("expireAfter") {
 		claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: new(o.duration("expireAfter"))}
 	}
@@ -301,6 +322,7 @@ func (w *roundsWorld) adds(name, kind string, o options) {
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, karpv1.NodePoolHashVersionAnnotationKey, karpv1.NodePoolHashVersion)
 	node := snapshottest.Node(&claim, instanceType, perXlarge*instanceType.GPU.Count)
 	w.cluster.NodeClaims, w.cluster.Nodes = append(w.cluster.NodeClaims, claim), append(w.cluster.Nodes, node)
+	w.recount()
 	slices.SortFunc(w.cluster.NodeClaims, func(a, b karpv1.NodeClaim) int { return strings.Compare(a.Name, b.Name) })
 }
 

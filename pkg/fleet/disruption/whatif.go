@@ -32,6 +32,8 @@ type simulator interface {
 	planned(claims []string) string
 	// place is like planned, but considers only room on machines that have started and are healthy.
 	place(claims []string) string
+	// refilled is like planned, but the machines leave before others are launched, which can then take the slots of their reservations.
+	refilled(claims []string) string
 	// placements returns where the pods of the machines would be placed now, by the names of the pods.
 	placements(claims []string) map[string]placement
 	// together returns the highest hourly price of the machines that are launched or stay for the pods of these machines if all of these are removed. It
@@ -90,6 +92,8 @@ const (
 	asIs question = "now"
 	// atCost asks what room costs.
 	atCost question = "cost"
+	// asRefilled asks whether there is room on machines that exist, or that are launched once the removed ones are gone.
+	asRefilled question = "refilled"
 )
 
 // survey is what is known about several machines at once, for one kind of question.
@@ -123,7 +127,7 @@ func (g *survey) next(claim string) []string {
 func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []string, more func() bool) *whatIf {
 	w := &whatIf{
 		view: view, others: others, cordoned: cordoned, more: more, known: map[string]outcome{}, machines: map[string]*records.Machine{},
-		surveys: map[question]*survey{asPlanned: {}, asIs: {}, atCost: {}},
+		surveys: map[question]*survey{asPlanned: {}, asIs: {}, atCost: {}, asRefilled: {}},
 	}
 	for i := range view.Machines {
 		w.machines[view.Machines[i].Claim.Name] = &view.Machines[i]
@@ -154,6 +158,8 @@ func (w *whatIf) moving(claim string) []string {
 func (w *whatIf) planned(claims []string) string { return w.displacedBy(asPlanned, claims) }
 
 func (w *whatIf) place(claims []string) string { return w.displacedBy(asIs, claims) }
+
+func (w *whatIf) refilled(claims []string) string { return w.displacedBy(asRefilled, claims) }
 
 func (w *whatIf) placements(claims []string) map[string]placement {
 	return w.ask(asIs, claims).placements
@@ -200,6 +206,8 @@ func (w *whatIf) viewOf(q question, claims []string) snapshot.View {
 			}
 		}
 		return w.view.WhatIf(change)
+	case asRefilled:
+		return w.view.WhatIf(snapshot.WhatIf{Leaving: claims, Refilled: true})
 	case asPlanned:
 	}
 	return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})

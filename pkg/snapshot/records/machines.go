@@ -34,6 +34,8 @@ type Machine struct {
 	Others []*catalog.InstanceType
 	// Reservation is the ID of the reservation whose slot the machine takes, or will take. It is "" if it takes none.
 	Reservation string
+	// Leaves is when Karpenter deletes the machine because its reservation ends. It is zero if the machine goes on.
+	Leaves time.Time
 	// Pods are the pods that are bound to the Node and have not ended, including those of DaemonSets.
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to provide.
@@ -315,10 +317,13 @@ func Canaries(c *facts.Cluster) []Machine {
 
 func machinesOf(c *facts.Cluster, claims []*facts.Claimed) []Machine {
 	x, machines := c.Indexed(), make([]Machine, len(claims))
-	all := sync.OnceValue(c.InstanceTypes)
+	all, leaves := sync.OnceValue(c.InstanceTypes), sync.OnceValue(func() map[string]time.Time { return leaving(c) })
 	for i, claim := range claims {
 		c.BeginVisit("NodeClaim", claim.Claim)
 		machines[i] = machineOf(claim, x.SiteOf(claim.Claim), c.TypesOf(claim.Claim.Spec.NodeClassRef, all))
+		if id := machines[i].Reservation; id != "" {
+			machines[i].Leaves = leaves()[id]
+		}
 	}
 	return machines
 }
@@ -497,4 +502,6 @@ func limitPrices(c *facts.Cluster, lists ...[]Machine) {
 // Assumed is how a machine in a WhatIf view differs from its objects.
 type Assumed struct {
 	Leaving, Staying, Cordoned bool
+	// Refilled reports whether the slot of its reservation is free for another machine, as it will be once this one is gone.
+	Refilled bool
 }

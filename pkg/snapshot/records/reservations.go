@@ -47,6 +47,17 @@ func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
 	return slots
 }
 
+// leaving returns when the machines of reservations leave, by ID. It has no reservations whose machines go on.
+func leaving(c *facts.Cluster) map[string]time.Time {
+	all := map[string]time.Time{}
+	for _, r := range c.Reservations() {
+		if !r.Leaves.IsZero() {
+			all[r.ID] = r.Leaves
+		}
+	}
+	return all
+}
+
 // counted reports whether the cloud knew at a time that the machine takes a slot. It knew nothing at the zero time, and then there is nothing to subtract from.
 func (m *Machine) counted(read time.Time) bool {
 	launched := m.since(karpv1.ConditionTypeLaunched)

@@ -241,6 +241,9 @@ func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edit
 	for _, labels := range []map[string]string{t.Labels, t.Offerings[0].Labels, claim.Labels} {
 		maps.Copy(node.Labels, labels)
 	}
+	if id := slotOf(claim); id != "" {
+		node.Labels[karpv1.CapacityTypeLabelKey], node.Labels[ReservationLabel] = karpv1.CapacityTypeReserved, id
+	}
 	maps.Copy(node.Annotations, claim.Annotations)
 	node.Spec.Taints = append(node.Spec.Taints, claim.Spec.Taints...)
 	for _, c := range claim.Status.Conditions {

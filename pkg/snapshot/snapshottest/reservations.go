@@ -51,3 +51,13 @@ func Reserved(id string) func(*karpv1.NodeClaim) {
 		claim.Spec.Requirements = append(claim.Spec.Requirements, Require(ReservationLabel, corev1.NodeSelectorOpIn, id))
 	}
 }
+
+// slotOf returns the ID of the reservation that a NodeClaim names, or "" if it names none.
+func slotOf(claim *karpv1.NodeClaim) string {
+	for _, r := range claim.Spec.Requirements {
+		if r.Key == ReservationLabel {
+			return r.Values[0]
+		}
+	}
+	return ""
+}

@@ -125,12 +125,12 @@ func (c *Catalog) load(ctx context.Context) *api.Clients {
 // InstanceTypes returns the instance types that an EC2NodeClass can launch.
 func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	c.ask.Do(func() { close(c.asked) })
-	c.await(ctx, c.attempted, firstWait)
+	c.await(ctx, c.attempted)
 	listing, counting := c.list(ctx, class)
 	if counting == nil {
 		return listing
 	}
-	c.await(ctx, counting, firstWait)
+	c.await(ctx, counting)
 	listing, _ = c.list(ctx, class)
 	return listing
 }
@@ -159,14 +159,14 @@ func (c *Catalog) list(ctx context.Context, class *unstructured.Unstructured) (c
 	return listing, counting
 }
 
-// await waits until the channel is closed, and at most for the given time.
-func (c *Catalog) await(ctx context.Context, done <-chan struct{}, most time.Duration) {
+// await waits until the channel is closed, and at most for firstWait.
+func (c *Catalog) await(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
 		return
 	default:
 	}
-	timer := c.config.Clock.NewTimer(most)
+	timer := c.config.Clock.NewTimer(firstWait)
 	defer timer.Stop()
 	select {
 	case <-done:

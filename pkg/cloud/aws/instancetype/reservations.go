@@ -28,6 +28,9 @@ const (
 	staleCount = 5 * time.Minute
 	// wantedFor is how long reservations are counted after a node class last had them.
 	wantedFor = 10 * time.Minute
+	// blockExpires is how long before the end of a capacity block Karpenter deletes its machines (CapacityReservationFromEC2 in its pkg/apis/v1, v1.15.0). EC2 ends
+	// them ten minutes later.
+	blockExpires = 40 * time.Minute
 	// reservationsPerPage is the maximum that EC2 allows.
 	reservationsPerPage = int32(1000)
 	// typesPerCall is the maximum number of values of a filter.
@@ -74,10 +77,14 @@ func newReservations() reservations {
 func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservation {
 	var all []catalog.Reservation
 	for _, r := range class.CapacityReservations() {
-		all = append(all, catalog.Reservation{
+		reservation := catalog.Reservation{
 			ID: r.ID, InstanceType: r.InstanceType, Zone: r.AvailabilityZone, End: ptr.Deref(r.EndTime, metav1.Time{}).Time,
-			Block: r.ReservationType == ec2v1.CapacityReservationTypeCapacityBlock, ListMicroUSDPerHour: c.known.listPrice(ec2types.InstanceType(r.InstanceType)),
-		})
+			ListMicroUSDPerHour: c.known.listPrice(ec2types.InstanceType(r.InstanceType)),
+		}
+		if r.ReservationType == ec2v1.CapacityReservationTypeCapacityBlock && !reservation.End.IsZero() {
+			reservation.Leaves = reservation.End.Add(-blockExpires)
+		}
+		all = append(all, reservation)
 	}
 	slices.SortFunc(all, func(a, b catalog.Reservation) int { return strings.Compare(a.ID, b.ID) })
 	return all

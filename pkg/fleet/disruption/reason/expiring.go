@@ -1,6 +1,7 @@
 package reason
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -15,7 +16,7 @@ const (
 	shortLife  = 4
 )
 
-// expiring is for machines that Karpenter will delete soon because they expire, and that hold pods or headroom which need room elsewhere. Like
+// expiring is for machines that Karpenter will delete soon because they expire or because their capacity block ends, and that hold pods or headroom which need room elsewhere. Like
 // Karpenter, Karve checks no budgets for them. Such a machine is only marked, and Karpenter drains it.
 type expiring struct{}
 
@@ -25,7 +26,7 @@ func (expiring) Candidate(m *Machine, now time.Time) *Candidate {
 	if !Expires(m, now) || len(m.Moving()) == 0 && !m.Headroom {
 		return nil
 	}
-	return &Candidate{Reason: Expiring, Word: Expiring, Message: "it expires soon"}
+	return &Candidate{Reason: Expiring, Word: Expiring, Message: WhyExpires(m)}
 }
 
 func (expiring) Blocked(*Machine, *Candidate, []*corev1.Pod, Pods) string { return "" }
@@ -34,8 +35,41 @@ func (expiring) Allowed(*Pool) int { return math.MaxInt }
 
 func (expiring) Ended(m *Machine) (string, bool) { return drifted{}.Ended(m) }
 
-// Expires reports whether the machine expires soon.
+// Expires reports whether the machine expires soon, or its capacity block ends soon.
 func Expires(m *Machine, now time.Time) bool {
-	life := m.Claim.Spec.ExpireAfter.Duration
-	return life != nil && !now.Before(m.Claim.CreationTimestamp.Add(*life-min(ExpiryLead, *life/shortLife)))
+	at, lead := Expiry(m), ExpiryLead
+	if !endsFirst(m) {
+		lead = min(lead, at.Sub(m.Claim.CreationTimestamp.Time)/shortLife)
+	}
+	return !at.IsZero() && !now.Before(at.Add(-lead))
+}
+
+// Expiry returns when Karpenter deletes the machine because it expires or because its capacity block ends, or zero if it does neither.
+func Expiry(m *Machine) time.Time {
+	if endsFirst(m) {
+		return m.Leaves
+	}
+	return tooOld(m)
+}
+
+// WhyExpires returns why Karpenter deletes the machine at its [Expiry].
+func WhyExpires(m *Machine) string {
+	if endsFirst(m) {
+		return fmt.Sprintf("its capacity block %s ends soon", m.Reservation)
+	}
+	return "it expires soon"
+}
+
+// endsFirst reports whether the capacity block of the machine ends before the machine expires.
+func endsFirst(m *Machine) bool {
+	at := tooOld(m)
+	return !m.Leaves.IsZero() && (at.IsZero() || m.Leaves.Before(at))
+}
+
+// tooOld returns when the machine expires, or zero if it does not.
+func tooOld(m *Machine) time.Time {
+	if life := m.Claim.Spec.ExpireAfter.Duration; life != nil {
+		return m.Claim.CreationTimestamp.Add(*life)
+	}
+	return time.Time{}
 }

@@ -165,3 +165,33 @@ func TestEndedReportsWhichMarksNoLongerApply(t *testing.T) {
 		}
 	}
 }
+
+func TestMachinesLeaveWithTheirCapacityBlocks(t *testing.T) {
+	t.Parallel()
+	leaves := func(in time.Duration) func(*Machine) {
+		return func(m *Machine) { m.Reservation, m.Leaves = "cr-1", now.Add(in) }
+	}
+	for name, c := range map[string]struct {
+		machine *Machine
+		expiry  time.Time
+		why     string // "" if it does not expire soon
+	}{
+		"a reservation without an end": {machine(busy), time.Time{}, ""},
+		"long before":                  {machine(busy, leaves(time.Hour)), now.Add(time.Hour), ""},
+		"a moment too early":           {machine(busy, leaves(ExpiryLead+time.Second)), now.Add(ExpiryLead + time.Second), ""},
+		"soon":                         {machine(busy, leaves(ExpiryLead)), now.Add(ExpiryLead), "its capacity block cr-1 ends soon"},
+		"before it expires":            {machine(busy, expires, leaves(time.Minute)), now.Add(time.Minute), "its capacity block cr-1 ends soon"},
+		"after it expires":             {machine(busy, expires, leaves(time.Hour)), now.Add(ExpiryLead), "it expires soon"},
+	} {
+		if at := Expiry(c.machine); !at.Equal(c.expiry) {
+			t.Errorf("%s: it expires at %s, want %s", name, at, c.expiry)
+		}
+		got := Of(Expiring).Candidate(c.machine, now)
+		if got == nil {
+			got = &Candidate{}
+		}
+		if got.Message != c.why || (c.why != "") != Expires(c.machine, now) {
+			t.Errorf("%s: %q, want %q", name, got.Message, c.why)
+		}
+	}
+}

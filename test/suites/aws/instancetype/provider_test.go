@@ -91,7 +91,7 @@ func TestAllocatableMatchesKarpenter(t *testing.T) {
 		"less memory overhead and a reserved ENI":   {nodeClass("gpu"), awsoptions.Options{VMMemoryOverheadPercent: 0.031, ReservedENIs: 1}},
 		"subnets in one zone":                       {nodeClass("gpu", func(c *ec2v1.EC2NodeClass) { c.Status.Subnets = c.Status.Subnets[1:2] }), awsoptions.Options{}},
 		"network interfaces with EFA":               {nodeClass("gpu", withEFA), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
-		"a capacity reservation, which is ignored":  {nodeClass("gpu", reserved), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
+		"a capacity reservation":                    {nodeClass("gpu", reserved), awsoptions.Options{VMMemoryOverheadPercent: 0.075}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,7 +171,7 @@ func compare(t *testing.T, theirs *cloudprovider.InstanceType, ours *catalog.Ins
 	}
 }
 
-// offered returns the prices by zone and capacity type of the offerings that an image of the class supports. It ignores reserved capacity.
+// offered returns the prices by zone and capacity type of the offerings that an image of the class supports.
 func offered(it *cloudprovider.InstanceType, class *ec2v1.EC2NodeClass) map[string]int64 {
 	prices := map[string]int64{}
 	if !slices.ContainsFunc(class.Status.AMIs, func(image ec2v1.AMI) bool {
@@ -180,9 +180,7 @@ func offered(it *cloudprovider.InstanceType, class *ec2v1.EC2NodeClass) map[stri
 		return prices
 	}
 	for _, o := range it.Offerings.Available() {
-		if o.CapacityType() != karpv1.CapacityTypeReserved {
-			prices[o.Zone()+" "+o.CapacityType()] = int64(math.Round(o.Price * 1e6))
-		}
+		prices[o.Zone()+" "+o.CapacityType()] = max(1, int64(math.Round(o.Price*1e6)))
 	}
 	return prices
 }

@@ -148,8 +148,8 @@ func TestReservationsHaveOfferingsAndFreeSlots(t *testing.T) {
 	l := w.until(class, "listed with all that is known", fresh)
 	var got []string
 	for _, r := range l.Reservations {
-		got = append(got, fmt.Sprintf("%s %s %s %d/%d block %t", r.ID, r.InstanceType, r.Zone, r.Free, r.Total, r.Block))
-		if r.Read.IsZero() || r.ListMicroUSDPerHour != 526_000 || r.End.IsZero() == r.Block {
+		got = append(got, fmt.Sprintf("%s %s %s %d/%d block %t", r.ID, r.InstanceType, r.Zone, r.Free, r.Total, !r.Leaves.IsZero()))
+		if r.Read.IsZero() || r.ListMicroUSDPerHour != 526_000 || !r.Leaves.IsZero() && r.End.Sub(r.Leaves) != 40*time.Minute {
 			t.Errorf("%+v", r)
 		}
 	}
