@@ -103,9 +103,38 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 			return err
 		}
 	}
+	if len(all.Reservations) > 0 && len(names) == 0 {
+		reserved := reservationsTable(all)
+		out.WriteString("\n")
+		if err := reserved.Write(&out); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(&out, "\n%s\n", colors.bold(totalsLine(&all.Totals)))
 	_, err := io.WriteString(s.out, out.String())
 	return err
+}
+
+// reservationsTable returns a table with a row for each reservation.
+func reservationsTable(all *overview.Overview) table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "RESERVATION"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "USED", Right: true}, {Title: "FREE", Right: true}, {Title: "OTHERS", Right: true}, {Title: "FREE $/H", Right: true}, {Title: "ENDS"},
+	}}
+	for i := range all.Reservations {
+		r := &all.Reservations[i]
+		free, ends := fmt.Sprint(r.Free), "never"
+		if r.AsOf == nil {
+			free = unknown
+		}
+		switch {
+		case r.Leaves != nil:
+			ends = "in " + words.Age(r.Leaves.Sub(all.AsOf)) + ", with its nodes"
+		case r.End != nil:
+			ends = "in " + words.Age(r.End.Sub(all.AsOf))
+		}
+		t.Add(r.ID, r.InstanceType, r.Zone, fmt.Sprint(r.Used), free, fmt.Sprint(r.Others), price3(r.FreeMicroUSDPerHour), ends)
+	}
+	return t
 }
 
 // statedNotes name the pods that state a wrong amount of device memory.

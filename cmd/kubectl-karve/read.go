@@ -143,7 +143,7 @@ func addPrices(c *facts.Cluster, told published.Catalog) error {
 	if told != nil {
 		c.NodeClasses = map[v1alpha1.NodeClassReference]facts.NodeClassState{}
 		for ref, listing := range told {
-			c.NodeClasses[ref] = facts.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes}
+			c.NodeClasses[ref] = facts.NodeClassState{Ready: true, InstanceTypes: listing.InstanceTypes, Reservations: listing.Reservations}
 		}
 		return nil
 	}

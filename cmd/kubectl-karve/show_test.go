@@ -26,6 +26,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/overview"
@@ -67,6 +68,22 @@ func measured(t *testing.T) *overview.Overview {
 	return all
 }
 
+// reserved returns a cluster with a machine in a reservation, which others use too, a capacity block, and a reservation that nobody has counted.
+func reserved() *facts.Cluster {
+	c := snapshottest.Shared()
+	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-0a", InstanceType: "g4dn.xlarge", Free: 2, Total: 5, End: snapshottest.Now.Add(49 * time.Hour)})
+	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-0b", InstanceType: "g4dn.12xlarge", Free: 1, Total: 1, End: snapshottest.Now.Add(160 * time.Minute), Leaves: snapshottest.Now.Add(2 * time.Hour)})
+	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-0c", InstanceType: "g4dn.xlarge"})
+	state := c.NodeClasses[snapshottest.NodeClassRef]
+	state.Reservations[2].Read = time.Time{}
+	kind := snapshottest.TypeNamed("g4dn.xlarge")
+	for i, at := range []time.Time{snapshottest.Now.Add(-time.Hour), snapshottest.Now} { // The second one was launched after the free ones were counted.
+		claim := snapshottest.Claim(fmt.Sprintf("slot-%d", i), &c.NodePools[0], kind, snapshottest.Reserved("cr-0a"), snapshottest.Initialized(at))
+		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, snapshottest.Node(&claim, kind, 10))
+	}
+	return c
+}
+
 // TestWhatIsShown compares what the verbs print of a cluster with testdata/show.
 func TestWhatIsShown(t *testing.T) {
 	t.Parallel()
@@ -76,16 +93,17 @@ func TestWhatIsShown(t *testing.T) {
 	}
 	nodes, pods := (*topOptions).nodes, (*topOptions).pods
 	for name, print := range map[string]func(*testing.T, streams) error{
-		"inspect":             inspect(inspectOptions{}, example),
-		"inspect-wide":        inspect(inspectOptions{output: output{format: "wide"}}, example),
-		"inspect-detail":      inspect(inspectOptions{detail: true}, example),
-		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{format: "wide"}}, example, "quad"),
-		"inspect-json":        inspect(inspectOptions{output: output{format: "json"}}, example, "busy"),
-		"inspect-yaml":        inspect(inspectOptions{output: output{format: "yaml"}}, example, "stale"),
-		"inspect-no-agents":   inspect(inspectOptions{detail: true}, overview.Build(silenced())),
-		"inspect-no-nodes":    inspect(inspectOptions{}, none),
-		"inspect-other-node":  inspect(inspectOptions{}, example, "nowhere"),
-		"top-nodes":           func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
+		"inspect":              inspect(inspectOptions{}, example),
+		"inspect-wide":         inspect(inspectOptions{output: output{format: "wide"}}, example),
+		"inspect-detail":       inspect(inspectOptions{detail: true}, example),
+		"inspect-detail-wide":  inspect(inspectOptions{detail: true, output: output{format: "wide"}}, example, "quad"),
+		"inspect-json":         inspect(inspectOptions{output: output{format: "json"}}, example, "busy"),
+		"inspect-yaml":         inspect(inspectOptions{output: output{format: "yaml"}}, example, "stale"),
+		"inspect-no-agents":    inspect(inspectOptions{detail: true}, overview.Build(silenced())),
+		"inspect-reservations": inspect(inspectOptions{}, overview.Build(reserved())),
+		"inspect-no-nodes":     inspect(inspectOptions{}, none),
+		"inspect-other-node":   inspect(inspectOptions{}, example, "nowhere"),
+		"top-nodes":            func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
 		"top-nodes-by-idle": func(t *testing.T, s streams) error {
 			return (&topOptions{sortBy: "idle", output: output{format: "wide"}}).print(s, measured(t), nodes, nil)
 		},

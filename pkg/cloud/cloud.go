@@ -27,6 +27,8 @@ type Provider struct {
 	PlaceLabels []string
 	// ReservationLabel is the label with the ID of the reservation whose slot a machine takes. It is "" if the cloud has no reservations.
 	ReservationLabel string
+	// ReservationField is the path of the field by which a node class selects reservations.
+	ReservationField string
 	// HashAnnotation and HashVersionAnnotation are annotations of a node class and of the NodeClaims that were launched with it. Their values differ after
 	// the node class was changed.
 	HashAnnotation, HashVersionAnnotation string

@@ -150,7 +150,7 @@ type Unread struct {
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
 	unread, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
-	settingsDiffer, pricesUnused, nodeRepair, claimsPlanned, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,
+	settingsDiffer, pricesUnused, nodeRepair, claimsPlanned, reservationsOff, reservationsNotFound, reservationsUnused, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, accessUnrestricted, devicesNamed, metricsUnread, resourceUnserved,
 }
 

@@ -61,6 +61,14 @@ func nodeIs(kind, reason string) func(*Facts) {
 	}
 }
 
+// reserve makes the node class select a reservation.
+func reserve(f *Facts) {
+	Reserve(f.Cluster, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Free: 1, Total: 1})
+	state := f.Cluster.NodeClasses[NodeClassRef]
+	state.SelectsReservations = true
+	f.Cluster.NodeClasses[NodeClassRef] = state
+}
+
 func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 	t.Parallel()
 	if got := Check(well()); len(got) > 0 {
@@ -68,6 +76,11 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 	}
 	if got := Check(&Facts{}); len(got) > 0 {
 		t.Errorf("of nothing that is known: %+v", got)
+	}
+	reserved := well()
+	reserve(reserved)
+	if got := Check(reserved); len(got) > 0 {
+		t.Errorf("of a pool that uses its reservation: %+v", got)
 	}
 	alone := well()
 	repairs := well() // Karpenter 1.15 repairs only its own nodes.
@@ -153,6 +166,20 @@ func TestEachCheckFindsItsProblem(t *testing.T) {
 			f.Prices = []prices.Rule{{Name: "fee", PriceAdjustment: "+0.1"}, {Name: "plan", PriceAdjustment: "-28%", Requirements: []karpv1alpha1.NodeSelectorRequirement{{Key: "karpenter.k8s.aws/instance-family", Operator: "In", Values: []string{"p9"}}}}}
 		}, Warning, `the rule for prices "plan"`, "it changes the price of no machine", "docs/prices.md"},
 		"another overhead": {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=null"},
+		"Karpenter without reservations": {func(f *Facts) {
+			reserve(f)
+			f.Karpenters[0].Env["FEATURE_GATES"] = "NodeOverlay=true, ReservedCapacity=false"
+		}, Warning, "Deployment kube-system/karpenter", "ReservedCapacity is off, so nothing is launched into the reservations that EC2NodeClass gpu selects", "reservedCapacity=true"},
+		"reservations that do not exist": {func(f *Facts) {
+			reserve(f)
+			state := f.Cluster.NodeClasses[NodeClassRef]
+			state.Reservations = nil
+			f.Cluster.NodeClasses[NodeClassRef] = state
+		}, Warning, "EC2NodeClass gpu", "its spec.capacityReservationSelectorTerms select no capacity reservation that is active", "kubectl describe ec2nodeclass gpu"},
+		"reservations that no pool uses": {func(f *Facts) {
+			reserve(f)
+			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand")(&f.Cluster.NodePools[0])
+		}, Warning, "NodePool gpu-shared", "its requirements allow none of the 1 capacity reservations that EC2NodeClass gpu selects", "add reserved to the values of karpenter.sh/capacity-type"},
 		"Karpenter's legacy repair": {karpenter(func(p *Program) {
 			p.Version, p.Env["FEATURE_GATES"], p.Env["LEGACY_NODE_REPAIR"] = "1.15.0", "NodeRepair=true", "true"
 		}), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},

@@ -87,14 +87,17 @@ type Metrics struct {
 	PodsWait         *prometheus.HistogramVec
 	poolLimit        *prometheus.GaugeVec
 	poolUsage        *prometheus.GaugeVec
+	ReservationSlots *prometheus.GaugeVec
+	ReservationFree  *prometheus.GaugeVec
 	rollouts         rollouts
 	bills            *bills
 	progress
 }
 
 const (
-	namespace = "karve"
-	nodePool  = "nodepool"
+	namespace   = "karve"
+	nodePool    = "nodepool"
+	reservation = "reservation"
 )
 
 // New creates the metrics and registers them.
@@ -170,6 +173,12 @@ func New(r prometheus.Registerer) *Metrics {
 		PodsWait: made.NewHistogramVec(histogram("pods", "wait_seconds",
 			"Time from the creation of a pod that waits for replicas until the scheduler binds it to a node of the NodePool, including time with scheduling gates.",
 			prometheus.ExponentialBuckets(1, 2, 14)), []string{nodePool}),
+		ReservationSlots: made.NewGaugeVec(gauge("reservation", "slots",
+			"Machines of a capacity reservation or capacity block that Karve's nodes take (used), that may be launched (free), or that others take (others)."),
+			[]string{reservation, "instance_type", "zone", "state"}),
+		ReservationFree: made.NewGaugeVec(gauge("reservation", "free_usd_per_hour",
+			"List price of the free machines of a capacity reservation or capacity block, which are paid and hold no pods, in US dollars per hour."),
+			[]string{reservation, "instance_type", "zone"}),
 		poolLimit: made.NewGaugeVec(gauge("pool", "limit", "Limit of the NodePool (spec.limits), in cores, bytes or units."), []string{nodePool, "resource"}),
 		poolUsage: made.NewGaugeVec(gauge("pool", "limit_used", "Usage that counts against the limit of the NodePool, in cores, bytes or units."), []string{nodePool, "resource"}),
 	}

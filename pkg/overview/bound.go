@@ -25,7 +25,9 @@ func Bound(c *facts.Cluster, stop func() bool) (int64, bool) {
 	}
 	var movable int64
 	for _, m := range l.Machines {
-		movable = amount.Add(movable, m.Promise.MicroUSDPerHour)
+		if m.Reservation == "" { // A slot is paid whether it is used or not.
+			movable = amount.Add(movable, m.Promise.MicroUSDPerHour)
+		}
 	}
 	_, bound := consolidate.Bound(solve.Solver{Stop: stop}, l.Layout)
 	return min(all, amount.Add(all-movable, int64(bound))), len(view.Machines) > 0

@@ -59,6 +59,7 @@ func Build(c *facts.Cluster) *Overview {
 	slices.SortFunc(o.Waiting, func(a, b Waiting) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+	o.Reservations = reservationsOf(b.Cluster)
 	o.sum()
 	return o
 }

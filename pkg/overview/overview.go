@@ -22,6 +22,8 @@ type Overview struct {
 	Pods    []Pod     `json:"pods"`
 	Waiting []Waiting `json:"waiting"`
 	Totals  Totals    `json:"totals"`
+	// Reservations are the reservations that node classes select, by ID. There are none if their slots are unknown to the caller.
+	Reservations []Reservation `json:"reservations,omitempty"`
 	// Controller says whether a controller works. It is nil if the caller has not asked. Build does not set it.
 	Controller *leader.Leader `json:"controller,omitempty"`
 }
@@ -39,6 +41,25 @@ type Totals struct {
 	UnpricedNodes       int   `json:"unpricedNodes,omitempty"`
 	// BoundMicroUSDPerHour is a proven lower bound on the price of nodes for the same pods. It is nil if none was computed.
 	BoundMicroUSDPerHour *int64 `json:"boundMicroUSDPerHour,omitempty"`
+}
+
+// Reservation is a capacity reservation or a capacity block.
+type Reservation struct {
+	ID           string `json:"id"`
+	InstanceType string `json:"instanceType"`
+	Zone         string `json:"zone"`
+	// Used are the machines of Karve in it, Free those that could be launched, and Others those of others.
+	Used   int64 `json:"used"`
+	Free   int64 `json:"free"`
+	Others int64 `json:"others"`
+	// MicroUSDPerHour is the list price of a machine, or nil if unknown. FreeMicroUSDPerHour is that of all free ones, which are paid and hold no pods.
+	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
+	FreeMicroUSDPerHour *int64 `json:"freeMicroUSDPerHour,omitempty"`
+	// End is when the reservation ends, and Leaves when its machines are deleted before. They are nil if that is open, or if the machines go on.
+	End    *time.Time `json:"end,omitempty"`
+	Leaves *time.Time `json:"leaves,omitempty"`
+	// AsOf is when the free ones were counted, or nil if they are unknown.
+	AsOf *time.Time `json:"asOf,omitempty"`
 }
 
 // Pool is one of Karve's NodePools.

@@ -36,6 +36,7 @@ var Provider = cloud.Provider{
 	GPULabels:             GPULabels,
 	PlaceLabels:           []string{"topology.k8s.aws/zone-id"},
 	ReservationLabel:      group + "/capacity-reservation-id",
+	ReservationField:      "spec.capacityReservationSelectorTerms",
 	HashAnnotation:        group + "/ec2nodeclass-hash",
 	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",
 	ReadImages:            imagesOf,

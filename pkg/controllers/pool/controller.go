@@ -155,6 +155,7 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 	}
 	canaries := records.Canaries(cluster)
 	c.Metrics.Bill(c.CostLabels, sync.OnceValue(func() []bill.Node { return bills(machines, canaries, c.CostLabels) }))
+	c.measureReservations(records.SlotsOf(cluster, machines, canaries))
 	for gone := range c.measured.Difference(measured) {
 		c.Metrics.ForgetPool(gone)
 	}
@@ -252,6 +253,18 @@ func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
 		open = 0.5
 	}
 	c.Metrics.PoolBreaker.WithLabelValues(pool).Set(open)
+}
+
+func (c *Controller) measureReservations(slots []records.Slots) {
+	c.Metrics.ReservationSlots.Reset()
+	c.Metrics.ReservationFree.Reset()
+	for i := range slots {
+		s := &slots[i]
+		for state, n := range map[string]int64{"used": s.Ours, "free": s.Left, "others": s.Others()} {
+			c.Metrics.ReservationSlots.WithLabelValues(s.ID, s.InstanceType, s.Zone, state).Set(float64(n))
+		}
+		c.Metrics.ReservationFree.WithLabelValues(s.ID, s.InstanceType, s.Zone).Set(metrics.USD(s.Left * s.ListMicroUSDPerHour))
+	}
 }
 
 func (c *Controller) measureRefused(pool string, refused []refusedOffering) {

@@ -5,6 +5,8 @@ package counterfactual
 import (
 	"slices"
 
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -31,9 +33,17 @@ func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
 	}
 	for _, l := range plan.Launches {
 		o := s.Offerings[l.Offering]
-		prices[s.Pools[o.Pool].Name] += o.Price
+		prices[s.Pools[o.Pool].Name] += price(o)
 	}
 	return prices, true
+}
+
+// price returns what reports say that a machine costs: the slot of a reservation has its list price.
+func price(o planner.Offering) planner.MicroUSD {
+	if o.CapacityType == karpv1.CapacityTypeReserved {
+		return o.ListPrice
+	}
+	return o.Price
 }
 
 // OverOnePlan returns the price of the nodes over the price of one plan of Karve's for their pods, if there were no nodes and all pods arrived at once. The plan
@@ -55,10 +65,14 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 	}
 	s := withoutNodes(view)
 	plan := search.Plan(s)
-	if plan.Price == 0 || len(plan.Unplaced) > 0 || check.Plan(s, plan) != nil {
+	var one planner.MicroUSD
+	for _, l := range plan.Launches {
+		one += price(s.Offerings[l.Offering])
+	}
+	if one == 0 || len(plan.Unplaced) > 0 || check.Plan(s, plan) != nil {
 		return 0, false
 	}
-	return float64(nodes) / float64(plan.Price), true
+	return float64(nodes) / float64(one), true
 }
 
 // withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals.
@@ -67,7 +81,7 @@ func withoutNodes(view *snapshot.View) planner.Snapshot {
 	for i := range view.Machines {
 		all = append(all, view.Machines[i].Claim.Name)
 	}
-	empty := view.WhatIf(snapshot.WhatIf{Leaving: all})
+	empty := view.WhatIf(snapshot.WhatIf{Leaving: all, Refilled: true})
 	s := empty.Snapshot
 	s.Nodes = nil
 	s.Pools, s.Offerings, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Offerings), slices.Clone(s.Classes)

@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/fleet/counterfactual"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
@@ -92,7 +93,14 @@ func TestFleetIsComparedWithOnePlanForItsPods(t *testing.T) {
 		"as one plan would": {func(*facts.Cluster) {}, 1, true},
 		"with an idle node": {func(c *facts.Cluster) { c.Pods = c.Pods[:70] }, 8.0 / 7, true},
 		"while a pod waits": {func(c *facts.Cluster) { c.Pods = append(c.Pods, Pod("waits")) }, 0, false},
-		"without pods":      {func(c *facts.Cluster) { c.Pods = nil }, 0, false},
+		"with a slot of a full reservation": {func(c *facts.Cluster) {
+			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand", "reserved")(&c.NodePools[0])
+			c.NodePools[0].Spec.Template.Spec.Requirements = c.NodePools[0].Spec.Template.Spec.Requirements[1:]
+			Reserve(c, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Total: 1})
+			Reserved("cr-1")(&c.NodeClaims[0])
+			c.Nodes[0].Labels[karpv1.CapacityTypeLabelKey], c.Nodes[0].Labels[ReservationLabel] = "reserved", "cr-1"
+		}, 1, true},
+		"without pods": {func(c *facts.Cluster) { c.Pods = nil }, 0, false},
 		"while a node starts": {func(c *facts.Cluster) {
 			c.NodeClaims = append(c.NodeClaims, Claim("new", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Launched(Now)))
 		}, 0, false},

@@ -109,8 +109,9 @@ type NodeClassState struct {
 	// InstanceTypes are the instance types that it can launch, with their allocatable resources and the zones of its subnets. They are also set for
 	// node classes that are not Ready, because their machines may still run.
 	InstanceTypes []catalog.InstanceType
-	// Reservations are the reservations that the node class selects.
-	Reservations []catalog.Reservation
+	// Reservations are the reservations that the node class selects, as far as Karpenter has found them. SelectsReservations reports whether it selects any.
+	Reservations        []catalog.Reservation
+	SelectsReservations bool
 	// CatalogReason and CatalogMessage name the part of InstanceTypes that is out of date, and why. They are empty if it is up to date.
 	CatalogReason, CatalogMessage string
 	// CatalogRead is when InstanceTypes were read from the cloud. It is zero if unknown.

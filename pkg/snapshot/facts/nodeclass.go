@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -13,7 +14,12 @@ import (
 // the condition has an observed generation.
 func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
 	state := judged(class)
-	state.Generation, state.Subnets = class.GetGeneration(), clouds.Of(class).Subnets(class)
+	cloud := clouds.Of(class)
+	state.Generation, state.Subnets = class.GetGeneration(), cloud.Subnets(class)
+	if cloud.ReservationField != "" {
+		terms, _, _ := unstructured.NestedSlice(class.Object, strings.Split(cloud.ReservationField, ".")...) // An invalid field selects none.
+		state.SelectsReservations = len(terms) > 0
+	}
 	return state
 }
 

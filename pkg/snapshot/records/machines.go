@@ -359,6 +359,9 @@ func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Ma
 		m := &machineMemo{machine: Machine{Claim: c.Claim, Promise: facts.PromiseOf(c.Claim.Annotations), Reservation: ReservationOf(c.Claim)}, site: s}
 		m.machine.memo = m
 		m.machine.know(types)
+		if o := m.machine.offering(); o != nil && o.Reservation != "" {
+			m.machine.Promise.MicroUSDPerHour = o.ListPrice() // The slot is paid, and reports say what it costs.
+		}
 		if s != nil {
 			m.machine.Node, m.machine.Pods = s.Node, s.Pods
 		}
@@ -441,7 +444,8 @@ func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string,
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// MicroUSDPerHour returns the current price of the machine, or the price at the time of planning if the catalog has none.
+// MicroUSDPerHour returns the current price of the machine, or the price at the time of planning if the catalog has none. The slot of a reservation is paid anyway, so
+// it costs nearly nothing. Promise has its list price.
 func (m *Machine) MicroUSDPerHour() int64 {
 	if m.limited != nil {
 		return m.limited.MicroUSDPerHour

@@ -21,6 +21,9 @@ type Slots struct {
 	Left int64
 }
 
+// Others returns the number of slots that are neither Karve's nor free. It is 0 if the cloud has not said how many there are.
+func (s *Slots) Others() int64 { return max(0, s.Total-s.Ours-s.Left) }
+
 // SlotsOf returns the slots of all reservations, sorted by ID, given all machines of Karve. Others may take slots too: what is left is not a promise.
 func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
 	reservations := c.Reservations()

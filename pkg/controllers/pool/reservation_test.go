@@ -1,0 +1,62 @@
+package pool
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// inReservation returns a cluster with a started machine and one in flight in a reservation of five, of which two were free.
+func inReservation() *facts.Cluster {
+	c, kind := snapshottest.Shared(), snapshottest.TypeNamed("g4dn.xlarge")
+	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Free: 2, Total: 5})
+	started := snapshottest.Claim("a", &c.NodePools[0], kind, snapshottest.Reserved("cr-1"), snapshottest.Initialized(now.Add(-time.Hour)))
+	c.NodeClaims = append(c.NodeClaims, started, snapshottest.Claim("b", &c.NodePools[0], kind, snapshottest.Reserved("cr-1")))
+	c.Nodes = append(c.Nodes, snapshottest.Node(&started, kind, 10))
+	return c
+}
+
+func TestSlotsOfReservationsAreMeasured(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	controller, c := &Controller{Config: Config{Metrics: metrics.New(r)}}, inReservation()
+	slots := records.SlotsOf(c, records.Machines(c), records.Canaries(c))
+	slots = append(slots, records.Slots{Reservation: catalog.Reservation{ID: "cr-gone", InstanceType: "p5.48xlarge", Zone: "us-east-1a", Total: 1}})
+	controller.measureReservations(slots)
+	controller.measureReservations(slots[:1]) // What is gone has no series.
+	want := `
+		# HELP karve_reservation_free_usd_per_hour List price of the free machines of a capacity reservation or capacity block, which are paid and hold no pods, in US dollars per hour.
+		# TYPE karve_reservation_free_usd_per_hour gauge
+		karve_reservation_free_usd_per_hour{instance_type="g4dn.xlarge",reservation="cr-1",zone="us-east-1a"} 0.526
+		# HELP karve_reservation_slots Machines of a capacity reservation or capacity block that Karve's nodes take (used), that may be launched (free), or that others take (others).
+		# TYPE karve_reservation_slots gauge
+		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="free",zone="us-east-1a"} 1
+		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="others",zone="us-east-1a"} 2
+		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="used",zone="us-east-1a"} 2
+	`
+	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "karve_reservation_slots", "karve_reservation_free_usd_per_hour"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSlotsAreBilledAtTheirListPrice(t *testing.T) {
+	t.Parallel()
+	c := inReservation()
+	for _, n := range bills(records.Machines(c), nil, nil) {
+		if n.MicroUSDPerHour != 526_000 || n.CapacityType != "reserved" {
+			t.Errorf("%s (%s) is billed with %d", n.Name, n.CapacityType, n.MicroUSDPerHour)
+		}
+	}
+	if h := hold(records.Machines(c), nil, now); h.microUSDPerHour != 2*526_000 {
+		t.Errorf("the pool costs %d", h.microUSDPerHour)
+	}
+}
