@@ -233,6 +233,9 @@ func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z
 // priceOf returns the price of a machine per hour, or nil if unknown.
 func priceOf(m *records.Machine) *planner.MicroUSD {
 	price := planner.MicroUSD(m.MicroUSDPerHour())
+	if m.Reservation != "" {
+		price = planner.MicroUSD(m.Promise.MicroUSDPerHour) // What its slot costs, whoever uses it.
+	}
 	if price <= 0 {
 		return nil
 	}

@@ -137,7 +137,12 @@ func (x *Explainer) planFor(a *PodAnswer, now *attempt, launch *planner.Launch) 
 	o := now.view.Snapshot.Offerings[launch.Offering]
 	a.State = PodPlanned
 	a.Machine = &Machine{NodePool: now.view.Snapshot.Pools[o.Pool].Name, InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Price: o.Price}
-	a.Summary = fmt.Sprintf("gets a new %s of NodePool %s: Karve creates its NodeClaim when the batch of pods is complete", o.InstanceType, a.Machine.NodePool)
+	where := "NodePool " + a.Machine.NodePool
+	if id := now.view.Offerings[launch.Offering].Reservation; id != "" {
+		a.Machine.Price = o.ListPrice
+		where += " in reservation " + id
+	}
+	a.Summary = fmt.Sprintf("gets a new %s of %s: Karve creates its NodeClaim when the batch of pods is complete", o.InstanceType, where)
 }
 
 // place explains a pod that is planned on a node.
@@ -152,7 +157,10 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 	if m == nil {
 		return
 	}
-	a.Machine.NodePool, a.Machine.Since, a.Machine.Price = m.Pool(), timeOrNil(m.Claim.CreationTimestamp.Time), planner.MicroUSD(m.MicroUSDPerHour())
+	a.Machine.NodePool, a.Machine.Since = m.Pool(), timeOrNil(m.Claim.CreationTimestamp.Time)
+	if price := priceOf(m); price != nil {
+		a.Machine.Price = *price
+	}
 	a.Machine.InstanceType, a.Machine.Zone, a.Machine.CapacityType = records.ShapeOf(m.Claim)
 	a.Machine.State = m.State()
 	if !now.view.Starting(node) {

@@ -28,7 +28,7 @@ func Anew(c *facts.Cluster) *facts.Cluster {
 		}
 	}
 	anew := *c
-	anew.Generation = 0
+	anew.Generation, anew.NodeClasses = 0, records.Vacated(c)
 	anew.Index, _ = c.Indexed().With(changes)
 	return &anew
 }

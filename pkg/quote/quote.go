@@ -65,8 +65,10 @@ type Claim struct {
 	// InstanceTypes and Zones are what the NodeClaim allows, the cheapest first.
 	InstanceTypes []string `json:"instanceTypes"`
 	CapacityType  string   `json:"capacityType"`
-	Zones         []string `json:"zones"`
-	Pods          []string `json:"pods"`
+	// Reservation is the ID of the reservation whose slot the machine takes, or "" if it takes none.
+	Reservation string   `json:"reservation,omitempty"`
+	Zones       []string `json:"zones"`
+	Pods        []string `json:"pods"`
 	// ReplicasPerGPU is the number of replicas of each GPU.
 	ReplicasPerGPU int64 `json:"replicasPerGPU"`
 	// MIGLayout names the MIG instances of its GPUs, for example "1g.5gb" or "3x1g.5gb_2x2g.10gb". It is "" if they are not divided.
@@ -244,7 +246,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	o := s.Offerings[launch.Offering]
 	_, replicas := view.Promised(launch)
 	claim := Claim{
-		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Zones: []string{o.Zone},
+		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Reservation: view.Offerings[launch.Offering].Reservation, Zones: []string{o.Zone},
 		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price, ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
 		more: replicas > view.Offerings[launch.Offering].Share.Least,
 	}
@@ -262,7 +264,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 // compareClaims orders claims by pool, and then by price with the most expensive first.
 func compareClaims(a, b Claim) int {
 	return cmp.Or(cmp.Compare(a.NodePool, b.NodePool), cmp.Compare(b.Price, a.Price), slices.Compare(a.InstanceTypes, b.InstanceTypes),
-		cmp.Compare(a.CapacityType, b.CapacityType), slices.Compare(a.Zones, b.Zones), cmp.Compare(a.ReplicasPerGPU, b.ReplicasPerGPU), cmp.Compare(a.MIGLayout, b.MIGLayout), slices.Compare(a.Pods, b.Pods))
+		cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Reservation, b.Reservation), slices.Compare(a.Zones, b.Zones), cmp.Compare(a.ReplicasPerGPU, b.ReplicasPerGPU), cmp.Compare(a.MIGLayout, b.MIGLayout), slices.Compare(a.Pods, b.Pods))
 }
 
 // assign records the GPUs of pods. gpus is nil if none of the pods requests device memory.

@@ -53,7 +53,7 @@ func (q *Quote) claims() table.Table {
 				pods = append(pods, claims[n].Pods...)
 			}
 			claims = claims[n:]
-			t.Add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
+			t.Add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.capacity(), strings.Join(first.Zones, ","),
 				strconv.Itoa(len(pods)), words.USD(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 		}
 	}
@@ -80,6 +80,9 @@ func (c *Claim) machine() string {
 	return strings.Join(c.InstanceTypes, ",")
 }
 
+// capacity returns the capacity type, with the ID of the reservation.
+func (c *Claim) capacity() string { return strings.TrimSpace(c.CapacityType + " " + c.Reservation) }
+
 // sameKind reports whether two claims differ only in their pods.
 func sameKind(a, b Claim) bool {
 	a.Pods, b.Pods = nil, nil
@@ -90,7 +93,7 @@ func sameKind(a, b Claim) bool {
 func (q *Quote) claimsWide() table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODEPOOL"}, {Title: "LAUNCH"}, {Title: "CAPACITY"}, {Title: "ZONE"}, {Title: "$/H", Right: true}, {Title: "POD"}, {Title: "GPU", Right: true}}}
 	for _, c := range slices.Concat(q.launches()...) {
-		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), words.USD(c.Price)}
+		head := []string{c.NodePool, c.machine(), c.capacity(), strings.Join(c.Zones, ","), words.USD(c.Price)}
 		q.addPods(&t, head, c.Pods)
 	}
 	return t

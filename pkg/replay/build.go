@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
 )
 
 // Traces are the same pods on machines with shared GPUs and with whole ones.
@@ -93,7 +94,7 @@ func templates(c *facts.Cluster, shapes []shape) (*facts.Cluster, error) {
 		}
 	}
 	empty := &facts.Cluster{
-		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: c.NodeClasses, DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
+		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: records.Vacated(c), DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
 		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
 	}
 	for i := range c.NodePools {

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
@@ -372,5 +373,52 @@ func TestPodsOfOneShapeMayRunForDifferentTimes(t *testing.T) {
 	want := "may run for 24h0m0s (activeDeadlineSeconds), and the machines of capacity block cr-1 leave at 2026-03-01T14:00:00Z: lower it, or allow other capacity"
 	if u := plan.Unplaced[0]; u.Reason != planner.ReasonUnavailable || u.Message != want {
 		t.Errorf("%s: %q, want %q", u.Reason, u.Message, want)
+	}
+}
+
+func TestVacatedReservationsHaveTheSlotsOfOurMachines(t *testing.T) {
+	t.Parallel()
+	c := reserving(2)
+	c.NodeClaims = append(c.NodeClaims, taking(c, "counted", "cr-1", Launched(Now.Add(-time.Hour))), taking(c, "flies", "cr-1"))
+	if got := records.Vacated(c)[NodeClassRef].Reservations[0].Free; got != 3 {
+		t.Errorf("%d slots are free without our machines, want 3", got)
+	}
+	if got := c.NodeClasses[NodeClassRef].Reservations[0].Free; got != 2 {
+		t.Errorf("%d slots are free with them, want 2 as before", got)
+	}
+}
+
+func TestReadersPlanWithWhatTheControllerPublished(t *testing.T) {
+	t.Parallel()
+	c := reserving(1, Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand", "reserved"))
+	c.Pods = Pods("web", 3, Asking("cpu", "3", v1alpha1.ResourceGPUShared, "1"))
+	c.NodeClaims = append(c.NodeClaims, taking(c, "a", "cr-1", Launched(Now.Add(-2*time.Minute))))
+	want := launches(t, c)
+
+	state := c.NodeClasses[NodeClassRef]
+	encoded, err := published.Encode(published.Catalog{NodeClassRef: {InstanceTypes: state.InstanceTypes, Reservations: state.Reservations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := published.Decode(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state = facts.NodeClassState{Ready: true}
+	state.Learn(read[NodeClassRef])
+	c.NodeClasses[NodeClassRef] = state
+	if got := launches(t, c); !slices.Equal(got, want) || !slices.Contains(got, "g4dn.xlarge reserved cr-1") {
+		t.Errorf("readers plan %q, and the controller %q", got, want)
+	}
+}
+
+func TestRuleWithTheNameOfAReservationIsHarmless(t *testing.T) {
+	t.Parallel()
+	c := reserving(2)
+	three := int64(3)
+	c.UsePrices(prices.NewBook(nil, []prices.Rule{{Name: "cr-1", PriceAdjustment: "-50%", UpTo: &prices.UpTo{Machines: &three}}}))
+	c.Pods = Pods("web", 1)
+	if got := launches(t, c); len(got) != 1 {
+		t.Errorf("the plan launches %q", got)
 	}
 }

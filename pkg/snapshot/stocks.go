@@ -19,6 +19,7 @@ func (v *View) addStocks(c *facts.Cluster) {
 		v.Stocks = append(v.Stocks, planner.Stock{Name: s.ID, Left: s.Left + s.Ours})
 	}
 	slices.SortFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
+	v.Stocks = slices.CompactFunc(v.Stocks, func(a, b planner.Stock) bool { return a.Name == b.Name }) // A rule may have the name of a reservation.
 	for _, machines := range [][]records.Machine{v.Machines, v.canaries} {
 		for i := range machines {
 			if !machines[i].Assumed.Refilled {

@@ -1,10 +1,13 @@
 package records
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
@@ -48,6 +51,26 @@ func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
 		slots[i].Left = max(0, slots[i].Left)
 	}
 	return slots
+}
+
+// Vacated returns the node classes of a cluster with the reservations as they would be without machines of Karve.
+func Vacated(c *facts.Cluster) map[v1alpha1.NodeClassReference]facts.NodeClassState {
+	free := map[string]int64{}
+	for _, s := range SlotsOf(c, Machines(c), Canaries(c)) {
+		free[s.ID] = s.Left + s.Ours
+	}
+	if len(free) == 0 {
+		return c.NodeClasses
+	}
+	vacated := maps.Clone(c.NodeClasses)
+	for ref, state := range vacated {
+		state.Reservations = slices.Clone(state.Reservations)
+		for i := range state.Reservations {
+			state.Reservations[i].Free = free[state.Reservations[i].ID]
+		}
+		vacated[ref] = state
+	}
+	return vacated
 }
 
 // leaving returns when the machines of reservations leave, by ID. It has no reservations whose machines go on.
