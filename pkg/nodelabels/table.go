@@ -112,7 +112,7 @@ var Table = []Entry{
 	{Key: "topology.ebs.csi.aws.com/zone", By: "EBS CSI driver", Known: Always, Alias: "topology.kubernetes.io/zone"},
 
 	{Key: "karpenter.k8s.aws/instance-ami-id", By: "Karpenter", Known: Later, Instead: byPool},
-	{Key: "karpenter.k8s.aws/capacity-reservation-*", By: "Karpenter", Known: Never, Instead: "Karve launches no reserved capacity"},
+	{Key: "karpenter.k8s.aws/capacity-reservation-*", By: byCloud, Known: Always, Value: "that of the reservation, if the node is in one"},
 	{Key: "karpenter.k8s.aws/*", By: byCloud, Known: Always, Value: "that of the instance type"},
 	{Key: "karpenter.sh/capacity-type", By: byCloud, Known: Always, Value: "that of the offering"},
 	{Key: "karpenter.sh/nodepool", By: "Karve", Known: Always, Value: "the NodePool"},

@@ -376,6 +376,29 @@ func TestPodsOfOneShapeMayRunForDifferentTimes(t *testing.T) {
 	}
 }
 
+func TestPodsSelectReservations(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		key, value string
+		want       []string
+	}{
+		"by id":                 {ReservationLabel, "cr-2", []string{"g4dn.xlarge reserved cr-2"}},
+		"by an id that is gone": {ReservationLabel, "cr-9", nil},
+		"any":                   {karpv1.CapacityTypeLabelKey, "reserved", []string{"g4dn.xlarge reserved cr-1"}},
+		"none":                  {karpv1.CapacityTypeLabelKey, "on-demand", []string{"g4dn.xlarge on-demand"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := reserving(1)
+			Reserve(c, catalog.Reservation{ID: "cr-2", InstanceType: "g4dn.xlarge", Free: 1, Total: 1})
+			c.Pods = Pods("web", 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{tc.key: tc.value} })
+			if got := launches(t, c); !slices.Equal(got, tc.want) {
+				t.Errorf("the plan launches %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestVacatedReservationsHaveTheSlotsOfOurMachines(t *testing.T) {
 	t.Parallel()
 	c := reserving(2)
