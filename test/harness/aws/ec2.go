@@ -161,11 +161,7 @@ func (s *Server) describeSecurityGroups(in *ec2.DescribeSecurityGroupsInput) (*e
 	return &ec2.DescribeSecurityGroupsOutput{SecurityGroups: found}, err
 }
 
-// The account has no reservations and no placement groups.
-
-func (*Server) describeCapacityReservations(*ec2.DescribeCapacityReservationsInput) (*ec2.DescribeCapacityReservationsOutput, error) {
-	return &ec2.DescribeCapacityReservationsOutput{CapacityReservations: []ec2types.CapacityReservation{}}, nil
-}
+// The account has no placement groups.
 
 func (*Server) describePlacementGroups(*ec2.DescribePlacementGroupsInput) (*ec2.DescribePlacementGroupsOutput, error) {
 	return &ec2.DescribePlacementGroupsOutput{PlacementGroups: []ec2types.PlacementGroup{}}, nil

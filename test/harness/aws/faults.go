@@ -12,7 +12,8 @@ import (
 type Refusal struct {
 	Type         string // "g4dn.xlarge"; any type when empty
 	Zone         string // "us-east-1a"; any zone when empty
-	CapacityType string // "on-demand", "spot"; either when empty
+	CapacityType string // "on-demand", "spot", "reserved"; any when empty
+	Reservation  string // the ID of the reservation into which is launched; any or none when empty
 	// Code is EC2's error code; InsufficientInstanceCapacity when empty. Karpenter also knows VcpuLimitExceeded, MaxSpotInstanceCountExceeded,
 	// UnfulfillableCapacity, Unsupported, InsufficientFreeAddressesInSubnet, and the codes of invalid requests, such as InvalidParameterValue.
 	Code string
@@ -32,10 +33,11 @@ func (s *Server) Allow(r Refusal) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(other Refusal) bool { return other == r })
 }
 
-// refused returns the error code with which an offering is refused, or "".
-func (s *Server) refused(instanceType, zone, capacityType string) string {
+// refused returns the error code with which a pool is refused, or "".
+func (s *Server) refused(p pool) string {
+	of := func(wanted, is string) bool { return wanted == "" || wanted == is }
 	for _, r := range s.refusals {
-		if (r.Type == "" || r.Type == instanceType) && (r.Zone == "" || r.Zone == zone) && (r.CapacityType == "" || r.CapacityType == capacityType) {
+		if of(r.Type, p.machine.name()) && of(r.Zone, p.zone) && of(r.CapacityType, p.capacityType) && of(r.Reservation, p.reservation) {
 			if r.Code == "" {
 				return insufficientCapacity
 			}
@@ -58,7 +60,7 @@ const (
 )
 
 // The names of the faults below are actions, such as "DescribeInstanceTypes", or services: "EC2", "SSM", "Pricing", "EKS", "IAM", "SQS", "STS". Without
-// a name, a fault affects every call.
+// a name, a fault affects every call. "karve/DescribeImages" affects only the calls of the program with this name: see [Server.EnvAs].
 
 // Throttle fails calls with the service's throttling error, RequestLimitExceeded for EC2, until Heal.
 func (s *Server) Throttle(names ...string) { s.fault(throttled, names) }
@@ -127,10 +129,10 @@ var (
 )
 
 // outlast waits while calls of an action hang.
-func (s *Server) outlast(ctx context.Context, api service, action string) {
+func (s *Server) outlast(ctx context.Context, api service, action, key string) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for s.faultOf(api, action) == hung {
+	for s.faultOf(api, action, key) == hung {
 		select {
 		case <-ctx.Done():
 			return
@@ -139,11 +141,11 @@ func (s *Server) outlast(ctx context.Context, api service, action string) {
 	}
 }
 
-// faultOf returns the fault of an action, or "" if there is none.
-func (s *Server) faultOf(api service, action string) fault {
+// faultOf returns the fault of an action that a program calls, or "" if there is none.
+func (s *Server) faultOf(api service, action, key string) fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range []string{action, api.name, everything} {
+	for _, name := range []string{key + "/" + action, action, api.name, everything} {
 		if f := s.faults[name]; f != "" {
 			return f
 		}
@@ -152,11 +154,11 @@ func (s *Server) faultOf(api service, action string) fault {
 }
 
 // admit counts a call and returns the error of its fault.
-func (s *Server) admit(ctx context.Context, api service, action string) error {
+func (s *Server) admit(ctx context.Context, api service, action, key string) error {
 	s.mu.Lock()
 	s.calls[action]++
 	s.mu.Unlock()
-	switch s.faultOf(api, action) {
+	switch s.faultOf(api, action, key) {
 	case throttled:
 		return api.throttled
 	case denied:
@@ -164,7 +166,7 @@ func (s *Server) admit(ctx context.Context, api service, action string) error {
 	case cutOff:
 		return errCut
 	case hung:
-		s.outlast(ctx, api, action)
+		s.outlast(ctx, api, action, key)
 		return errCut
 	case down:
 		return errUnavailable

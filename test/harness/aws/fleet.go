@@ -17,6 +17,8 @@ const insufficientCapacity = "InsufficientInstanceCapacity"
 
 // pool is an offering that a fleet may launch: a type in a zone, from a template.
 type pool struct {
+	capacityType string // "reserved" if it targets a reservation
+	reservation  string // the ID of the reservation that it targets; "" without one
 	machine      machine
 	template     template
 	override     ec2types.FleetLaunchTemplateOverridesRequest
@@ -26,44 +28,72 @@ type pool struct {
 }
 
 // createFleet launches an instant fleet. It tries the pools in the order of the allocation strategy and launches all instances in the first one with
-// capacity. The pools that it tried before become the errors of the response.
+// capacity, as far as a reservation has slots. The pools that it tried become the errors of the response.
 func (s *Server) createFleet(in *ec2.CreateFleetInput) (*ec2.CreateFleetOutput, error) {
 	if in.Type != ec2types.FleetTypeInstant {
 		return nil, badRequest("InvalidParameterValue", "the local AWS launches fleets of type instant only")
 	}
-	capacityType := string(in.TargetCapacitySpecification.DefaultTargetCapacityType)
-	pools, err := s.pools(in, capacityType)
+	asked := in.TargetCapacitySpecification.DefaultTargetCapacityType
+	pools, err := s.pools(in, string(asked))
 	if err != nil {
 		return nil, err
 	}
 	out := &ec2.CreateFleetOutput{FleetId: new(s.nextID("fleet"))}
-	lifecycle := ec2types.InstanceLifecycleOnDemand
-	if capacityType == spot {
-		lifecycle = ec2types.InstanceLifecycleSpot
-	}
+	left := int(value(in.TargetCapacitySpecification.TotalTargetCapacity))
 	for _, p := range pools {
-		answered := &ec2types.LaunchTemplateAndOverridesResponse{
-			LaunchTemplateSpecification: &ec2types.FleetLaunchTemplateSpecification{
-				LaunchTemplateId: p.template.LaunchTemplateId, LaunchTemplateName: p.template.LaunchTemplateName, Version: new("1"),
-			},
-			Overrides: &ec2types.FleetLaunchTemplateOverrides{
-				InstanceType: p.override.InstanceType, AvailabilityZone: &p.zone, SubnetId: &p.subnet, ImageId: &p.image, Priority: p.override.Priority,
-			},
+		if left == 0 {
+			break
 		}
-		if f := s.launchFailure(p, capacityType); f != nil {
+		launches := left
+		f := s.launchFailure(p, asked)
+		if f == nil && p.reservation != "" {
+			launches = min(left, s.free(s.reservations[p.reservation]))
+			if launches < left {
+				f = reservationExceeded()
+			}
+		} else if f != nil {
+			launches = 0
+		}
+		answered, lifecycle := p.answered(), s.lifecycleOf(p)
+		if f != nil {
 			out.Errors = append(out.Errors, ec2types.CreateFleetError{
 				ErrorCode: &f.code, ErrorMessage: &f.message, LaunchTemplateAndOverrides: answered, Lifecycle: lifecycle,
 			})
+		}
+		if launches == 0 {
 			continue
 		}
 		launched := ec2types.CreateFleetInstance{InstanceType: p.override.InstanceType, LaunchTemplateAndOverrides: answered, Lifecycle: lifecycle}
-		for range value(in.TargetCapacitySpecification.TotalTargetCapacity) {
-			launched.InstanceIds = append(launched.InstanceIds, s.launch(p, capacityType, in.TagSpecifications))
+		for range launches {
+			launched.InstanceIds = append(launched.InstanceIds, s.launch(p, in.TagSpecifications))
 		}
 		out.Instances = append(out.Instances, launched)
-		break
+		left -= launches
 	}
 	return out, nil
+}
+
+// answered returns a pool as responses describe it.
+func (p *pool) answered() *ec2types.LaunchTemplateAndOverridesResponse {
+	return &ec2types.LaunchTemplateAndOverridesResponse{
+		LaunchTemplateSpecification: &ec2types.FleetLaunchTemplateSpecification{
+			LaunchTemplateId: p.template.LaunchTemplateId, LaunchTemplateName: p.template.LaunchTemplateName, Version: new("1"),
+		},
+		Overrides: &ec2types.FleetLaunchTemplateOverrides{
+			InstanceType: p.override.InstanceType, AvailabilityZone: &p.zone, SubnetId: &p.subnet, ImageId: &p.image, Priority: p.override.Priority,
+		},
+	}
+}
+
+// lifecycleOf returns the lifecycle of the instances of a pool.
+func (s *Server) lifecycleOf(p pool) ec2types.InstanceLifecycle {
+	if r, ok := s.reservations[p.reservation]; ok && r.Kind.lifecycle() != "" {
+		return ec2types.InstanceLifecycle(r.Kind.lifecycle())
+	}
+	if p.capacityType == spot {
+		return ec2types.InstanceLifecycleSpot
+	}
+	return ec2types.InstanceLifecycleOnDemand
 }
 
 // pools returns the pools of a fleet in the order in which its strategy tries them.
@@ -107,7 +137,10 @@ func (s *Server) pool(t template, o ec2types.FleetLaunchTemplateOverridesRequest
 	if !ok {
 		return pool{}, badRequest("InvalidInstanceType", "The instance type '"+string(o.InstanceType)+"' does not exist")
 	}
-	p := pool{machine: m, template: t, override: o, subnet: value(o.SubnetId), image: value(o.ImageId)}
+	p := pool{machine: m, template: t, override: o, subnet: value(o.SubnetId), image: value(o.ImageId), capacityType: capacityType, reservation: targets(t)}
+	if p.reservation != "" {
+		p.capacityType = reserved
+	}
 	if p.subnet == "" { // the template's network interfaces name the subnet
 		for _, card := range t.data.NetworkInterfaces {
 			p.subnet = value(card.SubnetId)
@@ -132,16 +165,16 @@ func (s *Server) pool(t template, o ec2types.FleetLaunchTemplateOverridesRequest
 }
 
 // launchFailure returns why a pool launches nothing, or nil.
-func (s *Server) launchFailure(p pool, capacityType string) *failure {
+func (s *Server) launchFailure(p pool, asked ec2types.DefaultTargetCapacityType) *failure {
 	name := p.machine.name()
-	if code := s.refused(name, p.zone, capacityType); code != "" {
+	if code := s.refused(p); code != "" {
 		return &failure{code: code, message: refusalMessage(code, name, p.zone)}
 	}
 	if !slices.Contains(s.zones(p.machine), p.zone) {
 		return &failure{code: "InvalidFleetConfiguration", message: fmt.Sprintf("Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", name, p.zone)}
 	}
-	if !p.machine.offered(ec2types.UsageClassType(capacityType)) {
-		return &failure{code: "Unsupported", message: fmt.Sprintf("The instance type %s is not supported for %s instances.", name, capacityType)}
+	if p.reservation == "" && !p.machine.offered(ec2types.UsageClassType(asked)) {
+		return &failure{code: "Unsupported", message: fmt.Sprintf("The instance type %s is not supported for %s instances.", name, asked)}
 	}
 	n := slices.IndexFunc(s.images, func(i Image) bool { return i.ID == p.image })
 	if n < 0 {
@@ -155,6 +188,9 @@ func (s *Server) launchFailure(p pool, capacityType string) *failure {
 		if _, ok := s.profiles[value(profile.Name)]; !ok {
 			return &failure{code: "InvalidParameterValue", message: "Value (" + value(profile.Name) + ") for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"}
 		}
+	}
+	if p.reservation != "" {
+		return s.reservationFailure(p, asked)
 	}
 	return nil
 }
@@ -173,7 +209,7 @@ func refusalMessage(code, instanceType, zone string) string {
 }
 
 // launch starts an instance and returns its ID.
-func (s *Server) launch(p pool, capacityType string, specs []ec2types.TagSpecification) string {
+func (s *Server) launch(p pool, specs []ec2types.TagSpecification) string {
 	number := len(s.launched)
 	address := fmt.Sprintf("10.%d.%d.%d", strings.Index(zoneLetters, p.zone[len(p.zone)-1:]), number/250, 4+number%250)
 	userData, err := base64.StdEncoding.DecodeString(value(p.template.data.UserData))
@@ -181,10 +217,11 @@ func (s *Server) launch(p pool, capacityType string, specs []ec2types.TagSpecifi
 		userData = []byte(value(p.template.data.UserData))
 	}
 	i := &instance{Instance: Instance{
-		ID: s.nextID("i"), Type: p.machine.name(), Zone: p.zone, CapacityType: capacityType, Image: p.image, Subnet: p.subnet,
+		ID: s.nextID("i"), Type: p.machine.name(), Zone: p.zone, CapacityType: p.capacityType, Image: p.image, Subnet: p.subnet,
 		LaunchTemplate: *p.template.LaunchTemplateName, UserData: string(userData), PrivateDNS: s.dnsName(address), PrivateIP: address,
 		Tags: map[string]string{}, State: Pending, Launched: s.now(),
 	}}
+	s.takeSlot(i, p)
 	for _, spec := range p.template.data.TagSpecifications {
 		if spec.ResourceType == ec2types.ResourceTypeInstance {
 			maps.Copy(i.Tags, tagsOf(spec.Tags))
@@ -209,6 +246,27 @@ func (s *Server) launch(p pool, capacityType string, specs []ec2types.TagSpecifi
 		}
 	})
 	return i.ID
+}
+
+// takeSlot puts an instance into the reservation that its pool targets, or into one that it matches.
+func (s *Server) takeSlot(i *instance, p pool) {
+	if p.capacityType == spot {
+		i.lifecycle = ec2types.InstanceLifecycleTypeSpot
+		return
+	}
+	i.specified = &ec2types.CapacityReservationSpecificationResponse{CapacityReservationPreference: ec2types.CapacityReservationPreferenceOpen}
+	if spec := p.template.data.CapacityReservationSpecification; spec != nil && spec.CapacityReservationPreference != "" {
+		i.specified.CapacityReservationPreference = spec.CapacityReservationPreference
+	}
+	r := s.reservations[p.reservation]
+	if r != nil {
+		i.specified.CapacityReservationTarget = &ec2types.CapacityReservationTargetResponse{CapacityReservationId: &r.ID}
+	} else if i.specified.CapacityReservationPreference == ec2types.CapacityReservationPreferenceOpen {
+		r = s.openReservation(i.Type, i.Zone)
+	}
+	if r != nil {
+		i.reservation, i.Reservation, i.lifecycle = r, r.ID, r.Kind.lifecycle()
+	}
 }
 
 func (s *Server) dnsName(address string) string {

@@ -15,6 +15,7 @@ import (
 const (
 	spot     = "spot"
 	onDemand = "on-demand"
+	reserved = "reserved"
 )
 
 // State is the state of an instance, as EC2 names it.
@@ -33,12 +34,15 @@ var codes = map[State]int32{Pending: 0, Running: 16, ShuttingDown: 32, Terminate
 
 // Instance is an EC2 instance.
 type Instance struct {
-	ID           string // "i-…"
-	Type         string // "g4dn.xlarge"
-	Zone         string // "us-east-1a"
-	CapacityType string // "on-demand" or "spot"
-	Image        string // "ami-…"
-	Subnet       string // "subnet-…"
+	ID   string // "i-…"
+	Type string // "g4dn.xlarge"
+	Zone string // "us-east-1a"
+	// CapacityType is "on-demand", "spot", or "reserved" if the instance was launched for a reservation.
+	CapacityType string
+	// Reservation is the ID of the capacity reservation whose slot it uses; "" without one.
+	Reservation string
+	Image       string // "ami-…"
+	Subnet      string // "subnet-…"
 	// LaunchTemplate is the name of its launch template.
 	LaunchTemplate string
 	// UserData is the decoded user data: for AL2023 a MIME document with nodeadm's configuration, for Bottlerocket TOML.
@@ -59,6 +63,10 @@ type instance struct {
 	Instance
 	interfaces []ec2types.InstanceNetworkInterface
 	retires    bool // a scheduled event will terminate it
+	// reservation is the reservation whose slot it uses. It is kept until the slot is free again, which can be some time after the instance's end.
+	reservation *reservation
+	lifecycle   ec2types.InstanceLifecycleType
+	specified   *ec2types.CapacityReservationSpecificationResponse
 }
 
 func (i *instance) copied() Instance {
@@ -146,7 +154,7 @@ func (s *Server) notifyWatchers(i *instance) {
 func (s *Server) become(i *instance, state State) {
 	i.State = state
 	s.notifyWatchers(i)
-	s.send(s.event("aws.ec2", "EC2 Instance State-change Notification", i.ID, map[string]any{"instance-id": i.ID, "state": state}))
+	s.send(s.event("aws.ec2", "EC2 Instance State-change Notification", s.instanceARN(i), map[string]any{"instance-id": i.ID, "state": state}))
 }
 
 // Terminate terminates an instance as if a user had done so in the console.
@@ -163,7 +171,12 @@ func (s *Server) terminate(i *instance) {
 		return
 	}
 	s.become(i, ShuttingDown)
-	s.later(s.config.ShutdownTime, func() { s.become(i, Terminated) })
+	s.later(s.config.ShutdownTime, func() {
+		s.become(i, Terminated)
+		if i.reservation != nil {
+			s.later(i.reservation.SlotDelay, func() { i.reservation = nil })
+		}
+	})
 }
 
 // Notice is EC2's warning that it will take an instance away.
@@ -177,6 +190,8 @@ const (
 	RebalanceRecommendation Notice = "EC2 Instance Rebalance Recommendation"
 	// ScheduledChange is maintenance that retires the instance. DescribeInstanceStatus returns it too.
 	ScheduledChange Notice = "AWS Health Event"
+	// ReservationInterruption warns two minutes before an interruptible reservation takes the instance back.
+	ReservationInterruption Notice = "EC2 Capacity Reservation Instance Interruption Warning"
 )
 
 // Interrupt sends a notice about an instance to the queue. The instance keeps running: to end it, call Terminate. Every change of state sends a message
@@ -188,14 +203,24 @@ func (s *Server) Interrupt(id string, notice Notice) error {
 	if !ok {
 		return fmt.Errorf("there is no instance %s", id)
 	}
+	return s.notify(i, notice)
+}
+
+func (s *Server) notify(i *instance, notice Notice) error {
+	id, arn := i.ID, s.instanceARN(i)
 	switch notice {
 	case SpotInterruption:
-		s.send(s.event("aws.ec2", string(notice), id, map[string]any{"instance-id": id, "instance-action": "terminate"}))
+		s.send(s.event("aws.ec2", string(notice), arn, map[string]any{"instance-id": id, "instance-action": "terminate"}))
+	case ReservationInterruption:
+		s.send(s.event("aws.ec2", string(notice), arn, map[string]any{
+			"instance-id": id, "instance-action": "terminate", "instance-termination-time": s.now().Add(interruptionNotice).UTC().Format(time.RFC3339),
+			"availability-zone-id": zoneID(i.Zone), "instance-lifecycle": i.lifecycle,
+		}))
 	case RebalanceRecommendation:
-		s.send(s.event("aws.ec2", string(notice), id, map[string]any{"instance-id": id}))
+		s.send(s.event("aws.ec2", string(notice), arn, map[string]any{"instance-id": id}))
 	case ScheduledChange:
 		i.retires = true
-		s.send(s.event("aws.health", string(notice), id, map[string]any{
+		s.send(s.event("aws.health", string(notice), arn, map[string]any{
 			"service": "EC2", "eventTypeCode": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "eventTypeCategory": "scheduledChange",
 			"startTime": s.retirement().Format(time.RFC1123), "affectedEntities": []map[string]string{{"entityValue": id}},
 		}))
@@ -203,6 +228,13 @@ func (s *Server) Interrupt(id string, notice Notice) error {
 		return fmt.Errorf("there is no notice %q", notice)
 	}
 	return nil
+}
+
+// interruptionNotice is how long before an interruption EC2 warns.
+const interruptionNotice = 2 * time.Minute
+
+func (s *Server) instanceARN(i *instance) string {
+	return "arn:aws:ec2:" + s.config.Region + ":" + account + ":instance/" + i.ID
 }
 
 // retirement returns when EC2 would retire an instance for which it gives notice now. AWS does so two weeks ahead.
@@ -256,9 +288,12 @@ func (i *instance) described() ec2types.Instance {
 		SecurityGroups:    []ec2types.GroupIdentifier{{GroupId: new(group)}},
 		NetworkInterfaces: i.interfaces,
 		Tags:              tagList(i.Tags),
+		InstanceLifecycle: i.lifecycle, CapacityReservationSpecification: i.specified,
+	}
+	if i.Reservation != "" {
+		d.CapacityReservationId = &i.Reservation
 	}
 	if i.CapacityType == spot {
-		d.InstanceLifecycle = ec2types.InstanceLifecycleTypeSpot
 		d.SpotInstanceRequestId = new("sir-" + strings.TrimPrefix(i.ID, "i-"))
 	}
 	return d

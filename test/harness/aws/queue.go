@@ -29,11 +29,11 @@ type message struct {
 }
 
 // event returns an EventBridge event as its rule puts it into the queue. https://docs.aws.amazon.com/eventbridge/latest/ref/events-structure.html
-func (s *Server) event(source, detailType, instanceID string, detail map[string]any) string {
+func (s *Server) event(source, detailType, resource string, detail map[string]any) string {
 	raw, err := json.Marshal(map[string]any{
 		"version": "0", "id": s.nextID("event"), "account": account, "region": s.config.Region, "time": s.now().UTC().Format(time.RFC3339),
 		"source": source, "detail-type": detailType, "detail": detail,
-		"resources": []string{"arn:aws:ec2:" + s.config.Region + ":" + account + ":instance/" + instanceID},
+		"resources": []string{resource},
 	})
 	if err != nil {
 		panic(fmt.Sprintf("writing an event: %v", err)) // it contains only strings

@@ -90,7 +90,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) any {
 }
 
 func (s *Server) answer(ctx context.Context, api service, name string, r request) (any, error) {
-	if err := s.admit(ctx, api, name); err != nil {
+	if err := s.admit(ctx, api, name, r.key); err != nil {
 		return nil, err
 	}
 	if err := s.authorize(r, api, name); err != nil {

@@ -46,24 +46,25 @@ type Server struct {
 	machines map[string]machine // by name
 	requests atomic.Int64
 
-	mu         sync.Mutex // guards all below
-	ids        int
-	calls      map[string]int
-	refusals   []Refusal
-	faults     map[string]fault   // by action or service
-	prices     map[string]float64 // overrides, by type, and by type and zone for spot
-	quotas     map[string]float64 // by code
-	images     []Image            // in the order of their publication
-	parameters map[string]string
-	templates  map[string]template // by name
-	profiles   map[string]*iamtypes.InstanceProfile
-	instances  map[string]*instance
-	launched   []*instance
-	watchers   []*watcher
-	policies   map[string]Policy  // by access key
-	elsewhere  map[string]*Server // other regions that clients called, by name
-	queue      []*message
-	arrived    chan struct{} // closed when a message arrives
+	mu           sync.Mutex // guards all below
+	ids          int
+	calls        map[string]int
+	refusals     []Refusal
+	faults       map[string]fault   // by action or service
+	prices       map[string]float64 // overrides, by type, and by type and zone for spot
+	quotas       map[string]float64 // by code
+	images       []Image            // in the order of their publication
+	parameters   map[string]string
+	templates    map[string]template // by name
+	profiles     map[string]*iamtypes.InstanceProfile
+	instances    map[string]*instance
+	reservations map[string]*reservation // by ID
+	launched     []*instance
+	watchers     []*watcher
+	policies     map[string]Policy  // by access key
+	elsewhere    map[string]*Server // other regions that clients called, by name
+	queue        []*message
+	arrived      chan struct{} // closed when a message arrives
 }
 
 // zoneLetters are the last letters of the zones' names.
@@ -91,19 +92,20 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 // region returns a new region with the first images and a role for nodes.
 func region(config Config) *Server {
 	s := &Server{
-		config:     config,
-		machines:   machines(config.AllTypes),
-		calls:      map[string]int{},
-		faults:     map[string]fault{},
-		prices:     map[string]float64{},
-		quotas:     map[string]float64{},
-		parameters: map[string]string{},
-		templates:  map[string]template{},
-		profiles:   map[string]*iamtypes.InstanceProfile{},
-		instances:  map[string]*instance{},
-		arrived:    make(chan struct{}),
-		policies:   map[string]Policy{},
-		elsewhere:  map[string]*Server{},
+		config:       config,
+		machines:     machines(config.AllTypes),
+		calls:        map[string]int{},
+		faults:       map[string]fault{},
+		prices:       map[string]float64{},
+		quotas:       map[string]float64{},
+		parameters:   map[string]string{},
+		templates:    map[string]template{},
+		profiles:     map[string]*iamtypes.InstanceProfile{},
+		instances:    map[string]*instance{},
+		reservations: map[string]*reservation{},
+		arrived:      make(chan struct{}),
+		policies:     map[string]Policy{},
+		elsewhere:    map[string]*Server{},
 	}
 	s.publishFirst()
 	profile := s.newProfile(s.NodeRole(), "/", nil)

@@ -158,6 +158,7 @@ func TestSDKReadsResponseOfEveryAction(t *testing.T) {
 	nvidia := s.gpuImage(t, AL2023, "x86_64")
 	cluster, zones, all := new("karve"), ec2types.LocationTypeAvailabilityZone, new(int32(1000))
 	queue := new(s.URL + "/000000000000/karve")
+	slots := s.Reserve(Reservation{Kind: Block, Type: "p5.4xlarge", Zone: "us-east-1a", Total: 2, Tags: map[string]string{"team": "a"}, End: time.Now().Add(48 * time.Hour)})
 	refused := Refusal{Type: "g5.xlarge"}
 	s.Refuse(refused)
 
@@ -205,6 +206,9 @@ func TestSDKReadsResponseOfEveryAction(t *testing.T) {
 	call(c.ec2, "DescribeSecurityGroups", &ec2.DescribeSecurityGroupsInput{Filters: []ec2types.Filter{filter("tag-key", "karpenter.sh/discovery")}})
 	call(c.ec2, "DescribeImages", &ec2.DescribeImagesInput{Filters: []ec2types.Filter{filter("image-id", nvidia.ID)}, IncludeDeprecated: new(true), MaxResults: all})
 	call(c.ec2, "DescribeCapacityReservations", &ec2.DescribeCapacityReservationsInput{Filters: []ec2types.Filter{filter("state", "active")}})
+	must[*ec2.CreateLaunchTemplateOutput](t)(c.ec2.CreateLaunchTemplate(t.Context(), reservedTemplate(s, "reserved", nvidia.ID, slots)))
+	taken, _ := call(c.ec2, "CreateFleet", fleetInput("reserved", "capacity-block", offering{slots.Type, slots.Zone})).(*ec2.CreateFleetOutput)
+	call(c.ec2, "DescribeInstances", &ec2.DescribeInstancesInput{InstanceIds: taken.Instances[0].InstanceIds})
 	call(c.ec2, "DescribePlacementGroups", &ec2.DescribePlacementGroupsInput{})
 	call(c.ec2, "CreateLaunchTemplate", templateInput(s, "karpenter.k8s.aws/1", nvidia.ID))
 	call(c.ec2, "DescribeLaunchTemplates", &ec2.DescribeLaunchTemplatesInput{LaunchTemplateNames: []string{"karpenter.k8s.aws/1"}})
@@ -289,6 +293,14 @@ func TestUnknownObjectsReturnErrorCodeOfAWS(t *testing.T) {
 		},
 		"InvalidAMIID.NotFound": func() error {
 			_, err := c.ec2.DescribeImages(ctx, &ec2.DescribeImagesInput{ImageIds: []string{"ami-1"}})
+			return err
+		},
+		"InvalidCapacityReservationId.NotFound": func() error {
+			_, err := c.ec2.DescribeCapacityReservations(ctx, &ec2.DescribeCapacityReservationsInput{CapacityReservationIds: []string{"cr-1"}})
+			return err
+		},
+		"InvalidParameterCombination": func() error {
+			_, err := c.ec2.DescribeCapacityReservations(ctx, &ec2.DescribeCapacityReservationsInput{CapacityReservationIds: []string{"cr-1"}, MaxResults: new(int32(5))})
 			return err
 		},
 		"InvalidInstanceType": func() error {
