@@ -32,8 +32,8 @@ func (r *Reservation) Until() time.Time {
 }
 
 // free divides the price of what costs nothing more, so that a plan prefers the machine that would cost less otherwise. Karpenter divides the prices of reservations by
-// the same number.
-const free = 10_000_000
+// ten million. Of whole micro-dollars, that would leave one for all machines up to 20 dollars per hour.
+const free = 100_000
 
 // Free returns the price of a machine that costs nothing more, given its list price, in micro-dollars per hour. It is at least 1.
 func Free(list int64) int64 { return max(1, list/free) }

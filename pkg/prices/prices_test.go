@@ -66,9 +66,9 @@ func TestRulesApplyInOrder(t *testing.T) {
 		"a price hides what was before":    {rules: []Rule{plan, fixed}, labels: onDemand, want: 400_000, unused: []int{0}},
 		"a discount on a price":            {rules: []Rule{fixed, plan}, labels: onDemand, want: 288_000},
 		"no machine is that large":         {rules: []Rule{large}, labels: onDemand, want: dollar, unused: []int{0}},
-		"what costs nothing":               {rules: []Rule{{Name: "free", PriceAdjustment: "-100%"}}, labels: onDemand, want: 1},
-		"a price of 0":                     {rules: []Rule{{Name: "free", Price: "0"}}, labels: onDemand, want: 1},
-		"more off than there is":           {rules: []Rule{{Name: "free", PriceAdjustment: "-7"}}, labels: onDemand, want: 1},
+		"what costs nothing":               {rules: []Rule{{Name: "free", PriceAdjustment: "-100%"}}, labels: onDemand, want: 10},
+		"a price of 0":                     {rules: []Rule{{Name: "free", Price: "0"}}, labels: onDemand, want: 10},
+		"more off than there is":           {rules: []Rule{{Name: "free", PriceAdjustment: "-7"}}, labels: onDemand, want: 10},
 		"a price that cannot be meant":     {rules: []Rule{{Name: "high", Price: "1000000000"}}, labels: onDemand, want: planner.MaxPrice},
 		"an invalid rule":                  {rules: []Rule{{Name: "x", Price: "x"}, plan}, labels: onDemand, want: 720_000, unused: []int{0}},
 		"the overlay with most weight":     {overlays: []karpv1alpha1.NodeOverlay{overlay("a", 1, "0.9", ""), overlay("b", 2, "0.8", "")}, labels: onDemand, want: 800_000},
@@ -111,16 +111,16 @@ func TestLimitedRulesAddPrices(t *testing.T) {
 	}{
 		"dollars":                        {[]Rule{plan}, onDemand, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 720_000, Limit: "plan", Draws: 720_000}}, nil},
 		"other machines":                 {[]Rule{plan}, spot, dollar, nil, []int{0}},
-		"machines":                       {[]Rule{slots}, spot, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, nil},
+		"machines":                       {[]Rule{slots}, spot, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 10, Limit: "slots", Draws: 1}}, nil},
 		"a fee is not in the commitment": {[]Rule{plan, fee}, onDemand, 1_050_000, []catalog.LimitedPrice{{MicroUSDPerHour: 770_000, Limit: "plan", Draws: 720_000}}, nil},
 		"a discount before":              {[]Rule{discount, plan}, onDemand, 900_000, []catalog.LimitedPrice{{MicroUSDPerHour: 648_000, Limit: "plan", Draws: 648_000}}, nil},
 		"one limit at a time": {[]Rule{plan, slots}, onDemand, dollar, []catalog.LimitedPrice{
-			{MicroUSDPerHour: 720_000, Limit: "plan", Draws: 720_000}, {MicroUSDPerHour: 1, Limit: "slots", Draws: 1},
+			{MicroUSDPerHour: 720_000, Limit: "plan", Draws: 720_000}, {MicroUSDPerHour: 10, Limit: "slots", Draws: 1},
 		}, nil},
 		"a higher price":           {[]Rule{dear}, onDemand, dollar, nil, []int{0}},
 		"a price that hides it":    {[]Rule{plan, contract}, onDemand, 400_000, nil, []int{0}},
-		"a price that it replaces": {[]Rule{contract, slots}, onDemand, 400_000, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, nil},
-		"the same limit twice":     {[]Rule{slots, slots}, onDemand, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 1, Limit: "slots", Draws: 1}}, []int{1}},
+		"a price that it replaces": {[]Rule{contract, slots}, onDemand, 400_000, []catalog.LimitedPrice{{MicroUSDPerHour: 10, Limit: "slots", Draws: 1}}, nil},
+		"the same limit twice":     {[]Rule{slots, slots}, onDemand, dollar, []catalog.LimitedPrice{{MicroUSDPerHour: 10, Limit: "slots", Draws: 1}}, []int{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -179,7 +179,7 @@ func TestMachinesCostWhatTheirSlotsDo(t *testing.T) {
 		price    int64
 		reserves string
 	}{
-		"in a reservation":        {Launched(Now), 1, "cr-1"},
+		"in a reservation":        {Launched(Now), 5, "cr-1"},
 		"after its end":           {ended, 526_000, ""},
 		"one that nobody selects": {func(claim *karpv1.NodeClaim) { claim.Spec.Requirements[3].Values = []string{"cr-9"} }, 526_000, "cr-9"},
 	} {
