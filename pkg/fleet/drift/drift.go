@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
@@ -39,6 +40,7 @@ const (
 	Image        = "AMIDrift"
 	InstanceType = "InstanceTypeNotFound"
 	Zone         = "ZoneNotFound"
+	Reservation  = "CapacityReservationDrift"
 )
 
 // catalogGrace is the age from which a machine drifts if the catalog lacks its type or zone, as in Karpenter. A machine that has just been launched
@@ -46,8 +48,8 @@ const (
 const catalogGrace = time.Hour
 
 // Of returns how a machine of the pool has drifted. It is nil if the machine has not drifted, or if that is unknown. It does not compare with a node
-// class that is not Ready, whose images may be missing briefly. It ignores Karpenter's condition Drifted of the NodeClaim, because Karpenter looks for
-// a node class with the name of the GPUNodeClass.
+// class that is not Ready, whose images may be missing briefly. It ignores Karpenter's condition Drifted of the NodeClaim except for reservations, because Karpenter
+// looks for a node class with the name of the GPUNodeClass.
 //
 // A changed number of replicas is drift only while pods hold more than the new number: the node agent can change the number while pods run, but ends none
 // of them.
@@ -222,6 +224,9 @@ func ofNodeClass(c *facts.Cluster, pool *snapshot.Pool, m *records.Machine, labe
 			return d
 		}
 	}
+	if d := ofReservation(&class, ref.Kind+" "+ref.Name, m); d != nil {
+		return d
+	}
 	if len(class.InstanceTypes) == 0 || c.Now.Before(m.Claim.CreationTimestamp.Add(catalogGrace)) {
 		return nil
 	}
@@ -241,6 +246,17 @@ func ofImage(s *facts.NodeClassState, class, image string, labels map[string]str
 		return nil
 	}
 	return &Drift{Image, fmt.Sprintf("it runs image %s, and %s has %s now", image, class, strings.Join(ids, ", "))}
+}
+
+// ofReservation returns drift if the node class no longer selects the reservation of the machine. It does not select one that has ended either, whose machines go on:
+// Karpenter asks the cloud which of the two it is. Its condition Drifted says so if the node class has the name of the GPUNodeClass; otherwise there is no drift.
+func ofReservation(s *facts.NodeClassState, class string, m *records.Machine) *Drift {
+	selected := slices.ContainsFunc(s.Reservations, func(r catalog.Reservation) bool { return r.ID == m.Reservation })
+	drifted := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeDrifted)
+	if m.Reservation == "" || selected || drifted == nil || drifted.Status != metav1.ConditionTrue || drifted.Reason != Reservation {
+		return nil
+	}
+	return &Drift{Reservation, fmt.Sprintf("it takes a slot of reservation %s, which %s no longer selects", m.Reservation, class)}
 }
 
 // isFor reports whether machines with the labels are launched with the image.

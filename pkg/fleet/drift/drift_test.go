@@ -89,6 +89,14 @@ func TestDriftReason(t *testing.T) {
 			c.Nodes, c.Pods = append(c.Nodes, node), Pods("held", pods, Running(node.Name))
 		}
 	}
+	reserved := claim(func(n *karpv1.NodeClaim) {
+		n.Labels[karpv1.CapacityTypeLabelKey], n.Labels[ReservationLabel] = karpv1.CapacityTypeReserved, "cr-1"
+	})
+	drifts := claim(func(n *karpv1.NodeClaim) {
+		n.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, drift.Reservation, "")
+	})
+	allowsReserved := require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand)
+	selects := func(c *facts.Cluster) { Reserve(c, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge"}) }
 	for name, tc := range map[string]struct {
 		edits  []func(*facts.Cluster)
 		reason string
@@ -110,6 +118,11 @@ func TestDriftReason(t *testing.T) {
 		"a requirement for a label that only new machines have": {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), drift.Requirements, "example.com/group"},
 		"a requirement that a label is absent":                  {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
 		"fewer replicas than pods hold":                         {list(running(10), func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(5)) }), drift.Sharing, "its pods hold 10 replicas, and GPUNodeClass gpu-shared allows 5 on its GPUs now (5 each)"},
+		"a reservation":                                         {list(reserved, selects, allowsReserved), "", ""},
+		"a reservation that is not selected any more":           {list(reserved, drifts, allowsReserved), drift.Reservation, "reservation cr-1"},
+		"a reservation that may have ended":                     {list(reserved, allowsReserved), "", ""},
+		"a reservation that is selected again":                  {list(reserved, drifts, selects, allowsReserved), "", ""},
+		"a reservation that has ended":                          {list(drifts), "", ""},
 		"as many replicas as pods hold":                         {list(running(5), func(c *facts.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(5)) }), "", ""},
 		"the most of a range that pods hold": {list(running(10), func(c *facts.Cluster) {
 			c.GPUNodeClasses[0].Spec.Sharing.Replicas, c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = new(int32(5)), new(int32(10))
