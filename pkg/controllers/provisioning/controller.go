@@ -344,14 +344,15 @@ func soonest(wait time.Duration, others ...time.Duration) time.Duration {
 	return wait
 }
 
-// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting, or for a sign of the scheduler's.
+// launch adopts a plan and makes its launches, except those that wait for places on machines that are starting or for a sign of the scheduler's, and those that would
+// save nothing.
 func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
-	entries, unproven := c.Planner.Adopt(view, plan), unproven(view, plan.Launches)
+	entries, unproven, unpaid := c.Planner.Adopt(view, plan), unproven(view, plan.Launches), unpaid(view, plan.Launches)
 	var due []int
 	var launches []planner.Launch
 	var entriesOfDue []int
 	for i := range plan.Launches {
-		if !displaced.waits[i] && !unproven[i] {
+		if !displaced.waits[i] && !unproven[i] && !unpaid[i] {
 			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
 		}
 	}
