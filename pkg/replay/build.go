@@ -39,27 +39,17 @@ func Build(c *facts.Cluster, records []Record, end time.Duration) (Traces, error
 	if len(shapes) > maxShapes {
 		return Traces{}, fmt.Errorf("the pods have %d different requests, and a replay is made for at most %d", len(shapes), maxShapes)
 	}
-	empty, err := templates(c, shapes)
+	pods, err := templates(c, shapes)
 	if err != nil {
 		return Traces{}, err
 	}
-	shared, whole := snapshotOf(empty, len(shapes)), snapshotOf(wholeGPUs(empty), len(shapes))
-	why := make([]string, len(shapes))
-	for _, s := range []planner.Snapshot{shared, whole} {
-		one := s
-		one.Classes = slices.Clone(s.Classes)
-		for i := range one.Classes {
-			one.Classes[i].Pods = []string{name(i)}
-		}
-		for _, u := range (solve.Solver{Effort: 1}).Plan(one).Unplaced {
-			i := podOf(u.Pod)
-			why[i] = cmp.Or(why[i], u.Message)
-		}
-	}
+	empty := poolsOf(c)
+	shared, why := snapshotOf(empty, pods)
+	whole, others := snapshotOf(wholeGPUs(empty), pods)
 	t := Traces{Shared: Trace{Name: "shared", Snapshot: shared, End: end}, Whole: Trace{Name: "whole", Snapshot: whole, End: end}}
 	var left lefts
 	for i, r := range records {
-		if reason := why[of[i]]; reason != "" {
+		if reason := cmp.Or(why[of[i]], others[of[i]]); reason != "" {
 			left.add("no place for the pod: "+reason, fmt.Sprintf("pod %d", i+1))
 			continue
 		}
@@ -67,6 +57,51 @@ func Build(c *facts.Cluster, records []Record, end time.Duration) (Traces, error
 	}
 	t.Whole.Pods, t.Left = t.Shared.Pods, left
 	return t, nil
+}
+
+// Of returns the trace of pods with templates, until an end, on the machines of Karve's NodePools in a cluster, as [Build] does. The shape of a pod is the index of its
+// template. Of a template, only what decides on which machines its pods may run counts: no rules between pods, and no volumes. For each template whose pods have no
+// place, why says why; the trace is without these pods.
+func Of(c *facts.Cluster, templates []corev1.Pod, pods []Pod, end time.Duration) (t Trace, why []string) {
+	alone := make([]corev1.Pod, len(templates))
+	for i := range templates {
+		alone[i] = pending(i, &templates[i])
+	}
+	t = Trace{Name: "shared", End: end}
+	t.Snapshot, why = snapshotOf(poolsOf(c), alone)
+	for _, p := range pods {
+		if why[p.Shape] == "" {
+			t.Pods = append(t.Pods, p)
+		}
+	}
+	return t, why
+}
+
+// pending returns a pod with the template that waits alone for a machine.
+func pending(i int, template *corev1.Pod) corev1.Pod {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: fmt.Sprintf("p%06d", i), Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{NodeSelector: template.Spec.NodeSelector, Tolerations: template.Spec.Tolerations, Overhead: template.Spec.Overhead},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}},
+		},
+	}
+	if memory, ok := template.Annotations[v1alpha1.GPUMemoryAnnotation]; ok {
+		pod.Annotations[v1alpha1.GPUMemoryAnnotation] = memory
+	}
+	if a := template.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		required := &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: required}
+	}
+	bare := func(containers []corev1.Container) (all []corev1.Container) {
+		for _, c := range containers {
+			all = append(all, corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests, Limits: c.Resources.Limits}, RestartPolicy: c.RestartPolicy})
+		}
+		return all
+	}
+	pod.Spec.InitContainers, pod.Spec.Containers = bare(template.Spec.InitContainers), bare(template.Spec.Containers)
+	return pod
 }
 
 // shapesOf returns the distinct shapes of the records in a stable order, and the shape of each record.
@@ -85,14 +120,8 @@ func shapesOf(records []Record) (shapes []shape, of []int) {
 	return shapes, of
 }
 
-// templates returns the cluster with Karve's pools and a pending pod for each shape, and nothing else.
-func templates(c *facts.Cluster, shapes []shape) (*facts.Cluster, error) {
-	gpu := corev1.ResourceName("")
-	for i := range c.GPUNodeClasses {
-		if sharing := &c.GPUNodeClasses[i].Spec.Sharing; sharing.Shared() && gpu == "" {
-			gpu = corev1.ResourceName(sharing.Resource())
-		}
-	}
+// poolsOf returns the cluster with Karve's pools, without their limits, and nothing else.
+func poolsOf(c *facts.Cluster) *facts.Cluster {
 	empty := &facts.Cluster{
 		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: records.Vacated(c), DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
 		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
@@ -104,13 +133,24 @@ func templates(c *facts.Cluster, shapes []shape) (*facts.Cluster, error) {
 			empty.NodePools = append(empty.NodePools, pool)
 		}
 	}
-	if gpu == "" || len(empty.NodePools) == 0 {
+	return empty
+}
+
+// templates returns a pending pod for each shape, which tolerates the taints of all pools with shared GPUs.
+func templates(c *facts.Cluster, shapes []shape) (pods []corev1.Pod, err error) {
+	gpu := corev1.ResourceName("")
+	for i := range c.GPUNodeClasses {
+		if sharing := &c.GPUNodeClasses[i].Spec.Sharing; sharing.Shared() && gpu == "" {
+			gpu = corev1.ResourceName(sharing.Resource())
+		}
+	}
+	if gpu == "" || len(poolsOf(c).NodePools) == 0 {
 		return nil, errors.New("there is no NodePool with shared GPUs to replay on: add a NodePool that names a GPUNodeClass with replicas")
 	}
 	for i, s := range shapes {
-		empty.Pods = append(empty.Pods, s.pod(i, gpu))
+		pods = append(pods, s.pod(i, gpu))
 	}
-	return empty, nil
+	return pods, nil
 }
 
 // pod returns a pending pod of the shape with index i.
@@ -120,21 +160,14 @@ func (s shape) pod(i int, gpu corev1.ResourceName) corev1.Pod {
 		corev1.ResourceMemory: *resource.NewQuantity(s.memoryBytes, resource.BinarySI),
 		gpu:                   *resource.NewQuantity(s.replicas, resource.DecimalSI),
 	}
-	pod := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("p%06d", i)},
-		Spec: corev1.PodSpec{
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers:  []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests, Limits: corev1.ResourceList{gpu: requests[gpu]}}}},
-		},
-		Status: corev1.PodStatus{
-			Phase:      corev1.PodPending,
-			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}},
-		},
-	}
+	template := corev1.Pod{Spec: corev1.PodSpec{
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		Containers:  []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests, Limits: corev1.ResourceList{gpu: requests[gpu]}}}},
+	}}
 	if s.gpuMemoryBytes > 0 {
-		pod.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: resource.NewQuantity(s.gpuMemoryBytes, resource.BinarySI).String()}
+		template.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: resource.NewQuantity(s.gpuMemoryBytes, resource.BinarySI).String()}
 	}
-	return pod
+	return pending(i, &template)
 }
 
 // wholeGPUs returns the cluster with one replica of each GPU.
@@ -149,14 +182,27 @@ func wholeGPUs(c *facts.Cluster) *facts.Cluster {
 	return &whole
 }
 
-// snapshotOf returns the planner's snapshot of the cluster, with a class without pods for each shape, at the index of the shape.
-func snapshotOf(c *facts.Cluster, shapes int) planner.Snapshot {
-	s := snapshot.Build(c).Snapshot
-	classes := make([]planner.Class, shapes)
+// snapshotOf returns the planner's snapshot of the cluster with pending pods, with a class without pods for each of them, at its index. For each that has no place, why
+// says why.
+func snapshotOf(c *facts.Cluster, pods []corev1.Pod) (s planner.Snapshot, why []string) {
+	with := *c
+	with.Pods = pods
+	s = snapshot.Build(&with).Snapshot
+	classes, why := make([]planner.Class, len(pods)), make([]string, len(pods))
+	for i := range classes {
+		classes[i].Requests.Pods = 1
+		why[i] = "no NodePool of Karve has machines for it"
+	}
 	for _, class := range s.Classes {
+		if len(class.Quotas) > 0 {
+			for _, pod := range class.Pods {
+				why[podOf(pod)] = "a replay does not count its " + s.Quotas[class.Quotas[0].Quota].Name
+			}
+			continue
+		}
 		for _, pod := range class.Pods {
 			class.Pods = nil
-			classes[podOf(pod)] = class
+			classes[podOf(pod)], why[podOf(pod)] = class, ""
 		}
 	}
 	s.Classes, s.Nodes = classes, nil
@@ -164,7 +210,18 @@ func snapshotOf(c *facts.Cluster, shapes int) planner.Snapshot {
 	for i := range s.Pools {
 		s.Pools[i].MinValues = nil // They are lists by offering. The cheapest instance type does not depend on them.
 	}
-	return cheapest(s)
+	s = cheapest(s)
+	one := s
+	one.Classes = slices.Clone(s.Classes)
+	for i := range one.Classes {
+		if why[i] == "" {
+			one.Classes[i].Pods = []string{name(i)}
+		}
+	}
+	for _, u := range (solve.Solver{Effort: 1}).Plan(one).Unplaced {
+		why[podOf(u.Pod)] = u.Message
+	}
+	return s, why
 }
 
 // cheapest returns the snapshot with only the cheapest of the offerings that differ only in zone, capacity type or price. The pods of a trace may be in

@@ -202,16 +202,21 @@ func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 	n := planner.MicroUSD(0)
 	for now := time.Duration(0); now <= t.last()+defaultBatch; now += max(sample, t.last()/samples) {
 		n++
-		w := newWorld(t)
-		w.at(now)
-		for i, p := range t.Pods {
-			if p.Arrives <= now && p.Ends > now {
-				w.waiting = append(w.waiting, i)
-			}
-		}
-		if len(w.waiting) > 0 {
-			sum += search.Plan(w.snapshot(false)).Bound
+		if s := t.at(now); len(s.Classes) > 0 {
+			sum += search.Plan(s).Bound
 		}
 	}
 	return sum / n
+}
+
+// at returns the snapshot at a time if no pod had a machine.
+func (t *Trace) at(now time.Duration) planner.Snapshot {
+	w := newWorld(t)
+	w.at(now)
+	for i, p := range t.Pods {
+		if p.Arrives <= now && p.Ends > now {
+			w.waiting = append(w.waiting, i)
+		}
+	}
+	return w.snapshot(false)
 }
