@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"karve.sh/karve/pkg/cost"
@@ -48,10 +49,7 @@ func costCommand(ctx context.Context, s streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s, time.Now()) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.wanted.Since, "since", "", "how far back: a number of hours, days or weeks, such as 12h, 30d or 4w (default 30d)")
-	fs.StringVar(&o.wanted.From, "from", "", "begin of the range: a date or a full hour, in UTC unless it says otherwise, such as 2026-10-01 or 2026-10-01T12:00Z")
-	fs.StringVar(&o.wanted.To, "to", "", "end of the range, which is not part of it (default: now)")
-	fs.StringVar(&o.wanted.Month, "month", "", "calendar month in UTC, such as 2026-10")
+	addRangeFlags(fs, &o.wanted, "30d")
 	fs.StringVar(&o.by, "by", string(cost.ByNamespace), "divide by namespace, owner, pool, class, pod, or label:KEY for a label of pods")
 	fs.StringVarP(&o.format, "output", "o", "", "output format: csv, json or yaml")
 	o.prometheus.addFlags(fs)
@@ -94,4 +92,12 @@ func (o *costOptions) run(ctx context.Context, s streams, now time.Time) error {
 	default:
 		return (&output{o.format}).data(s.out, l)
 	}
+}
+
+// addRangeFlags adds the flags for a range of time. usual is how far back it begins without them.
+func addRangeFlags(fs *pflag.FlagSet, wanted *cost.Wanted, usual string) {
+	fs.StringVar(&wanted.Since, "since", "", "how far back: a number of hours, days or weeks, such as 12h, 30d or 4w (default "+usual+")")
+	fs.StringVar(&wanted.From, "from", "", "begin of the range: a date or a full hour, in UTC unless it says otherwise, such as 2026-10-01 or 2026-10-01T12:00Z")
+	fs.StringVar(&wanted.To, "to", "", "end of the range, which is not part of it (default: now)")
+	fs.StringVar(&wanted.Month, "month", "", "calendar month in UTC, such as 2026-10")
 }

@@ -93,9 +93,9 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay and planning/checked are functions of values: those who call them read the objects and files",
+		why: "claims, snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor, replay, advice and planning/checked are functions of values: those who call them read the objects and files",
 		of: anyOf(under("pkg/claims"), under("pkg/snapshot"), under("pkg/fleet"), under("pkg/prices"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
-			under("pkg/overview"), under("pkg/bill"), exactly("pkg/cost"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), under("pkg/planning/checked")),
+			under("pkg/overview"), under("pkg/bill"), exactly("pkg/cost"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/replay"), exactly("pkg/advice"), under("pkg/planning/checked")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -135,7 +135,7 @@ var rules = []rule{
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
 		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/prices"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"), under("pkg/gather"), under("pkg/planning"),
-			under("pkg/explain"), under("pkg/doctor"), under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
+			under("pkg/explain"), under("pkg/doctor"), exactly("pkg/advice"), under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
 	{

@@ -1,0 +1,212 @@
+package advice
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/words"
+)
+
+// Measured is what was measured of a fleet.
+type Measured struct {
+	// From and To are the range.
+	From, To time.Time
+	// Cluster has the NodePools, the GPUNodeClasses, their instance types and DaemonSets, as they are today.
+	Cluster   *facts.Cluster
+	Workloads []Workload
+	// Billed is what Karve's machines cost according to Karve's metrics, in micro-dollars. It is 0 if that is not known.
+	Billed planner.MicroUSD
+	// GPUBusy is the mean share of time in which a GPU ran a kernel. It is negative if that is not known.
+	GPUBusy float64
+	// Notes are for the user: what was not measured.
+	Notes []string
+}
+
+// Advice is what to change.
+type Advice struct {
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Workloads, Pods and MeanPods are what was replayed.
+	Workloads int     `json:"workloads"`
+	Pods      int     `json:"pods"`
+	MeanPods  float64 `json:"meanPods"`
+	// Replayed is what the replay costs without changes, and After what it costs with all steps.
+	Replayed planner.MicroUSD `json:"replayedMicroUSD"`
+	After    planner.MicroUSD `json:"afterMicroUSD"`
+	// Billed is what the machines cost in reality, or 0 if that is not known.
+	Billed planner.MicroUSD `json:"billedMicroUSD,omitempty"`
+	// Bought is what fills the machines.
+	Bought []Bought `json:"bought,omitempty"`
+	// GPUBusy is the mean share of time in which a GPU ran a kernel.
+	GPUBusy *float64 `json:"gpuBusyRatio,omitempty"`
+	// Steps are in the order of what they save. Each saves this after the ones before it.
+	Steps []Step   `json:"steps"`
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Bought is a resource whose requests need machines.
+type Bought struct {
+	Resource string `json:"resource"`
+	// Price is the part of the price that would not be paid if pods requested nothing of it, and Used the mean part of the requests that pods use.
+	Price float64 `json:"priceRatio"`
+	Used  float64 `json:"usedRatio"`
+}
+
+// Step is one change, or several that save only together.
+type Step struct {
+	// Saves is what the step saves in the range, according to the replay.
+	Saves   planner.MicroUSD `json:"savesMicroUSD"`
+	Changes []Change         `json:"changes"`
+}
+
+const (
+	// worth is the least part of the price that a step must save.
+	worth = 0.005
+	// individual is the largest number of workloads whose requests are changed one by one. The others change together.
+	individual = 10
+)
+
+// Of returns what to change. If a namespace is named, it returns only changes of its workloads.
+func Of(m Measured, namespace string) (Advice, error) {
+	f := &fleet{cluster: *m.Cluster, end: m.To.Sub(m.From)}
+	a := Advice{From: m.From, To: m.To, Billed: m.Billed, Notes: slices.Clone(m.Notes), Steps: []Step{}}
+	if m.GPUBusy >= 0 {
+		a.GPUBusy = &m.GPUBusy
+	}
+	for _, w := range m.Workloads {
+		f.workloads, f.templates = append(f.workloads, w), append(f.templates, w.Template)
+	}
+	a.Notes = append(a.Notes, f.keepPlaceable()...)
+	if len(f.workloads) == 0 {
+		return a, fmt.Errorf("no pod of %s to %s can be replayed on the NodePools of Karve: %s", m.From.Format(time.DateTime), m.To.Format(time.DateTime), strings.Join(a.Notes, "; "))
+	}
+	for i := range f.workloads {
+		a.Pods += f.workloads[i].Pods
+		a.MeanPods += f.workloads[i].hours() / f.end.Hours()
+	}
+	a.Workloads = len(f.workloads)
+	before, err := f.replayed()
+	if err != nil {
+		return a, err
+	}
+	a.Replayed, a.After = before, before
+	changes, notes := f.changes()
+	a.Notes = append(a.Notes, notes...)
+	if namespace != "" {
+		changes = slices.DeleteFunc(changes, func(c change) bool { return c.Namespace != namespace })
+	}
+	s := newSearch(f, changes)
+	a.Bought = f.bought(s.base)
+	for _, chosen := range s.steps() {
+		after, err := f.changed(slices.Concat(s.taken, chosen)).replayed()
+		if err != nil {
+			return a, err
+		}
+		if saves := a.After - after; saves > 0 && float64(saves) >= worth*float64(before) {
+			step := Step{Saves: saves}
+			for _, c := range chosen {
+				step.Changes = append(step.Changes, c.Change)
+			}
+			a.Steps, a.After, s.taken = append(a.Steps, step), after, append(s.taken, chosen...)
+		}
+	}
+	return a, nil
+}
+
+// keepPlaceable removes the workloads that no NodePool can hold, and says why.
+func (f *fleet) keepPlaceable() (notes []string) {
+	_, why := f.trace()
+	var workloads []Workload
+	var templates []corev1.Pod
+	for i, reason := range why {
+		if reason == "" {
+			workloads, templates = append(workloads, f.workloads[i]), append(templates, f.templates[i])
+			continue
+		}
+		notes = append(notes, fmt.Sprintf("%s is left out: %s", &f.workloads[i], reason))
+	}
+	f.workloads, f.templates = workloads, templates
+	return notes
+}
+
+// changes returns all changes that the measurements allow.
+func (f *fleet) changes() (all []change, notes []string) {
+	byMoney := make([]int, len(f.workloads))
+	for i := range byMoney {
+		byMoney[i] = i
+	}
+	slices.SortStableFunc(byMoney, func(a, b int) int { return cmp.Compare(f.workloads[b].hours(), f.workloads[a].hours()) })
+	requests := func(name corev1.ResourceName) func(int) (change, bool) {
+		return func(i int) (change, bool) { return f.requests(i, name) }
+	}
+	for _, of := range []func(int) (change, bool){requests(corev1.ResourceCPU), requests(corev1.ResourceMemory), f.deviceMemory} {
+		var found []change
+		for _, i := range byMoney {
+			if c, ok := of(i); ok {
+				found = append(found, c)
+			}
+		}
+		if n := len(found); n > individual+1 {
+			rest := grouped(found[individual:])
+			rest.Object = words.Count(n-individual, "smaller workload")
+			found = append(found[:individual:individual], rest)
+		}
+		all = append(all, found...)
+	}
+	t, _ := f.trace()
+	for _, x := range f.sites(&t.Snapshot) {
+		c, note, ok := f.density(&x)
+		if ok {
+			all = append(all, c)
+		} else if note != "" {
+			notes = append(notes, note)
+		}
+		for _, i := range x.members {
+			if c, ok := f.fewer(&x, i); ok {
+				all = append(all, c)
+			}
+		}
+	}
+	return all, notes
+}
+
+// bought returns what fills the machines, which cost base.
+func (f *fleet) bought(base planner.MicroUSD) (all []Bought) {
+	for _, r := range []struct {
+		name corev1.ResourceName
+		unit float64
+		of   func(Container) Use
+	}{{corev1.ResourceCPU, 1000, func(c Container) Use { return c.CPU }}, {corev1.ResourceMemory, 1, func(c Container) Use { return c.Memory }}} {
+		without := f.changed([]change{{apply: func(f *fleet) {
+			for i := range f.templates {
+				pod := f.template(i)
+				for j := range pod.Spec.Containers {
+					c := &pod.Spec.Containers[j].Resources
+					delete(c.Requests, r.name)
+					delete(c.Limits, r.name)
+				}
+			}
+		}}}).planned()
+		var used, requested float64
+		for i := range f.workloads {
+			w := &f.workloads[i]
+			for _, c := range f.templates[i].Spec.Containers {
+				if u := r.of(w.Containers[c.Name]); u.Samples > 0 {
+					now := float64(requestOf(&c, r.name)) / r.unit
+					used, requested = used+u.Mean*w.hours(), requested+now*w.hours()
+				}
+			}
+		}
+		if base > 0 && requested > 0 {
+			all = append(all, Bought{string(r.name), float64(base-without) / float64(base), used / requested})
+		}
+	}
+	return all
+}

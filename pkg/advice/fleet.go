@@ -1,0 +1,94 @@
+package advice
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/replay"
+	"karve.sh/karve/pkg/snapshot/facts"
+)
+
+const (
+	// moments is the number of moments for which a change is planned in the search.
+	moments = 24
+	// step is the time between two decisions in a replay. The runs of pods are known no better.
+	step = replay.Resolution
+)
+
+// fleet is a cluster with the pods of a time, which changes change.
+type fleet struct {
+	cluster facts.Cluster
+	// workloads are what was measured, and templates the pods of the workload at the same index.
+	workloads []Workload
+	templates []corev1.Pod
+	end       time.Duration
+}
+
+// changed returns the fleet after changes.
+func (f *fleet) changed(changes []change) *fleet {
+	after := *f
+	after.cluster.GPUNodeClasses, after.cluster.NodePools = slices.Clone(f.cluster.GPUNodeClasses), slices.Clone(f.cluster.NodePools)
+	after.templates = slices.Clone(f.templates)
+	for _, c := range changes {
+		c.apply(&after)
+	}
+	return &after
+}
+
+// class returns the GPUNodeClass with the name, which the caller may change, or nil if there is none.
+func (f *fleet) class(name string) *v1alpha1.GPUNodeClass {
+	for i := range f.cluster.GPUNodeClasses {
+		if c := &f.cluster.GPUNodeClasses[i]; c.Name == name {
+			*c = *c.DeepCopy()
+			return c
+		}
+	}
+	return nil
+}
+
+// template returns the template of a workload, which the caller may change.
+func (f *fleet) template(i int) *corev1.Pod {
+	f.templates[i] = *f.templates[i].DeepCopy()
+	return &f.templates[i]
+}
+
+// trace returns the pods of the fleet. For each workload without a place for its pods, why says why.
+func (f *fleet) trace() (t replay.Trace, why []string) {
+	var pods []replay.Pod
+	for i := range f.workloads {
+		for _, r := range f.workloads[i].Runs {
+			pods = append(pods, replay.Pod{Shape: i, Arrives: r.From, Ends: r.To})
+		}
+	}
+	slices.SortStableFunc(pods, func(a, b replay.Pod) int {
+		return cmp.Or(cmp.Compare(a.Arrives, b.Arrives), cmp.Compare(a.Shape, b.Shape))
+	})
+	return replay.Of(&f.cluster, f.templates, pods, f.end)
+}
+
+// impossible is the price of a fleet in which a pod has no place.
+const impossible = planner.MicroUSD(math.MaxInt64)
+
+// planned returns what the fleet would cost with the plans of moments.
+func (f *fleet) planned() planner.MicroUSD {
+	t, why := f.trace()
+	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {
+		return impossible
+	}
+	return replay.Planned(&t, moments)
+}
+
+// replayed returns what the fleet cost in a replay.
+func (f *fleet) replayed() (planner.MicroUSD, error) {
+	t, why := f.trace()
+	if slices.ContainsFunc(why, func(w string) bool { return w != "" }) {
+		return impossible, nil
+	}
+	return replay.Total(&t, step)
+}
