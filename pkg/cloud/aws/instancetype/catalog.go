@@ -131,6 +131,7 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 		return listing
 	}
 	c.await(ctx, counting)
+	c.waitNoMore(listing.Reservations)
 	listing, _ = c.list(ctx, class)
 	return listing
 }

@@ -48,7 +48,7 @@ type reservations struct {
 	wanted map[string]wantedReservation
 	// counts are as last read. A reservation that EC2 did not list has no slots.
 	counts map[string]count
-	// attempted has the reservations for which EC2 was asked since they are wanted.
+	// attempted has the reservations for which EC2 was asked since they are wanted, or for which somebody has waited long enough.
 	attempted map[string]bool
 	problem   *problem
 	// wake interrupts the wait for the next count, and next is closed after it.
@@ -122,6 +122,15 @@ func (c *Catalog) counted(all []catalog.Reservation) (counted []catalog.Reservat
 		p = &problem{r.problem.reason, fmt.Sprintf("the free slots of its reservations are those of %s, and were not read since: %s", oldest.UTC().Format(time.RFC3339), r.problem.message)}
 	}
 	return counted, p, counting
+}
+
+// waitNoMore makes nobody wait again for the first count of reservations, such as while EC2 does not answer.
+func (c *Catalog) waitNoMore(all []catalog.Reservation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range all {
+		c.reservations.attempted[all[i].ID] = true
+	}
 }
 
 // keepCounting counts slots until the context ends, while any are wanted.

@@ -42,6 +42,8 @@ type desk struct {
 	lists  []reservation
 	denies bool
 	calls  int
+	// hangs is closed when the desk answers again. It is nil if it answers.
+	hangs chan struct{}
 }
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -57,8 +59,14 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	hangs := d.hangs
 	d.calls++
+	d.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.denies {
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, `<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>You are not authorized to perform this operation.</Message></Error></Errors><RequestID>1</RequestID></Response>`)
@@ -212,5 +220,35 @@ func TestUncountedReservationsAreReported(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues("capacity-reservations", "AccessDenied")); n < 2 {
 		t.Errorf("%v failures were counted", n)
+	}
+}
+
+// Only the first read waits for EC2, and not longer than for other data.
+func TestNobodyWaitsTwiceForCounts(t *testing.T) {
+	t.Parallel()
+	w, d := newDesk(t)
+	w.until(object(t, nodeClass("other")), "listed", fresh)
+	d.hangs = make(chan struct{})
+	t.Cleanup(func() { close(d.hangs) })
+	class := object(t, nodeClass("gpu", selecting("cr-1")))
+	began := w.clock.Now()
+	first := make(chan catalog.Listing)
+	go func() { first <- w.InstanceTypes(t.Context(), class) }()
+	var l catalog.Listing
+	w.waitFor("listed without a count", func() bool {
+		select {
+		case l = <-first:
+			return true
+		default:
+			return false
+		}
+	})
+	if waited := w.clock.Since(began); waited < 15*time.Second || len(l.InstanceTypes) == 0 || !l.Reservations[0].Read.IsZero() {
+		t.Errorf("after %s there are %d types, and the reservation is %+v", waited, len(l.InstanceTypes), l.Reservations[0])
+	}
+	began = w.clock.Now()
+	w.InstanceTypes(t.Context(), class) // It would wait for the clock.
+	if w.clock.Since(began) > 0 || d.asked() != 1 {
+		t.Errorf("the second read waited %s, and EC2 was asked %d times", w.clock.Since(began), d.asked())
 	}
 }
