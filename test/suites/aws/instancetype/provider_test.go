@@ -180,7 +180,11 @@ func offered(it *cloudprovider.InstanceType, class *ec2v1.EC2NodeClass) map[stri
 		return prices
 	}
 	for _, o := range it.Offerings.Available() {
-		prices[o.Zone()+" "+o.CapacityType()] = max(1, int64(math.Round(o.Price*1e6)))
+		price := int64(math.Round(o.Price * 1e6))
+		if o.CapacityType() == karpv1.CapacityTypeReserved {
+			price = catalog.Free(int64(math.Round(o.Price * 1e13))) // Karpenter divides the list price by ten million.
+		}
+		prices[o.Zone()+" "+o.CapacityType()] = price
 	}
 	return prices
 }

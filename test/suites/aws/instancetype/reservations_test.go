@@ -171,7 +171,7 @@ func TestReservationsHaveOfferingsAndFreeSlots(t *testing.T) {
 	if len(slots) != 3 {
 		t.Fatalf("the offerings are %+v", it.Offerings)
 	}
-	if o := slots[0]; o.Reservation != "cr-1" || o.Zone != "us-east-1a" || o.MicroUSDPerHour != 1 || o.ListMicroUSDPerHour != 526_000 || o.Labels[ec2v1.LabelCapacityReservationID] != "cr-1" ||
+	if o := slots[0]; o.Reservation != "cr-1" || o.Zone != "us-east-1a" || o.MicroUSDPerHour != 5 || o.ListMicroUSDPerHour != 526_000 || o.Labels[ec2v1.LabelCapacityReservationID] != "cr-1" ||
 		o.Labels[ec2v1.LabelCapacityReservationType] != "capacity-block" || o.Labels[ec2v1.LabelTopologyZoneID] != "use1-az1" {
 		t.Errorf("the offering is %+v", o)
 	}
