@@ -187,3 +187,24 @@ func TestTraceIsSortedByArrival(t *testing.T) {
 		}
 	}
 }
+
+func TestPodsRunOnlyOnMachinesThatAdmitThem(t *testing.T) {
+	t.Parallel()
+	trace := replay.Trace{Name: "two", Snapshot: empty(workload.Snapshot([]workload.Pods{{Name: "one", Replicas: 1}, {Name: "other", Replicas: 1}}, sizes)), End: time.Hour}
+	trace.Pods = []replay.Pod{{Shape: 0, Ends: time.Hour}, {Shape: 1, Arrives: time.Minute, Ends: time.Hour}}
+	for _, c := range []struct {
+		apart    bool
+		machines int
+	}{{false, 1}, {true, 2}} {
+		if c.apart {
+			trace.Snapshot.Classes[1].Offerings = trace.Snapshot.Classes[1].Offerings[1:]
+			trace.Snapshot.Classes[0].Offerings = trace.Snapshot.Classes[0].Offerings[:1]
+		}
+		for _, consolidation := range []replay.Consolidation{nil, karve(), replay.Karpenter} {
+			r := run(t, trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Consolidate: consolidation})
+			if r.Peak != c.machines || r.Launched != c.machines {
+				t.Errorf("apart %t: %+v", c.apart, r)
+			}
+		}
+	}
+}

@@ -73,7 +73,7 @@ func (s Scheduler) schedule(w *world) {
 		bestScore := 0.0
 		for _, m := range w.machines {
 			on := m.gpusFor(c, s.pick())
-			if on == nil {
+			if on == nil || !w.admitted(w.trace.Pods[pod].Shape, m) {
 				continue
 			}
 			score := 0.0

@@ -20,6 +20,8 @@ type world struct {
 	// offerings have the current prices: the first priced price changes of the trace are applied.
 	offerings []planner.Offering
 	priced    int
+	// admits has for each shape whether its pods may run on machines of an offering, by its index. An entry is nil if they may run on all.
+	admits [][]bool
 	// machines are ordered by launch.
 	machines []*machine
 	// pods are those of the trace, by index. waiting holds the indices of pending pods, in the order of arrival or eviction.
@@ -53,7 +55,22 @@ type running struct {
 }
 
 func newWorld(t *Trace) *world {
-	return &world{trace: t, offerings: slices.Clone(t.Snapshot.Offerings), pods: make([]running, len(t.Pods)), still: -1}
+	w := &world{trace: t, offerings: slices.Clone(t.Snapshot.Offerings), pods: make([]running, len(t.Pods)), still: -1, admits: make([][]bool, len(t.Snapshot.Classes))}
+	for shape, c := range t.Snapshot.Classes {
+		if len(c.Offerings) == len(w.offerings) {
+			continue
+		}
+		w.admits[shape] = make([]bool, len(w.offerings))
+		for _, o := range c.Offerings {
+			w.admits[shape][o] = true
+		}
+	}
+	return w
+}
+
+// admitted reports whether pods of a shape may run on a machine.
+func (w *world) admitted(shape int, m *machine) bool {
+	return w.admits[shape] == nil || w.admits[shape][m.offering]
 }
 
 // at sets the time and its prices.
@@ -201,6 +218,9 @@ func (w *world) snapshot(all bool) planner.Snapshot {
 		}
 		slices.Sort(names[i])
 		c.Pods, c.Nodes = names[i], every
+		if w.admits[i] != nil {
+			c.Nodes = slices.DeleteFunc(slices.Clone(every), func(m int) bool { return !w.admitted(i, w.machines[m]) })
+		}
 		s.Classes = append(s.Classes, c)
 	}
 	return s
