@@ -161,10 +161,11 @@ func (f *fleet) changes() (all []change, notes []string) {
 		all = append(all, found...)
 	}
 	t, _ := f.trace()
-	for _, x := range f.sites(&t.Snapshot) {
+	sites, most := f.sites(&t.Snapshot), map[string]int64{}
+	for _, x := range sites {
 		c, note, ok := f.density(&x)
 		if ok {
-			all = append(all, c)
+			all, most[x.class.Name] = append(all, c), c.most
 		} else if note != "" {
 			notes = append(notes, note)
 		}
@@ -174,7 +175,12 @@ func (f *fleet) changes() (all []change, notes []string) {
 			}
 		}
 	}
-	return all, notes
+	for j := range f.cluster.NodePools {
+		if c, ok := f.types(&t.Snapshot, j); ok {
+			all = append(all, c)
+		}
+	}
+	return append(all, f.merges(sites, f.gpus(&t.Snapshot), most)...), notes
 }
 
 // bought returns what fills the machines, which cost base.

@@ -79,6 +79,22 @@ func clusters() map[string]generated {
 		return []pool{{"t4", "g4dn", slicing("10")}, {"a10g", "g5", slicing("2")}, {"busy", "g4dn", slicing("2")}, {"jobs", "g4dn", slicing(jobs)}}
 	}
 	all["some GPUs are busy, and others are not"] = generated{pools: pools("2"), leanPools: pools("4"), apps: mixed, lean: with(mixed, frugal), untouched: []string{"llm", "trainer", "GPUNodeClass a10g", "GPUNodeClass busy"}}
+
+	large := []app{
+		light(app{kind: "Deployment", name: "chat", pods: 3, cores: 0.3, gibs: 1, busy: 0.2, device: 4, cpuWaste: 1, memoryWaste: 1}),
+		light(app{kind: "StatefulSet", name: "books", pods: 5, cores: 0.3, gibs: 1, busy: 0.2, device: 4, cpuWaste: 1, memoryWaste: 1, office: true}),
+	}
+	sizes := "g4dn]}\n      - {key: karpenter.k8s.aws/instance-size, operator: In, values: [12xlarge, 16xlarge"
+	all["only large machines are allowed"] = generated{pools: []pool{{"t4", sizes, slicing("3")}}, leanPools: t4("3"), apps: large, lean: large}
+
+	// A pool for each team, of which each fills half of a machine.
+	teams := []app{}
+	var own4 []pool
+	for _, team := range []string{"a", "b", "c", "d"} {
+		own4 = append(own4, pool{team, "g4dn", slicing("8")})
+		teams = append(teams, app{kind: "Deployment", name: "serve-" + team, pool: team, gpu: shared, pods: 2, cores: 0.3, gibs: 1, busy: 0.05, device: 1, cpuWaste: 1, memoryWaste: 1})
+	}
+	all["pools could be one"] = generated{pools: own4, leanPools: own4[:1], apps: teams, lean: with(teams, func(a *app) { a.pool = "a" })}
 	return all
 }
 

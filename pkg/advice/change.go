@@ -17,14 +17,10 @@ const (
 	Sharing Kind = "Sharing"
 	// Fewer lowers the number of replicas that a workload requests.
 	Fewer Kind = "Fewer"
-	// Move moves a workload with a whole GPU to a NodePool with shared GPUs.
-	Move Kind = "Move"
 	// Merge moves the workloads of a NodePool to another.
 	Merge Kind = "Merge"
 	// Types allows a NodePool more instance types.
 	Types Kind = "Types"
-	// Headroom lowers the headroom of a NodePool.
-	Headroom Kind = "Headroom"
 )
 
 // Change is a change to make.
