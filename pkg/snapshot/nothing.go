@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/nodecontract/mig"
@@ -38,8 +39,8 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 	}
 	switch {
 	case len(offered) > 0 && slices.Equal(t.capacityTypes(), []string{karpv1.CapacityTypeReserved}) && len(t.reservations) == 0:
-		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoReservations", fmt.Sprintf("%s allows only %s capacity, and %s %q has no capacity reservations in its status: see that its spec.capacityReservationSelectorTerms select one, or allow on-demand",
-			pathRequirements, karpv1.CapacityTypeReserved, ref.Kind, ref.Name)}
+		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoReservations", fmt.Sprintf("%s allows only %s capacity, and %s %q has no capacity reservations in its status: see that its %s select one, or allow on-demand",
+			pathRequirements, karpv1.CapacityTypeReserved, ref.Kind, ref.Name, clouds.OfRef(ref).ReservationField)}
 	case len(offered) > 0 && !slices.ContainsFunc(offered, p.divides):
 		return invalid(p.noLayout(offered))
 	case len(offered) > 0:
@@ -47,23 +48,31 @@ func nothingOffered(c *facts.Cluster, p *Pool, t *template) *Problem {
 			"(without a requirement for karpenter.sh/capacity-type, spot does not count)", some(offered), strings.Join(whereOffered(offered), ", ")))
 	case len(unoffered) > 0 && len(p.Problems) > 0:
 		return nil // The problems already say that the class is not ready.
-	case len(unoffered) > 0 && len(state.Images) == 0:
-		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
-	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i facts.Image) bool {
-		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
-	}):
-		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
-			"%s %q has no image for %s (%s, with GPUs): see that its %s select one, or allow other instance types",
-			ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable], clouds.OfRef(ref).ImageField)}
 	case len(unoffered) > 0:
-		return &Problem{karpv1.ConditionTypeNodeClassReady, "NotOffered", fmt.Sprintf("%s is not offered in any zone in which %s %q has a subnet, or has no price there: "+
-			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}
+		return notLaunchable(ref, state.Images, unoffered)
 	case len(parts) > 0:
 		return invalid(some(parts) + " has only a part of a GPU, which Karve does not share: allow instance types with whole GPUs in spec.template.spec.requirements")
 	case t.unknownTypes(state.CatalogRead) != "":
 		return invalid(t.unknownTypes(state.CatalogRead))
 	default:
 		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
+	}
+}
+
+// notLaunchable returns why the node class offers none of the instance types.
+func notLaunchable(ref v1alpha1.NodeClassReference, images []facts.Image, unoffered []*catalog.InstanceType) *Problem {
+	switch {
+	case len(images) == 0:
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
+	case !slices.ContainsFunc(images, func(i facts.Image) bool {
+		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
+	}):
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
+			"%s %q has no image for %s (%s, with GPUs): see that its %s select one, or allow other instance types",
+			ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable], clouds.OfRef(ref).ImageField)}
+	default:
+		return &Problem{karpv1.ConditionTypeNodeClassReady, "NotOffered", fmt.Sprintf("%s is not offered in any zone in which %s %q has a subnet, or has no price there: "+
+			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}
 	}
 }
 
