@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,6 +43,14 @@ func tableOf[T any](all []T, wide bool, columns ...column[*T]) table.Table {
 		t.Add(row...)
 	}
 	return t
+}
+
+// nodePrices returns the columns with the prices of nodes: those in the cloud's list too if any of them differs.
+func nodePrices(all *overview.Overview) []nodeColumn {
+	if all.Totals.ListMicroUSDPerHour == all.Totals.MicroUSDPerHour && !slices.ContainsFunc(all.Nodes, func(n overview.Node) bool { return price3(n.ListMicroUSDPerHour) != price3(n.MicroUSDPerHour) }) {
+		return []nodeColumn{nodePrice}
+	}
+	return []nodeColumn{nodePrice, {title: "LIST $/H", right: true, cell: func(n *overview.Node) string { return price3(n.ListMicroUSDPerHour) }}}
 }
 
 type (

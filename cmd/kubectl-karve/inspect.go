@@ -154,7 +154,8 @@ func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table
 	for i := range all.Nodes {
 		gpus = max(gpus, len(all.Nodes[i].GPUs))
 	}
-	columns := []nodeColumn{nodeName, nodePool, nodeType, nodePrice, nodeReplicas}
+	columns := []nodeColumn{nodeName, nodePool, nodeType}
+	columns = append(append(columns, nodePrices(all)...), nodeReplicas)
 	for i := range gpus {
 		columns = append(columns, nodeColumn{title: fmt.Sprintf("GPU%d", i), right: true, cell: func(n *overview.Node) string { return gpuCell(n, i, colors) }})
 	}
@@ -317,7 +318,7 @@ func totalsLine(t *overview.Totals) string {
 		parts[1] += fmt.Sprintf(" (%d %%)", 100*t.ReplicasHeld/t.Replicas)
 	}
 	if t.UnpricedNodes < t.Nodes {
-		parts = append(parts, "$"+words.USD(t.MicroUSDPerHour)+"/h", fmt.Sprintf("$%d/month", (t.MicroUSDPerHour*hoursPerMonth+500_000)/1_000_000))
+		parts = append(parts, "$"+words.USD(t.MicroUSDPerHour)+"/h"+listPrice(t), fmt.Sprintf("$%d/month", (t.MicroUSDPerHour*hoursPerMonth+500_000)/1_000_000))
 	}
 	if t.UnpricedNodes > 0 {
 		parts = append(parts, fmt.Sprintf("%s of unknown price", words.Count(t.UnpricedNodes, "node")))
@@ -326,6 +327,14 @@ func totalsLine(t *overview.Totals) string {
 		parts = append(parts, "bound $"+words.USD(*t.BoundMicroUSDPerHour)+"/h")
 	}
 	return strings.Join(parts, "  ")
+}
+
+// listPrice returns the price of the nodes in the cloud's list in parentheses, or "" if it is their price.
+func listPrice(t *overview.Totals) string {
+	if t.ListMicroUSDPerHour == t.MicroUSDPerHour {
+		return ""
+	}
+	return " (list $" + words.USD(t.ListMicroUSDPerHour) + "/h)"
 }
 
 // agentNotes lists the nodes without a valid report of the agent.

@@ -57,6 +57,17 @@ func silenced() *facts.Cluster {
 	return c
 }
 
+// discounted returns the cluster where one node costs less than by the list.
+func discounted() *facts.Cluster {
+	c := overviewtest.Example()
+	for i := range c.NodeClaims {
+		if c.NodeClaims[i].Name == "busy" {
+			c.NodeClaims[i].Annotations[v1alpha1.ListPriceAnnotation] = "700000"
+		}
+	}
+	return c
+}
+
 func measured(t *testing.T) *overview.Overview {
 	t.Helper()
 	m, err := overview.ParseMetrics(strings.NewReader(agentMetrics))
@@ -94,6 +105,7 @@ func TestWhatIsShown(t *testing.T) {
 	nodes, pods := (*topOptions).nodes, (*topOptions).pods
 	for name, print := range map[string]func(*testing.T, streams) error{
 		"inspect":              inspect(inspectOptions{}, example),
+		"inspect-list-prices":  inspect(inspectOptions{}, overview.Build(discounted())),
 		"inspect-wide":         inspect(inspectOptions{output: output{format: "wide"}}, example),
 		"inspect-detail":       inspect(inspectOptions{detail: true}, example),
 		"inspect-detail-wide":  inspect(inspectOptions{detail: true, output: output{format: "wide"}}, example, "quad"),
@@ -103,7 +115,10 @@ func TestWhatIsShown(t *testing.T) {
 		"inspect-reservations": inspect(inspectOptions{}, overview.Build(reserved())),
 		"inspect-no-nodes":     inspect(inspectOptions{}, none),
 		"inspect-other-node":   inspect(inspectOptions{}, example, "nowhere"),
-		"top-nodes":            func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
+		"top-list-prices": func(_ *testing.T, s streams) error {
+			return (&topOptions{}).print(s, overview.Build(discounted()), nodes, nil)
+		},
+		"top-nodes": func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
 		"top-nodes-by-idle": func(t *testing.T, s streams) error {
 			return (&topOptions{sortBy: "idle", output: output{format: "wide"}}).print(s, measured(t), nodes, nil)
 		},

@@ -160,17 +160,21 @@ func number[T int64 | float64](value *T) float64 {
 }
 
 func (o *topOptions) nodes(all *overview.Overview) table.Table {
-	return tableOf(all.Nodes, o.output.wide(), nodeName, nodeType, nodeReplicas,
-		nodeColumn{title: "SM%", right: true, cell: func(n *overview.Node) string { return percent(n.Use().SMPercent) }},
-		nodeColumn{title: "MEM USED", right: true, cell: func(n *overview.Node) string {
+	columns := slices.Concat([]nodeColumn{
+		nodeName, nodeType, nodeReplicas,
+		{title: "SM%", right: true, cell: func(n *overview.Node) string { return percent(n.Use().SMPercent) }},
+		{title: "MEM USED", right: true, cell: func(n *overview.Node) string {
 			if used := n.Use().UsedMiB; used != nil {
 				return ofMemory(*used, n.MemoryMiB)
 			}
 			return unknown
 		}},
-		nodeColumn{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return gib(n.StatedMiB) + "Gi" }}, nodePrice,
-		nodeColumn{title: "IDLE $/H", right: true, cell: func(n *overview.Node) string { return price3(n.IdleMicroUSDPerHour) }},
-		nodePool.forWide(), nodeAge(all.AsOf).forWide(), nodeColumn{title: "STATE", wide: true, cell: func(n *overview.Node) string { return n.Message }}, nodeClaim.forWide())
+		{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return gib(n.StatedMiB) + "Gi" }},
+	}, nodePrices(all), []nodeColumn{
+		{title: "IDLE $/H", right: true, cell: func(n *overview.Node) string { return price3(n.IdleMicroUSDPerHour) }},
+		nodePool.forWide(), nodeAge(all.AsOf).forWide(), {title: "STATE", wide: true, cell: func(n *overview.Node) string { return n.Message }}, nodeClaim.forWide(),
+	})
+	return tableOf(all.Nodes, o.output.wide(), columns...)
 }
 
 func (o *topOptions) pods(all *overview.Overview) table.Table {

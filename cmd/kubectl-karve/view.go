@@ -179,9 +179,10 @@ func (v *view) nodeTable() table.Table {
 	slices.SortStableFunc(nodes, func(a, b overview.Node) int { return orders[v.order].nodes(&a, &b) })
 	replicas := nodeReplicas
 	replicas.title = ""
-	return tableOf(nodes, v.wide, nodeName, nodePool,
-		nodeColumn{title: "REPLICAS", cell: func(n *overview.Node) string { return v.bar(n.ReplicasHeld, n.Replicas, nodeBar) }}, replicas,
-		nodePrice, nodeType, nodeCapacity, nodeAge(v.all.AsOf), nodeState(v.colors), nodeZone.forWide(), nodeClaim.forWide())
+	columns := slices.Concat([]nodeColumn{
+		nodeName, nodePool, {title: "REPLICAS", cell: func(n *overview.Node) string { return v.bar(n.ReplicasHeld, n.Replicas, nodeBar) }}, replicas,
+	}, nodePrices(v.all), []nodeColumn{nodeType, nodeCapacity, nodeAge(v.all.AsOf), nodeState(v.colors), nodeZone.forWide(), nodeClaim.forWide()})
+	return tableOf(nodes, v.wide, columns...)
 }
 
 func (v *view) podTable() table.Table {

@@ -75,8 +75,8 @@ func notKarves(canary bool) string {
 func (x *Explainer) machine(m *records.Machine) NodeAnswer {
 	a := NodeAnswer{
 		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: timeOrNil(m.Claim.CreationTimestamp.Time),
-		Price: priceOf(m),
 	}
+	a.Price, a.ListPrice = priceOf(m)
 	a.InstanceType, a.Zone, a.CapacityType = records.ShapeOf(m.Claim)
 	if m.Node != nil {
 		a.Node = m.Node.Name
@@ -230,16 +230,16 @@ func clause(c Cause) string { return strings.TrimSuffix(c.Message, ".") }
 
 func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// priceOf returns the price of a machine per hour, or nil if unknown.
-func priceOf(m *records.Machine) *planner.MicroUSD {
+// priceOf returns the price of a machine per hour and that in the cloud's list, or nil if unknown.
+func priceOf(m *records.Machine) (own, list *planner.MicroUSD) {
 	price := planner.MicroUSD(m.MicroUSDPerHour())
 	if m.Reservation != "" {
 		price = planner.MicroUSD(m.Promise.MicroUSDPerHour) // What its slot costs, whoever uses it.
 	}
 	if price <= 0 {
-		return nil
+		return nil, nil
 	}
-	return &price
+	return &price, new(planner.MicroUSD(m.ListMicroUSDPerHour()))
 }
 
 // running explains a pod that is bound to a node.
@@ -254,8 +254,9 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 	}
 	m := &view.Machines[i]
 	a.Place = &Place{
-		Node: pod.Spec.NodeName, NodeClaim: m.Claim.Name, NodePool: m.Pool(), Replicas: a.Wants.Replicas, NodeReplicas: m.Promise.Replicas(), NodePrice: priceOf(m),
+		Node: pod.Spec.NodeName, NodeClaim: m.Claim.Name, NodePool: m.Pool(), Replicas: a.Wants.Replicas, NodeReplicas: m.Promise.Replicas(),
 	}
+	a.Place.NodePrice, a.Place.NodeListPrice = priceOf(m)
 	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = records.ShapeOf(m.Claim)
 	if gpus := reportedGPUs(m, pod, x.cluster.Now); len(gpus) > 0 {
 		a.Place.GPUs, a.Place.Reported = gpus, true

@@ -136,7 +136,7 @@ func (x *Explainer) toOthers(pod *corev1.Pod) string {
 func (x *Explainer) planFor(a *PodAnswer, now *attempt, launch *planner.Launch) {
 	o := now.view.Snapshot.Offerings[launch.Offering]
 	a.State = PodPlanned
-	a.Machine = &Machine{NodePool: now.view.Snapshot.Pools[o.Pool].Name, InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Price: o.Price}
+	a.Machine = &Machine{NodePool: now.view.Snapshot.Pools[o.Pool].Name, InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Price: o.Price, ListPrice: o.ListPrice}
 	where := "NodePool " + a.Machine.NodePool
 	if id := now.view.Offerings[launch.Offering].Reservation; id != "" {
 		a.Machine.Price = o.ListPrice
@@ -158,8 +158,8 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 		return
 	}
 	a.Machine.NodePool, a.Machine.Since = m.Pool(), timeOrNil(m.Claim.CreationTimestamp.Time)
-	if price := priceOf(m); price != nil {
-		a.Machine.Price = *price
+	if own, list := priceOf(m); own != nil {
+		a.Machine.Price, a.Machine.ListPrice = *own, *list
 	}
 	a.Machine.InstanceType, a.Machine.Zone, a.Machine.CapacityType = records.ShapeOf(m.Claim)
 	a.Machine.State = m.State()

@@ -98,7 +98,7 @@ func (a *PodAnswer) machine(now time.Time) table.Table {
 		if m.Until != nil {
 			limit = "in " + words.Age(m.Until.Sub(now))
 		}
-		t.Add(orUnknownText(m.Name), orUnknownText(m.NodePool), orUnknownText(m.InstanceType), orUnknownText(m.Zone), orUnknownText(m.CapacityType), orUnknownText(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price))
+		t.Add(orUnknownText(m.Name), orUnknownText(m.NodePool), orUnknownText(m.InstanceType), orUnknownText(m.Zone), orUnknownText(m.CapacityType), orUnknownText(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price)+listOr(&m.Price, &m.ListPrice))
 	}
 	return t
 }
@@ -113,7 +113,7 @@ func (a *PodAnswer) place() table.Table {
 		if p.NodeReplicas > 0 {
 			replicas += "/" + strconv.FormatInt(p.NodeReplicas, 10)
 		}
-		t.Add(p.Node, orUnknownText(p.NodePool), orUnknownText(p.InstanceType), orUnknownText(p.Zone), orUnknownText(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice))
+		t.Add(p.Node, orUnknownText(p.NodePool), orUnknownText(p.InstanceType), orUnknownText(p.Zone), orUnknownText(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice)+listOr(p.NodePrice, p.NodeListPrice))
 	}
 	return t
 }
@@ -152,7 +152,7 @@ func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
 		return out.err
 	}
 	out.line(strings.Join([]string{
-		name, a.NodePool, orUnknownText(a.InstanceType), orUnknownText(a.Zone), orUnknownText(a.CapacityType), "$" + dollarsOr(a.Price) + "/h", fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
+		name, a.NodePool, orUnknownText(a.InstanceType), orUnknownText(a.Zone), orUnknownText(a.CapacityType), "$" + dollarsOr(a.Price) + "/h" + listOr(a.Price, a.ListPrice), fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
 	}, "   "))
 	out.line("It " + withStop(a.Summary))
 	if a.Cordon != "" {
@@ -261,4 +261,12 @@ func dollarsOr(m *planner.MicroUSD) string {
 		return unknown
 	}
 	return words.USD(*m)
+}
+
+// listOr returns the price in the cloud's list in parentheses, or "" if it is the price that is paid or is unknown.
+func listOr(own, list *planner.MicroUSD) string {
+	if own == nil || list == nil || *list == 0 || *list == *own {
+		return ""
+	}
+	return " (list " + words.USD(*list) + ")"
 }

@@ -110,11 +110,13 @@ type Machine struct {
 	Name     string `json:"name,omitempty"`
 	NodePool string `json:"nodePool"`
 	// InstanceType, Zone and CapacityType are the planned ones until the cloud has launched the machine.
-	InstanceType string           `json:"instanceType,omitempty"`
-	Zone         string           `json:"zone,omitempty"`
-	CapacityType string           `json:"capacityType,omitempty"`
-	Price        planner.MicroUSD `json:"microUSDPerHour,omitempty"`
-	State        lifecycle.State  `json:"state,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	// Price is the price of the machine, and ListPrice that in the cloud's list.
+	Price     planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	ListPrice planner.MicroUSD `json:"listMicroUSDPerHour,omitempty"`
+	State     lifecycle.State  `json:"state,omitempty"`
 	// Since is when the NodeClaim was created. Until is the time limit of its present state.
 	Since *time.Time `json:"since,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
@@ -137,9 +139,11 @@ type Place struct {
 	// Replicas is how many of the node's NodeReplicas replicas the pod holds.
 	Replicas     int64 `json:"replicas"`
 	NodeReplicas int64 `json:"nodeReplicas,omitempty"`
-	// Price is the part of the node's price that the pod's replicas pay for. NodePrice is that of the node. Both are nil if unknown.
-	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
-	NodePrice *planner.MicroUSD `json:"nodeMicroUSDPerHour,omitempty"`
+	// Price is the part of the node's price that the pod's replicas pay for. NodePrice is that of the node, and NodeListPrice that in the cloud's list. All are
+	// nil if unknown.
+	Price         *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	NodePrice     *planner.MicroUSD `json:"nodeMicroUSDPerHour,omitempty"`
+	NodeListPrice *planner.MicroUSD `json:"nodeListMicroUSDPerHour,omitempty"`
 }
 
 // Rule is a rule in the pod's spec that constrains where it may be.
@@ -166,11 +170,13 @@ type NodeAnswer struct {
 	NodePool  string          `json:"nodePool,omitempty"`
 	State     lifecycle.State `json:"state,omitempty"`
 	// Summary is one sentence.
-	Summary      string            `json:"summary"`
-	InstanceType string            `json:"instanceType,omitempty"`
-	Zone         string            `json:"zone,omitempty"`
-	CapacityType string            `json:"capacityType,omitempty"`
-	Price        *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	Summary      string `json:"summary"`
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	// Price is the price of the machine, and ListPrice that in the cloud's list. Both are nil if the price is unknown.
+	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	ListPrice *planner.MicroUSD `json:"listMicroUSDPerHour,omitempty"`
 	// Replicas is how many replicas the node exposes. Held is how many of them pods hold.
 	Replicas int64 `json:"replicas"`
 	Held     int64 `json:"replicasHeld"`

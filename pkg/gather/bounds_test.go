@@ -287,7 +287,7 @@ func TestLargeAntiAffinityOfAPodKeepsAtLeastAsManyPodsAway(t *testing.T) {
 // notOnPods are the annotations of Karve that decisions read of other objects, or only the agent or users read.
 var notOnPods = []string{
 	"ResourceAnnotation", "GPUsAnnotation", "ReplicasPerGPUAnnotation", "UnusedSinceAnnotation", "GPUResetAnnotation", "GPUCordonAnnotation", "HoldersAnnotation", "BackendAnnotation",
-	"MIGAnnotation", "MPSAnnotation", "SlotsAnnotation", "SlotsInUseAnnotation", "ReplicasRaisedAnnotation", "SlotsNextAnnotation", "SlotsChangingSinceAnnotation", "PriceAnnotation",
+	"MIGAnnotation", "MPSAnnotation", "SlotsAnnotation", "SlotsInUseAnnotation", "ReplicasRaisedAnnotation", "SlotsNextAnnotation", "SlotsChangingSinceAnnotation", "PriceAnnotation", "ListPriceAnnotation",
 	"PlannedPodsAnnotation", "PlanAnnotation", "PlannedLaunchesAnnotation", "IdleSinceAnnotation", "DisruptingSinceAnnotation", "ReplacingAnnotation", "ReplacingSinceAnnotation",
 	"ReplacementFailuresAnnotation", "ReplaceAfterAnnotation", "ReplacesAnnotation", "ReplicasShortSinceAnnotation", "ReplicasReadySinceAnnotation", "RepairsAnnotation",
 	"ImageRolloutAnnotation", "FormerSelectorTermsAnnotation",

@@ -64,6 +64,9 @@ type Metrics struct {
 	PoolReplicas     *prometheus.GaugeVec
 	PoolReplicasUsed *prometheus.GaugeVec
 	PoolPrice        *prometheus.GaugeVec
+	PoolListPrice    *prometheus.GaugeVec
+	ReplicaPrice     *prometheus.GaugeVec
+	ReplicaListPrice *prometheus.GaugeVec
 	PoolBreaker      *prometheus.GaugeVec
 	PoolHeadroom     *prometheus.GaugeVec
 	CatalogRefreshed *prometheus.GaugeVec
@@ -141,7 +144,12 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolReplicas:     pool("replicas", "Replicas that the NodePool's nodes expose or will expose."),
 		PoolReplicasUsed: pool("replicas_used", "Replicas that running pods hold."),
 		PoolPrice:        pool("price_usd_per_hour", "Price of the NodePool's nodes, in US dollars per hour."),
-		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its nodes do not start or do not expose their replicas, 0.5 while Karve probes it with one node, otherwise 0."),
+		PoolListPrice:    pool("list_price_usd_per_hour", "Price of the NodePool's nodes in the cloud's list, in US dollars per hour."),
+		ReplicaPrice: made.NewGaugeVec(gauge("pool", "replica_usd_per_hour",
+			"Lowest price of one replica of a GPU on a new node of the NodePool all of whose replicas are held, in US dollars per hour."), replicaOf),
+		ReplicaListPrice: made.NewGaugeVec(gauge("pool", "replica_list_usd_per_hour",
+			"Price of the same replica in the cloud's list, in US dollars per hour."), replicaOf),
+		PoolBreaker: pool("breaker_open", "1 while the NodePool launches nothing because its nodes do not start or do not expose their replicas, 0.5 while Karve probes it with one node, otherwise 0."),
 		PoolHeadroom: made.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas to keep free in the NodePool (wanted), and how many of them are free on started nodes (free)."),
 			[]string{nodePool, "state"}),
 		CatalogRefreshed: made.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",
@@ -215,15 +223,36 @@ func (m *Metrics) ClassSetAside(a solve.Aside) {
 // ForgetPool deletes the gauges of a NodePool that no longer exists. Counters stay.
 func (m *Metrics) ForgetPool(pool string) {
 	for _, gauge := range []*prometheus.GaugeVec{
-		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted,
+		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolListPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted,
 		m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice, m.PoolKarpenter,
 	} {
 		gauge.DeleteLabelValues(pool)
 	}
 	m.OfferingsRefused.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	m.ReplicaPrices(pool, "", nil)
 	m.Limits(pool, nil)
 	m.PoolHeadroom.DeletePartialMatch(prometheus.Labels{nodePool: pool})
 	m.forgetClaims(pool)
+}
+
+// ReplicaPrice is what one replica of a model of GPU costs, in micro-dollars per hour: the price that is paid, and that in the cloud's list.
+type ReplicaPrice struct {
+	GPUName, CapacityType                string
+	MicroUSDPerHour, ListMicroUSDPerHour int64
+}
+
+// replicaOf are the labels of prices of replicas. There are as many series as NodePools have models of GPUs, at each capacity type.
+var replicaOf = []string{nodePool, "gpunodeclass", "gpu_name", "capacity_type"}
+
+// ReplicaPrices records the prices of a NodePool's replicas.
+func (m *Metrics) ReplicaPrices(pool, class string, prices []ReplicaPrice) {
+	for _, g := range []*prometheus.GaugeVec{m.ReplicaPrice, m.ReplicaListPrice} {
+		g.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	}
+	for _, p := range prices {
+		m.ReplicaPrice.WithLabelValues(pool, class, p.GPUName, p.CapacityType).Set(USD(p.MicroUSDPerHour))
+		m.ReplicaListPrice.WithLabelValues(pool, class, p.GPUName, p.CapacityType).Set(USD(p.ListMicroUSDPerHour))
+	}
 }
 
 // Limit is a limit of a NodePool and the usage that counts against it, in the base unit of the resource.

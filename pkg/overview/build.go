@@ -118,7 +118,7 @@ func (b *builder) addMachine(o *Overview, m *records.Machine) {
 	}
 	b.describe(&n, m)
 	if price := m.Promise.MicroUSDPerHour; price > 0 {
-		n.MicroUSDPerHour = &price
+		n.MicroUSDPerHour, n.ListMicroUSDPerHour = &price, new(m.Promise.ListMicroUSDPerHour)
 	}
 	memory := int64(0)
 	if m.Type != nil {
@@ -374,6 +374,7 @@ func (t *Totals) add(n *Node) {
 		return
 	}
 	t.MicroUSDPerHour = amount.Add(t.MicroUSDPerHour, *n.MicroUSDPerHour)
+	t.ListMicroUSDPerHour = amount.Add(t.ListMicroUSDPerHour, *n.ListMicroUSDPerHour)
 	t.IdleMicroUSDPerHour = amount.Add(t.IdleMicroUSDPerHour, *n.IdleMicroUSDPerHour)
 }
 

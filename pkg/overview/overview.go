@@ -35,8 +35,9 @@ type Totals struct {
 	Replicas     int64 `json:"replicas"`
 	ReplicasHeld int64 `json:"replicasHeld"`
 	// MicroUSDPerHour is the price of the nodes. IdleMicroUSDPerHour is the part of it that no pod pays for. The price of UnpricedNodes nodes is unknown
-	// and not in the sums.
+	// and not in the sums. ListMicroUSDPerHour is the price of the nodes in the cloud's list.
 	MicroUSDPerHour     int64 `json:"microUSDPerHour"`
+	ListMicroUSDPerHour int64 `json:"listMicroUSDPerHour"`
 	IdleMicroUSDPerHour int64 `json:"idleMicroUSDPerHour"`
 	UnpricedNodes       int   `json:"unpricedNodes,omitempty"`
 	// BoundMicroUSDPerHour is a proven lower bound on the price of nodes for the same pods. It is nil if none was computed.
@@ -105,8 +106,10 @@ type Node struct {
 	// MemoryMiB is the device memory of all GPUs, or nil if unknown. StatedMiB is the device memory that the pods request or have as slots, in MiB.
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	StatedMiB int64  `json:"statedMiB"`
-	// MicroUSDPerHour is the price of the node, or nil if unknown. IdleMicroUSDPerHour is the part that no pod pays for.
+	// MicroUSDPerHour is the price of the node, and ListMicroUSDPerHour that in the cloud's list. Both are nil if the price is unknown.
+	// IdleMicroUSDPerHour is the part that no pod pays for.
 	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
+	ListMicroUSDPerHour *int64 `json:"listMicroUSDPerHour,omitempty"`
 	IdleMicroUSDPerHour *int64 `json:"idleMicroUSDPerHour,omitempty"`
 	// Agent is the state of the node's agent.
 	Agent Agent `json:"agent"`

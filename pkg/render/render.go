@@ -225,6 +225,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")
 	}
 	a[v1alpha1.PriceAnnotation] = strconv.FormatInt(o.MicroUSDPerHour, 10)
+	if o.ListMicroUSDPerHour > 0 && o.ListMicroUSDPerHour != o.MicroUSDPerHour {
+		a[v1alpha1.ListPriceAnnotation] = strconv.FormatInt(o.ListMicroUSDPerHour, 10)
+	}
 	a[karpv1.NodePoolHashAnnotationKey] = pool.NodePool.Hash()
 	a[karpv1.NodePoolHashVersionAnnotationKey] = karpv1.NodePoolHashVersion
 	return a

@@ -100,7 +100,7 @@ func (p *Pool) unhonoredDisruption() []FieldReport {
 var (
 	// ownAnnotations and ownLabels are the keys that Karve sets on NodeClaims. Values in the template have no effect.
 	ownAnnotations = []string{
-		nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.MPSAnnotation, nodecontract.MIGAnnotation, nodecontract.SlotsAnnotation, nodecontract.BackendAnnotation, v1alpha1.PriceAnnotation, karpv1.NodePoolHashAnnotationKey,
+		nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.MPSAnnotation, nodecontract.MIGAnnotation, nodecontract.SlotsAnnotation, nodecontract.BackendAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ListPriceAnnotation, karpv1.NodePoolHashAnnotationKey,
 		karpv1.NodePoolHashVersionAnnotationKey,
 	}
 	ownLabels = []string{v1alpha1.GPUNodeClassLabel, karpv1.NodePoolLabelKey}

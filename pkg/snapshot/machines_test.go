@@ -295,7 +295,7 @@ func TestPromiseIsReadFromAnnotations(t *testing.T) {
 	}{
 		"complete": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "4", "karve.sh/replicas-per-gpu": "10", "karve.sh/micro-usd-per-hour": "3912000"},
-			facts.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000},
+			facts.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000, ListMicroUSDPerHour: 3_912_000},
 			40,
 		},
 		"missing": {nil, facts.Promise{}, 0},

@@ -19,6 +19,8 @@ const (
 	SlotsChangingSinceAnnotation = Group + "/slots-changing-since"
 	// PriceAnnotation is the hourly price of the node when it was chosen, in micro-dollars. Written on NodeClaims, read by status and by people.
 	PriceAnnotation = Group + "/micro-usd-per-hour"
+	// ListPriceAnnotation is that price in the cloud's list, if it differs. Written and read like PriceAnnotation.
+	ListPriceAnnotation = Group + "/list-micro-usd-per-hour"
 
 	// PlannedPodsAnnotation records the pods for which the node was launched: the number of pods of each shape, keyed by a hash of their requests. Written
 	// and read by the controller on NodeClaims, so that the next plan places the same pods there.

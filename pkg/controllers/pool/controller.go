@@ -198,6 +198,13 @@ func (c *Controller) pool(
 	reportPool(np, pool, h, c.Clock, conditions...)
 	c.measure(np.Name, h, healthy)
 	c.measureRefused(np.Name, refused)
+	if pool.Class != nil {
+		var prices []metrics.ReplicaPrice
+		for _, p := range pool.ReplicaPrices() {
+			prices = append(prices, metrics.ReplicaPrice(p))
+		}
+		c.Metrics.ReplicaPrices(np.Name, pool.Class.Name, prices)
+	}
 	c.Metrics.Limits(np.Name, limits(np))
 	c.Metrics.Claims(np.Name, byState(machines, cluster.Now, cluster.ReplicasTimeout))
 	if equality.Semantic.DeepEqual(stored.Status, np.Status) {
@@ -243,6 +250,7 @@ func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
 	c.Metrics.PoolReplicas.WithLabelValues(pool).Set(float64(h.Replicas))
 	c.Metrics.PoolReplicasUsed.WithLabelValues(pool).Set(float64(h.inUse))
 	c.Metrics.PoolPrice.WithLabelValues(pool).Set(metrics.USD(h.microUSDPerHour))
+	c.Metrics.PoolListPrice.WithLabelValues(pool).Set(metrics.USD(h.listMicroUSDPerHour))
 	c.Metrics.PoolUnusedNodes.WithLabelValues(pool).Set(float64(h.unusedNodes))
 	c.Metrics.PoolUnusedPrice.WithLabelValues(pool).Set(metrics.USD(h.unusedMicroUSDPerHour))
 	open := 0.0

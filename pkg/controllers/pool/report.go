@@ -33,8 +33,9 @@ import (
 // holding has the totals of a set of machines.
 type holding struct {
 	planner.Physical
-	inUse           int64
-	microUSDPerHour int64
+	inUse int64
+	// microUSDPerHour is what the machines cost, and listMicroUSDPerHour what they cost in the cloud's list.
+	microUSDPerHour, listMicroUSDPerHour int64
 	// unusedNodes is the number of machines whose GPUs nobody uses, and unusedMicroUSDPerHour their price.
 	unusedNodes, unusedMicroUSDPerHour int64
 }
@@ -48,6 +49,7 @@ func hold(machines []records.Machine, class *v1alpha1.GPUNodeClass, now time.Tim
 		h.Replicas += m.Promise.Replicas()
 		h.inUse = amount.Add(h.inUse, m.ReplicasInUse())
 		h.microUSDPerHour += m.Promise.MicroUSDPerHour
+		h.listMicroUSDPerHour += m.Promise.ListMicroUSDPerHour
 		if _, ok := usage.NobodyUses(m, class, now); ok {
 			h.unusedNodes++
 			h.unusedMicroUSDPerHour += m.Promise.MicroUSDPerHour

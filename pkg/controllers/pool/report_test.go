@@ -30,6 +30,7 @@ func TestHoldSumsHardwareOfMachines(t *testing.T) {
 	twelve, xlarge := snapshottest.TypeNamed("g4dn.12xlarge"), snapshottest.TypeNamed("g4dn.xlarge")
 	running := snapshottest.Claim("gpu-1", &c.NodePools[0], twelve, snapshottest.Initialized(now))
 	onItsWay := snapshottest.Claim("gpu-2", &c.NodePools[0], xlarge)
+	onItsWay.Annotations[v1alpha1.ListPriceAnnotation] = "600000"
 	c.NodeClaims = append(c.NodeClaims, running, onItsWay)
 	c.Nodes = append(c.Nodes, snapshottest.Node(&running, twelve, 40))
 	c.Pods = append(c.Pods, snapshottest.Pods("web", 7, snapshottest.Running("gpu-1"))...)
@@ -38,7 +39,7 @@ func TestHoldSumsHardwareOfMachines(t *testing.T) {
 	got := hold(records.Machines(c), nil, now)
 	want := holding{
 		Physical: planner.Physical{MilliCPU: 52_000, MemoryBytes: 208 << 30, GPUs: 5, Replicas: 50, Nodes: 2},
-		inUse:    9, microUSDPerHour: 3_912_000 + 526_000,
+		inUse:    9, microUSDPerHour: 3_912_000 + 526_000, listMicroUSDPerHour: 3_912_000 + 600_000,
 	}
 	if got != want {
 		t.Errorf("hold = %+v, want %+v", got, want)

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,8 @@ type Promise struct {
 	Backend string
 	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
+	// ListMicroUSDPerHour is that price in the cloud's list.
+	ListMicroUSDPerHour int64
 }
 
 // Replicas returns the number of replicas of the machine. For slots, it is their number, which changes with the pods.
@@ -77,9 +80,10 @@ func PromiseOf(annotations map[string]string) Promise {
 	mps, _ := nodecontract.ParseMPS(annotations[nodecontract.MPSAnnotation])
 	mig, _ := nodecontract.ParseMIG(annotations[nodecontract.MIGAnnotation])
 	slots, _ := nodecontract.ParseSlots(annotations[nodecontract.SlotsAnnotation])
+	price := NumberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice)
 	return Promise{
 		MPS: mps, MIG: mig, Slots: slots, Backend: annotations[nodecontract.BackendAnnotation], Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
 		GPUs: NumberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: NumberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, MaxReplicasPerGPU),
-		MicroUSDPerHour: NumberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
+		MicroUSDPerHour: price, ListMicroUSDPerHour: cmp.Or(NumberIn(annotations, v1alpha1.ListPriceAnnotation, planner.MaxPrice), price),
 	}
 }

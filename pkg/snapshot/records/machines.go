@@ -360,7 +360,7 @@ func machineOf(c *facts.Claimed, s *facts.Site, types []catalog.InstanceType) Ma
 		m.machine.memo = m
 		m.machine.know(types)
 		if o := m.machine.offering(); o != nil && o.Reservation != "" {
-			m.machine.Promise.MicroUSDPerHour = o.ListPrice() // The slot is paid, and reports say what it costs.
+			m.machine.Promise.MicroUSDPerHour, m.machine.Promise.ListMicroUSDPerHour = o.ListPrice(), o.ListPrice() // The slot is paid, and reports say what it costs.
 		}
 		if s != nil {
 			m.machine.Node, m.machine.Pods = s.Node, s.Pods
@@ -390,7 +390,7 @@ func (m *Machine) know(types []catalog.InstanceType) {
 	}
 	planned := made == named[0] && slices.Index(claimValues(m.Claim, corev1.LabelTopologyZone), zone) == 0 && !m.outlivesReservation()
 	if o := m.offering(); o != nil && !planned {
-		m.Promise.MicroUSDPerHour = o.MicroUSDPerHour
+		m.Promise.MicroUSDPerHour, m.Promise.ListMicroUSDPerHour = o.MicroUSDPerHour, o.ListPrice()
 	}
 }
 
@@ -454,6 +454,14 @@ func (m *Machine) MicroUSDPerHour() int64 {
 		return o.MicroUSDPerHour
 	}
 	return m.Promise.MicroUSDPerHour
+}
+
+// ListMicroUSDPerHour returns the current price of the machine in the cloud's list, or that at the time of planning if the catalog has none.
+func (m *Machine) ListMicroUSDPerHour() int64 {
+	if o := m.offering(); o != nil {
+		return o.ListPrice()
+	}
+	return m.Promise.ListMicroUSDPerHour
 }
 
 // offering returns the offering of the machine in the catalog, or nil if it has none.

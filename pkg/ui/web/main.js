@@ -104,10 +104,11 @@ function drawTiles() {
   const partly = t.unpricedNodes ? `\nwithout ${plural(t.unpricedNodes, "node")}` : "";
   const priced = t.unpricedNodes !== t.nodes || t.nodes === 0 ? t.microUSDPerHour : undefined;
   setText(byId("price"), usd(priced));
+  const list = t.listMicroUSDPerHour;
   const bound = t.boundMicroUSDPerHour;
   const above = bound > 0 && priced !== undefined ? (priced > bound * 1.0005 ? `\n${percent(priced - bound, bound)} above it` : model.waiting.size ? "" : "\noptimal") : "";
   setText(byId("bound"), `bound ${usd(bound)}${above}${partly}`);
-  byId("bound").title = `At least ${usd(bound)} an hour, whatever nodes hold these pods. Now ${month(priced)} a month.`;
+  byId("bound").title = `At least ${usd(bound)} an hour, whatever nodes hold these pods. Now ${month(priced)} a month, and ${usd(list)} an hour at list prices.`;
   const free = totals && t.replicas - t.replicasHeld;
   setText(byId("used"), count(t.replicasHeld));
   setText(byId("of"), "of " + count(t.replicas));

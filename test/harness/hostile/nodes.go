@@ -18,7 +18,7 @@ import (
 
 // promises are the annotations that describe a machine.
 var promises = []string{
-	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.BackendAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
+	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.BackendAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ListPriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation,
 	v1alpha1.ReplacementFailuresAnnotation, v1alpha1.ReplaceAfterAnnotation, v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.RepairsAnnotation,
 	nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, nodecontract.GPUResetAnnotation, nodecontract.GPUCordonAnnotation, "karpenter.sh/do-not-disrupt",

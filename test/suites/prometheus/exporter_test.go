@@ -64,10 +64,11 @@ func happen(m *metrics.Metrics) {
 		g.Set(10)
 	}
 	for _, g := range []*prometheus.GaugeVec{
-		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted, m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice, m.PoolKarpenter,
+		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolListPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted, m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice, m.PoolKarpenter,
 	} {
 		g.WithLabelValues(pool).Set(1)
 	}
+	m.ReplicaPrices(pool, "t4", []metrics.ReplicaPrice{{GPUName: "t4", CapacityType: capacity, MicroUSDPerHour: 52_600, ListMicroUSDPerHour: 52_600}})
 	m.OverOnePlan.WithLabelValues().Set(1.02)
 	m.PoolHeadroom.WithLabelValues(pool, "wanted").Set(2)
 	m.Wasted.WithLabelValues(pool).Set(0.1)
