@@ -139,7 +139,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, from published.So
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules,
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

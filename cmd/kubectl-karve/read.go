@@ -70,7 +70,7 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 		return seen{}, err
 	}
 	cluster := &facts.Cluster{
-		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
+		Now: time.Now(), ReplicasTimeout: told.Settings.ReplicasTimeout.Duration, PriorityCutoff: told.Settings.PriorityCutoff, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 	}
 	if err := addPrices(cluster, told.Catalog); err != nil {
 		return seen{}, err

@@ -55,6 +55,8 @@ type Gatherer struct {
 	Metrics *metrics.Metrics
 	// ReplicasTimeout is how long a registered node may have no replicas.
 	ReplicasTimeout time.Duration
+	// PriorityCutoff is the lowest priority of pods for which machines are launched. It is nil if they are launched for all.
+	PriorityCutoff *int32
 	// NodeOverlays reports whether the API server serves NodeOverlays.
 	NodeOverlays bool
 	// Prices returns the rules for prices. It is nil if there are none.
@@ -123,7 +125,7 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	g.beginAside()
 	s := &g.state
 	c := &facts.Cluster{
-		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
+		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout, PriorityCutoff: g.PriorityCutoff,
 		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is,
 	}
 	published, err := g.readDRA(ctx)

@@ -40,7 +40,8 @@ func Open(ctx context.Context, config *rest.Config, catalog cloud.Catalog, setti
 		}
 		c, err := g.Cluster(ctx)
 		if err == nil {
-			c.ReplicasTimeout = settings().ReplicasTimeout.Duration // It changes when the controller starts with another one.
+			now := settings()
+			c.ReplicasTimeout, c.PriorityCutoff = now.ReplicasTimeout.Duration, now.PriorityCutoff // They change when the controller starts with others.
 		}
 		return c, err
 	}, nil

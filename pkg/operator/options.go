@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type Options struct {
 	BatchIdle               time.Duration
 	BatchMax                time.Duration
 	ReadAhead               bool
+	PriorityCutoff          *int32
 	PlanBudget              time.Duration
 	LaunchTimeout           time.Duration
 	ReplicasTimeout         time.Duration
@@ -84,6 +86,14 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan when no new pod has arrived for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.BoolVar(&o.ReadAhead, "read-ahead", true, "plan for the pods that the default scheduler has not tried yet together with those that it has; turn it off if a plugin of that scheduler holds pods back")
+	fs.Func("priority-cutoff", "lowest priority of pods for which machines are launched, such as -10; those below it use free room only (default: launch for all)", func(text string) error {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is no priority: state a whole number from -2147483648 to 2147483647", text)
+		}
+		o.PriorityCutoff = new(int32(n))
+		return nil
+	})
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan; up to twenty times as long for pods with more than 60 different requests")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", standard.ReplicasTimeout.Duration, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
@@ -111,7 +121,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // settings returns what the controller publishes of its settings.
 func (o *Options) settings() published.Settings {
 	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout), Prices: o.Prices}
+	return published.Settings{SettleDuration: of(o.Settle), ReplicasTimeout: of(o.ReplicasTimeout), NotReadyTimeout: of(o.NotReadyTimeout), GPUFaultTimeout: of(o.GPUFaultTimeout), PriorityCutoff: o.PriorityCutoff, Prices: o.Prices}
 }
 
 // Validate returns all errors of the options, joined.

@@ -300,6 +300,8 @@ const (
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 	// ReasonSetAside: no plan that includes the pod keeps the rules, so the plan leaves the pod out. See solve.Contain.
 	ReasonSetAside Reason = "SetAside"
+	// ReasonPriority: the priority of the pod is too low for a machine to be launched for it, and no node has room.
+	ReasonPriority Reason = "BelowPriorityCutoff"
 	// ReasonLabels: a node that was launched for the pod has other labels than planned and does not admit it.
 	ReasonLabels Reason = "NodeLabelsDiffer"
 	// ReasonTaints: a node that was launched for the pod has a taint that its pool does not have, and does not admit the pod.

@@ -124,6 +124,7 @@ func shapesOf(records []Record) (shapes []shape, of []int) {
 func poolsOf(c *facts.Cluster) *facts.Cluster {
 	empty := &facts.Cluster{
 		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: records.Vacated(c), DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
+		PriorityCutoff: c.PriorityCutoff,
 		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
 	}
 	for i := range c.NodePools {

@@ -171,6 +171,10 @@ func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) p
 		Requests: facts.RequestsOf(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
 		Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 	}
+	if w.expendable {
+		class.Offerings, class.Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: fmt.Sprintf(
+			"no machine is launched for its priority %d, which is below settings.priorityCutoff %d: raise its priority, or wait for free room", class.Priority, *v.cluster.PriorityCutoff)}
+	}
 	v.awaitCorrection(&class, a, mismatches.of(w, a))
 	return class
 }

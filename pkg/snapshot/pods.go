@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/snapshot/facts"
@@ -21,6 +22,8 @@ type waitingClass struct {
 	pods []*corev1.Pod
 	// volumes are what the pods' volumes require of a node. It is nil if they have none.
 	volumes *records.Volumes
+	// expendable reports that the pods are pending, and that no machine is launched for them because of their priority.
+	expendable bool
 	// found has the indices of the selections that match the pods.
 	found []int
 }
@@ -69,13 +72,21 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 		found := shapes.selections.of(p.pod)
 		v := storage.Of(p.pod)
 		key := classKeyOf(p.shape, found, v)
+		key.expendable = !moving[p.pod] && c.PriorityCutoff != nil && schedulinghelper.PodPriority(p.pod) < *c.PriorityCutoff
 		if byKey[key] == nil {
-			byKey[key] = &waitingClass{shape: p.shape, volumes: v, found: found}
+			byKey[key] = &waitingClass{shape: p.shape, volumes: v, found: found, expendable: key.expendable}
 		}
 		byKey[key].pods = append(byKey[key].pods, p.pod)
 	}
+	last := func(k classKey) int {
+		if k.expendable {
+			return 1
+		}
+		return 0
+	}
 	keys := slices.SortedFunc(maps.Keys(byKey), func(a, b classKey) int {
-		return cmp.Or(strings.Compare(byKey[a].key, byKey[b].key), strings.Compare(a.found, b.found), strings.Compare(a.volumes, b.volumes))
+		return cmp.Or(strings.Compare(byKey[a].key, byKey[b].key), strings.Compare(a.found, b.found), strings.Compare(a.volumes, b.volumes),
+			cmp.Compare(last(a), last(b)))
 	})
 	classes := make([]*waitingClass, 0, len(byKey))
 	for _, key := range keys {
@@ -90,6 +101,7 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 type classKey struct {
 	shape          [sha256.Size]byte
 	found, volumes string
+	expendable     bool
 }
 
 func classKeyOf(s *shape, found []int, v *records.Volumes) classKey {
@@ -97,5 +109,5 @@ func classKeyOf(s *shape, found []int, v *records.Volumes) classKey {
 	for _, i := range found {
 		numbers = binary.BigEndian.AppendUint32(numbers, uint32(i))
 	}
-	return classKey{s.sum, string(numbers), v.Key()}
+	return classKey{shape: s.sum, found: string(numbers), volumes: v.Key()}
 }

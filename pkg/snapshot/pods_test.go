@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -149,6 +151,38 @@ func TestClassHasPriorityOfItsPods(t *testing.T) {
 		if got := view.Classes[classOf(view, pod)].Priority; got != want {
 			t.Errorf("%s has priority %d, want %d", pod, got, want)
 		}
+	}
+}
+
+func TestPodsBelowThePriorityCutoffUseFreeRoomOnly(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.PriorityCutoff = new(int32(-10))
+	claim := Claim("a", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+	c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, TypeNamed("g4dn.xlarge"), 2))
+	at := func(priority int32) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.Priority = &priority } }
+	c.Pods = append(Pods("below", 3, at(-11)), Pod("at", at(-10)))
+	view := snapshot.Build(c)
+	plan := solve.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Launches) != 0 || len(plan.Placements) != 1 || len(plan.Placements[0].Pods) != 2 || len(plan.Unplaced) != 2 {
+		t.Fatalf("the plan is %+v, want 2 pods on the node, and no machine for the others", plan)
+	}
+	want := "has no room on the 1 node that would take it, and no machine is launched for its priority -11, which is below settings.priorityCutoff -10: raise its priority, or wait for free room"
+	if u := plan.Unplaced[0]; u.Reason != planner.ReasonPriority || u.Message != want {
+		t.Errorf("%s: %s", u.Reason, u.Message)
+	}
+	if !slices.Contains(plan.Placements[0].Pods, "default/at") {
+		t.Errorf("the pod at the cutoff has no room, but %v", plan.Placements[0].Pods)
+	}
+
+	c.Nodes, c.NodeClaims, c.Index = nil, nil, nil
+	view = snapshot.Build(c)
+	plan = solve.Plan(view.Snapshot)
+	if len(plan.Launches) != 1 || len(plan.Launches[0].Pods) != 1 || len(plan.Unplaced) != 3 {
+		t.Errorf("without nodes, the plan is %+v, want a machine for the pod at the cutoff alone", plan)
 	}
 }
 

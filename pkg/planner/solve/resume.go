@@ -18,6 +18,9 @@ import (
 //
 // The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
+	if plan, ok := with.lastly(s, func(s planner.Snapshot) planner.Plan { return with.Resume(s, earlier) }); ok {
+		return plan
+	}
 	with.First = nil
 	kept, best, ok := with.keeping(s, earlier)
 	if !ok {

@@ -98,7 +98,7 @@ func PodsOf(view snapshot.View, earlier planner.Plan, known *planner.Plan, with 
 		plan = nothing(kept, outcome.Err)
 	}
 	view.Snapshot = kept
-	return Plan{view, plan, outcome}
+	return Plan{view, solve.SayWhoWentFirst(kept, plan), outcome}
 }
 
 // nothing returns the plan that leaves out all pods. With it, no machine whose pods would have to move is removed.

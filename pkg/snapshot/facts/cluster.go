@@ -74,6 +74,8 @@ type Cluster struct {
 	ReadAhead ReadAhead
 	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
+	// PriorityCutoff is the lowest priority of pods for which machines are launched. It is nil if they are launched for all.
+	PriorityCutoff *int32
 	// Visit is called with each object before it is translated, and with nil before work that concerns no single object. So a caller can tell which object
 	// takes long. It may be nil. It may panic to end the translation.
 	Visit func(kind string, object metav1.Object)

@@ -59,7 +59,7 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 
 func TestValuesReachController(t *testing.T) {
 	given, o := started(t, combinations["another way"]...)
-	if o.BatchMax.Seconds() != 90 || o.ReadAhead || o.LogLevel != "debug" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
+	if o.BatchMax.Seconds() != 90 || o.ReadAhead || o.PriorityCutoff == nil || *o.PriorityCutoff != -10 || o.LogLevel != "debug" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
 		t.Errorf("the controller understands %+v", o)
 	}
 	if len(o.Prices) != 1 || o.Prices[0].PriceAdjustment != "-28%" || len(o.Prices[0].Requirements) != 1 {

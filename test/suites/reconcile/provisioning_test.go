@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -233,6 +234,42 @@ func TestLimitsCountHardware(t *testing.T) {
 		w.wantClaims(2)
 	}
 	w.wantEvents(5, "Warning LimitReached")
+}
+
+// priority creates a PriorityClass and returns the edit of a pod that has it.
+func (w *world) priority(name string, value int32) func(*corev1.Pod) {
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+	w.create(class)
+	w.t.Cleanup(func() { _ = w.Delete(context.Background(), class) }) //nolint:usetesting // The test's context has ended.
+	return func(pod *corev1.Pod) { pod.Spec.PriorityClassName = name }
+}
+
+func TestPodsBelowThePriorityCutoffCauseNoMachine(t *testing.T) {
+	w := newWorld(t)
+	w.shared("cutoff")
+	w.gatherer.PriorityCutoff = new(int32(-10))
+	w.pods("balloon", 12, w.priority("balloon", -11))
+	controller := w.provisioning()
+	w.reconciles(controller, "")
+	w.wantClaims(0)
+	w.wantEvents(12, "Warning BelowPriorityCutoff no machine is launched for its priority -11, which is below settings.priorityCutoff -10")
+	w.pods("web", 3, w.priority("lowest", -10))
+	for range 2 {
+		w.reconciles(controller, "")
+		w.wantClaims(1)
+	}
+}
+
+func TestEventSaysHowManyPodsWentFirst(t *testing.T) {
+	w := newWorld(t)
+	w.shared("first", func(np *karpv1.NodePool) {
+		np.Spec.Limits = karpv1.Limits(snapshottest.Amounts(v1alpha1.ResourceGPU, "1"))
+	})
+	w.pods("batch", 10)
+	w.pods("service", 4, w.priority("service", 1000))
+	w.reconciles(w.provisioning(), "")
+	w.wantClaims(1)
+	w.wantEvents(4, "; 4 pods of higher priority were placed first")
 }
 
 func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
