@@ -190,6 +190,8 @@ type Offering struct {
 	CapacityType string
 	// Price is what the machine costs per hour, > 0. ListPrice is what the cloud takes it to cost when it chooses one of the offerings of a NodeClaim, ≥ 0.
 	Price, ListPrice MicroUSD
+	// Surcharge is the part of Price that is not paid per hour, but because the machine works longer than others for the same work. It is ≥ 0 and less than Price.
+	Surcharge MicroUSD
 	// Free is what the machine has for pods: allocatable minus DaemonSets, including its replicas.
 	Free Resources
 	// Physical is what one such machine counts against the pool's limits. Nodes is 1.
@@ -210,10 +212,10 @@ type Offering struct {
 	Choice string
 }
 
-// Repriced reports whether the offering x of the same pool is no other choice beside o for the cloud: it draws from a stock, or it is the machine of o without the
-// stock from which o draws.
+// Repriced reports whether the offering x of the same pool is no other choice beside o for the cloud: it draws from a stock or has a surcharge, or it is the machine of o
+// at its other price.
 func Repriced(o, x Offering) bool {
-	return len(x.Draws) > 0 || len(o.Draws) > 0 && x.InstanceType == o.InstanceType && x.Zone == o.Zone && x.CapacityType == o.CapacityType && x.Choice == o.Choice &&
+	return len(x.Draws) > 0 || x.Surcharge > 0 || (len(o.Draws) > 0 || o.Surcharge > 0) && x.InstanceType == o.InstanceType && x.Zone == o.Zone && x.CapacityType == o.CapacityType && x.Choice == o.Choice &&
 		x.Free == o.Free && x.Physical == o.Physical && slices.Equal(x.GPUs, o.GPUs) && slices.Equal(x.Quotas, o.Quotas)
 }
 
@@ -359,6 +361,16 @@ type Plan struct {
 	// Proof proves Bound. It is nil if nothing is launched, if every way to place the pods was tried, or if rules, preferences, priorities, weights or choices
 	// affected the plan.
 	Proof *Proof
+}
+
+// Paid returns the plan with the price that is paid per hour: without the surcharges of its launches, which its bound is less by too.
+func Paid(s Snapshot, p Plan) Plan {
+	for _, l := range p.Launches {
+		p.Price -= s.Offerings[l.Offering].Surcharge
+		p.Bound -= s.Offerings[l.Offering].Surcharge
+	}
+	p.Bound = max(0, p.Bound)
+	return p
 }
 
 // Proof shows that no plan for the pods that a plan places is cheaper than its bound. The launched machines must satisfy each cover, and no whole numbers of

@@ -71,6 +71,9 @@ func validateOffering(s Snapshot, i int) []error {
 	if o.ListPrice < 0 || o.ListPrice > MaxPrice {
 		bad("offering %d: the list price %d is not within 0 and %d", i, o.ListPrice, int64(MaxPrice))
 	}
+	if o.Surcharge < 0 || o.Surcharge >= max(1, o.Price) {
+		bad("offering %d: the surcharge %d is not within 0 and the price %d", i, o.Surcharge, o.Price)
+	}
 	if o.Price <= 0 || o.Price > MaxPrice {
 		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
 	}

@@ -170,9 +170,10 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 		return Quote{}, err
 	}
 	view.Snapshot = kept
+	paid := planner.Paid(kept, plan)
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // They are empty lists in JSON, not null.
-		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods), now: c.Now,
+		Unserved: unservedOf(c), Price: paid.Price, Bound: paid.Bound, pods: map[string]pod{}, waiting: len(view.Pods), now: c.Now,
 	}
 	for i := range c.GPUNodeClasses {
 		q.Steps = append(q.Steps, waste.Steps(&c.GPUNodeClasses[i], c.Now)...)
@@ -185,17 +186,18 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	same := samePods(view.Snapshot, plan)
 	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do.
 	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
-		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
+		paid := planner.Paid(same, karpenter)
+		q.Karpenter, q.KarpenterUnplaced = &paid.Price, len(karpenter.Unplaced)
 	}
 	wholeGPUs, _, err := withStrategy(c, v1alpha1.StrategyNone, 0)
 	if err != nil {
 		return Quote{}, err
 	}
-	_, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), nil, search)
+	alone, whole, err := planFor(samePods(snapshot.Build(wholeGPUs).Snapshot, plan), nil, search)
 	if err != nil {
 		return Quote{}, err
 	}
-	q.WholeGPUs, q.WholeGPUsUnplaced = whole.Price, len(whole.Unplaced)
+	q.WholeGPUs, q.WholeGPUsUnplaced = planner.Paid(alone, whole).Price, len(whole.Unplaced)
 	q.Headroom, err = q.headroom(&view, plan, search)
 	return q, err
 }
@@ -247,7 +249,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	_, replicas := view.Promised(launch)
 	claim := Claim{
 		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Reservation: view.Offerings[launch.Offering].Reservation, Zones: []string{o.Zone},
-		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price, ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
+		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price - o.Surcharge, ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
 		more: replicas > view.Offerings[launch.Offering].Share.Least,
 	}
 	for _, i := range launch.Alternatives {

@@ -185,12 +185,13 @@ func compare(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32, searc
 		return ComparisonRow{}, err
 	}
 	view := snapshot.Build(with)
-	_, plan, err := planFor(view.Snapshot, nil, search)
+	kept, plan, err := planFor(view.Snapshot, nil, search)
 	if err != nil {
 		return ComparisonRow{}, err
 	}
+	paid := planner.Paid(kept, plan)
 	row := ComparisonRow{
-		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Price: plan.Price, Bound: plan.Bound, Unplaced: len(plan.Unplaced), Current: current,
+		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Price: paid.Price, Bound: paid.Bound, Unplaced: len(plan.Unplaced), Current: current,
 	}
 	for i := range with.GPUNodeClasses {
 		if m := with.GPUNodeClasses[i].Spec.Sharing.Memory; m != nil {

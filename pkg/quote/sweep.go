@@ -44,12 +44,13 @@ func SweepOf(c *facts.Cluster, replicas []int32, search Search) (Sweep, error) {
 	var sweep Sweep
 	for _, n := range replicas {
 		s := snapshot.Build(withReplicas(c, n)).Snapshot
-		_, plan, err := planFor(s, nil, search)
+		kept, plan, err := planFor(s, nil, search)
 		if err != nil {
 			return Sweep{}, err
 		}
+		paid := planner.Paid(kept, plan)
 		sweep.Rows = append(sweep.Rows, SweepRow{
-			n, len(plan.Launches), plan.Price, plan.Bound, len(plan.Unplaced), busy(&c.GPUNodeClasses[first].Spec.Sharing, int64(n)),
+			n, len(plan.Launches), paid.Price, paid.Bound, len(plan.Unplaced), busy(&c.GPUNodeClasses[first].Spec.Sharing, int64(n)),
 		})
 		sweep.statesMemory = sweep.statesMemory || slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.GPUMemoryBytes > 0 })
 	}

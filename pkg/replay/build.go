@@ -125,7 +125,7 @@ func poolsOf(c *facts.Cluster) *facts.Cluster {
 	empty := &facts.Cluster{
 		Now: c.Now, GPUNodeClasses: c.GPUNodeClasses, NodeClasses: records.Vacated(c), DaemonSets: c.DaemonSets, ReplicasTimeout: c.ReplicasTimeout,
 		PriorityCutoff: c.PriorityCutoff,
-		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
+		Namespaces:     []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceDefault}}},
 	}
 	for i := range c.NodePools {
 		if np := &c.NodePools[i]; facts.IsOurs(np) {

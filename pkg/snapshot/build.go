@@ -43,6 +43,8 @@ type View struct {
 	// leftTo has Karpenter's own NodePool that serves each of them.
 	leftTo  map[*corev1.Pod]string
 	shapeOf func(*corev1.Pod) *shape
+	// slow has, by index, the offerings that are copies of others at the price of work, and how slow pods may be there.
+	slow map[int]slowness
 	// rooms has the same indices as Snapshot.Nodes.
 	rooms []room
 	// deeper has the offerings at other depths by the index of the offering.
@@ -162,6 +164,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	}
 	v.quotas(c, rooms, waiting, storage)
 	v.limitProbes()
+	v.priceWork(waiting)
 	return classes
 }
 

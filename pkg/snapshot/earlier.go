@@ -76,6 +76,9 @@ func (v *View) offeringKey(i int) string {
 	for _, d := range o.Draws {
 		key = append(key, v.Stocks[d.Stock].Name)
 	}
+	if f := v.slow[i]; f > 0 {
+		key = append(key, "work "+strconv.FormatInt(int64(f), 10))
+	}
 	return strings.Join(key, "/")
 }
 

@@ -39,6 +39,8 @@ type shape struct {
 	wrong     error
 	// fault is why a pod that requests slots of memory cannot be served. It is nil if it can. The slots are then its device memory.
 	fault *planner.Refusal
+	// throughput is how much work a pod does on each model of GPU, or nil if plans do not depend on it.
+	throughput facts.Throughput
 	// claim is the GPU request in the pod's ResourceClaim, or nil if it has no claim for a GPU.
 	claim *claims.Ask
 	ports []facts.HostPort
@@ -110,6 +112,7 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline}
 	made.gpu, _ = facts.GPUResource(pod)
 	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
+	made.throughput, _ = facts.ThroughputOf(pod) // An error is reported on the pod, which is planned without a throughput.
 	if _, err := nodecontract.ParseThreads(pod.Annotations[nodecontract.GPUThreadsAnnotation]); made.wrong == nil {
 		made.wrong = err
 	}
@@ -144,14 +147,15 @@ func (s *shape) written() string {
 		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
 		MostInOne int64  `json:",omitempty"`
 		Claim     string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
-		// Deadline is omitted without one, for the same reason.
-		Deadline time.Duration `json:",omitempty"`
-		Terms    []string
+		// Deadline and Throughput are omitted for pods without them, for the same reason.
+		Deadline   time.Duration    `json:",omitempty"`
+		Throughput facts.Throughput `json:",omitempty"`
+		Terms      []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), s.deadline, nil,
+		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), s.deadline, s.throughput, nil,
 	}
 	if most := facts.MostInOne(pod, s.gpu); most != s.replicas() {
 		key.MostInOne = most

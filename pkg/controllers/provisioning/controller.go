@@ -311,7 +311,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	}
 	view, plan := &made.View, made.Plan
 	c.decided(arrived, came)
-	c.Metrics.Planned(plan, c.Clock.Now())
+	c.Metrics.Planned(planner.Paid(view.Snapshot, plan), c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	displaced := c.seats.of(view, plan, c.Clock.Now())

@@ -39,6 +39,14 @@ func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventsPerSecond, eve
 func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displaced displaced) {
 	// Pods that already have an event leave the limit to those that have none.
 	apart := max(sameReason, time.Duration(len(view.Pods)+len(view.Postponed))*time.Second/eventsPerSecond)
+	for _, pod := range view.Waiting() {
+		if _, told := c.reported[pod.UID]; told {
+			continue
+		}
+		if _, err := facts.ThroughputOf(pod); err != nil {
+			c.tell(pod, corev1.EventTypeWarning, throughputIgnored, plain.Shorten(err.Error(), plain.MaxNote), apart)
+		}
+	}
 	for _, u := range plan.Unplaced {
 		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, plain.Shorten(u.Message, plain.MaxNote), apart)
 	}
@@ -69,6 +77,9 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 
 // nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
+
+// throughputIgnored is the reason of the event on a pod whose throughput does not count. A pod gets it once, before other events, and is planned without it.
+const throughputIgnored planner.Reason = "ThroughputIgnored"
 
 // tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it
 // records nothing, and the next plan tries again. Pods that the scheduler has not tried yet may not need anything, so they get none.

@@ -106,7 +106,7 @@ func SizeOf(pod *corev1.Pod) Size {
 	for i := range spec.Tolerations {
 		s.text += len(spec.Tolerations[i].Key) + len(spec.Tolerations[i].Value)
 	}
-	s.text += len(pod.Annotations[v1alpha1.GPUMemoryAnnotation]) + len(pod.Annotations[nodecontract.GPUThreadsAnnotation])
+	s.text += len(pod.Annotations[v1alpha1.GPUMemoryAnnotation]) + len(pod.Annotations[nodecontract.GPUThreadsAnnotation]) + len(throughputText(pod))
 	return s
 }
 
@@ -227,7 +227,7 @@ func WithinBounds(pod *corev1.Pod) *corev1.Pod {
 }
 
 // shapeAnnotations are the annotations of users that shapes have.
-var shapeAnnotations = []string{v1alpha1.GPUMemoryAnnotation, nodecontract.GPUThreadsAnnotation}
+var shapeAnnotations = []string{v1alpha1.GPUMemoryAnnotation, nodecontract.GPUThreadsAnnotation, v1alpha1.ThroughputAnnotation, v1alpha1.FollowsLoadAnnotation}
 
 // widened returns the affinity of a running pod whose required anti-affinity is beyond the bounds: it keeps all pods away in the same topologies, of which it
 // has at most mostTopologies.

@@ -191,7 +191,7 @@ func Content(pod *corev1.Pod) string {
 	if err != nil {
 		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
-	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + SetAsideWhy(pod) + ExcessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation]
+	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation] + "\x00" + pod.Annotations[nodecontract.GPUThreadsAnnotation] + "\x00" + claims.Text(pod) + "\x00" + SetAsideWhy(pod) + ExcessWhy(pod) + "\x00" + pod.Annotations[CutAnnotation] + "\x00" + throughputText(pod)
 	if HasTerms(pod) {
 		text += fmt.Sprintf("\x00%s%q", pod.Namespace, termLabels(pod))
 	}

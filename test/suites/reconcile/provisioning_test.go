@@ -272,6 +272,27 @@ func TestEventSaysHowManyPodsWentFirst(t *testing.T) {
 	w.wantEvents(4, "; 4 pods of higher priority were placed first")
 }
 
+func TestThroughputThatDoesNotCountIsReportedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.shared("work")
+	stating := func(text string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Annotations = map[string]string{v1alpha1.ThroughputAnnotation: text} }
+	}
+	w.pods("fixed", 1, stating("t4=1"))
+	w.pods("wrong", 1, stating("t4:1"))
+	controller := w.provisioning()
+	w.reconciles(controller, "")
+	w.wantClaims(1)
+	seen := strings.Join(w.events(), "\n")
+	for _, want := range []string{"Warning ThroughputIgnored annotation karve.sh/throughput is ignored, because no Job owns the pod", `Warning ThroughputIgnored annotation karve.sh/throughput: "t4:1" is no throughput`} {
+		if strings.Count(seen, want) != 1 {
+			t.Errorf("no event has %s:\n%s", want, seen)
+		}
+	}
+	w.reconciles(controller, "")
+	w.wantEvents(0, "ThroughputIgnored")
+}
+
 func TestPodThatStockKarpenterCanServeGetsEvent(t *testing.T) {
 	w := newWorld(t)
 	w.class("ours", func(c *v1alpha1.GPUNodeClass) { c.Spec.Sharing.ResourceName = v1alpha1.ResourceGPU })

@@ -1,0 +1,137 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// mostWorkPrices is the largest number of prices of work that one offering gets in addition to its price. Pods with others use the next higher one.
+const mostWorkPrices = 4
+
+// slowness is how many times as long a machine works for what the fastest offering of a class does in an hour, in millionths. It is 0 if the class does not use the machine.
+type slowness int64
+
+const asFast slowness = 1_000_000
+
+// priceWork makes the plan minimise the price of work where classes state their throughput. A machine on which a pod does its work in f times the time of the pod's fastest
+// offering costs f times its price for that work. So each offering has copies at such prices, of which the difference is their surcharge. A copy admits the classes that are at most as slow on
+// it. Other classes are never slower, so all copies admit them.
+func (v *View) priceWork(waiting []*waitingClass) {
+	if !slices.ContainsFunc(waiting, func(w *waitingClass) bool { return w.shape.throughput != nil }) {
+		return
+	}
+	slow := make([]map[int]slowness, len(v.Classes))
+	prices := map[int][]slowness{} // By offering.
+	for c, w := range waiting {
+		slow[c] = v.slownessOf(w, v.Classes[c].Offerings)
+		for i, f := range slow[c] {
+			if f > asFast && !slices.Contains(prices[i], f) {
+				prices[i] = append(prices[i], f)
+			}
+		}
+	}
+	copies := map[int][]int{} // By offering, in the order of the slowness.
+	for _, i := range slices.Sorted(maps.Keys(prices)) {
+		slices.Sort(prices[i])
+		if n := len(prices[i]); n > mostWorkPrices {
+			prices[i] = append(prices[i][:mostWorkPrices-1:mostWorkPrices-1], prices[i][n-1])
+		}
+		for _, f := range prices[i] {
+			copies[i] = append(copies[i], v.copyAt(i, f))
+		}
+	}
+	for c := range v.Classes {
+		v.admitCopies(&v.Classes[c], slow[c], prices, copies)
+	}
+}
+
+// slownessOf returns how slow each of the offerings is for the pods of a class, without those that they do not use.
+func (v *View) slownessOf(w *waitingClass, offerings []int) map[int]slowness {
+	slow, best := map[int]slowness{}, int64(0)
+	for _, i := range offerings {
+		if w.shape.throughput != nil {
+			best = max(best, w.shape.throughput.On(v.Offerings[i].Type.GPU.Name))
+		}
+	}
+	for _, i := range offerings {
+		if w.shape.throughput == nil {
+			slow[i] = asFast
+		} else if on := w.shape.throughput.On(v.Offerings[i].Type.GPU.Name); on > 0 {
+			slow[i] = slowness((int64(asFast)*best + on - 1) / on)
+		}
+	}
+	return slow
+}
+
+// copyAt adds a copy of an offering at the price of work and returns its index.
+func (v *View) copyAt(i int, f slowness) int {
+	o := v.Snapshot.Offerings[i]
+	price := min(planner.MaxPrice, planner.MicroUSD(timesMillionths(int64(o.Price), int64(f))))
+	o.Surcharge, o.Price = price-o.Price, price
+	at := len(v.Offerings)
+	v.Offerings, v.Snapshot.Offerings = append(v.Offerings, v.Offerings[i]), append(v.Snapshot.Offerings, o)
+	for p := range v.Snapshot.Pools {
+		for m := range v.Snapshot.Pools[p].MinValues {
+			values := &v.Snapshot.Pools[p].MinValues[m].Values
+			*values = append(slices.Clone(*values), (*values)[i])
+		}
+	}
+	if v.slow == nil {
+		v.slow = map[int]slowness{}
+	}
+	v.slow[at] = f
+	return at
+}
+
+// timesMillionths returns price * f / 1,000,000, rounded up. The price is at most planner.MaxPrice, and f at most 10^13, so it saturates far below an overflow.
+func timesMillionths(price, f int64) int64 {
+	whole, part := f/int64(asFast), f%int64(asFast)
+	if whole > planner.MaxPrice/max(1, price) {
+		return planner.MaxPrice
+	}
+	return price*whole + (price*part+int64(asFast)-1)/int64(asFast)
+}
+
+// admitCopies makes a class use the copies on which it is not slower than their price says, and no machine at a price that is too low for it.
+func (v *View) admitCopies(class *planner.Class, slow map[int]slowness, prices map[int][]slowness, copies map[int][]int) {
+	admitted := class.Offerings[:0:0]
+	in := make([]map[int]bool, len(class.Preferences))
+	for p := range class.Preferences {
+		in[p] = map[int]bool{}
+		for _, i := range class.Preferences[p].Offerings {
+			in[p][i] = true
+		}
+		class.Preferences[p].Offerings = slices.Clone(class.Preferences[p].Offerings)
+	}
+	for _, i := range class.Offerings {
+		f, uses := slow[i]
+		if !uses {
+			continue
+		}
+		if f <= asFast {
+			admitted = append(admitted, i)
+		}
+		for k, at := range copies[i] {
+			if prices[i][k] < f {
+				continue
+			}
+			admitted = append(admitted, at)
+			for p := range class.Preferences {
+				if in[p][i] {
+					class.Preferences[p].Offerings = append(class.Preferences[p].Offerings, at)
+				}
+			}
+		}
+	}
+	slices.Sort(admitted)
+	for p := range class.Preferences {
+		slices.Sort(class.Preferences[p].Offerings)
+	}
+	if len(admitted) == 0 && len(class.Offerings) > 0 {
+		class.Unserved = &planner.Refusal{Reason: planner.ReasonNoPool, Message: "its annotation " + v1alpha1.ThroughputAnnotation + " names no GPU of the machines that would take it: name one of them, or state *=1.0"}
+	}
+	class.Offerings = admitted
+}

@@ -1,0 +1,237 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/facts"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// gpuTypes returns types with one GPU each in one zone, on demand, with the CPU and price of each model.
+func gpuTypes(of map[string][2]int64) []catalog.InstanceType {
+	var all []catalog.InstanceType
+	for _, name := range []string{"t4", "a10g", "l40s"} {
+		x, ok := of[name]
+		if !ok {
+			continue
+		}
+		t := *TypeNamed("g4dn.xlarge")
+		t.Name, t.GPU.Name = name+".xlarge", name
+		t.Labels = map[string]string{
+			corev1.LabelInstanceTypeStable: t.Name, corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", "karpenter.k8s.aws/instance-gpu-name": name,
+		}
+		t.Capacity.MilliCPU, t.Allocatable.MilliCPU = x[0], x[0]
+		t.Offerings = t.Offerings[:1:1]
+		t.Offerings = []catalog.Offering{{Zone: t.Offerings[0].Zone, CapacityType: "on-demand", MicroUSDPerHour: x[1], Labels: map[string]string{
+			corev1.LabelTopologyZone: t.Offerings[0].Zone, "karpenter.sh/capacity-type": "on-demand",
+		}}}
+		all = append(all, t)
+	}
+	return all
+}
+
+// working returns an edit of a pod of a Job with a throughput.
+func working(throughput string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		OwnedBy("batch/v1", "Job", "train")(pod)
+		pod.Annotations = map[string]string{v1alpha1.ThroughputAnnotation: throughput}
+	}
+}
+
+// withTypes returns a cluster with the NodePool gpu-shared and its instance types.
+func withTypes(types []catalog.InstanceType) *facts.Cluster {
+	c := Shared()
+	c.NodeClasses[NodeClassRef] = facts.NodeClassState{Ready: true, InstanceTypes: types}
+	return c
+}
+
+func TestJobsGetTheLowestPriceOfWork(t *testing.T) {
+	t.Parallel()
+	// Ten pods fill a machine of either type.
+	types := gpuTypes(map[string][2]int64{"t4": {4000, 526_000}, "l40s": {4000, 1_861_000}})
+	for name, tc := range map[string]struct {
+		edit func(*corev1.Pod)
+		want string
+	}{
+		"no annotation":                     {func(*corev1.Pod) {}, "t4.xlarge"},
+		"five times as fast at 3.5 times":   {working("t4=1, l40s=5"), "l40s.xlarge"},
+		"three times as fast at 3.5 times":  {working("t4=1, l40s=3"), "t4.xlarge"},
+		"a type that is not named":          {working("l40s=0.1"), "l40s.xlarge"},
+		"all others":                        {working("t4=0.1, *=1"), "l40s.xlarge"},
+		"an annotation that cannot be read": {working("t4:1"), "t4.xlarge"},
+		"a fixed number of pods":            {func(pod *corev1.Pod) { working("l40s=5,t4=1")(pod); pod.OwnerReferences = nil }, "t4.xlarge"},
+		"a number of pods that follows the load": {func(pod *corev1.Pod) {
+			working("l40s=5,t4=1")(pod)
+			pod.OwnerReferences, pod.Annotations[v1alpha1.FollowsLoadAnnotation] = nil, "true"
+		}, "l40s.xlarge"},
+	} {
+		c := withTypes(types)
+		c.Pods = Pods("train", 10, tc.edit)
+		view := snapshot.Build(c)
+		plan := alternatives.Add(view.Snapshot, solve.Plan(view.Snapshot))
+		if err := check.Plan(view.Snapshot, plan); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(plan.Launches) != 1 || view.Offerings[plan.Launches[0].Offering].Type.Name != tc.want {
+			t.Errorf("%s: %+v, want one %s", name, plan, tc.want)
+			continue
+		}
+		o := view.Snapshot.Offerings[plan.Launches[0].Offering]
+		if paid := int64(o.Price - o.Surcharge); paid != view.Offerings[plan.Launches[0].Offering].MicroUSDPerHour {
+			t.Errorf("%s: costs %d per hour", name, paid)
+		}
+	}
+}
+
+func TestPodsWhoseThroughputNamesNoMachineWait(t *testing.T) {
+	t.Parallel()
+	c := withTypes(gpuTypes(map[string][2]int64{"t4": {4000, 526_000}}))
+	c.Pods = Pods("train", 1, working("h100=5"))
+	view := snapshot.Build(c)
+	plan := solve.Plan(view.Snapshot)
+	if len(plan.Unplaced) != 1 || !strings.Contains(plan.Unplaced[0].Message, "names no GPU of the machines that would take it") {
+		t.Errorf("%+v", plan)
+	}
+}
+
+// worker is a pod of the reference model: its CPU and its throughput by model of GPU, which is nil if it states none.
+type worker struct {
+	milliCPU int64
+	on       map[string]int64
+}
+
+// leastWork returns the lowest price of the work of pods, by trying all partitions into machines: the price of a machine times the time of its slowest pod, relative to
+// that pod's fastest GPU.
+func leastWork(workers []worker, of map[string][2]int64) float64 {
+	least := math.Inf(1)
+	var split func(i int, groups [][]int)
+	split = func(i int, groups [][]int) {
+		if i == len(workers) {
+			var sum float64
+			for _, g := range groups {
+				sum += leastFor(workers, g, of)
+			}
+			least = min(least, sum)
+			return
+		}
+		for k := range groups {
+			groups[k] = append(groups[k], i)
+			split(i+1, groups)
+			groups[k] = groups[k][:len(groups[k])-1]
+		}
+		split(i+1, append(slices.Clip(groups), []int{i}))
+	}
+	split(0, nil)
+	return least
+}
+
+func leastFor(workers []worker, group []int, of map[string][2]int64) float64 {
+	least := math.Inf(1)
+	for name, x := range of {
+		cpu, factor := int64(0), 1.0
+		for _, i := range group {
+			w := workers[i]
+			cpu += w.milliCPU
+			if w.on == nil {
+				continue
+			}
+			if w.on[name] == 0 {
+				factor = math.Inf(1)
+				continue
+			}
+			best := int64(0)
+			for gpu := range of {
+				best = max(best, w.on[gpu])
+			}
+			factor = max(factor, float64(best)/float64(w.on[name]))
+		}
+		if cpu <= x[0] {
+			least = min(least, factor*float64(x[1]))
+		}
+	}
+	return least
+}
+
+// drawnWork draws a cluster of up to six pods, and their reference.
+func drawnWork(r *rand.Rand) (*facts.Cluster, []worker, map[string][2]int64) {
+	of := map[string][2]int64{
+		"t4": {4000, 400_000 + 1000*r.Int64N(300)}, "a10g": {4000 + 2000*r.Int64N(3), 900_000 + 1000*r.Int64N(500)}, "l40s": {8000, 1_500_000 + 1000*r.Int64N(900)},
+	}
+	c := withTypes(gpuTypes(of))
+	var workers []worker
+	profiles := []map[string]int64{nil}
+	for range 2 {
+		profiles = append(profiles, map[string]int64{"t4": 1 + r.Int64N(3), "a10g": 1 + r.Int64N(6), "l40s": r.Int64N(9)})
+	}
+	for i := range 2 + r.IntN(5) {
+		w := worker{500 * (1 + r.Int64N(7)), profiles[r.IntN(len(profiles))]}
+		edits := []func(*corev1.Pod){Asking("cpu", fmt.Sprintf("%dm", w.milliCPU), "memory", "128Mi", v1alpha1.ResourceGPUShared, "1")}
+		if w.on != nil {
+			var text []string
+			for _, gpu := range []string{"t4", "a10g", "l40s"} {
+				if w.on[gpu] > 0 {
+					text = append(text, fmt.Sprintf("%s=%d", gpu, w.on[gpu]))
+				}
+			}
+			edits = append(edits, working(strings.Join(text, ",")))
+		}
+		workers, c.Pods = append(workers, w), append(c.Pods, Pod(fmt.Sprintf("p%d", i), edits...))
+	}
+	return c, workers, of
+}
+
+func TestPlansHaveTheLowestPriceOfWorkThatBruteForceFinds(t *testing.T) {
+	t.Parallel()
+	const cases = 1000
+	optimal, surcharged := 0, 0
+	for seed := range uint64(cases) {
+		c, workers, of := drawnWork(rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // A fixed sequence.
+		view := snapshot.Build(c)
+		plan := alternatives.Add(view.Snapshot, solve.Plan(view.Snapshot))
+		if err := planner.Validate(view.Snapshot); err != nil {
+			t.Fatalf("case %d: %v", seed, err)
+		}
+		if err := check.Plan(view.Snapshot, plan); err != nil {
+			t.Fatalf("case %d: %v", seed, err)
+		}
+		if len(plan.Unplaced) > 0 {
+			t.Fatalf("case %d: %+v", seed, plan.Unplaced)
+		}
+		for _, l := range plan.Launches {
+			if view.Snapshot.Offerings[l.Offering].Surcharge > 0 {
+				surcharged++
+			}
+		}
+		least := leastWork(workers, of)
+		// Each price of work is rounded up to a micro-dollar, and each factor to a millionth.
+		slack := 1 + 4*float64(len(workers))
+		switch {
+		case float64(plan.Price) < least-slack:
+			t.Fatalf("case %d: the plan costs %d, less than the least %.0f", seed, plan.Price, least)
+		case float64(plan.Bound) > least+slack:
+			t.Fatalf("case %d: the bound is %d, more than the least %.0f", seed, plan.Bound, least)
+		case float64(plan.Price) <= least+slack:
+			optimal++
+		default:
+			t.Logf("case %d: the plan costs %d, and the least is %.0f", seed, plan.Price, least)
+		}
+	}
+	t.Logf("%d of %d plans are optimal; %d machines have a surcharge", optimal, cases, surcharged)
+	if optimal < 990 || surcharged == 0 {
+		t.Errorf("%d of %d plans are optimal, want 990; %d machines have a surcharge", optimal, cases, surcharged)
+	}
+}
