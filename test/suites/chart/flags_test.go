@@ -40,7 +40,7 @@ func TestChartSetsValidControllerFlags(t *testing.T) {
 				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
 					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
 				}
-			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc", "prices", "cost-labels": // The controller reads Karpenter's, and the price list, and divides costs by no label.
+			case "vm-memory-overhead-percent", "reserved-enis", "isolated-vpc", "prices", "cost-labels", "priority-cutoff": // The controller reads Karpenter's, and the price list, divides costs by no label, and has no cutoff.
 				if ok {
 					t.Errorf("--%s=%s", f.Name, value)
 				}
