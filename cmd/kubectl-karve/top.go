@@ -172,7 +172,9 @@ func (o *topOptions) nodes(all *overview.Overview) table.Table {
 		{title: "MEM STATED", right: true, cell: func(n *overview.Node) string { return gib(n.StatedMiB) + "Gi" }},
 	}, nodePrices(all), []nodeColumn{
 		{title: "IDLE $/H", right: true, cell: func(n *overview.Node) string { return price3(n.IdleMicroUSDPerHour) }},
-		nodePool.forWide(), nodeAge(all.AsOf).forWide(), {title: "STATE", wide: true, cell: func(n *overview.Node) string { return n.Message }}, nodeClaim.forWide(),
+		nodePool.forWide(), nodeAge(all.AsOf).forWide(),
+		{title: "STATE", wide: true, cell: func(n *overview.Node) string { return n.Message }},
+		nodeClaim.forWide(),
 	})
 	return tableOf(all.Nodes, o.output.wide(), columns...)
 }

@@ -67,6 +67,8 @@ var podAnnotations = map[string]string{
 	nodecontract.GPUMemoryAnnotation:   "pkg/snapshot/facts",
 	nodecontract.GPUThreadsAnnotation:  "pkg/snapshot/facts",
 	v1alpha1.EvictWhenUnusedAnnotation: "pkg/controllers/usage",
+	v1alpha1.ThroughputAnnotation:      "pkg/snapshot/facts",
+	v1alpha1.FollowsLoadAnnotation:     "pkg/snapshot/facts",
 	karpv1.DoNotDisruptAnnotationKey:   "pkg/karpenter",
 	corev1.PodDeletionCost:             "pkg/karpenter",
 	volumehelper.AnnBindCompleted:      "pkg/snapshot/records",

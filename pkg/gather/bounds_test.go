@@ -298,6 +298,7 @@ func TestEveryAnnotationOfKarveIsKeptOrNotReadOfPods(t *testing.T) {
 	t.Parallel()
 	onPods := map[string]string{
 		"GPUMemoryAnnotation": v1alpha1.GPUMemoryAnnotation, "GPUThreadsAnnotation": nodecontract.GPUThreadsAnnotation, "EvictWhenUnusedAnnotation": v1alpha1.EvictWhenUnusedAnnotation,
+		"ThroughputAnnotation": v1alpha1.ThroughputAnnotation, "FollowsLoadAnnotation": v1alpha1.FollowsLoadAnnotation,
 	}
 	for _, name := range annotationsIn(t, "../nodecontract", "../apis/v1alpha1") {
 		key, on := onPods[name]

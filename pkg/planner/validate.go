@@ -68,15 +68,7 @@ func validateOffering(s Snapshot, i int) []error {
 	if o.Pool < 0 || o.Pool >= len(s.Pools) {
 		bad("offering %d: there is no pool %d", i, o.Pool)
 	}
-	if o.ListPrice < 0 || o.ListPrice > MaxPrice {
-		bad("offering %d: the list price %d is not within 0 and %d", i, o.ListPrice, int64(MaxPrice))
-	}
-	if o.Surcharge < 0 || o.Surcharge >= max(1, o.Price) {
-		bad("offering %d: the surcharge %d is not within 0 and the price %d", i, o.Surcharge, o.Price)
-	}
-	if o.Price <= 0 || o.Price > MaxPrice {
-		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
-	}
+	validatePrices(o, i, bad)
 	if o.Free.negative() {
 		bad("offering %d: free capacity is negative", i)
 	}
@@ -98,6 +90,18 @@ func validateOffering(s Snapshot, i int) []error {
 		bad("offering %d: its GPUs have %d replicas, the machine has %d", i, replicas, o.Free.Replicas)
 	}
 	return errs
+}
+
+func validatePrices(o Offering, i int, bad func(string, ...any)) {
+	if o.ListPrice < 0 || o.ListPrice > MaxPrice {
+		bad("offering %d: the list price %d is not within 0 and %d", i, o.ListPrice, int64(MaxPrice))
+	}
+	if o.Surcharge < 0 || o.Surcharge >= max(1, o.Price) {
+		bad("offering %d: the surcharge %d is not within 0 and the price %d", i, o.Surcharge, o.Price)
+	}
+	if o.Price <= 0 || o.Price > MaxPrice {
+		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
+	}
 }
 
 // validateMachine checks what offerings and nodes have in common: GPUs, quotas and domains.

@@ -16,7 +16,7 @@ type slowness int64
 
 const asFast slowness = 1_000_000
 
-// priceWork makes the plan minimise the price of work where classes state their throughput. A machine on which a pod does its work in f times the time of the pod's fastest
+// priceWork makes the plan minimize the price of work where classes state their throughput. A machine on which a pod does its work in f times the time of the pod's fastest
 // offering costs f times its price for that work. So each offering has copies at such prices, of which the difference is their surcharge. A copy admits the classes that are at most as slow on
 // it. Other classes are never slower, so all copies admit them.
 func (v *View) priceWork(waiting []*waitingClass) {

@@ -36,7 +36,7 @@ const (
 	// Written by users on pods (templates), read by the controller, and by the agent where GPUs are shared with MPS.
 	GPUMemoryAnnotation = nodecontract.GPUMemoryAnnotation
 
-	// ThroughputAnnotation is how much work a pod does on each model of GPU, for example "t4=1, a10g=2.4, *=0.5". Plans then minimise the price of work. Written by users
+	// ThroughputAnnotation is how much work a pod does on each model of GPU, for example "t4=1, a10g=2.4, *=0.5". Plans then minimize the price of work. Written by users
 	// on pods (templates), read by the controller.
 	ThroughputAnnotation = Group + "/throughput"
 	// FollowsLoadAnnotation says that the number of such pods follows their load ("true"), so that faster GPUs need fewer of them. Pods of Jobs do not need it. Written

@@ -29,7 +29,7 @@ func (t Throughput) On(gpuName string) int64 {
 
 // Limits of the annotation, which bound the work of a plan and keep prices exact.
 const (
-	maxThroughputText = 512
+	maxThroughputText = 128
 	mostThroughputs   = 16
 )
 

@@ -51,7 +51,7 @@ func TestThroughputCountsWhereTheNumberOfPodsFollowsTheWork(t *testing.T) {
 		"negative":                     {stating("t4=-1", "batch/v1", "Job"), "is no throughput"},
 		"zero":                         {stating("t4=0.000", "batch/v1", "Job"), "greater than 0"},
 		"twice":                        {stating("t4=1,t4=2", "batch/v1", "Job"), "it names t4 twice"},
-		"too long":                     {stating(strings.Repeat("t", 600)+"=1", "batch/v1", "Job"), "longer than 512"},
+		"too long":                     {stating(strings.Repeat("t", 600)+"=1", "batch/v1", "Job"), "longer than 128"},
 		"wrong, and would not count":   {stating("t4=x", "apps/v1", "ReplicaSet"), "the pod is planned without it"},
 		"pod without such annotations": {&corev1.Pod{}, ""},
 	} {
