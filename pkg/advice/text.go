@@ -13,25 +13,30 @@ import (
 // columns is the width of a terminal that lines fit in, except commands.
 const columns = 80
 
+// paid says what the pods cost, and for what.
+func (a *Advice) paid() string {
+	all := []string{fmt.Sprintf("A replay of them with Karve's planner costs $%s.", dollars(a.Replayed))}
+	if a.Billed > 0 {
+		all = append(all, fmt.Sprintf("The machines cost $%s.", dollars(a.Billed)))
+	}
+	for _, x := range a.Bought {
+		if x.Price >= 0.05 {
+			all = append(all, fmt.Sprintf("%s requests buy %.0f %% of the machines; their pods use %.0f %%.", named(x.Resource), 100*x.Price, 100*x.Used))
+		}
+	}
+	if a.GPUBusy != nil {
+		all = append(all, fmt.Sprintf("The GPUs are busy %.0f %% of the time.", 100**a.GPUBusy))
+	}
+	return strings.Join(all, " ")
+}
+
 // Text writes the advice for people.
 func (a *Advice) Text(out io.Writer) error {
 	var b strings.Builder
 	const minute = "2006-01-02 15:04"
 	wrap(&b, "", fmt.Sprintf("%s to %s UTC: %s, %s, %.1f at a time.", a.From.UTC().Format(minute), a.To.UTC().Format(minute),
 		words.Count(a.Workloads, "workload"), words.Count(a.Pods, "pod"), a.MeanPods))
-	price := fmt.Sprintf("A replay of them with Karve's planner costs $%s.", dollars(a.Replayed))
-	if a.Billed > 0 {
-		price += fmt.Sprintf(" The machines cost $%s.", dollars(a.Billed))
-	}
-	for _, x := range a.Bought {
-		if x.Price >= 0.05 {
-			price += fmt.Sprintf(" %s requests buy %.0f %% of the machines; their pods use %.0f %%.", named(x.Resource), 100*x.Price, 100*x.Used)
-		}
-	}
-	if a.GPUBusy != nil {
-		price += fmt.Sprintf(" The GPUs are busy %.0f %% of the time.", 100**a.GPUBusy)
-	}
-	wrap(&b, "", price)
+	wrap(&b, "", a.paid())
 	b.WriteString("\n")
 	if len(a.Steps) == 0 {
 		wrap(&b, "", "No change is worth it: the replay denies, or the measurements forbid, all that would save half a percent or more.")

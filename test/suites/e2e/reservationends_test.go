@@ -66,11 +66,12 @@ func TestKarpenterLaunchesIntoReservations(t *testing.T) {
 			}
 			c.ends(s, id)
 			s.until(2*minute, "the machine is "+c.want, func() (bool, string) {
-				is := ""
+				var running []string
 				for _, n := range s.nodes(s.name) {
-					is += "running as " + n.Labels[karpv1.CapacityTypeLabelKey]
+					running = append(running, "running as "+n.Labels[karpv1.CapacityTypeLabelKey])
 				}
-				return or(is, "gone") == c.want, is + strings.Join(describe(s.instances()), "\n")
+				is := or(strings.Join(running, ", "), "gone")
+				return is == c.want, is + "\n" + strings.Join(describe(s.instances()), "\n")
 			})
 		})
 	}
