@@ -123,13 +123,13 @@ func reservationsTable(all *overview.Overview) table.Table {
 	for i := range all.Reservations {
 		r := &all.Reservations[i]
 		free, ends := fmt.Sprint(r.Free), "never"
-		if r.AsOf == nil {
+		if r.AsOf.IsZero() {
 			free = unknown
 		}
 		switch {
-		case r.Leaves != nil:
+		case !r.Leaves.IsZero():
 			ends = "in " + words.Age(r.Leaves.Sub(all.AsOf)) + ", with its nodes"
-		case r.End != nil:
+		case !r.End.IsZero():
 			ends = "in " + words.Age(r.End.Sub(all.AsOf))
 		}
 		t.Add(r.ID, r.InstanceType, r.Zone, fmt.Sprint(r.Used), free, fmt.Sprint(r.Others), price3(r.FreeMicroUSDPerHour), ends)

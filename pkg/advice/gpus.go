@@ -25,8 +25,8 @@ type site struct {
 	pools []string
 	// members are the indices of the workloads.
 	members []int
-	// guests are workloads of other sites that may move to this one.
-	guests []*Workload
+	// incoming are workloads of other sites that may move to this one.
+	incoming []*Workload
 	// memory is the device memory of the smallest GPU that the pools may have, in bytes. It is 0 if it is not known.
 	memory int64
 	// untainted is a pool without a taint that keeps other pods away, or "".

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/words"
@@ -33,7 +34,7 @@ func (f *fleet) merges(sites []site, gpus map[string][]string, most map[string]i
 				continue
 			}
 			if c, ok := f.merge(f.pool(from), f.pool(to)); ok {
-				at[to].guests = append(at[to].guests, f.of(from)...)
+				at[to].incoming = append(at[to].incoming, f.of(from)...)
 				all = append(all, c)
 				break
 			}
@@ -54,14 +55,14 @@ func (f *fleet) of(pool string) (all []*Workload) {
 
 // mayMeet reports whether the workloads of a pool of a site may share GPUs with those of another site, which has at most this many replicas.
 func (f *fleet) mayMeet(from, to *site, pool string, most int64) bool {
-	if from.class.Name == to.class.Name && len(to.guests) == 0 {
+	if from.class.Name == to.class.Name && len(to.incoming) == 0 {
 		return true
 	}
 	a, b := from.class.Spec.Sharing, to.class.Spec.Sharing
 	if a.Strategy != b.Strategy || a.Resource() != b.Resource() || from.fixed(f) != "" || to.fixed(f) != "" || !b.Shared() || !from.known(f) || !to.known(f) || to.memory == 0 {
 		return false
 	}
-	return fits(slices.Concat(to.workloads(f), to.guests, f.of(pool)), max(most, to.replicas()), to.memory, b.Strategy)
+	return fits(slices.Concat(to.workloads(f), to.incoming, f.of(pool)), max(most, to.replicas()), to.memory, b.Strategy)
 }
 
 func (f *fleet) pool(name string) *karpv1.NodePool {
@@ -116,10 +117,7 @@ func moving(pod *corev1.PodSpec, from, to *karpv1.NodePool) (corev1.PodSpec, obj
 	spec.Tolerations = slices.DeleteFunc(slices.Clone(pod.Tolerations), func(t corev1.Toleration) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }) // Kubernetes adds these.
 	known := len(spec.Tolerations)
 	for _, taint := range to.Spec.Template.Spec.Taints {
-		tolerated := func(t corev1.Toleration) bool {
-			return (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value) && (t.Effect == "" || t.Effect == taint.Effect)
-		}
-		if facts.KeepsPodsAway(taint) && !slices.ContainsFunc(spec.Tolerations, tolerated) {
+		if facts.KeepsPodsAway(taint) && (scheduling.Taints{taint}).Tolerates(spec.Tolerations) != nil {
 			spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpEqual, Value: taint.Value, Effect: taint.Effect})
 		}
 	}

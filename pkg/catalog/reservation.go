@@ -23,6 +23,14 @@ type Reservation struct {
 	ListMicroUSDPerHour int64 `json:"listMicroUSDPerHour,omitempty"`
 }
 
+// Capacity returns a capacity type with the ID of a reservation of it, which may be "": "reserved cr-0123", or "spot".
+func Capacity(capacityType, reservation string) string {
+	if reservation == "" {
+		return capacityType
+	}
+	return capacityType + " " + reservation
+}
+
 // Until returns when the machines begin to cost more or to leave. It is zero if that is open.
 func (r *Reservation) Until() time.Time {
 	if !r.Leaves.IsZero() {

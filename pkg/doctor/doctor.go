@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -85,6 +86,11 @@ type Program struct {
 }
 
 func (p *Program) String() string { return p.Kind + " " + p.Namespace + "/" + p.Name }
+
+// sets reports whether the feature gates of a Karpenter have this setting, such as NodeRepair=true.
+func (p *Program) sets(gate string) bool {
+	return slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), gate)
+}
 
 // CRD is an installed CustomResourceDefinition.
 type CRD struct {

@@ -277,7 +277,7 @@ func nodeRepair(f *Facts) []Finding {
 		n, known := minorVersion(p.Version)
 		legacy, _ := strconv.ParseBool(p.Env["LEGACY_NODE_REPAIR"]) // It is unset, or Karpenter does not start with it.
 		repairsAll := known && n < repairsItsOwn || legacy || p.Flags["legacy-node-repair"] == "true"
-		if repairsAll && slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") {
+		if repairsAll && p.sets("NodeRepair=true") {
 			all = append(all, Finding{
 				Warning, p.String(), "its feature gate NodeRepair also deletes unhealthy nodes of Karve's pools, without room for their pods elsewhere",
 				"settings.featureGates.nodeRepair=false in Karpenter's chart, or shorter times in Karve's: settings.notReadyTimeout and settings.gpuFaultTimeout",

@@ -37,7 +37,7 @@ func reservationsOff(f *Facts) []Finding {
 	var all []Finding
 	for i := range f.Karpenters {
 		p := &f.Karpenters[i]
-		if slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "ReservedCapacity=false") {
+		if p.sets("ReservedCapacity=false") {
 			all = append(all, Finding{
 				Warning, p.String(), fmt.Sprintf("its feature gate ReservedCapacity is off, so nothing is launched into the reservations that %s %s selects", ref.Kind, ref.Name),
 				"settings.featureGates.reservedCapacity=true in Karpenter's chart: docs/reservations.md",

@@ -136,7 +136,7 @@ func (x *Explainer) toOthers(pod *corev1.Pod) string {
 func (x *Explainer) planFor(a *PodAnswer, now *attempt, launch *planner.Launch) {
 	o := now.view.Snapshot.Offerings[launch.Offering]
 	a.State = PodPlanned
-	a.Machine = &Machine{NodePool: now.view.Snapshot.Pools[o.Pool].Name, InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Price: o.Price - o.Surcharge, ListPrice: o.ListPrice}
+	a.Machine = &Machine{NodePool: now.view.Snapshot.Pools[o.Pool].Name, InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Price: o.Paid(), ListPrice: o.ListPrice}
 	where := "NodePool " + a.Machine.NodePool
 	if id := now.view.Offerings[launch.Offering].Reservation; id != "" {
 		a.Machine.Price = o.ListPrice

@@ -56,11 +56,11 @@ type Reservation struct {
 	// MicroUSDPerHour is the list price of a machine, or nil if unknown. FreeMicroUSDPerHour is that of all free ones, which are paid and hold no pods.
 	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
 	FreeMicroUSDPerHour *int64 `json:"freeMicroUSDPerHour,omitempty"`
-	// End is when the reservation ends, and Leaves when its machines are deleted before. They are nil if that is open, or if the machines go on.
-	End    *time.Time `json:"end,omitempty"`
-	Leaves *time.Time `json:"leaves,omitempty"`
-	// AsOf is when the free ones were counted, or nil if they are unknown.
-	AsOf *time.Time `json:"asOf,omitempty"`
+	// End is when the reservation ends, and Leaves when its machines are deleted before. They are zero if that is open, or if the machines go on.
+	End    time.Time `json:"end,omitzero"`
+	Leaves time.Time `json:"leaves,omitzero"`
+	// AsOf is when the free ones were counted, or zero if they are unknown.
+	AsOf time.Time `json:"asOf,omitzero"`
 }
 
 // Pool is one of Karve's NodePools.

@@ -1,8 +1,6 @@
 package overview
 
 import (
-	"time"
-
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -12,7 +10,7 @@ func reservationsOf(c *facts.Cluster) []Reservation {
 	var all []Reservation
 	for _, s := range records.SlotsOf(c, records.Machines(c), records.Canaries(c)) {
 		r := Reservation{
-			ID: s.ID, InstanceType: s.InstanceType, Zone: s.Zone, Used: s.Ours, Free: s.Left, Others: s.Others(), End: timeOrNil(s.End), Leaves: timeOrNil(s.Leaves), AsOf: timeOrNil(s.Read),
+			ID: s.ID, InstanceType: s.InstanceType, Zone: s.Zone, Used: s.Ours, Free: s.Left, Others: s.Others(), End: s.End.UTC(), Leaves: s.Leaves.UTC(), AsOf: s.Read.UTC(),
 		}
 		if s.ListMicroUSDPerHour > 0 {
 			r.MicroUSDPerHour = new(s.ListMicroUSDPerHour)
@@ -23,11 +21,4 @@ func reservationsOf(c *facts.Cluster) []Reservation {
 		all = append(all, r)
 	}
 	return all
-}
-
-func timeOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -212,6 +212,9 @@ type Offering struct {
 	Choice string
 }
 
+// Paid returns what the machine costs per hour without the surcharge.
+func (o Offering) Paid() MicroUSD { return o.Price - o.Surcharge }
+
 // Repriced reports whether the offering x of the same pool is no other choice beside o for the cloud: it draws from a stock or has a surcharge, or it is the machine of o
 // at its other price.
 func Repriced(o, x Offering) bool {

@@ -342,8 +342,8 @@ func (b *Book) apply(labels map[string]string, list int64, with int) (price, aft
 // of returns the changed price, which is not negative.
 func (c *change) of(price float64) float64 { return max(0, price*c.factor+c.plus*1e6) }
 
-// Types returns instance types with the prices that the company pays, and those of the list beside them. No rule is about the slots of reservations. Its machines have labels in addition to those of their offerings.
-// It returns the same types if no price changes.
+// Types returns instance types with the prices that the company pays, and those of the list beside them. The machines have labels in addition to those of their
+// offerings. No rule applies to the slots of reservations. It returns the same types if no price changes.
 func (b *Book) Types(labels map[string]string, types []catalog.InstanceType) []catalog.InstanceType {
 	if b.Empty() {
 		return types

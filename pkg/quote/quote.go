@@ -249,7 +249,7 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	_, replicas := view.Promised(launch)
 	claim := Claim{
 		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Reservation: view.Offerings[launch.Offering].Reservation, Zones: []string{o.Zone},
-		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price - o.Surcharge, ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
+		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Paid(), ListPrice: o.ListPrice, MIGLayout: view.Offerings[launch.Offering].Share.MIG.Key(),
 		more: replicas > view.Offerings[launch.Offering].Share.Least,
 	}
 	for _, i := range launch.Alternatives {

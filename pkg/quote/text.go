@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/table"
 	"karve.sh/karve/pkg/words"
@@ -81,7 +82,7 @@ func (c *Claim) machine() string {
 }
 
 // capacity returns the capacity type, with the ID of the reservation.
-func (c *Claim) capacity() string { return strings.TrimSpace(c.CapacityType + " " + c.Reservation) }
+func (c *Claim) capacity() string { return catalog.Capacity(c.CapacityType, c.Reservation) }
 
 // sameKind reports whether two claims differ only in their pods.
 func sameKind(a, b Claim) bool {

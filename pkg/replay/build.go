@@ -39,11 +39,11 @@ func Build(c *facts.Cluster, records []Record, end time.Duration) (Traces, error
 	if len(shapes) > maxShapes {
 		return Traces{}, fmt.Errorf("the pods have %d different requests, and a replay is made for at most %d", len(shapes), maxShapes)
 	}
-	pods, err := templates(c, shapes)
+	empty := poolsOf(c)
+	pods, err := templates(empty, shapes)
 	if err != nil {
 		return Traces{}, err
 	}
-	empty := poolsOf(c)
 	shared, why := snapshotOf(empty, pods)
 	whole, others := snapshotOf(wholeGPUs(empty), pods)
 	t := Traces{Shared: Trace{Name: "shared", Snapshot: shared, End: end}, Whole: Trace{Name: "whole", Snapshot: whole, End: end}}
@@ -137,7 +137,7 @@ func poolsOf(c *facts.Cluster) *facts.Cluster {
 	return empty
 }
 
-// templates returns a pending pod for each shape, which tolerates the taints of all pools with shared GPUs.
+// templates returns a pending pod for each shape, which tolerates the taints of all pools. The cluster has only NodePools of Karve.
 func templates(c *facts.Cluster, shapes []shape) (pods []corev1.Pod, err error) {
 	gpu := corev1.ResourceName("")
 	for i := range c.GPUNodeClasses {
@@ -145,7 +145,7 @@ func templates(c *facts.Cluster, shapes []shape) (pods []corev1.Pod, err error) 
 			gpu = corev1.ResourceName(sharing.Resource())
 		}
 	}
-	if gpu == "" || len(poolsOf(c).NodePools) == 0 {
+	if gpu == "" || len(c.NodePools) == 0 {
 		return nil, errors.New("there is no NodePool with shared GPUs to replay on: add a NodePool that names a GPUNodeClass with replicas")
 	}
 	for i, s := range shapes {

@@ -136,8 +136,8 @@ func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering i
 	mps := pool.Class.Spec.Sharing.MPSSettings()
 	for _, at := range append([]int{offering}, a.view.deeper[offering]...) {
 		o := a.view.Offerings[at]
-		if why := o.leavesBefore(a.view.Now().Add(of.deadline)); why != "" {
-			found.short[why] = true
+		if of.deadline > 0 && o.leavesBefore(a.view.Now().Add(of.deadline)) {
+			found.short[fmt.Sprintf("the machines of capacity block %s leave at %s", o.Reservation, o.reservation.Leaves.UTC().Format(time.RFC3339))] = true
 			continue
 		}
 		if found.enough(records.ReplicaMemory(mps, o.Type.GPU.UsableMiB(), o.ReplicasPerGPU), of.gpuMemory) && found.fits(pool.unfit(o, of.claim)) && o.holds(pool, of) {
@@ -146,12 +146,9 @@ func (a *admissions) admitOn(found *admission, of *shape, pool *Pool, offering i
 	}
 }
 
-// leavesBefore returns that machines of the offering leave before a time, or "" if they do not.
-func (o *Offering) leavesBefore(end time.Time) string {
-	if o.reservation == nil || o.reservation.Leaves.IsZero() || !o.reservation.Leaves.Before(end) {
-		return ""
-	}
-	return fmt.Sprintf("the machines of capacity block %s leave at %s", o.Reservation, o.reservation.Leaves.UTC().Format(time.RFC3339))
+// leavesBefore reports whether machines of the offering leave before a time.
+func (o *Offering) leavesBefore(end time.Time) bool {
+	return o.reservation != nil && !o.reservation.Leaves.IsZero() && o.reservation.Leaves.Before(end)
 }
 
 // isMeant reports whether the user probably means the pool: it serves the resource, and the pod tolerates its taints.

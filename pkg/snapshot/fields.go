@@ -130,7 +130,7 @@ func (t *template) unhonored() []FieldReport {
 	report := func(reason, format string, args ...any) {
 		reports = append(reports, FieldReport{pathRequirements, reason, pathRequirements + ": " + fmt.Sprintf(format, args...)})
 	}
-	if t.choosy() && slices.Contains(t.capacityTypes(), karpv1.CapacityTypeReserved) {
+	if t.hasMinValues() && slices.Contains(t.capacityTypes(), karpv1.CapacityTypeReserved) {
 		report(reasonReservedCapacity, "%s %s is not launched, because a NodeClaim for a reservation allows one instance type in one zone, and minValues asks for more: remove minValues",
 			karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved)
 	}

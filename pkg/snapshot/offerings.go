@@ -256,20 +256,20 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 	return offerings
 }
 
-// launches reports whether Karve launches machines of an offering if the requirements allow them. A NodeClaim for a reservation names one instance type, so it cannot
-// keep minValues, and one reservation.
+// launches reports whether Karve launches machines of an offering if the requirements allow them. A NodeClaim for a reservation allows one instance type in one zone, so
+// it cannot meet minValues.
 func (t *template) launches(o *catalog.Offering) bool {
 	switch o.CapacityType {
 	case karpv1.CapacityTypeReserved:
-		return t.reservations[o.Reservation] != nil && !t.choosy()
+		return t.reservations[o.Reservation] != nil && !t.hasMinValues()
 	case karpv1.CapacityTypeSpot:
 		return t.requirements.Has(karpv1.CapacityTypeLabelKey)
 	}
 	return true
 }
 
-// choosy reports whether the NodeClaims of the pool must allow several values of a label.
-func (t *template) choosy() bool {
+// hasMinValues reports whether the NodeClaims of the pool must allow several values of a label.
+func (t *template) hasMinValues() bool {
 	for _, req := range t.requirements {
 		if least := req.MinValues(); least != nil && *least > 1 {
 			return true
@@ -327,12 +327,7 @@ func compareOfferings(a, b Offering) int {
 }
 
 // Capacity returns the capacity type, with the ID of the reservation.
-func (o *Offering) Capacity() string {
-	if o.Reservation != "" {
-		return o.CapacityType + " " + o.Reservation
-	}
-	return o.CapacityType
-}
+func (o *Offering) Capacity() string { return catalog.Capacity(o.CapacityType, o.Reservation) }
 
 // limit returns the name of the limit of the price, or "" if there is none.
 func (o *Offering) limit() string {

@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -376,6 +377,17 @@ func TestPodsOfOneShapeMayRunForDifferentTimes(t *testing.T) {
 	}
 }
 
+func TestPodWithoutADeadlineHasTheReasonOfTheBlock(t *testing.T) {
+	t.Parallel()
+	c := reserving(1, Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "reserved"))
+	c.NodeClasses[NodeClassRef].Reservations[0].Leaves, c.NodeClasses[NodeClassRef].Reservations[0].End = Now.Add(-time.Minute), Now.Add(39*time.Minute)
+	c.Pods = Pods("web", 1)
+	plan := solve.Plan(snapshot.Build(c).Snapshot)
+	if len(plan.Unplaced) != 1 || !strings.Contains(plan.Unplaced[0].Message, "capacity block cr-1 ends at 2026-03-01T12:39:00Z") {
+		t.Errorf("launches %v, unplaced %v", plan.Launches, plan.Unplaced)
+	}
+}
+
 func TestPodsSelectReservations(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -437,11 +449,17 @@ func TestReadersPlanWithWhatTheControllerPublished(t *testing.T) {
 
 func TestRuleWithTheNameOfAReservationIsHarmless(t *testing.T) {
 	t.Parallel()
-	c := reserving(2)
-	three := int64(3)
-	c.UsePrices(prices.NewBook(nil, []prices.Rule{{Name: "cr-1", PriceAdjustment: "-50%", UpTo: &prices.UpTo{Machines: &three}}}))
-	c.Pods = Pods("web", 1)
-	if got := launches(t, c); len(got) != 1 {
-		t.Errorf("the plan launches %q", got)
+	for name, limit := range map[string]prices.UpTo{"machines": {Machines: new(int64(3))}, "dollars": {USDPerHour: "1000"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := reserving(2)
+			c.UsePrices(prices.NewBook(nil, []prices.Rule{{Name: "cr-1", PriceAdjustment: "-50%", UpTo: &limit}}))
+			c.Pods = Pods("web", 50)
+			got := launches(t, c)
+			into := slices.DeleteFunc(slices.Clone(got), func(l string) bool { return l != "g4dn.xlarge reserved cr-1" })
+			if len(got) != 5 || len(into) > 2 {
+				t.Errorf("the plan launches %q, for 5 machines of which 2 are slots", got)
+			}
+		})
 	}
 }

@@ -12,14 +12,14 @@ import (
 
 // addStocks adds a stock for each limit of a price and each reservation, sorted by name, with what machines and canaries leave of it.
 func (v *View) addStocks(c *facts.Cluster) {
-	for _, l := range c.PriceLimits {
-		v.Stocks = append(v.Stocks, planner.Stock{Name: l.Name, Left: l.Amount})
-	}
 	for _, s := range records.SlotsOf(c, v.Machines, v.canaries) {
 		v.Stocks = append(v.Stocks, planner.Stock{Name: s.ID, Left: s.Left + s.Ours})
 	}
-	slices.SortFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
-	v.Stocks = slices.CompactFunc(v.Stocks, func(a, b planner.Stock) bool { return a.Name == b.Name }) // A rule may have the name of a reservation.
+	for _, l := range c.PriceLimits {
+		v.Stocks = append(v.Stocks, planner.Stock{Name: l.Name, Left: l.Amount})
+	}
+	slices.SortStableFunc(v.Stocks, func(a, b planner.Stock) int { return strings.Compare(a.Name, b.Name) })
+	v.Stocks = slices.CompactFunc(v.Stocks, func(a, b planner.Stock) bool { return a.Name == b.Name }) // A rule may have the name of a reservation, of which there are still only so many slots.
 	for _, machines := range [][]records.Machine{v.Machines, v.canaries} {
 		for i := range machines {
 			if !machines[i].Assumed.Refilled {

@@ -101,9 +101,7 @@ func PlaceLabels() []string {
 }
 
 // ReservationLabels returns the labels with the IDs of the reservations whose slots machines take, of all clouds.
-func ReservationLabels() []string { return reservationLabels }
-
-var reservationLabels = func() []string {
+func ReservationLabels() []string {
 	var all []string
 	for _, p := range All {
 		if p.ReservationLabel != "" {
@@ -111,7 +109,7 @@ var reservationLabels = func() []string {
 		}
 	}
 	return all
-}()
+}
 
 // NodeClassHash returns the hash of a node class and the version of the hash, from the annotations of the class or of a NodeClaim that was launched
 // with it. It returns "" if there is none.

@@ -3,7 +3,6 @@ package launch
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/words"
@@ -63,8 +63,7 @@ func (c *Controller) recordRefusal(class *v1alpha1.GPUNodeClass, shape launching
 		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchesPaused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 		return
 	}
-	capacity := strings.TrimSpace(r.CapacityType + " " + r.Reservation)
 	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
-		words.Distinct(instanceTypes), words.Distinct(zones), capacity, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
+		words.Distinct(instanceTypes), words.Distinct(zones), catalog.Capacity(r.CapacityType, r.Reservation), shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
 	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", plain.Shorten(note, plain.MaxNote))
 }

@@ -347,12 +347,12 @@ func soonest(wait time.Duration, others ...time.Duration) time.Duration {
 // launch adopts a plan and makes its launches, except those that wait for places on machines that are starting or for a sign of the scheduler's, and those that would
 // save nothing.
 func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan planner.Plan, displaced displaced) (time.Duration, error) {
-	entries, unproven, unpaid := c.Planner.Adopt(view, plan), unproven(view, plan.Launches), unpaid(view, plan.Launches)
+	entries, unproven, useless := c.Planner.Adopt(view, plan), unproven(view, plan.Launches), saveNothing(view, plan.Launches)
 	var due []int
 	var launches []planner.Launch
 	var entriesOfDue []int
 	for i := range plan.Launches {
-		if !displaced.waits[i] && !unproven[i] && !unpaid[i] {
+		if !displaced.waits[i] && !unproven[i] && !useless[i] {
 			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
 		}
 	}

@@ -43,7 +43,7 @@ func price(o planner.Offering) planner.MicroUSD {
 	if o.CapacityType == karpv1.CapacityTypeReserved {
 		return o.ListPrice
 	}
-	return o.Price - o.Surcharge
+	return o.Paid()
 }
 
 // OverOnePlan returns the price of the nodes over the price of one plan of Karve's for their pods, if there were no nodes and all pods arrived at once. The plan

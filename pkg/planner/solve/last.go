@@ -7,9 +7,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
-// lastly makes a plan for the pods that may have machines, and then places the others, of too low a priority, in the room that it leaves. Planned together, they would take room on
+// belowCutoffLast makes a plan for the pods that may have machines, and then places the others, of too low a priority, in the room that it leaves. Planned together, they would take room on
 // nodes for which the others get machines, because such a plan places more pods. ok is false if there are no such pods.
-func (with Solver) lastly(s planner.Snapshot, first func(planner.Snapshot) planner.Plan) (plan planner.Plan, ok bool) {
+func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapshot) planner.Plan) (plan planner.Plan, ok bool) {
 	now := s
 	now.Classes = slices.Clone(s.Classes)
 	for c := range now.Classes {

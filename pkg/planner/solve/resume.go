@@ -18,7 +18,7 @@ import (
 //
 // The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
-	if plan, ok := with.lastly(s, func(s planner.Snapshot) planner.Plan { return with.Resume(s, earlier) }); ok {
+	if plan, ok := with.belowCutoffLast(s, func(s planner.Snapshot) planner.Plan { return with.Resume(s, earlier) }); ok {
 		return plan
 	}
 	with.First = nil

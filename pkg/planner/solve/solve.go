@@ -40,7 +40,7 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	if err != nil {
 		return refusing(s, err)
 	}
-	if plan, ok := with.lastly(s, with.valid); ok {
+	if plan, ok := with.belowCutoffLast(s, with.valid); ok {
 		return plan
 	}
 	return with.valid(s)

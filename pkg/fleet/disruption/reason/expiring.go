@@ -38,36 +38,39 @@ func (expiring) Ended(m *Machine) (string, bool) { return drifted{}.Ended(m) }
 // Expires reports whether the machine expires soon, or its capacity block ends soon.
 func Expires(m *Machine, now time.Time) bool {
 	at, lead := Expiry(m), ExpiryLead
-	if !endsFirst(m) {
+	if at.IsZero() {
+		return false
+	}
+	if !blockEndsFirst(m) {
 		lead = min(lead, at.Sub(m.Claim.CreationTimestamp.Time)/shortLife)
 	}
-	return !at.IsZero() && !now.Before(at.Add(-lead))
+	return !now.Before(at.Add(-lead))
 }
 
 // Expiry returns when Karpenter deletes the machine because it expires or because its capacity block ends, or zero if it does neither.
 func Expiry(m *Machine) time.Time {
-	if endsFirst(m) {
+	if blockEndsFirst(m) {
 		return m.Leaves
 	}
-	return tooOld(m)
+	return ageLimit(m)
 }
 
 // WhyExpires returns why Karpenter deletes the machine at its [Expiry].
 func WhyExpires(m *Machine) string {
-	if endsFirst(m) {
+	if blockEndsFirst(m) {
 		return fmt.Sprintf("its capacity block %s ends soon", m.Reservation)
 	}
 	return "it expires soon"
 }
 
-// endsFirst reports whether the capacity block of the machine ends before the machine expires.
-func endsFirst(m *Machine) bool {
-	at := tooOld(m)
+// blockEndsFirst reports whether the capacity block of the machine ends before the machine expires.
+func blockEndsFirst(m *Machine) bool {
+	at := ageLimit(m)
 	return !m.Leaves.IsZero() && (at.IsZero() || m.Leaves.Before(at))
 }
 
-// tooOld returns when the machine expires, or zero if it does not.
-func tooOld(m *Machine) time.Time {
+// ageLimit returns when the machine expires according to expireAfter, or zero if it does not.
+func ageLimit(m *Machine) time.Time {
 	if life := m.Claim.Spec.ExpireAfter.Duration; life != nil {
 		return m.Claim.CreationTimestamp.Add(*life)
 	}

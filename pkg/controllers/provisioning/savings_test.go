@@ -55,7 +55,7 @@ func TestNothingIsLaunchedToSaveNothing(t *testing.T) {
 				at := slices.IndexFunc(view.Offerings, func(o *snapshot.Offering) bool { return o.Type.Name == name })
 				launches = append(launches, planner.Launch{Offering: at, Pods: c.pods[i]})
 			}
-			if got := unpaid(&view, launches); !slices.Equal(got, c.wantWait) {
+			if got := saveNothing(&view, launches); !slices.Equal(got, c.wantWait) {
 				t.Errorf("they wait: %v, want %v", got, c.wantWait)
 			}
 		})

@@ -6,10 +6,10 @@ import (
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
-// unpaid reports for each launch whether it waits because it would save nothing. Machines that are replaced only to save cost have pods that need other machines. If the
+// saveNothing reports for each launch whether it waits because it would save nothing. Machines that are replaced only to save cost have pods that need other machines. If the
 // launch that was to be cheaper was refused, the plan has the next best one for them, which may cost as much as the machines that they run on. The launches for such pods
 // are made only if together they cost less than these machines. Otherwise, the disruption controller ends the replacement.
-func unpaid(view *snapshot.View, launches []planner.Launch) []bool {
+func saveNothing(view *snapshot.View, launches []planner.Launch) []bool {
 	on := map[string]*records.Machine{} // by the name of the Node
 	for i := range view.Machines {
 		if m := &view.Machines[i]; m.Node != nil && patient(m.Claim) && !m.Lost() {
