@@ -61,6 +61,12 @@ var statusPairs = []pair{
 	},
 	{rule: "status.refusedOfferings[].zone required", accept: refused(nil), reject: refused(edits{"zone": nil}), message: "Required value"},
 	{rule: "status.refusedOfferings[].zone maxLength", accept: refused(edits{"zone": long(63)}), reject: refused(edits{"zone": long(64)}), message: "may not be more than 63"},
+	{
+		rule:    "status.refusedOfferings[].reservation maxLength",
+		accept:  refused(edits{"reservation": long(63)}),
+		reject:  refused(edits{"reservation": long(64)}),
+		message: "may not be more than 63",
+	},
 	{rule: "status.refusedOfferings[].capacityType required", accept: refused(nil), reject: refused(edits{"capacityType": nil}), message: "Required value"},
 	{
 		rule:    "status.refusedOfferings[].capacityType enum",

@@ -69,6 +69,8 @@ func happen(m *metrics.Metrics) {
 		g.WithLabelValues(pool).Set(1)
 	}
 	m.ReplicaPrices(pool, "t4", []metrics.ReplicaPrice{{GPUName: "t4", CapacityType: capacity, MicroUSDPerHour: 52_600, ListMicroUSDPerHour: 52_600}})
+	m.ReservationSlots.WithLabelValues("cr-1", "g4dn.xlarge", "us-east-1a", "free").Set(2)
+	m.ReservationFree.WithLabelValues("cr-1", "g4dn.xlarge", "us-east-1a").Set(1.052)
 	m.OverOnePlan.WithLabelValues().Set(1.02)
 	m.PoolHeadroom.WithLabelValues(pool, "wanted").Set(2)
 	m.Wasted.WithLabelValues(pool).Set(0.1)
