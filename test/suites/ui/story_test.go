@@ -2,13 +2,12 @@ package ui
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,9 +95,9 @@ func serveCluster(t *testing.T, root, kubeconfig string) (url, token string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The test's context has ended, which interrupts the command. Wait returns the context's error if the command then exits without one.
-		if err := cmd.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("after an interrupt: %v", err)
+		// The test's context has ended, which interrupts the command.
+		if err, status := cmd.Wait(), cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGINT) {
+			t.Errorf("after an interrupt: exit status %d, %v", status, err)
 		}
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
