@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,6 +101,23 @@ func unservedNotes(q *quote.Quote) []string {
 	var notes []string
 	for _, u := range q.Unserved {
 		notes = append(notes, u.String())
+	}
+	return notes
+}
+
+// throughputNotes name the workloads whose throughput does not count, and say why.
+func throughputNotes(pods []corev1.Pod) []string {
+	by := map[string][]string{}
+	for i := range pods {
+		if _, err := facts.ThroughputOf(&pods[i]); err != nil {
+			kind, name := facts.OwnerOf(&pods[i])
+			by[err.Error()] = append(by[err.Error()], fmt.Sprintf("%s %s/%s", kind, pods[i].Namespace, name))
+		}
+	}
+	var notes []string
+	for _, why := range slices.Sorted(maps.Keys(by)) {
+		slices.Sort(by[why])
+		notes = append(notes, words.Named(slices.Compact(by[why]), maxNamed)+": "+why)
 	}
 	return notes
 }

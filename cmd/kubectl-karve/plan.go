@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,7 +135,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	default:
 		var q quote.Quote
 		if q, err = o.plan(&out, &c); err == nil {
-			notes = append(notes, unservedNotes(&q)...)
+			notes = slices.Concat(notes, unservedNotes(&q), throughputNotes(c.Pods))
 			broken = o.conditions.check(&q, limit)
 		}
 	}

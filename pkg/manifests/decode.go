@@ -335,7 +335,7 @@ func (r *reader) job(_ context.Context, job *batchv1.Job, at place) error {
 	if job.Spec.Suspend != nil && *job.Spec.Suspend {
 		r.hold("Job", &job.ObjectMeta, &template.Spec, suspended)
 	}
-	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, template, &running, nil)
+	return r.workload(workload{kind: "Job", apiVersion: batchv1.SchemeGroupVersion.String(), object: job.ObjectMeta, at: at}, template, &running, nil)
 }
 
 // cronJob adds the pods of one run.
@@ -345,7 +345,7 @@ func (r *reader) cronJob(_ context.Context, cron *batchv1.CronJob, at place) err
 		running = 0
 		r.hold("CronJob", &cron.ObjectMeta, &template.Spec, suspended)
 	}
-	return r.workload(workload{kind: "CronJob", object: cron.ObjectMeta, at: at}, template, &running, nil)
+	return r.workload(workload{kind: "CronJob", apiVersion: batchv1.SchemeGroupVersion.String(), object: cron.ObjectMeta, at: at}, template, &running, nil)
 }
 
 // suspended is why a Job has no pods yet.

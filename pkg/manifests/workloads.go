@@ -15,8 +15,10 @@ const maxPods = 200_000
 
 // workload is an object that creates pods, or a pod.
 type workload struct {
-	kind   string
-	object metav1.ObjectMeta
+	kind string
+	// apiVersion is that of the kind. It is "" for kinds on which no decision depends.
+	apiVersion string
+	object     metav1.ObjectMeta
 	// set is the name of the pods among those of the object, if it has several pod templates.
 	set string
 	// labels, annotations and spec are those of the pods.
@@ -264,7 +266,7 @@ func (r *reader) made(w *workload) (corev1.Pod, string) {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.object.Namespace, Labels: w.labels, Annotations: w.annotations,
-			OwnerReferences: []metav1.OwnerReference{{Kind: w.kind, Name: w.object.Name, Controller: new(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: w.apiVersion, Kind: w.kind, Name: w.object.Name, Controller: new(true)}},
 		},
 		Spec: w.spec,
 	}

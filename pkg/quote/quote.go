@@ -38,6 +38,9 @@ type Quote struct {
 	Price     planner.MicroUSD `json:"microUSDPerHour"`
 	ListPrice planner.MicroUSD `json:"listMicroUSDPerHour"`
 	Bound     planner.MicroUSD `json:"boundMicroUSDPerHour"`
+	// PricesWork reports whether pods state their throughput, so that the plan minimizes the price of their work. Bound is then for plans on equally fast machines, and
+	// there is no comparison with Karpenter, which does not know about work.
+	PricesWork bool `json:"pricesWork,omitempty"`
 	// Karpenter is the price if Karpenter packs the same pods, with the replicas configured as in a NodeOverlay. It is nil if unknown. KarpenterUnplaced
 	// is the number of pods without a place in that case. Karpenter and WholeGPUs ignore the limits of pools, because they are prices for comparison.
 	Karpenter         *planner.MicroUSD `json:"karpenterMicroUSDPerHour,omitempty"`
@@ -183,9 +186,10 @@ func Of(c *facts.Cluster, search Search) (Quote, error) {
 	}
 	q.places(&view, plan)
 
+	q.PricesWork = view.PricesWork()
 	same := samePods(view.Snapshot, plan)
-	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do.
-	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
+	// The packing does not know all rules for pods. If it breaks one, it differs from what Karpenter would do, as it does if pods state their throughput.
+	if karpenter := firstfit.Plan(same); !q.PricesWork && check.Plan(same, karpenter) == nil {
 		paid := planner.Paid(same, karpenter)
 		q.Karpenter, q.KarpenterUnplaced = &paid.Price, len(karpenter.Unplaced)
 	}

@@ -150,6 +150,14 @@ func (q *Quote) summary() table.Table {
 
 // proof describes how close the price is to the lower bound.
 func (q *Quote) proof() string {
+	switch {
+	case q.PricesWork && q.Bound < q.Price:
+		return "" // The bound is on the price of work.
+	case q.PricesWork && q.complete():
+		return "optimal: nothing does the work of these pods for less"
+	case q.PricesWork:
+		return "nothing does the work of the pods that have a place for less"
+	}
 	if q.Bound >= q.Price && !q.complete() {
 		return "nothing cheaper holds the pods that have a place"
 	}

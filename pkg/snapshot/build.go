@@ -43,6 +43,8 @@ type View struct {
 	// leftTo has Karpenter's own NodePool that serves each of them.
 	leftTo  map[*corev1.Pod]string
 	shapeOf func(*corev1.Pod) *shape
+	// pricesWork is documented at PricesWork.
+	pricesWork bool
 	// slow has, by index, the offerings that are copies of others at the price of work, and how slow pods may be there.
 	slow map[int]slowness
 	// rooms has the same indices as Snapshot.Nodes.

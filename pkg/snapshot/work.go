@@ -23,6 +23,7 @@ func (v *View) priceWork(waiting []*waitingClass) {
 	if !slices.ContainsFunc(waiting, func(w *waitingClass) bool { return w.shape.throughput != nil }) {
 		return
 	}
+	v.pricesWork = true
 	slow := make([]map[int]slowness, len(v.Classes))
 	prices := map[int][]slowness{} // By offering.
 	for c, w := range waiting {
@@ -47,6 +48,9 @@ func (v *View) priceWork(waiting []*waitingClass) {
 		v.admitCopies(&v.Classes[c], slow[c], prices, copies)
 	}
 }
+
+// PricesWork reports whether some pods state their throughput. Plans then minimize the price of work, and another plan may have a lower hourly price.
+func (v *View) PricesWork() bool { return v.pricesWork }
 
 // slownessOf returns how slow each of the offerings is for the pods of a class, without those that they do not use.
 func (v *View) slownessOf(w *waitingClass, offerings []int) map[int]slowness {

@@ -20,9 +20,12 @@ var limits = firstfit.Limits{Sorted: firstfit.Steps, RuledPods: 3000}
 // Karpenter returns the prices, by NodePool, of the nodes that Karpenter would launch for the pods on Karve's nodes if there were no nodes and all pods
 // arrived at once. It models replicas like a NodeOverlay. It ignores limits of NodePools and refusals of the cloud.
 //
-// It returns false if the model deviates from Karpenter: if it has no place for a pod, breaks a rule, or has too many pods with rules.
+// It returns false if the model deviates from Karpenter: if it has no place for a pod, breaks a rule, or has too many pods with rules, or if pods state their throughput.
 func Karpenter(view *snapshot.View) (map[string]planner.MicroUSD, bool) {
-	s := withoutNodes(view)
+	s, pricesWork := withoutNodes(view)
+	if pricesWork {
+		return nil, false
+	}
 	prices := map[string]planner.MicroUSD{}
 	for i := range s.Pools {
 		prices[s.Pools[i].Name] = 0
@@ -47,8 +50,8 @@ func price(o planner.Offering) planner.MicroUSD {
 }
 
 // OverOnePlan returns the price of the nodes over the price of one plan of Karve's for their pods, if there were no nodes and all pods arrived at once. The plan
-// ignores limits, preferences and refusals of the cloud. OverOnePlan returns false while pods wait or nodes start, if no pods run, and if the plan has no place for
-// a pod.
+// ignores limits, preferences and refusals of the cloud. OverOnePlan returns false while pods wait or nodes start, if no pods run, if the plan has no place for a
+// pod, and if pods state their throughput: the plan with the lowest price of work may have a higher hourly price.
 func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 	if len(view.Waiting()) > 0 {
 		return 0, false
@@ -63,7 +66,10 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 			nodes += planner.MicroUSD(m.Promise.MicroUSDPerHour)
 		}
 	}
-	s := withoutNodes(view)
+	s, pricesWork := withoutNodes(view)
+	if pricesWork {
+		return 0, false
+	}
 	plan := search.Plan(s)
 	var one planner.MicroUSD
 	for _, l := range plan.Launches {
@@ -75,8 +81,8 @@ func OverOnePlan(view *snapshot.View, search solve.Solver) (float64, bool) {
 	return float64(nodes) / float64(one), true
 }
 
-// withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals.
-func withoutNodes(view *snapshot.View) planner.Snapshot {
+// withoutNodes returns a snapshot of the pods on Karve's nodes in which there are no nodes, no limits and no refusals, and whether plans for them minimize the price of work.
+func withoutNodes(view *snapshot.View) (planner.Snapshot, bool) {
 	var all []string
 	for i := range view.Machines {
 		all = append(all, view.Machines[i].Claim.Name)
@@ -97,5 +103,5 @@ func withoutNodes(view *snapshot.View) planner.Snapshot {
 		c.Nodes, c.Preferences, c.Blocked = nil, nil, nil
 		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return empty.Pods[name].Spec.NodeName == "" })
 	}
-	return s
+	return s, empty.PricesWork()
 }

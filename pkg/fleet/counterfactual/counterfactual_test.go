@@ -64,6 +64,19 @@ func TestEightyPodsOnEightNodesWouldBeOnOneLargeNode(t *testing.T) {
 	})
 }
 
+func TestThereIsNoComparisonWithPlansForThePriceOfWork(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(running(2, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.ThroughputAnnotation: "t4=1, l40s=5", v1alpha1.FollowsLoadAnnotation: "true"}
+	}))
+	if prices, ok := counterfactual.Karpenter(&view); ok {
+		t.Errorf("Karpenter's nodes would cost %v", prices)
+	}
+	if ratio, ok := counterfactual.OverOnePlan(&view, solve.Solver{Effort: 1}); ok {
+		t.Errorf("the nodes cost %v times one plan", ratio)
+	}
+}
+
 func TestAPoolWithoutPodsWouldCostNothing(t *testing.T) {
 	t.Parallel()
 	c := running(1)

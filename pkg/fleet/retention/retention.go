@@ -58,7 +58,7 @@ func jobsOf(c *facts.Cluster) jobs {
 
 // jobOf returns a key of the Job that controls the pod, or "" for other pods.
 func jobOf(pod *corev1.Pod) string {
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1" {
+	if owner := facts.JobOf(pod); owner != nil {
 		return pod.Namespace + "/" + owner.Name + "/" + string(owner.UID)
 	}
 	return ""

@@ -40,8 +40,16 @@ func IsCounted(pod *corev1.Pod) bool {
 
 // completes reports whether a pod shows how long the pods of its Job take.
 func completes(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return pod.Status.Phase == corev1.PodSucceeded && owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1"
+	return pod.Status.Phase == corev1.PodSucceeded && JobOf(pod) != nil
+}
+
+// JobOf returns the reference to the Job that controls a pod, or nil for other pods. In manifests, it may be to the CronJob whose Job it would be.
+func JobOf(pod *corev1.Pod) *metav1.OwnerReference {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.APIVersion != "batch/v1" || owner.Kind != "Job" && owner.Kind != "CronJob" {
+		return nil
+	}
+	return owner
 }
 
 func requiredAntiAffinity(pod *corev1.Pod) []corev1.PodAffinityTerm {

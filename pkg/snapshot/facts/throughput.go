@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
@@ -55,8 +54,7 @@ func ThroughputOf(pod *corev1.Pod) (Throughput, error) {
 
 // followsLoad reports whether fewer pods, or shorter ones, do the same work on faster GPUs.
 func followsLoad(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOfNoCopy(pod)
-	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") || pod.Annotations[v1alpha1.FollowsLoadAnnotation] == "true"
+	return JobOf(pod) != nil || pod.Annotations[v1alpha1.FollowsLoadAnnotation] == "true"
 }
 
 func parseThroughput(text string) (Throughput, error) {
