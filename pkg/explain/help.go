@@ -38,7 +38,7 @@ func (x *Explainer) helpIn(pod *corev1.Pod, now *attempt, class, pool int, why p
 		return x.first(pod, relaxRules(pod))
 	case planner.ReasonPoolClosed:
 		return x.first(pod, []Help{helpOf(Change{Action: Reopen, NodePool: now.view.Pools[pool].NodePool.Name})})
-	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints, planner.ReasonPriority: // They do not depend on the pool.
+	case planner.ReasonUnsupported, planner.ReasonLeftToKarpenter, planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints, planner.ReasonPriority, planner.ReasonGroup: // They do not depend on the pool.
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (x *Explainer) helpAnywhere(pod *corev1.Pod, why planner.Refusal) *Help {
 		if _, stated := pod.Annotations[v1alpha1.GPUMemoryAnnotation]; stated && facts.GPURequestOf(pod).MemoryBytes == 0 {
 			tries = append(tries, helpOf(Change{Action: RemoveAnnotation, Key: v1alpha1.GPUMemoryAnnotation}))
 		}
-	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints, planner.ReasonPriority: // No change of the pod or a pool helps.
+	case planner.ReasonVolumes, planner.ReasonNextRound, planner.ReasonSetAside, planner.ReasonLabels, planner.ReasonTaints, planner.ReasonPriority, planner.ReasonGroup: // No change of the pod or a pool helps.
 	case planner.ReasonNoPool, planner.ReasonLimitReached, planner.ReasonUnavailable, planner.ReasonPoolClosed: // They depend on the pool.
 	}
 	return x.first(pod, tries)

@@ -262,6 +262,16 @@ type Class struct {
 	Preferences []Preference
 }
 
+// Group is a set of pods that are of use only together, such as those of a training job.
+type Group struct {
+	// Name names the group for people, for example "PodGroup ml/train". It is unique in a snapshot.
+	Name string
+	// Classes are the indices of the classes of its pods, sorted. A class is in one group at most, and all its pods are in the group.
+	Classes []int
+	// Min is how many of the pods a plan must place if it places any, ≥ 1. Pods of the group that have a node already count no longer.
+	Min int64
+}
+
 // Snapshot holds everything that a plan depends on.
 type Snapshot struct {
 	Pools     []Pool
@@ -274,6 +284,8 @@ type Snapshot struct {
 	Quotas     []Quota
 	Topologies []Topology
 	Rules      []Rule
+	// Groups are placed in this order where there is no room for all of the same priority.
+	Groups []Group
 }
 
 // Reason is a one-word reason why something was refused. It is used as condition reason, event reason and metric label.
@@ -307,6 +319,8 @@ const (
 	ReasonSetAside Reason = "SetAside"
 	// ReasonPriority: the priority of the pod is too low for a machine to be launched for it, and no node has room.
 	ReasonPriority Reason = "BelowPriorityCutoff"
+	// ReasonGroup: the pod is of use only together with others, and there is no place for enough of them.
+	ReasonGroup Reason = "GroupDoesNotFit"
 	// ReasonLabels: a node that was launched for the pod has other labels than planned and does not admit it.
 	ReasonLabels Reason = "NodeLabelsDiffer"
 	// ReasonTaints: a node that was launched for the pod has a taint that its pool does not have, and does not admit the pod.

@@ -57,6 +57,7 @@ func Validate(s Snapshot) error {
 	}
 	errs = append(errs, validateClasses(s)...)
 	errs = append(errs, validateRules(s)...)
+	errs = append(errs, validateGroups(s)...)
 	return errors.Join(errs...)
 }
 
@@ -166,6 +167,31 @@ func validateClasses(s Snapshot) []error {
 		}
 		if !indices(c.Nodes, len(s.Nodes)) {
 			bad("class %d: nodes are not sorted, repeat, or are out of range", i)
+		}
+	}
+	return errs
+}
+
+func validateGroups(s Snapshot) []error {
+	var errs []error
+	names, groupOf := map[string]bool{}, map[int]int{}
+	for i, g := range s.Groups {
+		bad := about(&errs, Violation{Groups: []int{i}})
+		if names[g.Name] {
+			bad("group %d: the name %q repeats", i, g.Name)
+		}
+		names[g.Name] = true
+		if g.Min < 1 {
+			bad("group %d: needs fewer pods than one", i)
+		}
+		if !indices(g.Classes, len(s.Classes)) {
+			bad("group %d: classes are not sorted, repeat, or are out of range", i)
+		}
+		for _, c := range g.Classes {
+			if first, ok := groupOf[c]; ok && first != i {
+				bad("group %d: class %d is in group %d as well", i, c, first)
+			}
+			groupOf[c] = i
 		}
 	}
 	return errs

@@ -7,7 +7,7 @@ import "fmt"
 type Violation struct { //nolint:errname // It is listed as what it is, and seldom returned as an error.
 	Message string
 
-	Classes, Nodes, Offerings, Pools, Rules, Stocks []int
+	Classes, Nodes, Offerings, Pools, Rules, Stocks, Groups []int
 }
 
 // Error returns the message.

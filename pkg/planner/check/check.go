@@ -50,6 +50,7 @@ func Plan(s planner.Snapshot, p planner.Plan) error {
 	c.limits(p)
 	c.stocks(p)
 	c.rules(p)
+	c.groups(p)
 	c.price(p)
 	return errors.Join(c.errs...)
 }
@@ -192,6 +193,34 @@ func (c *checker) everyPodOnce() {
 			if n := c.seen[pod]; n != 1 {
 				c.bad("pod %s is in the plan %d times", pod, n)
 			}
+		}
+	}
+}
+
+// groups checks that the plan places enough pods of a group, or none.
+func (c *checker) groups(p planner.Plan) {
+	placed := make([]int64, len(c.snapshot.Classes))
+	count := func(pods []string) {
+		for _, pod := range pods {
+			if i, ok := c.class[pod]; ok {
+				placed[i]++
+			}
+		}
+	}
+	for _, x := range p.Placements {
+		count(x.Pods)
+	}
+	for _, x := range p.Launches {
+		count(x.Pods)
+	}
+	for _, g := range c.snapshot.Groups {
+		c.concerns(nil, g.Classes...)
+		total := int64(0)
+		for _, i := range g.Classes {
+			total += placed[i]
+		}
+		if total > 0 && total < g.Min {
+			c.bad("%s: needs %d pods at once, the plan places %d", g.Name, g.Min, total)
 		}
 	}
 }

@@ -54,7 +54,7 @@ type mender struct {
 // clone copies the lists that mend changes.
 func (m *mender) clone() {
 	m.Pools, m.Offerings, m.Nodes, m.Rules = slices.Clone(m.Pools), slices.Clone(m.Offerings), slices.Clone(m.Nodes), slices.Clone(m.Rules)
-	m.Classes, m.Stocks = slices.Clone(m.Classes), slices.Clone(m.Stocks)
+	m.Classes, m.Stocks, m.Groups = slices.Clone(m.Classes), slices.Clone(m.Stocks), slices.Clone(m.Groups)
 	for i := range m.Classes {
 		m.Classes[i].Preferences = slices.Clone(m.Classes[i].Preferences)
 	}
@@ -64,6 +64,14 @@ func (m *mender) mend(v *planner.Violation) {
 	why := planner.Refusal{Reason: planner.ReasonSetAside, Message: fmt.Sprintf("cannot be planned for as it was read (%.200s): this is a bug of Karve's, please report it with the object's manifest", v.Message)}
 	for _, i := range v.Rules {
 		m.Rules[i] = planner.Rule{Kind: planner.Apart, Topology: planner.PerNode}
+	}
+	for _, i := range v.Groups {
+		for _, c := range m.Groups[i].Classes {
+			if c >= 0 && c < len(m.Classes) {
+				m.setAside(c, why)
+			}
+		}
+		m.Groups[i] = planner.Group{Name: fmt.Sprintf("%s (%d)", m.Groups[i].Name, i), Min: 1}
 	}
 	for _, i := range v.Pools {
 		m.Pools[i] = planner.Pool{Name: fmt.Sprintf("%s (%d)", m.Pools[i].Name, i), Closed: &why}
@@ -85,9 +93,14 @@ func (m *mender) mend(v *planner.Violation) {
 		if i < 0 || i >= len(m.Classes) {
 			continue
 		}
-		m.Classes[i] = planner.Class{Pods: m.podsOf(i), Requests: planner.Resources{Pods: 1}, Blocked: &why, Priority: m.Classes[i].Priority}
-		m.aside[i] = Aside{Class: i, Invalid: true, Refusal: why}
+		m.setAside(i, why)
 	}
+}
+
+// setAside replaces a class by one for which nothing is planned.
+func (m *mender) setAside(class int, why planner.Refusal) {
+	m.Classes[class] = planner.Class{Pods: m.podsOf(class), Requests: planner.Resources{Pods: 1}, Blocked: &why, Priority: m.Classes[class].Priority}
+	m.aside[class] = Aside{Class: class, Invalid: true, Refusal: why}
 }
 
 // forEachPlaces calls change for the places of each class and of each preference.
