@@ -270,6 +270,8 @@ type Group struct {
 	Classes []int
 	// Min is how many of the pods a plan must place if it places any, ≥ 1. Pods of the group that have a node already count no longer.
 	Min int64
+	// Holds reports that while the group has no place, the room of its pods on machines that were launched for it is kept for it.
+	Holds bool
 }
 
 // Snapshot holds everything that a plan depends on.

@@ -66,6 +66,9 @@ func TestCheckReportsEachBrokenRule(t *testing.T) {
 		{"a blocked pod is planned for", func(_ *planner.Snapshot, p *planner.Plan) {
 			p.Launches[0].Pods[0], p.Unplaced[0].Pod = "default/blocked-00000", "default/web-00002"
 		}, "nothing may be planned for pod default/blocked-00000: uses host ports"},
+		{"half of a group is placed", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Groups = []planner.Group{{Name: "PodGroup ml/job", Classes: []int{0, 2}, Min: 7}}
+		}, "PodGroup ml/job: needs 7 pods at once, the plan places 6"},
 		{"CPU is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[0].Free.MilliCPU = 1999 }, "asks for 1000 of CPU, 999 are left"},
 		{"memory is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[0].Free.MemoryBytes = 2*plantest.Gi - 1 }, "of memory, 1073741823 are left"},
 		{"ephemeral storage is exceeded", func(s *planner.Snapshot, _ *planner.Plan) {
@@ -179,6 +182,12 @@ func TestValidateReportsInvalidSnapshots(t *testing.T) {
 		{"a pod that requests two pods", func(s *planner.Snapshot) { s.Classes[0].Requests.Pods = 2 }, "class 0: requests"},
 		{"pods out of order", func(s *planner.Snapshot) { s.Classes[0].Pods[0] = "z" }, "class 0: pods are not sorted"},
 		{"a pod in two classes", func(s *planner.Snapshot) { s.Classes[1].Pods[0] = "default/web-00000" }, "class 1: pod default/web-00000 is in class 0 as well"},
+		{"duplicate names of groups", func(s *planner.Snapshot) { s.Groups = []planner.Group{{Name: "g", Min: 1}, {Name: "g", Min: 1}} }, `group 1: the name "g" repeats`},
+		{"a group that needs no pod", func(s *planner.Snapshot) { s.Groups = []planner.Group{{Name: "g"}} }, "group 0: needs fewer pods than one"},
+		{"a group of an unknown class", func(s *planner.Snapshot) { s.Groups = []planner.Group{{Name: "g", Min: 1, Classes: []int{9}}} }, "group 0: classes"},
+		{"a class in two groups", func(s *planner.Snapshot) {
+			s.Groups = []planner.Group{{Name: "g", Min: 1, Classes: []int{0}}, {Name: "h", Min: 1, Classes: []int{0}}}
+		}, "group 1: class 0 is in group 0 as well"},
 		{"duplicate quota names", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q"}, {Name: "q"}} }, `quota 1: the name "q" repeats`},
 		{"a negative quota", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q", Each: -1}} }, "quota 0: each machine"},
 		{"an amount of an unknown quota", func(s *planner.Snapshot) { s.Classes[0].Quotas = []planner.Amount{{Quota: 0}} }, "class 0: quotas"},

@@ -237,6 +237,9 @@ func Nonsense() *rapid.Generator[planner.Snapshot] {
 				Quotas: amounts.Draw(t, "amounts"), GPUMemoryBytes: amount.Draw(t, "stated device memory"),
 			})
 		}
+		for range rapid.IntRange(0, 2).Draw(t, "groups") {
+			s.Groups = append(s.Groups, planner.Group{Name: "g", Classes: index.Draw(t, "members"), Min: amount.Draw(t, "min")})
+		}
 		return s
 	})
 }

@@ -175,7 +175,7 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 func Clone(s planner.Snapshot) planner.Snapshot {
 	out := planner.Snapshot{
 		Pools: slices.Clone(s.Pools), Offerings: slices.Clone(s.Offerings), Nodes: slices.Clone(s.Nodes), Classes: slices.Clone(s.Classes),
-		Quotas: slices.Clone(s.Quotas), Topologies: slices.Clone(s.Topologies), Rules: slices.Clone(s.Rules), Stocks: slices.Clone(s.Stocks),
+		Quotas: slices.Clone(s.Quotas), Topologies: slices.Clone(s.Topologies), Rules: slices.Clone(s.Rules), Stocks: slices.Clone(s.Stocks), Groups: slices.Clone(s.Groups),
 	}
 	for i := range out.Pools {
 		p := &out.Pools[i]
@@ -251,6 +251,10 @@ func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves
 			r.Present = rearranged(r.Present, nodeAt)
 		}
 		out.Rules = append(out.Rules, r)
+	}
+	for _, g := range s.Groups {
+		g.Classes = moved(g.Classes, classAt)
+		out.Groups = append(out.Groups, g)
 	}
 	return out, moves{poolAt, nodeAt, classAt}
 }

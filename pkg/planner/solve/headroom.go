@@ -46,7 +46,7 @@ func leftOf(s planner.Snapshot, p planner.Plan, classes []planner.Class) planner
 	g.Fix(p)
 	left := g.Snapshot
 	left.Classes = left.Classes[len(s.Classes)-len(classes):]
-	left.Rules, left.Topologies = nil, nil
+	left.Rules, left.Topologies, left.Groups = nil, nil, nil
 	left.Offerings = slices.Clone(left.Offerings)
 	for i := range left.Offerings {
 		left.Offerings[i].Domains = nil

@@ -25,7 +25,7 @@ func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapsh
 	bound := plan.Bound
 	g := constraints.NewPartial(s)
 	g.Fix(plan)
-	g.Add(with.valid(g.Snapshot))
+	g.Add(with.inGroups(g.Snapshot, planner.Plan{}, Solver.valid))
 	plan = g.Plan
 	constraints.Sort(s, &plan)
 	plan.Bound = min(plan.Price, bound)

@@ -18,9 +18,17 @@ import (
 //
 // The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
-	if plan, ok := with.belowCutoffLast(s, func(s planner.Snapshot) planner.Plan { return with.Resume(s, earlier) }); ok {
+	whole := func(s planner.Snapshot) planner.Plan {
+		return with.inGroups(s, earlier, func(with Solver, s planner.Snapshot) planner.Plan { return with.resume(s, earlier) })
+	}
+	if plan, ok := with.belowCutoffLast(s, whole); ok {
 		return plan
 	}
+	return whole(s)
+}
+
+// resume is Resume for a snapshot without groups.
+func (with Solver) resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
 	with.First = nil
 	kept, best, ok := with.keeping(s, earlier)
 	if !ok {

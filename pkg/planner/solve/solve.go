@@ -40,10 +40,11 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	if err != nil {
 		return refusing(s, err)
 	}
-	if plan, ok := with.belowCutoffLast(s, with.valid); ok {
+	whole := func(s planner.Snapshot) planner.Plan { return with.inGroups(s, planner.Plan{}, Solver.valid) }
+	if plan, ok := with.belowCutoffLast(s, whole); ok {
 		return plan
 	}
-	return with.valid(s)
+	return whole(s)
 }
 
 // valid is Plan for a valid snapshot, or for one that is part of it.

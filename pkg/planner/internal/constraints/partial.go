@@ -22,6 +22,13 @@ type Partial struct {
 // NewPartial returns a partial snapshot in which nothing is planned yet.
 func NewPartial(s planner.Snapshot) *Partial { return &Partial{Snapshot: s, first: len(s.Nodes)} }
 
+// Clone returns a copy to which other plans can be added.
+func (g *Partial) Clone() *Partial {
+	c := *g
+	c.Plan.Placements, c.Plan.Launches, c.Plan.Unplaced = slices.Clone(g.Plan.Placements), slices.Clone(g.Plan.Launches), slices.Clone(g.Plan.Unplaced)
+	return &c
+}
+
 // Add adds a plan for the partial snapshot to the plan for the original snapshot.
 func (g *Partial) Add(p planner.Plan) {
 	for _, x := range p.Placements {
@@ -111,7 +118,26 @@ func (g *Partial) Fix(p planner.Plan) {
 			bound[pod] = true
 		}
 	}
+	s.Groups = stillNeeded(*s, bound)
 	*s = without(*s, func(_ int, pod string) bool { return bound[pod] })
+}
+
+// stillNeeded returns the groups that need more pods than those that are placed.
+func stillNeeded(s planner.Snapshot, placed map[string]bool) []planner.Group {
+	var groups []planner.Group
+	for _, group := range s.Groups {
+		for _, c := range group.Classes {
+			for _, pod := range s.Classes[c].Pods {
+				if placed[pod] {
+					group.Min--
+				}
+			}
+		}
+		if group.Min > 0 {
+			groups = append(groups, group)
+		}
+	}
+	return groups
 }
 
 // launched adds a node for a launch, for the classes that all its alternatives admit. It changes their lists of nodes.

@@ -97,7 +97,7 @@ func (m *Context) linearDuals(values []int64, demand pack.Load) []int64 {
 		return nil
 	}
 	duals := make([]int64, len(m.Problem.Snapshot.Stocks))
-	for t, x := range m.PriceAll(values, demand, pricing.Rough, func(t int) int64 { return 0 }) {
+	for t, x := range m.PriceAll(values, demand, pricing.Rough, func(int) int64 { return 0 }) {
 		o := &m.Problem.Offers[t]
 		if short := x.Upper/pricing.Scale + 1 - o.Price - drawn(o, duals); o.MayRunOut() && short > 0 {
 			m.raise(duals, o.Draws, short)
