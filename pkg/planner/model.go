@@ -373,6 +373,8 @@ type Plan struct {
 	Placements []Placement
 	Launches   []Launch
 	Unplaced   []Unplaced
+	// Held is the room that is kept for pods without a place because of [Group.Holds]. Those pods are in Unplaced.
+	Held []Placement
 	// Price is the sum of the prices of the launches, per hour.
 	Price MicroUSD
 	// Bound is a proven lower bound on the price of any plan that places the same pods. It is ≤ Price.

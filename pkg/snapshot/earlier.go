@@ -218,12 +218,16 @@ func (v *View) countsOn(r *room) counts {
 func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 	changed := map[*karpv1.NodeClaim]string{}
 	classes := v.classes()
+	held := map[int][]string{}
+	for _, p := range plan.Held {
+		held[p.Node] = append(held[p.Node], p.Pods...)
+	}
 	for _, p := range plan.Placements {
 		r := &v.rooms[p.Node]
 		if !v.expectsPods(r) {
 			continue
 		}
-		planned := v.countsIn(p.Pods, classes)
+		planned := v.countsIn(slices.Concat(p.Pods, held[p.Node]), classes)
 		for key, n := range v.countsOn(r) {
 			planned[key] += n
 		}

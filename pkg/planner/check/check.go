@@ -213,6 +213,7 @@ func (c *checker) groups(p planner.Plan) {
 	for _, x := range p.Launches {
 		count(x.Pods)
 	}
+	c.roomHeld(p)
 	for _, g := range c.snapshot.Groups {
 		c.concerns(nil, g.Classes...)
 		total := int64(0)
@@ -221,6 +222,22 @@ func (c *checker) groups(p planner.Plan) {
 		}
 		if total > 0 && total < g.Min {
 			c.bad("%s: needs %d pods at once, the plan places %d", g.Name, g.Min, total)
+		}
+	}
+}
+
+// roomHeld checks that room is held only for pods without a place, on nodes that admit them.
+func (c *checker) roomHeld(p planner.Plan) {
+	unplaced := map[string]bool{}
+	for _, x := range p.Unplaced {
+		unplaced[x.Pod] = true
+	}
+	for i, x := range p.Held {
+		for _, pod := range x.Pods {
+			class, ok := c.class[pod]
+			if !unplaced[pod] || !ok || !slices.Contains(c.snapshot.Classes[class].Nodes, x.Node) {
+				c.bad("held room %d: it is for pod %s, which has a place or is not admitted", i, pod)
+			}
 		}
 	}
 }

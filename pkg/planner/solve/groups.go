@@ -325,7 +325,7 @@ func (q *queue) finished(p planner.Plan) planner.Plan {
 			holds[pod] = true
 		}
 	}
-	p.Placements = withoutPods(p.Placements, holds)
+	p.Placements, p.Held = withoutPods(p.Placements, holds), q.held
 	for _, g := range q.groups {
 		for _, c := range g.Classes {
 			if g.fits || q.s.Classes[c].Blocked != nil {

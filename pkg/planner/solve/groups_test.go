@@ -132,6 +132,9 @@ func TestRoomOfAGroupWithoutAPlaceIsHeld(t *testing.T) {
 		if got := placedOf(s, p); !slices.Equal(got, want) {
 			t.Errorf("holds %v: places %v, want %v", holds, got, want)
 		}
+		if held := len(p.Held) == 1 && len(p.Held[0].Pods) == 3; held != holds {
+			t.Errorf("holds %v: %v is held", holds, p.Held)
+		}
 	}
 }
 
