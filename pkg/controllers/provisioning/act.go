@@ -1,6 +1,7 @@
 package provisioning
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,8 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, launches []pl
 }
 
 // inTurn returns the indices of the launches to make now, so that as many NodeClaims are unlaunched as the window allows. It takes them from the pools
-// in turn. A pool without unlaunched NodeClaims may always create one, so that pools whose machines do not launch do not delay others.
+// in turn, those for one group of pods after the other, before those for single pods. A pool without unlaunched NodeClaims may always create one, so that pools
+// whose machines do not launch do not delay others.
 func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 	allowed := window
 	unlaunched := map[int]int{} // The number of NodeClaims by pool.
@@ -77,12 +79,12 @@ func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 		}
 	}
 	var all []int
-	taken := make([]bool, len(launches))
+	taken, order := make([]bool, len(launches)), groupsFirst(view.Snapshot, launches)
 	for more := true; more; {
 		more = false
 		had := map[int]bool{}
-		for i, l := range launches {
-			pool := view.Snapshot.Offerings[l.Offering].Pool
+		for _, i := range order {
+			pool := view.Snapshot.Offerings[launches[i].Offering].Pool
 			if taken[i] || had[pool] || allowed <= 0 && unlaunched[pool] > 0 {
 				continue
 			}
@@ -94,6 +96,27 @@ func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// groupsFirst returns the indices of the launches, those for pods of the first group first, and those for pods of no group last.
+func groupsFirst(s planner.Snapshot, launches []planner.Launch) []int {
+	first := map[string]int{} // the group of each pod
+	for i, g := range s.Groups {
+		for _, c := range g.Classes {
+			for _, pod := range s.Classes[c].Pods {
+				first[pod] = i - len(s.Groups)
+			}
+		}
+	}
+	rank, order := make([]int, len(launches)), make([]int, len(launches))
+	for i, l := range launches {
+		order[i] = i
+		for _, pod := range l.Pods {
+			rank[i] = min(rank[i], first[pod])
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rank[a], rank[b]) })
+	return order
 }
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {

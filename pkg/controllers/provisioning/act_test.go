@@ -52,6 +52,18 @@ func TestPoolsTakeTurnsLaunching(t *testing.T) {
 	}
 }
 
+func TestLaunchesForOneGroupFollowEachOther(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{
+		Classes: []planner.Class{{Pods: []string{"single"}}, {Pods: []string{"a-0", "a-1"}}, {Pods: []string{"b-0", "b-1"}}},
+		Groups:  []planner.Group{{Name: "b", Classes: []int{2}}, {Name: "a", Classes: []int{1}}},
+	}
+	launches := []planner.Launch{{Pods: []string{"a-0"}}, {Pods: []string{"single"}}, {Pods: []string{"b-0"}}, {Pods: []string{"a-1", "single"}}, {Pods: []string{"b-1"}}}
+	if got, want := groupsFirst(s, launches), []int{2, 4, 0, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("launches in the order %v, want %v", got, want)
+	}
+}
+
 func TestPodGetsNewEventOnlyForNews(t *testing.T) {
 	t.Parallel()
 	recorder, clock := events.NewFakeRecorder(100), testclock.NewFakePassiveClock(time.Now())

@@ -53,6 +53,9 @@ type Config struct {
 	Components []Component
 	// FeatureGates are Karpenter's feature gates, such as "NodeOverlay=true". Other gates keep Karpenter's default.
 	FeatureGates string
+	// KubernetesGates are feature gates of the API server, the scheduler and the controller manager, and APIs are the versions of APIs that the API server serves in addition to its
+	// default, such as "scheduling.k8s.io/v1beta1=true".
+	KubernetesGates, APIs string
 	// SchedulerQPS is how many requests per second the scheduler may send. When 0, it is 500.
 	SchedulerQPS int
 	// KarpenterEnv adds variables to Karpenter's environment, such as "BATCH_IDLE_DURATION=200ms".

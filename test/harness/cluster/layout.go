@@ -73,7 +73,7 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
 	}}
-	return c.binary(APIServer, httpOK(client, c.url+"/readyz"),
+	return c.binary(APIServer, httpOK(client, c.url+"/readyz"), c.gated(
 		"--etcd-servers="+etcd,
 		"--bind-address="+loopback, "--advertise-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--cert-dir="+c.dir, "--tls-cert-file="+c.pki.cert, "--tls-private-key-file="+c.pki.key,
@@ -89,25 +89,33 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 		// finalizers.
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--audit-policy-file="+c.auditPolicy(), "--audit-log-path="+filepath.Join(c.dir, auditLog), "--audit-log-maxsize=100", "--audit-log-maxbackup=3",
-		"--allow-privileged=true", "--profiling=false")
+		"--allow-privileged=true", "--profiling=false", "--runtime-config="+c.config.APIs)...)
+}
+
+// gated adds the feature gates of Kubernetes to the arguments of a component.
+func (c *Cluster) gated(args ...string) []string {
+	if c.config.KubernetesGates == "" {
+		return args
+	}
+	return append(args, "--feature-gates="+c.config.KubernetesGates)
 }
 
 // scheduler gets a higher limit than its default of 50 requests per second, like the controller manager, whose default is 20. Tests that share a cluster
 // must not wait for each other's pods.
 func (c *Cluster) scheduler(port int) *part {
 	qps := cmp.Or(c.config.SchedulerQPS, 500)
-	return c.binary(Scheduler, c.secure(port),
+	return c.binary(Scheduler, c.secure(port), c.gated(
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps="+strconv.Itoa(qps), "--kube-api-burst="+strconv.Itoa(2*qps),
-		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port))
+		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port))...)
 }
 
 func (c *Cluster) controllerManager(port int) *part {
-	return c.binary(ControllerManager, c.secure(port),
+	return c.binary(ControllerManager, c.secure(port), c.gated(
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--service-account-private-key-file="+c.pki.serviceAccount, "--root-ca-file="+c.pki.ca,
 		// By default, HorizontalPodAutoscalers look at their metrics every 15 seconds only.
-		"--horizontal-pod-autoscaler-sync-period=2s")
+		"--horizontal-pod-autoscaler-sync-period=2s")...)
 }
 
 func (c *Cluster) kwok(port int) *part {
