@@ -25,7 +25,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-groups bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -120,6 +120,9 @@ bench-consolidation: ## Consolidate fleets that have lost half of their pods wit
 
 bench-cost: ## Measure how long kubectl karve cost takes for 90 days of 5,000 nodes, with a real Prometheus, and write _output/bench-cost.json (minutes)
 	go -C test run ./bench/cost
+
+bench-groups: ## Simulate a day of training jobs on a limited number of GPUs with plans that know groups and without, and write _output/bench-groups.json (minutes)
+	go -C test run ./bench/groups/cmd/bench-groups
 
 bench-go: ## Run the benchmarks of the packages
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
