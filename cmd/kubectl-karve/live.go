@@ -48,6 +48,8 @@ type connection struct {
 	core rest.Interface
 	// overlays reports whether the cluster serves NodeOverlays.
 	overlays bool
+	// podGroups are the kinds of PodGroups that it serves.
+	podGroups []schema.GroupVersionKind
 	// dra reports whether it serves ResourceSlices, and taintRules whether it serves DeviceTaintRules.
 	dra, taintRules bool
 }
@@ -128,8 +130,12 @@ func reach(flags *genericclioptions.ConfigFlags, instead string) (connection, er
 	if err != nil {
 		return connection{}, err
 	}
+	podGroups, err := gather.PodGroupKinds(mapper)
+	if err != nil {
+		return connection{}, unreachable(config, err, instead)
+	}
 	taintRules, err := serves(mapper, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule").GroupKind(), resourcev1.SchemeGroupVersion.Version)
-	return connection{c, config, core, overlays, dra, taintRules}, err
+	return connection{c, config, core, overlays, podGroups, dra, taintRules}, err
 }
 
 // cluster makes a cluster from the lists that were read ahead, as the controller does.
@@ -139,7 +145,7 @@ func (c connection) cluster(ctx context.Context, lists *ahead, from published.So
 	}
 	gatherer := &gather.Gatherer{
 		Cached: lists, Live: lists, Mapper: c.RESTMapper(), Catalog: from, Ledger: launching.NewLedger(), Clock: clock.RealClock{},
-		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules,
+		ReplicasTimeout: from.Settings.ReplicasTimeout.Duration, PriorityCutoff: from.Settings.PriorityCutoff, NodeOverlays: c.overlays, Prices: func() []prices.Rule { return from.Settings.Prices }, DRA: c.dra, DeviceTaintRules: c.taintRules, PodGroups: c.podGroups,
 	}
 	cluster, err := gatherer.Cluster(ctx)
 	if err != nil {

@@ -37,8 +37,8 @@ const (
 	maxClaims = 33
 	// messageBytes limits the reasons and messages of conditions.
 	messageBytes = 1 << 10
-	// valueBytes limits the value of an annotation of a pod.
-	valueBytes = 128
+	// valueBytes limits the value of an annotation of a pod, such as the name of a group.
+	valueBytes = nameBytes
 )
 
 // selectorBytes limits the encoded size of the selector of a PodDisruptionBudget, which each pass parses.
@@ -69,6 +69,14 @@ var podAnnotations = map[string]string{
 	v1alpha1.EvictWhenUnusedAnnotation: "pkg/controllers/usage",
 	v1alpha1.ThroughputAnnotation:      "pkg/snapshot/facts",
 	v1alpha1.FollowsLoadAnnotation:     "pkg/snapshot/facts",
+	v1alpha1.GroupAnnotation:           "pkg/snapshot/facts",
+	v1alpha1.GroupMinMembersAnnotation: "pkg/snapshot/facts",
+	facts.VolcanoGroupAnnotation:       "pkg/snapshot/facts",
+	facts.VolcanoOtherGroupAnnotation:  "pkg/snapshot/facts",
+	facts.KAIGroupAnnotation:           "pkg/snapshot/facts",
+	facts.KueueTotalAnnotation:         "pkg/snapshot/facts",
+	facts.KueueFastAnnotation:          "pkg/snapshot/facts",
+	facts.KueueServingAnnotation:       "pkg/snapshot/facts",
 	karpv1.DoNotDisruptAnnotationKey:   "pkg/karpenter",
 	corev1.PodDeletionCost:             "pkg/karpenter",
 	volumehelper.AnnBindCompleted:      "pkg/snapshot/records",
@@ -179,7 +187,7 @@ func boundedSpec(s corev1.PodSpec, encoded int) (corev1.PodSpec, bool) {
 		left -= n
 		return true
 	}
-	kept := corev1.PodSpec{Priority: s.Priority, Containers: merged(s).Containers}
+	kept := corev1.PodSpec{Priority: s.Priority, SchedulingGroup: s.SchedulingGroup, Containers: merged(s).Containers}
 	kept.Containers[0].Resources.Requests, kept.Containers[0].Ports = boundedRequests(kept.Containers[0].Resources.Requests), prefix(kept.Containers[0].Ports, maxPorts)
 	left -= memoryOf(kept.Containers)
 	if claims := prefix(s.ResourceClaims, maxClaims); fits(claims) {

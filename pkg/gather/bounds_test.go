@@ -299,6 +299,7 @@ func TestEveryAnnotationOfKarveIsKeptOrNotReadOfPods(t *testing.T) {
 	onPods := map[string]string{
 		"GPUMemoryAnnotation": v1alpha1.GPUMemoryAnnotation, "GPUThreadsAnnotation": nodecontract.GPUThreadsAnnotation, "EvictWhenUnusedAnnotation": v1alpha1.EvictWhenUnusedAnnotation,
 		"ThroughputAnnotation": v1alpha1.ThroughputAnnotation, "FollowsLoadAnnotation": v1alpha1.FollowsLoadAnnotation,
+		"GroupAnnotation": v1alpha1.GroupAnnotation, "GroupMinMembersAnnotation": v1alpha1.GroupMinMembersAnnotation,
 	}
 	for _, name := range annotationsIn(t, "../nodecontract", "../apis/v1alpha1") {
 		key, on := onPods[name]

@@ -47,7 +47,7 @@ func (g *Gatherer) kinds() map[any]client.Object {
 			kinds[typeOf[resourcev1.DeviceTaintRuleList]()] = &resourcev1.DeviceTaintRule{}
 		}
 	}
-	for _, gvk := range []schema.GroupVersionKind{nodePool, gpuNodeClass} {
+	for _, gvk := range append([]schema.GroupVersionKind{nodePool, gpuNodeClass}, g.PodGroups...) {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(gvk)
 		kinds[gvk] = u

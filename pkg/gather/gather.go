@@ -63,6 +63,8 @@ type Gatherer struct {
 	Prices func() []prices.Rule
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
+	// PodGroups are the kinds of PodGroups that the API server serves. See [PodGroupKinds].
+	PodGroups []schema.GroupVersionKind
 	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
 	DRA bool
 	// DeviceTaintRules reports whether the API server serves DeviceTaintRules and the Gatherer may read them. Without DRA, it does not.
@@ -126,7 +128,7 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 	s := &g.state
 	c := &facts.Cluster{
 		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout, PriorityCutoff: g.PriorityCutoff,
-		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is,
+		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is, PodGroups: g.podGroups(),
 	}
 	published, err := g.readDRA(ctx)
 	if err != nil {

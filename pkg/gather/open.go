@@ -76,6 +76,9 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 			live.List(ctx, &resourcev1.ResourceClaimList{}, client.Limit(1)) == nil && live.List(ctx, &resourcev1.ResourceClaimTemplateList{}, client.Limit(1)) == nil,
 		DeviceTaintRules: live.List(ctx, &resourcev1.DeviceTaintRuleList{}, client.Limit(1)) == nil,
 	}
+	if g.PodGroups, err = readablePodGroups(ctx, live); err != nil {
+		return nil, err
+	}
 	if _, err := g.Cluster(ctx); err != nil {
 		return nil, err
 	}
@@ -85,7 +88,7 @@ func follower(ctx context.Context, config *rest.Config, catalog cloud.Catalog, r
 	}
 	followed := &Gatherer{
 		Cached: informers, Live: live, Mapper: g.Mapper, Catalog: catalog, Ledger: g.Ledger, Clock: g.Clock, NodeOverlays: g.NodeOverlays, Prices: rules,
-		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules,
+		DRA: g.DRA, DeviceTaintRules: g.DeviceTaintRules, PodGroups: g.PodGroups,
 	}
 	if err := followed.Follow(ctx, informers); err != nil {
 		return nil, err

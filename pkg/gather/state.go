@@ -38,6 +38,9 @@ type state struct {
 	claims        kept[resourcev1.ResourceClaimList]
 	templates     kept[resourcev1.ResourceClaimTemplateList]
 	taintRules    kept[resourcev1.DeviceTaintRuleList]
+
+	// podGroups has the same indices as Gatherer.PodGroups.
+	podGroups []kept[podGroups]
 }
 
 // kept is a value and the number of changes when it was read.
@@ -75,7 +78,7 @@ func (g *Gatherer) update(ctx context.Context) error {
 		}
 		g.fresh.kinds = g.fresh.kinds || differs
 	}
-	return nil
+	return g.updatePodGroups(ctx)
 }
 
 // relist lists a kind if one of its objects has changed. It reads the counter before it lists, so an object that changes meanwhile is listed again next

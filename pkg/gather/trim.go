@@ -65,8 +65,11 @@ func (t *trimmer) trim(object any) (any, error) {
 		t.bareMeta(&o.ObjectMeta)
 		boundBudget(o)
 	case *unstructured.Unstructured:
-		if o.GroupVersionKind().GroupKind() == karpenter.CapacityBufferKind {
+		switch kind := o.GroupVersionKind().GroupKind(); {
+		case kind == karpenter.CapacityBufferKind:
 			karpenter.TrimBuffer(o)
+		case kind == facts.GroupAPI(kind.Group).PodGroupKind():
+			facts.TrimPodGroup(o)
 		}
 	default:
 		t.ofDRA(object)
@@ -249,8 +252,11 @@ func (t *trimmer) spec(s *corev1.PodSpec, limits bool) (corev1.PodSpec, bool) {
 	if s.SchedulerName != corev1.DefaultSchedulerName {
 		bare.SchedulerName = s.SchedulerName
 	}
-	if s.SchedulingGroup != nil {
-		bare.SchedulingGroup = &corev1.PodSchedulingGroup{} // Whether there is one is all that matters.
+	if group := s.SchedulingGroup; group != nil {
+		bare.SchedulingGroup = &corev1.PodSchedulingGroup{}
+		if group.PodGroupName != nil {
+			bare.SchedulingGroup.PodGroupName = new(clip(*group.PodGroupName, nameBytes))
+		}
 	}
 	bare = *facts.WithBoundedAmounts(&bare)
 	bare, all := boundedSpec(bare, bare.Size())

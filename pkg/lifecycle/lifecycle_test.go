@@ -127,7 +127,7 @@ func TestEveryStateHasOwnerLimitAndNextStep(t *testing.T) {
 // facts are the labels, annotations and taints that state facts, and those that users write and remove.
 var facts = []string{
 	v1alpha1.GPUNodeClassLabel, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, nodecontract.MPSAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ListPriceAnnotation, v1alpha1.GPUMemoryAnnotation,
-	v1alpha1.ThroughputAnnotation, v1alpha1.FollowsLoadAnnotation,
+	v1alpha1.ThroughputAnnotation, v1alpha1.FollowsLoadAnnotation, v1alpha1.GroupAnnotation, v1alpha1.GroupMinMembersAnnotation,
 	v1alpha1.ReplacesAnnotation, nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, v1alpha1.EvictWhenUnusedAnnotation, nodecontract.GPUResetAnnotation, nodecontract.GPUThreadsAnnotation, nodecontract.GPUCordonAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
 	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.SchedulingRetriedLabel, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }

@@ -16,6 +16,7 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // errNewKind ends the process when the API server begins to serve an optional kind. Informers and watches are only created at the start, so the next start
@@ -53,6 +54,11 @@ func (n *newKinds) of(o Options) (kinds optional, err error) {
 			if *kind.has, err = n.served(kind.kind); err != nil {
 				return kinds, err
 			}
+		}
+	}
+	for _, api := range facts.PodGroupAPIs() {
+		if _, err := n.served(api.PodGroupKind().WithVersion("")); err != nil {
+			return kinds, err
 		}
 	}
 	return kinds, nil

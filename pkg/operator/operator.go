@@ -179,9 +179,13 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err != nil {
 		return err
 	}
+	podGroups, err := gather.PodGroupKinds(m.GetRESTMapper())
+	if err != nil {
+		return err
+	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra,
+		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra, PodGroups: podGroups,
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)

@@ -43,6 +43,11 @@ const (
 	// by users on pods (templates), read by the controller.
 	FollowsLoadAnnotation = Group + "/replicas-follow-load"
 
+	// GroupAnnotation names a group of pods of a namespace that are of use only together, and GroupMinMembersAnnotation is how many of them are needed at once, for example
+	// "8". Machines are launched for that many of the pods or for none. Written by users on pods (templates), read by the controller.
+	GroupAnnotation           = Group + "/group"
+	GroupMinMembersAnnotation = Group + "/group-min-members"
+
 	// IdleSinceAnnotation is the time (RFC 3339) at which the controller first saw the Node without pods. Written and read by the controller; removed when
 	// a pod is bound to the Node.
 	IdleSinceAnnotation = Group + "/idle-since"

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
@@ -159,12 +160,24 @@ func (c *Controller) Register(m ctrl.Manager) error {
 			return []reconcile.Request{{}}
 		}))
 	}
+	for _, kind := range c.Gatherer.PodGroups {
+		b = b.Watches(gather.NewPodGroup(kind), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{{}} // Pods may have waited for it.
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return podGroupChanged(e.ObjectOld, e.ObjectNew) }}))
+	}
 	if c.Gatherer.DRA {
 		b = b.Watches(&resourcev1.ResourceClaim{}, whenPending).Watches(&resourcev1.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 			return []reconcile.Request{{}} // Pods may have waited for it.
 		}))
 	}
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
+}
+
+// podGroupChanged reports whether a change of a PodGroup can affect plans.
+func podGroupChanged(before, after client.Object) bool {
+	was, ok := before.(*unstructured.Unstructured)
+	is, also := after.(*unstructured.Unstructured)
+	return ok && also && facts.PodGroupOf(was) != facts.PodGroupOf(is)
 }
 
 // classChanged triggers a plan if a GPUNodeClass has headroom, or if it changes while pods are pending.

@@ -55,6 +55,8 @@ type Cluster struct {
 	// Buffers are CapacityBuffers. OddBuffers are those for which no capacity is kept free, because what they refer to cannot be read.
 	Buffers    []karpenter.Buffer
 	OddBuffers []karpenter.OddBuffer
+	// PodGroups say how many pods are of use only together.
+	PodGroups PodGroups
 	// Namespaces are needed for affinity terms with a namespaceSelector.
 	Namespaces []corev1.Namespace
 	// These objects describe the volumes of pods, and how many volumes a node can attach.

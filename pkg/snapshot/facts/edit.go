@@ -42,7 +42,7 @@ func (x *Index) With(c Changes) (after *Index, d Difference) {
 	}
 	e := indexEdit{
 		pods: editOf(after.pods), nodes: editOf(after.nodes), providers: editOf(after.providers), gpus: editOf(after.gpus), pending: editOf(after.pending),
-		ended: editOf(after.ended), kin: editOf(after.kin), repelling: editOf(after.repelling), holders: editOf(after.holders), touched: map[string]*Site{},
+		ended: editOf(after.ended), kin: editOf(after.kin), repelling: editOf(after.repelling), holders: editOf(after.holders), members: editOf(after.members), touched: map[string]*Site{},
 		id: &editID{},
 	}
 	for name, node := range c.Nodes {
@@ -58,7 +58,7 @@ func (x *Index) With(c Changes) (after *Index, d Difference) {
 	}
 	e.finish()
 	after.pods, after.nodes, after.providers, after.gpus, after.pending = e.pods.table, e.nodes.table, e.providers.table, e.gpus.table, e.pending.table
-	after.ended, after.kin, after.repelling, after.holders = e.ended.table, e.kin.table, e.repelling.table, e.holders.table
+	after.ended, after.kin, after.repelling, after.holders, after.members = e.ended.table, e.kin.table, e.repelling.table, e.holders.table, e.members.table
 	after.ours, after.canaries = withClaims(after.ours, c.NodeClaims, IsOurClaim), withClaims(after.canaries, c.NodeClaims, IsCanary)
 	d.Machines = with(&after.claims, c.NodeClaims) || d.Machines
 	d.Others = with(&after.volumeClaims, c.PersistentVolumeClaims) || d.Others
@@ -133,6 +133,7 @@ type indexEdit struct {
 	kin       *edit[[]*Kin]
 	repelling *edit[*Kin]
 	holders   *edit[*Holders]
+	members   *edit[*memberSet]
 	// touched has the sites that were copied, so that they may be changed.
 	touched map[string]*Site
 	id      *editID
@@ -183,6 +184,7 @@ func (e *indexEdit) setPod(key string, pod *corev1.Pod) {
 // A pod is in each part of the index to which it belongs. removePod removes exactly what addPod adds.
 
 func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
+	e.setMember(key, pod, true)
 	switch {
 	case karpenter.IsTerminal(pod):
 		if completes(pod) {
@@ -211,6 +213,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 }
 
 func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
+	e.setMember(key, pod, false)
 	switch {
 	case karpenter.IsTerminal(pod):
 		if completes(pod) {

@@ -28,6 +28,8 @@ type Index struct {
 	repelling table[*Kin]
 	// holders has the bound pods that request a GPU resource, by their text (Content).
 	holders table[*Holders]
+	// members has the pods of each group, by the text of its key.
+	members table[*memberSet]
 	claims  table[*karpv1.NodeClaim]
 	// ours and canaries are Karve's NodeClaims, sorted by name.
 	ours, canaries []*Claimed

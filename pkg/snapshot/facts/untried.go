@@ -35,16 +35,16 @@ type ReadAhead struct {
 const overtakenBy = 5 * time.Second
 
 // Untried reports whether a pod asks for a GPU and waits for the default scheduler, which has not tried it yet. Pods with scheduling gates have a condition
-// from the beginning. The pods of a group are tried only once all of them exist.
+// from the beginning. The pods of a group are not untried: some schedulers give them no condition, and all of them are planned for together with the first one that was tried.
 func Untried(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 		return false
 	}
-	if name := pod.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName || pod.Spec.SchedulingGroup != nil || TooLarge(pod) != "" {
+	if name := pod.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName || TooLarge(pod) != "" {
 		return false
 	}
-	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }) &&
-		claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod)
+	return pod.Spec.SchedulingGroup == nil && !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }) &&
+		claims.RequestsGPU(&pod.Spec) && !karpenter.IsDaemon(pod) && !namesGroup(pod)
 }
 
 // Overtaken reports whether the scheduler has tried a newer pod of the same or a lower priority. It takes pods in this order, so a plugin of the scheduler
