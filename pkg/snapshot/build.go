@@ -43,6 +43,8 @@ type View struct {
 	// leftTo has Karpenter's own NodePool that serves each of them.
 	leftTo  map[*corev1.Pod]string
 	shapeOf func(*corev1.Pod) *shape
+	// grouping has the groups of the pods.
+	grouping *grouping
 	// pricesWork is documented at PricesWork.
 	pricesWork bool
 	// slow has, by index, the offerings that are copies of others at the price of work, and how slow pods may be there.
@@ -123,7 +125,9 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
-	planned, later := waitingClasses(c, shapes, storage, newNominating(c, v.Machines), asked, v.starts())
+	groups := newGrouping(c, newNominating(c, v.Machines), moving, settled)
+	planned, later := waitingClasses(c, shapes, storage, groups, asked, v.starts())
+	v.grouping = groups
 	v.Postponed, v.shapeOf = later, shapes.turn
 	asking := bufferShapes(c, shapes)
 	for _, w := range planned {
@@ -155,6 +159,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		waiting = append(waiting, w)
 	}
 	c.EndVisit()
+	v.addGroups(waiting)
 	rules := v.rules(rooms, running, waiting)
 	for i := range waiting {
 		c.BeginVisit("Pod", waiting[i].pod())
@@ -181,6 +186,9 @@ func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) p
 			"no machine is launched for its priority %d, which is below settings.priorityCutoff %d: raise its priority, or wait for free room", class.Priority, *v.cluster.PriorityCutoff)}
 	}
 	v.awaitCorrection(&class, a, mismatches.of(w, a))
+	if class.Blocked == nil && w.group != nil && !w.alone {
+		class.Blocked = w.group.refusal()
+	}
 	return class
 }
 

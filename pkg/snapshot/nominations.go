@@ -36,10 +36,11 @@ func (v *View) Waiting() []*corev1.Pod {
 	return pods
 }
 
-// Without returns the view as if some of its pending pods did not exist.
+// Without returns the view as if some of its pending pods did not exist, and neither did the pending pods that have to be placed together with them.
 func (v *View) Without(pods sets.Set[types.UID]) View {
 	w := *v
 	w.Classes, w.Pods = slices.Clone(v.Classes), maps.Clone(v.Pods)
+	pods = v.withGroups(pods)
 	out := func(name string) bool { pod := v.Pods[name]; return pod != nil && pods.Has(pod.UID) }
 	for i := range w.Classes {
 		w.Classes[i].Pods = slices.DeleteFunc(slices.Clone(w.Classes[i].Pods), out)

@@ -26,6 +26,9 @@ type waitingClass struct {
 	expendable bool
 	// found has the indices of the selections that match the pods.
 	found []int
+	// group is the group of the pods, or nil if they are planned for alone. alone reports that they are placed one by one, and share only the group's topology.
+	group *group
+	alone bool
 }
 
 // moving holds the running pods that will soon be pending, because their machine is leaving. Their replacements have other names. To avoid counting a pod
@@ -48,9 +51,10 @@ func movingOf(machines []records.Machine, goes func(*records.Machine) bool) movi
 
 // waitingClasses returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later has the pods that must wait for
 // their turn. starts reports whether a machine is starting.
-func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, nominating *nominating, moving moving, starts bool) (planned []*waitingClass, later []*corev1.Pod) {
-	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) || !nominating.waits(pod) })
+func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, groups *grouping, moving moving, starts bool) (planned []*waitingClass, later []*corev1.Pod) {
+	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !claims.RequestsGPU(&pod.Spec) || !groups.nominating.waits(pod) })
 	asking = slices.AppendSeq(asking, maps.Keys(moving))
+	asking = groups.complete(asking)
 	asking = append(asking, c.UntriedPods(starts || len(asking) > 0)...)
 	slices.SortFunc(asking, facts.ComparePods)
 	var pods []waitingPod
@@ -60,7 +64,7 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 			pods = append(pods, waitingPod{pod, s})
 		}
 	}
-	pods, later = fairShare(c, pods, moving)
+	pods, later = fairShare(c, groups, pods, moving)
 	for _, p := range pods {
 		c.BeginVisit("Pod", p.pod)
 		shapes.of(p.pod)
@@ -73,8 +77,10 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 		v := storage.Of(p.pod)
 		key := classKeyOf(p.shape, found, v)
 		key.expendable = !moving[p.pod] && c.PriorityCutoff != nil && schedulinghelper.PodPriority(p.pod) < *c.PriorityCutoff
+		of, member := groups.keyOf(p.pod)
+		key.member = member
 		if byKey[key] == nil {
-			byKey[key] = &waitingClass{shape: p.shape, volumes: v, found: found, expendable: key.expendable}
+			byKey[key] = &waitingClass{shape: p.shape, volumes: v, found: found, expendable: key.expendable, group: of, alone: member.alone}
 		}
 		byKey[key].pods = append(byKey[key].pods, p.pod)
 	}
@@ -86,7 +92,7 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 	}
 	keys := slices.SortedFunc(maps.Keys(byKey), func(a, b classKey) int {
 		return cmp.Or(strings.Compare(byKey[a].key, byKey[b].key), strings.Compare(a.found, b.found), strings.Compare(a.volumes, b.volumes),
-			cmp.Compare(last(a), last(b)))
+			cmp.Compare(last(a), last(b)), compareGroupKeys(a.member, b.member))
 	})
 	classes := make([]*waitingClass, 0, len(byKey))
 	for _, key := range keys {
@@ -97,11 +103,12 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 	return classes, later
 }
 
-// classKey identifies a class: its shape, the selections that match its pods, and what their volumes require of a node.
+// classKey identifies a class: its shape, the selections that match its pods, what their volumes require of a node, and their group.
 type classKey struct {
 	shape          [sha256.Size]byte
 	found, volumes string
 	expendable     bool
+	member         groupKey
 }
 
 func classKeyOf(s *shape, found []int, v *records.Volumes) classKey {

@@ -25,26 +25,55 @@ type waitingPod struct {
 	shape *shape
 }
 
-// queuedClass has the pending pods of a class with terms in one namespace.
+// queuedClass has the pending pods of a class with terms in one namespace, or those of a group.
 type queuedClass struct {
 	key      string
 	pods     []waitingPod
+	shapes   map[*shape]bool
+	group    *group
 	place    int64
 	priority int32
 	since    time.Time
 }
 
-func queueKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.turn }
-
-// count returns the number of terms of a pod of the shape, with those of its claim's selectors that are not in seen.
-func (s *shape) count(seen map[string]bool) int {
-	n := s.load
-	for _, selector := range s.selectors() {
-		if !seen[selector] {
-			n += claims.Work(selector)
+// count returns the work of planning for the class, in terms, without that of the selectors in seen. Each class of a group counts, because groups are different even if their pods are equal.
+func (t *queuedClass) count(seen map[string]bool) int {
+	n, own := 0, map[string]bool{}
+	for s := range t.shapes {
+		n += s.load
+		for _, selector := range s.selectors() {
+			if !seen[selector] && !own[selector] {
+				own[selector] = true
+				n += claims.Work(selector)
+			}
+		}
+		if t.group != nil {
+			n++
 		}
 	}
 	return n
+}
+
+func (t *queuedClass) see(seen map[string]bool) {
+	for s := range t.shapes {
+		s.see(seen)
+	}
+}
+
+// queueKey returns the key of a pod's class in the queue. It is "" if the pod does not queue.
+func (g *grouping) queueKey(pod *corev1.Pod, s *shape) string {
+	if of := g.whole(pod); of != nil && !of.large() {
+		return "\x00" + of.key.String()
+	}
+	if !s.hasTerms() {
+		return ""
+	}
+	return pod.Namespace + "/" + s.turn
+}
+
+// hasTerms reports whether a pod of the shape has terms.
+func (s *shape) hasTerms() bool {
+	return s.load > 0 || slices.ContainsFunc(s.selectors(), func(selector string) bool { return claims.Work(selector) > 0 })
 }
 
 // selectors returns the selectors of the shape's claim.
@@ -61,30 +90,42 @@ func (s *shape) see(seen map[string]bool) {
 	}
 }
 
-// fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New
+// fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes and groups in the order of the queue. New
 // classes come after those that are already waiting. Among equals, the higher priority comes first, then the class that has waited longest. Namespaces
-// also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, are always planned
-// for.
-func fairShare(c *facts.Cluster, pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
-	classes := map[string]*queuedClass{}
-	total, seen := 0, map[string]bool{}
+// also take turns, so a namespace with thousands of classes does not delay the others. Pods without terms, and pods that are moving, with their groups, are always
+// planned for.
+func fairShare(c *facts.Cluster, groups *grouping, pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
+	groups.measure(pods)
+	urgent := map[*group]bool{}
 	for _, p := range pods {
-		if p.shape.count(nil) == 0 || moving[p.pod] {
+		if moving[p.pod] {
+			urgent[groups.whole(p.pod)] = true
+		}
+	}
+	classes := map[string]*queuedClass{}
+	for _, p := range pods {
+		of, key := groups.whole(p.pod), groups.queueKey(p.pod, p.shape)
+		if key == "" || moving[p.pod] || of != nil && urgent[of] {
 			now = append(now, p)
 			continue
 		}
-		key := queueKey(p.pod, p.shape)
 		t := classes[key]
 		if t == nil {
-			t = &queuedClass{key: key, place: c.Queue.Place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
+			t = &queuedClass{key: key, shapes: map[*shape]bool{}, place: c.Queue.Place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
 			classes[key] = t
-			total += p.shape.count(seen)
-			p.shape.see(seen)
 		}
-		t.pods = append(t.pods, p)
+		if of != nil && !of.large() {
+			t.group = of
+		}
+		t.pods, t.shapes[p.shape], t.priority = append(t.pods, p), true, max(t.priority, schedulinghelper.PodPriority(p.pod))
 		if created := p.pod.CreationTimestamp.Time; created.Before(t.since) {
 			t.since = created
 		}
+	}
+	total, seen := 0, map[string]bool{}
+	for _, t := range classes {
+		total += t.count(seen)
+		t.see(seen)
 	}
 	if total <= maxTerms {
 		return pods, nil
@@ -92,7 +133,7 @@ func fairShare(c *facts.Cluster, pods []waitingPod, moving moving) (now []waitin
 	used := 0
 	clear(seen)
 	for _, t := range fairOrder(classes) {
-		terms := t.pods[0].shape.count(seen)
+		terms := t.count(seen)
 		if used > 0 && used+terms > maxTerms {
 			for _, p := range t.pods {
 				later = append(later, p.pod)
@@ -100,11 +141,29 @@ func fairShare(c *facts.Cluster, pods []waitingPod, moving moving) (now []waitin
 			continue
 		}
 		used += terms
-		t.pods[0].shape.see(seen)
+		t.see(seen)
 		now = append(now, t.pods...)
 	}
 	slices.SortFunc(later, facts.ComparePods)
 	return now, later
+}
+
+// measure sets the terms of the groups.
+func (g *grouping) measure(pods []waitingPod) {
+	classes := map[*group]*queuedClass{}
+	for _, p := range pods {
+		of := g.whole(p.pod)
+		if of == nil {
+			continue
+		}
+		if classes[of] == nil {
+			classes[of] = &queuedClass{shapes: map[*shape]bool{}, group: of}
+		}
+		classes[of].shapes[p.shape] = true
+	}
+	for of, t := range classes {
+		of.terms = t.count(nil)
+	}
 }
 
 // fairOrder returns the first class of each namespace, then the second of each, and so on.
@@ -144,16 +203,15 @@ func (v *View) NextQueue(before facts.ClassQueue, plan planner.Plan) facts.Class
 	last := before.Last()
 	next := facts.ClassQueue{}
 	keep := func(pod *corev1.Pod) {
-		key := queueKey(pod, v.shapeOf(pod))
-		next[key] = before.Place(key)
+		if key := v.grouping.queueKey(pod, v.shapeOf(pod)); key != "" {
+			next[key] = before.Place(key)
+		}
 	}
 	for _, pod := range v.Postponed {
 		keep(pod)
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
-		if pod := v.Pods[name]; v.shapeOf(pod).count(nil) > 0 {
-			keep(pod)
-		}
+		keep(v.Pods[name])
 	}
 	served := slices.Clone(v.strange)
 	for _, u := range plan.Unplaced {
@@ -162,8 +220,8 @@ func (v *View) NextQueue(before facts.ClassQueue, plan planner.Plan) facts.Class
 		}
 	}
 	for _, pod := range served {
-		if s := v.shapeOf(pod); s.count(nil) > 0 {
-			next[queueKey(pod, s)] = last + 2
+		if key := v.grouping.queueKey(pod, v.shapeOf(pod)); key != "" {
+			next[key] = last + 2
 		}
 	}
 	return next

@@ -51,7 +51,7 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	}
 	asked := map[string]bool{}
 	for _, w := range waiting {
-		for _, part := range [][]term{w.terms.required, w.terms.affinity, w.terms.spread} {
+		for _, part := range [][]term{w.required(), w.terms.affinity, w.terms.spread} {
 			for i := range part {
 				if !part[i].perNode() {
 					asked[part[i].key] = true
@@ -135,8 +135,9 @@ func (r *rules) place(class int) {
 	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
 		return
 	}
-	for i := range w.terms.required {
-		t := &w.terms.required[i]
+	required := w.required()
+	for i := range required {
+		t := &required[i]
 		if t.kind == planner.Apart || t.perNode() {
 			continue
 		}
@@ -164,8 +165,8 @@ func (r *rules) place(class int) {
 	if offered && len(c.Offerings) == 0 {
 		c.Unserved = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own, that of pods that run or that of a DaemonSet, keeps it off every machine that could be launched"}
 	}
-	for i := range w.terms.required {
-		r.add(class, &w.terms.required[i], false)
+	for i := range required {
+		r.add(class, &required[i], false)
 	}
 	r.preferences(class)
 }
@@ -242,6 +243,15 @@ func (r *rules) counted(t *term) []int {
 	if t.nothing {
 		return nil
 	}
+	if t.group != nil {
+		var classes []int
+		for i, w := range r.waiting {
+			if w.group == t.group {
+				classes = append(classes, i)
+			}
+		}
+		return classes
+	}
 	return slices.Clone(r.foundBy[t.selection])
 }
 
@@ -257,7 +267,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		size = len(r.view.Topologies[r.topologies[t.key]].Domains)
 	}
 	var count []int64
-	for s, n := range r.running.on(t.selection) {
+	for s, n := range r.on(t) {
 		node := s.Node
 		if !r.waiting[class].countsOn(t, node.Name, nodelabels.Labels{Known: node.Labels}, node.Spec.Taints) {
 			continue
@@ -269,11 +279,33 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 				count = make([]int64, size)
 			}
 			count[at] += n
-		case t.perNode(), t.kind == planner.Together && r.waiting[class].followsOn(node):
+		case t.perNode(), t.kind == planner.Together && t.group == nil && r.waiting[class].followsOn(node):
 			elsewhere += n
 		}
 	}
 	return count, elsewhere
+}
+
+// on returns the number of running pods that count for a term, by node.
+func (r *rules) on(t *term) map[*facts.Site]int64 {
+	if t.group == nil {
+		return r.running.on(t.selection)
+	}
+	counts := map[*facts.Site]int64{}
+	for _, pod := range t.group.bound {
+		if s := r.running.index.Site(pod.Spec.NodeName); s != nil {
+			counts[s]++
+		}
+	}
+	return counts
+}
+
+// required returns the required terms of the class, with that of its group.
+func (w *waitingClass) required() []term {
+	if w.group == nil || w.group.topology == "" {
+		return w.terms.required
+	}
+	return append(slices.Clip(w.terms.required), term{kind: planner.Together, field: "topology of " + w.group.name, key: w.group.topology, group: w.group})
 }
 
 // followsOn reports whether a node is in a domain of any of the class's required affinity terms. The scheduler exempts the first pod of a group from its

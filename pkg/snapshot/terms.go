@@ -24,6 +24,8 @@ type term struct {
 	minDomains int64
 	// byAffinity and byTaints are true if, for Spread, only nodes count that match the pod's node affinity, or whose taints the pod tolerates.
 	byAffinity, byTaints bool
+	// group is the group whose pods count, instead of a selection, or nil.
+	group *group
 	// nothing is true if no pods count, but the node must still have the label. As in the scheduler, this is a spread constraint without a selector.
 	nothing bool
 }

@@ -42,6 +42,7 @@ func TestPodsThatTheDefaultSchedulerHasNotTried(t *testing.T) {
 		"without a GPU":                   {[]func(*corev1.Pod){untried, Asking("cpu", "1")}, false},
 		"another scheduler":               {[]func(*corev1.Pod){untried, func(p *corev1.Pod) { p.Spec.SchedulerName = "volcano" }}, false},
 		"a pod of a group":                {[]func(*corev1.Pod){untried, func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }}, false},
+		"a pod that names a group":        {[]func(*corev1.Pod){untried, ofGroup("train", "2")}, false},
 		"a marked pod":                    {nil, false},
 		"a pod with a scheduling gate":    {[]func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }}, false},
 		"a running pod":                   {[]func(*corev1.Pod){untried, Running("node"), untried}, false},
