@@ -20,6 +20,7 @@ const (
 	DeletionNeverLaunched   Deletion = "NeverLaunched"
 	DeletionReplicasMissing Deletion = "ReplicasMissing"
 	DeletionNotInitialized  Deletion = "NotInitialized"
+	DeletionGroupIncomplete Deletion = "GroupIncomplete"
 	DeletionNodeMissing     Deletion = "NodeMissing"
 )
 

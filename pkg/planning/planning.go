@@ -36,6 +36,8 @@ type Planner struct {
 	Budget time.Duration
 	// Progress has the remaining launches of the plan.
 	Progress Progress
+	// Groups knows which groups of pods have a place in it.
+	Groups snapshot.GroupPlans
 	// ReadAhead makes plans include pods that the scheduler has not tried yet. If it is nil, they do not.
 	ReadAhead *ReadAhead
 	// Watchdog bounds how long a view, a plan and its check may take. It may be nil.
@@ -121,6 +123,7 @@ func (p *Planner) Busy() bool { return p.making.Load() > 0 }
 // Adopt records that the plan for a view is being carried out, so that the next plans continue it. It returns the entry of each launch in [Progress].
 func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {
 	p.Requeue(view, plan)
+	p.Groups.Note(view, plan)
 	if p.ReadAhead != nil {
 		p.ReadAhead.keep(view, plan, p.Clock.Now())
 	}

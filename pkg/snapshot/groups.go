@@ -259,7 +259,7 @@ func (v *View) addGroups(waiting []*waitingClass) {
 	})
 	for _, c := range all {
 		elsewhere := int64(len(c.open)) - c.pods // Others find places for them, or they request no GPU.
-		v.Groups = append(v.Groups, planner.Group{Name: c.name, Classes: c.classes, Min: max(1, c.need()-elsewhere)})
+		v.Groups = append(v.Groups, planner.Group{Name: c.name, Classes: c.classes, Min: max(1, c.need()-elsewhere), Holds: true})
 	}
 }
 

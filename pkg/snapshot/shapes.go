@@ -46,6 +46,8 @@ type shape struct {
 	ports []facts.HostPort
 	// deadline is how long the pod may run, or 0 if there is no limit or no reservation whose machines leave.
 	deadline time.Duration
+	// group is the text of the group that the pod names. Machines are launched for pods of a group, so that equal pods of another group do not take their places.
+	group string
 	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
 	// other demands, except for those on other pods.
 	onNodes, asks string
@@ -105,11 +107,16 @@ func (s *shapes) sketch(pod *corev1.Pod) *shape {
 		deadline = time.Duration(min(*pod.Spec.ActiveDeadlineSeconds, maxDeadline)) * time.Second
 		text += "\x00" + deadline.String()
 	}
+	group := ""
+	if m, err := facts.MembershipOf(pod); err == nil && m.Group.Name != "" {
+		group = m.Group.String()
+		text += "\x00" + group
+	}
 	if known := s.byText[text]; known != nil {
 		return known
 	}
 	size := facts.SizeOf(pod)
-	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline}
+	made := &shape{turn: shortened(text), load: size.Load(), nodeLoad: size.NodeLoad(), demand: records.DemandOf(pod), ports: facts.HostPorts(pod), claim: claims.Of(pod), deadline: deadline, group: group}
 	made.gpu, _ = facts.GPUResource(pod)
 	made.gpuMemory, made.wrong = facts.GPUMemory(pod)
 	made.throughput, _ = facts.ThroughputOf(pod) // An error is reported on the pod, which is planned without a throughput.
@@ -147,15 +154,16 @@ func (s *shape) written() string {
 		// MostInOne is omitted for pods with a GPU resource in one container, whose key must equal that of earlier releases too.
 		MostInOne int64  `json:",omitempty"`
 		Claim     string `json:",omitempty"` // Without a claim, the key must equal that of earlier releases, which is in the annotations of NodeClaims.
-		// Deadline and Throughput are omitted for pods without them, for the same reason.
+		// Deadline, Throughput and Group are omitted for pods without them, for the same reason.
 		Deadline   time.Duration    `json:",omitempty"`
 		Throughput facts.Throughput `json:",omitempty"`
+		Group      string           `json:",omitempty"`
 		Terms      []string
 	}{
 		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
 		map[corev1.ResourceName]int64{},
 		s.gpuMemory, "", s.ports,
-		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), s.deadline, s.throughput, nil,
+		schedulinghelper.PodPriority(pod), facts.Unsupported(pod), 0, claims.Text(pod), s.deadline, s.throughput, s.group, nil,
 	}
 	if most := facts.MostInOne(pod, s.gpu); most != s.replicas() {
 		key.MostInOne = most

@@ -36,7 +36,7 @@ func (c *Controller) giveBack(ctx context.Context, m *records.Machine) (reconcil
 	if known, err := c.accounted(ctx, m); err != nil || !known {
 		return reconcile.Result{RequeueAfter: soon}, err
 	}
-	if there, err := c.look(ctx, m); err != nil || !there {
+	if there, err := c.lookAt(ctx, m); err != nil || !there {
 		return reconcile.Result{RequeueAfter: soon}, err
 	}
 	now := c.Clock.Now()
@@ -76,8 +76,8 @@ func (c *Controller) accounted(ctx context.Context, m *records.Machine) (bool, e
 	return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil
 }
 
-// look reads the Node and its pods from the API server. It returns false if the Node has appeared or vanished since the cache was read.
-func (c *Controller) look(ctx context.Context, m *records.Machine) (bool, error) {
+// lookAt reads the Node and its pods from the API server. It returns false if the Node has appeared or vanished since the cache was read.
+func (c *Controller) lookAt(ctx context.Context, m *records.Machine) (bool, error) {
 	seen := m.Node != nil
 	live, err := c.Gatherer.Node(ctx, m.Claim.Status.NodeName)
 	switch {

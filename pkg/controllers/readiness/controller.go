@@ -50,6 +50,8 @@ type Config struct {
 	Nominations bool
 	// Planned reports whether a pod that the scheduler has not tried yet has a place in the plan in progress. If it is nil, none has.
 	Planned func(*corev1.Pod) bool
+	// Groups knows which groups of pods have all of their machines.
+	Groups *snapshot.GroupPlans
 	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and then to be initialized.
 	Timeout time.Duration
 }
@@ -72,9 +74,10 @@ type Controller struct {
 	nominated map[types.UID]nominated
 	// opens has the nodes that wait until the cache shows their nominations, with the time at which they open in any case.
 	opens map[string]time.Time
-	// index and seating belong to the last reading of the pods, which was at that time.
+	// index, seating and groups belong to the last reading of the pods, which was at that time.
 	index   *facts.Index
 	seating *snapshot.Seating
+	groups  *snapshot.GroupMachines
 	read    time.Time
 }
 
@@ -245,6 +248,9 @@ const tries = 5
 // admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
 // clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
 func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
+	if waits, err := c.awaitGroups(ctx, m); err != nil || waits {
+		return reconcile.Result{RequeueAfter: soon}, err
+	}
 	if wait, err := c.nominate(ctx, m); err != nil || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
@@ -335,15 +341,10 @@ func (c *Controller) nominatedUntil(seats []snapshot.Nomination, done []bool) {
 func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapshot.Nomination, error) {
 	c.seats.Lock()
 	defer c.seats.Unlock()
-	now := c.Clock.Now()
-	if c.seating == nil || now.Sub(c.read) > readingAge {
-		cluster, err := c.Gatherer.Cluster(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("reading the pods: %w", err)
-		}
-		c.index, c.read = cluster.Indexed(), now
-		c.seating = snapshot.NewSeating(c.index.Pending(), c.Planned)
+	if err := c.look(ctx); err != nil {
+		return nil, err
 	}
+	now := c.Clock.Now()
 	_, pods := c.index.Node(m.Node.Name)
 	written := map[types.UID]string{}
 	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.After(n.until) })
@@ -356,6 +357,21 @@ func (c *Controller) seatsOf(ctx context.Context, m *records.Machine) ([]snapsho
 		c.nominated[n.Pod.UID] = nominated{client.ObjectKeyFromObject(n.Pod), n.Node, until}
 	}
 	return seats, nil
+}
+
+// look reads the pods if the last reading is old. seats must be locked.
+func (c *Controller) look(ctx context.Context) error {
+	now := c.Clock.Now()
+	if c.seating != nil && now.Sub(c.read) <= readingAge {
+		return nil
+	}
+	cluster, err := c.Gatherer.Cluster(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the pods: %w", err)
+	}
+	c.index, c.read = cluster.Indexed(), now
+	c.seating, c.groups = snapshot.NewSeating(c.index.Pending(), c.Planned), snapshot.NewGroupMachines(cluster)
+	return nil
 }
 
 // open removes the startup taint from a Node.

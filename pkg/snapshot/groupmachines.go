@@ -1,0 +1,146 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/records"
+)
+
+// Machines of a group accept pods together. If each opened by itself, the pods that come first would wait for the others, and pods of no group would take the room of those that are
+// still to come.
+
+// GroupPatience is how long a machine that has registered waits for the other machines of a group. Karve gives up a launch that the cloud refuses within two minutes, and tries the same type
+// again after three; a machine starts within five.
+const GroupPatience = 15 * time.Minute
+
+// GroupPlans knows which groups have a place for enough of their pods on machines that exist. It is safe for concurrent use.
+type GroupPlans struct {
+	mu    sync.Mutex
+	whole map[facts.GroupKey]bool
+}
+
+// Note records a plan that is being carried out.
+func (g *GroupPlans) Note(view *View, plan planner.Plan) {
+	placed, launching := map[string]bool{}, map[string]bool{}
+	for _, p := range plan.Placements {
+		for _, pod := range p.Pods {
+			placed[pod] = true
+		}
+	}
+	for _, l := range plan.Launches {
+		for _, pod := range l.Pods {
+			launching[pod] = true
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.whole == nil {
+		g.whole = map[facts.GroupKey]bool{}
+	}
+	maps.DeleteFunc(g.whole, func(key facts.GroupKey, _ bool) bool {
+		for range view.cluster.Indexed().Members(key) {
+			return false
+		}
+		return true
+	})
+	for _, pod := range view.Pods { // Groups of which enough pods have a node are not in the snapshot.
+		if m, is := view.cluster.Membership(pod); is {
+			g.whole[m.Group] = true
+		}
+	}
+	for _, group := range view.Groups {
+		n, whole := int64(0), true
+		var key facts.GroupKey
+		for _, c := range group.Classes {
+			for _, name := range view.Classes[c].Pods {
+				if m, is := view.cluster.Membership(view.Pods[name]); is {
+					key = m.Group
+				}
+				whole = whole && !launching[name]
+				if placed[name] {
+					n++
+				}
+			}
+		}
+		g.whole[key] = whole && n >= group.Min
+	}
+}
+
+func (g *GroupPlans) has(group facts.GroupKey) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.whole[group]
+}
+
+// GroupMachines knows which machines start for groups of pending pods.
+type GroupMachines struct {
+	// groups has the groups of pending pods by the key of their shape.
+	groups map[string]facts.GroupKey
+	// unready has the names of machines that start for a group and do not have their replicas yet.
+	unready map[facts.GroupKey][]string
+}
+
+// NewGroupMachines returns what is known about the machines of groups in a cluster.
+func NewGroupMachines(c *facts.Cluster) *GroupMachines {
+	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey][]string{}}
+	shapes := newShapes(&facts.Cluster{})
+	for _, pod := range c.Indexed().Pending() {
+		if m, is := c.Membership(pod); is && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
+			g.groups[shapes.of(pod).short] = m.Group
+		}
+	}
+	if len(g.groups) == 0 {
+		return g
+	}
+	machines := records.Machines(c)
+	for i := range machines {
+		m := &machines[i]
+		if m.Started() || m.Leaving() || m.Node != nil && m.AwaitsReplicas() || m.Broken(c.Now, c.ReplicasTimeout) {
+			continue
+		}
+		for _, group := range g.of(m) {
+			g.unready[group] = append(g.unready[group], m.Claim.Name)
+		}
+	}
+	return g
+}
+
+// of returns the groups with pending pods for which a machine was launched.
+func (g *GroupMachines) of(m *records.Machine) []facts.GroupKey {
+	found := map[facts.GroupKey]bool{}
+	for key := range countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]) {
+		if group, ok := g.groups[key]; ok {
+			found[group] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), facts.GroupKey.Compare)
+}
+
+// Awaits returns for what a machine that has its replicas waits before it accepts pods, or "" if it waits for nothing. alone reports that it was launched for nothing else.
+func (g *GroupMachines) Awaits(m *records.Machine, plans *GroupPlans) (why string, alone bool) {
+	var whys []string
+	for _, group := range g.of(m) {
+		switch unready := g.unready[group]; {
+		case len(unready) > 0:
+			whys = append(whys, group.Title()+" waits for NodeClaim "+unready[0])
+		case !plans.has(group):
+			whys = append(whys, group.Title()+" has no place for all of the pods that it needs at once")
+		}
+	}
+	alone = true
+	for key := range countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]) {
+		if _, grouped := g.groups[key]; !grouped {
+			alone = false
+		}
+	}
+	return strings.Join(whys, "; "), alone && !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return facts.IsWorkload(pod) })
+}
