@@ -105,14 +105,20 @@ func unservedNotes(q *quote.Quote) []string {
 	return notes
 }
 
-// throughputNotes name the workloads whose throughput does not count, and say why.
-func throughputNotes(pods []corev1.Pod) []string {
+// annotationNotes name the workloads whose throughput or group does not count, and say why.
+func annotationNotes(pods []corev1.Pod) []string {
 	by := map[string][]string{}
-	for i := range pods {
-		if _, err := facts.ThroughputOf(&pods[i]); err != nil {
-			kind, name := facts.OwnerOf(&pods[i])
-			by[err.Error()] = append(by[err.Error()], fmt.Sprintf("%s %s/%s", kind, pods[i].Namespace, name))
+	note := func(pod *corev1.Pod, err error) {
+		if err != nil {
+			kind, name := facts.OwnerOf(pod)
+			by[err.Error()] = append(by[err.Error()], fmt.Sprintf("%s %s/%s", kind, pod.Namespace, name))
 		}
+	}
+	for i := range pods {
+		_, err := facts.ThroughputOf(&pods[i])
+		note(&pods[i], err)
+		_, err = facts.MembershipOf(&pods[i])
+		note(&pods[i], err)
 	}
 	var notes []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {

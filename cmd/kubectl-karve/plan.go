@@ -135,7 +135,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	default:
 		var q quote.Quote
 		if q, err = o.plan(&out, &c); err == nil {
-			notes = slices.Concat(notes, unservedNotes(&q), throughputNotes(c.Pods))
+			notes = slices.Concat(notes, unservedNotes(&q), annotationNotes(c.Pods))
 			broken = o.conditions.check(&q, limit)
 		}
 	}

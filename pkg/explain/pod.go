@@ -61,8 +61,15 @@ func (x *Explainer) foreign(pod *corev1.Pod) string {
 // waiting explains a pod without a node.
 func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 	now := x.planned()
-	if why := notAsked(pod); why != "" {
+	group := now.view.GroupOf(pod)
+	if why := notAsked(pod); why != "" && now.view.Pods[a.Pod] == nil {
 		a.State, a.Summary = PodWaits, why
+		if group != nil {
+			a.Rules = append(a.Rules, Rule{"group", group.String()})
+			if r := group.Refusal; r != nil && !facts.IsGated(pod) {
+				a.Reason, a.Message, a.Summary = r.Reason, r.Message, "waits for others: "+r.Message
+			}
+		}
 		return
 	}
 	if slices.ContainsFunc(now.view.Postponed, func(p *corev1.Pod) bool { return facts.PodName(p) == a.Pod }) {
@@ -70,6 +77,9 @@ func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 		return
 	}
 	a.Rules = rulesOf(pod)
+	if group != nil {
+		a.Rules = append(a.Rules, Rule{"group", group.String()})
+	}
 	if launch := now.launch(a.Pod); launch != nil {
 		x.planFor(a, &now, launch)
 		return
@@ -291,6 +301,9 @@ func rulesOf(pod *corev1.Pod) []Rule {
 			text = err.Error()
 		}
 		add(v1alpha1.ThroughputAnnotation, "%s", text)
+	}
+	if _, err := facts.MembershipOf(pod); err != nil {
+		add("group", "%s", err.Error())
 	}
 	return rules
 }

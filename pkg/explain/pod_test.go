@@ -356,3 +356,30 @@ func TestAPodThatDoesNotExist(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPodOfAGroupTellsHowFarTheGroupIs(t *testing.T) {
+	t.Parallel()
+	ofGroup := func(minimum string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.GroupAnnotation: "train", v1alpha1.GroupMinMembersAnnotation: minimum}
+		}
+	}
+	untried := func(p *corev1.Pod) { p.Status.Conditions = nil }
+	for name, c := range map[string]struct {
+		pods          []corev1.Pod
+		state         PodState
+		summary, rule string
+	}{
+		"enough exist":          {Pods("a", 2, ofGroup("2")), PodPlanned, "gets a new", "group default/train: 2 pods at once, 0 have a place, 2 wait"},
+		"too few":               {Pods("a", 1, ofGroup("2")), PodWaits, "has no place: group default/train needs 2 pods at once, 1 exist", "group default/train: 2 pods at once, 0 have a place, 1 wait"},
+		"too few, none tried":   {Pods("a", 1, ofGroup("2"), untried), PodWaits, "waits for others: group default/train needs 2 pods at once, 1 exist", "group default/train: 2 pods at once, 0 have a place, 1 wait"},
+		"one of them was tried": {append(Pods("a", 1, ofGroup("2"), untried), Pod("b", ofGroup("2"))), PodPlanned, "gets a new", "group default/train: 2 pods at once, 0 have a place, 2 wait"},
+		"different minimums":    {append(Pods("a", 2, ofGroup("2")), Pod("b", ofGroup("3"))), PodPlanned, "gets a new", "group default/train: 3 pods at once, 0 have a place, 3 wait; its pods state different minimums, and the largest counts"},
+		"garbage":               {Pods("a", 1, ofGroup("all")), PodPlanned, "gets a new", `annotation karve.sh/group-min-members: "all" is no number of pods: write one from 1 to 2147483647; the pod is planned alone`},
+	} {
+		a, err := explainer(with(pods(c.pods...))).Pod("default", "a-000")
+		if err != nil || a.State != c.state || !strings.HasPrefix(a.Summary, c.summary) || !slices.Contains(a.Rules, Rule{"group", c.rule}) {
+			t.Errorf("%s: %v: %s, %q, rules %v", name, err, a.State, a.Summary, a.Rules)
+		}
+	}
+}

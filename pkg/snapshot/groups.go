@@ -280,3 +280,44 @@ func (v *View) withGroups(pods sets.Set[types.UID]) sets.Set[types.UID] {
 	}
 	return pods
 }
+
+// GroupState is how far a group is.
+type GroupState struct {
+	Name string
+	// Min is how many pods are needed at once, and 0 if that is unknown.
+	Min int64
+	// Placed have a node or have ended, Waiting need one, and Gated may not have one yet.
+	Placed, Waiting, Gated int64
+	// Differ reports whether pods of the group state different minimums. The largest counts.
+	Differ bool
+	// Refusal is why nothing is launched for the group, independent of room. It may be nil.
+	Refusal *planner.Refusal
+}
+
+// String says how many pods are needed and how many there are.
+func (s *GroupState) String() string {
+	text := fmt.Sprintf("%s: %d pods at once, %d have a place, %d wait", s.Name, s.Min, s.Placed, s.Waiting)
+	if s.Gated > 0 {
+		text += fmt.Sprintf(", %d have scheduling gates", s.Gated)
+	}
+	if s.Differ {
+		text += "; its pods state different minimums, and the largest counts"
+	}
+	return text
+}
+
+// GroupOf returns the state of the group of a pod, or nil if the pod is planned alone.
+func (v *View) GroupOf(pod *corev1.Pod) *GroupState {
+	m, is := v.cluster.Membership(pod)
+	if !is {
+		return nil
+	}
+	of, known := v.grouping.known[m.Group]
+	if !known {
+		of = v.grouping.look(m)
+	}
+	if of == nil {
+		return nil
+	}
+	return &GroupState{of.name, of.min, int64(len(of.bound)) + of.ended, int64(len(of.open)), of.gated, of.differ, of.refusal()}
+}

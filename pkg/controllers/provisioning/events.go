@@ -46,6 +46,11 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 		if _, err := facts.ThroughputOf(pod); err != nil {
 			c.tell(pod, corev1.EventTypeWarning, throughputIgnored, plain.Shorten(err.Error(), plain.MaxNote), apart)
 		}
+		if _, err := facts.MembershipOf(pod); err != nil {
+			c.tell(pod, corev1.EventTypeWarning, groupIgnored, plain.Shorten(err.Error(), plain.MaxNote), apart)
+		} else if group := view.GroupOf(pod); group != nil && group.Differ {
+			c.tell(pod, corev1.EventTypeWarning, groupMinimumsDiffer, plain.Shorten(group.String(), plain.MaxNote), apart)
+		}
 	}
 	for _, u := range plan.Unplaced {
 		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, plain.Shorten(u.Message, plain.MaxNote), apart)
@@ -80,6 +85,10 @@ const nominated planner.Reason = "Nominated"
 
 // throughputIgnored is the reason of the event on a pod whose throughput does not count. A pod gets it once, before other events, and is planned without it.
 const throughputIgnored planner.Reason = "ThroughputIgnored"
+
+// groupIgnored is the reason of the event on a pod whose group does not count, and groupMinimumsDiffer that of the event on the pods of a group that state different
+// minimums. A pod gets them once, before other events.
+const groupIgnored, groupMinimumsDiffer planner.Reason = "GroupIgnored", "GroupMinimumsDiffer"
 
 // tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it
 // records nothing, and the next plan tries again. Pods that the scheduler has not tried yet may not need anything, so they get none.
