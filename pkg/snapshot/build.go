@@ -412,18 +412,14 @@ func (v *View) byPool() map[string][]*records.Machine {
 	return all
 }
 
-// remaining returns what the pool's limits leave beside its machines and canaries, and at most one machine while the breaker is half-open.
+// remaining returns what the pool's limits leave beside its machines and canaries.
 func (v *View) remaining(pool *Pool, machines []*records.Machine) planner.Physical {
 	for i := range v.canaries {
 		if v.canaries[i].Pool() == pool.NodePool.Name {
 			machines = append(slices.Clip(machines), &v.canaries[i])
 		}
 	}
-	remaining := pool.remaining(records.HardwareOf(slices.Values(machines)))
-	if pool.Probing() {
-		remaining.Nodes = min(remaining.Nodes, 1)
-	}
-	return remaining
+	return pool.remaining(records.HardwareOf(slices.Values(machines)))
 }
 
 // closed returns why a pool with the machines launches nothing now, or nil if it may launch.

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -105,24 +107,29 @@ func TestGroupsOfAView(t *testing.T) {
 		"the largest minimum":      {Shared(), append(Pods("w", 3, ofGroup("train", "3")), Pod("x", ofGroup("train", "4"))), []string{"group default/train: 4 of 4"}, 0, nil},
 		"Kueue": {
 			Shared(), Pods("w", 3, WithLabels(facts.KueueGroupLabel, "train"), annotated(facts.KueueTotalAnnotation, "3")),
-			[]string{"Kueue pod group default/train: 3 of 3"}, 0, nil,
+			[]string{"Kueue pod group default/train: 3 of 3"},
+			0, nil,
 		},
 		"of two namespaces": {
 			Shared(), append(Pods("w", 2, ofGroup("train", "2")), Pods("x", 2, ofGroup("train", "2"), in("other"))...),
-			[]string{"group default/train: 2 of 2", "group other/train: 2 of 2"}, 0, nil,
+			[]string{"group default/train: 2 of 2", "group other/train: 2 of 2"},
+			0, nil,
 		},
 		"of two APIs": {
 			serving(Shared(), trainOf(facts.KubernetesGroups, 2), volcano), append(Pods("w", 2, ofPodGroup("train")), Pods("x", 4, annotated(facts.VolcanoGroupAnnotation, "train"))...),
-			[]string{"PodGroup default/train (scheduling.k8s.io): 2 of 2", "PodGroup default/train (scheduling.volcano.sh): 4 of 4"}, 0, nil,
+			[]string{"PodGroup default/train (scheduling.k8s.io): 2 of 2", "PodGroup default/train (scheduling.volcano.sh): 4 of 4"},
+			0, nil,
 		},
 		"the oldest first": {
 			serving(Shared(), trainOf(facts.VolcanoGroups, 2), old), append(Pods("w", 2, annotated(facts.VolcanoGroupAnnotation, "train")), Pods("x", 2, annotated(facts.VolcanoOtherGroupAnnotation, "old"))...),
-			[]string{"PodGroup default/old: 2 of 2", "PodGroup default/train: 2 of 2"}, 0, nil,
+			[]string{"PodGroup default/old: 2 of 2", "PodGroup default/train: 2 of 2"},
+			0, nil,
 		},
 		"of two classes": {serving(Shared(), kubernetes), append(Pods("w", 7, ofPodGroup("train")), Pod("leader", ofPodGroup("train"), Asking("cpu", "1", "nvidia.com/gpu.shared", "1"))), []string{"PodGroup default/train: 8 of 8"}, 0, nil},
 		"some run": {
 			serving(withMachines([]string{"one"}), kubernetes), append(Pods("w", 6, ofPodGroup("train")), Pods("r", 3, ofPodGroup("train"), Running("one"))...),
-			[]string{"PodGroup default/train: 5 of 6"}, 0, nil,
+			[]string{"PodGroup default/train: 5 of 6"},
+			0, nil,
 		},
 		"enough run": {
 			serving(withMachines([]string{"one"}), kubernetes), append(Pods("w", 2, ofPodGroup("train")), Pods("r", 8, ofPodGroup("train"), Running("one"))...), nil, 2, nil,
@@ -137,20 +144,24 @@ func TestGroupsOfAView(t *testing.T) {
 		},
 		"some have ended, of a total": {
 			Shared(), append(Pods("w", 2, ofGroup("train", "3")), Pod("r", ofGroup("train", "3"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })),
-			[]string{"group default/train: 2 of 2"}, 0, nil,
+			[]string{"group default/train: 2 of 2"},
+			0, nil,
 		},
 		"held back by the scheduler": {
 			serving(Shared(), volcano), append(Pods("w", 3, annotated(facts.VolcanoGroupAnnotation, "train"), untried), Pod("x", annotated(facts.VolcanoGroupAnnotation, "train"))),
-			[]string{"PodGroup default/train: 4 of 4"}, 0, nil,
+			[]string{"PodGroup default/train: 4 of 4"},
+			0, nil,
 		},
 		"schedulable, as Volcano says": {
 			serving(Shared(), volcano), append(Pods("w", 3, annotated(facts.VolcanoGroupAnnotation, "train"), func(p *corev1.Pod) { p.Status.Conditions[0].Reason = "Schedulable" }), Pod("x", annotated(facts.VolcanoGroupAnnotation, "train"))),
-			[]string{"PodGroup default/train: 4 of 4"}, 0, nil,
+			[]string{"PodGroup default/train: 4 of 4"},
+			0, nil,
 		},
 		"no member was tried": {serving(Shared(), volcano), Pods("w", 4, annotated(facts.VolcanoGroupAnnotation, "train"), untried), nil, 0, nil},
 		"the object says that there is no room": {
 			serving(Shared(), trainOf(facts.VolcanoGroups, 4, func(g *facts.PodGroup) { g.Unschedulable = true })), Pods("w", 4, annotated(facts.VolcanoGroupAnnotation, "train"), untried),
-			[]string{"PodGroup default/train: 4 of 4"}, 0, nil,
+			[]string{"PodGroup default/train: 4 of 4"},
+			0, nil,
 		},
 		"gated": {
 			serving(Shared(), kubernetes), append(Pods("w", 7, ofPodGroup("train")), Pods("x", 2, ofPodGroup("train"), gated)...),
@@ -158,7 +169,8 @@ func TestGroupsOfAView(t *testing.T) {
 		},
 		"a launcher without a GPU": {
 			serving(Shared(), volcano), append(Pods("w", 3, annotated(facts.VolcanoGroupAnnotation, "train")), Pod("launcher", annotated(facts.VolcanoGroupAnnotation, "train"), Asking("cpu", "1"))),
-			[]string{"PodGroup default/train: 3 of 3"}, 0, nil,
+			[]string{"PodGroup default/train: 3 of 3"},
+			0, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,5 +294,27 @@ func TestGroupIsPostponedWhole(t *testing.T) {
 	view = snapshot.Build(c)
 	if !slices.ContainsFunc(view.Groups, func(g planner.Group) bool { return g.Name == "group default/"+waits }) {
 		t.Errorf("%s waits again", waits)
+	}
+}
+
+func TestPoolThatIsTestedMayLaunchOneGroup(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pods []corev1.Pod
+		want int64
+	}{
+		"no group":       {Pods("w", 3), 1},
+		"one":            {Pods("w", 3, ofGroup("train", "3")), 3},
+		"the largest":    {append(Pods("w", 3, ofGroup("train", "3")), Pods("x", 2, ofGroup("other", "2"))...), 3},
+		"of other pools": {Pods("w", 3, ofGroup("train", "3"), Selecting("other", "pool")), 1},
+		"too few":        {Pods("w", 2, ofGroup("train", "3")), 1},
+	} {
+		cluster := Shared()
+		cluster.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionUnknown}}
+		cluster.Pods = c.pods
+		view := snapshot.Build(cluster)
+		if n := view.Snapshot.Pools[0].Remaining.Nodes; n != c.want {
+			t.Errorf("%s: it may launch %d nodes", name, n)
+		}
 	}
 }

@@ -24,7 +24,8 @@ func limited(pool *Pool) *planner.Refusal {
 		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
 }
 
-// limitProbes makes all but one offering unavailable for each pool that is being tested. The remaining one is the cheapest offering that can hold a pod of
+// limitProbes limits each pool that is being tested to one machine, or to one for each pod of the group that needs the most, because nothing less would be
+// launched for a group. It makes all but one of its offerings unavailable. The remaining one is the cheapest offering that can hold a pod of
 // the view's classes. If there is none, it is the cheapest one that can hold headroom. Otherwise the planner would put as many pods as possible on the one
 // machine that the pool may launch, and choose the largest one for a pool that is probably broken.
 func (v *View) limitProbes() {
@@ -36,6 +37,8 @@ func (v *View) limitProbes() {
 		if probe < 0 {
 			probe = v.cheapestUseful(i, v.HeadroomClasses())
 		}
+		nodes := &v.Snapshot.Pools[i].Remaining.Nodes
+		*nodes = min(*nodes, v.largestNeed(probe))
 		for j := range v.Snapshot.Offerings {
 			o := &v.Snapshot.Offerings[j]
 			if o.Pool != i || j == probe || o.Unavailable != nil {
@@ -44,6 +47,19 @@ func (v *View) limitProbes() {
 			o.Unavailable = limited(&v.Pools[i])
 		}
 	}
+}
+
+// largestNeed returns the largest number of pods that a group needs at once and an offering admits, and 1 if there is no such group.
+func (v *View) largestNeed(offering int) int64 {
+	need := int64(1)
+	for i := range v.Groups {
+		if slices.ContainsFunc(v.Groups[i].Classes, func(c int) bool {
+			return v.Classes[c].Blocked == nil && slices.Contains(v.Classes[c].Offerings, offering)
+		}) {
+			need = max(need, v.Groups[i].Min)
+		}
+	}
+	return need
 }
 
 // cheapestUseful returns the index of the pool's cheapest offering that can hold a pod of the classes, or -1 if there is none. With equal prices the

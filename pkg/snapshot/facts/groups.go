@@ -196,7 +196,7 @@ func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 		return g
 	}
 	spec := fieldsAt(u.Object, "spec")
-	switch api { //nolint:exhaustive // The others have no objects.
+	switch api {
 	case KubernetesGroups:
 		g.Min = members(fieldsAt(spec, "schedulingPolicy", "gang")["minCount"])
 		if all, ok := fieldsAt(spec, "schedulingConstraints")["topology"].([]any); ok && len(all) > 0 {

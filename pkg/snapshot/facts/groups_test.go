@@ -96,14 +96,16 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 		"disruption mode of v1alpha2": {facts.KubernetesGroups, "v1alpha2", object{"spec": object{"schedulingPolicy": gang, "disruptionMode": "PodGroup"}}, facts.PodGroup{Min: 8, Whole: true}},
 		"single pods are disrupted":   {facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang, "disruptionMode": object{"single": object{}}}}, facts.PodGroup{Min: 8}},
 		"no room": {
-			facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "Unschedulable")},
+			facts.KubernetesGroups, "v1beta1",
+			object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "Unschedulable")},
 			facts.PodGroup{Min: 8, Unschedulable: true},
 		},
 		"an error of the scheduler": {facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "SchedulerError")}, facts.PodGroup{Min: 8}},
 		"plugin":                    {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(3)}}, facts.PodGroup{Min: 3}},
 		"Volcano":                   {facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": int64(3), "minTaskMember": object{"a": int64(1), "b": int64(1)}}}, facts.PodGroup{Min: 3}},
 		"Volcano's tasks": {
-			facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": int64(1), "minTaskMember": object{"a": int64(4), "b": int64(1)}}, "status": condition("Unschedulable", "True", "NotEnoughResources")},
+			facts.VolcanoGroups, "v1beta1",
+			object{"spec": object{"minMember": int64(1), "minTaskMember": object{"a": int64(4), "b": int64(1)}}, "status": condition("Unschedulable", "True", "NotEnoughResources")},
 			facts.PodGroup{Min: 5, Unschedulable: true},
 		},
 		"KAI":              {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": float64(2), "topologyConstraint": object{"requiredTopologyLevel": "example.com/rack"}}}, facts.PodGroup{Min: 2, Topology: "example.com/rack"}},
