@@ -38,6 +38,8 @@ func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} 
 
 func ended(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 
+func failed(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }
+
 func doNotDisrupt(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": value} }
 }
@@ -50,15 +52,19 @@ func TestIsProvisionable(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"a pending pod":     {pod(), true},
-		"a bound pod":       {pod(running), false},
-		"a terminating pod": {pod(terminating), false},
-		"a finished pod":    {pod(ended), false},
-		"a DaemonSet pod":   {pod(ownedBy("apps/v1", "DaemonSet")), false},
-		"a mirror pod":      {pod(ownedBy("v1", "Node")), false},
-		"a preempting pod":  {pod(func(p *corev1.Pod) { p.Status.NominatedNodeName = "node" }), false},
-		"a gated pod":       {pod(func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }), false},
-		"a new pod":         {pod(func(p *corev1.Pod) { p.Status.Conditions = nil }), false},
+		"a pending pod":             {pod(), true},
+		"a bound pod":               {pod(running), false},
+		"a terminating pod":         {pod(terminating), false},
+		"a finished pod":            {pod(ended), false},
+		"a DaemonSet pod":           {pod(ownedBy("apps/v1", "DaemonSet")), false},
+		"a mirror pod":              {pod(ownedBy("v1", "Node")), false},
+		"a preempting pod":          {pod(func(p *corev1.Pod) { p.Status.NominatedNodeName = "node" }), false},
+		"an error of the scheduler": {pod(failed), false},
+		"an error of the scheduler for a group": {pod(failed, func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")}
+		}), true},
+		"a gated pod": {pod(func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }), false},
+		"a new pod":   {pod(func(p *corev1.Pod) { p.Status.Conditions = nil }), false},
 	} {
 		if got := IsProvisionable(c.pod); got != c.want {
 			t.Errorf("%s: IsProvisionable = %t, want %t", name, got, c.want)

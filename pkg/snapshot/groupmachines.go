@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -104,7 +105,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 	machines := records.Machines(c)
 	for i := range machines {
 		m := &machines[i]
-		if m.Started() || m.Leaving() || m.Node != nil && m.AwaitsReplicas() || m.Broken(c.Now, c.ReplicasTimeout) {
+		if m.Started() || m.Leaving() || m.State() == lifecycle.Initializing || m.Broken(c.Now, c.ReplicasTimeout) {
 			continue
 		}
 		for _, group := range g.of(m) {

@@ -25,6 +25,8 @@ type group struct {
 	by string
 	// missing reports that the group is an object that does not exist.
 	missing bool
+	// whole reports that the pods are only disrupted together.
+	whole bool
 	// min is how many pods are needed at once, and topology the label of which all have the same value, or "".
 	min      int64
 	topology string
@@ -96,7 +98,7 @@ func (g *grouping) look(m facts.Membership) *group {
 	made := &group{key: m.Group, by: m.By, name: g.nameOf(m.Group)}
 	if m.Group.API.HasObjects() {
 		object, exists := g.cluster.PodGroups.All[m.Group]
-		made.missing, made.min, made.topology, made.created = !exists, object.Min, object.Topology, object.Created
+		made.missing, made.min, made.topology, made.created, made.whole = !exists, object.Min, object.Topology, object.Created, object.Whole
 	}
 	for pod := range g.cluster.Indexed().Members(m.Group) {
 		g.count(made, pod)
@@ -308,16 +310,34 @@ func (s *GroupState) String() string {
 
 // GroupOf returns the state of the group of a pod, or nil if the pod is planned alone.
 func (v *View) GroupOf(pod *corev1.Pod) *GroupState {
-	m, is := v.cluster.Membership(pod)
-	if !is {
-		return nil
-	}
-	of, known := v.grouping.known[m.Group]
-	if !known {
-		of = v.grouping.look(m)
-	}
+	of := v.groupOf(pod)
 	if of == nil {
 		return nil
 	}
 	return &GroupState{of.name, of.min, int64(len(of.bound)) + of.ended, int64(len(of.open)), of.gated, of.differ, of.refusal()}
+}
+
+// groupOf returns the group of a pod, or nil. Views are shared, so it does not add to what the grouping knows.
+func (v *View) groupOf(pod *corev1.Pod) *group {
+	m, is := v.cluster.Membership(pod)
+	if !is {
+		return nil
+	}
+	if of, known := v.grouping.known[m.Group]; known {
+		return of
+	}
+	return v.grouping.look(m)
+}
+
+// RestartsWith returns how many pods restart if a running pod moves: 1, or all that run of a group that needs several at once. If the group says that its pods are only disrupted together,
+// why is the reason why the pod must not move.
+func (v *View) RestartsWith(pod *corev1.Pod) (pods int64, why string) {
+	of := v.groupOf(pod)
+	if of == nil || of.min <= 1 {
+		return 1, ""
+	}
+	if of.whole {
+		return 0, fmt.Sprintf("pod %s is one of %s, whose pods are disrupted only together", facts.PodName(pod), of.name)
+	}
+	return max(1, int64(len(of.bound))), ""
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -315,6 +316,87 @@ func TestPoolThatIsTestedMayLaunchOneGroup(t *testing.T) {
 		view := snapshot.Build(cluster)
 		if n := view.Snapshot.Pools[0].Remaining.Nodes; n != c.want {
 			t.Errorf("%s: it may launch %d nodes", name, n)
+		}
+	}
+}
+
+// startingFor returns a cluster with machines that start for a group of pods, of which the first has its replicas, and the pods.
+func startingFor(group string) *facts.Cluster {
+	c := Shared()
+	c.ReplicasTimeout = 10 * time.Minute
+	c.Pods = Pods("w", 15, ofGroup(group, "15"))
+	view := snapshot.Build(c)
+	plan := planner.Launch{Pods: view.Classes[0].Pods[:10]}
+	for i, is := range []func(*karpv1.NodeClaim){Registered(Now), Launched(Now)} {
+		c.NodeClaims = append(c.NodeClaims, Claim(fmt.Sprint("m", i), &c.NodePools[0], TypeNamed("g4dn.xlarge"), is))
+		c.NodeClaims[i].Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(plan)
+	}
+	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[0], TypeNamed("g4dn.xlarge"), 10))
+	return c
+}
+
+// ready makes the second machine one with its replicas.
+func ready(c *facts.Cluster) {
+	Registered(Now)(&c.NodeClaims[1])
+	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[1], TypeNamed("g4dn.xlarge"), 10))
+}
+
+func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		edit  func(*facts.Cluster)
+		plan  func(*snapshot.View) planner.Plan
+		why   string
+		alone bool
+	}{
+		"another machine has no replicas": {func(*facts.Cluster) {}, placed, "group default/train waits for NodeClaim m1", true},
+		"all have theirs":                 {ready, placed, "", true},
+		"a machine is still to be launched": {ready, func(v *snapshot.View) planner.Plan {
+			return planner.Plan{Placements: []planner.Placement{{Pods: v.Classes[0].Pods[:10]}}, Launches: []planner.Launch{{Pods: v.Classes[0].Pods[10:]}}}
+		}, "group default/train has no place for all of the pods that it needs at once", true},
+		"there is no place for the rest": {ready, func(*snapshot.View) planner.Plan { return planner.Plan{} }, "group default/train has no place for all of the pods that it needs at once", true},
+		"nothing is planned yet":         {ready, nil, "group default/train has no place for all of the pods that it needs at once", true},
+		"the pods are gone":              {func(c *facts.Cluster) { c.Pods = nil }, placed, "", false},
+		"for another pod too": {func(c *facts.Cluster) {
+			c.NodeClaims[0].Annotations[v1alpha1.PlannedPodsAnnotation] += ",0123456789=1"
+		}, placed, "group default/train waits for NodeClaim m1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := startingFor("train")
+			tc.edit(c)
+			view := snapshot.Build(c)
+			var plans snapshot.GroupPlans
+			if tc.plan != nil {
+				plans.Note(&view, tc.plan(&view))
+			}
+			why, alone := snapshot.NewGroupMachines(c).Awaits(&view.Machines[0], &plans)
+			if why != tc.why || alone != tc.alone {
+				t.Errorf("waits for %q, alone is %v; want %q, %v", why, alone, tc.why, tc.alone)
+			}
+		})
+	}
+}
+
+// placed returns a plan in which all pods have a place on machines that exist.
+func placed(v *snapshot.View) planner.Plan {
+	var plan planner.Plan
+	for _, c := range v.Classes {
+		plan.Placements = append(plan.Placements, planner.Placement{Pods: c.Pods})
+	}
+	return plan
+}
+
+func TestEqualPodsOfAnotherGroupDoNotTakeTheSeats(t *testing.T) {
+	t.Parallel()
+	c := startingFor("train")
+	c.Pods = append(c.Pods, Pods("x", 15, ofGroup("other", "15"))...)
+	view := snapshot.Build(c)
+	for _, p := range view.Earlier(nil).Placements {
+		for _, pod := range p.Pods {
+			if !strings.HasPrefix(pod, "default/w-") {
+				t.Errorf("%s has a seat on a machine that was launched for another group", pod)
+			}
 		}
 	}
 }

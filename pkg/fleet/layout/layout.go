@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
@@ -142,7 +143,7 @@ func Unmovable(pool *snapshot.Pool, m *records.Machine, now time.Time) string {
 		return err.Error() // The API server refuses such a value.
 	}
 	for _, pod := range m.Moving() {
-		if !consolidate.Settled(now.Sub(facts.StartTime(pod)), planner.MicroUSD(m.MicroUSDPerHour()), restartCost(restart, pod)) {
+		if !consolidate.Settled(now.Sub(facts.StartTime(pod)), planner.MicroUSD(m.MicroUSDPerHour()), restartCost(restart, pod, 1)) {
 			return fmt.Sprintf("pod %s started a short time ago: it stays until its node has cost as much as its restart", facts.PodName(pod))
 		}
 	}
@@ -164,7 +165,11 @@ func (l *Layout) running(m *records.Machine, pool *snapshot.Pool, node int, clas
 		if blocked := l.View.Classes[class].Blocked; blocked != nil {
 			return nil, nil, fmt.Sprintf("pod %s would have no new place: %s", facts.PodName(pod), blocked.Message)
 		}
-		cost := restartCost(restart, pod)
+		together, whole := l.View.RestartsWith(pod)
+		if whole != "" {
+			return nil, nil, whole
+		}
+		cost := restartCost(restart, pod, together)
 		gpu := -1
 		if held, ok := on[pod]; ok {
 			gpu = held
@@ -178,8 +183,8 @@ func (l *Layout) running(m *records.Machine, pool *snapshot.Pool, node int, clas
 	return pods, restarts, ""
 }
 
-// restartCost returns the cost of restarting a pod, in micro-dollars: the cost in the GPUNodeClass, weighted like evictions in Karpenter.
-func restartCost(cost int64, pod *corev1.Pod) planner.MicroUSD {
+// restartCost returns the cost of restarting a pod, in micro-dollars: the cost in the GPUNodeClass for each pod that restarts with it, weighted like evictions in Karpenter.
+func restartCost(cost int64, pod *corev1.Pod, together int64) planner.MicroUSD {
 	const parts = 1000
-	return planner.MicroUSD(cost * int64(math.Round(max(0, karpenter.EvictionCost(pod))*parts)) / parts)
+	return min(planner.MaxPrice-1, planner.MicroUSD(amount.Times(cost*int64(math.Round(max(0, karpenter.EvictionCost(pod))*parts))/parts, together)))
 }

@@ -71,6 +71,24 @@ func TestLayoutHoldsRunningPodsAndCostOfMovingThem(t *testing.T) {
 	}
 }
 
+func TestMoveOfAMemberRestartsItsGroup(t *testing.T) {
+	t.Parallel()
+	group := func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")} }
+	c := inUse()
+	c.Pods = Pods("w", 4, ofWeb, Running("m"), since(time.Hour), group)
+	object := facts.PodGroup{Key: facts.GroupKey{API: facts.KubernetesGroups, Namespace: "default", Name: "train"}, Min: 4}
+	c.PodGroups = facts.NewPodGroups(facts.PodGroupAPIs(), []facts.PodGroup{object})
+	l := layoutOf(c)
+	if len(l.Layout.Machines) != 1 || l.Layout.Machines[0].Pods[0].Move != 4*25_000 || l.Restarts[0][0] != 4*50_000 {
+		t.Errorf("machines %+v, restarts %v", l.Layout.Machines, l.Restarts)
+	}
+	object.Whole = true
+	c.PodGroups = facts.NewPodGroups(facts.PodGroupAPIs(), []facts.PodGroup{object})
+	if kept := layoutOf(c).Kept["m"]; !strings.Contains(kept, "PodGroup default/train, whose pods are disrupted only together") {
+		t.Errorf("the machine may be removed, or stays because %q", kept)
+	}
+}
+
 func TestLayoutKeepsMachinesThatMustStay(t *testing.T) {
 	t.Parallel()
 	onClass := func(edit func(*v1alpha1.Consolidation)) func(*facts.Cluster) {

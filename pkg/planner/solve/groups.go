@@ -107,7 +107,7 @@ func newQueue(s planner.Snapshot, groups []planner.Group, earlier planner.Plan, 
 			x.priority = min(x.priority, class.Priority)
 		}
 		if missing > 0 {
-			x.refuse(g.Min-missing, why)
+			x.refuse("only %d of them can be planned for%s", g.Min-missing, why)
 		}
 		q.groups = append(q.groups, x)
 	}
@@ -115,8 +115,8 @@ func newQueue(s planner.Snapshot, groups []planner.Group, earlier planner.Plan, 
 	return q
 }
 
-func (g *queued) refuse(fit int64, why string) {
-	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %d pods at once, %d have one%s", g.Name, g.Min, fit, why)}
+func (g *queued) refuse(why string, args ...any) {
+	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %d pods at once, and ", g.Name, g.Min) + fmt.Sprintf(why, args...)}
 }
 
 // oneByOne places the groups, and between them the other pods by priority.
@@ -154,7 +154,7 @@ func (q *queue) place(groups []*queued) {
 		case n > 1:
 			n /= 2
 		default:
-			g.refuse(g.Min-int64(len(left)), ": "+left[0].Message)
+			g.refuse("there is room for %d; beside these: %s", g.Min-int64(len(left)), left[0].Message)
 			refused, groups = append(refused, g), groups[1:]
 		}
 	}

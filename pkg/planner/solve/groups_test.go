@@ -109,7 +109,7 @@ func TestRefusalOfAGroupSaysHowManyPodsFit(t *testing.T) {
 		t.Fatalf("%d pods left out, %d launches", len(p.Unplaced), len(p.Launches))
 	}
 	for _, u := range p.Unplaced {
-		if u.Reason != planner.ReasonGroup || !strings.HasPrefix(u.Message, "PodGroup ml/job-1 needs a place for 30 pods at once, 20 have one: ") || !strings.Contains(u.Message, "gpu-shared") {
+		if u.Reason != planner.ReasonGroup || !strings.HasPrefix(u.Message, "PodGroup ml/job-1 needs a place for 30 pods at once, and there is room for 20; beside these: ") || !strings.Contains(u.Message, "gpu-shared") {
 			t.Fatalf("%s: %s", u.Reason, u.Message)
 		}
 	}

@@ -100,7 +100,7 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 			object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "Unschedulable")},
 			facts.PodGroup{Min: 8, Unschedulable: true},
 		},
-		"an error of the scheduler": {facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "SchedulerError")}, facts.PodGroup{Min: 8}},
+		"an error of the scheduler": {facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang}, "status": condition("PodGroupInitiallyScheduled", "False", "SchedulerError")}, facts.PodGroup{Min: 8, Unschedulable: true}},
 		"plugin":                    {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(3)}}, facts.PodGroup{Min: 3}},
 		"Volcano":                   {facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": int64(3), "minTaskMember": object{"a": int64(1), "b": int64(1)}}}, facts.PodGroup{Min: 3}},
 		"Volcano's tasks": {

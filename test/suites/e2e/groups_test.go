@@ -108,7 +108,7 @@ func (s *scene) wantTogether(job string) {
 	s.t.Helper()
 	var first, last time.Time
 	for name, at := range s.history.bound(s.name) {
-		if !strings.HasPrefix(name, job+"-") {
+		if !strings.HasPrefix(name, s.name+"/"+job+"-") {
 			continue
 		}
 		if first.IsZero() || at.Before(first) {
@@ -133,9 +133,8 @@ func (s *scene) deleteJob(name string) {
 func jobLargerThanTheLimit(t *testing.T, w *world) {
 	s := w.groupScene(t, "large", 2)
 	s.job("train", 30)
-	s.untilEvent("Pod", "train-0", "GroupDoesNotFit", "PodGroup "+s.name+"/train needs a place for 30 pods at once, 20 have one", "nvidia.com/gpu")
+	s.untilEvent("Pod", "train-0", "GroupDoesNotFit", "PodGroup "+s.name+"/train needs a place for 30 pods at once, and there is room for 20", "spec.limits")
 	s.stays(15*time.Second, "no machine is launched", func() (bool, string) { return len(s.claims()) == 0, lines(s.claims()) })
-	s.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "train-0"}})
 }
 
 func jobsTakeTurns(t *testing.T, w *world) {
@@ -145,7 +144,7 @@ func jobsTakeTurns(t *testing.T, w *world) {
 	s.job("second", 15)
 	s.until(enough, "the first job runs", func() (bool, string) { return s.runningOf("first") == 20, fmt.Sprint(s.runningOf("first")) })
 	s.wantTogether("first")
-	s.untilEvent("Pod", "second-0", "GroupDoesNotFit", "needs a place for 15 pods at once, 0 have one")
+	s.untilEvent("Pod", "second-0", "GroupDoesNotFit", "needs a place for 15 pods at once, and there is room for 0")
 	if n := s.runningOf("second"); n > 0 {
 		t.Errorf("%d pods of the second job run beside the first", n)
 	}
