@@ -2,7 +2,10 @@
 // the node.
 package bill
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // Split divides the price of a node, in micro-dollars per hour, among pods. held is the number of the node's replicas that each pod holds. Split
 // returns the share of each pod, and idle, the price of the replicas that no pod holds. The shares and idle add up to the price.
@@ -57,8 +60,8 @@ type Node struct {
 	Name                             string
 	NodePool, GPUNodeClass           string
 	InstanceType, CapacityType, Zone string
-	// MicroUSDPerHour is the price of the node. Replicas is its number of replicas, or another number of equal parts, such as its device memory in MiB.
-	MicroUSDPerHour, Replicas int64
+	// MicroUSDPerHour is the price of the node, and ListMicroUSDPerHour that in the cloud's list, or 0 if it is the same. Replicas is its number of replicas, or another number of equal parts, such as its device memory in MiB.
+	MicroUSDPerHour, ListMicroUSDPerHour, Replicas int64
 	// TakesPods reports whether pods may come to its free replicas. They may not while it starts, is cordoned or drained, and until it is gone.
 	TakesPods bool
 	// Holders are the pods that hold replicas, in a stable order.
@@ -87,4 +90,11 @@ func (n *Node) Split() (shares []int64, idle int64) {
 		held[i] = h.Replicas
 	}
 	return Split(n.MicroUSDPerHour, n.Replicas, held)
+}
+
+// Listed returns the node at its price in the cloud's list.
+func (n *Node) Listed() Node {
+	at := *n
+	at.MicroUSDPerHour = cmp.Or(n.ListMicroUSDPerHour, n.MicroUSDPerHour)
+	return at
 }

@@ -1,5 +1,7 @@
 package bill
 
+import "maps"
+
 // Ledger says what machines cost at one moment, and for what. All amounts are micro-dollars per hour. Shares adds up to the prices of the machines, and so do
 // the used parts in Owners, and those in Labels for each label.
 type Ledger struct {
@@ -57,6 +59,27 @@ func Sum(nodes []Node, labels []string) Ledger {
 		l.add(n, labels)
 	}
 	return l
+}
+
+// Discounts returns by how much the list prices of machines exceed their prices, divided like their bills. Amounts are negative where the prices are higher, and there
+// are none of 0.
+func Discounts(nodes []Node, labels []string) Ledger {
+	listed := make([]Node, len(nodes))
+	for i := range nodes {
+		listed[i] = nodes[i].Listed()
+	}
+	at, l := Sum(listed, labels), Sum(nodes, labels)
+	return Ledger{Shares: less(at.Shares, l.Shares), Owners: less(at.Owners, l.Owners), Labels: less(at.Labels, l.Labels)}
+}
+
+// less returns the amounts of a without those of b.
+func less[K comparable](a, b map[K]int64) map[K]int64 {
+	left := maps.Clone(a)
+	for key, amount := range b {
+		left[key] -= amount
+	}
+	maps.DeleteFunc(left, func(_ K, amount int64) bool { return amount == 0 })
+	return left
 }
 
 func (l *Ledger) add(n *Node, labels []string) {

@@ -15,7 +15,7 @@ func TestALedgerSaysWhatMachinesAreFor(t *testing.T) {
 	t.Parallel()
 	serve, batch := bill.Owner{Kind: "Deployment", Name: "serve"}, bill.Owner{Kind: "CronJob", Name: "batch"}
 	ready := bill.Node{
-		Name: "ready", NodePool: "gpu", GPUNodeClass: "t4", MicroUSDPerHour: 500_000, Replicas: 10, TakesPods: true,
+		Name: "ready", NodePool: "gpu", GPUNodeClass: "t4", MicroUSDPerHour: 500_000, ListMicroUSDPerHour: 700_000, Replicas: 10, TakesPods: true,
 		Holders: []bill.Holder{
 			{Namespace: "a", Name: "serve-1", Owner: serve, Labels: []string{"red"}, Replicas: 2},
 			{Namespace: "a", Name: "serve-2", Owner: serve, Labels: []string{""}, Replicas: 1},
@@ -25,7 +25,7 @@ func TestALedgerSaysWhatMachinesAreFor(t *testing.T) {
 	}
 	starting := bill.Node{NodePool: "gpu", GPUNodeClass: "t4", MicroUSDPerHour: 100_000, Replicas: 10}
 	drained := bill.Node{
-		Name: "drained", NodePool: "big", GPUNodeClass: "a100", MicroUSDPerHour: 1_000_000, Replicas: 4,
+		Name: "drained", NodePool: "big", GPUNodeClass: "a100", MicroUSDPerHour: 1_000_000, ListMicroUSDPerHour: 960_000, Replicas: 4,
 		Holders: []bill.Holder{{Namespace: "b", Name: "batch-2", Owner: batch, Labels: []string{"blue"}, Replicas: 1}},
 	}
 	unknown := bill.Node{Name: "unknown", NodePool: "big", Replicas: 4, TakesPods: true}
@@ -45,6 +45,22 @@ func TestALedgerSaysWhatMachinesAreFor(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The machine that starts costs as much in the list.
+	want = bill.Ledger{
+		Shares: map[bill.Share]int64{
+			{NodePool: "gpu", GPUNodeClass: "t4", For: bill.Used}: 120_000, {NodePool: "gpu", GPUNodeClass: "t4", For: bill.Idle}: 60_000, {NodePool: "gpu", GPUNodeClass: "t4", For: bill.Overhead}: 20_000,
+			{NodePool: "big", GPUNodeClass: "a100", For: bill.Used}: -10_000, {NodePool: "big", GPUNodeClass: "a100", For: bill.Overhead}: -30_000,
+		},
+		Owners: map[bill.OwnerShare]int64{
+			{Namespace: "a", Owner: serve, NodePool: "gpu"}: 60_000, {Namespace: "b", Owner: batch, NodePool: "gpu"}: 60_000, {Namespace: "b", Owner: batch, NodePool: "big"}: -10_000,
+		},
+		Labels: map[bill.LabelShare]int64{
+			{Key: "team", Value: "red", NodePool: "gpu"}: 100_000, {Key: "team", NodePool: "gpu"}: 20_000, {Key: "team", Value: "blue", NodePool: "big"}: -10_000,
+		},
+	}
+	if diff := cmp.Diff(want, bill.Discounts([]bill.Node{ready, ready, starting, starting, drained, unknown}, []string{"team"})); diff != "" {
+		t.Errorf("the discounts (-want +got):\n%s", diff)
 	}
 }
 

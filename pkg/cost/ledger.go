@@ -56,7 +56,8 @@ type Machines struct {
 	Span        int
 	Pool, Class string
 	For         bill.Purpose
-	USD         float64
+	// USD is the price, and Discount what the cloud's list has more.
+	USD, Discount float64
 }
 
 // Use is the part of a pool's price in a span that somebody used.
@@ -64,18 +65,18 @@ type Use struct {
 	Span int
 	Pool string
 	// By is the namespace, the owner or the value of a label.
-	By  Key
-	USD float64
+	By            Key
+	USD, Discount float64
 }
 
 // PodUse is the part of a pool's price in a span that a pod used, in any unit: only ratios within a namespace count.
 type PodUse struct {
 	Span                 int
 	Pool, Namespace, Pod string
-	Amount               float64
+	Amount, Discount     float64
 }
 
-// Measured is what was recorded of a cluster in a range.
+// Measured is what was recorded of a cluster in a range. Several entries about the same count together.
 type Measured struct {
 	Range    Range
 	Coverage Coverage
@@ -133,9 +134,12 @@ type Row struct {
 	Key
 	Amounts
 	Total int64 `json:"totalMicroUSD"`
+	// List is what the same machines cost in the cloud's list, divided in the same way.
+	List      Amounts `json:"list"`
+	ListTotal int64   `json:"listTotalMicroUSD"`
 }
 
-// Ledger says what the machines of a cluster cost in a range, and who used them. Rows add up to Totals.
+// Ledger says what the machines of a cluster cost in a range, and who used them. Rows add up to Totals, and their list prices to List.
 type Ledger struct {
 	Range
 	By string `json:"by"`
@@ -143,59 +147,93 @@ type Ledger struct {
 	Rows          []Row    `json:"rows"`
 	Totals        Amounts  `json:"totals"`
 	Total         int64    `json:"totalMicroUSD"`
+	List          Amounts  `json:"list"`
+	ListTotal     int64    `json:"listTotalMicroUSD"`
 	Coverage      Coverage `json:"coverage"`
 	UnpricedHours float64  `json:"unpricedMachineHours,omitempty"`
 
 	// spans are the spans of the range, with what each key has cost in each.
 	spans []Range
-	cells []map[Key]Amounts
+	cells cells
 }
 
 // Build returns the ledger of what was measured. In each span, the idle and overhead parts of a pool are divided among those who used it, by what they used.
 func Build(m Measured, by Grouping) *Ledger {
 	l := &Ledger{Range: m.Range, By: by.String(), Rows: []Row{}, Coverage: m.Coverage, UnpricedHours: m.UnpricedHours, spans: m.Range.Spans()}
-	l.cells = make([]map[Key]Amounts, len(l.spans))
-	for i := range l.cells {
-		l.cells[i] = map[Key]Amounts{}
+	l.cells = cellsOf(&m, by, len(l.spans))
+	listed := l.cells
+	if m.discounted() {
+		at := m.listed()
+		listed = cellsOf(&at, by, len(l.spans))
+	}
+	sums, totals := summed(l.cells)
+	list, listTotals := summed(listed)
+	l.Totals, l.List = totals, listTotals
+	for key, a := range list {
+		if _, ok := sums[key]; !ok && a != (Amounts{}) {
+			sums[key] = Amounts{} // It costs nothing, but has a price in the list.
+		}
+	}
+	for key, a := range sums {
+		l.Rows = append(l.Rows, Row{key, a, a.Total(), list[key], list[key].Total()})
+	}
+	slices.SortFunc(l.Rows, func(a, b Row) int { return cmp.Or(cmp.Compare(b.Total, a.Total), a.Key.Compare(b.Key)) })
+	l.Total, l.ListTotal = l.Totals.Total(), l.List.Total()
+	return l
+}
+
+// Discounted reports whether a row has another price in the cloud's list.
+func (l *Ledger) Discounted() bool {
+	return slices.ContainsFunc(l.Rows, func(r Row) bool { return r.List != r.Amounts })
+}
+
+// cells are what each key has cost in each span.
+type cells []map[Key]Amounts
+
+// cellsOf divides what was measured.
+func cellsOf(m *Measured, by Grouping, spans int) cells {
+	all := make(cells, spans)
+	for i := range all {
+		all[i] = map[Key]Amounts{}
 	}
 	switch by.Dimension {
 	case ByPool, ByClass:
-		for place, a := range billed(m.Machines, len(l.spans)) {
+		for place, a := range billed(m.Machines, spans) {
 			name := place.pool
 			if by.Dimension == ByClass {
 				name = place.class
 			}
-			l.add(place.span, Key{Name: name}, a)
+			all.add(place.span, Key{Name: name}, a)
 		}
 	case ByPod:
 		pods := groupPods(m.Pods)
-		for place, a := range divided(&m, len(l.spans)) {
-			l.addPods(place, a, pods[place])
+		for place, a := range divided(m, spans) {
+			all.addPods(place, a, pods[place])
 		}
 	default:
-		for place, a := range divided(&m, len(l.spans)) {
-			l.add(place.span, place.key, a)
+		for place, a := range divided(m, spans) {
+			all.add(place.span, place.key, a)
 		}
 	}
-	sums := map[Key]Amounts{}
-	for _, cells := range l.cells {
-		for key, a := range cells {
-			sums[key] = sums[key].plus(a)
-			l.Totals = l.Totals.plus(a)
-		}
-	}
-	for key, a := range sums {
-		l.Rows = append(l.Rows, Row{key, a, a.Total()})
-	}
-	slices.SortFunc(l.Rows, func(a, b Row) int { return cmp.Or(cmp.Compare(b.Total, a.Total), a.Key.Compare(b.Key)) })
-	l.Total = l.Totals.Total()
-	return l
+	return all
 }
 
-func (l *Ledger) add(span int, key Key, a Amounts) {
+func (c cells) add(span int, key Key, a Amounts) {
 	if a != (Amounts{}) {
-		l.cells[span][key] = l.cells[span][key].plus(a)
+		c[span][key] = c[span][key].plus(a)
 	}
+}
+
+// summed returns the sum of each key, and of all.
+func summed(all cells) (sums map[Key]Amounts, totals Amounts) {
+	sums = map[Key]Amounts{}
+	for _, cell := range all {
+		for key, a := range cell {
+			sums[key] = sums[key].plus(a)
+			totals = totals.plus(a)
+		}
+	}
+	return sums, totals
 }
 
 // place is a pool, with its class, in a span.
@@ -314,19 +352,22 @@ func groupPods(all []PodUse) map[used][]weighted {
 }
 
 // addPods divides what a namespace has cost among its pods.
-func (l *Ledger) addPods(at used, a Amounts, pods []weighted) {
+func (c cells) addPods(at used, a Amounts, pods []weighted) {
 	if !slices.ContainsFunc(pods, func(w weighted) bool { return w.weight > 0 }) {
 		key := at.key
 		key.Rest = cmp.Or(key.Rest, Unknown)
-		l.add(at.span, key, a)
+		c.add(at.span, key, a)
 		return
 	}
 	for i, part := range divide(a, pods) {
-		l.add(at.span, pods[i].key, part)
+		c.add(at.span, pods[i].key, part)
 	}
 }
 
-const nanoPerMicro = 1000
+const (
+	nanoPerMicro = 1000
+	nanoPerUSD   = 1e9
+)
 
 // limit is the largest amount of dollars in a span that counts. It keeps sums far from an overflow.
 const limit = 1e8

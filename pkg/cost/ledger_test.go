@@ -57,7 +57,7 @@ func october(t testing.TB) cost.Measured {
 
 func row(key cost.Key, used, idle, overhead float64) cost.Row {
 	a := cost.Amounts{Used: int64(used * 1e6), Idle: int64(idle * 1e6), Overhead: int64(overhead * 1e6)}
-	return cost.Row{Key: key, Amounts: a, Total: a.Total()}
+	return cost.Row{Key: key, Amounts: a, Total: a.Total(), List: a, ListTotal: a.Total()}
 }
 
 func TestThoseWhoUseAPoolOnADayPayForItsFreeReplicas(t *testing.T) {
@@ -93,6 +93,39 @@ func TestThoseWhoUseAPoolOnADayPayForItsFreeReplicas(t *testing.T) {
 	}
 }
 
+func TestListPricesAreDividedLikePrices(t *testing.T) {
+	t.Parallel()
+	m := october(t)
+	m.Machines = append(m.Machines,
+		cost.Machines{Span: 0, Pool: "big", Class: "a100", For: bill.Used, Discount: 10}, // A discount of web's half only.
+		cost.Machines{Span: 0, Pool: "big", Class: "a100", For: bill.Idle, Discount: 3},
+		cost.Machines{Span: 2, Pool: "small", Class: "t4", For: bill.Idle, Discount: -0.1}, // A fee.
+		cost.Machines{Span: 1, Pool: "free", Class: "t4", For: bill.Used, Discount: 4},
+	)
+	m.Uses = append(m.Uses,
+		cost.Use{Span: 0, Pool: "big", By: cost.Key{Namespace: "web"}, Discount: 10},
+		cost.Use{Span: 1, Pool: "free", By: cost.Key{Namespace: "edu"}, Discount: 4}, // It costs nothing.
+	)
+	l := cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace})
+	list := map[string]cost.Amounts{}
+	for _, r := range l.Rows {
+		list[r.Namespace+string(r.Rest)] = r.List
+	}
+	want := map[string]cost.Amounts{
+		"ml":      {Used: 20_000_000, Idle: 6_000_000},
+		"web":     {Used: 24_500_000, Idle: 6_300_000, Overhead: 1_000_000},
+		"unused":  {Idle: 5_000_000},
+		"unknown": {Used: 500_000, Idle: 100_000},
+		"edu":     {Used: 4_000_000},
+	}
+	if diff := cmp.Diff(want, list); diff != "" || l.Total != 50_500_000 || l.ListTotal != 67_400_000 || !l.Discounted() {
+		t.Errorf("%d, %d (-want +got):\n%s", l.Total, l.ListTotal, diff)
+	}
+	if l := cost.Build(october(t), cost.Grouping{Dimension: cost.ByNamespace}); l.Discounted() || l.List != l.Totals {
+		t.Errorf("without discounts: %+v, %+v", l.List, l.Totals)
+	}
+}
+
 func TestGroupingsAreParsed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]cost.Grouping{
@@ -115,18 +148,20 @@ func measured(t *rapid.T) cost.Measured {
 	r.To = r.From.Add(time.Duration(rapid.IntRange(1, 100).Draw(t, "hours")) * time.Hour)
 	m := cost.Measured{Range: r}
 	usd := rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(0, 1e-6), rapid.Float64Range(0, 30_000), rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), -1, 1e-7}))
+	less := rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(-100, 30_000), rapid.SampledFrom([]float64{math.NaN(), math.Inf(-1), math.Inf(1), -1e-9}))
 	name := func(what string) string { return fmt.Sprint(what, rapid.IntRange(0, 3).Draw(t, what)) }
 	for span := range r.Spans() {
 		for range rapid.IntRange(0, 6).Draw(t, "machines") {
 			m.Machines = append(m.Machines, cost.Machines{
 				Span: span, Pool: name("pool"), Class: name("class"), For: rapid.SampledFrom([]bill.Purpose{bill.Used, bill.Idle, bill.Overhead}).Draw(t, "for"), USD: usd.Draw(t, "bill"),
+				Discount: less.Draw(t, "discount"),
 			})
 		}
 		for range rapid.IntRange(0, 6).Draw(t, "uses") {
-			m.Uses = append(m.Uses, cost.Use{Span: span, Pool: name("pool"), By: cost.Key{Namespace: name("namespace")}, USD: usd.Draw(t, "use")})
+			m.Uses = append(m.Uses, cost.Use{Span: span, Pool: name("pool"), By: cost.Key{Namespace: name("namespace")}, USD: usd.Draw(t, "use"), Discount: less.Draw(t, "discount of a use")})
 		}
 		for range rapid.IntRange(0, 6).Draw(t, "pods") {
-			m.Pods = append(m.Pods, cost.PodUse{Span: span, Pool: name("pool"), Namespace: name("namespace"), Pod: name("pod"), Amount: usd.Draw(t, "held")})
+			m.Pods = append(m.Pods, cost.PodUse{Span: span, Pool: name("pool"), Namespace: name("namespace"), Pod: name("pod"), Amount: usd.Draw(t, "held"), Discount: less.Draw(t, "discount of a pod")})
 		}
 	}
 	return m
@@ -158,15 +193,27 @@ func addsUp(t *rapid.T) {
 	want := billed(&m)
 	for _, by := range groupings {
 		l := cost.Build(m, by)
-		var sum cost.Amounts
+		var sum, list cost.Amounts
 		for _, r := range l.Rows {
-			if r.Used < 0 || r.Idle < 0 || r.Overhead < 0 || r.Total != r.Amounts.Total() || r.Total == 0 {
+			list = cost.Amounts{Used: list.Used + r.List.Used, Idle: list.Idle + r.List.Idle, Overhead: list.Overhead + r.List.Overhead}
+			if r.Used < 0 || r.Idle < 0 || r.Overhead < 0 || r.Total != r.Amounts.Total() || r.Total == 0 && r.ListTotal == 0 || r.List.Used < 0 || r.List.Idle < 0 || r.List.Overhead < 0 || r.ListTotal != r.List.Total() {
 				t.Fatalf("by %s: %+v", by, r)
 			}
 			sum = cost.Amounts{Used: sum.Used + r.Used, Idle: sum.Idle + r.Idle, Overhead: sum.Overhead + r.Overhead}
 		}
 		if sum != want || l.Totals != want || l.Total != want.Total() {
 			t.Fatalf("by %s: the rows are %+v, the totals %+v of %d, and the bills %+v", by, sum, l.Totals, l.Total, want)
+		}
+		// All groupings have the same list prices.
+		if of := cost.Build(m, cost.Grouping{Dimension: cost.ByClass}); list != l.List || l.ListTotal != l.List.Total() || l.List != of.List {
+			t.Fatalf("by %s: the rows are %+v in the list, the totals %+v of %d, and the classes %+v", by, list, l.List, l.ListTotal, of.List)
+		}
+		listed, listCents := l.ListCents()
+		for _, c := range listed {
+			listCents -= c
+		}
+		if listCents != 0 {
+			t.Fatalf("by %s: %d cents are missing in the list", by, listCents)
 		}
 		cents, totals := l.Cents()
 		var all cost.Cents
@@ -219,17 +266,22 @@ func TestOrderOfTheSamplesDoesNotMatter(t *testing.T) {
 func TestPodsOfANamespaceAddUpToIt(t *testing.T) {
 	properties.Check(func(t *rapid.T) {
 		m := measured(t)
-		pods := map[cost.Key]int64{}
+		pods, listed := map[cost.Key]int64{}, map[cost.Key]int64{}
 		for _, r := range cost.Build(m, cost.Grouping{Dimension: cost.ByPod}).Rows {
 			key := cost.Key{Namespace: r.Namespace}
 			if r.Namespace == "" {
 				key.Rest = r.Rest
 			}
 			pods[key] += r.Total
+			listed[key] += r.ListTotal
 		}
-		namespaces := map[cost.Key]int64{}
+		namespaces, list := map[cost.Key]int64{}, map[cost.Key]int64{}
 		for _, r := range cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace}).Rows {
 			namespaces[r.Key] += r.Total
+			list[r.Key] += r.ListTotal
+		}
+		if diff := cmp.Diff(list, listed); diff != "" {
+			t.Fatalf("in the list (-namespaces +pods):\n%s", diff)
 		}
 		if diff := cmp.Diff(namespaces, pods); diff != "" {
 			t.Fatalf("(-namespaces +pods):\n%s", diff)

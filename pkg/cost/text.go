@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,16 @@ func (l *Ledger) Cents() (rows []Cents, totals Cents) {
 	column(totals.Idle, func(a Amounts) int64 { return a.Idle }, func(c *Cents, n int64) { c.Idle = n })
 	column(totals.Overhead, func(a Amounts) int64 { return a.Overhead }, func(c *Cents, n int64) { c.Overhead = n })
 	return rows, totals
+}
+
+// ListCents returns the list prices of each row and of all in cents, which add up too.
+func (l *Ledger) ListCents() (rows []int64, total int64) {
+	total = (l.ListTotal + microPerCent/2) / microPerCent
+	weights := make([]int64, len(l.Rows))
+	for i := range l.Rows {
+		weights[i] = l.Rows[i].ListTotal
+	}
+	return Apportion(total, weights), total
 }
 
 // dollars formats cents as dollars.
@@ -97,23 +108,34 @@ func (l *Ledger) Text(w io.Writer) error {
 	for _, title := range by.Titles() {
 		t.Columns = append(t.Columns, table.Column{Title: upper(by, title)})
 	}
-	for _, title := range []string{"USED $", "IDLE $", "OVERHEAD $", "TOTAL $", "SHARE"} {
+	titles := []string{"USED $", "IDLE $", "OVERHEAD $", "TOTAL $", "SHARE"}
+	both := l.Discounted()
+	if both {
+		titles = slices.Insert(titles, 4, "LIST $")
+	}
+	for _, title := range titles {
 		t.Columns = append(t.Columns, table.Column{Title: title, Right: true})
 	}
-	amounts := func(c Cents, total int64) []string {
-		share := "-"
-		if l.Total > 0 {
-			share = fmt.Sprintf("%.1f %%", 100*float64(total)/float64(l.Total))
-		}
-		return []string{dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()), share}
-	}
+	listed, list := l.ListCents()
 	for i, r := range l.Rows {
-		t.Add(append(by.Cells(r.Key), amounts(rows[i], r.Total)...)...)
+		t.Add(append(by.Cells(r.Key), l.amounts(rows[i], listed[i], r.Total, both)...)...)
 	}
 	name := make([]string, len(by.Titles()))
 	name[0] = "total"
-	t.Add(append(name, amounts(totals, l.Total)...)...)
+	t.Add(append(name, l.amounts(totals, list, l.Total, both)...)...)
 	return t.Write(w)
+}
+
+// amounts returns the cells with the amounts of a row. both adds the list price.
+func (l *Ledger) amounts(c Cents, list, total int64, both bool) []string {
+	all := []string{dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total())}
+	if both {
+		all = append(all, dollars(list))
+	}
+	if l.Total == 0 {
+		return append(all, "-")
+	}
+	return append(all, fmt.Sprintf("%.1f %%", 100*float64(total)/float64(l.Total)))
 }
 
 // upper returns the title of a column in capital letters, except for the key of a label.
@@ -144,17 +166,18 @@ func (l *Ledger) CSV(w io.Writer) error {
 	}
 	out := csv.NewWriter(w)
 	head := append([]string{"from", "to"}, by.Titles()...)
-	if err := out.Write(append(head, "used_usd", "idle_usd", "overhead_usd", "total_usd")); err != nil {
+	if err := out.Write(append(head, "used_usd", "idle_usd", "overhead_usd", "total_usd", "list_usd")); err != nil {
 		return err
 	}
 	rows, _ := l.Cents()
+	listed, _ := l.ListCents()
 	for i, r := range l.Rows {
 		line := []string{l.From.Format(time.RFC3339), l.To.Format(time.RFC3339)}
 		for _, cell := range by.Cells(r.Key) {
 			line = append(line, plain.Line(cell))
 		}
 		c := rows[i]
-		if err := out.Write(append(line, dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()))); err != nil {
+		if err := out.Write(append(line, dollars(c.Used), dollars(c.Idle), dollars(c.Overhead), dollars(c.Total()), dollars(listed[i]))); err != nil {
 			return err
 		}
 	}

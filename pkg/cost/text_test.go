@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/cost"
 )
 
@@ -32,17 +33,30 @@ web          14.50     3.38         1.00     18.88    37.4 %
 (unknown)     0.50     0.12         0.00      0.62     1.2 %
 total        35.00    14.50         1.00     50.50   100.0 %
 `
-	const wantCSV = `from,to,namespace,used_usd,idle_usd,overhead_usd,total_usd
-2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,ml,20.00,6.00,0.00,26.00
-2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,web,14.50,3.38,1.00,18.88
-2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unused),0.00,5.00,0.00,5.00
-2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unknown),0.50,0.12,0.00,0.62
+	const wantCSV = `from,to,namespace,used_usd,idle_usd,overhead_usd,total_usd,list_usd
+2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,ml,20.00,6.00,0.00,26.00,26.00
+2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,web,14.50,3.38,1.00,18.88,18.88
+2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unused),0.00,5.00,0.00,5.00,5.00
+2026-10-01T12:00:00Z,2026-10-03T13:00:00Z,(unknown),0.50,0.12,0.00,0.62,0.62
 `
 	if diff := cmp.Diff(wantText, text.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantCSV, csv.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// With a discount, there is one more column.
+	m.Machines = append(m.Machines, cost.Machines{Span: 1, Pool: "small", Class: "t4", For: bill.Idle, Discount: 2.5})
+	text.Reset()
+	const wantBoth = `NAMESPACE   USED $   IDLE $   OVERHEAD $   TOTAL $   LIST $     SHARE
+ml           20.00     6.00         0.00     26.00    26.00    51.5 %
+web          14.50     3.38         1.00     18.88    18.88    37.4 %
+(unused)      0.00     5.00         0.00      5.00     7.50     9.9 %
+(unknown)     0.50     0.12         0.00      0.62     0.62     1.2 %
+total        35.00    14.50         1.00     50.50    53.00   100.0 %
+`
+	if err := cost.Build(m, cost.Grouping{Dimension: cost.ByNamespace}).Text(&text); err != nil || !strings.HasSuffix(text.String(), "\n\n"+wantBoth) {
+		t.Errorf("%v, want\n%s\ngot\n%s", err, wantBoth, text.String())
 	}
 	for by, want := range map[string]string{
 		"owner": "NAMESPACE   KIND         OWNER       USED $", "pod": "NAMESPACE   POD", "label:team": "LABEL team   USED $", "pool": "POOL    USED $", "class": "CLASS   USED $",

@@ -11,9 +11,10 @@ import (
 // bills exports what nodes cost and which pods pay for them. It has one series for each pod that holds replicas, so it computes them for each scrape
 // instead of each change of a pod. Only the leader exports any.
 type bills struct {
-	node, idle, pod              *prometheus.Desc
-	share, owner, label, unknown *prometheus.Desc
-	latest                       atomic.Pointer[billed]
+	node, idle, pod, podDiscount                *prometheus.Desc
+	share, owner, label, unknown                *prometheus.Desc
+	shareDiscount, ownerDiscount, labelDiscount *prometheus.Desc
+	latest                                      atomic.Pointer[billed]
 }
 
 // billed are machines that are billed, and the keys of the labels of their pods.
@@ -32,10 +33,18 @@ func newBills(r prometheus.Registerer) *bills {
 		idle: desc("node_idle", "Price of the node's replicas that no pod holds, in US dollars per hour.", "node", nodePool),
 		pod: desc("pod", "Price of the replicas that the pod holds, in US dollars per hour. The pods of a node and its idle part add up to its price.",
 			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
+		podDiscount: desc("pod_discount", "What the same replicas would cost more in the cloud's list, in US dollars per hour. There is none for a node at its list price.",
+			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
 		share: desc("cost", "Price of all machines from their launch until they are gone, by what it is for: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
 			"or overhead (free replicas of machines that start or leave, and replicas that DaemonSets hold), in US dollars per hour.", nodePool, "gpunodeclass", "share"),
 		owner: desc("cost_owner", "Price of the replicas that the pods of a workload hold, in US dollars per hour.", "namespace", "owner_kind", "owner", nodePool),
 		label: desc("cost_label", "Price of the replicas that pods with a label hold, for each label in costLabels of the chart, in US dollars per hour.", "label", "value", nodePool),
+		shareDiscount: desc("cost_discount", "What all machines would cost more in the cloud's list, by what it is for, in US dollars per hour. "+
+			"It is negative where they cost less in the list. There is none where the prices are equal.", nodePool, "gpunodeclass", "share"),
+		ownerDiscount: desc("cost_owner_discount", "What the replicas that the pods of a workload hold would cost more in the cloud's list, in US dollars per hour. There is none where the prices are equal.",
+			"namespace", "owner_kind", "owner", nodePool),
+		labelDiscount: desc("cost_label_discount", "What the replicas that pods with a label hold would cost more in the cloud's list, in US dollars per hour. There is none where the prices are equal.",
+			"label", "value", nodePool),
 		unknown: prometheus.NewDesc(prometheus.BuildFQName(namespace, "cost", "unpriced_machines"),
 			"Machines whose price is not known, which count as $0. The leader always exports it.", nil, nil),
 	}
@@ -45,7 +54,7 @@ func newBills(r prometheus.Registerer) *bills {
 
 // Describe implements prometheus.Collector.
 func (b *bills) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{b.node, b.idle, b.pod, b.share, b.owner, b.label, b.unknown} {
+	for _, d := range []*prometheus.Desc{b.node, b.idle, b.pod, b.podDiscount, b.share, b.owner, b.label, b.shareDiscount, b.ownerDiscount, b.labelDiscount, b.unknown} {
 		to <- d
 	}
 }
@@ -59,16 +68,23 @@ func (b *bills) Collect(to chan<- prometheus.Metric) {
 	nodes := latest.nodes()
 	b.each(nodes, to)
 	sums := bill.Sum(nodes, latest.labels)
-	for s, micro := range sums.Shares {
-		gauge(to, b.share, micro, s.NodePool, s.GPUNodeClass, string(s.For))
-	}
-	for o, micro := range sums.Owners {
-		gauge(to, b.owner, micro, o.Namespace, o.Owner.Kind, o.Owner.Name, o.NodePool)
-	}
-	for l, micro := range sums.Labels {
-		gauge(to, b.label, micro, l.Key, l.Value, l.NodePool)
-	}
+	export(to, &sums, b.share, b.owner, b.label)
+	discounts := bill.Discounts(nodes, latest.labels)
+	export(to, &discounts, b.shareDiscount, b.ownerDiscount, b.labelDiscount)
 	to <- prometheus.MustNewConstMetric(b.unknown, prometheus.GaugeValue, float64(sums.Unpriced))
+}
+
+// export exports the amounts of a ledger.
+func export(to chan<- prometheus.Metric, l *bill.Ledger, share, owner, label *prometheus.Desc) {
+	for s, micro := range l.Shares {
+		gauge(to, share, micro, s.NodePool, s.GPUNodeClass, string(s.For))
+	}
+	for o, micro := range l.Owners {
+		gauge(to, owner, micro, o.Namespace, o.Owner.Kind, o.Owner.Name, o.NodePool)
+	}
+	for v, micro := range l.Labels {
+		gauge(to, label, micro, v.Key, v.Value, v.NodePool)
+	}
 }
 
 // each exports the price of each node, and the shares of its pods.
@@ -83,8 +99,13 @@ func (b *bills) each(nodes []bill.Node, to chan<- prometheus.Metric) {
 		gauge(to, b.node, n.MicroUSDPerHour, n.Name, n.NodePool, n.InstanceType, n.CapacityType, n.Zone)
 		shares, idle := n.Split()
 		gauge(to, b.idle, idle, n.Name, n.NodePool)
+		at := n.Listed()
+		listed, _ := at.Split()
 		for j, h := range n.Holders {
 			gauge(to, b.pod, shares[j], h.Namespace, h.Name, n.Name, n.NodePool, h.Owner.Kind, h.Owner.Name)
+			if listed[j] != shares[j] {
+				gauge(to, b.podDiscount, listed[j]-shares[j], h.Namespace, h.Name, n.Name, n.NodePool, h.Owner.Kind, h.Owner.Name)
+			}
 		}
 	}
 }

@@ -48,9 +48,11 @@ func table(t *testing.T) string {
 	New(&all)
 	var rows []string
 	for _, c := range all {
-		descs := make(chan *prometheus.Desc, 10)
-		c.Describe(descs)
-		close(descs)
+		descs := make(chan *prometheus.Desc)
+		go func() {
+			defer close(descs)
+			c.Describe(descs)
+		}()
 		for d := range descs {
 			m := desc.FindStringSubmatch(d.String())
 			if m == nil {

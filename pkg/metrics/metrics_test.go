@@ -142,7 +142,7 @@ func TestABillHasASeriesForEachNodeAndEachPodThatHoldsReplicasAndAddsUp(t *testi
 		}
 	}
 	node := bill.Node{
-		Name: "n1", NodePool: "gpu", InstanceType: "g4dn.xlarge", CapacityType: "spot", Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
+		Name: "n1", NodePool: "gpu", InstanceType: "g4dn.xlarge", CapacityType: "spot", Zone: "us-east-1a", MicroUSDPerHour: 526_000, ListMicroUSDPerHour: 626_000, Replicas: 10,
 		GPUNodeClass: "t4", TakesPods: true, Holders: []bill.Holder{
 			{Namespace: "team", Name: "a", Owner: bill.Owner{Kind: "Deployment", Name: "serve"}, Labels: []string{"red"}, Replicas: 3},
 			{Namespace: "team", Name: "b", Owner: bill.Owner{Kind: "Deployment", Name: "serve"}, Labels: []string{""}, Replicas: 1},
@@ -160,6 +160,11 @@ func TestABillHasASeriesForEachNodeAndEachPodThatHoldsReplicasAndAddsUp(t *testi
 		"karve_cost_owner_usd_per_hour": {"team gpu serve Deployment 0.2104"},
 		"karve_cost_label_usd_per_hour": {"team gpu  0.0526", "team gpu red 0.1578"},
 		"karve_cost_unpriced_machines":  {"1"},
+
+		"karve_pod_discount_usd_per_hour":        {"team n1 gpu serve Deployment a 0.03", "team n1 gpu serve Deployment b 0.01"},
+		"karve_cost_discount_usd_per_hour":       {"t4 gpu idle 0.06", "t4 gpu used 0.04"},
+		"karve_cost_owner_discount_usd_per_hour": {"team gpu serve Deployment 0.04"},
+		"karve_cost_label_discount_usd_per_hour": {"team gpu  0.01", "team gpu red 0.03"},
 	}
 	for name, lines := range want {
 		var told []string

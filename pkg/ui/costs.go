@@ -36,6 +36,8 @@ type costAnswer struct {
 	// More is the number of rows that are not listed.
 	More  int     `json:"more,omitempty"`
 	Total costRow `json:"total"`
+	// Discounted reports that the list prices of some rows differ.
+	Discounted bool `json:"discounted"`
 	// Notes say what is missing, such as hours without data.
 	Notes []string   `json:"notes"`
 	Spans []costSpan `json:"spans"`
@@ -49,6 +51,8 @@ type costRow struct {
 	IdleCents     int64    `json:"idleCents"`
 	OverheadCents int64    `json:"overheadCents"`
 	TotalCents    int64    `json:"totalCents"`
+	// ListCents is the price in the cloud's list.
+	ListCents int64 `json:"listCents"`
 }
 
 // costSpan is an hour or a day of the chart.
@@ -155,13 +159,14 @@ func (c *costs) of(ctx context.Context, s *Server, r cost.Range, by cost.Groupin
 func costAnswerOf(cluster string, l *cost.Ledger, by cost.Grouping) costAnswer {
 	a := costAnswer{Cluster: cluster, From: l.From, To: l.To, Titles: by.Titles(), Rows: []costRow{}, Notes: append([]string{}, l.Notes()...), Spans: []costSpan{}, Lines: []costLine{}}
 	rows, total := l.Cents()
-	a.Total = costRow{nil, total.Used, total.Idle, total.Overhead, total.Total()}
+	listed, list := l.ListCents()
+	a.Total, a.Discounted = costRow{nil, total.Used, total.Idle, total.Overhead, total.Total(), list}, l.Discounted()
 	for i, c := range rows {
 		if i == listedRows {
 			a.More = len(rows) - i
 			break
 		}
-		a.Rows = append(a.Rows, costRow{by.Cells(l.Rows[i].Key), c.Used, c.Idle, c.Overhead, c.Total()})
+		a.Rows = append(a.Rows, costRow{by.Cells(l.Rows[i].Key), c.Used, c.Idle, c.Overhead, c.Total(), listed[i]})
 	}
 	chart := l.Chart(drawnLines)
 	for _, span := range chart.Spans {

@@ -28,7 +28,7 @@ func costsOf(asked *atomic.Int32, namespaces ...string) ui.Costs {
 		covered[0] = 0
 		m := cost.Measured{Range: r, Coverage: cost.CoverageOf(r, covered)}
 		for i := range r.Spans() {
-			m.Machines = append(m.Machines, cost.Machines{Span: i, Pool: "gpu", For: bill.Used, USD: 2}, cost.Machines{Span: i, Pool: "gpu", For: bill.Idle, USD: 1})
+			m.Machines = append(m.Machines, cost.Machines{Span: i, Pool: "gpu", For: bill.Used, USD: 2}, cost.Machines{Span: i, Pool: "gpu", For: bill.Idle, USD: 1, Discount: 0.5})
 			for _, name := range namespaces {
 				m.Uses = append(m.Uses, cost.Use{Span: i, Pool: "gpu", By: cost.Key{Namespace: name}, USD: 2 / float64(len(namespaces))})
 			}
@@ -46,10 +46,11 @@ func TestCostsOfARangeAreAnsweredOnce(t *testing.T) {
 		Cluster, From string
 		Titles, Notes []string
 		Rows          []struct {
-			Cells      []string
-			TotalCents int64
+			Cells                 []string
+			TotalCents, ListCents int64
 		}
-		Total struct{ UsedCents, IdleCents, TotalCents int64 }
+		Total      struct{ UsedCents, IdleCents, TotalCents, ListCents int64 }
+		Discounted bool
 		Spans []struct{ MissingMinutes, Hours int }
 		Lines []struct {
 			Key, Name string
@@ -61,9 +62,13 @@ func TestCostsOfARangeAreAnsweredOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sum := int64(0)
+	sum, list := int64(0), int64(0)
 	for _, r := range answer.Rows {
 		sum += r.TotalCents
+		list += r.ListCents
+	}
+	if list != 3500 || answer.Total.ListCents != 3500 || !answer.Discounted {
+		t.Errorf("by the list: %d, %+v", list, answer.Total)
 	}
 	if asked.Load() != 1 || answer.Cluster != "test" || answer.From != "2026-01-01T00:00:00Z" || sum != 3000 || answer.Total.TotalCents != 3000 || answer.Total.UsedCents != 2000 || len(answer.Rows) != 9 {
 		t.Errorf("asked %d times: %+v", asked.Load(), answer)

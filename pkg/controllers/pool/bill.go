@@ -36,7 +36,10 @@ func billOf(m *records.Machine, labels []string) *bill.Node {
 	if m.Node == nil && !m.Launched() {
 		return nil
 	}
-	n := &bill.Node{NodePool: m.Pool(), GPUNodeClass: m.Claim.Labels[v1alpha1.GPUNodeClassLabel], MicroUSDPerHour: m.Promise.MicroUSDPerHour, Replicas: m.Shares()}
+	n := &bill.Node{
+		NodePool: m.Pool(), GPUNodeClass: m.Claim.Labels[v1alpha1.GPUNodeClassLabel],
+		MicroUSDPerHour: m.Promise.MicroUSDPerHour, ListMicroUSDPerHour: m.Promise.ListMicroUSDPerHour, Replicas: m.Shares(),
+	}
 	n.InstanceType, n.Zone, n.CapacityType = records.ShapeOf(m.Claim)
 	if m.Node != nil {
 		n.Name, n.TakesPods = m.Node.Name, m.Started() && !m.Leaving() && facts.TakesPods(m.Node)

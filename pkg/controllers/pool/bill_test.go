@@ -37,7 +37,7 @@ func TestMachinesAreBilledFromTheirLaunchWithThePodsThatHoldReplicas(t *testing.
 	)
 	node := func(name string, takes bool, holders ...bill.Holder) bill.Node {
 		return bill.Node{
-			Name: name, NodePool: c.NodePools[0].Name, GPUNodeClass: "gpu-shared", InstanceType: "g4dn.xlarge", CapacityType: "on-demand", Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
+			Name: name, NodePool: c.NodePools[0].Name, GPUNodeClass: "gpu-shared", InstanceType: "g4dn.xlarge", CapacityType: "on-demand", Zone: "us-east-1a", MicroUSDPerHour: 526_000, ListMicroUSDPerHour: 526_000, Replicas: 10,
 			TakesPods: takes, Holders: holders,
 		}
 	}

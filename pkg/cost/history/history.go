@@ -24,9 +24,10 @@ const (
 	ofNamespace = "namespace:karve_cost_usd_per_hour:avg5m"
 	ofOwners    = "owner:karve_cost_usd_per_hour:avg5m"
 	ofLabels    = "label:karve_cost_usd_per_hour:avg5m"
-	// ofPods and raw are exported by the controller.
-	ofPods = "karve_pod_usd_per_hour"
-	raw    = "karve_cost_unpriced_machines"
+	// ofPods, discountOfPods and raw are exported by the controller.
+	ofPods         = "karve_pod_usd_per_hour"
+	discountOfPods = "karve_pod_discount_usd_per_hour"
+	raw            = "karve_cost_unpriced_machines"
 )
 
 // Query is what to read.
@@ -246,62 +247,89 @@ const (
 	mostSpansOfPods = 1
 )
 
-// of returns what to read for a grouping.
+// of returns what to read for a grouping: prices, and what the cloud's list has more.
 func (r reader) of(by cost.Grouping) []question {
-	questions := []question{{
-		func(span time.Duration) string { return r.recorded(ofPools, span, "nodepool, gpunodeclass, share") }, mostSpans,
-		func(m *cost.Measured, f found) {
-			m.Machines = append(m.Machines, cost.Machines{
-				Span: f.span, Pool: string(f.labels["nodepool"]), Class: string(f.labels["gpunodeclass"]), For: bill.Purpose(f.labels["share"]), USD: f.value / cost.WindowsPerHour,
-			})
-		},
-	}}
-	use := func(key func(model.Metric) cost.Key) func(*cost.Measured, found) {
-		return func(m *cost.Measured, f found) {
+	questions := []question{
+		{r.over(ofPools, "nodepool, gpunodeclass, share"), mostSpans, func(m *cost.Measured, f found) {
+			b := machinesOf(f)
+			b.USD = f.value / cost.WindowsPerHour
+			m.Machines = append(m.Machines, b)
+		}},
+		{r.over(discountIn(ofPools), "nodepool, gpunodeclass, share"), mostSpans, func(m *cost.Measured, f found) {
+			b := machinesOf(f)
+			b.Discount = f.value / cost.WindowsPerHour
+			m.Machines = append(m.Machines, b)
+		}},
+	}
+	if by.Dimension == cost.ByPool || by.Dimension == cost.ByClass {
+		return questions
+	}
+	labels, more, key := usesOf(by)
+	questions = append(questions,
+		question{r.over(recorded(by), labels, more...), mostSpans, func(m *cost.Measured, f found) {
 			m.Uses = append(m.Uses, cost.Use{Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels), USD: f.value / cost.WindowsPerHour})
-		}
+		}},
+		question{r.over(discountIn(recorded(by)), labels, more...), mostSpans, func(m *cost.Measured, f found) {
+			m.Uses = append(m.Uses, cost.Use{Span: f.span, Pool: string(f.labels["nodepool"]), By: key(f.labels), Discount: f.value / cost.WindowsPerHour})
+		}})
+	if by.Dimension != cost.ByPod {
+		return questions
 	}
-	switch by.Dimension {
-	case cost.ByPool, cost.ByClass:
-	case cost.ByOwner:
-		questions = append(questions, question{
-			func(span time.Duration) string {
-				return r.recorded(ofOwners, span, "namespace, owner_kind, owner, nodepool")
-			}, mostSpans,
-			use(func(l model.Metric) cost.Key {
-				return cost.Key{Namespace: string(l["namespace"]), Kind: string(l["owner_kind"]), Name: string(l["owner"])}
-			}),
-		})
-	case cost.ByLabel:
-		questions = append(questions, question{
-			func(span time.Duration) string {
-				return r.recorded(ofLabels, span, "value, nodepool", equals("label", by.Label))
-			}, mostSpans,
-			use(func(l model.Metric) cost.Key { return cost.Key{Name: string(l["value"])} }),
-		})
-	default:
-		questions = append(questions, question{
-			func(span time.Duration) string { return r.recorded(ofNamespace, span, "namespace, nodepool") }, mostSpans,
-			use(func(l model.Metric) cost.Key { return cost.Key{Namespace: string(l["namespace"])} }),
-		})
-	}
-	if by.Dimension == cost.ByPod {
-		questions = append(questions, question{
-			func(span time.Duration) string {
-				return "sum by (namespace, pod, nodepool) (sum_over_time(" + ofPods + matchers(equals("cluster", r.cluster), `owner_kind!="DaemonSet"`) + "[" + model.Duration(span).String() + "]))"
-			}, mostSpansOfPods,
-			func(m *cost.Measured, f found) {
-				m.Pods = append(m.Pods, cost.PodUse{Span: f.span, Pool: string(f.labels["nodepool"]), Namespace: string(f.labels["namespace"]), Pod: string(f.labels["pod"]), Amount: f.value})
-			},
-		})
-	}
-	return questions
+	return append(questions,
+		question{r.overPods(ofPods), mostSpansOfPods, func(m *cost.Measured, f found) {
+			p := podOf(f)
+			p.Amount = f.value
+			m.Pods = append(m.Pods, p)
+		}},
+		question{r.overPods(discountOfPods), mostSpansOfPods, func(m *cost.Measured, f found) {
+			p := podOf(f)
+			p.Discount = f.value
+			m.Pods = append(m.Pods, p)
+		}})
 }
 
-// recorded returns a query for the sum of a recorded metric over a span. Two Prometheus with the same targets record the same series with different labels, of which the
+// discountIn returns the metric with what the cloud's list has more than a recorded one.
+func discountIn(metric string) string {
+	return strings.Replace(metric, "karve_cost_", "karve_cost_discount_", 1)
+}
+
+func machinesOf(f found) cost.Machines {
+	return cost.Machines{Span: f.span, Pool: string(f.labels["nodepool"]), Class: string(f.labels["gpunodeclass"]), For: bill.Purpose(f.labels["share"])}
+}
+
+func podOf(f found) cost.PodUse {
+	return cost.PodUse{Span: f.span, Pool: string(f.labels["nodepool"]), Namespace: string(f.labels["namespace"]), Pod: string(f.labels["pod"])}
+}
+
+// usesOf returns the labels of the metric that divides the used part, more matchers for it, and the key that labels have.
+func usesOf(by cost.Grouping) (labels string, more []string, key func(model.Metric) cost.Key) {
+	switch by.Dimension {
+	case cost.ByOwner:
+		return "namespace, owner_kind, owner, nodepool", nil, func(l model.Metric) cost.Key {
+			return cost.Key{Namespace: string(l["namespace"]), Kind: string(l["owner_kind"]), Name: string(l["owner"])}
+		}
+	case cost.ByLabel:
+		return "value, nodepool", []string{equals("label", by.Label)}, func(l model.Metric) cost.Key { return cost.Key{Name: string(l["value"])} }
+	default:
+		return "namespace, nodepool", nil, func(l model.Metric) cost.Key { return cost.Key{Namespace: string(l["namespace"])} }
+	}
+}
+
+// over returns the query for the sum of a recorded metric over a span. Two Prometheus with the same targets record the same series with different labels, of which the
 // larger one has fewer gaps.
-func (r reader) recorded(metric string, span time.Duration, labels string, more ...string) string {
-	return "max by (" + labels + ") (sum_over_time(" + metric + matchers(append(more, equals("cluster", r.cluster))...) + "[" + model.Duration(span).String() + "]))"
+func (r reader) over(metric, labels string, more ...string) func(time.Duration) string {
+	selected := metric + matchers(append(more, equals("cluster", r.cluster))...)
+	return func(span time.Duration) string {
+		return "max by (" + labels + ") (sum_over_time(" + selected + "[" + model.Duration(span).String() + "]))"
+	}
+}
+
+// overPods returns the query for the sum of a metric of pods over a span.
+func (r reader) overPods(metric string) func(time.Duration) string {
+	selected := metric + matchers(equals("cluster", r.cluster), `owner_kind!="DaemonSet"`)
+	return func(span time.Duration) string {
+		return "sum by (namespace, pod, nodepool) (sum_over_time(" + selected + "[" + model.Duration(span).String() + "]))"
+	}
 }
 
 func equals(label, value string) string { return fmt.Sprintf("%s=%q", label, value) }

@@ -103,6 +103,7 @@ function draw() {
   byId("result").hidden = false;
   byId("export").disabled = false;
   setText(byId("sum"), cents(answer.total.totalCents));
+  setText(byId("list"), answer.discounted ? `${cents(answer.total.listCents)} by the list` : "");
   setText(byId("unit"), hourly() ? "US dollars per hour" : "US dollars per day");
   setText(byId("span"), `${day.format(new Date(answer.from))} ${hour.format(new Date(answer.from))} to ${day.format(new Date(answer.to))} ${hour.format(new Date(answer.to))} UTC`);
   document.title = `Karve cost ${cents(answer.total.totalCents)}`;
@@ -159,11 +160,12 @@ function stepFor(most) {
 const dollars = (amount) => "$" + amount.toLocaleString("en", { minimumFractionDigits: amount % 1 ? 2 : 0, maximumFractionDigits: 2 });
 
 function drawRows() {
-  const amounts = (row) => [row.usedCents, row.idleCents, row.overheadCents, row.totalCents].map((n) => h("td", { class: "right" }, cents(n)));
+  const listed = answer.discounted;
+  const amounts = (row) => [row.usedCents, row.idleCents, row.overheadCents, row.totalCents, ...(listed ? [row.listCents] : [])].map((n) => h("td", { class: "right" }, cents(n)));
   const colored = new Map(answer.lines.map((line) => [line.name, shadeOf(line)]));
   const titles = answer.titles.map((title) => h("th", { scope: "col" }, title));
   refill(byId("rows"),
-    h("thead", {}, h("tr", {}, titles, ["used", "idle", "overhead", "total"].map((title) => h("th", { scope: "col", class: "right" }, title + " $")))),
+    h("thead", {}, h("tr", {}, titles, ["used", "idle", "overhead", "total", ...(listed ? ["list"] : [])].map((title) => h("th", { scope: "col", class: "right" }, title + " $")))),
     h("tbody", {}, answer.rows.map((row) => {
       const name = row.cells.filter(Boolean).join("/");
       return h("tr", {}, row.cells.map((cell, i) => h("td", {}, i === 0 && h("i", { class: "swatch " + (colored.get(name) ?? "other"), "aria-hidden": "true" }), " ", cell)), amounts(row));

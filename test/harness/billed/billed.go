@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +24,8 @@ const Step = 5 * time.Minute
 // Machine is a machine of the past. Its times are in steps.
 type Machine struct {
 	Pool, Class string
-	// Micro is the price in micro-dollars per hour, which the replicas divide without a remainder.
-	Micro, Replicas int64
+	// Micro is the price in micro-dollars per hour, and List that in the cloud's list. The replicas divide both without a remainder.
+	Micro, List, Replicas int64
 	// It is launched, takes pods from ready until it is drained, and is gone in the end.
 	Launched, Ready, Drained, Gone int
 	Pods                           []Pod
@@ -53,6 +54,7 @@ func Fleet(seed uint64, size Size) []Machine {
 				Pool: fmt.Sprint("pool-", pool), Class: fmt.Sprint("class-", pool/2), Replicas: []int64{4, 8, 10}[pool%3], Micro: 40 * int64(10_000+977*pool+13*random.IntN(50)),
 				Launched: at, Ready: at + 1 + random.IntN(3),
 			}
+			m.List = m.Micro + 40*[]int64{0, 5000, -1000}[slot%3] // A discount, and a fee.
 			m.Drained = m.Ready + 12*(6+random.IntN(200))
 			m.Gone = m.Drained + random.IntN(4)
 			m.Pods = podsOf(random, &m, size)
@@ -105,20 +107,26 @@ func (s *Series) Add(series string, from, to int, micro int64) {
 
 // AddRecorded adds the series that the recording rules write for a machine. labels are further labels of each, such as {cluster="a"} without the braces.
 func (s *Series) AddRecorded(m *Machine, labels string) {
+	s.addRecorded(m, "karve_cost", m.Micro, labels)
+	s.addRecorded(m, "karve_cost_discount", m.List-m.Micro, labels)
+}
+
+func (s *Series) addRecorded(m *Machine, metric string, price int64, labels string) {
+	name := func(of string) string { return fmt.Sprintf(`__name__="%s:%s_usd_per_hour:avg5m"`, of, metric) }
 	pool := func(purpose bill.Purpose) string {
-		return fmt.Sprintf(`{__name__="nodepool:karve_cost_usd_per_hour:avg5m",nodepool=%q,gpunodeclass=%q,share=%q%s}`, m.Pool, m.Class, purpose, labels)
+		return fmt.Sprintf(`{%s,nodepool=%q,gpunodeclass=%q,share=%q%s}`, name("nodepool"), m.Pool, m.Class, purpose, labels)
 	}
-	s.Add(pool(bill.Overhead), m.Launched, m.Ready, m.Micro)
-	s.Add(pool(bill.Idle), m.Ready, m.Drained, m.Micro)
-	s.Add(pool(bill.Overhead), m.Drained, m.Gone, m.Micro)
+	s.Add(pool(bill.Overhead), m.Launched, m.Ready, price)
+	s.Add(pool(bill.Idle), m.Ready, m.Drained, price)
+	s.Add(pool(bill.Overhead), m.Drained, m.Gone, price)
 	for _, p := range m.Pods {
-		micro := m.Micro / m.Replicas * p.Replicas
+		micro := price / m.Replicas * p.Replicas
 		s.Add(pool(bill.Idle), p.From, p.To, -micro)
 		for _, series := range []string{
 			pool(bill.Used),
-			fmt.Sprintf(`{__name__="namespace:karve_cost_usd_per_hour:avg5m",namespace=%q,nodepool=%q%s}`, p.Namespace, m.Pool, labels),
-			fmt.Sprintf(`{__name__="owner:karve_cost_usd_per_hour:avg5m",namespace=%q,owner_kind="Deployment",owner=%q,nodepool=%q%s}`, p.Namespace, p.Owner, m.Pool, labels),
-			fmt.Sprintf(`{__name__="label:karve_cost_usd_per_hour:avg5m",label="team",value=%q,nodepool=%q%s}`, p.Team, m.Pool, labels),
+			fmt.Sprintf(`{%s,namespace=%q,nodepool=%q%s}`, name("namespace"), p.Namespace, m.Pool, labels),
+			fmt.Sprintf(`{%s,namespace=%q,owner_kind="Deployment",owner=%q,nodepool=%q%s}`, name("owner"), p.Namespace, p.Owner, m.Pool, labels),
+			fmt.Sprintf(`{%s,label="team",value=%q,nodepool=%q%s}`, name("label"), p.Team, m.Pool, labels),
 		} {
 			s.Add(series, p.From, p.To, micro)
 		}
@@ -219,6 +227,15 @@ type Bill struct{ Used, Idle, Overhead float64 }
 
 // Total returns the sum.
 func (b Bill) Total() float64 { return b.Used + b.Idle + b.Overhead }
+
+// Listed returns the machines at their prices in the cloud's list.
+func Listed(machines []Machine) []Machine {
+	all := slices.Clone(machines)
+	for i := range all {
+		all[i].Micro = all[i].List
+	}
+	return all
+}
 
 // Part is how long a state of a fleet counts on a day. Days are numbered.
 type Part struct {

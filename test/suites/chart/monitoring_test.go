@@ -78,7 +78,7 @@ func TestAlertsCanBeLeftOut(t *testing.T) {
 
 // TestCostsAreRecordedEveryFiveMinutes checks that the interval of the group arrives, because kubectl karve cost counts the samples of an hour.
 func TestCostsAreRecordedEveryFiveMinutes(t *testing.T) {
-	for option, want := range map[string]int{"prometheusRule.enabled=true": 5, "prometheusRule.disabled={owner:karve_cost_usd_per_hour:avg5m}": 4} {
+	for option, want := range map[string]int{"prometheusRule.enabled=true": 9, "prometheusRule.disabled={owner:karve_cost_usd_per_hour:avg5m}": 8} {
 		rule := into[monitoringv1.PrometheusRule](t, objects(t, needed, "--set=prometheusRule.enabled=true", "--set="+option), "PrometheusRule")
 		recorded := 0
 		for _, group := range rule.Spec.Groups {

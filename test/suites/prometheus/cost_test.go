@@ -102,36 +102,47 @@ func nameOf(by string, key cost.Key) string {
 func cents(usd float64) int64 { return int64(math.Round(usd * 100)) }
 
 // isBilled checks that a ledger is the one that was added up by hand, each row to half a cent, and that the table and the CSV add up to its total to the cent.
-func isBilled(t *testing.T, by string, got *cost.Ledger, want billed.Ledger) {
+func isBilled(t *testing.T, title string, got *cost.Ledger, want billed.Ledger) {
 	t.Helper()
+	by, _, _ := strings.Cut(title, " ")
 	var total billed.Bill
 	for _, b := range want {
 		total = billed.Bill{Used: total.Used + b.Used, Idle: total.Idle + b.Idle, Overhead: total.Overhead + b.Overhead}
 	}
 	if cents(float64(got.Total)/1e6) != cents(total.Total()) {
-		t.Errorf("by %s: the total is $%.4f, want $%.4f", by, float64(got.Total)/1e6, total.Total())
+		t.Errorf("by %s: the total is $%.4f, want $%.4f", title, float64(got.Total)/1e6, total.Total())
 	}
 	near := func(micro int64, usd float64) bool { return math.Abs(float64(micro)/1e6-usd) < 0.005 }
 	if !near(got.Totals.Used, total.Used) || !near(got.Totals.Idle, total.Idle) || !near(got.Totals.Overhead, total.Overhead) {
-		t.Errorf("by %s: the totals are %+v, want %+v", by, got.Totals, total)
+		t.Errorf("by %s: the totals are %+v, want %+v", title, got.Totals, total)
 	}
 	if len(got.Rows) != len(want) {
-		t.Errorf("by %s: there are %d rows, want %d", by, len(got.Rows), len(want))
+		t.Errorf("by %s: there are %d rows, want %d", title, len(got.Rows), len(want))
 	}
 	for _, r := range got.Rows {
 		if w := want[nameOf(by, r.Key)]; !near(r.Used, w.Used) || !near(r.Idle, w.Idle) || !near(r.Overhead, w.Overhead) {
-			t.Errorf("by %s: %+v, want %+v", by, r, w)
+			t.Errorf("by %s: %+v, want %+v", title, r, w)
 		}
 	}
 }
 
+// listed returns a ledger at the prices in the cloud's list.
+func listed(l *cost.Ledger) *cost.Ledger {
+	at := *l
+	at.Rows, at.Totals, at.Total = slices.Clone(l.Rows), l.List, l.ListTotal
+	for i, r := range at.Rows {
+		at.Rows[i].Amounts, at.Rows[i].Total = r.List, r.ListTotal
+	}
+	return &at
+}
+
 // sumsOfCSV returns the sums of the columns in cents.
-func sumsOfCSV(t *testing.T, text string) (sums [4]int64) {
+func sumsOfCSV(t *testing.T, text string) (sums [5]int64) {
 	t.Helper()
 	lines := must[[][]string](t)(csv.NewReader(strings.NewReader(text)).ReadAll())
 	for _, line := range lines[1:] {
 		for i := range sums {
-			whole, hundredths, _ := strings.Cut(line[len(line)-4+i], ".")
+			whole, hundredths, _ := strings.Cut(line[len(line)-5+i], ".")
 			sums[i] += must[int64](t)(strconv.ParseInt(whole+hundredths, 10, 64))
 		}
 	}
@@ -163,13 +174,14 @@ func TestAQuarterOfAFleetIsBilledToTheCent(t *testing.T) {
 		args := []string{"--from", start.Format(time.RFC3339), "--to", end.Format(time.RFC3339), "--by", by}
 		got := ledger(t, s, args...)
 		isBilled(t, by, &got, billed.Sum(fleet, steps, always, name))
+		isBilled(t, by+" by the list", listed(&got), billed.Sum(billed.Listed(fleet), steps, always, name))
 		if got.Coverage.MissingMinutes != 0 {
 			t.Errorf("by %s: %s", by, got.Coverage.Text())
 		}
 		text, _, err := kubectlKarve(t, append([]string{"cost", "-o", "csv", "--prometheus", s.url}, args...)...)
 		sums := sumsOfCSV(t, text)
-		if err != nil || sums[3] != cents(float64(got.Total)/1e6) || sums[0]+sums[1]+sums[2] != sums[3] {
-			t.Errorf("by %s: the CSV adds up to %v cents, %v, want %d", by, sums, err, cents(float64(got.Total)/1e6))
+		if err != nil || sums[3] != cents(float64(got.Total)/1e6) || sums[0]+sums[1]+sums[2] != sums[3] || sums[4] != cents(float64(got.ListTotal)/1e6) {
+			t.Errorf("by %s: the CSV adds up to %v cents, %v, want %d, and by the list %d", by, sums, err, cents(float64(got.Total)/1e6), cents(float64(got.ListTotal)/1e6))
 		}
 	}
 	byHand := billed.Bill{}
@@ -205,7 +217,7 @@ func (s *scraped) scrape(t *testing.T, registry *client.Registry, minute int, la
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "karve_cost_") && f.GetName() != "karve_pod_usd_per_hour" {
+		if !strings.HasPrefix(f.GetName(), "karve_cost_") && f.GetName() != "karve_pod_usd_per_hour" && f.GetName() != "karve_pod_discount_usd_per_hour" {
 			continue
 		}
 		for _, m := range f.GetMetric() {
@@ -287,21 +299,23 @@ func TestRecordingRulesBillWhatTheControllerExports(t *testing.T) {
 		for by, of := range ways {
 			got := ledger(t, s, append(during, "--by", by, "--cluster-label", name)...)
 			isBilled(t, by, &got, billed.Sum(fleet, steps, w.parts, of))
+			isBilled(t, by+" by the list", listed(&got), billed.Sum(billed.Listed(fleet), steps, w.parts, of))
 			if diff := cmp.Diff(w.coverage, got.Coverage); diff != "" {
 				t.Errorf("%s by %s (-want +got):\n%s", name, by, diff)
 			}
 		}
 		pods, namespaces := ledger(t, s, append(during, "--by", "pod", "--cluster-label", name)...), ledger(t, s, append(during, "--by", "namespace", "--cluster-label", name)...)
-		of := map[string]int64{}
+		of, list := map[string]int64{}, map[string]int64{}
 		for _, r := range pods.Rows {
 			if r.Name == "" && r.Rest != cost.Unused {
 				t.Errorf("%s: the pods of %+v are not known", name, r)
 			}
 			of[r.Namespace] += r.Total
+			list[r.Namespace] += r.ListTotal
 		}
 		for _, r := range namespaces.Rows {
-			if of[r.Namespace] != r.Total {
-				t.Errorf("%s: the pods of %s cost %d, and the namespace %d", name, r.Namespace, of[r.Namespace], r.Total)
+			if of[r.Namespace] != r.Total || list[r.Namespace] != r.ListTotal {
+				t.Errorf("%s: the pods of %s cost %d (by the list %d), and the namespace %d (%d)", name, r.Namespace, of[r.Namespace], list[r.Namespace], r.Total, r.ListTotal)
 			}
 		}
 	}
@@ -371,7 +385,7 @@ func nodesAt(fleet []billed.Machine, step int) []bill.Node {
 		if step < m.Launched || step >= m.Gone {
 			continue
 		}
-		n := bill.Node{NodePool: m.Pool, GPUNodeClass: m.Class, MicroUSDPerHour: m.Micro, Replicas: m.Replicas, TakesPods: step >= m.Ready && step < m.Drained}
+		n := bill.Node{NodePool: m.Pool, GPUNodeClass: m.Class, MicroUSDPerHour: m.Micro, ListMicroUSDPerHour: m.List, Replicas: m.Replicas, TakesPods: step >= m.Ready && step < m.Drained}
 		if step >= m.Ready {
 			n.Name = fmt.Sprint("n", i)
 		}

@@ -51,7 +51,7 @@ func happen(m *metrics.Metrics) {
 	m.Bill([]string{"team"}, func() []bill.Node {
 		return []bill.Node{{
 			Name: node, NodePool: pool, InstanceType: "g4dn.xlarge", CapacityType: capacity, Zone: "us-east-1a", MicroUSDPerHour: 526_000, Replicas: 10,
-			GPUNodeClass: "t4", TakesPods: true, Holders: []bill.Holder{{Namespace: "team", Name: "a", Owner: bill.Owner{Kind: "Pod", Name: "a"}, Labels: []string{"red"}, Replicas: 3}},
+			GPUNodeClass: "t4", ListMicroUSDPerHour: 626_000, TakesPods: true, Holders: []bill.Holder{{Namespace: "team", Name: "a", Owner: bill.Owner{Kind: "Pod", Name: "a"}, Labels: []string{"red"}, Replicas: 3}},
 		}}
 	})
 	for _, h := range []prometheus.Histogram{m.PlanSeconds, m.LayoutSeconds, m.GatherSeconds, m.DisruptionSeconds} {

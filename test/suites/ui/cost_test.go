@@ -32,7 +32,7 @@ func quarter(_ context.Context, r cost.Range, by cost.Grouping) (*cost.Ledger, e
 			used += usd
 			m.Uses = append(m.Uses, cost.Use{Span: i, Pool: "gpu", By: keyOf(by, team), USD: usd})
 		}
-		m.Machines = append(m.Machines, cost.Machines{Span: i, Pool: "gpu", Class: "t4", For: bill.Used, USD: used}, cost.Machines{Span: i, Pool: "gpu", Class: "t4", For: bill.Idle, USD: used / 5},
+		m.Machines = append(m.Machines, cost.Machines{Span: i, Pool: "gpu", Class: "t4", For: bill.Used, USD: used}, cost.Machines{Span: i, Pool: "gpu", Class: "t4", For: bill.Idle, USD: used / 5, Discount: used / 10},
 			cost.Machines{Span: i, Pool: "gpu", Class: "t4", For: bill.Overhead, USD: used / 50})
 	}
 	return cost.Build(m, by), nil
@@ -90,6 +90,9 @@ func TestCostsAreDrawnSelectedLinkedAndExported(t *testing.T) {
 	// The highest column fills what the axis says.
 	if high := value[float64](p, `Math.max(...[...document.querySelectorAll(".column")].map((c) => [...c.children].reduce((sum, i) => sum + i.getBoundingClientRect().height, 0))) / document.getElementById("columns").clientHeight`); high < 0.5 || high > 1.001 {
 		t.Errorf("the highest column fills %.3f of the chart", high)
+	}
+	if titles := value[[]string](p, `[...document.querySelectorAll("#rows thead th")].map((th) => th.textContent)`); !slices.Equal(titles, []string{"namespace", "used $", "idle $", "overhead $", "total $", "list $"}) || !strings.HasSuffix(p.text("list"), " by the list") {
+		t.Errorf("the columns are %q, %s", titles, p.text("list"))
 	}
 	picture(p, "cost")
 
