@@ -118,7 +118,7 @@ func (o *inspectOptions) print(s streams, all *overview.Overview, names []string
 // reservationsTable returns a table with a row for each reservation.
 func reservationsTable(all *overview.Overview) table.Table {
 	t := table.Table{Columns: []table.Column{
-		{Title: "RESERVATION"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "USED", Right: true}, {Title: "FREE", Right: true}, {Title: "OTHERS", Right: true}, {Title: "FREE $/H", Right: true}, {Title: "ENDS"},
+		{Title: "RESERVATION"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "USED", Right: true}, {Title: "FREE", Right: true}, {Title: "OTHERS", Right: true}, {Title: "FREE $/H", Right: true}, {Title: "WOULD HOLD"}, {Title: "ENDS"},
 	}}
 	for i := range all.Reservations {
 		r := &all.Reservations[i]
@@ -132,9 +132,21 @@ func reservationsTable(all *overview.Overview) table.Table {
 		case !r.End.IsZero():
 			ends = "in " + words.Age(r.End.Sub(all.AsOf))
 		}
-		t.Add(r.ID, r.InstanceType, r.Zone, fmt.Sprint(r.Used), free, fmt.Sprint(r.Others), price3(r.FreeMicroUSDPerHour), ends)
+		t.Add(r.ID, r.InstanceType, r.Zone, fmt.Sprint(r.Used), free, fmt.Sprint(r.Others), price3(r.FreeMicroUSDPerHour), wouldHold(r), ends)
 	}
 	return t
+}
+
+// wouldHold says what the free machines of a reservation would hold.
+func wouldHold(r *overview.Reservation) string {
+	if len(r.Holds) == 0 {
+		return unknown
+	}
+	var all []string
+	for _, h := range r.Holds {
+		all = append(all, fmt.Sprintf("%d %s in %s", h.Replicas, h.Resource, h.NodePool))
+	}
+	return strings.Join(all, ", ")
 }
 
 // statedNotes name the pods that state a wrong amount of device memory.

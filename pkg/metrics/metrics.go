@@ -93,6 +93,8 @@ type Metrics struct {
 	poolUsage        *prometheus.GaugeVec
 	ReservationSlots *prometheus.GaugeVec
 	ReservationFree  *prometheus.GaugeVec
+	ReservationRoom  *prometheus.GaugeVec
+	ReservationEnd   *prometheus.GaugeVec
 	rollouts         rollouts
 	bills            *bills
 	progress
@@ -188,6 +190,10 @@ func New(r prometheus.Registerer) *Metrics {
 		ReservationFree: made.NewGaugeVec(gauge("reservation", "free_usd_per_hour",
 			"List price of the free machines of a capacity reservation or capacity block, which are paid and hold no pods, in US dollars per hour."),
 			[]string{reservation, "instance_type", "zone"}),
+		ReservationRoom: made.NewGaugeVec(gauge("reservation", "free_replicas",
+			"Replicas that the free machines of a capacity reservation or capacity block would have, for each NodePool that may launch them."), []string{reservation, nodePool, "resource"}),
+		ReservationEnd: made.NewGaugeVec(gauge("reservation", "end_timestamp_seconds",
+			"When a capacity reservation ends, or when the machines of a capacity block are deleted before its end. There is none if it has no end."), []string{reservation, "instance_type", "zone"}),
 		poolLimit: made.NewGaugeVec(gauge("pool", "limit", "Limit of the NodePool (spec.limits), in cores, bytes or units."), []string{nodePool, "resource"}),
 		poolUsage: made.NewGaugeVec(gauge("pool", "limit_used", "Usage that counts against the limit of the NodePool, in cores, bytes or units."), []string{nodePool, "resource"}),
 	}

@@ -56,11 +56,21 @@ type Reservation struct {
 	// MicroUSDPerHour is the list price of a machine, or nil if unknown. FreeMicroUSDPerHour is that of all free ones, which are paid and hold no pods.
 	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
 	FreeMicroUSDPerHour *int64 `json:"freeMicroUSDPerHour,omitempty"`
+	// Holds is what the free ones would hold, for each NodePool that may take them.
+	Holds []Room `json:"holds,omitempty"`
 	// End is when the reservation ends, and Leaves when its machines are deleted before. They are zero if that is open, or if the machines go on.
 	End    time.Time `json:"end,omitzero"`
 	Leaves time.Time `json:"leaves,omitzero"`
 	// AsOf is when the free ones were counted, or zero if they are unknown.
 	AsOf time.Time `json:"asOf,omitzero"`
+}
+
+// Room is what machines would hold if a NodePool launched them.
+type Room struct {
+	NodePool string `json:"nodePool"`
+	// Resource is what pods would request, and Replicas how many there would be.
+	Resource string `json:"resource"`
+	Replicas int64  `json:"replicas"`
 }
 
 // Pool is one of Karve's NodePools.

@@ -2,13 +2,16 @@ package overview
 
 import (
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
 )
 
 func reservationsOf(c *facts.Cluster) []Reservation {
 	var all []Reservation
-	for _, s := range records.SlotsOf(c, records.Machines(c), records.Canaries(c)) {
+	slots := records.SlotsOf(c, records.Machines(c), records.Canaries(c))
+	room := snapshot.RoomIn(c, slots)
+	for _, s := range slots {
 		r := Reservation{
 			ID: s.ID, InstanceType: s.InstanceType, Zone: s.Zone, Used: s.Ours, Free: s.Left, Others: s.Others(), End: s.End.UTC(), Leaves: s.Leaves.UTC(), AsOf: s.Read.UTC(),
 		}
@@ -17,6 +20,9 @@ func reservationsOf(c *facts.Cluster) []Reservation {
 		}
 		if s.ListMicroUSDPerHour > 0 && !s.Read.IsZero() {
 			r.FreeMicroUSDPerHour = new(amount.Times(s.ListMicroUSDPerHour, s.Left))
+		}
+		for _, would := range room[s.ID] {
+			r.Holds = append(r.Holds, Room(would))
 		}
 		all = append(all, r)
 	}

@@ -122,6 +122,8 @@ type template struct {
 	described map[string]bool
 	// reservations are those that the node class selects, by ID.
 	reservations map[string]*catalog.Reservation
+	// reservedOnly leaves out what is not a slot of a reservation.
+	reservedOnly bool
 	// later are the requirements for labels that others write on nodes after the launch.
 	later []karpv1.NodeSelectorRequirementWithMinValues
 }
@@ -259,6 +261,9 @@ func offeringsOf(c *facts.Cluster, p *Pool, t *template) []Offering {
 // launches reports whether Karve launches machines of an offering if the requirements allow them. A NodeClaim for a reservation allows one instance type in one zone, so
 // it cannot meet minValues.
 func (t *template) launches(o *catalog.Offering) bool {
+	if t.reservedOnly && o.CapacityType != karpv1.CapacityTypeReserved {
+		return false
+	}
 	switch o.CapacityType {
 	case karpv1.CapacityTypeReserved:
 		return t.reservations[o.Reservation] != nil && !t.hasMinValues()

@@ -47,6 +47,8 @@ type head struct {
 	Totals *overview.Totals `json:"totals,omitempty"`
 	// HeadroomReplicas is the number of replicas to keep free. It is nil if unknown so far.
 	HeadroomReplicas *int64 `json:"headroomReplicas,omitempty"`
+	// Reservations are those that node classes select.
+	Reservations []overview.Reservation `json:"reservations,omitempty"`
 }
 
 // update has the changes from one frame to another.
@@ -89,7 +91,7 @@ func newFrame(name, note string, c *facts.Cluster, works leader.Leader, x func()
 	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
 		return nil, err
 	}
-	f.head, err = encode(head{Cluster: name, Controller: works, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom})
+	f.head, err = encode(head{Cluster: name, Controller: works, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom, Reservations: o.Reservations})
 	return f, err
 }
 

@@ -155,7 +155,8 @@ func (c *Controller) report(ctx context.Context, cluster *facts.Cluster) []error
 	}
 	canaries := records.Canaries(cluster)
 	c.Metrics.Bill(c.CostLabels, sync.OnceValue(func() []bill.Node { return bills(machines, canaries, c.CostLabels) }))
-	c.measureReservations(records.SlotsOf(cluster, machines, canaries))
+	slots := records.SlotsOf(cluster, machines, canaries)
+	c.measureReservations(slots, snapshot.RoomIn(cluster, slots))
 	for gone := range c.measured.Difference(measured) {
 		c.Metrics.ForgetPool(gone)
 	}
@@ -263,15 +264,22 @@ func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
 	c.Metrics.PoolBreaker.WithLabelValues(pool).Set(open)
 }
 
-func (c *Controller) measureReservations(slots []records.Slots) {
-	c.Metrics.ReservationSlots.Reset()
-	c.Metrics.ReservationFree.Reset()
+func (c *Controller) measureReservations(slots []records.Slots, room map[string][]snapshot.Room) {
+	for _, g := range []*prometheus.GaugeVec{c.Metrics.ReservationSlots, c.Metrics.ReservationFree, c.Metrics.ReservationRoom, c.Metrics.ReservationEnd} {
+		g.Reset()
+	}
 	for i := range slots {
 		s := &slots[i]
 		for state, n := range map[string]int64{"used": s.Ours, "free": s.Left, "others": s.Others()} {
 			c.Metrics.ReservationSlots.WithLabelValues(s.ID, s.InstanceType, s.Zone, state).Set(float64(n))
 		}
 		c.Metrics.ReservationFree.WithLabelValues(s.ID, s.InstanceType, s.Zone).Set(metrics.USD(s.Left * s.ListMicroUSDPerHour))
+		for _, would := range room[s.ID] {
+			c.Metrics.ReservationRoom.WithLabelValues(s.ID, would.NodePool, would.Resource).Set(float64(would.Replicas))
+		}
+		if until := s.Until(); !until.IsZero() {
+			c.Metrics.ReservationEnd.WithLabelValues(s.ID, s.InstanceType, s.Zone).Set(float64(until.Unix()))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -18,7 +20,7 @@ import (
 // inReservation returns a cluster with a started machine and one in flight in a reservation of five, of which two were free.
 func inReservation() *facts.Cluster {
 	c, kind := snapshottest.Shared(), snapshottest.TypeNamed("g4dn.xlarge")
-	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Free: 2, Total: 5})
+	snapshottest.Reserve(c, catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Free: 2, Total: 5, End: now.Add(time.Hour)})
 	started := snapshottest.Claim("a", &c.NodePools[0], kind, snapshottest.Reserved("cr-1"), snapshottest.Initialized(now.Add(-time.Hour)))
 	c.NodeClaims = append(c.NodeClaims, started, snapshottest.Claim("b", &c.NodePools[0], kind, snapshottest.Reserved("cr-1")))
 	c.Nodes = append(c.Nodes, snapshottest.Node(&started, kind, 10))
@@ -31,9 +33,16 @@ func TestSlotsOfReservationsAreMeasured(t *testing.T) {
 	controller, c := &Controller{Config: Config{Metrics: metrics.New(r)}}, inReservation()
 	slots := records.SlotsOf(c, records.Machines(c), records.Canaries(c))
 	slots = append(slots, records.Slots{Reservation: catalog.Reservation{ID: "cr-gone", InstanceType: "p5.48xlarge", Zone: "us-east-1a", Total: 1}})
-	controller.measureReservations(slots)
-	controller.measureReservations(slots[:1]) // What is gone has no series.
+	controller.measureReservations(slots, snapshot.RoomIn(c, slots))
+	controller.measureReservations(slots[:1], snapshot.RoomIn(c, slots[:1])) // What is gone has no series.
+	end := strconv.FormatFloat(float64(now.Add(time.Hour).Unix()), 'g', -1, 64)
 	want := `
+		# HELP karve_reservation_end_timestamp_seconds When a capacity reservation ends, or when the machines of a capacity block are deleted before its end. There is none if it has no end.
+		# TYPE karve_reservation_end_timestamp_seconds gauge
+		karve_reservation_end_timestamp_seconds{instance_type="g4dn.xlarge",reservation="cr-1",zone="us-east-1a"} ` + end + `
+		# HELP karve_reservation_free_replicas Replicas that the free machines of a capacity reservation or capacity block would have, for each NodePool that may launch them.
+		# TYPE karve_reservation_free_replicas gauge
+		karve_reservation_free_replicas{nodepool="gpu-shared",reservation="cr-1",resource="nvidia.com/gpu.shared"} 10
 		# HELP karve_reservation_free_usd_per_hour List price of the free machines of a capacity reservation or capacity block, which are paid and hold no pods, in US dollars per hour.
 		# TYPE karve_reservation_free_usd_per_hour gauge
 		karve_reservation_free_usd_per_hour{instance_type="g4dn.xlarge",reservation="cr-1",zone="us-east-1a"} 0.526
@@ -43,7 +52,7 @@ func TestSlotsOfReservationsAreMeasured(t *testing.T) {
 		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="others",zone="us-east-1a"} 2
 		karve_reservation_slots{instance_type="g4dn.xlarge",reservation="cr-1",state="used",zone="us-east-1a"} 2
 	`
-	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "karve_reservation_slots", "karve_reservation_free_usd_per_hour"); err != nil {
+	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "karve_reservation_slots", "karve_reservation_free_usd_per_hour", "karve_reservation_free_replicas", "karve_reservation_end_timestamp_seconds"); err != nil {
 		t.Error(err)
 	}
 }

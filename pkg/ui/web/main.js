@@ -7,7 +7,9 @@
 // @type node Node
 // @type totals Totals
 // @type pool Pool
-// @own drawn model map server sweep panel state shades tip address select what live lines box tile cell option groups group wanted reasons entries dataset namespaces kept held theme text tones value pairs sound there used
+// @type slot Reservation
+// @type room Room
+// @own drawn model map server sweep panel state shades tip address select what live lines box tile cell option groups group wanted reasons entries dataset namespaces kept held theme text tones value pairs sound there used slots prices
 import * as address from "./address.js";
 import { byId, h, refill, setText } from "./dom.js";
 import { ago, count, month, percent, plural, unknown, usd } from "./format.js";
@@ -144,6 +146,26 @@ function drawTiles() {
   document.title = `Karve ${usd(priced)} /h${t.nodes === 0 ? " – no nodes" : ""}`;
 }
 
+// drawReservations lists the machines of reservations: those that are used, and what the free ones cost and would hold.
+function drawReservations() {
+  const { reservations } = model.overview;
+  const slots = reservations ?? [];
+  byId("reservations").hidden = slots.length === 0;
+  const prices = slots.map((slot) => slot.freeMicroUSDPerHour).filter((micro) => micro !== undefined);
+  setText(byId("reservations-price"), prices.length ? `${usd(prices.reduce((sum, micro) => sum + micro, 0))} /h for free machines` : "");
+  const right = { scope: "col", class: "right" };
+  refill(byId("slots"),
+    h("thead", {}, h("tr", {}, ["reservation", "type", "zone"].map((title) => h("th", { scope: "col" }, title)), ["used", "free", "others", "free /h"].map((title) => h("th", right, title)),
+      ["would hold", "ends"].map((title) => h("th", { scope: "col" }, title)))),
+    h("tbody", {}, slots.map((slot) => h("tr", { title: slot.asOf ? "counted " + new Date(slot.asOf).toLocaleString() : "not counted yet" },
+      [slot.id, slot.instanceType, slot.zone].map((text) => h("td", {}, text)),
+      [count(slot.used), slot.asOf ? count(slot.free) : unknown, count(slot.others), usd(slot.freeMicroUSDPerHour)].map((text) => h("td", { class: "right" }, text)),
+      h("td", {}, slot.holds?.map((room) => `${count(room.replicas)} ${room.resource} in ${room.nodePool}`).join(", ") ?? unknown),
+      h("td", {}, slot.leaves ? `${moment(slot.leaves)}, with its nodes` : slot.end ? moment(slot.end) : "never")))));
+}
+
+const moment = (time) => new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+
 const sentence = (text) => text[0].toUpperCase() + text.slice(1) + ".";
 
 function say(id, text) {
@@ -161,6 +183,7 @@ function update(data) {
   options(byId("state"), model.states().map(({ state }) => state), "All states");
   drawLegend(namespaces);
   drawTiles();
+  drawReservations();
   draw(again);
   const { totals } = model.overview;
   sweep.update(totals ? (model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${totals.replicasHeld}` : "") : null);

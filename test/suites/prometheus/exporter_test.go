@@ -71,6 +71,8 @@ func happen(m *metrics.Metrics) {
 	m.ReplicaPrices(pool, "t4", []metrics.ReplicaPrice{{GPUName: "t4", CapacityType: capacity, MicroUSDPerHour: 52_600, ListMicroUSDPerHour: 52_600}})
 	m.ReservationSlots.WithLabelValues("cr-1", "g4dn.xlarge", "us-east-1a", "free").Set(2)
 	m.ReservationFree.WithLabelValues("cr-1", "g4dn.xlarge", "us-east-1a").Set(1.052)
+	m.ReservationRoom.WithLabelValues("cr-1", pool, "nvidia.com/gpu.shared").Set(20)
+	m.ReservationEnd.WithLabelValues("cr-1", "g4dn.xlarge", "us-east-1a").Set(float64(now.Add(time.Hour).Unix()))
 	m.OverOnePlan.WithLabelValues().Set(1.02)
 	m.PoolHeadroom.WithLabelValues(pool, "wanted").Set(2)
 	m.Wasted.WithLabelValues(pool).Set(0.1)
