@@ -16,6 +16,9 @@ const (
 	// ConditionCatalogFresh is False while Karve cannot read current instance types, zones or prices. NodePools of the class continue with the last known
 	// ones. If none are known, the class is not Ready.
 	ConditionCatalogFresh = "CatalogFresh"
+	// ConditionReservationsKnown is on classes whose node class selects capacity reservations. It is True if some are found and Karve has counted their free
+	// machines. Its message names them.
+	ConditionReservationsKnown = "ReservationsKnown"
 
 	// ConditionFieldsHonored is on GPUNodeClasses and NodePools. It is False while Karve does not honor the value of a field. Its message says what to do
 	// instead. Karve still launches nodes.
@@ -518,7 +521,7 @@ type Launch struct {
 
 // GPUNodeClassStatus is the observed state of a GPUNodeClass, summed over all NodePools that name it.
 type GPUNodeClassStatus struct {
-	// conditions are Accepted, CatalogFresh, FieldsHonored and Ready.
+	// conditions are Accepted, CatalogFresh, FieldsHonored and Ready, and ReservationsKnown if the node class selects capacity reservations.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -188,7 +188,13 @@ func reportClass(class *v1alpha1.GPUNodeClass, state facts.NodeClassState, dra f
 		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
 	}
 	fields := fieldsHonored(snapshot.UnknownFields(unknown))
-	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
+	all := []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}}
+	if known := reservationsKnown(class.Spec.NodeClassRef, &state); known != nil {
+		all = append(all, *known)
+	} else {
+		meta.RemoveStatusCondition(&class.Status.Conditions, v1alpha1.ConditionReservationsKnown)
+	}
+	for _, c := range all {
 		c.ObservedGeneration, c.Message = class.Generation, plain.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -67,5 +69,35 @@ func TestSlotsAreBilledAtTheirListPrice(t *testing.T) {
 	}
 	if h := hold(records.Machines(c), nil, now); h.microUSDPerHour != 2*526_000 {
 		t.Errorf("the pool costs %d", h.microUSDPerHour)
+	}
+}
+
+func TestAClassSaysWhichReservationsItSelectsAndWhetherTheyAreRead(t *testing.T) {
+	t.Parallel()
+	class := v1alpha1.GPUNodeClass{}
+	class.Spec.NodeClassRef = snapshottest.NodeClassRef
+	counted := catalog.Reservation{ID: "cr-1", InstanceType: "g4dn.xlarge", Zone: "us-east-1a", Free: 2, Total: 5, Read: now}
+	more := counted
+	more.Free = 1
+	uncounted := catalog.Reservation{ID: "cr-2", InstanceType: "p5.48xlarge", Zone: "us-east-1b"}
+	for _, step := range []struct {
+		state  facts.NodeClassState
+		reason string
+		says   string
+	}{
+		{facts.NodeClassState{}, "", ""},
+		{facts.NodeClassState{SelectsReservations: true}, "NoneFound", "spec.capacityReservationSelectorTerms of EC2NodeClass \"gpu\" select no capacity reservation"},
+		{facts.NodeClassState{SelectsReservations: true, Reservations: []catalog.Reservation{counted, uncounted}}, "NotCounted", "the free machines of cr-2 (p5.48xlarge, us-east-1b) are not counted yet"},
+		{facts.NodeClassState{SelectsReservations: true, Reservations: []catalog.Reservation{counted}}, "Counted", "cr-1 (g4dn.xlarge, us-east-1a)"},
+		{facts.NodeClassState{SelectsReservations: true, Reservations: []catalog.Reservation{more}}, "Counted", "cr-1 (g4dn.xlarge, us-east-1a)"},
+		{facts.NodeClassState{}, "", ""},
+	} {
+		reportClass(&class, step.state, facts.DRA{}, holding{}, nil, nil)
+		c := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReservationsKnown)
+		switch {
+		case c == nil && step.reason == "":
+		case c == nil || c.Reason != step.reason || !strings.HasPrefix(c.Message, step.says) || (c.Status == "True") != (c.Reason == "Counted"):
+			t.Errorf("%+v, want %s: %s", c, step.reason, step.says)
+		}
 	}
 }
