@@ -399,7 +399,8 @@ func Paid(s Snapshot, p Plan) Plan {
 type Proof struct {
 	Covers []Cover
 	// Duals are, by stock, what one unit of it is worth, in 1/[DualScale] MicroUSD. They make the proof short: a machine that costs its price and the worth of
-	// what it draws is no cheaper per pod than others, and a plan saves at most the worth of all that is left of the stocks.
+	// what it draws is no cheaper per pod than others, and a plan saves at most the worth of all that is left of the stocks. If limits of pools decide about the
+	// plan, they are among the stocks: see [LimitsAsStocks].
 	Duals []int64
 	// Split, if not nil, replaces the proof by one for each of two sets of plans.
 	Split *Split

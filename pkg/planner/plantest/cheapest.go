@@ -9,28 +9,27 @@ import (
 )
 
 // Cheapest returns the minimum number of pods that any plan leaves out, and the lowest price of such a plan. It is a dynamic program over the numbers
-// of waiting pods of each class, for at most a few thousand such numbers. Of the rules, it keeps those that keep pods apart on machines. It ignores
-// limits of pools.
+// of waiting pods of each class, for at most a few thousand such numbers, and over what launches leave of stocks and of the limits of pools. Of the rules, it keeps those
+// that keep pods apart on machines.
 func Cheapest(s planner.Snapshot) (left int, price planner.MicroUSD) {
 	c := newCounting(s)
-	b := launching{counting: c, tables: map[string][]outcome{}}
+	b := cheapest{counting: c, stages: map[string]*stage{}}
 	for i, o := range s.Offerings {
 		if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil {
-			b.machines = append(b.machines, machineLoads{int64(o.Price), o.Draws, c.largest(Empty(s, i), func(class planner.Class) []int { return class.Offerings }, i)})
+			b.machines = append(b.machines, machineLoads{o, c.largest(Empty(s, i), func(class planner.Class) []int { return class.Offerings }, i)})
 		}
 	}
-	table := b.table(s.Stocks)
+	all := supply{stocks: s.Stocks}
+	for _, p := range s.Pools {
+		all.limits = append(all.limits, p.Remaining)
+	}
+	least := b.stage(all).least
 	for v, n := range s.Nodes {
 		loads := c.largest(newSpot(s, n.Free, n.GPUs, n.Quotas), func(class planner.Class) []int { return class.Nodes }, v)
-		next := slices.Clone(table)
-		for d := range table {
-			for _, l := range loads {
-				next[d] = next[d].orLess(table[c.without(c.numbers[d], l)])
-			}
-		}
-		table = next
+		least = c.beside(loads, least)
 	}
-	return table[c.states-1].left, planner.MicroUSD(table[c.states-1].price)
+	best := least(c.states - 1)
+	return best.left, planner.MicroUSD(best.price)
 }
 
 // WaitingNumbers returns how many different numbers of waiting pods of each class there can be.
@@ -57,53 +56,77 @@ func (o outcome) orLess(x outcome) outcome {
 	return o
 }
 
-// machineLoads are the largest loads of a machine at a price.
+// machineLoads are the largest loads of the machines of an offering.
 type machineLoads struct {
-	price int64
-	draws []planner.Draw
+	planner.Offering
 	loads [][]int
 }
 
-// launching finds the cheapest launches.
-type launching struct {
-	*counting
-	machines []machineLoads
-	// tables are by what is left of the stocks.
-	tables map[string][]outcome
+// supply is what may still be launched.
+type supply struct {
+	stocks []planner.Stock
+	limits []planner.Physical // by pool
 }
 
-// table returns the cheapest launches for each number of waiting pods, given what is left of the stocks.
-func (b *launching) table(left []planner.Stock) []outcome {
+// without returns what may still be launched after a machine, and whether that may be.
+func (x supply) without(o planner.Offering) (supply, bool) {
+	rest := supply{slices.Clone(x.stocks), slices.Clone(x.limits)}
+	planner.Take(rest.stocks, o.Draws)
+	short := slices.ContainsFunc(rest.stocks, func(s planner.Stock) bool { return s.Left < 0 })
+	return rest, !short && count(&rest.limits[o.Pool], o.Physical)
+}
+
+// cheapest finds the cheapest launches.
+type cheapest struct {
+	*counting
+	machines []machineLoads
+	// stages are by what may still be launched.
+	stages map[string]*stage
+}
+
+// stage is a point at which so much may still be launched.
+type stage struct {
+	supply
+	// after are the stages after the launch of each machine, or nil if it may not be launched. They are not set before they are needed.
+	after []*stage
+	least func(waiting int) outcome
+}
+
+func (b *cheapest) stage(left supply) *stage {
 	key := fmt.Sprint(left)
-	if known := b.tables[key]; known != nil {
-		return known
+	if b.stages[key] == nil {
+		b.stages[key] = &stage{supply: left}
+		b.stages[key].least = b.launches(b.stages[key])
 	}
-	table := make([]outcome, b.states)
-	rests := make([][]outcome, len(b.machines)) // the tables after the launch of each machine
-	for i, m := range b.machines {
-		if rests[i] = table; len(m.draws) > 0 {
-			rest := slices.Clone(left)
-			planner.Take(rest, m.draws)
-			rests[i] = nil
-			if !slices.ContainsFunc(rest, func(x planner.Stock) bool { return x.Left < 0 }) {
-				rests[i] = b.table(rest)
+	return b.stages[key]
+}
+
+// launches returns a function of the number of the waiting pods that returns the cheapest launches for them.
+func (b *cheapest) launches(at *stage) func(waiting int) outcome {
+	return b.once(func(d int) outcome {
+		first := slices.IndexFunc(b.numbers[d], func(n int) bool { return n > 0 })
+		if first < 0 {
+			return outcome{}
+		}
+		if at.after == nil {
+			for _, m := range b.machines {
+				var after *stage
+				if rest, ok := at.without(m.Offering); ok {
+					after = b.stage(rest)
+				}
+				at.after = append(at.after, after)
 			}
 		}
-	}
-	for d := 1; d < b.states; d++ {
-		at := b.numbers[d]
-		first := slices.IndexFunc(at, func(n int) bool { return n > 0 })
-		table[d] = table[d-b.stride[first]].plus(outcome{left: 1})
+		best := at.least(d - b.stride[first]).plus(outcome{left: 1})
 		for i, m := range b.machines {
 			for _, l := range m.loads {
-				if l[first] > 0 && rests[i] != nil {
-					table[d] = table[d].orLess(rests[i][b.without(at, l)].plus(outcome{price: m.price}))
+				if l[first] > 0 && at.after[i] != nil {
+					best = best.orLess(at.after[i].least(b.without(b.numbers[d], l)).plus(outcome{price: int64(m.Price)}))
 				}
 			}
 		}
-	}
-	b.tables[key] = table
-	return table
+		return best
+	})
 }
 
 // counting numbers the numbers of waiting pods of each class in a mixed radix.
@@ -129,6 +152,28 @@ func newCounting(s planner.Snapshot) *counting {
 		c.numbers = append(c.numbers, at)
 	}
 	return c
+}
+
+// once returns the function, which is called at most once for each number.
+func (c *counting) once(least func(waiting int) outcome) func(waiting int) outcome {
+	known := make([]*outcome, c.states)
+	return func(d int) outcome {
+		if known[d] == nil {
+			known[d] = new(least(d))
+		}
+		return *known[d]
+	}
+}
+
+// beside returns what least does, with a node that takes one of several loads first.
+func (c *counting) beside(loads [][]int, least func(waiting int) outcome) func(waiting int) outcome {
+	return c.once(func(d int) outcome {
+		best := least(d)
+		for _, l := range loads {
+			best = best.orLess(least(c.without(c.numbers[d], l)))
+		}
+		return best
+	})
 }
 
 // without returns the state in which the waiting pods of a load no longer wait.

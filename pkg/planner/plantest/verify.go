@@ -24,7 +24,7 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 		}
 		return nil
 	}
-	v := verifier{s: s, placed: make([]int64, len(s.Classes)), known: map[string]*big.Int{}}
+	v := verifier{s: planner.LimitsAsStocks(s), placed: make([]int64, len(s.Classes)), known: map[string]*big.Int{}}
 	class := map[string]int{}
 	for i, c := range s.Classes {
 		for _, pod := range c.Pods {

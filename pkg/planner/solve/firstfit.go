@@ -1,8 +1,6 @@
 package solve
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -40,8 +38,7 @@ func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planne
 	if late {
 		postpone(&first)
 	}
-	samePods := slices.EqualFunc(first.Unplaced, found.Unplaced, func(a, b planner.Unplaced) bool { return a.Pod == b.Pod })
-	if samePods {
+	if samePods(first, found) {
 		first.Bound, first.Proof, first.Unplaced = min(found.Bound, first.Price), found.Proof, found.Unplaced
 	}
 	return first

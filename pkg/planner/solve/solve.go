@@ -4,8 +4,6 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
-	"karve.sh/karve/pkg/planner/internal/pack"
-	"karve.sh/karve/pkg/planner/internal/search"
 )
 
 // Solver configures the search for a plan. The zero value searches with [DefaultEffort].
@@ -83,14 +81,5 @@ func (with Solver) search(s planner.Snapshot) planner.Plan {
 // plain makes a plan with only the capacities of machines and the rules that keep pods apart on one machine. It ignores all other rules, preferences, priorities,
 // weights and choices.
 func (with Solver) plain(s planner.Snapshot) planner.Plan {
-	p := pack.Compile(s)
-	var first func(*search.Solution)
-	if with.First != nil {
-		first = func(s *search.Solution) { with.First(search.PlanOf(p, s)) }
-	}
-	best, bound, shown := search.Solve(p, effort.New(with.Effort, with.Stop), first)
-	plan := search.PlanOf(p, best)
-	plan.Bound = min(plan.Price, planner.MicroUSD(bound))
-	plan.Proof = search.ProofOf(p, shown)
-	return orFirstFit(s, plan, with.Stop)
+	return orFirstFit(s, with.withinLimits(s), with.Stop)
 }

@@ -11,6 +11,8 @@ type Budget struct {
 	Left  int64
 	clock *clock
 	over  bool
+	// scaled reports whether Left is for the number of shapes.
+	scaled bool
 	// Void is set once the results of the search are no longer needed.
 	Void atomic.Bool
 }
@@ -38,12 +40,13 @@ const (
 	maxShare        = 15
 )
 
-// ForShapes scales the budget for a number of shapes.
+// ForShapes scales the budget for a number of shapes, unless it is scaled already.
 func (e *Budget) ForShapes(shapes int) {
 	part := int64(min(max(shapes, shapesPerEffort), maxShare*shapesPerEffort))
-	if e.Left > 0 && e.Left < 1<<40 {
+	if e.Left > 0 && e.Left < 1<<40 && !e.scaled {
 		e.Left = e.Left * part / shapesPerEffort
 	}
+	e.scaled = true
 }
 
 // Again returns a budget of the original size.

@@ -1,0 +1,64 @@
+package solve
+
+import (
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/search"
+)
+
+// withinLimits returns the plan of a snapshot that [search.Solve] finds. If limits of pools decide about it, it searches again with the rest of the effort and with the limits as
+// stocks: otherwise neither the relaxation nor the bound knows them. Most limits are never reached, and with their rows, a search is slower.
+func (with Solver) withinLimits(s planner.Snapshot) planner.Plan {
+	p, e := pack.Compile(s), effort.New(with.Effort, with.Stop)
+	plan := with.solve(s, p, e)
+	if plan.Price == plan.Bound && len(plan.Unplaced) == 0 || e.Done() || !limitsDecide(s, p, plan) {
+		return plan
+	}
+	with.First = nil
+	again := with.solve(s, pack.Compile(planner.LimitsAsStocks(s)), e)
+	if a, b := costOf(again), costOf(plan); a.Less(b) || a == b && again.Bound > plan.Bound {
+		plan, again = again, plan
+	}
+	if again.Bound > plan.Bound && samePods(again, plan) {
+		plan.Bound, plan.Proof = again.Bound, again.Proof
+	}
+	return plan
+}
+
+// solve returns the plan of a problem that is the one of the snapshot, or has its limits as stocks.
+func (with Solver) solve(s planner.Snapshot, p *pack.Problem, e *effort.Budget) planner.Plan {
+	var first func(*search.Solution)
+	if with.First != nil {
+		first = func(found *search.Solution) { with.First(search.PlanOf(p, found)) }
+	}
+	best, bound, shown := search.Solve(p, e, first)
+	proof := search.ProofOf(p, shown)
+	p.Snapshot = s // The reasons of pods without a place name limits, not stocks.
+	plan := search.PlanOf(p, best)
+	plan.Bound, plan.Proof = min(plan.Price, planner.MicroUSD(bound)), proof
+	return plan
+}
+
+// limitsDecide reports whether the limit of some pool is so near that it does not allow all machines of a plan and another one.
+func limitsDecide(s planner.Snapshot, p *pack.Problem, plan planner.Plan) bool {
+	if !p.Limited {
+		return false
+	}
+	left := make([]amount.Usage, len(s.Pools))
+	for i := range left {
+		left[i] = p.Limits.Pool(i)
+		for _, l := range plan.Launches {
+			left[i].Launch(amount.UsageOf(s.Offerings[l.Offering].Physical))
+		}
+	}
+	return slices.ContainsFunc(p.Offers, func(o pack.Offer) bool { return !left[o.Pool].Admits(o.Uses) })
+}
+
+// samePods reports whether two plans place the same pods.
+func samePods(a, b planner.Plan) bool {
+	return slices.EqualFunc(a.Unplaced, b.Unplaced, func(x, y planner.Unplaced) bool { return x.Pod == y.Pod })
+}
