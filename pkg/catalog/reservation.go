@@ -23,6 +23,12 @@ type Reservation struct {
 	ListMicroUSDPerHour int64 `json:"listMicroUSDPerHour,omitempty"`
 }
 
+// maxSlots is the largest number of machines of a reservation.
+const maxSlots = 1_000_000
+
+// Slots returns a number of machines of a reservation as far as one can have it: the cloud, or what was published, may say any number.
+func Slots(n int64) int64 { return min(max(0, n), maxSlots) }
+
 // Capacity returns a capacity type with the ID of a reservation of it, which may be "": "reserved cr-0123", or "spot".
 func Capacity(capacityType, reservation string) string {
 	if reservation == "" {

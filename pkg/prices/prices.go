@@ -166,12 +166,12 @@ func compile(requirements []karpv1alpha1.NodeSelectorRequirement, price, adjustm
 		if !pricePattern.MatchString(price) {
 			return c, fmt.Errorf("price %q must be a number of US dollars per hour, such as 0.35", price)
 		}
-		c.plus, _ = strconv.ParseFloat(price, 64)
+		c.plus = number(price)
 	case !adjustmentPattern.MatchString(adjustment):
 		return c, fmt.Errorf(`priceAdjustment %q must be a percentage with a sign, such as -28%%, or US dollars per hour with a sign, such as +0.10`, adjustment)
 	default:
-		number, percent := strings.CutSuffix(adjustment, "%")
-		value, _ := strconv.ParseFloat(number, 64)
+		text, percent := strings.CutSuffix(adjustment, "%")
+		value := number(text)
 		c.factor = 1
 		if percent {
 			c.factor += value / 100
@@ -180,6 +180,15 @@ func compile(requirements []karpv1alpha1.NodeSelectorRequirement, price, adjustm
 		}
 	}
 	return c, nil
+}
+
+// beyond is more than any price, in US dollars, and more than any percentage.
+const beyond = 1e12
+
+// number returns the value of a text that a pattern accepts. It saturates: no sum of rules is infinite, and none is not a number.
+func number(text string) float64 {
+	value, _ := strconv.ParseFloat(text, 64)
+	return min(max(value, -beyond), beyond)
 }
 
 // valid returns what is wrong with requirements, as the rules of a NodeOverlay's CustomResourceDefinition do.
@@ -340,7 +349,7 @@ func (b *Book) apply(labels map[string]string, list int64, with int) (price, aft
 }
 
 // of returns the changed price, which is not negative.
-func (c *change) of(price float64) float64 { return max(0, price*c.factor+c.plus*1e6) }
+func (c *change) of(price float64) float64 { return min(max(0, price*c.factor+c.plus*1e6), beyond*1e6) }
 
 // Types returns instance types with the prices that the company pays, and those of the list beside them. The machines have labels in addition to those of their
 // offerings. No rule applies to the slots of reservations. It returns the same types if no price changes.

@@ -15,6 +15,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
@@ -253,6 +254,60 @@ func FuzzParse(f *testing.F) {
 		}
 		if price := NewBook(nil, rules).Price(onDemand, dollar); price < 1 || price > planner.MaxPrice {
 			t.Errorf("the price is %d", price)
+		}
+	})
+}
+
+// Rules that nobody means give a price that a plan can count with, and the last rule that sets the price decides, whatever was before it.
+func TestPricesOfHostileRulesAreSaturated(t *testing.T) {
+	t.Parallel()
+	huge := strings.Repeat("9", 400)
+	values := []string{"0", "0.0000001", "0.526", "1000000000", huge, "+0", "-0", "-1000000000", "+1000000000", "+" + huge, "-" + huge, "-100%", "-28%", "+" + huge + "%", "-" + huge + "%"}
+	rapid.Check(t, func(t *rapid.T) {
+		var rules []Rule
+		want := int64(0)
+		for i := range rapid.IntRange(1, 6).Draw(t, "rules") {
+			r := Rule{Name: fmt.Sprint(i)}
+			if text := rapid.SampledFrom(values).Draw(t, "value"); strings.ContainsAny(text, "+-") {
+				r.PriceAdjustment = text
+			} else {
+				r.Price = text
+			}
+			switch rapid.IntRange(0, 4).Draw(t, "limit") {
+			case 0:
+				r.UpTo = &UpTo{Machines: new(int64(rapid.IntRange(1, MaxUpTo).Draw(t, "machines")))}
+			case 1:
+				r.UpTo = &UpTo{USDPerHour: rapid.SampledFrom([]string{"0.000001", "1", "1000000000"}).Draw(t, "dollars")}
+			}
+			rules = append(rules, r)
+		}
+		if rapid.Bool().Draw(t, "sets the price at last") {
+			rules, want = append(rules, Rule{Name: "last", Price: "5"}), 5*dollar
+		}
+		text, err := yaml.Marshal(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := rapid.SampledFrom([]int64{1, 526_000, planner.MaxPrice}).Draw(t, "list")
+		b := NewBook(nil, read)
+		price := b.Price(onDemand, list)
+		if price < 1 || price > planner.MaxPrice || want > 0 && list < planner.MaxPrice && price != want {
+			t.Fatalf("the price is %d, want %d", price, want)
+		}
+		types := b.Types(nil, []catalog.InstanceType{{Offerings: []catalog.Offering{{Labels: onDemand, MicroUSDPerHour: list}}}})
+		for _, l := range types[0].Offerings[0].Limited {
+			if l.MicroUSDPerHour < 1 || l.MicroUSDPerHour >= price || l.Draws < 1 || l.Draws > planner.MaxPrice {
+				t.Fatalf("within %s it costs %d and draws %d, and %d beyond", l.Limit, l.MicroUSDPerHour, l.Draws, price)
+			}
+		}
+		for _, l := range b.Limits() {
+			if l.Amount < 1 || l.Amount > planner.MaxAmount {
+				t.Fatalf("the limit %s is %d", l.Name, l.Amount)
+			}
 		}
 	})
 }

@@ -1,6 +1,8 @@
 package snapshot_test
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -462,4 +464,42 @@ func TestRuleWithTheNameOfAReservationIsHarmless(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Reservations that lie and rules that nobody means leave a plan that loses no pod and draws no more than is left.
+func TestPlansSurviveCountsAndRulesThatLie(t *testing.T) {
+	t.Parallel()
+	all := Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand", "reserved")
+	count := rapid.SampledFrom([]int64{math.MinInt64, -1, 0, 1, 3, math.MaxInt32, math.MaxInt64})
+	rapid.Check(t, func(t *rapid.T) {
+		c := reserving(count.Draw(t, "free"), all)
+		c.NodeClasses[NodeClassRef].Reservations[0].Total = count.Draw(t, "total")
+		for i := range rapid.IntRange(0, 2).Draw(t, "more reservations") {
+			Reserve(c, catalog.Reservation{ID: fmt.Sprint("cr-", rapid.IntRange(1, 2).Draw(t, "ID")), InstanceType: "g4dn.xlarge", Free: count.Draw(t, "free"), Total: int64(i)})
+		}
+		var rules []prices.Rule
+		for i := range rapid.SampledFrom([]int{0, 1, 3, 2000}).Draw(t, "rules") {
+			r := prices.Rule{Name: fmt.Sprint("rule-", i), PriceAdjustment: rapid.SampledFrom([]string{"-100%", "-28%", "-1000000000", "+0.000001", "-0"}).Draw(t, "adjustment")}
+			if i < 20 && rapid.Bool().Draw(t, "limited") {
+				r.UpTo = &prices.UpTo{Machines: new(int64(rapid.SampledFrom([]int{-1, 0, 1, prices.MaxUpTo}).Draw(t, "machines")))}
+			}
+			rules = append(rules, r)
+		}
+		c.UsePrices(prices.NewBook(nil, rules))
+		for i := range rapid.IntRange(0, 2).Draw(t, "running") {
+			c.NodeClaims = append(c.NodeClaims, taking(c, fmt.Sprint("claim-", i), "cr-1", Launched(Now)))
+		}
+		c.Pods = Pods("web", 9, Asking("cpu", "3", v1alpha1.ResourceGPUShared, "1"))
+		view := snapshot.Build(c)
+		if err := planner.Validate(view.Snapshot); err != nil {
+			t.Fatal(err)
+		}
+		plan := solve.Plan(view.Snapshot)
+		if err := check.Plan(view.Snapshot, plan); err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Unplaced) > 0 {
+			t.Fatalf("%d pods have no place: %s", len(plan.Unplaced), plan.Unplaced[0].Message)
+		}
+	})
 }

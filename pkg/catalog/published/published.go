@@ -28,8 +28,6 @@ const (
 	maxDocument = 64 << 20
 	// maxMicroUSD is a million dollars.
 	maxMicroUSD = 1_000_000_000_000
-	// maxSlots is the largest number of machines of a reservation.
-	maxSlots = 1_000_000
 )
 
 // Catalog has the instance types of node classes.
@@ -205,7 +203,7 @@ func validateReservations(all []catalog.Reservation) error {
 			return fmt.Errorf("reservation %q has no ID or is there twice", r.ID)
 		}
 		ids[r.ID] = true
-		if min(r.Free, r.Total, r.ListMicroUSDPerHour) < 0 || max(r.Free, r.Total) > maxSlots || r.ListMicroUSDPerHour > maxMicroUSD {
+		if r.Free != catalog.Slots(r.Free) || r.Total != catalog.Slots(r.Total) || r.ListMicroUSDPerHour < 0 || r.ListMicroUSDPerHour > maxMicroUSD {
 			return fmt.Errorf("the numbers of reservation %q are negative, or beyond those of any", r.ID)
 		}
 	}

@@ -32,6 +32,7 @@ func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
 	reservations := c.Reservations()
 	slots, at := make([]Slots, len(reservations)), make(map[string]*Slots, len(reservations))
 	for i, r := range reservations {
+		r.Free, r.Total = catalog.Slots(r.Free), catalog.Slots(r.Total)
 		slots[i] = Slots{Reservation: r, Left: r.Free}
 		at[r.ID] = &slots[i]
 	}

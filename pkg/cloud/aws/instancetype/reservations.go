@@ -73,7 +73,7 @@ func newReservations() reservations {
 	}
 }
 
-// reservationsOf returns the reservations in the status of a class, sorted by ID.
+// reservationsOf returns the reservations in the status of a class, sorted by ID, each once.
 func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservation {
 	var all []catalog.Reservation
 	for _, r := range class.CapacityReservations() {
@@ -86,8 +86,8 @@ func (c *Catalog) reservationsOf(class *ec2v1.EC2NodeClass) []catalog.Reservatio
 		}
 		all = append(all, reservation)
 	}
-	slices.SortFunc(all, func(a, b catalog.Reservation) int { return strings.Compare(a.ID, b.ID) })
-	return all
+	slices.SortStableFunc(all, func(a, b catalog.Reservation) int { return strings.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(all, func(a, b catalog.Reservation) bool { return a.ID == b.ID })
 }
 
 // counted returns reservations with their slots, and a problem if slots are unknown or their numbers are old. If some were never counted, it also returns a channel that
@@ -240,7 +240,7 @@ func describeReservations(ctx context.Context, clients *api.Clients, wanted map[
 			}
 			for _, r := range page.CapacityReservations {
 				if id := ptr.Deref(r.CapacityReservationId, ""); wanted[id] != "" {
-					counts[id] = count{int64(max(0, ptr.Deref(r.AvailableInstanceCount, 0))), int64(max(0, ptr.Deref(r.TotalInstanceCount, 0))), read}
+					counts[id] = count{catalog.Slots(int64(ptr.Deref(r.AvailableInstanceCount, 0))), catalog.Slots(int64(ptr.Deref(r.TotalInstanceCount, 0))), read}
 				}
 			}
 		}

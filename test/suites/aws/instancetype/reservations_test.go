@@ -180,6 +180,26 @@ func TestReservationsHaveOfferingsAndFreeSlots(t *testing.T) {
 	w.until(class, "counted again", func(l catalog.Listing) bool { return l.Reservations[0].Free == 1 })
 }
 
+// Readers refuse what the controller publishes if a number is beyond those of any reservation. The SDK cuts numbers beyond its integers.
+func TestCountsThatLieAreSaturated(t *testing.T) {
+	t.Parallel()
+	w, d := newDesk(t)
+	d.set(false, reservation{"cr-1", "g4dn.xlarge", -4, -3, "active"}, reservation{"cr-2", "g4dn.xlarge", 2, 1, "active"}, reservation{"cr-2", "g4dn.xlarge", 2, 1, "active"},
+		reservation{"cr-3", "g4dn.xlarge", 1, 2_147_483_647, "active"}, reservation{"cr-4", "g4dn.xlarge", 99_999_999_999, 99_999_999_999, "active"})
+	class := object(t, nodeClass("gpu", selecting("cr-1", "cr-2", "cr-2", "cr-3", "cr-4")))
+	l := w.until(class, "counted", func(l catalog.Listing) bool { return fresh(l) && l.Reservations[1].Free > 0 })
+	var got []string
+	for _, r := range l.Reservations {
+		got = append(got, fmt.Sprintf("%s %d/%d", r.ID, r.Free, r.Total))
+	}
+	if want := []string{"cr-1 0/0", "cr-2 1/2", "cr-3 1000000/1", "cr-4 1000000/1000000"}; !slices.Equal(got, want) {
+		t.Errorf("the reservations are %q, want %q", got, want)
+	}
+	if len(named(t, l, "g4dn.xlarge").Offerings) < 4 {
+		t.Error("the offerings of the reservations are missing")
+	}
+}
+
 func TestReservationsAreCountedOnlyIfSelected(t *testing.T) {
 	t.Parallel()
 	w, d := newDesk(t)
