@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// recorded is a series of the recording rules: its labels, and its value in dollars per hour.
+// recorded is a series of the recording rules: by what it is divided, its labels, and its value in dollars per hour. A discount begins with a minus.
 type recorded struct {
 	metric, labels string
 	usd            float64
@@ -49,7 +49,8 @@ func costServer(t *testing.T, tenant string, gap int, all ...recorded) string {
 			result = append(result, series("", 12, start+float64(3600*gap)))
 		}
 		for _, s := range all {
-			if strings.Contains(query, s.metric+":karve") {
+			by, discount := strings.CutPrefix(s.metric, "-")
+			if strings.Contains(query, by+":karve_cost_"+map[bool]string{true: "discount_"}[discount]+"usd_per_hour") {
 				result = append(result, series(s.labels, s.usd*12, start))
 			}
 		}
@@ -105,7 +106,7 @@ func TestCostsArePrinted(t *testing.T) {
 		want string
 	}{
 		"a table": {nil, "NAMESPACE   USED $   IDLE $   OVERHEAD $   TOTAL $     SHARE\nml          360.00   360.00         0.00    720.00   100.0 %\n"},
-		"CSV":     {[]string{"-o", "csv", "--since", "2h"}, ",ml,1.00,1.00,0.00,2.00\n"},
+		"CSV":     {[]string{"-o", "csv", "--since", "2h"}, ",ml,1.00,1.00,0.00,2.00,2.00\n"},
 		"JSON":    {[]string{"-o", "json", "--by", "class", "--since", "10h"}, "\"name\": \"t4\",\n      \"usedMicroUSD\": 5000000,\n      \"idleMicroUSD\": 5000000,\n"},
 		"YAML":    {[]string{"-o", "yaml", "--from", "2026-01-01", "--to", "2026-01-02"}, "totalMicroUSD: 24000000\n"},
 	} {
@@ -113,6 +114,17 @@ func TestCostsArePrinted(t *testing.T) {
 		args := append([]string{"cost", "--prometheus", url, "--header", "X-Scope-OrgID=team"}, c.args...)
 		if status := run(t.Context(), args, streams{strings.NewReader(""), &out, &errOut}); status != 0 || !strings.Contains(out.String(), c.want) || errOut.Len() > 0 {
 			t.Errorf("%s: status %d, %s%s", name, status, &out, &errOut)
+		}
+	}
+	listed := costServer(t, "", 0, append(half, recorded{"-nodepool", `"nodepool": "gpu", "gpunodeclass": "t4", "share": "used"`, 0.25}, recorded{"-namespace", `"namespace": "ml", "nodepool": "gpu"`, 0.25})...)
+	for name, want := range map[string]string{
+		"":     "NAMESPACE   USED $   IDLE $   OVERHEAD $   TOTAL $   LIST $     SHARE\nml          360.00   360.00         0.00    720.00   900.00   100.0 %\n",
+		"csv":  ",ml,360.00,360.00,0.00,720.00,900.00\n",
+		"json": "\"listTotalMicroUSD\": 900000000",
+	} {
+		var out, errOut bytes.Buffer
+		if status := run(t.Context(), []string{"cost", "--prometheus", listed, "-o", name}, streams{strings.NewReader(""), &out, &errOut}); status != 0 || !strings.Contains(out.String(), want) {
+			t.Errorf("with a discount, as %q: status %d, %s%s", name, status, &out, &errOut)
 		}
 	}
 	for want, args := range map[string][]string{

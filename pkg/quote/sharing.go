@@ -34,12 +34,11 @@ type ComparisonRow struct {
 	// Isolates is a word for what the strategy isolates between the pods on a GPU.
 	Isolates string `json:"isolates"`
 	// LeastPerGPU and MostPerGPU are the minimum and maximum number of replicas per GPU over the machines. They are 0 if there are no machines.
-	LeastPerGPU int64            `json:"leastReplicasPerGPU"`
-	MostPerGPU  int64            `json:"mostReplicasPerGPU"`
-	Machines    int              `json:"machines"`
-	Price       planner.MicroUSD `json:"microUSDPerHour"`
-	Bound       planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	Unplaced    int              `json:"unplacedPods"`
+	LeastPerGPU int64 `json:"leastReplicasPerGPU"`
+	MostPerGPU  int64 `json:"mostReplicasPerGPU"`
+	Machines    int   `json:"machines"`
+	Prices
+	Unplaced int `json:"unplacedPods"`
 	// Busy is what each pod gets while MostPerGPU pods on its GPU are busy. It is nil if that was not measured.
 	Busy *Busy `json:"busy,omitempty"`
 	// SlotSizes are the sizes of slots, if any: those of the last GPUNodeClass. They are chosen for the memory that the pods request, unless the class
@@ -49,7 +48,7 @@ type ComparisonRow struct {
 	Example string `json:"unplacedExample,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Current reports whether the GPUNodeClasses are as in this row. Cheapest reports whether no row has fewer pods without a place, or as few at a lower
-	// price.
+	// price, or price of work if there is one.
 	Current  bool `json:"current,omitempty"`
 	Cheapest bool `json:"cheapest,omitempty"`
 }
@@ -170,7 +169,7 @@ func Compare(c *facts.Cluster, strategies []v1alpha1.Strategy, replicas []int32,
 		}
 	}
 	order := func(a, b ComparisonRow) int {
-		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.Price, b.Price))
+		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.minimized(), b.minimized()))
 	}
 	best := slices.MinFunc(all.Rows, order)
 	for i := range all.Rows {
@@ -189,9 +188,8 @@ func compare(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32, searc
 	if err != nil {
 		return ComparisonRow{}, err
 	}
-	paid := planner.Paid(kept, plan)
 	row := ComparisonRow{
-		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Price: paid.Price, Bound: paid.Bound, Unplaced: len(plan.Unplaced), Current: current,
+		Strategy: strategy, Isolates: alternatives[strategy].isolates, Machines: len(plan.Launches), Prices: pricesOf(&view, kept, plan), Unplaced: len(plan.Unplaced), Current: current,
 	}
 	for i := range with.GPUNodeClasses {
 		if m := with.GPUNodeClasses[i].Spec.Sharing.Memory; m != nil {
@@ -291,10 +289,13 @@ func withoutClaims(pods []corev1.Pod, driver string, gpu corev1.ResourceName, wh
 
 // Text writes the comparison as text.
 func (c *Comparison) Text(w io.Writer) error {
-	t := table.Table{Columns: []table.Column{
-		{Title: "SHARING"}, {Title: "ISOLATES"}, {Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true},
-	}}
-	t.Columns = append(append(t.Columns, busyColumns...), table.Column{})
+	var priced []*Prices
+	for i := range c.Rows {
+		priced = append(priced, &c.Rows[i].Prices)
+	}
+	prices := columnsOf(priced)
+	t := table.Table{Columns: []table.Column{{Title: "SHARING"}, {Title: "ISOLATES"}, {Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}}}
+	t.Columns = slices.Concat(t.Columns, prices.columns(), busyColumns, []table.Column{{}})
 	var measured *Busy
 	var why []string
 	for i := range c.Rows {
@@ -313,9 +314,12 @@ func (c *Comparison) Text(w io.Writer) error {
 			notes = append(notes, words.Count(row.Unplaced, "pod")+" without a place")
 			why = append(why, plain.Line(fmt.Sprintf("%s: %s has no place: %s", row.Strategy, row.Example, row.Message)))
 		}
-		cells := append([]string{string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines), words.USD(row.Price), words.FloorUSD(row.Bound)}, row.Busy.cells()...)
-		t.Add(append(cells, strings.Join(notes, ", "))...)
+		cells := []string{string(row.Strategy), row.Isolates, row.perGPU(), strconv.Itoa(row.Machines)}
+		t.Add(slices.Concat(cells, prices.cells(&row.Prices), row.Busy.cells(), []string{strings.Join(notes, ", ")})...)
 		measured = cmp.Or(measured, row.Busy)
+	}
+	if note := prices.note(); note != "" {
+		why = append(why, note)
 	}
 	return writeTable(w, &t, measured, strings.Join(slices.Compact(why), "\n"))
 }

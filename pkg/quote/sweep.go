@@ -14,7 +14,7 @@ import (
 // Sweep compares the price of the same pods for several numbers of replicas per GPU.
 type Sweep struct {
 	Rows []SweepRow `json:"sweep"`
-	// Cheapest is the number of replicas of the best row, which is the one with the fewest unplaced pods, then the lowest price, then the fewest replicas.
+	// Cheapest is the number of replicas of the best row, which is the one with the fewest unplaced pods, then the lowest price, or price of work if there is one, then the fewest replicas.
 	Cheapest int32 `json:"cheapest"`
 
 	// statesMemory reports whether any pod requests device memory.
@@ -24,11 +24,10 @@ type Sweep struct {
 // SweepRow is the result for one number of replicas.
 type SweepRow struct {
 	// Replicas is the number of replicas per GPU.
-	Replicas int32            `json:"replicas"`
-	Machines int              `json:"machines"`
-	Price    planner.MicroUSD `json:"microUSDPerHour"`
-	Bound    planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	Unplaced int              `json:"unplacedPods"`
+	Replicas int32 `json:"replicas"`
+	Machines int   `json:"machines"`
+	Prices
+	Unplaced int `json:"unplacedPods"`
 	// Busy is what each pod gets while all pods on its GPU are busy, with the strategy of the first GPUNodeClass with replicas. It is nil if that was not measured.
 	Busy *Busy `json:"busy,omitempty"`
 }
@@ -43,19 +42,18 @@ func SweepOf(c *facts.Cluster, replicas []int32, search Search) (Sweep, error) {
 	}
 	var sweep Sweep
 	for _, n := range replicas {
-		s := snapshot.Build(withReplicas(c, n)).Snapshot
-		kept, plan, err := planFor(s, nil, search)
+		view := snapshot.Build(withReplicas(c, n))
+		kept, plan, err := planFor(view.Snapshot, nil, search)
 		if err != nil {
 			return Sweep{}, err
 		}
-		paid := planner.Paid(kept, plan)
 		sweep.Rows = append(sweep.Rows, SweepRow{
-			n, len(plan.Launches), paid.Price, paid.Bound, len(plan.Unplaced), busy(&c.GPUNodeClasses[first].Spec.Sharing, int64(n)),
+			n, len(plan.Launches), pricesOf(&view, kept, plan), len(plan.Unplaced), busy(&c.GPUNodeClasses[first].Spec.Sharing, int64(n)),
 		})
-		sweep.statesMemory = sweep.statesMemory || slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.GPUMemoryBytes > 0 })
+		sweep.statesMemory = sweep.statesMemory || slices.ContainsFunc(view.Classes, func(c planner.Class) bool { return c.GPUMemoryBytes > 0 })
 	}
 	best := slices.MinFunc(sweep.Rows, func(a, b SweepRow) int {
-		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.Price, b.Price), cmp.Compare(a.Replicas, b.Replicas))
+		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.minimized(), b.minimized()), cmp.Compare(a.Replicas, b.Replicas))
 	})
 	sweep.Cheapest = best.Replicas
 	return sweep, nil

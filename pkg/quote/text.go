@@ -272,8 +272,13 @@ func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
 
 // Text writes the sweep as text.
 func (s *Sweep) Text(w io.Writer) error {
-	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}}}
-	t.Columns = append(append(t.Columns, busyColumns...), table.Column{})
+	var priced []*Prices
+	for i := range s.Rows {
+		priced = append(priced, &s.Rows[i].Prices)
+	}
+	prices := columnsOf(priced)
+	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}}}
+	t.Columns = slices.Concat(t.Columns, prices.columns(), busyColumns, []table.Column{{}})
 	var measured *Busy
 	for _, row := range s.Rows {
 		var notes []string
@@ -283,13 +288,13 @@ func (s *Sweep) Text(w io.Writer) error {
 		if row.Unplaced > 0 {
 			notes = append(notes, words.Count(row.Unplaced, "pod")+" without a place")
 		}
-		cells := append([]string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), words.USD(row.Price), words.FloorUSD(row.Bound)}, row.Busy.cells()...)
-		t.Add(append(cells, strings.Join(notes, ", "))...)
+		cells := []string{strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines)}
+		t.Add(slices.Concat(cells, prices.cells(&row.Prices), row.Busy.cells(), []string{strings.Join(notes, ", ")})...)
 		measured = cmp.Or(measured, row.Busy)
 	}
-	note := ""
+	note := prices.note()
 	if !s.statesMemory {
-		note = fmt.Sprintf("No pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.", v1alpha1.GPUMemoryAnnotation)
+		note = strings.TrimPrefix(note+"\n", "\n") + fmt.Sprintf("No pod states how much GPU memory it needs (annotation %s), so memory does not limit how many share a GPU.", v1alpha1.GPUMemoryAnnotation)
 	}
 	return writeTable(w, &t, measured, note)
 }

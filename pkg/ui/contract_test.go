@@ -164,6 +164,9 @@ func follow(types map[string][]reflect.Type, owned map[string]bool, path []strin
 func fieldOf(types []reflect.Type, name string) (found []reflect.Type) {
 	for _, t := range types {
 		for f := range t.Fields() {
+			if f.Anonymous {
+				found = append(found, fieldOf([]reflect.Type{f.Type}, name)...)
+			}
 			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name && tag != "-" {
 				found = append(found, f.Type)
 			}

@@ -51,8 +51,8 @@ func TestCostsOfARangeAreAnsweredOnce(t *testing.T) {
 		}
 		Total      struct{ UsedCents, IdleCents, TotalCents, ListCents int64 }
 		Discounted bool
-		Spans []struct{ MissingMinutes, Hours int }
-		Lines []struct {
+		Spans      []struct{ MissingMinutes, Hours int }
+		Lines      []struct {
 			Key, Name string
 			MicroUSD  []int64
 		}

@@ -85,22 +85,26 @@ export class Sweep {
     // Pods that no number of replicas helps do not make a number worse than the others.
     const fewest = Math.min(...[...this.#rows.values()].map((r) => r.unplacedPods ?? 0));
     const lacks = (r) => (r.unplacedPods ?? 0) > fewest;
-    const least = Math.min(...[...this.#rows.values()].filter((r) => !lacks(r)).map((r) => r.microUSDPerHour));
-    setText(byId("sweep-note"), row ? note(row, this.#fill.every((other) => this.#rows.has(other)) && !lacks(row) && row.microUSDPerHour === least) : this.#pods ? "planning …" : this.#pods === "" ? "no pods" : "");
+    const least = Math.min(...[...this.#rows.values()].filter((r) => !lacks(r)).map(minimized));
+    setText(byId("sweep-note"), row ? note(row, this.#fill.every((other) => this.#rows.has(other)) && !lacks(row) && minimized(row) === least) : this.#pods ? "planning …" : this.#pods === "" ? "no pods" : "");
     // A GPU for each pod costs many times the least. Such bars are cut off, or all others would look alike.
-    const top = Math.max(1, Math.min(4 * least, Math.max(...[...this.#rows.values()].map((r) => r.microUSDPerHour))));
+    const top = Math.max(1, Math.min(4 * least, Math.max(...[...this.#rows.values()].map(minimized))));
     setText(byId("bars-top"), this.#rows.size ? usd(top) + " /h" : "");
     this.#bars.forEach((bar, i) => {
       const r = this.#rows.get(i + 1);
-      bar.className = (i + 1 === n ? "at " : "") + (r ? (lacks(r) ? "partial" : r.microUSDPerHour === least ? "least" : "known") : "") + (r && r.microUSDPerHour > top ? " over" : "");
-      bar.style.height = r ? Math.min(100, Math.max(6, (100 * r.microUSDPerHour) / top)) + "%" : "";
+      bar.className = (i + 1 === n ? "at " : "") + (r ? (lacks(r) ? "partial" : minimized(r) === least ? "least" : "known") : "") + (r && minimized(r) > top ? " over" : "");
+      bar.style.height = r ? Math.min(100, Math.max(6, (100 * minimized(r)) / top)) + "%" : "";
       bar.title = r ? `${i + 1}: ${usd(r.microUSDPerHour)} /h, ${plural(r.machines, "machine")}` : String(i + 1);
     });
   }
 }
 
+// minimized returns the price that the plan minimizes: that of the work of the pods if they state their throughput.
+const minimized = (r) => r.workMicroUSDPerHour ?? r.microUSDPerHour;
+
 function note(row, least) {
-  const parts = [plural(row.machines, "machine") + (least ? ", the least" : "")];
+  const parts = [plural(row.machines, "machine") + (least ? (row.workMicroUSDPerHour === undefined ? ", the least" : ", the least for their work") : "")];
+  if (row.listMicroUSDPerHour !== row.microUSDPerHour) parts.push(`${usd(row.listMicroUSDPerHour)} /h by the list`);
   if (row.unplacedPods) parts.push(`${count(row.unplacedPods)} without a place`);
   return parts.join("\n");
 }
