@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud/clouds"
@@ -53,6 +54,8 @@ type Publisher struct {
 	generation uint64
 	last       *corev1.ConfigMap
 	written    time.Time
+	// counted are the reservations in last, by ID.
+	counted map[string]catalog.Reservation
 	// quotas are the quotas as last read, at the time asked.
 	quotas published.Quotas
 	asked  time.Time
@@ -97,7 +100,8 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	if c.Generation != 0 && c.Generation == p.generation {
 		return nil
 	}
-	encoded, err := encode(c)
+	classes := steady(c, p.counted, now)
+	encoded, err := encode(classes)
 	if err != nil {
 		return err
 	}
@@ -106,6 +110,12 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		if p.last == nil || !published.Same(wanted, p.last) {
 			if err := p.write(ctx, wanted, now); err != nil {
 				return err
+			}
+			p.counted = map[string]catalog.Reservation{}
+			for _, state := range classes {
+				for _, r := range state.Reservations {
+					p.counted[r.ID] = r
+				}
 			}
 		}
 	}
@@ -135,11 +145,11 @@ func (p *Publisher) ask(ctx context.Context, c *facts.Cluster, now time.Time) {
 	}
 }
 
-// encode returns the catalog of the cluster. It is nil as long as no instance types are known, because an older published catalog is better than an
+// encode returns the catalog of node classes. It is nil as long as no instance types are known, because an older published catalog is better than an
 // empty one.
-func encode(c *facts.Cluster) ([]byte, error) {
+func encode(classes map[v1alpha1.NodeClassReference]facts.NodeClassState) ([]byte, error) {
 	all := published.Catalog{}
-	for ref, state := range c.NodeClasses {
+	for ref, state := range classes {
 		if len(state.InstanceTypes) > 0 {
 			all[ref] = catalog.Listing{InstanceTypes: state.InstanceTypes, Reason: state.CatalogReason, Message: state.CatalogMessage, Reservations: state.Reservations}
 		}

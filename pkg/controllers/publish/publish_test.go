@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/snapshot/facts"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // world is an API server, and a cluster whose only instance type has a price.
@@ -30,6 +32,9 @@ type world struct {
 	// vcpus is the quota of the account, and asked how often it was read.
 	vcpus, asked int64
 	quotaErr     error
+	// reserved are the reservations, and launched when NodeClaims for slots of them were launched.
+	reserved []catalog.Reservation
+	launched []time.Time
 }
 
 func newWorld() *world {
@@ -43,7 +48,15 @@ func (w *world) cluster(context.Context) (*facts.Cluster, error) {
 		types = []catalog.InstanceType{{Name: "g4dn.xlarge", Offerings: []catalog.Offering{{Zone: "eu-west-1a", CapacityType: "spot", MicroUSDPerHour: w.price}}}}
 	}
 	ref := v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
-	return &facts.Cluster{Generation: w.generation, NodeClasses: map[v1alpha1.NodeClassReference]facts.NodeClassState{ref: {InstanceTypes: types}}}, w.err
+	c := &facts.Cluster{Generation: w.generation, NodeClasses: map[v1alpha1.NodeClassReference]facts.NodeClassState{ref: {InstanceTypes: types, Reservations: w.reserved}}}
+	if len(w.launched) > 0 {
+		shared, kind := snapshottest.Shared(), snapshottest.TypeNamed("g4dn.xlarge")
+		c.NodePools, c.GPUNodeClasses = shared.NodePools, shared.GPUNodeClasses
+		for i, at := range w.launched {
+			c.NodeClaims = append(c.NodeClaims, snapshottest.Claim(fmt.Sprint("slot-", i), &c.NodePools[0], kind, snapshottest.Reserved("cr-1"), snapshottest.Launched(at)))
+		}
+	}
+	return c, w.err
 }
 
 // publisher returns a publisher, as of a leader that has just started.
@@ -106,6 +119,55 @@ func TestTheCatalogIsWrittenWhenItHasChangedAndNotTooOften(t *testing.T) {
 		price, at := w.published(t)
 		if price != step.price || price > 0 && !at.Equal(start.Add(step.at)) {
 			t.Errorf("%s: the price is %d of %v, want %d of %v", step.name, price, at.Sub(start), step.price, step.at)
+		}
+	}
+}
+
+// TestACountOfSlotsIsPublishedAgainOnlyIfReadersSeeADifference counts the slots of a reservation each five minutes.
+func TestACountOfSlotsIsPublishedAgainOnlyIfReadersSeeADifference(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	start, p := w.clock.Now(), w.publisher()
+	slots := func(free int64) func() {
+		return func() {
+			w.reserved = []catalog.Reservation{{ID: "cr-1", InstanceType: "g4dn.xlarge", Zone: "us-east-1a", Free: free, Total: 5, Read: w.clock.Now()}}
+		}
+	}
+	for _, step := range []struct {
+		name  string
+		after time.Duration
+		do    func()
+		// read is when the published slots were counted, and free how many were free.
+		read time.Duration
+		free int64
+	}{
+		{"the first count", 0, slots(3), 0, 3},
+		{"nothing changes", 10 * time.Minute, slots(3), 0, 3},
+		{"Karve launches a machine, of which readers know", 20 * time.Minute, func() { w.launched = append(w.launched, start.Add(19*time.Minute)); slots(2)() }, 0, 3},
+		{"it still runs", 25 * time.Minute, slots(2), 0, 3},
+		{"somebody else takes a slot", 30 * time.Minute, slots(1), 30 * time.Minute, 1},
+		{"Karve launches one as another one of somebody else ends", 40 * time.Minute, func() { w.launched = append(w.launched, start.Add(39*time.Minute)); slots(1)() }, 40 * time.Minute, 1},
+		{"nothing changes for an hour", 95 * time.Minute, slots(1), 40 * time.Minute, 1},
+		{"the count would look old", 101 * time.Minute, slots(1), 101 * time.Minute, 1},
+	} {
+		w.clock.SetTime(start.Add(step.after))
+		w.generation++
+		step.do()
+		if err := p.Publish(t.Context()); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		var m corev1.ConfigMap
+		if err := w.Get(t.Context(), client.ObjectKey{Namespace: "karve-system", Name: published.Name}, &m); err != nil {
+			t.Fatal(err)
+		}
+		all, at, err := published.Read(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, listing := range all {
+			if r := listing.Reservations[0]; r.Free != step.free || !r.Read.Equal(start.Add(step.read)) || !at.Equal(r.Read) {
+				t.Errorf("%s: %d were free at %s, written at %s, want %d at %s", step.name, r.Free, r.Read.Sub(start), at.Sub(start), step.free, step.read)
+			}
 		}
 	}
 }
