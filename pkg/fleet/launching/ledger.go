@@ -353,7 +353,11 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 // depending on the offerings, so that retries are spread out.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c, _ := causeOf(Known(r.Reason))
-	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))
+	first := c.First
+	if r.Reservation != "" && r.Reason == v1alpha1.RefusalInsufficientCapacity {
+		first = providersCount
+	}
+	d := lifecycle.Backoff(first, c.Most, int(r.Failures))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(keyOf(r))) // It never returns an error.
 	return d + d/10*time.Duration(h.Sum32()%100)/100

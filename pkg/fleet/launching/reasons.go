@@ -12,6 +12,11 @@ import (
 // that it would refuse again without a call to EC2.
 const providersMemory = 3*time.Minute + 15*time.Second
 
+// providersCount is slightly longer than the time after which the AWS provider counts the free slots of reservations again (capacityReservationPollPeriod in its
+// pkg/controllers/nodeclass, 1 minute). Until then it refuses a slot that Karve has counted before it, without a call to EC2, and it counts a reservation that EC2 calls full as full. Of
+// other refusals of a slot it knows for as long as of other offerings: a launch meanwhile fails once more, and the back-off doubles.
+const providersCount = time.Minute + 15*time.Second
+
 // causes defines what to do for each reason of v1alpha1. Those of the clouds are in their Providers.
 //
 // It is an allow-list. A refusal is about offerings only if its reason is their capacity, a quota for them, or that they are not supported. All other

@@ -49,3 +49,22 @@ func TestRefusalOfSlotIsAboutItsReservation(t *testing.T) {
 		})
 	}
 }
+
+// TestARefusedSlotIsTriedAgainOnceKarpenterHasCounted checks that a refusal of a slot is remembered for the time in which Karpenter counts, and longer each time.
+func TestARefusedSlotIsTriedAgainOnceKarpenterHasCounted(t *testing.T) {
+	t.Parallel()
+	now, l := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), NewLedger()
+	refusal := Refusal{InstanceTypes: []string{"p5.48xlarge"}, Zones: []string{"us-east-1a"}, CapacityType: "reserved", Reservation: "cr-1", Reason: v1alpha1.RefusalInsufficientCapacity}
+	for _, seconds := range []int{75, 150, 300, 600, 1200, 2400, 3600, 3600} {
+		least := time.Duration(seconds) * time.Second
+		news := l.Refuse("shared", refusal, now)
+		if len(news) != 1 || news[0].NotBefore.Sub(now) < least || news[0].NotBefore.Sub(now) > least+least/10+time.Second {
+			t.Fatalf("after %s: %+v, want a rest of %s", now, news, least)
+		}
+		now = news[0].NotBefore.Time
+	}
+	refusal.Reservation, refusal.CapacityType = "", "on-demand"
+	if news := l.Refuse("shared", refusal, now); news[0].NotBefore.Sub(now) < providersMemory {
+		t.Errorf("a machine on demand rests until %s", news[0].NotBefore)
+	}
+}
