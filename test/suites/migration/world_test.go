@@ -85,6 +85,16 @@ func (w *world) replacesAliases(t *testing.T, settings string) {
 // created returns the pods of all workloads as the API server would store them.
 func (w *world) created(t *testing.T) []byte {
 	t.Helper()
+	pods, err := w.create(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods
+}
+
+// create returns the pods of all workloads as the API server would store them, or an error if it refuses one.
+func (w *world) create(t *testing.T) ([]byte, error) {
+	t.Helper()
 	type workload struct {
 		metav1.ObjectMeta `json:"metadata"`
 		Spec              struct {
@@ -105,21 +115,36 @@ func (w *world) created(t *testing.T) []byte {
 			pods.Write(text)
 		}
 	}
-	return w.run(t, w.cluster.Kubectl(), pods.Bytes(), "create", "--dry-run=server", "-o", "yaml", "-f", "-")
+	return w.try(t, w.cluster.Kubectl(), pods.Bytes(), "create", "--dry-run=server", "-o", "yaml", "-f", "-")
 }
 
-// untilSlots waits until new pods request slots, or no longer do.
+// untilSlots waits until new pods request slots, or no longer do. The API server begins and ends to apply policies one by one, so while the one that refuses pods without slots applies and
+// the one that gives them slots does not, it refuses all.
 func (w *world) untilSlots(t *testing.T, wanted bool) {
 	t.Helper()
 	slot := regexp.MustCompile(`nvidia\.com/gpu-\d+gb`)
-	for deadline := time.Now().Add(time.Minute); slot.Match(w.created(t)) != wanted; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		pods, err := w.create(t)
+		if err == nil && slot.Match(pods) == wanted {
+			return
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("new pods should request slots: %t, and are %s", wanted, w.created(t))
+			t.Fatalf("new pods should request slots: %t, and are %s, %v", wanted, pods, err)
 		}
 	}
 }
 
 func (w *world) run(t *testing.T, path string, stdin []byte, args ...string) []byte {
+	t.Helper()
+	out, err := w.try(t, path, stdin, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// try runs a command, and returns its output or an error.
+func (w *world) try(t *testing.T, path string, stdin []byte, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = w.root
@@ -130,9 +155,9 @@ func (w *world) run(t *testing.T, path string, stdin []byte, args ...string) []b
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", filepath.Base(cmd.Path), args, err, stderr.Bytes())
+		return nil, fmt.Errorf("%s %q: %w\n%s", filepath.Base(cmd.Path), args, err, stderr.Bytes())
 	}
-	return out
+	return out, nil
 }
 
 func (w *world) kubectl(t *testing.T, args ...string) []byte {
