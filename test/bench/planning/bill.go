@@ -117,7 +117,7 @@ func (r row) bill(f *figures) error {
 	var atOnce, byTen bills
 	n := 0
 	for s := range r.snapshots {
-		if podsOf(s) > billPods || r.goal.proved {
+		if podsOf(s) > billPods || r.goal.proved || r.owned {
 			return nil
 		}
 		if err := atOnce.carryOut(s, len(s.Classes)*billPods); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
 )
 
@@ -35,6 +36,8 @@ type figures struct {
 	PeakMiB *float64 `json:"peakMemoryMiB"`
 	// MicroUSD is the sum of the prices of the plans. The figures of peers compare such sums too.
 	MicroUSD int64 `json:"microUSDPerHour"`
+	// Bill is what the plans cost with reservations and a savings plan, apart from the reservations.
+	Bill int64 `json:"billMicroUSDPerHour,omitempty"`
 	// The final bill is what all machines cost over the first plan, in percent, when the plan is carried out and recomputed with each launch within the
 	// controller's budget: BillAtOnce launches all machines at once, BillByTen ten at a time while all processors are busy.
 	BillAtOnce *float64 `json:"finalBillOverFirstPlanPercentAllAtOnce"`
@@ -100,7 +103,8 @@ func measure(ctx context.Context, r row, k best) (figures, error) {
 	}
 	var gap, took, first average
 	worst, proved, unbounded := 0.0, 0, 0
-	var prices, best []planner.MicroUSD
+	var prices, best, costs []planner.MicroUSD
+	var filled string
 	// The peers run afterwards, because the memory that they hold is not the planner's. Also, a planner in a fresh process waits for memory, unlike one
 	// that has run for days.
 	peak := watchMemory()
@@ -108,7 +112,7 @@ func measure(ctx context.Context, r row, k best) (figures, error) {
 		runtime.GC()
 		budget := r.limit(s)
 		f.GoalMS = new(max(value(f.GoalMS), milliseconds(budget)))
-		p, times := plan(s, budget)
+		p, times := r.plan(s, budget)
 		if err := check.Plan(s, p); err != nil {
 			return f, fmt.Errorf("%s: the plan breaks a rule: %w", r.name, err)
 		}
@@ -118,7 +122,10 @@ func measure(ctx context.Context, r row, k best) (figures, error) {
 		f.Snapshots++
 		f.Pods, f.Offerings = max(f.Pods, podsOf(s)), max(f.Offerings, len(s.Offerings))
 		f.MicroUSD += int64(p.Price)
-		prices = append(prices, p.Price)
+		prices, costs = append(prices, p.Price), append(costs, r.cost(s, p))
+		if r.owned {
+			filled = slotsOf(s, p)
+		}
 		if known, ok := k.price(r.name, f.Snapshots, p.Price); ok {
 			best = append(best, known)
 		}
@@ -146,25 +153,49 @@ func measure(ctx context.Context, r row, k best) (figures, error) {
 	if err := r.bill(&f); err != nil {
 		return f, fmt.Errorf("%s: %w", r.name, err)
 	}
-	firstFit, karp, leastWaste, perPod := peers()
-	for s := range r.snapshots {
-		for _, peer := range []*peer{firstFit, karp, leastWaste, perPod} {
-			if err := peer.run(ctx, s, prices[0]); err != nil {
-				return f, fmt.Errorf("%s: %w", r.name, err)
-			}
-		}
-		prices = prices[1:]
+	if err := r.compare(ctx, &f, costs, filled); err != nil {
+		return f, fmt.Errorf("%s: %w", r.name, err)
 	}
 	f.Proved = &proved
 	if unbounded == 0 {
 		f.GapMean, f.GapWorst = gap.mean(), &worst
 	}
 	f.Milliseconds, f.FirstPlan = took.mean(), first.mean()
+	return f, nil
+}
+
+// compare lets the peers plan the snapshots of a row, for which Karve's plans cost so much, and the last one fills so many slots.
+func (r row) compare(ctx context.Context, f *figures, costs []planner.MicroUSD, filled string) error {
+	firstFit, karp, leastWaste, perPod := peers()
+	if r.owned {
+		karp.plan, karp.limit = withReservations(karp), roundsLimit
+		firstFit.done, leastWaste.done, perPod.done = true, true, true // They know no reservations.
+		for _, c := range costs {
+			f.Bill += int64(c)
+		}
+		karp.notes = append(karp.notes, fmt.Sprintf("Karve fills %s, and adds $%.2f an hour to the bill", filled, float64(f.Bill)/1e6))
+	}
+	for s := range r.snapshots {
+		for _, peer := range []*peer{firstFit, karp, leastWaste, perPod} {
+			if err := peer.run(ctx, s, costs[0], r.cost); err != nil {
+				return err
+			}
+		}
+		costs = costs[1:]
+	}
 	f.FirstFit, f.FirstFitMilliseconds = firstFit.over(), firstFit.took.mean()
 	f.Karpenter, f.KarpenterMilliseconds = karp.over(), karp.took.mean()
 	f.LeastWaste, f.PerPod = leastWaste.over(), perPod.over()
 	f.Note = strings.Join(slices.Concat(firstFit.notes, karp.notes, leastWaste.notes, perPod.notes), "; ")
-	return f, nil
+	return nil
+}
+
+// cost returns what the machines of a plan cost.
+func (r row) cost(s planner.Snapshot, p planner.Plan) planner.MicroUSD {
+	if r.owned {
+		return workload.Bill(s, p)
+	}
+	return p.Price
 }
 
 // value returns a figure, or 0 if it was not measured.
@@ -176,6 +207,19 @@ func value(x *float64) float64 {
 }
 
 type times struct{ first, all time.Duration }
+
+// ownedEffort is about a second of search on two cores.
+const ownedEffort = 5 * solve.DefaultEffort
+
+// plan searches within the budget. With reservations and a savings plan, it searches with an effort instead, so that the plan does not depend on the computer.
+func (r row) plan(s planner.Snapshot, budget time.Duration) (planner.Plan, times) {
+	if !r.owned {
+		return plan(s, budget)
+	}
+	start := time.Now()
+	p := solve.Solver{Effort: ownedEffort}.Plan(s)
+	return p, times{all: time.Since(start)}
+}
 
 // plan searches within the budget. The steps after the search, from naming the pods to the comparison with Karpenter's packing, take about as long as
 // the first plan did, so the search stops earlier by that much.

@@ -8,6 +8,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/test/bench/planning/autoscaler"
 	"karve.sh/karve/test/harness/karpenter"
 )
@@ -23,13 +24,16 @@ type peer struct {
 	used         time.Duration
 	notes        []string
 	done         bool
+	// limit is its time per snapshot.
+	limit time.Duration
 }
 
 const (
-	// peerShare is a peer's time per row, and peerLimit its time per snapshot. Snapshots with more than peerPods pods are skipped.
-	peerShare = 8 * time.Second
-	peerLimit = 60 * time.Second
-	peerPods  = 10_000
+	// peerShare is a peer's time per row, and peerLimit its time per snapshot, or roundsLimit if it needs many rounds. Snapshots with more than peerPods pods are skipped.
+	peerShare   = 8 * time.Second
+	peerLimit   = 60 * time.Second
+	roundsLimit = 20 * time.Minute
+	peerPods    = 10_000
 )
 
 func peers() (firstFit, karp, leastWaste, perPod *peer) {
@@ -48,12 +52,41 @@ func peers() (firstFit, karp, leastWaste, perPod *peer) {
 	karp = &peer{name: "Karpenter", plan: func(ctx context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {
 		return karpenter.Plan(ctx, s, nil)
 	}}
-	return firstFit, karp, &peer{name: "model of the Cluster Autoscaler", plan: modeled(autoscaler.LeastWaste)},
-		&peer{name: "model of the Cluster Autoscaler by price", plan: modeled(autoscaler.Price)}
+	leastWaste = &peer{name: "model of the Cluster Autoscaler", plan: modeled(autoscaler.LeastWaste)}
+	perPod = &peer{name: "model of the Cluster Autoscaler by price", plan: modeled(autoscaler.Price)}
+	for _, p := range []*peer{firstFit, karp, leastWaste, perPod} {
+		p.limit = peerLimit
+	}
+	return firstFit, karp, leastWaste, perPod
 }
 
-// run lets the peer plan a snapshot for which Karve's plan costs ours.
-func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUSD) error {
+// withReservations lets Karpenter fill reservations in several rounds, and notes how many it takes and how many slots it uses.
+func withReservations(p *peer) func(context.Context, planner.Snapshot) (planner.Plan, time.Duration, error) {
+	return func(ctx context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {
+		plan, rounds, took, err := karpenter.PlanWithReservations(ctx, s)
+		if err == nil {
+			p.notes = append(p.notes, fmt.Sprintf("Karpenter plans in %d rounds, fills %s, and adds $%.2f an hour to the bill", rounds, slotsOf(s, plan), float64(workload.Bill(s, plan))/1e6))
+		}
+		return plan, took, err
+	}
+}
+
+// slotsOf says how many of the reserved slots a plan uses.
+func slotsOf(s planner.Snapshot, p planner.Plan) string {
+	used, of := 0, int64(0)
+	for _, l := range p.Launches {
+		if s.Offerings[l.Offering].CapacityType == "reserved" {
+			used++
+		}
+	}
+	for _, x := range s.Stocks[:len(s.Stocks)-1] { // The last one is the savings plan.
+		of += x.Left
+	}
+	return fmt.Sprintf("%d of %d slots with %d machines", used, of, len(p.Launches))
+}
+
+// run lets the peer plan a snapshot for which the machines of Karve's plan cost ours.
+func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUSD, cost func(planner.Snapshot, planner.Plan) planner.MicroUSD) error {
 	switch pods := podsOf(s); {
 	case p.done:
 		return nil
@@ -67,12 +100,12 @@ func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUS
 		p.stop("%s planned the first %d snapshots", p.name, p.took.n)
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, peerLimit)
+	limited, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	plan, took, err := p.plan(limited, s)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		p.stop("%s took more than %v for a snapshot", p.name, peerLimit)
+		p.stop("%s took more than %v for a snapshot", p.name, p.limit)
 		return nil
 	case err != nil:
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -82,7 +115,7 @@ func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUS
 	}
 	p.used += took
 	p.took.add(milliseconds(took))
-	p.theirs, p.ours = p.theirs+plan.Price, p.ours+ours
+	p.theirs, p.ours = p.theirs+cost(s, plan), p.ours+ours
 	return nil
 }
 

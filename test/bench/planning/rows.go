@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/test/harness/karpenter"
 )
 
 // row is a line of the table: a workload, drawn once or from several seeds, and the goals for its plans.
@@ -21,6 +23,8 @@ type row struct {
 	// goal is the wanted gap in percent, on average and at worst.
 	goal      goal
 	snapshots func(yield func(planner.Snapshot) bool)
+	// owned is whether there are reservations and a savings plan. The figures of peers are then bills of [workload.Bill].
+	owned bool
 	// exact is the name of the row whose plan knows the device memory of pods exactly, where this row's plan rounds it up to slots. "" for others.
 	exact string
 	// skipped is why there is nothing to measure. snapshots is nil then.
@@ -209,7 +213,32 @@ func openb(path string) []row {
 				}
 			},
 		},
+		owning(small, "Karve", solve.Plan), owning(large, "Karve", solve.Plan), owning(small, "Karpenter", karpentersPlan), owning(large, "Karpenter", karpentersPlan),
 	}
+}
+
+// owning returns a row with reservations and a savings plan. They are what a company owns that planned for the same pods before: with Karve, or with another planner.
+func owning(r row, name string, before func(planner.Snapshot) planner.Plan) row {
+	plain := r.snapshots
+	r.owned, r.goal = true, goal{mean: 2, worst: 2}
+	r.name += ", a third reserved as " + name + " plans, a savings plan"
+	r.snapshots = func(yield func(planner.Snapshot) bool) {
+		for s := range plain {
+			if !yield(workload.Owned(s, before(s))) {
+				return
+			}
+		}
+	}
+	return r
+}
+
+// karpentersPlan returns Karpenter's plan, or an empty one if it has none.
+func karpentersPlan(s planner.Snapshot) planner.Plan {
+	p, _, err := karpenter.Plan(context.Background(), s, nil)
+	if err != nil {
+		return planner.Plan{}
+	}
+	return p
 }
 
 // sizesFor returns the sizes of slots in MiB that waste least for the pods of the trace.

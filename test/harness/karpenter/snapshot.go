@@ -125,7 +125,7 @@ func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 	byName := map[string]*cloudprovider.InstanceType{}
 	var out []*cloudprovider.InstanceType
 	for _, o := range s.Offerings {
-		if o.Pool != pool {
+		if o.Pool != pool || isDiscounted(o) {
 			continue
 		}
 		it, ok := byName[o.InstanceType]
@@ -154,9 +154,7 @@ func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 			byName[o.InstanceType] = it
 			out = append(out, it)
 		}
-		it.Offerings = append(it.Offerings, &cloudprovider.Offering{
-			Available: o.Unavailable == nil, Price: float64(o.Price), Requirements: kscheduling.NewLabelRequirements(where(o)),
-		})
+		it.Offerings = append(it.Offerings, offering(s, o))
 	}
 	for _, it := range out {
 		values := map[string][]string{}

@@ -34,12 +34,16 @@ type World struct {
 	Running []*corev1.Pod
 	// Pending are the pending pods.
 	Pending []*corev1.Pod
+	// Reserving turns on the feature gate ReservedCapacity, with which pods wait for the next round rather than take other machines than slots of reservations.
+	Reserving bool
 }
 
 // Solve runs Karpenter's scheduler. It returns how long that took without the preparation.
 func (w World) Solve(ctx context.Context) (scheduling.Results, time.Duration, error) {
 	ctx = log.IntoContext(injection.WithControllerName(ctx, "provisioner"), logr.Discard())
-	ctx = options.ToContext(ctx, &options.Options{MinValuesPolicy: options.MinValuesPolicyStrict, PreferencePolicy: options.PreferencePolicyRespect})
+	ctx = options.ToContext(ctx, &options.Options{
+		MinValuesPolicy: options.MinValuesPolicyStrict, PreferencePolicy: options.PreferencePolicyRespect, FeatureGates: options.FeatureGates{ReservedCapacity: w.Reserving},
+	})
 	var objects []client.Object
 	for _, n := range w.Nodes {
 		objects = append(objects, n)
@@ -72,8 +76,11 @@ func (w World) Solve(ctx context.Context) (scheduling.Results, time.Duration, er
 		return scheduling.Results{}, 0, fmt.Errorf("preparing the topology: %w", err)
 	}
 	recorder := events.NewRecorder(&record.FakeRecorder{})
-	s := scheduling.NewScheduler(ctx, kube, w.NodePools, cluster, nodes, topology, w.Types, nil, recorder, wall, nil, nil,
-		scheduling.NumConcurrentReconciles(runtime.GOMAXPROCS(0)))
+	with := []scheduling.Options{scheduling.NumConcurrentReconciles(runtime.GOMAXPROCS(0))}
+	if w.Reserving {
+		with = append(with, scheduling.DisableReservedCapacityFallback) // As the provisioner does.
+	}
+	s := scheduling.NewScheduler(ctx, kube, w.NodePools, cluster, nodes, topology, w.Types, nil, recorder, wall, nil, nil, with...)
 	start := time.Now()
 	results, err := s.Solve(ctx, w.Pending)
 	return results, time.Since(start), err
