@@ -69,7 +69,7 @@ func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan
 	entries := c.progress.keep(view, plan, Now)
 	n := min(atATime, len(plan.Launches))
 	for i, l := range plan.Launches[:n] {
-		claim := render.NodeClaim(view, l)
+		claim := render.NodeClaim(view, l, nil)
 		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(Now)
 		if err := c.progress.Mark(claim, entries[i], view.Machines, n < len(plan.Launches)); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ func TestBackendIsPromised(t *testing.T) {
 		c := cluster()
 		c.GPUNodeClasses[0].Spec.Sharing.Backend = backend
 		view := snapshot.Build(c)
-		claim := render.NodeClaim(&view, planner.Launch{Offering: 0})
+		claim := render.NodeClaim(&view, planner.Launch{Offering: 0}, nil)
 		got, said := claim.Annotations[nodecontract.BackendAnnotation]
 		if got != want || said != (want != "") || facts.PromiseOf(claim.Annotations).Backend != want {
 			t.Errorf("backend %q is promised as %q, want %q", backend, got, want)

@@ -213,7 +213,7 @@ func (w *world) round() error {
 		}
 	}
 	for _, l := range plan.Launches {
-		claim := render.NodeClaim(&view, l)
+		claim := render.NodeClaim(&view, l, nil)
 		claim.CreationTimestamp = metav1.NewTime(w.c.Now)
 		if slices.ContainsFunc(w.c.NodeClaims, func(c karpv1.NodeClaim) bool { return c.Name == claim.Name }) {
 			continue

@@ -37,7 +37,7 @@ const (
 // NodeClaim returns the NodeClaim for one launch of a plan. Its name depends on the pool, the offering and the pods, so that creating the same launch twice
 // fails with AlreadyExists. Its requests have only CPU and memory: Karpenter's providers refuse a NodeClaim that requests replicas, and never initialize one
 // that requests a GPU which the node renames.
-func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
+func NodeClaim(view *snapshot.View, launch planner.Launch, placements []planner.Placement) *karpv1.NodeClaim {
 	offering := view.Offerings[launch.Offering]
 	others := alternatives(view, launch)
 	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
@@ -49,7 +49,7 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        freshName(view, np, offering, uids(view, launch.Pods)),
+			Name:        freshName(view, np, offering, uids(view, launch.Pods), placements),
 			Labels:      labels(np, pool.Class.Name, offering),
 			Annotations: annotations(&pool, offering, gpus, replicas, view.PromisedSlots(launch), replaced(view, launch.Pods)),
 			OwnerReferences: []metav1.OwnerReference{{
@@ -127,12 +127,18 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 }
 
 // freshName returns a name that no NodeClaim has which was launched for the same pods and whose launch has an outcome: it started without running them,
-// or is broken. With the same name, nothing could be launched for the pods while that NodeClaim exists. A machine that is still starting keeps its
-// name, because the caches may be wrong about it for a moment, and its pods may still fit.
-func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
+// or is broken; or which the plan has equal pods for. With the same name, nothing could be launched for the pods while that NodeClaim exists. Any other machine that is
+// still starting keeps its name, because the caches may be wrong about it for a moment, and its pods may still fit.
+func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID, placements []planner.Placement) string {
+	filled := map[*karpv1.NodeClaim]bool{}
+	for _, p := range placements {
+		if m := view.MachineOn(p.Node); m != nil {
+			filled[m.Claim] = true
+		}
+	}
 	for {
 		name := Name(np, o, pods)
-		if !slices.ContainsFunc(view.Machines, func(m records.Machine) bool { return m.Claim.Name == name && view.Decided(&m) }) {
+		if !slices.ContainsFunc(view.Machines, func(m records.Machine) bool { return m.Claim.Name == name && (view.Decided(&m) || filled[m.Claim]) }) {
 			return name
 		}
 		pods = append(pods, "again")

@@ -64,7 +64,7 @@ func launch(t *testing.T, view *snapshot.View, instanceType, capacityType string
 func TestClaimHoldsExactlyWhatKarpenterNeeds(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
-	got := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000", "default/a-002", "default/b"))
+	got := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000", "default/a-002", "default/b"), nil)
 	pool := view.Pools[0].NodePool
 	in := func(key string, values ...string) karpv1.NodeSelectorRequirementWithMinValues {
 		return Require(key, corev1.NodeSelectorOpIn, values...)
@@ -126,7 +126,7 @@ func TestClaimHasEveryTemplateField(t *testing.T) {
 	spec.ExpireAfter, spec.TerminationGracePeriod = karpv1.NillableDuration{Duration: &life}, &metav1.Duration{Duration: time.Minute}
 	Tolerating("example.com/a", "example.com/b")(&c.Pods[0])
 	view := snapshot.Build(c)
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"), nil)
 	want := karpv1.NodeClaimSpec{
 		Taints: taints("example.com"), StartupTaints: append(taints("example.org"), render.ReplicasNotReadyTaint()),
 		ExpireAfter: spec.ExpireAfter, TerminationGracePeriod: spec.TerminationGracePeriod,
@@ -152,11 +152,11 @@ func TestClaimListsAlternativesForMinValues(t *testing.T) {
 		karpv1.NodeSelectorRequirementWithMinValues{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpExists, MinValues: new(1)})
 	view := snapshot.Build(c)
 	l := launch(t, &view, "g4dn.12xlarge", "spot", "default/b")
-	plain := render.NodeClaim(&view, l)
+	plain := render.NodeClaim(&view, l, nil)
 	for _, other := range []struct{ instanceType, capacityType string }{{"g4dn.xlarge", "spot"}, {"g4dn.4xlarge", "on-demand"}} {
 		l.Alternatives = append(l.Alternatives, launch(t, &view, other.instanceType, other.capacityType, "default/b").Offering)
 	}
-	claim := render.NodeClaim(&view, l)
+	claim := render.NodeClaim(&view, l, nil)
 	got := map[string]karpv1.NodeSelectorRequirementWithMinValues{}
 	for _, req := range claim.Spec.Requirements {
 		got[req.Key] = req
@@ -186,7 +186,7 @@ func TestClaimListsAlternativesForMinValues(t *testing.T) {
 func TestClaimPassesAPIValidation(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"), nil)
 	for _, req := range claim.Spec.Requirements {
 		if errs := validation.IsQualifiedName(req.Key); len(errs) > 0 || req.Key == corev1.LabelHostname {
 			t.Errorf("requirement of key %q: %v", req.Key, errs)
@@ -216,7 +216,7 @@ func TestTerminationGracePeriodDefaultsToGPUNodeClass(t *testing.T) {
 		c := cluster()
 		c.GPUNodeClasses[0].Spec.TerminationGracePeriod = said
 		view := snapshot.Build(c)
-		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"), nil)
 		if diff := cmp.Diff(want, claim.Spec.TerminationGracePeriod); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", said, diff)
 		}
@@ -229,7 +229,7 @@ func TestTerminationGracePeriodOfPoolIsKept(t *testing.T) {
 	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
 	c.NodePools[0].Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{}
 	view := snapshot.Build(c)
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"), nil)
 	if claim.Spec.TerminationGracePeriod.Duration != time.Minute || claim.Spec.ExpireAfter.Duration != nil {
 		t.Errorf("grace %v, expires %v", claim.Spec.TerminationGracePeriod, claim.Spec.ExpireAfter)
 	}
@@ -240,7 +240,7 @@ func TestStartupTaintIsNotDuplicated(t *testing.T) {
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.StartupTaints = []corev1.Taint{render.ReplicasNotReadyTaint()}
 	view := snapshot.Build(c)
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"), nil)
 	if diff := cmp.Diff([]corev1.Taint{render.ReplicasNotReadyTaint()}, claim.Spec.StartupTaints); diff != "" {
 		t.Errorf("startup taints (-want +got):\n%s", diff)
 	}
@@ -250,8 +250,8 @@ func TestStartupTaintIsNotDuplicated(t *testing.T) {
 func TestLaunchesOfOneOfferingHaveSameLabels(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
-	one := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
-	other := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-001", "default/b"))
+	one := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"), nil)
+	other := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-001", "default/b"), nil)
 	if diff := cmp.Diff(one.Labels, other.Labels); diff != "" {
 		t.Errorf("labels (-one +other):\n%s", diff)
 	}
@@ -266,7 +266,7 @@ func TestClaimSharesNoMemoryWithPool(t *testing.T) {
 	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
 	before := c.NodePools[0].DeepCopy()
 	view := snapshot.Build(c)
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"), nil)
 	claim.Spec.Taints[0].Key, claim.Spec.StartupTaints[0].Key = "changed", "changed"
 	claim.Spec.TerminationGracePeriod.Duration, *claim.Spec.ExpireAfter.Duration = 0, 0
 	claim.Labels["owner"], claim.Annotations["example.com/note"] = "changed", "changed"
@@ -282,10 +282,10 @@ func TestNodeClaimIsDeterministic(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
-	first := render.NodeClaim(&view, l)
+	first := render.NodeClaim(&view, l, nil)
 	for range 10 {
 		again := snapshot.Build(cluster())
-		if diff := cmp.Diff(first, render.NodeClaim(&again, l)); diff != "" {
+		if diff := cmp.Diff(first, render.NodeClaim(&again, l, nil)); diff != "" {
 			t.Fatalf("claims (-first +again):\n%s", diff)
 		}
 	}
@@ -329,13 +329,13 @@ func TestSecondLaunchForSamePodsHasNewName(t *testing.T) {
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
 	names := map[string]bool{}
 	for range 3 {
-		claim := render.NodeClaim(&view, l)
+		claim := render.NodeClaim(&view, l, nil)
 		if names[claim.Name] {
 			t.Fatalf("%s is there already", claim.Name)
 		}
 		names[claim.Name] = true
 		view.Machines = append(view.Machines, records.Machine{Claim: claim})
-		if again := render.NodeClaim(&view, l); again.Name != claim.Name {
+		if again := render.NodeClaim(&view, l, nil); again.Name != claim.Name {
 			t.Errorf("%s has not started, and another one is launched as %s", claim.Name, again.Name)
 		}
 		Initialized(Now)(claim)
@@ -344,19 +344,38 @@ func TestSecondLaunchForSamePodsHasNewName(t *testing.T) {
 	}
 }
 
+// A controller that restarted counts equal pods anew: the first ones are on the machine that was launched for others, and the last ones are those of its name.
+func TestLaunchBesideAMachineForEqualPodsHasNewName(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	view := snapshot.Build(c)
+	first := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b"), nil)
+	c.NodeClaims = append(c.NodeClaims, *first)
+	view = snapshot.Build(c)
+	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
+	for placements, again := range map[*planner.Placement]bool{{Node: 0, Pods: []string{"default/a-001"}}: false, {Node: len(view.Nodes)}: true} {
+		if placements.Node == 0 && view.MachineOn(0) == nil {
+			t.Fatal("the first node is not the machine")
+		}
+		if got := render.NodeClaim(&view, l, []planner.Placement{*placements}); (got.Name == first.Name) != again {
+			t.Errorf("%+v: %s and %s", placements, first.Name, got.Name)
+		}
+	}
+}
+
 // A machine that was launched for the pods never started, and something keeps it.
 func TestLaunchThatReplacesBrokenMachineHasNewName(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	view := snapshot.Build(c)
-	first := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b"))
+	first := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b"), nil)
 	Launched(Now)(first)
 	c.NodeClaims = append(c.NodeClaims, *first)
 	for after, again := range map[time.Duration]bool{c.ReplicasTimeout - 1: true, c.ReplicasTimeout: false} {
 		aged := *c
 		aged.Now = Now.Add(after)
 		view := snapshot.Build(&aged)
-		if got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")); (got.Name == first.Name) != again {
+		if got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b"), nil); (got.Name == first.Name) != again {
 			t.Errorf("after %s: %s and %s", after, first.Name, got.Name)
 		}
 	}
@@ -366,12 +385,12 @@ func TestReplacesAnnotationNamesFormerNodesOfPods(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
-	if got, ok := render.NodeClaim(&view, l).Annotations[v1alpha1.ReplacesAnnotation]; ok {
+	if got, ok := render.NodeClaim(&view, l, nil).Annotations[v1alpha1.ReplacesAnnotation]; ok {
 		t.Errorf("for pods that wait: %q", got)
 	}
 	Running("node-2")(view.Pods["default/a-000"])
 	Running("node-1")(view.Pods["default/b"])
-	if got := render.NodeClaim(&view, l).Annotations[v1alpha1.ReplacesAnnotation]; got != "node-1,node-2" {
+	if got := render.NodeClaim(&view, l, nil).Annotations[v1alpha1.ReplacesAnnotation]; got != "node-1,node-2" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -408,7 +427,7 @@ func TestClaimSaysHowGPUsAreSharedWithMPS(t *testing.T) {
 		s := cluster()
 		s.GPUNodeClasses[0].Spec.Sharing = c.sharing
 		view := snapshot.Build(s)
-		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"))
+		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"), nil)
 		if got := claim.Annotations[nodecontract.MPSAnnotation]; got != c.want || claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] != "10" {
 			t.Errorf("%s: %q, want %q: %v", name, got, c.want, claim.Annotations)
 		}
@@ -428,7 +447,7 @@ func TestClaimSaysHowGPUsAreDivided(t *testing.T) {
 		Strategy: v1alpha1.StrategyMIG, MIG: &v1alpha1.MIGSharing{Naming: v1alpha1.MIGNamingSingle, Layouts: []v1alpha1.MIGLayout{{GPUName: "a100", Profile: "2g.10gb"}}}, Replicas: new(int32(5)),
 	}
 	view := snapshot.Build(s)
-	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"))
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000"), nil)
 	for key, want := range map[string]string{
 		nodecontract.ResourceAnnotation: "nvidia.com/gpu.shared", nodecontract.GPUsAnnotation: "4", nodecontract.ReplicasPerGPUAnnotation: "15",
 		nodecontract.MIGAnnotation: `{"profile":"2g.10gb","count":3,"memoryMiB":9600,"naming":"Single"}`,
@@ -458,7 +477,7 @@ func TestClaimPromisesSlots(t *testing.T) {
 		if len(plan.Launches) != 1 {
 			t.Fatalf("%s: %+v", name, plan)
 		}
-		claim := render.NodeClaim(&view, plan.Launches[0])
+		claim := render.NodeClaim(&view, plan.Launches[0], nil)
 		if got := claim.Annotations[nodecontract.SlotsAnnotation]; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
@@ -478,7 +497,7 @@ func TestClaimHasNoLabelsThatOthersWrite(t *testing.T) {
 	Requiring("topology.ebs.csi.aws.com/zone", corev1.NodeSelectorOpIn, "us-east-1a")(np)
 	Labeled(map[string]string{"owner": "ml", "nvidia.com/gpu.present": "true", "topology.ebs.csi.aws.com/zone": "us-east-1a"})(np)
 	view := snapshot.Build(c)
-	got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+	got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"), nil)
 	for key := range got.Labels {
 		if strings.HasPrefix(key, "nvidia.com/") || strings.HasPrefix(key, "topology.") {
 			t.Errorf("the label %s", key)

@@ -29,7 +29,7 @@ func TestClaimForSlotNamesItsReservation(t *testing.T) {
 		if o.CapacityType != karpv1.CapacityTypeReserved {
 			continue
 		}
-		claim := render.NodeClaim(&view, planner.Launch{Offering: i, Pods: []string{"default/a-000"}})
+		claim := render.NodeClaim(&view, planner.Launch{Offering: i, Pods: []string{"default/a-000"}}, nil)
 		names[claim.Name] = true
 		want := []karpv1.NodeSelectorRequirementWithMinValues{
 			Require(ReservationLabel, corev1.NodeSelectorOpIn, o.Reservation),

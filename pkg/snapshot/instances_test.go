@@ -106,7 +106,7 @@ func TestOneMachineIsEnoughForTwoProfiles(t *testing.T) {
 	if len(plan.Launches) != 1 || plan.Price != 21_957_642 {
 		t.Fatalf("%d machines at %d", len(plan.Launches), plan.Price)
 	}
-	claim := render.NodeClaim(&view, plan.Launches[0])
+	claim := render.NodeClaim(&view, plan.Launches[0], nil)
 	if got, want := claim.Annotations[nodecontract.MIGAnnotation],
 		`{"groups":[{"instances":[{"profile":"1g.5gb","count":3,"memoryMiB":4800},{"profile":"2g.10gb","count":2,"memoryMiB":9600}]}],"naming":"Mixed"}`; got != want {
 		t.Errorf("it promises %s, want %s", got, want)
@@ -206,7 +206,7 @@ func TestLayoutsAreChosenAsWellAsByExhaustiveSearch(t *testing.T) {
 		}
 		// The machines of the plan have room for the same pods.
 		for _, launch := range plan.Launches {
-			c.NodeClaims = append(c.NodeClaims, *render.NodeClaim(&view, launch))
+			c.NodeClaims = append(c.NodeClaims, *render.NodeClaim(&view, launch, nil))
 		}
 		c.Index = nil
 		again := snapshot.Build(&c)

@@ -232,7 +232,7 @@ func (r *region) round(t *rapid.T) {
 		t.Fatal(err)
 	}
 	for _, l := range plan.Launches {
-		claim := render.NodeClaim(&view, l)
+		claim := render.NodeClaim(&view, l, nil)
 		claim.CreationTimestamp = metav1.NewTime(r.cluster.Now)
 		if slices.ContainsFunc(r.cluster.NodeClaims, func(c karpv1.NodeClaim) bool { return c.Name == claim.Name }) {
 			continue // The API server refuses it.

@@ -27,8 +27,8 @@ import (
 const claimsAtOnce = 16
 
 // act creates as many NodeClaims for launches as may be unlaunched at the same time. The rest follows with the next plan. entries has the entry of each
-// launch in the remembered plan. It is nil if there is no such plan. act returns the indices of the launches that it made, and when to reconcile again.
-func (c *Controller) act(ctx context.Context, view *snapshot.View, launches []planner.Launch, entries []int) ([]int, time.Duration, error) {
+// launch in the remembered plan. It is nil if there is no such plan. placements are those of the plan. act returns the indices of the launches that it made, and when to reconcile again.
+func (c *Controller) act(ctx context.Context, view *snapshot.View, launches []planner.Launch, placements []planner.Placement, entries []int) ([]int, time.Duration, error) {
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(launches) > 0 {
 		return nil, min(quiet, retry), nil
 	}
@@ -42,7 +42,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, launches []pl
 	errs := make([]error, len(chosen))
 	create := func(i int) { // One NodeClaim that the API server rejects does not hold back the others.
 		l := launches[chosen[i]]
-		claim := render.NodeClaim(view, l)
+		claim := render.NodeClaim(view, l, placements)
 		if entries != nil {
 			errs[i] = c.Planner.Progress.Mark(claim, entries[chosen[i]], view.Machines, held && i == 0)
 		}

@@ -369,7 +369,7 @@ func (c *Controller) launch(ctx context.Context, view *snapshot.View, plan plann
 			due, launches, entriesOfDue = append(due, i), append(launches, plan.Launches[i]), append(entriesOfDue, entries[i])
 		}
 	}
-	chosen, wait, err := c.act(ctx, view, launches, entriesOfDue)
+	chosen, wait, err := c.act(ctx, view, launches, plan.Placements, entriesOfDue)
 	made := make([]int, len(chosen))
 	for i, at := range chosen {
 		made[i] = due[at]
@@ -415,7 +415,7 @@ func (c *Controller) warm(ctx context.Context, headroom *checked.Headroom) (time
 	plan := headroom.Plan
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
 		"microUSDPerHour", plan.Price)
-	_, wait, err := c.act(ctx, &headroom.View, plan.Launches, nil)
+	_, wait, err := c.act(ctx, &headroom.View, plan.Launches, nil, nil)
 	return wait, err
 }
 

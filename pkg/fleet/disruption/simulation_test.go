@@ -161,7 +161,7 @@ func (s *simulation) provision() {
 // create creates the NodeClaims of launches.
 func (s *simulation) create(view *snapshot.View, launches []planner.Launch) {
 	for _, l := range launches {
-		claim := render.NodeClaim(view, l)
+		claim := render.NodeClaim(view, l, nil)
 		if s.claim(claim.Name) != nil {
 			continue // The name exists, so the API server rejects it.
 		}

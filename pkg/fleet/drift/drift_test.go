@@ -33,7 +33,7 @@ func launched(t *testing.T, edits ...func(*facts.Cluster)) *facts.Cluster {
 	if len(plan.Launches) != 1 {
 		t.Fatalf("%d launches: %+v", len(plan.Launches), plan.Unplaced)
 	}
-	claim := render.NodeClaim(&view, plan.Launches[0])
+	claim := render.NodeClaim(&view, plan.Launches[0], nil)
 	claim.CreationTimestamp = metav1.NewTime(Now.Add(-2 * time.Hour))
 	claim.Annotations["karpenter.k8s.aws/ec2nodeclass-hash"] = "h1"
 	claim.Annotations["karpenter.k8s.aws/ec2nodeclass-hash-version"] = "v4"

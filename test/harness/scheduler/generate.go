@@ -271,7 +271,7 @@ func (d *draw) existing() {
 
 // machine draws a machine that one of the pools launched, with its claim.
 func (d *draw) machine(view *snapshot.View, name string) {
-	claim := render.NodeClaim(view, planner.Launch{Offering: d.IntN(len(view.Offerings))})
+	claim := render.NodeClaim(view, planner.Launch{Offering: d.IntN(len(view.Offerings))}, nil)
 	claim.Name = name
 	d.slots(claim)
 	now := metav1.NewTime(snapshottest.Now.Add(-time.Minute))

@@ -97,7 +97,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	}
 	for i, l := range o.Plan.Launches {
 		name := fmt.Sprintf("launch-%d", i)
-		node, err := arrived(name, render.NodeClaim(&o.View, l), s.InstanceTypes, s.Arrival)
+		node, err := arrived(name, render.NodeClaim(&o.View, l, nil), s.InstanceTypes, s.Arrival)
 		if err != nil {
 			o.complain("claim", "%v", err)
 			continue
@@ -112,7 +112,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	launchable := stillLaunchable(&o.View, o.Plan)
 	for i := range o.View.Offerings {
 		name := fmt.Sprintf("fresh-%d", i)
-		node, err := arrived(name, render.NodeClaim(&o.View, planner.Launch{Offering: i}), s.InstanceTypes, 0)
+		node, err := arrived(name, render.NodeClaim(&o.View, planner.Launch{Offering: i}, nil), s.InstanceTypes, 0)
 		if err != nil {
 			return nil, err
 		}
