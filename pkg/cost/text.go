@@ -122,7 +122,7 @@ func (l *Ledger) Text(w io.Writer) error {
 	}
 	name := make([]string, len(by.Titles()))
 	name[0] = "total"
-	t.Add(append(name, l.amounts(totals, list, l.Total, both)...)...)
+	t.Add(slices.Concat(name, l.amounts(totals, list, l.Total, both))...)
 	return t.Write(w)
 }
 

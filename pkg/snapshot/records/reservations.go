@@ -28,7 +28,9 @@ type Slots struct {
 func (s *Slots) Others() int64 { return max(0, s.Total-s.Ours-s.Left) }
 
 // SlotsOf returns the slots of all reservations, sorted by ID, given all machines of Karve. Others may take slots too: what is left is not a promise.
-func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots { return CountSlots(c.Reservations(), lists...) }
+func SlotsOf(c *facts.Cluster, lists ...[]Machine) []Slots {
+	return CountSlots(c.Reservations(), lists...)
+}
 
 // CountSlots returns the slots of these reservations, in their order, given all machines of Karve.
 func CountSlots(reservations []catalog.Reservation, lists ...[]Machine) []Slots {
