@@ -284,3 +284,62 @@ func describe(all []aws.Instance) []string {
 	}
 	return each
 }
+
+// TestPoolsCompeteForASlot has two NodePools whose pods all need a machine at the same time, and one slot. Nothing is launched twice or in vain.
+func TestPoolsCompeteForASlot(t *testing.T) {
+	w := sharedWorld(t)
+	cluster.Long(t)
+	t.Parallel()
+	const either, slotOnly = "reserved,on-demand", "reserved"
+	for _, c := range []struct {
+		name string
+		// allows are the capacity types of each NodePool, and runs how many of the 20 pods have a place.
+		allows   [2]string
+		runs     int
+		ondemand int
+	}{
+		{"both-may-pay", [2]string{either, either}, 20, 1},
+		{"one-waits", [2]string{slotOnly, slotOnly}, 10, 0},
+		{"one-yields", [2]string{either, slotOnly}, 20, 1}, // The slot is of more use to the pool that has nothing else.
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			name := "compete-" + c.name
+			id := w.reserve(name, t4s("a", 1))[0]
+			s := w.scene(t, name, selectsReservations(name))
+			s.class(v1alpha1.IdleNever)
+			pools := [2]string{name, name + "-other"}
+			for i, pool := range pools {
+				s.pool(poolOptions{name: pool, requirements: map[string]string{
+					corev1.LabelInstanceTypeStable: cheapest, "karpenter.k8s.aws/instance-family": "", karpv1.CapacityTypeLabelKey: c.allows[i],
+				}})
+				s.untilCondition(pool, "Ready", "True")
+			}
+			for n := range 20 {
+				s.pod(fmt.Sprintf("pod-%d", n), selects(karpv1.NodePoolLabelKey, pools[n%2]))
+			}
+			instances := func() []aws.Instance {
+				return slices.DeleteFunc(w.AWS().Instances(), func(i aws.Instance) bool { return !slices.Contains(pools[:], i.Tags[karpv1.NodePoolLabelKey]) })
+			}
+			is := func() (bool, string) {
+				all, slots := instances(), 0
+				for _, i := range all {
+					if i.Reservation == id {
+						slots++
+					}
+				}
+				running := s.running()
+				return running == c.runs && slots == 1 && len(all) == 1+c.ondemand, fmt.Sprintf("%d pods run on\n%s", running, strings.Join(describe(all), "\n"))
+			}
+			s.until(enough, "the pods run that have a place", is)
+			s.stays(10*time.Second, "nothing else was ever launched", is)
+			claims := 0
+			for _, pool := range pools {
+				claims += len(s.history.claimsOf(pool))
+			}
+			if claims != 1+c.ondemand {
+				t.Errorf("%d NodeClaims were created, want %d", claims, 1+c.ondemand)
+			}
+		})
+	}
+}
