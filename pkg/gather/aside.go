@@ -108,6 +108,16 @@ func (g *Gatherer) leaveOut(c *facts.Cluster) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: b.Template.Annotations}, Spec: b.Template.Spec}
 		return g.whyOf("CapacityBuffer", &metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}, func() string { return b.Name + facts.Content(pod) }) != ""
 	})
+	c.Requests = slices.Clone(c.Requests)
+	for i := range c.Requests {
+		r := &c.Requests[i]
+		r.Sets = slices.Clone(r.Sets)
+		for j := range r.Sets {
+			if why := g.why("Pod", facts.VirtualPod(r, j, 0)); why != "" {
+				r.Sets[j].Template.Annotations = facts.SetAsideSpec(r.Sets[j].Template.Annotations, why)
+			}
+		}
+	}
 }
 
 // withAside replaces changed objects that are set aside. It does not change objects that belong to a cache.

@@ -18,6 +18,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
@@ -79,6 +80,7 @@ var podAnnotations = map[string]string{
 	facts.KueueServingAnnotation:       "pkg/snapshot/facts",
 	karpv1.DoNotDisruptAnnotationKey:   "pkg/karpenter",
 	corev1.PodDeletionCost:             "pkg/karpenter",
+	provreq.ConsumeAnnotation:          "pkg/snapshot/facts",
 	volumehelper.AnnBindCompleted:      "pkg/snapshot/records",
 	corev1.BetaStorageClassAnnotation:  "pkg/snapshot/records",
 }

@@ -36,6 +36,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/prices"
+	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/watchdog"
 )
@@ -65,6 +66,8 @@ type Gatherer struct {
 	CapacityBuffers bool
 	// PodGroups are the kinds of PodGroups that the API server serves. See [PodGroupKinds].
 	PodGroups []schema.GroupVersionKind
+	// ProvisioningRequests reports whether the API server serves ProvisioningRequests.
+	ProvisioningRequests bool
 	// DRA reports whether the API server serves ResourceSlices and the Gatherer may read them.
 	DRA bool
 	// DeviceTaintRules reports whether the API server serves DeviceTaintRules and the Gatherer may read them. Without DRA, it does not.
@@ -103,6 +106,8 @@ type Gatherer struct {
 	learned capacity.Learned
 	// aside has the objects that are set aside.
 	aside aside
+	// requests are the ProvisioningRequests as last read.
+	requests []provreq.Request
 	// generation counts the reads that differ from the previous one, and since is when the last of them began. fresh has the differences.
 	generation uint64
 	since      time.Time
@@ -118,6 +123,8 @@ type Gatherer struct {
 // +kubebuilder:rbac:feature=capacity-buffers,groups=autoscaling.x-k8s.io,resources=capacitybuffers,verbs=list;watch
 // +kubebuilder:rbac:feature=capacity-buffers,groups=apps,resources=deployments;replicasets;statefulsets,verbs=list;watch
 // +kubebuilder:rbac:feature=capacity-buffers,groups="",resources=podtemplates,verbs=list;watch
+// +kubebuilder:rbac:feature=provisioning-requests,groups=autoscaling.x-k8s.io,resources=provisioningrequests,verbs=list;watch
+// +kubebuilder:rbac:feature=provisioning-requests,groups="",resources=podtemplates,verbs=list;watch
 
 // read returns the cluster without the time and the refusals. It records in g.fresh what differs from the last successful read.
 func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
@@ -150,6 +157,14 @@ func (g *Gatherer) read(ctx context.Context) (*facts.Cluster, error) {
 		if c.Buffers, c.OddBuffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
 			return nil, err
 		}
+	}
+	if g.ProvisioningRequests {
+		var err error
+		if c.Requests, err = provreq.List(ctx, g.Cached); err != nil {
+			return nil, err
+		}
+		g.fresh.kinds = g.fresh.kinds || !reflect.DeepEqual(g.requests, c.Requests)
+		g.requests = c.Requests
 	}
 	g.leaveOut(c)
 	return c, g.classes(ctx, c)

@@ -21,6 +21,7 @@ import (
 	"karve.sh/karve/pkg/claims"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
 )
@@ -70,6 +71,8 @@ func (t *trimmer) trim(object any) (any, error) {
 			karpenter.TrimBuffer(o)
 		case kind == facts.GroupAPI(kind.Group).PodGroupKind():
 			facts.TrimPodGroup(o)
+		case kind == provreq.Kind.GroupKind():
+			provreq.Trim(o)
 		}
 	default:
 		t.ofDRA(object)

@@ -16,6 +16,7 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
@@ -36,7 +37,7 @@ type newKinds struct {
 var nodeOverlay = schema.GroupVersionKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
 // optional are the kinds that an API server may lack.
-type optional struct{ overlays, buffers, dra, taintRules bool }
+type optional struct{ overlays, buffers, requests, dra, taintRules bool }
 
 // of returns which kinds the API server has, of those that the options allow.
 func (n *newKinds) of(o Options) (kinds optional, err error) {
@@ -47,6 +48,7 @@ func (n *newKinds) of(o Options) (kinds optional, err error) {
 	}{
 		{true, nodeOverlay, &kinds.overlays},
 		{o.CapacityBuffers, karpenter.CapacityBufferKind.WithVersion(""), &kinds.buffers},
+		{o.ProvisioningRequests, provreq.Kind, &kinds.requests},
 		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("ResourceSlice"), &kinds.dra},
 		{o.DRA, resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule"), &kinds.taintRules},
 	} {

@@ -36,6 +36,7 @@ import (
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/controllers/provreq"
 	"karve.sh/karve/pkg/controllers/publish"
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/controllers/rollout"
@@ -185,7 +186,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	}
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
-		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra, PodGroups: podGroups,
+		ReplicasTimeout: o.ReplicasTimeout, PriorityCutoff: o.PriorityCutoff, NodeOverlays: kinds.overlays, Prices: func() []prices.Rule { return o.Prices }, CapacityBuffers: kinds.buffers, ProvisioningRequests: kinds.requests, ImageRollouts: true, DRA: kinds.dra, DeviceTaintRules: kinds.taintRules, NoDRA: !kinds.dra, PodGroups: podGroups,
 	}
 	store := watchdog.Store{Client: m.GetClient(), Live: m.GetAPIReader(), Namespace: o.namespace()}
 	gatherer.Watchdog = watchdog.New(watchdog.Limit, store, all.StepOverruns, all.SetAside)
@@ -214,6 +215,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		}),
 		readiness.New(readiness.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Planned: plans.ReadAhead.Planned, Groups: &plans.Groups, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: tolerations}),
+		&provreq.Controller{Config: provreq.Config{Client: c, Gatherer: gatherer, Planner: plans, Recorder: recorder, Clock: clk}},
 		slots.New(slots.Config{Client: c, Live: m.GetAPIReader(), Recorder: recorder, Clock: clk}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{

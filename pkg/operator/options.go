@@ -37,6 +37,7 @@ type Options struct {
 	Settle                  time.Duration
 	Nominations             bool
 	CapacityBuffers         bool
+	ProvisioningRequests    bool
 	DRA                     bool
 	ImageRollouts           bool
 	GPUCheckImage           string
@@ -103,6 +104,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.Settle, "settle-duration", standard.SettleDuration.Duration, "delete an idle node this long after it was tainted, if it is still idle")
 	fs.BoolVar(&o.Nominations, "nominations", true, "write the planned node of each waiting pod to status.nominatedNodeName; otherwise the scheduler chooses among all nodes that fit")
 	fs.BoolVar(&o.CapacityBuffers, "capacity-buffers", true, "keep capacity free for CapacityBuffers if the API server has that resource")
+	fs.BoolVar(&o.ProvisioningRequests, "provisioning-requests", true, "serve ProvisioningRequests of Karve's classes if the API server has that resource")
 	fs.BoolVar(&o.DRA, "dra", false, "serve GPUNodeClasses with backend DRA or NVIDIADRA: read ResourceSlices, DeviceClasses, ResourceClaims and ResourceClaimTemplates")
 	fs.BoolVar(&o.ImageRollouts, "image-rollouts", false, "reconcile GPUImageRollouts: create canary nodes and update EC2NodeClasses")
 	fs.StringVar(&o.GPUCheckImage, "gpu-check-image", "", "default image of the pod that checks the GPUs of a canary node; it runs with the argument check, as karve-node does")

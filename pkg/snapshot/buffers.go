@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,28 +83,7 @@ func (v *View) indexOf(pool *Pool) int {
 
 // podOf returns a pod of the buffer with its demands on nodes. It has no topology spread constraints, volumes, priority or affinity to other pods.
 func podOf(b *karpenter.Buffer) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, Annotations: b.Template.Annotations}, Spec: *b.Template.Spec.DeepCopy(),
-	}
-	spec := &pod.Spec
-	spec.TopologySpreadConstraints, spec.Volumes, spec.Priority = nil, nil, nil
-	if spec.Affinity != nil {
-		spec.Affinity.PodAffinity, spec.Affinity.PodAntiAffinity = nil, nil
-	}
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			// The API server defaults requests to limits for pods, but not for pod templates.
-			r := &containers[i].Resources
-			r.Requests = merge(r.Limits, r.Requests)
-		}
-	}
+	pod := facts.PodOfTemplate(b.Namespace, b.Name, &b.Template)
+	pod.Spec.Volumes, pod.Spec.Priority = nil, nil
 	return pod
-}
-
-// merge returns the amounts of both lists. The second list wins if both have an amount.
-func merge(a, b corev1.ResourceList) corev1.ResourceList {
-	all := corev1.ResourceList{}
-	maps.Copy(all, a)
-	maps.Copy(all, b)
-	return all
 }

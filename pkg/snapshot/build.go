@@ -55,6 +55,8 @@ type View struct {
 	deeper map[int][]int
 	// shallow has the nodes on which too many pods may share a GPU for the pods of a class, at the indices of Snapshot.Classes.
 	shallow [][]int
+	// Requested are the ProvisioningRequests that are not over, the oldest first.
+	Requested []*Requested
 	// Reserves are the headroom to keep free.
 	Reserves []Reserve
 	// keys has the shortened shape keys of Snapshot.Classes, at the same indices. keyOf returns the key of a pod.
@@ -128,6 +130,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	groups := newGrouping(c, newNominating(c, v.Machines), moving, settled)
 	planned, later := waitingClasses(c, shapes, storage, groups, asked, v.starts())
 	v.grouping = groups
+	planned = append(planned, v.requested(c, shapes, storage)...)
 	v.Postponed, v.shapeOf = later, shapes.turn
 	asking := bufferShapes(c, shapes)
 	for _, w := range planned {
@@ -141,7 +144,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	for _, w := range planned {
 		c.BeginVisit("Pod", w.pod())
 		a := admissions.of(w)
-		if !a.ours(w) {
+		if w.request == nil && !a.ours(w) {
 			v.leave(w.pods, a.stock)
 			continue
 		}
@@ -160,6 +163,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	}
 	c.EndVisit()
 	v.addGroups(waiting)
+	v.groupRequests()
 	rules := v.rules(rooms, running, waiting)
 	for i := range waiting {
 		c.BeginVisit("Pod", waiting[i].pod())
@@ -188,6 +192,9 @@ func (v *View) newClass(w *waitingClass, a *admission, mismatches *mismatches) p
 	v.awaitCorrection(&class, a, mismatches.of(w, a))
 	if class.Blocked == nil && w.group != nil && !w.alone {
 		class.Blocked = w.group.refusal()
+	}
+	if w.request != nil {
+		v.request(&class, w, a)
 	}
 	return class
 }

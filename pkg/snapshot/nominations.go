@@ -25,11 +25,11 @@ type Nomination struct {
 	Node string
 }
 
-// Waiting returns the pending pods of the view, sorted by name. Its other pods run on machines that are leaving.
+// Waiting returns the pending pods of the view, sorted by name. Its other pods run on machines that are leaving, or do not exist.
 func (v *View) Waiting() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
-		if pod := v.Pods[name]; pod.Spec.NodeName == "" {
+		if pod := v.Pods[name]; pod.Spec.NodeName == "" && !facts.IsVirtual(pod) {
 			pods = append(pods, pod)
 		}
 	}

@@ -29,6 +29,8 @@ type waitingClass struct {
 	// group is the group of the pods, or nil if they are planned for alone. alone reports that they are placed one by one, and share only the group's topology.
 	group *group
 	alone bool
+	// request is the ProvisioningRequest for which the pods stand. It is nil if the pods exist.
+	request *Requested
 }
 
 // moving holds the running pods that will soon be pending, because their machine is leaving. Their replacements have other names. To avoid counting a pod

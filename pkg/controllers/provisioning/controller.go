@@ -40,6 +40,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planning"
 	"karve.sh/karve/pkg/planning/checked"
+	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -164,6 +165,10 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		b = b.Watches(gather.NewPodGroup(kind), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 			return []reconcile.Request{{}} // Pods may have waited for it.
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return podGroupChanged(e.ObjectOld, e.ObjectNew) }}))
+	}
+	if c.Gatherer.ProvisioningRequests {
+		always := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
+		b = b.Watches(provreq.New(), always).Watches(&corev1.PodTemplate{}, always)
 	}
 	if c.Gatherer.DRA {
 		b = b.Watches(&resourcev1.ResourceClaim{}, whenPending).Watches(&resourcev1.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

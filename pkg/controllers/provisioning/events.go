@@ -93,7 +93,7 @@ const groupIgnored, groupMinimumsDiffer planner.Reason = "GroupIgnored", "GroupM
 // tell records an event about a pending pod, unless the latest one is equal, or has the same reason and is younger than apart. Beyond the limit it
 // records nothing, and the next plan tries again. Pods that the scheduler has not tried yet may not need anything, so they get none.
 func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, message string, apart time.Duration) {
-	if pod == nil || pod.Spec.NodeName != "" || facts.Untried(pod) {
+	if pod == nil || pod.Spec.NodeName != "" || facts.Untried(pod) || facts.IsVirtual(pod) {
 		return
 	}
 	last, now := c.reported[pod.UID], c.Clock.Now()

@@ -62,8 +62,8 @@ func (w *wakes) due(view *snapshot.View, placements []planner.Placement, now tim
 		}
 		for _, name := range p.Pods {
 			pod := view.Pods[name]
-			if pod.Spec.NodeName != "" {
-				continue // It runs on a machine that is leaving.
+			if pod.Spec.NodeName != "" || facts.IsVirtual(pod) {
+				continue // It runs on a machine that is leaving, or does not exist.
 			}
 			o, known := w.pods[pod.UID]
 			if !known {

@@ -28,6 +28,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/prices"
+	"karve.sh/karve/pkg/provreq"
 )
 
 // Cluster holds the objects that were read from the API server and from the cloud. They are read-only.
@@ -57,6 +58,8 @@ type Cluster struct {
 	OddBuffers []karpenter.OddBuffer
 	// PodGroups say how many pods are of use only together.
 	PodGroups PodGroups
+	// Requests are the ProvisioningRequests of Karve's classes.
+	Requests []provreq.Request
 	// Namespaces are needed for affinity terms with a namespaceSelector.
 	Namespaces []corev1.Namespace
 	// These objects describe the volumes of pods, and how many volumes a node can attach.

@@ -43,7 +43,7 @@ var combinations = map[string][]string{
 		needed, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
 		"--set=imageRollouts.enabled=true,controller.metrics.secure=true", "--set-json=networkPolicy.metricsFrom=" + prometheus, "--set-json=node.networkPolicy.metricsFrom=" + prometheus,
 	},
-	"the least":   {needed, "--set=nominations.enabled=false,capacityBuffers.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
+	"the least":   {needed, "--set=nominations.enabled=false,capacityBuffers.enabled=false,provisioningRequests.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
 	"another way": {needed, "--values=testdata/values.yaml"},
 	"additions":   {needed, withOptions},
 	"production":  {needed, "--values=../../../examples/helm/production.yaml"},
@@ -309,7 +309,7 @@ func TestPackagedChartIsComplete(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the CRDs in %s: %s", filepath.Base(path), diff)
 		}
-		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 6) {
+		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 7) {
 			t.Errorf("%d DaemonSets, %d ClusterRoles", len(made.Kind("DaemonSet")), len(made.Kind("ClusterRole")))
 		}
 	}

@@ -25,6 +25,7 @@ var features = []struct {
 }{
 	{"nominations", "nominations.enabled", func(o *operator.Options) bool { return o.Nominations }},
 	{"capacity-buffers", "capacityBuffers.enabled", func(o *operator.Options) bool { return o.CapacityBuffers }},
+	{"provisioning-requests", "provisioningRequests.enabled", func(o *operator.Options) bool { return o.ProvisioningRequests }},
 	{"image-rollouts", "imageRollouts.enabled", func(o *operator.Options) bool { return o.ImageRollouts }},
 	{"dra", "node.dra.enabled", func(o *operator.Options) bool { return o.DRA }},
 	{"secure-metrics", "controller.metrics.secure", func(o *operator.Options) bool { return o.MetricsSecure }},
