@@ -79,6 +79,9 @@ func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage) (cert, key 
 // pkiFiles are the paths of the files that the API server and the controller-manager read.
 type pkiFiles struct{ ca, cert, key, serviceAccount string }
 
+// ServingCertificate returns the paths of a certificate for servers on loopback and of its key. The CA of RESTConfig signed it.
+func (c *Cluster) ServingCertificate() (cert, key string) { return c.pki.cert, c.pki.key }
+
 func (a *authority) write(dir string) (pkiFiles, error) {
 	files := pkiFiles{
 		ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "apiserver.crt"),

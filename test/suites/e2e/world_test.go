@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/simulator"
 	"karve.sh/karve/test/harness/karve"
+	"karve.sh/karve/test/harness/kueue"
 )
 
 // world is a cluster with a running controller, and a record of what was seen since the start.
@@ -99,12 +100,17 @@ func sharedWorld(t *testing.T) *world {
 		if shared.dir, shared.err = os.MkdirTemp("", "karve-e2e-"); shared.err != nil { //nolint:usetesting // It outlives the test that happens to be first.
 			return
 		}
+		crd, err := kueue.CRD(t.Context())
+		if err != nil {
+			shared.err = err
+			return
+		}
 		// The cluster outlives it too.
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		shared.stop = stop
 		w := &world{}
 		if w.Cluster, shared.err = cluster.Start(ctx, cluster.Config{
-			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates(), OnExit: w.restarts,
+			Dir: shared.dir, CRDs: []string{crd}, Components: cluster.Everything(), FeatureGates: allGates(), OnExit: w.restarts,
 			KarpenterEnv: []string{fmt.Sprintf("IGNORE_DRA_REQUESTS=%t", !servesDRA()), awsGates},
 		}); shared.err != nil {
 			return

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/controllers/provreq"
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot/records"
@@ -57,6 +58,9 @@ func (w *world) live(writes int) *life {
 		w.poolControllerWith(c),
 		w.provisioning(func(config *provisioning.Config) { config.Client, config.Planner = c, w.planner }),
 		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
+	}
+	if w.requests {
+		l.once = append(l.once, &provreq.Controller{Config: provreq.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Recorder: w.recorder, Clock: w.clock}})
 	}
 	// The API server sets creation times by its own clock, while the controllers' clock runs ahead.
 	l.launch = w.launch(func(config *launch.Config) { config.Client, config.Timeout = c, time.Hour })
@@ -293,6 +297,14 @@ func TestCrashBetweenWritesDoesNotChangeResult(t *testing.T) {
 				w.pods("web", 11, web)
 			},
 			want: []string{"with 1 pods", "with 10 pods", "0 pods wait"}, made: 2,
+		},
+		"booking": {
+			begin: func(w *world) {
+				w.class("crash", quick)
+				w.pool("crash", small...)
+				w.request("train", "atomic.karve.sh", 11)
+			},
+			want: []string{"with 0 pods", "with 0 pods", "0 pods wait"}, made: 2,
 		},
 		"replacing": {
 			begin: func(w *world) {

@@ -71,6 +71,8 @@ type world struct {
 	registry *prometheus.Registry
 	gatherer *gather.Gatherer
 	planner  *planning.Planner
+	// requests reports whether controllers read ProvisioningRequests.
+	requests bool
 }
 
 // newWorld returns a world with only the cloud's node class, which is ready. The test has it to itself until it ends. Another test with the other API server
@@ -124,7 +126,7 @@ func (w *world) planning() *planning.Planner {
 func (w *world) gathering(live client.Reader, ledger *launching.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
 		Cached: untouched{w.WithWatch, w.t}, Live: untouched{live, w.t}, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
-		ReplicasTimeout: replicasTimeout, NodeOverlays: true,
+		ReplicasTimeout: replicasTimeout, NodeOverlays: true, ProvisioningRequests: w.requests,
 	}
 }
 
@@ -139,6 +141,9 @@ func (w *world) empty() {
 	}
 	for i := range claims.Items {
 		w.release(&claims.Items[i])
+	}
+	if w.requests {
+		w.emptyRequests(w.t.Context())
 	}
 	for _, o := range []client.Object{&karpv1.NodeClaim{}, &karpv1.NodePool{}, &v1alpha1.GPUNodeClass{}, inner, &corev1.Node{}} {
 		if err := w.DeleteAllOf(w.t.Context(), o); err != nil {

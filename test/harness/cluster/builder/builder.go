@@ -61,6 +61,7 @@ var modules = map[string]module{
 	"prometheus": {takes: "2 minutes", tags: "remove_all_sd"},
 	// It does not compile with newer Kubernetes libraries than its own.
 	"gpu-operator": {takes: "3 minutes", ldflags: "-s -w", static: true},
+	"kueue":        {takes: "10 minutes"},
 	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
 		dir:   filepath.Join("test", "suites", "nvidia"),
@@ -110,6 +111,9 @@ var Prometheus = Set{
 	{"prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus"},
 	{"promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool"},
 }
+
+// Kueue holds Kueue's controller.
+var Kueue = Set{{"kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"}}
 
 // Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. It links those that Given names. A second build waits
 // for the first.
