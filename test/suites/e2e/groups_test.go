@@ -166,7 +166,9 @@ func refusedHalfway(t *testing.T, w *world) {
 	for i := 10; i < 13; i++ {
 		s.create(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("train-%d", i), Labels: map[string]string{"job": "train"}},
-			Spec: s.podSpec(asks(corev1.ResourceCPU, "2"), func(spec *corev1.PodSpec) { spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")} }),
+			Spec: s.podSpec(asks(corev1.ResourceCPU, "2"), func(spec *corev1.PodSpec) {
+				spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")}
+			}),
 		})
 	}
 	s.until(enough, "the job runs", func() (bool, string) { return s.runningOf("train") == 13, fmt.Sprint(s.runningOf("train")) })
