@@ -16,6 +16,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
@@ -23,10 +24,12 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot/facts"
 )
 
 // kind is a kind of object that plans depend on.
 type kind struct {
+	// version is the version that is read, or "" for any.
 	version    string
 	namespaced bool
 	// read adds an object of the kind to the reader.
@@ -62,6 +65,10 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: "resource.k8s.io", Kind: "ResourceClaim"}:         {"v1", true, into((*reader).resourceClaim), false},
 	{Group: "resource.k8s.io", Kind: "ResourceClaimTemplate"}: {"v1", true, into((*reader).resourceClaimTemplate), false},
 	{Group: "resource.k8s.io", Kind: "DeviceClass"}:           {"v1", false, into((*reader).deviceClass), false},
+	facts.KubernetesGroups.PodGroupKind():                     {"", true, podGroup, false},
+	facts.PluginGroups.PodGroupKind():                         {"", true, podGroup, false},
+	facts.VolcanoGroups.PodGroupKind():                        {"", true, podGroup, false},
+	facts.KAIGroups.PodGroupKind():                            {"", true, podGroup, false},
 }
 
 // header holds the fields that are read from objects of any kind.
@@ -121,7 +128,7 @@ func (r *reader) document(d document) error {
 		return nil
 	case !known:
 		return r.keep(d, other(gk), gk, h)
-	case group.Version != k.version:
+	case k.version != "" && group.Version != k.version:
 		return fmt.Errorf("%s: apiVersion %s is not read: write it as %s", d.place, h.APIVersion, schema.GroupVersion{Group: gk.Group, Version: k.version})
 	}
 	if h.Metadata.Name == "" {
@@ -278,6 +285,21 @@ func (r *reader) nodeClaim(_ context.Context, claim *karpv1.NodeClaim, _ place) 
 func (r *reader) nodeOverlay(ctx context.Context, overlay *karpv1alpha1.NodeOverlay, _ place) error {
 	r.cluster.NodeOverlays = append(r.cluster.NodeOverlays, *overlay)
 	return overlay.RuntimeValidate(ctx)
+}
+
+// podGroup adds a PodGroup of any API and version. It reads what plans depend on and does not check the rest.
+func podGroup(_ context.Context, r *reader, d document) error {
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(d.json); err != nil {
+		return err
+	}
+	u.SetNamespace(namespaceOf(u.GetNamespace()))
+	g := facts.PodGroupOf(u)
+	if r.cluster.PodGroups.All == nil {
+		r.cluster.PodGroups = facts.NewPodGroups(nil, nil)
+	}
+	r.cluster.PodGroups.All[g.Key], r.cluster.PodGroups.Served[g.Key.API] = g, true
+	return nil
 }
 
 func (r *reader) node(_ context.Context, node *corev1.Node, _ place) error {

@@ -317,6 +317,16 @@ func (v *View) GroupOf(pod *corev1.Pod) *GroupState {
 	return &GroupState{of.name, of.min, int64(len(of.bound)) + of.ended, int64(len(of.open)), of.gated, of.differ, of.refusal()}
 }
 
+// PodGroupOf returns the PodGroup to which a pod belongs. It returns false if there is none.
+func (v *View) PodGroupOf(pod *corev1.Pod) (facts.PodGroup, bool) {
+	m, is := v.cluster.Membership(pod)
+	if !is {
+		return facts.PodGroup{}, false
+	}
+	object, exists := v.cluster.PodGroups.All[m.Group]
+	return object, exists
+}
+
 // groupOf returns the group of a pod, or nil. Views are shared, so it does not add to what the grouping knows.
 func (v *View) groupOf(pod *corev1.Pod) *group {
 	m, is := v.cluster.Membership(pod)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
 
@@ -48,6 +49,35 @@ func TestPoolsTakeTurnsLaunching(t *testing.T) {
 	} {
 		if got := inTurn(&view, x.launches, x.window); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, want %v", name, got, x.want)
+		}
+	}
+}
+
+func TestPodGroupWithoutAPlaceGetsOneEvent(t *testing.T) {
+	t.Parallel()
+	recorder, clock := events.NewFakeRecorder(100), testclock.NewFakePassiveClock(time.Now())
+	c := New(Config{Recorder: recorder, Clock: clock})
+	cluster := snapshottest.Shared()
+	cluster.Pods = snapshottest.Pods("w", 3, func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")} })
+	cluster.PodGroups = facts.NewPodGroups(facts.PodGroupAPIs(), []facts.PodGroup{{Key: facts.GroupKey{API: facts.KubernetesGroups, Namespace: "default", Name: "train"}, UID: "1", Min: 3}})
+	view := snapshot.Build(cluster)
+	for _, step := range []struct {
+		message string
+		want    int
+	}{{"room for 1", 1}, {"room for 1", 0}, {"room for 2", 1}} {
+		clock.SetTime(clock.Now().Add(sameReason))
+		var plan planner.Plan
+		for i := range cluster.Pods {
+			plan.Unplaced = append(plan.Unplaced, planner.Unplaced{Pod: facts.PodName(&cluster.Pods[i]), Refusal: planner.Refusal{Reason: planner.ReasonGroup, Message: step.message}})
+		}
+		c.recordGroups(&view, plan, sameReason)
+		if n := len(recorder.Events); n != step.want {
+			t.Errorf("%s: %d events, want %d", step.message, n, step.want)
+		}
+		for range len(recorder.Events) {
+			if got := <-recorder.Events; got != "Warning GroupDoesNotFit "+step.message {
+				t.Errorf("the event is %q", got)
+			}
 		}
 	}
 }

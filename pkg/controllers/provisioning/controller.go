@@ -81,6 +81,8 @@ type Controller struct {
 	pending atomic.Bool
 	// reported has the latest events about pending pods, and events limits their rate.
 	reported map[types.UID]report
+	// groups has the latest events about PodGroups without a place.
+	groups map[types.UID]report
 	// odd has the CapacityBuffers with an event that no capacity is kept free for them.
 	odd    map[karpenter.OddBuffer]bool
 	events *rate.Limiter

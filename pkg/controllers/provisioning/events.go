@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/plain"
@@ -55,6 +56,7 @@ func (c *Controller) recordEvents(view *snapshot.View, plan planner.Plan, displa
 	for _, u := range plan.Unplaced {
 		c.tell(view.Pods[u.Pod], corev1.EventTypeWarning, u.Reason, plain.Shorten(u.Message, plain.MaxNote), apart)
 	}
+	c.recordGroups(view, plan, apart)
 	for _, pod := range view.Postponed {
 		c.tell(pod, corev1.EventTypeNormal, planner.ReasonNextRound, planner.NextRound.Message, apart)
 	}
@@ -102,6 +104,27 @@ func (c *Controller) tell(pod *corev1.Pod, kind string, reason planner.Reason, m
 	}
 	c.reported[pod.UID] = report{reason, message, now}
 	c.Recorder.Eventf(pod, nil, kind, string(reason), "Plan", "%s", message)
+}
+
+// recordGroups records an event on each PodGroup without a place, if the event is new and the limit allows it.
+func (c *Controller) recordGroups(view *snapshot.View, plan planner.Plan, apart time.Duration) {
+	now, told := c.Clock.Now(), map[types.UID]report{}
+	for _, u := range plan.Unplaced {
+		if u.Reason != planner.ReasonGroup {
+			continue
+		}
+		group, is := view.PodGroupOf(view.Pods[u.Pod])
+		if _, done := told[group.UID]; !is || done {
+			continue
+		}
+		message, last := plain.Shorten(u.Message, plain.MaxNote), c.groups[group.UID]
+		if last.message != message && now.Sub(last.at) >= apart && c.events.AllowN(now, 1) {
+			last = report{u.Reason, message, now}
+			c.Recorder.Eventf(group.Reference(), nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", message)
+		}
+		told[group.UID] = last
+	}
+	c.groups = told
 }
 
 // recordOddBuffers records an event on each CapacityBuffer for which no capacity is kept free, once for each reason.

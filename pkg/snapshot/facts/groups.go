@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -165,6 +166,9 @@ func parseMembers(text string) (int64, error) {
 // PodGroup is what decisions read of a PodGroup.
 type PodGroup struct {
 	Key GroupKey
+	// Version is the version of the API in which it was read.
+	Version string
+	UID     types.UID
 	// Min is how many pods are needed at once. It is 0 if each of them is of use alone.
 	Min int64
 	// Topology is the node label of which all pods must have the same value, or "".
@@ -174,6 +178,12 @@ type PodGroup struct {
 	// Unschedulable reports whether the scheduler says that it found no room for enough of the pods.
 	Unschedulable bool
 	Created       time.Time
+}
+
+// Reference returns a reference to the object, for events.
+func (g PodGroup) Reference() *corev1.ObjectReference {
+	kind := g.Key.API.PodGroupKind().WithVersion(g.Version)
+	return &corev1.ObjectReference{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: g.Key.Namespace, Name: g.Key.Name, UID: g.UID}
 }
 
 // PodGroups are the PodGroups of a cluster.
@@ -189,7 +199,7 @@ const trimmedField = "karve.sh/podGroup"
 // PodGroupOf reads a PodGroup. Fields of wrong types count as missing.
 func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 	api := GroupAPI(u.GroupVersionKind().Group)
-	g := PodGroup{Key: GroupKey{api, u.GetNamespace(), u.GetName()}, Created: u.GetCreationTimestamp().Time}
+	g := PodGroup{Key: GroupKey{api, u.GetNamespace(), u.GetName()}, Version: u.GroupVersionKind().Version, UID: u.GetUID(), Created: u.GetCreationTimestamp().Time}
 	if kept, ok := u.Object[trimmedField].(map[string]any); ok {
 		g.Min, g.Topology = members(kept["min"]), textOf(kept["topology"])
 		g.Whole, g.Unschedulable = kept["whole"] == true, kept["unschedulable"] == true

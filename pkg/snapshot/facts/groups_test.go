@@ -118,6 +118,7 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := podGroup(c.api, c.version, c.content)
+			c.want.Version, c.want.UID = c.version, "1"
 			c.want.Key, c.want.Created = facts.GroupKey{c.api, "ml", "train"}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			got := facts.PodGroupOf(u)
 			got.Created = got.Created.UTC()

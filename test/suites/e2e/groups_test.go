@@ -134,6 +134,7 @@ func jobLargerThanTheLimit(t *testing.T, w *world) {
 	s := w.groupScene(t, "large", 2)
 	s.job("train", 30)
 	s.untilEvent("Pod", "train-0", "GroupDoesNotFit", "PodGroup "+s.name+"/train needs a place for 30 pods at once, and there is room for 20", "spec.limits")
+	s.untilEvent("PodGroup", "train", "GroupDoesNotFit", "and there is room for 20")
 	s.stays(15*time.Second, "no machine is launched", func() (bool, string) { return len(s.claims()) == 0, lines(s.claims()) })
 }
 
