@@ -51,6 +51,7 @@ func Plan(s planner.Snapshot, p planner.Plan) error {
 	c.stocks(p)
 	c.rules(p)
 	c.groups(p)
+	c.roomHeld(p)
 	c.price(p)
 	return errors.Join(c.errs...)
 }
@@ -199,6 +200,9 @@ func (c *checker) everyPodOnce() {
 
 // groups checks that the plan places enough pods of a group, or none.
 func (c *checker) groups(p planner.Plan) {
+	if len(c.snapshot.Groups) == 0 {
+		return
+	}
 	placed := make([]int64, len(c.snapshot.Classes))
 	count := func(pods []string) {
 		for _, pod := range pods {
@@ -213,7 +217,6 @@ func (c *checker) groups(p planner.Plan) {
 	for _, x := range p.Launches {
 		count(x.Pods)
 	}
-	c.roomHeld(p)
 	for _, g := range c.snapshot.Groups {
 		c.concerns(nil, g.Classes...)
 		total := int64(0)
@@ -228,11 +231,15 @@ func (c *checker) groups(p planner.Plan) {
 
 // roomHeld checks that room is held only for pods without a place, on nodes that admit them.
 func (c *checker) roomHeld(p planner.Plan) {
+	if len(p.Held) == 0 {
+		return
+	}
 	unplaced := map[string]bool{}
 	for _, x := range p.Unplaced {
 		unplaced[x.Pod] = true
 	}
 	for i, x := range p.Held {
+		c.concerns(x.Pods)
 		for _, pod := range x.Pods {
 			class, ok := c.class[pod]
 			if !unplaced[pod] || !ok || !slices.Contains(c.snapshot.Classes[class].Nodes, x.Node) {
