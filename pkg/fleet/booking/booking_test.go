@@ -99,7 +99,7 @@ func TestNextConditionsOfRequests(t *testing.T) {
 		},
 		"a check without retries fails": {
 			cluster: func(c *facts.Cluster) { request(c, provreq.CheckCapacity, 1).NoRetry = true },
-			want:    "Failed=True CapacityIsNotFound: ProvisioningRequest default/train-0 needs a place for 1 pods at once, and there is room for 0; beside these: there is no free room for it on the nodes that have started; 1 new node would cost $0.526 per hour",
+			want:    "Failed=True CapacityIsNotFound: ProvisioningRequest default/train-0 needs a place for 1 pod at once, and there is room for 0; beside these: there is no free room for it on the nodes that have started; 1 new node would cost $0.526 per hour",
 		},
 		"a request larger than the limits fails at once": {
 			cluster: func(c *facts.Cluster) { nodes(c, "2"); request(c, provreq.Atomic, 200) },

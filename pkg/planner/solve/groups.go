@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/effort"
 )
 
-// trial is the part of the effort that goes to each plan which only shows what fits.
+// A plan that only shows what fits gets 1/trial of the effort.
 const trial = 8
 
 // inGroups makes a plan that places each group whole or not at all. plan makes a plan for a snapshot without groups, and earlier is the plan that is being carried out.
@@ -116,7 +116,15 @@ func newQueue(s planner.Snapshot, groups []planner.Group, earlier planner.Plan, 
 }
 
 func (g *queued) refuse(why string, args ...any) {
-	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %d pods at once, and ", g.Name, g.Min) + fmt.Sprintf(why, args...)}
+	g.why = planner.Refusal{Reason: planner.ReasonGroup, Message: fmt.Sprintf("%s needs a place for %s at once, and ", g.Name, pods(g.Min)) + fmt.Sprintf(why, args...)}
+}
+
+// pods returns a number of pods in words.
+func pods(n int64) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
 }
 
 // oneByOne places the groups, and between them the other pods by priority.
@@ -182,12 +190,7 @@ func (q *queue) fit(groups []*queued, before *constraints.Partial) (left []plann
 		return nil, false
 	}
 	// Perhaps other pods of the group fit.
-	if others := q.planOf(q.taken, now, func(int) int { return math.MaxInt }); wholeIn(q.only(q.s, func(c int) int {
-		if q.of[c] == groups[0] && q.s.Classes[c].Blocked == nil {
-			return math.MaxInt
-		}
-		return 0
-	}), []planner.Group{groups[0].Group}, others) {
+	if others := q.planOf(q.taken, now, func(int) int { return math.MaxInt }); int64(podsIn(others)) >= groups[0].Min {
 		q.taken.Fix(others)
 		return nil, true
 	}
@@ -319,13 +322,7 @@ func (q *queue) fitting() []planner.Group {
 
 // finished returns a plan that gives the reason for groups without a place, and no place to the pods for which room is held.
 func (q *queue) finished(p planner.Plan) planner.Plan {
-	holds := map[string]bool{}
-	for _, x := range q.held {
-		for _, pod := range x.Pods {
-			holds[pod] = true
-		}
-	}
-	p.Placements, p.Held = withoutPods(p.Placements, holds), q.held
+	p.Placements, p.Held = withoutPods(p.Placements, q.held), q.held
 	for _, g := range q.groups {
 		for _, c := range g.Classes {
 			if g.fits || q.s.Classes[c].Blocked != nil {
@@ -340,7 +337,14 @@ func (q *queue) finished(p planner.Plan) planner.Plan {
 	return p
 }
 
-func withoutPods(placements []planner.Placement, gone map[string]bool) []planner.Placement {
+// withoutPods returns placements without the pods of others.
+func withoutPods(placements, others []planner.Placement) []planner.Placement {
+	gone := map[string]bool{}
+	for _, x := range others {
+		for _, pod := range x.Pods {
+			gone[pod] = true
+		}
+	}
 	if len(gone) == 0 {
 		return placements
 	}

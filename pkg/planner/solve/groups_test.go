@@ -68,7 +68,6 @@ func TestGroupsArePlacedWholeOrNotAtAll(t *testing.T) {
 		"higher priority first":               {jobs(4, 0, 12, 12), func(s *planner.Snapshot) { s.Classes[2].Priority = 1 }, []int{0, 0, 12}},
 		"other pods of higher priority first": {jobs(4, 10, 12), func(s *planner.Snapshot) { s.Classes[0].Priority = 1 }, []int{10, 0}},
 		"more than the minimum where it fits": {jobs(4, 0, 20), func(s *planner.Snapshot) { s.Groups[0].Min = 8 }, []int{0, 16}},
-		"the minimum of two comes first":      {jobs(4, 0, 20, 20), func(s *planner.Snapshot) { s.Groups[0].Min, s.Groups[1].Min = 8, 8 }, []int{0, 8, 8}},
 		"a pod of which nothing may be planned": {jobs(5, 3, 4, 4), func(s *planner.Snapshot) {
 			s.Classes[2].Blocked = &planner.Refusal{Reason: planner.ReasonVolumes, Message: "there is no volume"}
 			s.Groups = []planner.Group{{Name: "PodGroup ml/job", Classes: []int{1, 2}, Min: 6}}
@@ -86,18 +85,25 @@ func TestGroupsArePlacedWholeOrNotAtAll(t *testing.T) {
 				if err := check.Plan(tc.s, p); err != nil {
 					t.Error(how, err)
 				}
-				got := placedOf(tc.s, p)
-				if name == "the minimum of two comes first" { // Which of the jobs has more than its minimum does not matter.
-					if got[1] < 8 || got[2] < 8 || got[1]+got[2] != 16 {
-						t.Errorf("%s: places %v", how, got)
-					}
-					continue
-				}
-				if !slices.Equal(got, tc.want) {
+				if got := placedOf(tc.s, p); !slices.Equal(got, tc.want) {
 					t.Errorf("%s: places %v, want %v", how, got, tc.want)
 				}
 			}
 		})
+	}
+}
+
+func TestMinimumOfAllGroupsComesBeforeOtherMembers(t *testing.T) {
+	t.Parallel()
+	s := jobs(4, 0, 20, 20)
+	s.Groups[0].Min, s.Groups[1].Min = 8, 8
+	for how, p := range map[string]planner.Plan{"anew": solve.Plan(s), "resumed": solve.Solver{}.Resume(s, planner.Plan{})} {
+		if err := check.Plan(s, p); err != nil {
+			t.Error(how, err)
+		}
+		if got := placedOf(s, p); got[1] < 8 || got[2] < 8 || got[1]+got[2] != 16 {
+			t.Errorf("%s: places %v", how, got)
+		}
 	}
 }
 
@@ -123,6 +129,15 @@ func TestRoomOfAGroupWithoutAPlaceIsHeld(t *testing.T) {
 	s.Nodes = []planner.Node{{Name: "launched", Free: o.Free, GPUs: o.GPUs}}
 	s.Classes[0].Nodes, s.Classes[1].Nodes = []int{0}, []int{0}
 	earlier := planner.Plan{Placements: []planner.Placement{{Node: 0, Pods: s.Classes[1].Pods[:3]}}}
+	below := plantest.Clone(s) // Pods below the priority cut-off take no held room either.
+	below.Classes[0].Offerings, below.Classes[0].Unserved = nil, &planner.Refusal{Reason: planner.ReasonPriority, Message: "too low"}
+	for _, s := range []planner.Snapshot{s, below} {
+		roomIsHeld(t, s, earlier)
+	}
+}
+
+func roomIsHeld(t *testing.T, s planner.Snapshot, earlier planner.Plan) {
+	t.Helper()
 	for holds, want := range map[bool][]int{true: {1, 0}, false: {4, 0}} {
 		s.Groups[0].Holds = holds
 		p := solve.Solver{}.Resume(s, earlier)

@@ -8,26 +8,35 @@ import (
 )
 
 // belowCutoffLast makes a plan for the pods that may have machines, and then places the others, of too low a priority, in the room that it leaves. Planned together, they would take room on
-// nodes for which the others get machines, because such a plan places more pods. ok is false if there are no such pods.
-func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapshot) planner.Plan) (plan planner.Plan, ok bool) {
-	now := s
+// nodes for which the others get machines, because such a plan places more pods.
+func (with Solver) belowCutoffLast(s planner.Snapshot, first func(planner.Snapshot) planner.Plan) planner.Plan {
+	now, below := s, make([]bool, len(s.Classes))
 	now.Classes = slices.Clone(s.Classes)
 	for c := range now.Classes {
 		if class := &now.Classes[c]; class.Unserved != nil && class.Unserved.Reason == planner.ReasonPriority && len(class.Pods) > 0 {
-			class.Pods, ok = nil, true
+			class.Pods, below[c] = nil, true
 		}
 	}
-	if !ok {
-		return planner.Plan{}, false
+	if !slices.Contains(below, true) {
+		return first(s)
 	}
 	with.First = nil
-	plan = first(now)
-	bound := plan.Bound
+	plan := first(now)
 	g := constraints.NewPartial(s)
 	g.Fix(plan)
-	g.Add(with.inGroups(g.Snapshot, planner.Plan{}, Solver.valid))
-	plan = g.Plan
-	constraints.Sort(s, &plan)
-	plan.Bound = min(plan.Price, bound)
-	return plan, true
+	g.Fix(planner.Plan{Placements: plan.Held})
+	rest := g.Snapshot
+	rest.Classes = slices.Clone(rest.Classes)
+	for c := range rest.Classes {
+		if !below[c] {
+			rest.Classes[c].Pods = nil
+		}
+	}
+	g.Add(with.inGroups(rest, planner.Plan{}, Solver.valid))
+	all := g.Plan
+	all.Placements, all.Held = withoutPods(all.Placements, plan.Held), plan.Held
+	all.Unplaced = append(all.Unplaced, plan.Unplaced...)
+	constraints.Sort(s, &all)
+	all.Bound = min(all.Price, plan.Bound)
+	return all
 }

@@ -39,7 +39,7 @@ func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	again.Launches = launches
 	constraints.Sort(s, &again)
 	better := orBetter(s, plan, again)
-	if sameUnplaced(plan, better) {
+	if samePods(plan, better) {
 		better.Bound, better.Proof = plan.Bound, plan.Proof
 	}
 	return better

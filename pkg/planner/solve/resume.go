@@ -1,8 +1,6 @@
 package solve
 
 import (
-	"slices"
-
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/internal/constraints"
@@ -21,10 +19,7 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 	whole := func(s planner.Snapshot) planner.Plan {
 		return with.inGroups(s, earlier, func(with Solver, s planner.Snapshot) planner.Plan { return with.resume(s, earlier) })
 	}
-	if plan, ok := with.belowCutoffLast(s, whole); ok {
-		return plan
-	}
-	return whole(s)
+	return with.belowCutoffLast(s, whole)
 }
 
 // resume is Resume for a snapshot without groups.
@@ -110,7 +105,7 @@ func orBetter(s planner.Snapshot, best, plan planner.Plan) planner.Plan {
 	if constraints.IsBetter(s, plan, best) {
 		return plan
 	}
-	if sameUnplaced(plan, best) {
+	if samePods(plan, best) {
 		best.Bound = min(best.Price, max(best.Bound, plan.Bound))
 	}
 	return best
@@ -154,8 +149,4 @@ func podsToPlaceIn(s planner.Snapshot) int {
 		}
 	}
 	return n
-}
-
-func sameUnplaced(a, b planner.Plan) bool {
-	return slices.EqualFunc(a.Unplaced, b.Unplaced, func(x, y planner.Unplaced) bool { return x.Pod == y.Pod })
 }

@@ -39,10 +39,7 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 		return refusing(s, err)
 	}
 	whole := func(s planner.Snapshot) planner.Plan { return with.inGroups(s, planner.Plan{}, Solver.valid) }
-	if plan, ok := with.belowCutoffLast(s, whole); ok {
-		return plan
-	}
-	return whole(s)
+	return with.belowCutoffLast(s, whole)
 }
 
 // valid is Plan for a valid snapshot, or for one that is part of it.
