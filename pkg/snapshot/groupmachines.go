@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
@@ -31,17 +29,6 @@ type GroupPlans struct {
 
 // Note records a plan that is being carried out.
 func (g *GroupPlans) Note(view *View, plan planner.Plan) {
-	placed, launching := map[string]bool{}, map[string]bool{}
-	for _, p := range plan.Placements {
-		for _, pod := range p.Pods {
-			placed[pod] = true
-		}
-	}
-	for _, l := range plan.Launches {
-		for _, pod := range l.Pods {
-			launching[pod] = true
-		}
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.whole == nil {
@@ -56,6 +43,20 @@ func (g *GroupPlans) Note(view *View, plan planner.Plan) {
 	for _, pod := range view.Pods { // Groups of which enough pods have a node are not in the snapshot.
 		if m, is := view.cluster.Membership(pod); is {
 			g.whole[m.Group] = true
+		}
+	}
+	if len(view.Groups) == 0 {
+		return
+	}
+	placed, launching := map[string]bool{}, map[string]bool{}
+	for _, p := range plan.Placements {
+		for _, pod := range p.Pods {
+			placed[pod] = true
+		}
+	}
+	for _, l := range plan.Launches {
+		for _, pod := range l.Pods {
+			launching[pod] = true
 		}
 	}
 	for _, group := range view.Groups {
@@ -86,13 +87,13 @@ func (g *GroupPlans) has(group facts.GroupKey) bool {
 type GroupMachines struct {
 	// groups has the groups of pending pods by the key of their shape.
 	groups map[string]facts.GroupKey
-	// unready has the names of machines that start for a group and do not have their replicas yet.
-	unready map[facts.GroupKey][]string
+	// unready has the name of a machine that starts for a group and does not have its replicas yet.
+	unready map[facts.GroupKey]string
 }
 
 // NewGroupMachines returns what is known about the machines of groups in a cluster.
 func NewGroupMachines(c *facts.Cluster) *GroupMachines {
-	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey][]string{}}
+	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey]string{}}
 	shapes := newShapes(&facts.Cluster{})
 	for _, pod := range c.Indexed().Pending() {
 		if m, is := c.Membership(pod); is && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
@@ -109,7 +110,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 			continue
 		}
 		for _, group := range g.of(m) {
-			g.unready[group] = append(g.unready[group], m.Claim.Name)
+			g.unready[group] = m.Claim.Name
 		}
 	}
 	return g
@@ -131,8 +132,8 @@ func (g *GroupMachines) Awaits(m *records.Machine, plans *GroupPlans) (why strin
 	var whys []string
 	for _, group := range g.of(m) {
 		switch unready := g.unready[group]; {
-		case len(unready) > 0:
-			whys = append(whys, group.Title()+" waits for NodeClaim "+unready[0])
+		case unready != "":
+			whys = append(whys, group.Title()+" waits for NodeClaim "+unready)
 		case !plans.has(group):
 			whys = append(whys, group.Title()+" has no place for all of the pods that it needs at once")
 		}
@@ -143,5 +144,5 @@ func (g *GroupMachines) Awaits(m *records.Machine, plans *GroupPlans) (why strin
 			alone = false
 		}
 	}
-	return strings.Join(whys, "; "), alone && !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return facts.IsWorkload(pod) })
+	return strings.Join(whys, "; "), alone
 }

@@ -222,17 +222,7 @@ func (g *grouping) keyOf(pod *corev1.Pod) (*group, groupKey) {
 }
 
 func compareGroupKeys(a, b groupKey) int {
-	if a == b {
-		return 0
-	}
-	first := 0
-	if a.alone != b.alone {
-		first = 1
-		if b.alone {
-			first = -1
-		}
-	}
-	return cmp.Or(a.group.Compare(b.group), first)
+	return cmp.Or(a.group.Compare(b.group), cmp.Compare(asInt(a.alone), asInt(b.alone)))
 }
 
 // addGroups adds the groups of the classes that need places at once.

@@ -86,15 +86,9 @@ func waitingClasses(c *facts.Cluster, shapes *shapes, storage *records.Storage, 
 		}
 		byKey[key].pods = append(byKey[key].pods, p.pod)
 	}
-	last := func(k classKey) int {
-		if k.expendable {
-			return 1
-		}
-		return 0
-	}
 	keys := slices.SortedFunc(maps.Keys(byKey), func(a, b classKey) int {
 		return cmp.Or(strings.Compare(byKey[a].key, byKey[b].key), strings.Compare(a.found, b.found), strings.Compare(a.volumes, b.volumes),
-			cmp.Compare(last(a), last(b)), compareGroupKeys(a.member, b.member))
+			cmp.Compare(asInt(a.expendable), asInt(b.expendable)), compareGroupKeys(a.member, b.member))
 	})
 	classes := make([]*waitingClass, 0, len(byKey))
 	for _, key := range keys {
@@ -111,6 +105,14 @@ type classKey struct {
 	found, volumes string
 	expendable     bool
 	member         groupKey
+}
+
+// asInt returns 1 for true, so that false comes first.
+func asInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func classKeyOf(s *shape, found []int, v *records.Volumes) classKey {

@@ -148,6 +148,19 @@ func (c *Controller) fault(m *records.Machine) string {
 }
 
 func (c *Controller) delete(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
+	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin or DRA driver on such nodes"
+	switch m.State() {
+	case lifecycle.NodeMissing:
+		reason, help = metrics.DeletionNodeMissing, ""
+	case lifecycle.Initializing:
+		reason, help = metrics.DeletionNotInitialized, "; look at what sets and removes the startup taints of the NodePool, and at the kubelet"
+	default:
+	}
+	return c.deleteFor(ctx, m, reason, fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help))
+}
+
+// deleteFor deletes the NodeClaim of a machine for a reason, with an event that explains it. giving must be locked.
+func (c *Controller) deleteFor(ctx context.Context, m *records.Machine, reason metrics.Deletion, why string) (reconcile.Result, error) {
 	// The NodeClaim comes from a cache. If it has changed meanwhile, for example because it is being deleted, it is checked again.
 	err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
 	switch {
@@ -159,18 +172,9 @@ func (c *Controller) delete(ctx context.Context, m *records.Machine) (reconcile.
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
 	delete(c.reported, m.Claim.UID)
-	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin or DRA driver on such nodes"
-	switch m.State() {
-	case lifecycle.NodeMissing:
-		reason, help = metrics.DeletionNodeMissing, ""
-	case lifecycle.Initializing:
-		reason, help = metrics.DeletionNotInitialized, "; look at what sets and removes the startup taints of the NodePool, and at the kubelet"
-	default:
-	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(reason)).Inc()
-	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", plain.Shorten(
-		fmt.Sprintf("%s and is given back with %d pods%s", c.fault(m), len(m.Moving())+len(m.ForeignPods()), help), plain.MaxNote))
-	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "state", m.State(), "exposed", m.Exposed(),
-		"promised", m.Promise.Replicas())
+	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", plain.Shorten(why, plain.MaxNote))
+	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "reason", reason, "state", m.State(),
+		"exposed", m.Exposed(), "promised", m.Promise.Replicas())
 	return reconcile.Result{}, nil
 }

@@ -79,6 +79,8 @@ type Controller struct {
 	seating *snapshot.Seating
 	groups  *snapshot.GroupMachines
 	read    time.Time
+	// awaited has for what machines wait, by the UIDs of their NodeClaims.
+	awaited map[types.UID]string
 }
 
 type nominated struct {
@@ -111,7 +113,7 @@ func New(config Config) *Controller {
 		config.Planned = func(*corev1.Pod) bool { return false }
 	}
 	return &Controller{
-		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{},
+		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{}, awaited: map[types.UID]string{},
 	}
 }
 
@@ -248,8 +250,8 @@ const tries = 5
 // admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
 // clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
 func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
-	if waits, err := c.awaitGroups(ctx, m); err != nil || waits {
-		return reconcile.Result{RequeueAfter: soon}, err
+	if waits, result, err := c.awaitGroups(ctx, m); waits {
+		return result, err
 	}
 	if wait, err := c.nominate(ctx, m); err != nil || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, err
