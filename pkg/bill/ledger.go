@@ -61,14 +61,18 @@ func Sum(nodes []Node, labels []string) Ledger {
 	return l
 }
 
-// Discounts returns by how much the list prices of machines exceed their prices, divided like their bills. Amounts are negative where the prices are higher, and there
-// are none of 0.
-func Discounts(nodes []Node, labels []string) Ledger {
-	listed := make([]Node, len(nodes))
+// Discounts returns by how much the list prices of machines exceed their prices, of which l is the sum, divided like their bills. Amounts are negative where the prices are
+// higher, and there are none of 0.
+func (l *Ledger) Discounts(nodes []Node, labels []string) Ledger {
+	listed, differs := make([]Node, len(nodes)), false
 	for i := range nodes {
 		listed[i] = nodes[i].Listed()
+		differs = differs || listed[i].MicroUSDPerHour != nodes[i].MicroUSDPerHour
 	}
-	at, l := Sum(listed, labels), Sum(nodes, labels)
+	if !differs {
+		return Ledger{}
+	}
+	at := Sum(listed, labels)
 	return Ledger{Shares: less(at.Shares, l.Shares), Owners: less(at.Owners, l.Owners), Labels: less(at.Labels, l.Labels)}
 }
 

@@ -59,7 +59,9 @@ func TestALedgerSaysWhatMachinesAreFor(t *testing.T) {
 			{Key: "team", Value: "red", NodePool: "gpu"}: 100_000, {Key: "team", NodePool: "gpu"}: 20_000, {Key: "team", Value: "blue", NodePool: "big"}: -10_000,
 		},
 	}
-	if diff := cmp.Diff(want, bill.Discounts([]bill.Node{ready, ready, starting, starting, drained, unknown}, []string{"team"})); diff != "" {
+	nodes, labels := []bill.Node{ready, ready, starting, starting, drained, unknown}, []string{"team"}
+	sum := bill.Sum(nodes, labels)
+	if diff := cmp.Diff(want, sum.Discounts(nodes, labels)); diff != "" {
 		t.Errorf("the discounts (-want +got):\n%s", diff)
 	}
 }

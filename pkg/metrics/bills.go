@@ -69,7 +69,7 @@ func (b *bills) Collect(to chan<- prometheus.Metric) {
 	b.each(nodes, to)
 	sums := bill.Sum(nodes, latest.labels)
 	export(to, &sums, b.share, b.owner, b.label)
-	discounts := bill.Discounts(nodes, latest.labels)
+	discounts := sums.Discounts(nodes, latest.labels)
 	export(to, &discounts, b.shareDiscount, b.ownerDiscount, b.labelDiscount)
 	to <- prometheus.MustNewConstMetric(b.unknown, prometheus.GaugeValue, float64(sums.Unpriced))
 }
@@ -99,10 +99,15 @@ func (b *bills) each(nodes []bill.Node, to chan<- prometheus.Metric) {
 		gauge(to, b.node, n.MicroUSDPerHour, n.Name, n.NodePool, n.InstanceType, n.CapacityType, n.Zone)
 		shares, idle := n.Split()
 		gauge(to, b.idle, idle, n.Name, n.NodePool)
-		at := n.Listed()
-		listed, _ := at.Split()
 		for j, h := range n.Holders {
 			gauge(to, b.pod, shares[j], h.Namespace, h.Name, n.Name, n.NodePool, h.Owner.Kind, h.Owner.Name)
+		}
+		at := n.Listed()
+		if at.MicroUSDPerHour == n.MicroUSDPerHour {
+			continue
+		}
+		listed, _ := at.Split()
+		for j, h := range n.Holders {
 			if listed[j] != shares[j] {
 				gauge(to, b.podDiscount, listed[j]-shares[j], h.Namespace, h.Name, n.Name, n.NodePool, h.Owner.Kind, h.Owner.Name)
 			}
