@@ -49,7 +49,7 @@ func (left Physical) Minus(used Physical) Physical {
 }
 
 // LimitsAsStocks returns a snapshot with a further stock for each limit of a pool, from which the offerings of the pool draw what they count. The limits stay. Its plans are
-// those of the snapshot.
+// those of the snapshot. It is for a search, and not valid as Validate means it: the names of the stocks repeat.
 func LimitsAsStocks(s Snapshot) Snapshot {
 	pools := make([]int, len(s.Pools))
 	for i := range pools {

@@ -353,12 +353,18 @@ func TestLaunchBesideAMachineForEqualPodsHasNewName(t *testing.T) {
 	c.NodeClaims = append(c.NodeClaims, *first)
 	view = snapshot.Build(c)
 	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
-	for placements, again := range map[*planner.Placement]bool{{Node: 0, Pods: []string{"default/a-001"}}: false, {Node: len(view.Nodes)}: true} {
-		if placements.Node == 0 && view.MachineOn(0) == nil {
-			t.Fatal("the first node is not the machine")
-		}
-		if got := render.NodeClaim(&view, l, []planner.Placement{*placements}); (got.Name == first.Name) != again {
-			t.Errorf("%+v: %s and %s", placements, first.Name, got.Name)
+	if view.MachineOn(0) == nil {
+		t.Fatal("the first node is not the machine")
+	}
+	for name, c := range map[string]struct {
+		placements []planner.Placement
+		again      bool
+	}{
+		"equal pods on it": {[]planner.Placement{{Node: 0, Pods: []string{"default/a-001"}}}, false},
+		"no pods on it":    {[]planner.Placement{{Node: len(view.Nodes)}}, true},
+	} {
+		if got := render.NodeClaim(&view, l, c.placements); (got.Name == first.Name) != c.again {
+			t.Errorf("%s: %s and %s", name, first.Name, got.Name)
 		}
 	}
 }

@@ -241,8 +241,7 @@ func saysUnschedulable(api GroupAPI, conditions any) bool {
 		c, _ := c.(map[string]any)
 		switch kind, status := c["type"], c["status"]; {
 		case api == KubernetesGroups && (kind == "PodGroupInitiallyScheduled" || kind == "PodGroupScheduled"):
-			// With dynamic resource allocation, as by default, the scheduler of Kubernetes 1.37 ends with an error where a group finds no room
-			// (DynamicResources.PodGroupPostFilter: not found).
+			// The scheduler of Kubernetes 1.37 ends with an error: see karpenter.IsProvisionable.
 			return status == string(corev1.ConditionFalse) && (c["reason"] == corev1.PodReasonUnschedulable || c["reason"] == corev1.PodReasonSchedulerError)
 		case api == VolcanoGroups && kind == "Unschedulable" && status == string(corev1.ConditionTrue):
 			return true
