@@ -34,3 +34,31 @@ func TestNextLargerNumberOfPodsCounts(t *testing.T) {
 		}
 	}
 }
+
+func TestBusyPodsSlowEachOtherDown(t *testing.T) {
+	t.Parallel()
+	// The means of 1, 3, 5 and 7 pods that infer without pause, relative to one, which nebuly-ai/nos publishes.
+	for mode, published := range map[density.Mode]map[int64]float64{
+		density.TimeSlicing: {1: 1, 3: 3.33, 5: 5.55, 7: 7.77},
+		density.MPS:         {1: 1, 3: 1.86, 5: 2.74, 7: 3.64},
+	} {
+		for pods, want := range published {
+			if got := float64(density.Slowdown(mode, pods, 100)) / density.AsAlone; got < 0.98*want || got > 1.02*want {
+				t.Errorf("%d pods with %s take %.2f times as long, want %.2f", pods, mode, got, want)
+			}
+		}
+	}
+	for _, mode := range []density.Mode{density.TimeSlicing, density.MPS} {
+		last := int64(density.AsAlone)
+		for pods := int64(1); pods <= 128; pods++ {
+			got := density.Slowdown(mode, pods, 10)
+			if got < last || pods <= 10 && got != density.AsAlone {
+				t.Errorf("%d pods that are busy for a tenth of the time with %s: %d, and one less: %d", pods, mode, got, last)
+			}
+			last = got
+		}
+		if last == density.AsAlone {
+			t.Errorf("128 pods with %s do not slow each other down", mode)
+		}
+	}
+}
