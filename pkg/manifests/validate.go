@@ -50,6 +50,7 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 	f.add(s.MIG != nil && s.Strategy != v1alpha1.StrategyMIG, "mig is for strategy MIG: remove it, or use strategy MIG")
 	f.add(s.MPS != nil && s.Strategy != v1alpha1.StrategyMPS, "mps is for strategy MPS: remove it, or use strategy MPS")
 	f.add(s.Memory != nil && s.Strategy != v1alpha1.StrategyMemorySlots, "memory is for strategy MemorySlots: remove it, or use strategy MemorySlots")
+	f.add(s.BusyPercent != nil && (*s.BusyPercent < 1 || *s.BusyPercent > 100), "spec.sharing.busyPercent is 1 to 100")
 	f.dra(s)
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
@@ -65,6 +66,7 @@ func (f *faults) sharing(s *v1alpha1.Sharing) {
 		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
 		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
 		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
+		f.add(s.BusyPercent != nil, "the pods of strategy None have whole GPUs and do not slow each other down: remove busyPercent")
 	default:
 		f.add(true, "spec.sharing.strategy is TimeSlicing, MPS, MIG, MemorySlots or None, not %q", s.Strategy)
 	}
@@ -121,6 +123,7 @@ func (f *faults) mig(s *v1alpha1.Sharing) {
 	f.add(s.ResourceName != "" && s.MIGNaming() != v1alpha1.MIGNamingSingle,
 		"resources of strategy MIG are named after the profiles of instances: remove resourceName, or set mig.naming to Single")
 	f.add(s.ResourceName == v1alpha1.ResourceGPUShared && s.Replicas == nil, "an instance that one pod has for itself is called nvidia.com/gpu: remove resourceName, or set replicas")
+	f.add(s.BusyPercent != nil && s.Replicas == nil, "pods that have an instance for themselves do not slow each other down: remove busyPercent, or set replicas")
 	f.add(s.MIG == nil, "strategy MIG needs mig.layouts, the instances that GPUs are divided into")
 	if s.MIG == nil {
 		return

@@ -15,8 +15,8 @@ type Prices struct {
 	Price     planner.MicroUSD `json:"microUSDPerHour"`
 	ListPrice planner.MicroUSD `json:"listMicroUSDPerHour"`
 	Bound     planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	// Work is the price of the work of the pods, which plans minimize if pods state their throughput: a machine on which a pod takes longer counts more. WorkBound is a lower bound on
-	// it. They are nil if no pod states any.
+	// Work is the price of the work of the pods, which plans minimize if pods state their throughput: a machine on which a pod takes longer than alone on its fastest GPU counts more.
+	// WorkBound is a lower bound on it. They are nil if no pod states any.
 	Work      *planner.MicroUSD `json:"workMicroUSDPerHour,omitempty"`
 	WorkBound *planner.MicroUSD `json:"workBoundMicroUSDPerHour,omitempty"`
 }
@@ -29,7 +29,8 @@ func pricesOf(view *snapshot.View, s planner.Snapshot, plan planner.Plan) Prices
 		p.ListPrice += s.Offerings[launch.Offering].ListPrice
 	}
 	if view.PricesWork() {
-		p.Work, p.WorkBound = &plan.Price, &plan.Bound
+		work, bound := view.Work(plan)
+		p.Work, p.WorkBound = &work, &bound
 	}
 	return p
 }

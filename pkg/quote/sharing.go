@@ -254,6 +254,7 @@ func withStrategy(c *facts.Cluster, strategy v1alpha1.Strategy, replicas int32) 
 		if name, ok := names[s.ResourceName]; ok {
 			s.ResourceName = name
 		}
+		s.BusyPercent = was.BusyPercent
 		class.Spec.Sharing = s
 		switch {
 		case strategy == v1alpha1.StrategyMemorySlots:

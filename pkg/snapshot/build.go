@@ -45,8 +45,9 @@ type View struct {
 	shapeOf func(*corev1.Pod) *shape
 	// grouping has the groups of the pods.
 	grouping *grouping
-	// pricesWork is documented at PricesWork.
-	pricesWork bool
+	// longer is, by class, how many times as long pods take on the fastest machine that they may have as on one whose GPUs they have to themselves. It is nil if no
+	// pod states its throughput.
+	longer []slowness
 	// slow has, by index, the offerings that are copies of others at the price of work, and how slow pods may be there.
 	slow map[int]slowness
 	// rooms has the same indices as Snapshot.Nodes.

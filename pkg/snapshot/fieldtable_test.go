@@ -93,6 +93,7 @@ var classFields = []decision{
 	{path: "spec.sharing.backend=DRA", by: "pkg/render.TestBackendIsPromised"},
 	{path: "spec.sharing.backend=NVIDIADRA", by: "pkg/render.TestBackendIsPromised"},
 	{path: "spec.sharing.backend=DevicePlugin", by: "pkg/render.TestBackendIsPromised"},
+	{path: "spec.sharing.busyPercent", by: "pkg/snapshot.TestJobsGetTheReplicasWithTheLowestPriceOfWork"},
 	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestLaunchPromisesAsManyReplicasAsPodsNeed"},
 	{path: "spec.sharing.memory.enforcement=MPS", by: "pkg/snapshot.TestSlotsWithMPSHaveAtMostItsClients"},
 	{path: "spec.sharing.memory.enforcement=None", by: ofPromisedSlots},

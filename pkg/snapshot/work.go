@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"maps"
+	"math/bits"
 	"slices"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -23,11 +24,11 @@ func (v *View) priceWork(waiting []*waitingClass) {
 	if !slices.ContainsFunc(waiting, func(w *waitingClass) bool { return w.shape.throughput != nil }) {
 		return
 	}
-	v.pricesWork = true
+	v.longer = make([]slowness, len(v.Classes))
 	slow := make([]map[int]slowness, len(v.Classes))
 	prices := map[int][]slowness{} // By offering.
 	for c, w := range waiting {
-		slow[c] = v.slownessOf(w, v.Classes[c].Offerings)
+		slow[c], v.longer[c] = v.slownessOf(w, &v.Classes[c])
 		for i, f := range slow[c] {
 			if f > asFast && !slices.Contains(prices[i], f) {
 				prices[i] = append(prices[i], f)
@@ -50,24 +51,71 @@ func (v *View) priceWork(waiting []*waitingClass) {
 }
 
 // PricesWork reports whether some pods state their throughput. Plans then minimize the price of work, and another plan may have a lower hourly price.
-func (v *View) PricesWork() bool { return v.pricesWork }
+func (v *View) PricesWork() bool { return v.longer != nil }
 
-// slownessOf returns how slow each of the offerings is for the pods of a class, without those that they do not use.
-func (v *View) slownessOf(w *waitingClass, offerings []int) map[int]slowness {
-	slow, best := map[int]slowness{}, int64(0)
-	for _, i := range offerings {
-		if w.shape.throughput != nil {
-			best = max(best, w.shape.throughput.On(v.Offerings[i].Type.GPU.Name))
+// Work returns the price of the work of a plan for the pods of the view, and a lower bound on it. Plans minimize it relative to the fastest machine that pods may have. To compare views
+// with other machines, Work has it relative to a machine whose GPUs they have to themselves.
+func (v *View) Work(p planner.Plan) (price, bound planner.MicroUSD) {
+	class := map[string]int{}
+	for c := range v.Classes {
+		for _, pod := range v.Classes[c].Pods {
+			class[pod] = c
 		}
 	}
-	for _, i := range offerings {
-		if w.shape.throughput == nil {
+	for _, l := range p.Launches {
+		longer := asFast
+		for _, pod := range l.Pods {
+			longer = max(longer, v.longer[class[pod]])
+		}
+		price += planner.MicroUSD(timesMillionths(int64(v.Snapshot.Offerings[l.Offering].Price), int64(longer)))
+	}
+	return price, planner.MicroUSD(timesMillionths(int64(p.Bound), int64(slices.Min(v.longer))))
+}
+
+// slownessOf returns how slow each of its offerings is for the pods of a class, without those that they do not use, and how many times as long they take on the fastest of these as on
+// one whose GPUs they have to themselves.
+func (v *View) slownessOf(w *waitingClass, class *planner.Class) (slow map[int]slowness, longer slowness) {
+	slow = map[int]slowness{}
+	if w.shape.throughput == nil {
+		for _, i := range class.Offerings {
 			slow[i] = asFast
-		} else if on := w.shape.throughput.On(v.Offerings[i].Type.GPU.Name); on > 0 {
-			slow[i] = slowness((int64(asFast)*best + on - 1) / on)
+		}
+		return slow, asFast
+	}
+	// A pod takes slowdown / on hours for a unit of work. The fastest machine is one that it fits on.
+	type speed struct{ on, slowdown int64 }
+	speeds, best, alone := map[int]speed{}, speed{0, 1}, int64(0)
+	for _, i := range class.Offerings {
+		s := speed{w.shape.throughput.On(v.Offerings[i].Type.GPU.Name), v.slowdown(class, i)}
+		if s.on == 0 {
+			continue
+		}
+		speeds[i] = s
+		if podsOn(&v.Snapshot.Offerings[i], class) == 0 {
+			continue
+		}
+		alone = max(alone, s.on)
+		if s.on*best.slowdown > best.on*s.slowdown {
+			best = s
 		}
 	}
-	return slow
+	for i, s := range speeds {
+		slow[i] = slowness(ratio(int64(asFast), s.slowdown*best.on, s.on*best.slowdown))
+	}
+	if alone == 0 {
+		return slow, asFast
+	}
+	return slow, slowness(ratio(best.slowdown, alone, best.on))
+}
+
+// ratio returns n * a / b for positive numbers, rounded up. The result must fit an int64.
+func ratio(n, a, b int64) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(a))
+	quotient, rest := bits.Div64(hi, lo, uint64(b))
+	if rest > 0 {
+		quotient++
+	}
+	return int64(quotient) //nolint:gosec // As the comment says.
 }
 
 // copyAt adds a copy of an offering at the price of work and returns its index.
@@ -90,7 +138,7 @@ func (v *View) copyAt(i int, f slowness) int {
 	return at
 }
 
-// timesMillionths returns price * f / 1,000,000, rounded up. The price is at most planner.MaxPrice, and f at most 10^13, so it saturates far below an overflow.
+// timesMillionths returns price * f / 1,000,000, rounded up. The price is at most planner.MaxPrice, and f at most 2·10^15, so it saturates far below an overflow.
 func timesMillionths(price, f int64) int64 {
 	whole, part := f/int64(asFast), f%int64(asFast)
 	if whole > planner.MaxPrice/max(1, price) {

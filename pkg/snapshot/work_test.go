@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
@@ -108,22 +110,136 @@ func TestPodsWhoseThroughputNamesNoMachineWait(t *testing.T) {
 	}
 }
 
+// contended returns an edit of a GPUNodeClass whose pods keep a GPU busy for a share of the time.
+func contended(percent int32, strategy v1alpha1.Strategy) func(*v1alpha1.GPUNodeClass) {
+	return func(class *v1alpha1.GPUNodeClass) {
+		class.Spec.Sharing.Strategy = strategy
+		if percent > 0 {
+			class.Spec.Sharing.BusyPercent = &percent
+		}
+	}
+}
+
+// densities returns a cluster with the NodePool few, whose GPUs have two replicas, and many, whose GPUs have ten.
+func densities(types []catalog.InstanceType, edit func(*v1alpha1.GPUNodeClass)) *facts.Cluster {
+	c := Empty()
+	c.NodeClasses[NodeClassRef] = facts.NodeClassState{Ready: true, InstanceTypes: types}
+	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("few", 2, edit), Class("many", 10, edit)}
+	c.NodePools = []karpv1.NodePool{Pool("few", "few", Tainted(v1alpha1.ResourceGPUShared)), Pool("many", "many", Tainted(v1alpha1.ResourceGPUShared))}
+	return c
+}
+
+func TestJobsGetTheReplicasWithTheLowestPriceOfWork(t *testing.T) {
+	t.Parallel()
+	types := gpuTypes(map[string][2]int64{"t4": {8000, 526_000}, "l40s": {8000, 1_861_000}})
+	for name, tc := range map[string]struct {
+		percent  int32
+		strategy v1alpha1.Strategy
+		edit     func(*corev1.Pod)
+		want     string
+	}{
+		"nobody says how busy pods are": {0, v1alpha1.StrategyTimeSlicing, working("t4=1"), "1 t4.xlarge of many"},
+		"ten pods hardly use a GPU":     {10, v1alpha1.StrategyTimeSlicing, working("t4=1"), "1 t4.xlarge of many"},
+		"two pods fill half a GPU each": {50, v1alpha1.StrategyTimeSlicing, working("t4=1"), "5 t4.xlarge of few"},
+		"two pods that run together":    {50, v1alpha1.StrategyMPS, working("t4=1"), "1 t4.xlarge of many"},
+		"a faster GPU with many pods":   {50, v1alpha1.StrategyMPS, working("t4=1, l40s=5"), "1 l40s.xlarge of many"},
+		"pods that do not state work":   {50, v1alpha1.StrategyTimeSlicing, func(*corev1.Pod) {}, "1 t4.xlarge of many"},
+		"a machine has CPU for two pods": {50, v1alpha1.StrategyTimeSlicing, func(pod *corev1.Pod) {
+			Asking("cpu", "3900m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")(pod)
+			working("t4=1")(pod)
+		}, "5 t4.xlarge of many"},
+		"a GPU has memory for two pods": {50, v1alpha1.StrategyTimeSlicing, func(pod *corev1.Pod) {
+			working("t4=1")(pod)
+			GPUMemory("7Gi")(pod)
+		}, "5 t4.xlarge of many"},
+	} {
+		c := densities(types, contended(tc.percent, tc.strategy))
+		c.Pods = Pods("train", 10, tc.edit)
+		view := snapshot.Build(c)
+		plan := alternatives.Add(view.Snapshot, solve.Plan(view.Snapshot))
+		if err := check.Plan(view.Snapshot, plan); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		launched := map[string]int{}
+		for _, l := range plan.Launches {
+			o := view.Snapshot.Offerings[l.Offering]
+			launched[o.InstanceType+" of "+view.Snapshot.Pools[o.Pool].Name]++
+		}
+		var got []string
+		for _, what := range slices.Sorted(maps.Keys(launched)) {
+			got = append(got, fmt.Sprintf("%d %s", launched[what], what))
+		}
+		if strings.Join(got, ", ") != tc.want {
+			t.Errorf("%s: %v, want %s", name, got, tc.want)
+		}
+	}
+}
+
 // worker is a pod of the reference model: its CPU and its throughput by model of GPU, which is nil if it states none.
 type worker struct {
 	milliCPU int64
 	on       map[string]int64
 }
 
+// capacity is a machine of the reference model. Pods keep a GPU busy for busyPercent of the time, or do not slow each other down if it is 0.
+type capacity struct {
+	gpu                                    string
+	milliCPU, price, replicas, busyPercent int64
+	mps                                    bool
+}
+
+// hours returns how long a worker takes for a unit of work if the machine is full of its kind. It is infinite on a GPU that it does not use.
+func (m *capacity) hours(w worker) float64 {
+	if w.on[m.gpu] == 0 {
+		return math.Inf(1)
+	}
+	pods := min(m.replicas, m.milliCPU/w.milliCPU)
+	load, slowdown := float64(pods*m.busyPercent)/100, 1.0
+	switch {
+	case pods <= 1 || load <= 1:
+	case m.mps:
+		slowdown = max(1, 0.45*load+0.5)
+	default:
+		slowdown = 1.11 * load
+	}
+	return slowdown / float64(w.on[m.gpu])
+}
+
 // leastWork returns the lowest price of the work of pods, by trying all partitions into machines: the price of a machine times the time of its slowest pod, relative to
-// that pod's fastest GPU.
-func leastWork(workers []worker, of map[string][2]int64) float64 {
+// the machine on which that pod is fastest.
+func leastWork(workers []worker, machines []capacity) float64 {
+	fastest := make([]float64, len(workers))
+	for i, w := range workers {
+		fastest[i] = math.Inf(1)
+		for m := range machines {
+			if w.milliCPU <= machines[m].milliCPU {
+				fastest[i] = min(fastest[i], machines[m].hours(w))
+			}
+		}
+	}
+	leastFor := func(group []int) float64 {
+		least := math.Inf(1)
+		for m := range machines {
+			cpu, factor := int64(0), 1.0
+			for _, i := range group {
+				cpu += workers[i].milliCPU
+				if workers[i].on != nil {
+					factor = max(factor, machines[m].hours(workers[i])/fastest[i])
+				}
+			}
+			if cpu <= machines[m].milliCPU && int64(len(group)) <= machines[m].replicas {
+				least = min(least, factor*float64(machines[m].price))
+			}
+		}
+		return least
+	}
 	least := math.Inf(1)
 	var split func(i int, groups [][]int)
 	split = func(i int, groups [][]int) {
 		if i == len(workers) {
 			var sum float64
 			for _, g := range groups {
-				sum += leastFor(workers, g, of)
+				sum += leastFor(g)
 			}
 			least = min(least, sum)
 			return
@@ -139,39 +255,19 @@ func leastWork(workers []worker, of map[string][2]int64) float64 {
 	return least
 }
 
-func leastFor(workers []worker, group []int, of map[string][2]int64) float64 {
-	least := math.Inf(1)
-	for name, x := range of {
-		cpu, factor := int64(0), 1.0
-		for _, i := range group {
-			w := workers[i]
-			cpu += w.milliCPU
-			if w.on == nil {
-				continue
-			}
-			if w.on[name] == 0 {
-				factor = math.Inf(1)
-				continue
-			}
-			best := int64(0)
-			for gpu := range of {
-				best = max(best, w.on[gpu])
-			}
-			factor = max(factor, float64(best)/float64(w.on[name]))
-		}
-		if cpu <= x[0] {
-			least = min(least, factor*float64(x[1]))
-		}
-	}
-	return least
-}
-
-// drawnWork draws a cluster of up to six pods, and their reference.
-func drawnWork(r *rand.Rand) (*facts.Cluster, []worker, map[string][2]int64) {
+// drawnWork draws a cluster of up to six pods with the pools of [densities], and their reference.
+func drawnWork(r *rand.Rand) (*facts.Cluster, []worker, []capacity) {
 	of := map[string][2]int64{
-		"t4": {4000, 400_000 + 1000*r.Int64N(300)}, "a10g": {4000 + 2000*r.Int64N(3), 900_000 + 1000*r.Int64N(500)}, "l40s": {8000, 1_500_000 + 1000*r.Int64N(900)},
+		"t4": {2000 + 2000*r.Int64N(2), 400_000 + 1000*r.Int64N(300)}, "a10g": {4000 + 2000*r.Int64N(3), 900_000 + 1000*r.Int64N(500)}, "l40s": {8000, 1_500_000 + 1000*r.Int64N(900)},
 	}
-	c := withTypes(gpuTypes(of))
+	percent, strategy := []int32{0, 20, 50, 100}[r.IntN(4)], []v1alpha1.Strategy{v1alpha1.StrategyTimeSlicing, v1alpha1.StrategyMPS}[r.IntN(2)]
+	c := densities(gpuTypes(of), contended(percent, strategy))
+	var machines []capacity
+	for gpu, x := range of {
+		for _, replicas := range []int64{2, 10} {
+			machines = append(machines, capacity{gpu, x[0], x[1], replicas, int64(percent), strategy == v1alpha1.StrategyMPS})
+		}
+	}
 	var workers []worker
 	profiles := []map[string]int64{nil}
 	for range 2 {
@@ -191,7 +287,7 @@ func drawnWork(r *rand.Rand) (*facts.Cluster, []worker, map[string][2]int64) {
 		}
 		workers, c.Pods = append(workers, w), append(c.Pods, Pod(fmt.Sprintf("p%d", i), edits...))
 	}
-	return c, workers, of
+	return c, workers, machines
 }
 
 func TestPlansHaveTheLowestPriceOfWorkThatBruteForceFinds(t *testing.T) {
@@ -199,7 +295,7 @@ func TestPlansHaveTheLowestPriceOfWorkThatBruteForceFinds(t *testing.T) {
 	const cases = 1000
 	optimal, surcharged := 0, 0
 	for seed := range uint64(cases) {
-		c, workers, of := drawnWork(rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // A fixed sequence.
+		c, workers, machines := drawnWork(rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // A fixed sequence.
 		view := snapshot.Build(c)
 		plan := alternatives.Add(view.Snapshot, solve.Plan(view.Snapshot))
 		if err := planner.Validate(view.Snapshot); err != nil {
@@ -216,7 +312,7 @@ func TestPlansHaveTheLowestPriceOfWorkThatBruteForceFinds(t *testing.T) {
 				surcharged++
 			}
 		}
-		least := leastWork(workers, of)
+		least := leastWork(workers, machines)
 		// Each price of work is rounded up to a micro-dollar, and each factor to a millionth.
 		slack := 1 + 4*float64(len(workers))
 		switch {

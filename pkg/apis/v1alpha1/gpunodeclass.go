@@ -257,6 +257,8 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.maxReplicas)",message="NVIDIA's driver has one number of shares for all GPUs: remove maxReplicas, or use backend DevicePlugin"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.overrides) || size(self.overrides) == 0",message="NVIDIA's driver has one number of shares for all GPUs: remove overrides, or use another GPUNodeClass for the other GPUs"
 // +kubebuilder:validation:XValidation:rule="!has(self.backend) || self.backend != 'NVIDIADRA' || !has(self.requestsAboveOne) || self.requestsAboveOne == 'Refuse'",message="with backend NVIDIADRA each share of a container is on a GPU of its own: remove requestsAboveOne, or set it to Refuse"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.busyPercent)",message="the pods of strategy None have whole GPUs and do not slow each other down: remove busyPercent"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.busyPercent) || has(self.replicas)",message="pods that have an instance for themselves do not slow each other down: remove busyPercent, or set replicas"
 type Sharing struct {
 	// strategy is one of: TimeSlicing, which shares each GPU among replicas that take turns; MPS, which shares each GPU among replicas that run at the
 	// same time with limits on memory and threads; MIG, which divides each GPU into instances with their own memory and compute; MemorySlots, which gives
@@ -300,6 +302,13 @@ type Sharing struct {
 	// it is always Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
+	// busyPercent is how much of the time a pod keeps a GPU busy while it has the GPU to itself, 1 to 100. The price of work of pods with the annotation
+	// karve.sh/throughput then counts that the pods on a GPU slow each other down. Nodes are not replaced if it changes. Default: they do not slow each
+	// other down.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	BusyPercent *int32 `json:"busyPercent,omitempty"`
 	// mps defines the limits of strategy MPS.
 	// +optional
 	MPS *MPSSharing `json:"mps,omitempty"`

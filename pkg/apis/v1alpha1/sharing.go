@@ -70,7 +70,7 @@ func (s Sharing) RefusesAboveOne() bool {
 	case StrategyMPS, StrategyMemorySlots:
 		return true
 	case StrategyMIG:
-		return s.UsesDRA() && s.slices() > 1 || s.RequestsAboveOne == RequestsAboveOneRefuse
+		return s.UsesDRA() && s.PodsPerInstance() > 1 || s.RequestsAboveOne == RequestsAboveOneRefuse
 	default:
 		return s.UsesDRA() || s.RequestsAboveOne == RequestsAboveOneRefuse
 	}

@@ -81,20 +81,20 @@ func (m migInstances) resource(s Sharing) string {
 // named returns the resource name of the instances of a profile.
 func (migInstances) named(s Sharing, profile string) string {
 	if s.MIGNaming() == MIGNamingMixed {
-		return mig.SharedResource(profile, s.slices())
+		return mig.SharedResource(profile, s.PodsPerInstance())
 	}
 	switch {
 	case s.ResourceName != "":
 		return s.ResourceName
-	case s.slices() > 1:
+	case s.PodsPerInstance() > 1:
 		return ResourceGPUShared
 	default:
 		return ResourceGPU
 	}
 }
 
-// slices returns the number of pods that take turns on an instance.
-func (s Sharing) slices() int64 {
+// PodsPerInstance returns the number of pods that take turns on a MIG instance.
+func (s Sharing) PodsPerInstance() int64 {
 	if s.Replicas == nil {
 		return 1
 	}
@@ -135,7 +135,7 @@ func (m migInstances) shares(s Sharing, gpuName string, memoryMiB, gpus int64) [
 func (m migInstances) share(s Sharing, divided nodecontract.MIG, gpus int64) Share {
 	instances := divided.Instances(gpus)
 	// The GPUs may differ. Then the number is that of a GPU on average, rounded up.
-	replicas := (divided.InstancesOf(gpus)*s.slices() + gpus - 1) / gpus
+	replicas := (divided.InstancesOf(gpus)*s.PodsPerInstance() + gpus - 1) / gpus
 	return Share{Resource: m.named(s, instances[0].Profile), Least: replicas, Most: replicas, MIG: divided}
 }
 
@@ -154,7 +154,7 @@ func (l *MIGLayout) on(model mig.Model, s Sharing) nodecontract.MIG {
 		}
 		groups = append(groups, g)
 	}
-	divided := nodecontract.MIGOf(groups, s.slices())
+	divided := nodecontract.MIGOf(groups, s.PodsPerInstance())
 	// As many instances of one profile as fit are the same as with the field profile.
 	if of := divided.Instances(1); divided.GPUs() == 0 && len(of) == 1 && of[0].Count == model.Fit(of[0].Profile) {
 		return full(model, of[0].Profile, s)

@@ -691,6 +691,11 @@ func (in *Sharing) DeepCopyInto(out *Sharing) {
 		*out = make([]ReplicasOverride, len(*in))
 		copy(*out, *in)
 	}
+	if in.BusyPercent != nil {
+		in, out := &in.BusyPercent, &out.BusyPercent
+		*out = new(int32)
+		**out = **in
+	}
 	if in.MPS != nil {
 		in, out := &in.MPS, &out.MPS
 		*out = new(MPSSharing)

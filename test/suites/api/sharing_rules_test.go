@@ -300,6 +300,18 @@ var sharingPairs = []pair{
 		reject: whole(edits{"spec.sharing.maxReplicas": 10}),
 	},
 	{
+		rule:   "spec.sharing rule: the pods of strategy None have whole GPUs and do not slow each other down: remove busyPercent",
+		accept: whole(nil),
+		reject: whole(edits{"spec.sharing.busyPercent": 10}),
+	},
+	{
+		rule:   "spec.sharing rule: pods that have an instance for themselves do not slow each other down: remove busyPercent, or set replicas",
+		accept: withMIG(edits{"spec.sharing.replicas": 2, "spec.sharing.busyPercent": 10}),
+		reject: withMIG(edits{"spec.sharing.replicas": nil, "spec.sharing.busyPercent": 10}),
+	},
+	{rule: "spec.sharing.busyPercent minimum", accept: edits{"spec.sharing.busyPercent": 1}, reject: edits{"spec.sharing.busyPercent": 0}, message: "greater than or equal to 1"},
+	{rule: "spec.sharing.busyPercent maximum", accept: edits{"spec.sharing.busyPercent": 100}, reject: edits{"spec.sharing.busyPercent": 101}, message: "less than or equal to 100"},
+	{
 		rule:   "spec.sharing rule: maxReplicas must be at least replicas",
 		accept: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 10},
 		reject: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 9},
