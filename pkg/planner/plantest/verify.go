@@ -367,8 +367,8 @@ func (b *buying) take(c planner.Cover, need *big.Int) error {
 	return nil
 }
 
-// outlook reports whether all needs are met, and whether one of them is too expensive to meet with the offerings from the i-th on.
-func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bool) {
+// remaining reports whether all needs are met, and whether one of them is too expensive to meet with the offerings from the i-th on.
+func (b *buying) remaining(i int, price int64, needs []*big.Int) (met, hopeless bool) {
 	met = true
 	saved := b.saved()
 	for r, need := range needs {
@@ -392,7 +392,7 @@ func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bo
 }
 
 func (b *buying) try(i int, price int64, needs []*big.Int) error {
-	met, hopeless := b.outlook(i, price, needs)
+	met, hopeless := b.remaining(i, price, needs)
 	if hopeless {
 		return nil
 	}

@@ -72,7 +72,7 @@ func (x *Machine) price(values []int64, demand pack.Load, limit Effort, floor in
 		parted, upper = u < upper, min(upper, u)
 		if x.GPUs.Combines {
 			// The smaller the gap between the known value and the bound, the less there is to combine.
-			upper = min(upper, x.look(demand, glance, floor, true, &out))
+			upper = min(upper, x.look(demand, firstSteps, floor, true, &out))
 			if least := max(floor, out.Value); upper > least {
 				upper = min(upper, x.Combine(values, demand, limit.Parts, least, &out, c))
 			}
@@ -95,8 +95,8 @@ func (x *Machine) price(values []int64, demand pack.Load, limit Effort, floor in
 	return out
 }
 
-// glance is the number of steps of a first search of a machine whose GPUs are decomposed.
-const glance = 20
+// firstSteps is the number of steps of a first search of a machine whose GPUs are decomposed.
+const firstSteps = 20
 
 // look searches the whole machine for a load worth more than the floor. If the machine is decomposed by GPU, it also rounds the solution of that relaxation.
 func (x *Machine) look(demand pack.Load, steps int, floor int64, parted bool, out *Priced) (upper int64) {

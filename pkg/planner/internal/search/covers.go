@@ -108,9 +108,9 @@ func (l *integerCover) prepare() {
 	}
 }
 
-// outlook returns a lower bound on the price of what is still needed, with the offers from position i on, by the strongest cover. done reports whether nothing
+// lowerBound returns a lower bound on the price of what is still needed, with the offers from position i on, by the strongest cover. done reports whether nothing
 // is needed. ok is false if there is no solution below the given price. The cover that pruned last is examined first.
-func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, done, ok bool) {
+func (l *integerCover) lowerBound(i int, need []int64, below int64) (price int64, done, ok bool) {
 	done = true
 	saved := supply(l.left, l.duals)
 	for j := range need {
@@ -140,7 +140,7 @@ func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, d
 }
 
 func (l *integerCover) try(i int, price int64, need []int64) {
-	more, done, ok := l.outlook(i, need, l.best-price)
+	more, done, ok := l.lowerBound(i, need, l.best-price)
 	if !ok || price >= l.best {
 		return
 	}
