@@ -24,34 +24,42 @@ const GroupPatience = 15 * time.Minute
 // GroupPlans knows which groups have a place for enough of their pods on machines that exist. It is safe for concurrent use.
 type GroupPlans struct {
 	mu    sync.Mutex
-	whole map[facts.GroupKey]bool
+	plans map[facts.GroupKey]groupPlan
+}
+
+// groupPlan is what a plan has for a group.
+type groupPlan struct {
+	whole bool
+	// on has the names of the NodeClaims on whose machines the pods of the group have a place.
+	on []string
 }
 
 // Note records a plan that is being carried out.
 func (g *GroupPlans) Note(view *View, plan planner.Plan) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.whole == nil {
-		g.whole = map[facts.GroupKey]bool{}
+	if g.plans == nil {
+		g.plans = map[facts.GroupKey]groupPlan{}
 	}
-	maps.DeleteFunc(g.whole, func(key facts.GroupKey, _ bool) bool {
+	maps.DeleteFunc(g.plans, func(key facts.GroupKey, _ groupPlan) bool {
 		for range view.cluster.Indexed().Members(key) {
 			return false
 		}
 		return true
 	})
-	for _, pod := range view.Pods { // Groups of which enough pods have a node are not in the snapshot.
+	for _, pod := range view.Pods { // Groups of which enough pods have a node are not in the snapshot, and neither are those that are refused.
 		if m, is := view.cluster.Membership(pod); is {
-			g.whole[m.Group] = true
+			of := view.groupOf(pod)
+			g.plans[m.Group] = groupPlan{whole: of == nil || of.refusal() == nil}
 		}
 	}
 	if len(view.Groups) == 0 {
 		return
 	}
-	placed, launching := map[string]bool{}, map[string]bool{}
+	placed, launching := map[string]int{}, map[string]bool{}
 	for _, p := range plan.Placements {
 		for _, pod := range p.Pods {
-			placed[pod] = true
+			placed[pod] = p.Node
 		}
 	}
 	for _, l := range plan.Launches {
@@ -60,7 +68,7 @@ func (g *GroupPlans) Note(view *View, plan planner.Plan) {
 		}
 	}
 	for _, group := range view.Groups {
-		n, whole := int64(0), true
+		n, whole, on := int64(0), true, map[string]bool{}
 		var key facts.GroupKey
 		for _, c := range group.Classes {
 			for _, name := range view.Classes[c].Pods {
@@ -68,19 +76,24 @@ func (g *GroupPlans) Note(view *View, plan planner.Plan) {
 					key = m.Group
 				}
 				whole = whole && !launching[name]
-				if placed[name] {
-					n++
+				node, ok := placed[name]
+				if !ok {
+					continue
+				}
+				n++
+				if m := view.MachineOn(node); m != nil {
+					on[m.Claim.Name] = true
 				}
 			}
 		}
-		g.whole[key] = whole && n >= group.Min
+		g.plans[key] = groupPlan{whole && n >= group.Min, slices.Sorted(maps.Keys(on))}
 	}
 }
 
-func (g *GroupPlans) has(group facts.GroupKey) bool {
+func (g *GroupPlans) of(group facts.GroupKey) groupPlan {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.whole[group]
+	return g.plans[group]
 }
 
 // GroupMachines knows which machines start for groups of pending pods.
@@ -89,11 +102,13 @@ type GroupMachines struct {
 	groups map[string]facts.GroupKey
 	// unready has the name of a machine that starts for a group and does not have its replicas yet.
 	unready map[facts.GroupKey]string
+	// exposing has the names of the NodeClaims whose machines have their replicas and stay.
+	exposing map[string]bool
 }
 
 // NewGroupMachines returns what is known about the machines of groups in a cluster.
 func NewGroupMachines(c *facts.Cluster) *GroupMachines {
-	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey]string{}}
+	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey]string{}, map[string]bool{}}
 	shapes := newShapes(&facts.Cluster{})
 	for _, pod := range c.Indexed().Pending() {
 		if m, is := c.Membership(pod); is && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
@@ -106,7 +121,11 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 	machines := records.Machines(c)
 	for i := range machines {
 		m := &machines[i]
-		if m.Started() || m.Leaving() || m.State() == lifecycle.Initializing || m.Broken(c.Now, c.ReplicasTimeout) {
+		if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) {
+			continue
+		}
+		if m.Started() || m.State() == lifecycle.Initializing {
+			g.exposing[m.Claim.Name] = true
 			continue
 		}
 		for _, group := range g.of(m) {
@@ -131,10 +150,13 @@ func (g *GroupMachines) of(m *records.Machine) []facts.GroupKey {
 func (g *GroupMachines) Awaits(m *records.Machine, plans *GroupPlans) (why string, alone bool) {
 	var whys []string
 	for _, group := range g.of(m) {
-		switch unready := g.unready[group]; {
+		unready, plan := g.unready[group], plans.of(group)
+		// A machine of the plan may have failed since.
+		lost := func(name string) bool { return name != m.Claim.Name && !g.exposing[name] }
+		switch {
 		case unready != "":
 			whys = append(whys, group.Title()+" waits for NodeClaim "+unready)
-		case !plans.has(group):
+		case !plan.whole || slices.ContainsFunc(plan.on, lost):
 			whys = append(whys, group.Title()+" has no place for all of the pods that it needs at once")
 		}
 	}

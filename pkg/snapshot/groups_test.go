@@ -343,6 +343,7 @@ func ready(c *facts.Cluster) {
 
 func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 	t.Parallel()
+	const noPlace = "group default/train has no place for all of the pods that it needs at once"
 	for name, tc := range map[string]struct {
 		edit  func(*facts.Cluster)
 		plan  func(*snapshot.View) planner.Plan
@@ -353,9 +354,10 @@ func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 		"all have theirs":                 {ready, placed, "", true},
 		"a machine is still to be launched": {ready, func(v *snapshot.View) planner.Plan {
 			return planner.Plan{Placements: []planner.Placement{{Pods: v.Classes[0].Pods[:10]}}, Launches: []planner.Launch{{Pods: v.Classes[0].Pods[10:]}}}
-		}, "group default/train has no place for all of the pods that it needs at once", true},
-		"there is no place for the rest": {ready, func(*snapshot.View) planner.Plan { return planner.Plan{} }, "group default/train has no place for all of the pods that it needs at once", true},
-		"nothing is planned yet":         {ready, nil, "group default/train has no place for all of the pods that it needs at once", true},
+		}, noPlace, true},
+		"there is no place for the rest": {ready, func(*snapshot.View) planner.Plan { return planner.Plan{} }, noPlace, true},
+		"nothing is planned yet":         {ready, nil, noPlace, true},
+		"a pod is gone":                  {func(c *facts.Cluster) { ready(c); c.Pods = c.Pods[1:] }, placed, noPlace, true},
 		"the pods are gone":              {func(c *facts.Cluster) { c.Pods = nil }, placed, "", false},
 		"for another pod too": {func(c *facts.Cluster) {
 			c.NodeClaims[0].Annotations[v1alpha1.PlannedPodsAnnotation] += ",0123456789=1"
@@ -373,6 +375,37 @@ func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 			why, alone := snapshot.NewGroupMachines(c).Awaits(&view.Machines[0], &plans)
 			if why != tc.why || alone != tc.alone {
 				t.Errorf("waits for %q, alone is %v; want %q, %v", why, alone, tc.why, tc.alone)
+			}
+		})
+	}
+}
+
+// A plan says that all pods have a place on two machines. Then one of them is gone, or has not registered in time.
+func TestMachineDoesNotOpenForAPlanWithALostMachine(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*facts.Cluster){
+		"gone": func(c *facts.Cluster) { c.NodeClaims, c.Nodes = c.NodeClaims[:1], c.Nodes[:1] },
+		"never registers": func(c *facts.Cluster) {
+			c.NodeClaims[1].Status, c.Nodes = karpv1.NodeClaimStatus{}, c.Nodes[:1]
+			Launched(Now.Add(-time.Hour))(&c.NodeClaims[1])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := startingFor("train")
+			ready(c)
+			view := snapshot.Build(c)
+			var plans snapshot.GroupPlans
+			plans.Note(&view, view.Earlier(nil))
+			if why, _ := snapshot.NewGroupMachines(c).Awaits(&view.Machines[0], &plans); why != "" {
+				t.Fatalf("it waits for %q before anything is lost", why)
+			}
+			lost := startingFor("train")
+			ready(lost)
+			lose(lost)
+			view = snapshot.Build(lost)
+			if why, _ := snapshot.NewGroupMachines(lost).Awaits(&view.Machines[0], &plans); why == "" {
+				t.Error("it waits for nothing")
 			}
 		})
 	}
