@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
@@ -100,9 +102,9 @@ func (g *GroupPlans) of(group facts.GroupKey) groupPlan {
 type GroupMachines struct {
 	// groups has the groups of pending pods by the key of their shape.
 	groups map[string]facts.GroupKey
-	// unready has the name of a machine that starts for a group and does not have its replicas yet.
+	// unready has the name of a machine that starts for a group and is not ready with its replicas yet.
 	unready map[facts.GroupKey]string
-	// exposing has the names of the NodeClaims whose machines have their replicas and stay.
+	// exposing has the names of the NodeClaims whose machines have their replicas, are ready and stay.
 	exposing map[string]bool
 }
 
@@ -124,7 +126,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) {
 			continue
 		}
-		if m.Started() || m.State() == lifecycle.Initializing {
+		if (m.Started() || m.State() == lifecycle.Initializing) && !unreachable(m.Node) {
 			g.exposing[m.Claim.Name] = true
 			continue
 		}
@@ -133,6 +135,11 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		}
 	}
 	return g
+}
+
+// unreachable reports whether the kubelet of a Node says that it is not ready, or says nothing. No pod starts there.
+func unreachable(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue })
 }
 
 // of returns the groups with pending pods for which a machine was launched.

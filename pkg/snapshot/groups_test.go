@@ -351,7 +351,11 @@ func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 		alone bool
 	}{
 		"another machine has no replicas": {func(*facts.Cluster) {}, placed, "group default/train waits for NodeClaim m1", true},
-		"all have theirs":                 {ready, placed, "", true},
+		"another machine is not ready": {func(c *facts.Cluster) {
+			ready(c)
+			c.Nodes[1].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+		}, placed, "group default/train waits for NodeClaim m1", true},
+		"all have theirs": {ready, placed, "", true},
 		"a machine is still to be launched": {ready, func(v *snapshot.View) planner.Plan {
 			return planner.Plan{Placements: []planner.Placement{{Pods: v.Classes[0].Pods[:10]}}, Launches: []planner.Launch{{Pods: v.Classes[0].Pods[10:]}}}
 		}, noPlace, true},

@@ -204,28 +204,31 @@ var shapeKeys = sync.OnceValue(func() map[string]string {
 	return keys
 })
 
-// launchesOnce runs the provisioning controller and checks that it launches no second machine for a pod: machines that start and work have no more places for the
-// pods of a workload than pods wait, or have to leave their machines.
+// launchesOnce runs the provisioning controller and checks that it launches no second machine for a pod: if it launches a machine for pods of a workload or group, machines that start and work have no
+// more places for those than pods wait, or have to leave their machines.
 func (w *world) launchesOnce(look func()) {
-	before := w.launched
-	if look(); w.launched == before {
-		return
+	before := map[string]bool{}
+	for _, c := range w.claims() {
+		before[c.Name] = true
 	}
+	look()
+	launched := slices.DeleteFunc(w.claims(), func(c *karpv1.NodeClaim) bool { return before[c.Name] })
 	leaves := func(c *karpv1.NodeClaim) bool {
 		h := w.hardware[c.Name]
 		return !c.DeletionTimestamp.IsZero() || c.Annotations[v1alpha1.ReplacingAnnotation] != "" || h != nil && (h.dead || !h.registers || !h.connects || !h.exposes || !h.clears)
 	}
-	for name, key := range shapeKeys() {
+	keys := maps.Clone(shapeKeys())
+	for _, g := range w.gangs {
+		keys[g.name] = g.key
+	}
+	for name, key := range keys {
+		if !slices.ContainsFunc(launched, func(c *karpv1.NodeClaim) bool { return seats(c, key) > 0 }) {
+			continue
+		}
 		places, pods := 0, 0
 		for _, c := range w.claims() {
-			if leaves(c) || has(c, karpv1.ConditionTypeInitialized) || w.now().Sub(c.CreationTimestamp.Time) > replicasTimeout {
-				continue
-			}
-			for part := range strings.SplitSeq(c.Annotations[v1alpha1.PlannedPodsAnnotation], ",") {
-				if of, text, _ := strings.Cut(part, "="); of == key {
-					n, _ := strconv.Atoi(text)
-					places += n
-				}
+			if !leaves(c) && !has(c, karpv1.ConditionTypeInitialized) && w.now().Sub(c.CreationTimestamp.Time) <= replicasTimeout {
+				places += seats(c, key)
 			}
 		}
 		for _, pod := range w.pods() {
@@ -237,4 +240,15 @@ func (w *world) launchesOnce(look func()) {
 			w.failf("machines for %d pods of %s start, and %d wait", places, name, pods)
 		}
 	}
+}
+
+// seats returns for how many pods with a key a machine was launched.
+func seats(claim *karpv1.NodeClaim, key string) int {
+	for part := range strings.SplitSeq(claim.Annotations[v1alpha1.PlannedPodsAnnotation], ",") {
+		if of, text, _ := strings.Cut(part, "="); of == key {
+			n, _ := strconv.Atoi(text)
+			return n
+		}
+	}
+	return 0
 }

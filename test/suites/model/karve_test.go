@@ -77,6 +77,7 @@ func (w *world) begin() {
 	all, ledger := measured(), launching.NewLedger()
 	gatherer := &gather.Gatherer{
 		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
+		PodGroups: podGroupKinds,
 	}
 	plans := &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second}
 	if w.readAhead {
@@ -99,7 +100,7 @@ func (w *world) begin() {
 		"launch": &launch.Controller{Config: launch.Config{
 			Client: w.store, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: time.Minute,
 		}},
-		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout, Planned: plans.ReadAhead.Planned, Nominations: w.readAhead}),
+		"readiness": readiness.New(readiness.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout, Planned: plans.ReadAhead.Planned, Nominations: w.readAhead, Groups: &plans.Groups}),
 		"pool": &pool.Controller{Config: pool.Config{
 			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
 		}},
@@ -116,6 +117,11 @@ func (w *world) runs(part string) {
 	}
 	if part == "provisioning" {
 		w.launchesOnce(func() { w.reconciles(part) })
+		w.remembers()
+		return
+	}
+	if part == "readiness" {
+		w.opensTogether(func() { w.reconciles(part) })
 		return
 	}
 	w.reconciles(part)

@@ -90,6 +90,21 @@ func (w *world) heal() {
 		pool.Spec.Disruption.Budgets[0].Nodes = "10%"
 		w.store.touch(pool)
 	}
+	w.healed = w.now()
+	for _, g := range w.gangs {
+		g.wanted = g.size
+		w.putPodGroup(g)
+	}
+	if len(w.pool().Spec.Limits) > 0 && w.rng.IntN(2) == 0 {
+		clear(w.desired) // Only groups wait for each other's room, and not those that start pod by pod: each may have a part of the other's.
+		for _, g := range slices.Clone(w.gangs) {
+			if !g.together() {
+				w.groupGoes(g)
+			}
+		}
+	} else {
+		w.limit(0)
+	}
 }
 
 // repairAll ends the faults that new machines and pods get.
@@ -107,6 +122,11 @@ func (w *world) settles() {
 			return
 		}
 		if w.unsettled() == "" {
+			return
+		}
+		if why := w.halfStarted(); why != "" {
+			w.failf("half a group has started: %s", why)
+			w.show()
 			return
 		}
 		if w.now().After(end) {
@@ -135,6 +155,7 @@ func (w *world) turn() {
 	w.kubelets()
 	w.replicate()
 	w.schedule()
+	w.finish()
 	w.userActs()
 }
 
@@ -172,8 +193,12 @@ func (w *world) unsettled() string {
 	return ""
 }
 
-// needed reports whether a pending pod must be placed. Pods without replicas need room on the stock node.
+// needed reports whether a pending pod must be placed. Pods without replicas need room on the stock node. If the pool has a limit, a group needs no more places than its minimum.
 func (w *world) needed(pod *corev1.Pod) bool {
+	if g := w.gangOf(pod); g != nil {
+		need, _ := w.lacks(g)
+		return w.fits(g) && (need > 0 || len(w.pool().Spec.Limits) == 0)
+	}
 	return pod.Labels["app"] != "squat" || w.admits(find[*corev1.Node](w.store, "", stock), pod)
 }
 

@@ -130,6 +130,9 @@ func (s *store) List(_ context.Context, list client.ObjectList, options ...clien
 		if pod, ok := objects[key].(*corev1.Pod); ok && node != "" && pod.Spec.NodeName != node {
 			continue
 		}
+		if u, ok := objects[key].(*unstructured.Unstructured); ok && u.GroupVersionKind().Group != list.GetObjectKind().GroupVersionKind().Group {
+			continue
+		}
 		copied = reflect.Append(copied, reflect.ValueOf(objects[key].DeepCopyObject()).Elem())
 	}
 	items.Set(copied)

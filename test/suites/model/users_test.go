@@ -70,7 +70,7 @@ var moves = []move{
 	{"a pod is not to be disrupted", 1, func(w *world) {
 		if pods := w.pods(); len(pods) > 0 {
 			pod := pods[w.rng.IntN(len(pods))]
-			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, karpv1.DoNotDisruptAnnotationKey, "true")
 			w.store.touch(pod)
 		}
 	}},
@@ -139,6 +139,26 @@ var moves = []move{
 			}
 		})
 	}},
+	{"a group comes", 2, func(w *world) { w.groupComes() }},
+	{"a group is refused halfway", 2, (*world).groupRefused},
+	{"members of a group come", 2, func(w *world) {
+		w.anyGang(func(g *gang) {
+			g.wanted = min(g.size, g.wanted+1+w.rng.IntN(members))
+			w.putPodGroup(g)
+			w.replicate()
+		})
+	}},
+	{"a member of a group is deleted", 1, func(w *world) {
+		w.anyGang(func(g *gang) {
+			if pods := w.membersOf(g); len(pods) > 0 {
+				g.wanted -= w.rng.IntN(2)
+				w.store.remove(pods[w.rng.IntN(len(pods))])
+			}
+		})
+	}},
+	{"a group goes", 1, func(w *world) { w.anyGang(w.groupGoes) }},
+	{"a group changes", 1, func(w *world) { w.anyGang(w.groupChanges) }},
+	{"the limit is edited", 1, func(w *world) { w.limit(w.rng.IntN(5)) }},
 }
 
 // begins draws the weights of the moves and the disruption budget of the run. Most runs drop some moves and repeat others, so that rare moves coincide.

@@ -48,10 +48,12 @@ type world struct {
 	failure string
 	trace   []string
 	made    int
-	// launched is the number of NodeClaims that were created.
-	launched int
 	// desired is the number of pods of each workload.
 	desired map[string]int
+	// gangs are the groups of pods. last is what the last plan saw, and healed is when all faults ended.
+	gangs  []*gang
+	last   planned
+	healed time.Time
 	// hardware is the state of the machine of each claim.
 	hardware map[string]*hardware
 	// refusing, csiBroken, pluginBroken and networkBroken are the current faults. The last three break the machines that are launched meanwhile.
@@ -85,8 +87,7 @@ func newWorld(seed uint64) *world {
 		hardware: map[string]*hardware{}, idled: map[string]bool{}, readAhead: seed%2 == 0,
 	}
 	w.store.created = func(o client.Object) {
-		w.logf("%s creates %s", w.acting, o.GetName())
-		w.launched++
+		w.logf("%s creates %s for %s", w.acting, o.GetName(), o.GetAnnotations()[v1alpha1.PlannedPodsAnnotation])
 	}
 	w.store.evict, w.store.deleted = w.evict, w.deleted
 	class := snapshottest.Class(poolName, perGPU)
@@ -210,6 +211,18 @@ func (w *world) replicate() {
 			w.watched(nil, &pod)
 		}
 	}
+	for _, g := range w.gangs {
+		for i := len(w.membersOf(g)); i < g.wanted; i++ {
+			w.made++
+			pod := g.pod(fmt.Sprintf("%s-%d", g.name, w.made))
+			pod.CreationTimestamp = metav1.NewTime(w.now())
+			if w.readAhead || g.together() {
+				pod.Status.Conditions = nil
+			}
+			w.store.put(&pod)
+			w.watched(nil, &pod)
+		}
+	}
 	w.budgets()
 }
 
@@ -260,18 +273,17 @@ func (w *world) evict(pod *corev1.Pod) error {
 // schedule is the scheduler. It says of pods without a node that they have none. It binds pending pods in the order of their names to the nominated node or to another node with room. It uses nodes with the
 // surplus taint last.
 func (w *world) schedule() {
+	w.scheduleGangs()
 	for _, pod := range w.pods() {
+		if g := w.gangOf(pod); g != nil && g.together() {
+			continue
+		}
 		if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() || w.readAhead && w.rng.IntN(2) == 0 {
 			continue
 		}
 		before := pod.DeepCopy()
-		var fits []*corev1.Node
-		for _, node := range w.nodes() {
-			if w.admits(node, pod) {
-				fits = append(fits, node)
-			}
-		}
-		if len(fits) == 0 {
+		node := w.choose(pod)
+		if node == nil {
 			if len(pod.Status.Conditions) == 0 {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 				w.store.touch(pod)
@@ -279,17 +291,36 @@ func (w *world) schedule() {
 			}
 			continue
 		}
-		node := fits[w.rng.IntN(len(fits))]
-		for _, n := range fits {
-			if tainted(node, v1alpha1.SurplusTaintKey) && !tainted(n, v1alpha1.SurplusTaintKey) || n.Name == pod.Status.NominatedNodeName {
-				node = n
-			}
-		}
 		pod.Spec.NodeName = node.Name
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: w.now()}}
-		w.store.touch(pod)
+		w.started(pod)
 		w.watched(before, pod)
 	}
+}
+
+// started makes a bound pod run.
+func (w *world) started(pod *corev1.Pod) {
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: w.now()}}
+	w.store.touch(pod)
+}
+
+// choose returns a node for a pending pod; nil if none has room.
+func (w *world) choose(pod *corev1.Pod) *corev1.Node {
+	var fits []*corev1.Node
+	for _, node := range w.nodes() {
+		if w.admits(node, pod) {
+			fits = append(fits, node)
+		}
+	}
+	if len(fits) == 0 {
+		return nil
+	}
+	node := fits[w.rng.IntN(len(fits))]
+	for _, n := range fits {
+		if tainted(node, v1alpha1.SurplusTaintKey) && !tainted(n, v1alpha1.SurplusTaintKey) || n.Name == pod.Status.NominatedNodeName {
+			node = n
+		}
+	}
+	return node
 }
 
 // admits reports whether the scheduler would bind the pod to the node.
