@@ -126,9 +126,14 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) {
 			continue
 		}
-		if (m.Started() || m.State() == lifecycle.Initializing) && !unreachable(m.Node) {
-			g.exposing[m.Claim.Name] = true
-			continue
+		if started := m.Started(); started || m.State() == lifecycle.Initializing {
+			if !unreachable(m.Node) {
+				g.exposing[m.Claim.Name] = true
+				continue
+			}
+			if started { // Its pods have come, or need other machines.
+				continue
+			}
 		}
 		for _, group := range g.of(m) {
 			g.unready[group] = m.Claim.Name

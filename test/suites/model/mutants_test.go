@@ -45,6 +45,28 @@ var mutants = []mutant{
 	{"an outage keeps machines that never start", []edit{
 		{"pkg/controllers/readiness/broken.go", "return out, since.Add(timeout)", "return out, time.Time{}"},
 	}, "stuck:"},
+	{"machines of a group open one by one", []edit{
+		{"pkg/snapshot/groupmachines.go", `case unready != "":`, `case unready != "" && false:`},
+		{"pkg/snapshot/groupmachines.go", "case !plan.whole || slices.ContainsFunc(plan.on, lost):", "case false && (!plan.whole || slices.ContainsFunc(plan.on, lost)):"},
+	}, "opens for gang"},
+	{"machines of a group open after one of them has failed", []edit{
+		{"pkg/snapshot/groupmachines.go", "return name != m.Claim.Name && !g.exposing[name]", "return false && !g.exposing[name]"},
+	}, "opens for gang"},
+	{"machines open for a group of which too few pods exist", []edit{
+		{"pkg/snapshot/groupmachines.go", "of == nil || of.refusal() == nil", "of == nil || true"},
+	}, "opens for gang"},
+	{"machines wait for their group for good", []edit{
+		{"pkg/controllers/readiness/groups.go", "if c.Clock.Now().Before(registered.Add(snapshot.GroupPatience)) {", "if !registered.IsZero() {"},
+	}, "is neither opened nor given back"},
+	{"machines stay for pods that are gone", []edit{
+		{"pkg/fleet/disruption/look.go", "= wanted[m.Node.Name], reserved", `= wanted[m.Node.Name] || m.Claim.Annotations["karve.sh/planned-pods"] != "", reserved`},
+	}, "holds no pod and stays"},
+	{"running pods of a group are planned for again", []edit{
+		{"pkg/snapshot/groups.go", "of.bound = append(of.bound, pod)", "of.bound, of.open = append(of.bound, pod), append(of.open, pod)"},
+	}, "of gang"},
+	{"a group that has started needs all places at once again", []edit{
+		{"pkg/snapshot/groups.go", "return max(0, g.min-int64(len(g.bound))-g.ended)", "return max(0, g.min-g.ended)"},
+	}, "stuck: pod gang"},
 }
 
 // root is the relative path of the repository.

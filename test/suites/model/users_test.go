@@ -139,6 +139,10 @@ var moves = []move{
 			}
 		})
 	}},
+}
+
+// groupMoves happen in half of the runs, because groups make them slower.
+var groupMoves = []move{
 	{"a group comes", 2, func(w *world) { w.groupComes() }},
 	{"a group is refused halfway", 2, (*world).groupRefused},
 	{"members of a group come", 2, func(w *world) {
@@ -163,7 +167,10 @@ var moves = []move{
 
 // begins draws the weights of the moves and the disruption budget of the run. Most runs drop some moves and repeat others, so that rare moves coincide.
 func (w *world) begins() {
-	for _, m := range moves {
+	if w.groups {
+		w.moves = slices.Concat(moves, groupMoves)
+	}
+	for _, m := range w.moves {
 		weight := m.weight
 		if weight < rare {
 			weight *= []int{0, 0, 1, 2, 6}[w.rng.IntN(5)]
@@ -183,10 +190,10 @@ func (w *world) step() {
 		total += weight
 	}
 	n := w.rng.IntN(total)
-	for i := range moves {
+	for i := range w.moves {
 		if n -= w.habit[i]; n < 0 {
-			w.logf("%s", moves[i].name)
-			moves[i].does(w)
+			w.logf("%s", w.moves[i].name)
+			w.moves[i].does(w)
 			return
 		}
 	}

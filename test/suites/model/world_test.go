@@ -61,8 +61,10 @@ type world struct {
 	// removal is the running reconcile of the disruption controller. idled are the claims of idle machines that it has deleted.
 	removal removal
 	idled   map[string]bool
-	// habit is the weight of each move in this run.
-	habit []int
+	// habit is the weight of each move in this run. groups says that there are groups.
+	habit  []int
+	moves  []move
+	groups bool
 	// unready says that new pods do not become ready.
 	unready bool
 	// readAhead says that plans include pods which the scheduler has not tried yet, and pods are nominated. The scheduler tries some of them at a time.
@@ -84,7 +86,7 @@ func newWorld(seed uint64) *world {
 	clock := clocktesting.NewFakeClock(snapshottest.Now)
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{},
-		hardware: map[string]*hardware{}, idled: map[string]bool{}, readAhead: seed%2 == 0,
+		hardware: map[string]*hardware{}, idled: map[string]bool{}, readAhead: seed%2 == 0, moves: moves, groups: seed/2%2 == 0,
 	}
 	w.store.created = func(o client.Object) {
 		w.logf("%s creates %s for %s", w.acting, o.GetName(), o.GetAnnotations()[v1alpha1.PlannedPodsAnnotation])
