@@ -106,11 +106,13 @@ type GroupMachines struct {
 	unready map[facts.GroupKey]string
 	// exposing has the names of the NodeClaims whose machines have their replicas, are ready and stay.
 	exposing map[string]bool
+	// closed has those of them that accept no pods yet.
+	closed map[facts.GroupKey][]*records.Machine
 }
 
 // NewGroupMachines returns what is known about the machines of groups in a cluster.
 func NewGroupMachines(c *facts.Cluster) *GroupMachines {
-	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey]string{}, map[string]bool{}}
+	g := &GroupMachines{map[string]facts.GroupKey{}, map[facts.GroupKey]string{}, map[string]bool{}, map[facts.GroupKey][]*records.Machine{}}
 	shapes := newShapes(&facts.Cluster{})
 	for _, pod := range c.Indexed().Pending() {
 		if m, is := c.Membership(pod); is && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
@@ -126,17 +128,20 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) {
 			continue
 		}
-		if started := m.Started(); started || m.State() == lifecycle.Initializing {
-			if !unreachable(m.Node) {
-				g.exposing[m.Claim.Name] = true
-				continue
-			}
-			if started { // Its pods have come, or need other machines.
-				continue
-			}
+		exposes := (m.Started() || m.State() == lifecycle.Initializing) && !unreachable(m.Node)
+		if exposes {
+			g.exposing[m.Claim.Name] = true
+		}
+		if m.Started() { // Its pods have come, or need other machines.
+			continue
 		}
 		for _, group := range g.of(m) {
-			g.unready[group] = m.Claim.Name
+			switch {
+			case !exposes:
+				g.unready[group] = m.Claim.Name
+			case m.AwaitsReplicas():
+				g.closed[group] = append(g.closed[group], m)
+			}
 		}
 	}
 	return g
@@ -156,6 +161,19 @@ func (g *GroupMachines) of(m *records.Machine) []facts.GroupKey {
 		}
 	}
 	return slices.SortedFunc(maps.Keys(found), facts.GroupKey.Compare)
+}
+
+// Together returns the other machines that accept pods together with a machine which waits for nothing: they have their replicas, are of the same groups, and wait for nothing either.
+func (g *GroupMachines) Together(m *records.Machine, plans *GroupPlans) []*records.Machine {
+	var others []*records.Machine
+	for _, group := range g.of(m) {
+		for _, o := range g.closed[group] {
+			if why, _ := g.Awaits(o, plans); why == "" && o.Claim.UID != m.Claim.UID && !slices.Contains(others, o) {
+				others = append(others, o)
+			}
+		}
+	}
+	return others
 }
 
 // Awaits returns for what a machine that has its replicas waits before it accepts pods, or "" if it waits for nothing. alone reports that it was launched for nothing else.

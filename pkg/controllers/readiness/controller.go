@@ -81,6 +81,8 @@ type Controller struct {
 	read    time.Time
 	// awaited has for what machines wait, by the UIDs of their NodeClaims.
 	awaited map[types.UID]string
+	// doors has since when machines wait for the nominations of others of their group, by the UIDs of their NodeClaims.
+	doors map[types.UID]time.Time
 }
 
 type nominated struct {
@@ -113,7 +115,7 @@ func New(config Config) *Controller {
 		config.Planned = func(*corev1.Pod) bool { return false }
 	}
 	return &Controller{
-		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{}, awaited: map[types.UID]string{},
+		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{}, awaited: map[types.UID]string{}, doors: map[types.UID]time.Time{},
 	}
 }
 
@@ -248,7 +250,7 @@ func decide(m *records.Machine, now time.Time, timeout time.Duration) (verdict, 
 const tries = 5
 
 // admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler
-// clears the nomination of a pod for which it finds no node, and then other pods could take the capacity.
+// clears the nomination of a pod for which it finds no node, and then other pods could take the capacity. Machines of a group accept pods at once.
 func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
 	if waits, result, err := c.awaitGroups(ctx, m); waits {
 		return result, err
@@ -256,6 +258,21 @@ func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.R
 	if wait, err := c.nominate(ctx, m); err != nil || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
+	open := c.meet(m)
+	if len(open) == 0 {
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
+	if len(open) == 1 {
+		return c.admitNow(ctx, m)
+	}
+	others := sync.WaitGroup{}
+	others.Go(func() { c.admitOthers(ctx, open[1:]) })
+	defer others.Wait()
+	return c.admitNow(ctx, m)
+}
+
+// admitNow removes the startup taint.
+func (c *Controller) admitNow(ctx context.Context, m *records.Machine) (reconcile.Result, error) {
 	err := c.open(ctx, m.Node)
 	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // The kubelet and Karpenter often change a Node that is starting.
 		var live *corev1.Node

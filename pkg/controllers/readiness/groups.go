@@ -3,8 +3,13 @@ package readiness
 import (
 	"context"
 	"fmt"
+	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -40,6 +45,50 @@ func (c *Controller) awaitGroups(ctx context.Context, m *records.Machine) (waits
 	result, err = c.deleteFor(ctx, m, metrics.DeletionGroupIncomplete,
 		fmt.Sprintf("is given back after it waited %s for others: %s; the events of its pods say what is missing", snapshot.GroupPatience, why))
 	return true, result, err
+}
+
+// doorPatience is how long a machine waits for the nominations of the others of its group: as long as nominations may take.
+const doorPatience = 2*maxSeating + shownFor
+
+// meet returns the machines that accept pods now: the machine alone, or all of its group once the last one of them is there. It returns none while others are still being nominated for. A scheduler
+// that saw one after the other would try the group for each, and some do not try it again soon.
+func (c *Controller) meet(m *records.Machine) []*records.Machine {
+	c.seats.Lock()
+	defer c.seats.Unlock()
+	now := c.Clock.Now()
+	maps.DeleteFunc(c.doors, func(_ types.UID, since time.Time) bool { return now.Sub(since) > 2*doorPatience })
+	open := []*records.Machine{m}
+	for _, o := range c.groups.Together(m, c.Groups) {
+		if _, there := c.doors[o.Claim.UID]; there {
+			open = append(open, o)
+			continue
+		}
+		if c.doors[m.Claim.UID].IsZero() {
+			c.doors[m.Claim.UID] = now
+		}
+		if now.Sub(c.doors[m.Claim.UID]) < doorPatience {
+			return nil
+		}
+	}
+	for _, o := range open {
+		delete(c.doors, o.Claim.UID)
+	}
+	return open
+}
+
+// admitOthers opens the other machines of a group. What fails is tried again by the reconciles of those machines.
+func (c *Controller) admitOthers(ctx context.Context, others []*records.Machine) {
+	workqueue.ParallelizeUntil(ctx, requestsAtOnce, len(others), func(i int) {
+		m, err := c.machine(ctx, others[i].Claim.Name)
+		if err == nil && m != nil {
+			if v, _ := decide(m, c.Clock.Now(), c.Timeout); v == ready {
+				_, err = c.admitNow(ctx, m)
+			}
+		}
+		if err != nil {
+			log.FromContext(ctx).Info("A machine of a group was not opened", "nodeClaim", others[i].Claim.Name, "error", err.Error())
+		}
+	})
 }
 
 // missing returns for what a machine waits, and whether nothing else needs it. It records an event if the reason is new.

@@ -49,11 +49,32 @@ func TestMachinesOfAGroupAcceptPodsTogether(t *testing.T) {
 	second := w.startedFor(&claims[1])
 	w.reconciles(plans, "")
 	w.clock.Step(time.Minute) // Readings of the pods are reused for a second.
+	w.reconciles(opens, claims[0].Name)
+	if w.read(first); !tainted(first, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the first machine accepts pods before the second is nominated")
+	}
+	w.reconciles(opens, claims[1].Name)
 	for i, node := range []*corev1.Node{first, second} {
-		w.reconciles(opens, claims[i].Name)
 		if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
 			t.Errorf("machine %d accepts no pods", i)
 		}
+	}
+}
+
+func TestMachineOfAGroupDoesNotWaitLongForNominations(t *testing.T) {
+	w := newWorld(t)
+	claims, first, plans, opens := w.grouped("nominations")
+	second := w.startedFor(&claims[1])
+	w.reconciles(plans, "")
+	w.clock.Step(time.Minute)
+	w.reconciles(opens, claims[0].Name)
+	w.clock.Step(30 * time.Second)
+	w.reconciles(opens, claims[0].Name)
+	if w.read(first); tainted(first, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the first machine accepts no pods")
+	}
+	if w.read(second); !tainted(second, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the second machine is open without its nominations")
 	}
 }
 
