@@ -68,12 +68,7 @@ func (c *Cluster) etcd(client, peer string) *part {
 
 func (c *Cluster) apiServer(etcd string, port int) *part {
 	// /readyz also waits for the built-in roles. It needs no authentication.
-	roots := x509.NewCertPool()
-	roots.AddCert(c.authority.cert)
-	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
-	}}
-	return c.binary(APIServer, httpOK(client, c.url+"/readyz"), c.gated(
+	return c.binary(APIServer, httpOK(c.trusting(), c.url+"/readyz"), c.gated(
 		"--etcd-servers="+etcd,
 		"--bind-address="+loopback, "--advertise-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--cert-dir="+c.dir, "--tls-cert-file="+c.pki.cert, "--tls-private-key-file="+c.pki.key,
@@ -90,6 +85,15 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--audit-policy-file="+c.auditPolicy(), "--audit-log-path="+filepath.Join(c.dir, auditLog), "--audit-log-maxsize=100", "--audit-log-maxbackup=3",
 		"--allow-privileged=true", "--profiling=false", "--runtime-config="+c.config.APIs)...)
+}
+
+// trusting returns a client that trusts the certificates of the cluster.
+func (c *Cluster) trusting() *http.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(c.authority.cert)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+	}}
 }
 
 // gated adds the feature gates of Kubernetes to the arguments of a component.

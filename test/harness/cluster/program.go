@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"path/filepath"
 )
 
@@ -14,7 +13,7 @@ type Program struct {
 	Path string
 	Args []string
 	Env  []string
-	// ReadyURL answers 200 once the program is ready.
+	// ReadyURL answers 200 once the program is ready. For https, it has a certificate of the cluster.
 	ReadyURL string
 }
 
@@ -28,7 +27,7 @@ func (c *Cluster) StartProgram(ctx context.Context, p Program) error {
 		launch: func(context.Context) (running, error) {
 			return startProcess(p.Path, p.Args, p.Env, filepath.Join(c.dir, string(p.Name)+".log"))
 		},
-		ready: httpOK(http.DefaultClient, p.ReadyURL),
+		ready: httpOK(c.trusting(), p.ReadyURL),
 	})
 	return c.StartComponent(ctx, p.Name)
 }

@@ -1,11 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,25 +39,39 @@ func TestTwoPoolsExampleWorks(t *testing.T) {
 // example applies a file of the recipe.
 func (s *scene) example(file string) {
 	s.t.Helper()
-	root, err := cluster.Root()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(root, "examples", "two-pools", file))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		if err := decoder.Decode(o); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			s.t.Fatalf("reading %s: %v", file, err)
-		}
+	for _, o := range objectsOf(s.t, filepath.Join("two-pools", file), strings.NewReplacer()) {
 		if o.GetKind() == "Deployment" {
 			o.SetNamespace(s.name)
 		}
 		s.create(o)
+	}
+}
+
+// exampleOf returns the objects of an example for the scene's pool and namespace.
+func (s *scene) exampleOf(file string) []*unstructured.Unstructured {
+	s.t.Helper()
+	return objectsOf(s.t, file, strings.NewReplacer("gpu-shared", s.name, "namespace: default", "namespace: "+s.name))
+}
+
+// objectsOf returns the objects of a file below examples, with replacements in its text.
+func objectsOf(t *testing.T, file string, change *strings.Replacer) []*unstructured.Unstructured {
+	t.Helper()
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(root, "examples", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(change.Replace(string(content))), 4096); ; {
+		o := &unstructured.Unstructured{}
+		if err := decoder.Decode(o); errors.Is(err, io.EOF) {
+			return objects
+		} else if err != nil {
+			t.Fatalf("reading %s: %v", file, err)
+		}
+		objects = append(objects, o)
 	}
 }

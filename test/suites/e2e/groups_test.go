@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/harness/aws"
@@ -20,7 +22,75 @@ import (
 func TestGroupsStartWhole(t *testing.T) {
 	cluster.Long(t)
 	t.Parallel()
-	w := ownWorld(t, cluster.Config{KubernetesGates: "GenericWorkload=true", APIs: "scheduling.k8s.io/v1beta1=true"}, karve.Options{Alone: true})
+	groupWorld(t).groupsStartWhole(t)
+}
+
+// TestGroupLargerThanTheLaunchWindow has its own cluster, because all pools share the launch window. A job of 400 pods needs 40 machines, of which ten may be launched at first.
+func TestGroupLargerThanTheLaunchWindow(t *testing.T) {
+	cluster.Long(t)
+	t.Parallel()
+	w := groupWorld(t)
+	s := w.groupScene(t, "window", 0)
+	s.job("train", 400)
+	most := 0
+	s.until(4*time.Minute, "the job runs", func() (bool, string) {
+		var claims karpv1.NodeClaimList
+		s.list(&claims)
+		launched := 0
+		for i := range claims.Items {
+			if claims.Items[i].StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
+				launched++
+			}
+		}
+		waiting := len(claims.Items) - launched
+		most = max(most, waiting)
+		if waiting > 10+2*launched {
+			t.Errorf("%d NodeClaims wait for their launch, and %d are launched", waiting, launched)
+		}
+		running := s.runningOf("train")
+		return running == 400, fmt.Sprintf("%d run, %d NodeClaims", running, len(claims.Items))
+	})
+	t.Logf("At most %d NodeClaims waited for their launch", most)
+	s.wantTogether("train")
+	if n := len(s.claims()); n != 40 {
+		t.Errorf("%d machines for a job that fills forty:\n%s", n, lines(s.claims()))
+	}
+}
+
+// TestControllerIsKilledWhileAGroupStarts has its own cluster because it kills the controller.
+func TestControllerIsKilledWhileAGroupStarts(t *testing.T) {
+	cluster.Long(t)
+	t.Parallel()
+	killedWhileAGroupStarts(t, groupWorld(t))
+}
+
+// groupWorld starts a cluster for one test, whose scheduler knows Kubernetes' own PodGroups.
+func groupWorld(t *testing.T) *world {
+	t.Helper()
+	w := ownWorld(t, cluster.Config{KubernetesGates: "GenericWorkload=true", APIs: "scheduling.k8s.io/v1beta1=true", OnExit: func(cluster.Component, error) {}}, karve.Options{Alone: true})
+	w.groups = groupAPI{
+		object: func(name string, n int) *unstructured.Unstructured {
+			return manifest("scheduling.k8s.io/v1beta1", "PodGroup", name, map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}})
+		},
+		join: func(pod *corev1.Pod, group string) {
+			pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new(group)}
+		},
+		beside: func(*corev1.PodSpec) {},
+	}
+	return w
+}
+
+// groupAPI is how pods are made members of groups.
+type groupAPI struct {
+	// object returns a PodGroup that needs n pods at once.
+	object func(name string, n int) *unstructured.Unstructured
+	join   func(pod *corev1.Pod, group string)
+	// beside changes a pod of no group, so that the scheduler of groups schedules it.
+	beside func(*corev1.PodSpec)
+}
+
+// groupsStartWhole runs what holds for each scheduler with groups.
+func (w *world) groupsStartWhole(t *testing.T) {
 	for name, f := range map[string]func(*testing.T, *world){
 		"a job larger than the limit launches nothing": jobLargerThanTheLimit,
 		"two jobs run one after the other":             jobsTakeTurns,
@@ -32,11 +102,7 @@ func TestGroupsStartWhole(t *testing.T) {
 	}
 }
 
-// TestControllerIsKilledWhileAGroupStarts has its own cluster because it kills the controller.
-func TestControllerIsKilledWhileAGroupStarts(t *testing.T) {
-	cluster.Long(t)
-	t.Parallel()
-	w := ownWorld(t, cluster.Config{KubernetesGates: "GenericWorkload=true", APIs: "scheduling.k8s.io/v1beta1=true", OnExit: func(cluster.Component, error) {}}, karve.Options{Alone: true})
+func killedWhileAGroupStarts(t *testing.T, w *world) {
 	s := w.groupScene(t, "restart", 0)
 	s.job("train", 30)
 	s.until(enough, "a machine is launched", func() (bool, string) { return len(s.claims()) > 0, "" })
@@ -77,19 +143,21 @@ func (s *scene) job(name string, n int) {
 
 func (s *scene) podGroup(name string, n int) {
 	s.t.Helper()
-	group := manifest("scheduling.k8s.io/v1beta1", "PodGroup", name, map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": n}}})
+	group := s.groups.object(name, n)
 	group.SetNamespace(s.name)
 	s.create(group)
 }
 
-// members creates the pods of a PodGroup with the numbers from one to below another.
-func (s *scene) members(name string, from, to int) {
+// members creates the pods of a PodGroup with the numbers from one to below another, with changes.
+func (s *scene) members(name string, from, to int, change ...func(*corev1.PodSpec)) {
 	s.t.Helper()
 	for i := from; i < to; i++ {
-		s.create(&corev1.Pod{
+		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("%s-%d", name, i), Labels: map[string]string{"job": name}},
-			Spec:       s.podSpec(func(spec *corev1.PodSpec) { spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new(name)} }),
-		})
+			Spec:       s.podSpec(change...),
+		}
+		s.groups.join(pod, name)
+		s.create(pod)
 	}
 }
 
@@ -164,14 +232,7 @@ func refusedHalfway(t *testing.T, w *world) {
 	t.Cleanup(func() { w.AWS().Allow(aws.Refusal{Type: "g4dn.2xlarge"}) })
 	s.podGroup("train", 13)
 	s.members("train", 0, 10)
-	for i := 10; i < 13; i++ {
-		s.create(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("train-%d", i), Labels: map[string]string{"job": "train"}},
-			Spec: s.podSpec(asks(corev1.ResourceCPU, "2"), func(spec *corev1.PodSpec) {
-				spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("train")}
-			}),
-		})
-	}
+	s.members("train", 10, 13, asks(corev1.ResourceCPU, "2"))
 	s.until(enough, "the job runs", func() (bool, string) { return s.runningOf("train") == 13, fmt.Sprint(s.runningOf("train")) })
 	s.wantTogether("train")
 	if n, there := len(s.instances()), alive(s.claims()); n != len(there) {
@@ -195,7 +256,7 @@ func roomOfAGroup(t *testing.T, w *world) {
 	s.job("train", 15)
 	s.until(enough, "the machines of the job are launched", func() (bool, string) { return len(s.claims()) == 2, lines(s.claims()) })
 	for i := range 12 {
-		s.pod(fmt.Sprintf("single-%d", i))
+		s.pod(fmt.Sprintf("single-%d", i), s.groups.beside)
 	}
 	s.until(enough, "the job runs", func() (bool, string) { return s.runningOf("train") == 15, fmt.Sprint(s.runningOf("train")) })
 	s.wantTogether("train")

@@ -1,12 +1,7 @@
 package e2e
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,14 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/provreq"
+	"karve.sh/karve/test/harness/batch"
 	"karve.sh/karve/test/harness/cluster"
-	"karve.sh/karve/test/harness/kueue"
 )
 
 // statusOf converts the status of the only object of a kind in the scene's namespace whose name begins with a prefix. It returns false if there is none.
@@ -125,16 +119,14 @@ var kueueWorkload = schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v
 // TestKueueStartsJobOnceItsNodesAreThere runs Kueue's controller with the example.
 func TestKueueStartsJobOnceItsNodesAreThere(t *testing.T) {
 	cluster.Long(t)
-	if os.Geteuid() != 0 {
-		t.Skip("Kueue reads a fixed folder, which only root can give it alone")
-	}
-	crd, err := kueue.CRD(t.Context())
+	requireRoot(t)
+	crd, err := batch.ProvisioningRequests(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := ownWorld(t, cluster.Config{CRDs: []string{crd}}, settings)
 	s := w.scene(t, "queued")
-	if err := kueue.Start(t.Context(), w.Cluster, w.api); err != nil {
+	if err := batch.StartKueue(t.Context(), w.Cluster, w.api, "batch/job"); err != nil {
 		t.Fatal(err)
 	}
 	s.class("5s")
@@ -194,23 +186,8 @@ func (s *scene) get(o client.Object) {
 // applyKueue applies the example to the scene's NodePool and namespace. It returns a Job that is twice as large as the one of the example.
 func (s *scene) applyKueue() *batchv1.Job {
 	s.t.Helper()
-	root, err := cluster.Root()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(root, "examples", "integrations", "kueue-provisioning.yaml"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	text := strings.NewReplacer("gpu-shared", s.name, "namespace: default", "namespace: "+s.name).Replace(string(content))
 	var large batchv1.Job
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096); ; {
-		o := &unstructured.Unstructured{}
-		if err := decoder.Decode(o); errors.Is(err, io.EOF) {
-			return &large
-		} else if err != nil {
-			s.t.Fatal(err)
-		}
+	for _, o := range s.exampleOf("integrations/kueue-provisioning.yaml") {
 		if o.GetKind() == "Job" {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &large); err != nil {
 				s.t.Fatal(err)
@@ -219,4 +196,5 @@ func (s *scene) applyKueue() *batchv1.Job {
 		}
 		s.create(o)
 	}
+	return &large
 }

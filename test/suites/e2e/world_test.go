@@ -26,10 +26,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/batch"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/simulator"
 	"karve.sh/karve/test/harness/karve"
-	"karve.sh/karve/test/harness/kueue"
 )
 
 // world is a cluster with a running controller, and a record of what was seen since the start.
@@ -41,6 +41,8 @@ type world struct {
 	// seen reads objects that are watched.
 	seen    cache.Cache
 	history *history
+	// groups is how pods are made members of groups.
+	groups groupAPI
 
 	mu    sync.Mutex
 	rules map[string]string
@@ -100,7 +102,7 @@ func sharedWorld(t *testing.T) *world {
 		if shared.dir, shared.err = os.MkdirTemp("", "karve-e2e-"); shared.err != nil { //nolint:usetesting // It outlives the test that happens to be first.
 			return
 		}
-		crd, err := kueue.CRD(t.Context())
+		crd, err := batch.ProvisioningRequests(t.Context())
 		if err != nil {
 			shared.err = err
 			return

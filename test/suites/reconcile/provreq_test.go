@@ -17,13 +17,13 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/provreq"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
-	"karve.sh/karve/test/harness/kueue"
+	"karve.sh/karve/test/harness/batch"
 )
 
 // request creates a ProvisioningRequest and its PodTemplate, and makes controllers that are started from now on read such requests.
 func (w *world) request(name, class string, pods int64) *unstructured.Unstructured {
 	w.t.Helper()
-	crd, err := kueue.CRD(w.t.Context())
+	crd, err := batch.ProvisioningRequests(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -62,6 +62,8 @@ var modules = map[string]module{
 	// It does not compile with newer Kubernetes libraries than its own.
 	"gpu-operator": {takes: "3 minutes", ldflags: "-s -w", static: true},
 	"kueue":        {takes: "10 minutes"},
+	// They share the Kubernetes libraries of the scheduler of scheduler-plugins, which does not compile with newer ones than its own.
+	"jobs": {takes: "10 minutes"},
 	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
 		dir:   filepath.Join("test", "suites", "nvidia"),
@@ -114,6 +116,16 @@ var Prometheus = Set{
 
 // Kueue holds Kueue's controller.
 var Kueue = Set{{"kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"}}
+
+// Coscheduling holds the scheduler of scheduler-plugins.
+var Coscheduling = Set{{"coscheduling", "jobs", "./coscheduling"}}
+
+// Jobs holds the controllers of JobSets, PyTorchJobs and RayClusters.
+var Jobs = Set{
+	{"jobset", "jobs", "sigs.k8s.io/jobset"},
+	{"training-operator", "jobs", "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
+	{"ray-operator", "jobs", "github.com/ray-project/kuberay/ray-operator"},
+}
 
 // Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. It links those that Given names. A second build waits
 // for the first.
