@@ -149,7 +149,9 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 
 // unreachable reports whether the kubelet of a Node says that it is not ready, or says nothing. No pod starts there.
 func unreachable(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue })
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	})
 }
 
 // of returns the groups with pending pods for which a machine was launched.
