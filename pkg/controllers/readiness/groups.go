@@ -56,7 +56,7 @@ func (c *Controller) meet(m *records.Machine) []*records.Machine {
 	c.seats.Lock()
 	defer c.seats.Unlock()
 	now := c.Clock.Now()
-	maps.DeleteFunc(c.doors, func(_ types.UID, since time.Time) bool { return now.Sub(since) > 2*doorPatience })
+	maps.DeleteFunc(c.doors, func(uid types.UID, since time.Time) bool { return uid != m.Claim.UID && now.Sub(since) > 2*doorPatience })
 	open := []*records.Machine{m}
 	for _, o := range c.groups.Together(m, c.Groups) {
 		if _, there := c.doors[o.Claim.UID]; there {
