@@ -82,7 +82,7 @@ func TestEachVerbSaysInASentenceWhatIsMissing(t *testing.T) {
 	)
 	for verb, want := range map[string]string{
 		"plan": plans, "explain pod/a": plans, "explain node/a": plans,
-		"inspect": overview, "inspect node-1": overview, "top nodes": overview, "top pods": overview, "nodes --watch=false": overview,
+		"inspect": overview, "inspect node-1": overview, "top nodes": overview, "top pods": overview, "pods": overview, "pods -n team": overview, "nodes --watch=false": overview,
 		"rollout status":   "error: forbidden: you may not list gpuimagerollouts.karve.sh" + rights,
 		"rollout status a": "error: forbidden: you may not get gpuimagerollouts.karve.sh" + rights,
 		"rollout pause a":  "error: forbidden: you may not get gpuimagerollouts.karve.sh" + rights,

@@ -13,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/explain"
 	"karve.sh/karve/pkg/leader"
@@ -39,7 +41,7 @@ const explainExample = `  # Why does this pod wait, what would help, and what wo
   # Which pods of this Deployment wait, and why?
   kubectl karve explain deployment/web -n team
 
-  # The same for any kind that creates pods
+  # The same for any kind that creates pods, or what creates them
   kubectl karve explain pytorchjob/llm -n team
 
   # Why does this node stay, or when will it be deleted?
@@ -139,7 +141,11 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		return err
 	}
 	x, failed := ui.Explain(ctx, live.Client, cluster.from.Settings, clock.RealClock{}, cluster.Cluster)
-	a, err := explained(x, kind, namespace, name, cluster.controller)
+	var through []explain.Owner
+	if kind != kindPod && kind != kindNode {
+		through = live.ownedBy(ctx, kind, namespace, name, x.OwnersIn(namespace))
+	}
+	a, err := explained(x, kind, namespace, name, through, cluster.controller)
 	if err != nil {
 		return err
 	}
@@ -167,14 +173,47 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 	return err
 }
 
-func explained(x *explain.Explainer, kind, namespace, name string, controller *leader.Leader) (answer, error) {
+// ownedBy returns those of what controls pods that a workload controls itself, directly or through others, as a JobSet does with its Jobs. It asks the cluster only
+// if nothing else says so, and leaves out what you may not read.
+func (c connection) ownedBy(ctx context.Context, kind, namespace, name string, all []explain.Owner) (owned []explain.Owner) {
+	if slices.Contains([]string{"Deployment", "CronJob", "ReplicaSet", "StatefulSet", "Job", "DaemonSet"}, kind) ||
+		slices.ContainsFunc(all, func(o explain.Owner) bool { return o.Kind == kind && o.Name == name }) {
+		return nil
+	}
+	above := map[explain.Owner]*metav1.OwnerReference{}
+	for _, o := range all {
+		for at, n := o, 0; n < mostOwners; n++ {
+			next, known := above[at]
+			if !known {
+				object := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: at.APIVersion, Kind: at.Kind}}
+				if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: at.Name}, object); err == nil {
+					next = metav1.GetControllerOf(object)
+				}
+				above[at] = next
+			}
+			if next == nil {
+				break
+			}
+			if at = (explain.Owner{APIVersion: next.APIVersion, Kind: next.Kind, Name: next.Name}); at.Kind == kind && at.Name == name {
+				owned = append(owned, o)
+				break
+			}
+		}
+	}
+	return owned
+}
+
+// mostOwners is more than objects own each other in a row. Owners may be in a circle.
+const mostOwners = 5
+
+func explained(x *explain.Explainer, kind, namespace, name string, through []explain.Owner, controller *leader.Leader) (answer, error) {
 	if kind == kindPod {
 		a, err := x.Pod(namespace, name)
 		a.Controller = controller
 		return &a, err
 	}
 	if kind != kindNode {
-		a, err := x.Workload(kind, namespace, name)
+		a, err := x.Workload(kind, namespace, name, through...)
 		a.Controller = controller
 		return &a, err
 	}

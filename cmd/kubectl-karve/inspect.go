@@ -56,7 +56,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(args) == 0 && o.selection.selector == "" {
+			if len(args) == 0 && o.selection.empty() {
 				seen.bind()
 			}
 			return o.print(s, all, args)

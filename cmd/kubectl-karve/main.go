@@ -89,7 +89,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.AddCommand(
-		planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), explainCommand(ctx, s), doctorCommand(ctx, s),
+		planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), podsCommand(ctx, s), explainCommand(ctx, s), doctorCommand(ctx, s),
 		uiCommand(ctx, s), costCommand(ctx, s), adviseCommand(ctx, s), replayCommand(ctx, s), rolloutCommand(ctx, s), layoutsCommand(ctx, s), versionCommand(ctx, s),
 	)
 	addCompletions(ctx, root)

@@ -9,6 +9,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -22,13 +23,31 @@ const (
 	refreshShare = 10
 )
 
-// nodesOptions are the flags of the nodes command.
-type nodesOptions struct {
+// nodesOptions are the flags of the nodes command, and podsOptions those of the pods command.
+type (
+	nodesOptions struct {
+		liveOptions
+		selection nodeSelection
+	}
+	podsOptions struct {
+		liveOptions
+		selection podSelection
+		sortBy    string
+	}
+)
+
+// liveOptions are the flags of commands with a live view.
+type liveOptions struct {
 	namespace string
-	selection nodeSelection
 	watch     bool
 	output    output
 	kube      *genericclioptions.ConfigFlags
+}
+
+func (o *liveOptions) addFlags(fs *pflag.FlagSet, wide string) {
+	o.output.addFlag(fs, wide)
+	addNamespaceFlag(fs, &o.namespace)
+	o.kube.AddFlags(fs)
 }
 
 const nodesLong = `Watch the nodes with shared GPUs: how many replicas pods hold, what the nodes cost, and what happens to them. Keys: q quits, s sorts by
@@ -36,54 +55,82 @@ another column, p switches to pods, and the arrow keys, PgUp, PgDn, Home and End
 the nodes are printed once.`
 
 func nodesCommand(ctx context.Context, s streams) *cobra.Command {
-	o := nodesOptions{kube: clusterFlags()}
+	o := nodesOptions{liveOptions: liveOptions{kube: clusterFlags()}}
 	cmd := &cobra.Command{
 		Use: "nodes", Short: "Watch the nodes with shared GPUs", Long: nodesLong, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := o.output.validate(); err != nil {
-				return err
-			}
-			by, err := o.selection.order()
-			if err != nil {
-				return err
-			}
-			c, err := connect(o.kube, "")
-			if err != nil {
-				return err
-			}
-			read := func(ctx context.Context) (*overview.Overview, error) {
-				seen, err := c.overview(ctx, o.namespace)
-				if err != nil {
-					return nil, err
-				}
-				return o.selection.apply(seen)
-			}
-			out, in := terminalOf(s.out), terminalOf(s.in)
-			if !o.watch || out == nil || in == nil || o.output.isData() {
-				return printNodes(ctx, s.out, o.output, by, read)
-			}
-			return watchNodes(ctx, in, out, view{wide: o.output.wide(), order: by}, read)
+			return o.run(ctx, s, o.selection.sortBy, o.selection.apply, false)
 		},
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "watch the nodes if standard output is a terminal")
-	o.output.addFlag(cmd.Flags(), "zone and NodeClaim")
 	o.selection.addFlags(cmd.Flags(), true)
-	addNamespaceFlag(cmd.Flags(), &o.namespace)
-	o.kube.AddFlags(cmd.Flags())
+	o.addFlags(cmd.Flags(), "zone and NodeClaim")
 	return cmd
 }
 
-// printNodes prints the nodes once.
-func printNodes(ctx context.Context, out io.Writer, format output, by int, read func(context.Context) (*overview.Overview, error)) error {
-	all, err := read(ctx)
+const podsLong = `List the pods that hold replicas of GPUs, and those that wait for some: where they run, on which GPUs, what they cost, and since when they do not
+use their GPUs. With -w on a terminal, the list is live. Its keys are those of kubectl karve nodes.`
+
+const podsExample = `  # The pods of a team
+  kubectl karve pods -n team
+
+  # The pods of an application, those that cost most first
+  kubectl karve pods -n team -l app=infer --sort-by price
+
+  # Watch them
+  kubectl karve pods -n team -w`
+
+func podsCommand(ctx context.Context, s streams) *cobra.Command {
+	o := podsOptions{liveOptions: liveOptions{kube: clusterFlags()}}
+	cmd := &cobra.Command{
+		Use: "pods", Aliases: []string{"pod", "po"}, Short: "List the pods that hold replicas, and those that wait", Long: podsLong, Example: podsExample, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s, o.sortBy, o.selection.apply, true) },
+	}
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "watch the pods if standard output is a terminal")
+	o.selection.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", sortUsage+"(waiting ones first, then those that have not used their GPUs for longest)")
+	o.addFlags(cmd.Flags(), "NodePool and resource")
+	return cmd
+}
+
+// run prints or watches a view of the selected part of the cluster.
+func (o *liveOptions) run(ctx context.Context, s streams, sortBy string, selected func(seen) (*overview.Overview, error), pods bool) error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	by, err := orderNamed(sortBy)
 	if err != nil {
 		return err
 	}
-	if format.isData() {
-		return format.data(out, all)
+	c, err := connect(o.kube, "")
+	if err != nil {
+		return err
 	}
-	v := view{all: all, wide: format.wide(), order: by, colors: paletteFor(out)}
-	_, err = io.WriteString(out, v.text())
+	read := func(ctx context.Context) (*overview.Overview, error) {
+		seen, err := c.overview(ctx, o.namespace)
+		if err != nil {
+			return nil, err
+		}
+		return selected(seen)
+	}
+	v := view{wide: o.output.wide(), order: by, pods: pods}
+	out, in := terminalOf(s.out), terminalOf(s.in)
+	if o.watch && out != nil && in != nil && !o.output.isData() {
+		return watchNodes(ctx, in, out, v, read)
+	}
+	if v.all, err = read(ctx); err != nil {
+		return err
+	}
+	if o.output.isData() {
+		return o.output.data(s.out, v.data())
+	}
+	if pods && len(v.all.Pods)+len(v.all.Waiting) == 0 {
+		s.warn(v.all.Controller)
+		_, err = fmt.Fprintln(s.out, "No such pod holds a shared GPU or waits for one.")
+		return err
+	}
+	v.colors = paletteFor(s.out)
+	_, err = io.WriteString(s.out, v.text())
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,6 +182,9 @@ func TestTheLiveViewDraws(t *testing.T) {
 		"by-state-in-colors":            {func(v *view) { v.colors = newPalette() }, []string{"s", "s", "s", "s"}},
 		"pods":                          {func(v *view) { v.height = 24 }, []string{"end", "p"}},
 		"out-of-date":                   {func(v *view) { v.err, v.now = errors.New("the server\nis away"), now.Add(70*time.Second) }, nil},
+		"at-width-80":                   {func(v *view) { v.width = 80; cloudNames(v) }, nil},
+		"pods-at-width-80":              {func(v *view) { v.width, v.height = 80, 18; cloudNames(v) }, []string{"p"}},
+		"pods-wide":                     {func(v *view) { v.width, v.height, v.wide = 160, 18, true }, []string{"p"}},
 		"without-nodes":                 {func(v *view) { v.all = overview.Build(snapshottest.Shared()) }, []string{"end"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,8 +201,63 @@ func TestTheLiveViewDraws(t *testing.T) {
 			compare(t, "view-"+name+".txt", visible.Replace(frame)+"\n")
 		})
 	}
+	pods := view{all: start.all, pods: true}
+	compare(t, "pods.txt", pods.text())
 	once := view{all: start.all}
 	compare(t, "nodes.txt", once.text())
+}
+
+func TestPodsThatWaitComeFirstByState(t *testing.T) {
+	t.Parallel()
+	v := view{pods: true, order: len(orders) - 1, all: &overview.Overview{
+		Pods:    []overview.Pod{{Name: "uses"}, {Name: "wastes", UnusedSeconds: new(int64(60))}, {Name: "wastes-most", UnusedSeconds: new(int64(3600))}},
+		Waiting: []overview.Waiting{{Name: "x-gated", Reason: "SchedulingGated"}, {Name: "y-new"}},
+	}}
+	var got []string
+	for _, row := range v.podTable(full).Rows {
+		got = append(got, row[0]+" "+row[1])
+	}
+	if diff := cmp.Diff([]string{"/x-gated SchedulingGated", "/y-new Waiting", "/wastes-most Starting", "/wastes Starting", "/uses Starting"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// cloudNames gives the nodes names as long as those of EC2, and the pods those of a Deployment.
+func cloudNames(v *view) {
+	all := *v.all
+	all.Nodes, all.Pods = slices.Clone(all.Nodes), slices.Clone(all.Pods)
+	named := map[string]string{}
+	for i := range all.Nodes {
+		n := &all.Nodes[i]
+		named[n.Name] = fmt.Sprintf("ip-10-0-%d-137.us-west-2.compute.internal", 41+i)
+		n.Name = named[n.Name]
+	}
+	for i := range all.Pods {
+		p := &all.Pods[i]
+		p.Node, p.Name = named[p.Node], p.Name+"-6c9f8d6b5d-x2x4z"
+	}
+	v.all = &all
+}
+
+// TestNarrowTerminalsShowWhatMatters looks for the columns without which a row says nothing, on a terminal of 80 columns and with names as long as those of EC2.
+func TestNarrowTerminalsShowWhatMatters(t *testing.T) {
+	t.Parallel()
+	for _, width := range []int{80, 100, 120} {
+		for _, pods := range []bool{false, true} {
+			v := view{all: measured(t), now: overviewtest.Now, updated: overviewtest.Now, width: width, height: 30, pods: pods}
+			cloudNames(&v)
+			want := []string{"NODE", "REPLICAS", "$/H", "STATE", "ip-10-0-44-137", "idle 3m, deleted in 2m", "0.526"}
+			if pods {
+				want = []string{"POD", "STATE", "REPLICAS", "$/H", "lab/notebook-0-6c9f8d6b5d-x2x4z", "Running", "Unschedulable", "0.105"}
+			}
+			frame := v.frame()
+			for _, text := range want {
+				if !strings.Contains(frame, text) {
+					t.Errorf("%d columns, pods: %t: %q is missing in\n%s", width, pods, text, frame)
+				}
+			}
+		}
+	}
 }
 
 func TestReplicasInARowAreARange(t *testing.T) {
@@ -401,6 +460,13 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		regional.Nodes[i].Labels[corev1.LabelTopologyRegion] = builtin.Region
 	}
 	priced := serve(t, regional)
+	labels := overviewtest.Example()
+	for i := range labels.Pods {
+		if pod := &labels.Pods[i]; pod.Name == "train-0" || pod.Spec.NodeName == "" {
+			pod.Labels = map[string]string{"app": "batch"}
+		}
+	}
+	labeled := serve(t, labels)
 	dead, never := serveWith(t, overviewtest.Example(), time.Date(2026, 1, 2, 14, 2, 0, 0, time.UTC)), serveWith(t, overviewtest.Example(), time.Time{})
 	hidden := serve(t, overviewtest.Example(), "/leases")
 	stopped := "warning: no controller has worked since 2026-01-02 14:02 UTC: nothing is launched and no node is deleted until one does\n"
@@ -423,7 +489,21 @@ func TestTheVerbsReadACluster(t *testing.T) {
 		"nodes in YAML":         {"nodes -o yaml", kubeconfig, 0, []string{"name: busy", "replicasHeld: 4"}, nil},
 		"nodes of a pool":       {"nodes -l karpenter.sh/nodepool=none", kubeconfig, 0, []string{"0 nodes  0/0 replicas"}, nil},
 		"inspect of a zone":     {"inspect -l topology.kubernetes.io/zone=us-east-1a,karpenter.sh/nodepool --sort-by replicas", kubeconfig, 0, []string{"STATE\ncrowded "}, nil},
-		"top of a pool":         {"top pods -l karpenter.sh/nodepool=none", kubeconfig, 0, []string{"No pod holds a shared GPU."}, nil},
+		"top of a pool":         {"top nodes -l karpenter.sh/nodepool=none", kubeconfig, 0, []string{"No pod holds a shared GPU."}, nil},
+		"top of labels":         {"top pods -l app=none", kubeconfig, 0, []string{"No pod with labels app=none holds a shared GPU."}, nil},
+		"pods":                  {"pods", kubeconfig, 0, []string{"8 pods with 24 replicas", "team/infer-0     Running", "Unschedulable"}, nil},
+		"pods of a namespace":   {"pods -n lab", kubeconfig, 0, []string{"1 pod with 1 replica  $0.053/h\nno pods waiting\n\nPOD", "\nlab/notebook-0   Running   busy   0            1            -   0.053"}, nil},
+		"pods with labels":      {"pods -l app=batch", labeled, 0, []string{"1 pod with 5 replicas  $0.263/h\n2 pods waiting", "\nteam/train-0    Running", "\ndefault/first   Unschedulable"}, nil},
+		"pods with both":        {"pods -n team -l app=batch", labeled, 0, []string{"1 pod with 5 replicas  $0.263/h\nno pods waiting"}, nil},
+		"pods of nobody":        {"pods -n nobody -o wide", kubeconfig, 0, []string{"No such pod holds a shared GPU or waits for one."}, nil},
+		"pods by price":         {"pods --sort-by price", kubeconfig, 0, []string{"UNUSED\nteam/many-0 "}, nil},
+		"pods as data":          {"pods -n lab -o json", kubeconfig, 0, []string{`"pods": [`, `"name": "notebook-0"`, `"waiting": []`, `"state": "Working"`}, nil},
+		"pods, dead":            {"pods", dead, 0, []string{stopped, "team/infer-0"}, nil},
+		"nodes of a namespace":  {"nodes -n lab", kubeconfig, 0, []string{"1 node  4/10 replicas", "no pods waiting"}, nil},
+		"GPUs of a namespace":   {"inspect -n lab -d", kubeconfig, 0, []string{"busy     0   7         lab/notebook-0   main                 -\n\n1 node  4/10 replicas"}, nil},
+		"GPUs of all of them":   {"inspect -n lab -A", kubeconfig, 0, []string{"10 nodes  24/104 replicas"}, nil},
+		"another order of pods": {"pods --sort-by zone", kubeconfig, 1, nil, []string{"error: --sort-by must be name, replicas, price, age or state, not \"zone\""}},
+		"a selector of pods":    {"pods -l ==", kubeconfig, 1, nil, []string{"error: --selector: "}},
 		"top of a namespace":    {"top pods -n team -o wide", kubeconfig, 0, []string{"team/infer-0"}, nil},
 		"top of an empty one":   {"top pods -n nobody", kubeconfig, 0, []string{"No pod of the namespace nobody holds a shared GPU."}, nil},
 		"top of all namespaces": {"top pods -n nobody -A", kubeconfig, 0, []string{"team/infer-0"}, nil},

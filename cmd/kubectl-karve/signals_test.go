@@ -106,7 +106,7 @@ func mute(t *testing.T) (address string, asked <-chan struct{}) {
 func TestEachVerbEndsAtASignal(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{
-		"plan", "inspect", "inspect -d a", "top nodes", "top pods", "nodes", "explain pod/a", "explain node/a", "doctor", "ui", "version", "rollout status", "rollout status a",
+		"plan", "inspect", "inspect -d a", "top nodes", "top pods", "nodes", "pods", "explain pod/a", "explain node/a", "doctor", "ui", "version", "rollout status", "rollout status a",
 		"rollout pause a", "rollout resume a", "rollout promote a", "rollout undo a", "__complete rollout undo g", "__complete explain node/",
 	} {
 		for name, server := range map[string]func(*testing.T) (string, <-chan struct{}){

@@ -33,13 +33,11 @@ const (
 // topOptions are the flags of the top commands.
 type topOptions struct {
 	namespace string
-	// of is the namespace of the pods, or "" for all.
-	of            string
-	allNamespaces bool
-	selection     nodeSelection
-	sortBy        string
-	output        output
-	kube          *genericclioptions.ConfigFlags
+	nodesOf   nodeSelection
+	podsOf    podSelection
+	sortBy    string
+	output    output
+	kube      *genericclioptions.ConfigFlags
 }
 
 const topLong = `Show how much of the GPUs is used: SM time and device memory, with the replicas, the requested memory and the prices. The numbers come from
@@ -72,10 +70,14 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			if err != nil {
 				return err
 			}
-			if seen.Overview, err = o.selection.apply(seen); err != nil {
+			if what == "pods" {
+				seen.Overview, err = o.podsOf.apply(seen)
+			} else {
+				seen.Overview, err = o.nodesOf.apply(seen)
+			}
+			if err != nil {
 				return err
 			}
-			seen.Pods = o.inNamespace(seen.Pods)
 			measured, trouble := c.measure(ctx, seen, what == "nodes")
 			seen.Measure(measured)
 			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))
@@ -83,22 +85,14 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 	}
 	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "sort in descending order by mem (used device memory), sm (SM time), idle (paid for but not used) or price; default: by name")
 	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
-	o.selection.addFlags(cmd.Flags(), false)
 	if what == "pods" {
-		cmd.Flags().StringVarP(&o.of, "namespace", "n", "", "show only the pods of this namespace")
-		cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show the pods of all namespaces, as without --namespace")
+		o.podsOf.addFlags(cmd.Flags())
+	} else {
+		o.nodesOf.addFlags(cmd.Flags(), false)
 	}
 	addNamespaceFlag(cmd.Flags(), &o.namespace)
 	o.kube.AddFlags(cmd.Flags())
 	return cmd
-}
-
-// inNamespace returns the pods of the selected namespace.
-func (o *topOptions) inNamespace(pods []overview.Pod) []overview.Pod {
-	if o.of == "" || o.allNamespaces {
-		return pods
-	}
-	return slices.DeleteFunc(slices.Clone(pods), func(p overview.Pod) bool { return p.Namespace != o.of })
 }
 
 func (o *topOptions) validate() error {
@@ -120,11 +114,7 @@ func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topO
 	}
 	t := tableOf(o, all)
 	if len(t.Rows) == 0 {
-		text := "No pod holds a shared GPU."
-		if o.of != "" && !o.allNamespaces {
-			text = fmt.Sprintf("No pod of the namespace %s holds a shared GPU.", o.of)
-		}
-		_, err := fmt.Fprintln(s.out, text)
+		_, err := fmt.Fprintln(s.out, o.podsOf.none("holds a shared GPU."))
 		return err
 	}
 	var out strings.Builder
@@ -231,15 +221,16 @@ type trouble struct {
 	first error
 }
 
-// measure scrapes the agents of the nodes that have pods, or of all nodes that have started.
+// measure scrapes the agents of the nodes that have the pods, or of all nodes that have started.
 func (c connection) measure(ctx context.Context, seen seen, all bool) (map[string]overview.Measured, trouble) {
 	var t trouble
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	measured, turns := map[string]overview.Measured{}, make(chan struct{}, scrapes)
+	on := podsOn(seen.Overview)
 	for i := range seen.Nodes {
 		n := &seen.Nodes[i]
-		if !n.Running() || !all && n.ReplicasHeld == 0 {
+		if !n.Running() || !all && len(on[n.Name]) == 0 {
 			continue
 		}
 		t.asked++

@@ -20,9 +20,10 @@ import (
 
 // uiOptions are the flags of the ui command.
 type uiOptions struct {
-	port       int
-	plan       planOptions
-	prometheus prometheusFlags
+	port          int
+	grafana, logs string
+	plan          planOptions
+	prometheus    prometheusFlags
 }
 
 const uiLong = `Serve a web page that shows the shared GPUs of a cluster: prices, nodes, GPUs, the pods that hold replicas, why pods wait and why
@@ -39,6 +40,8 @@ func uiCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.port, "port", 0, "port on this computer; 0 selects a free one")
+	fs.StringVar(&o.grafana, "grafana", "", "URL of a Grafana with the chart's dashboards, to which the page links")
+	fs.StringVar(&o.logs, "logs", "", "URL of the logs of a pod, to which the page links, with {namespace}, {pod} and {node} in the place of names")
 	o.prometheus.addFlags(fs)
 	o.plan.addInstanceTypeFlags(fs)
 	o.plan.kube.AddFlags(fs)
@@ -49,6 +52,10 @@ func uiCommand(ctx context.Context, s streams) *cobra.Command {
 func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if o.port < 0 || o.port > 65535 {
 		return fmt.Errorf("--port must be between 0 and 65535, but is %d", o.port)
+	}
+	links, err := ui.LinksTo(o.grafana, o.logs)
+	if err != nil {
+		return err
 	}
 	c, err := connect(o.plan.kube, "")
 	if err != nil {
@@ -65,7 +72,7 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	}
 	token := rand.Text()
 	server := ui.New(ui.Config{
-		Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.RequireToken(token),
+		Links: links, Cluster: clusterName(o.plan.kube), Read: read, Note: source.Note, Clock: clk, Admit: ui.RequireToken(token),
 		Controller: func(ctx context.Context) leader.Leader { return leader.Find(ctx, c.Client, o.plan.namespace, time.Now) },
 		Explain:    source.Explainer(ctx, c.Client, func(err error) { s.note(noBudgets(err)) }),
 		Costs:      o.prometheus.costs(c),

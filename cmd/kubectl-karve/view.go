@@ -9,6 +9,8 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/overview"
 	"karve.sh/karve/pkg/plain"
 	"karve.sh/karve/pkg/table"
@@ -34,26 +36,65 @@ type view struct {
 type order struct {
 	name  string
 	nodes func(a, b *overview.Node) int
-	pods  func(a, b *overview.Pod) int
+	pods  func(a, b *podRow) int
 }
 
 var orders = []order{
-	{"name", func(_, _ *overview.Node) int { return 0 }, func(_, _ *overview.Pod) int { return 0 }},
+	{"name", func(_, _ *overview.Node) int { return 0 }, func(_, _ *podRow) int { return 0 }},
 	{
 		"replicas held", func(a, b *overview.Node) int { return cmp.Compare(b.ReplicasHeld, a.ReplicasHeld) },
-		func(a, b *overview.Pod) int { return cmp.Compare(b.Replicas, a.Replicas) },
+		func(a, b *podRow) int { return cmp.Compare(b.Replicas, a.Replicas) },
 	},
 	{
 		"price", func(a, b *overview.Node) int {
 			return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour))
 		},
-		func(a, b *overview.Pod) int { return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour)) },
+		func(a, b *podRow) int { return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour)) },
 	},
-	{"age", func(a, b *overview.Node) int { return b.Created.Compare(a.Created) }, func(a, b *overview.Pod) int { return b.Started.Compare(a.Started) }},
+	{"age", func(a, b *overview.Node) int { return b.Created.Compare(a.Created) }, func(a, b *podRow) int { return b.Started.Compare(a.Started) }},
 	{
 		"state", func(a, b *overview.Node) int { return cmp.Compare(urgency[a.Severity], urgency[b.Severity]) },
-		func(a, b *overview.Pod) int { return cmp.Compare(number(b.UnusedSeconds), number(a.UnusedSeconds)) },
+		func(a, b *podRow) int {
+			return cmp.Or(cmp.Compare(waitsFirst(a), waitsFirst(b)), cmp.Compare(number(b.UnusedSeconds), number(a.UnusedSeconds)))
+		},
 	},
+}
+
+// podRow is a pod that holds replicas, or waits for some since Started.
+type podRow struct {
+	overview.Pod
+
+	// waits says why a pod waits. It is "" for a pod that holds replicas. resource is what it requests, if that is known.
+	waits, resource string
+}
+
+func waitsFirst(p *podRow) int {
+	if p.waits != "" {
+		return 0
+	}
+	return 1
+}
+
+// rowsOf returns the pods of an overview by name.
+func rowsOf(all *overview.Overview) []podRow {
+	on := map[string]string{}
+	for i := range all.Nodes {
+		on[all.Nodes[i].Name] = all.Nodes[i].Resource
+	}
+	rows := make([]podRow, 0, len(all.Pods)+len(all.Waiting))
+	for _, p := range all.Pods {
+		rows = append(rows, podRow{Pod: p, resource: on[p.Node]})
+	}
+	for _, w := range all.Waiting {
+		rows = append(rows, podRow{
+			Pod:   overview.Pod{Namespace: w.Namespace, Name: w.Name, Node: w.Nominated, Replicas: w.Replicas, StatedMiB: w.StatedMiB, Started: w.Since},
+			waits: cmp.Or(w.Reason, "Waiting"), resource: w.Resource,
+		})
+	}
+	slices.SortFunc(rows, func(a, b podRow) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return rows
 }
 
 var urgency = map[overview.Severity]int{overview.Bad: 0, overview.Busy: 1, overview.Idle: 2, overview.Good: 3}
@@ -79,7 +120,7 @@ func (v *view) press(key string) (quit bool) {
 	case "home", "g":
 		v.top = 0
 	case "end", "G":
-		v.top = len(v.all.Nodes) + len(v.all.Pods)
+		v.top = len(v.all.Nodes) + len(v.all.Pods) + len(v.all.Waiting)
 	}
 	v.top = v.clamped()
 	return false
@@ -89,7 +130,7 @@ func (v *view) press(key string) (quit bool) {
 func (v *view) clamped() int {
 	rows := len(v.all.Nodes)
 	if v.pods {
-		rows = len(v.all.Pods)
+		rows = len(v.all.Pods) + len(v.all.Waiting)
 	}
 	return max(0, min(v.top, rows-v.room()))
 }
@@ -125,34 +166,92 @@ func (v *view) text() string {
 	return strings.Join(slices.Concat(head, rows), "\n") + "\n"
 }
 
+// dropped are the columns that a narrow terminal loses first, in this order. The others are more useful: name, replicas, price and state, and for pods the node.
+var (
+	droppedOfNodes = []string{"CAPACITY", "AGE", "TYPE", "POOL"}
+	droppedOfPods  = []string{"MEM STATED", "GPU", "AGE", "UNUSED", "NODE"}
+)
+
 // lines returns the summary with the titles, and a row for each node or pod.
 func (v *view) lines() (head, rows []string) {
-	t := v.nodeTable()
-	if v.pods {
-		t = v.podTable()
-	}
-	if v.width > 0 {
-		t.Fit(v.width, "CAPACITY", "AGE", "TYPE", "POOL", "MEM STATED", "GPU") // The state is more useful than they are.
-	}
 	var text strings.Builder
+	t := v.fitting()
 	_ = t.Write(&text) // Writing to memory does not fail.
 	rows = strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	head = append(v.summary(), "", v.colors.faint(rows[0]))
 	return head, rows[1:]
 }
 
+// fitting returns the table of nodes or pods, with as many columns as the terminal is wide enough for.
+func (v *view) fitting() table.Table {
+	of, dropped := v.nodeTable, droppedOfNodes
+	if v.pods {
+		of, dropped = v.podTable, droppedOfPods
+	}
+	t := of(full)
+	if v.width == 0 || t.Fit(v.width, dropped...) {
+		return t
+	}
+	t = of(short)
+	t.Fit(v.width, dropped...)
+	return t
+}
+
+// form is how much room cells take.
+type form int
+
+const (
+	full form = iota
+	// short is without bars, and with names of nodes without their domain.
+	short
+)
+
+// name returns the name of a node, which may be "".
+func (f form) name(node string) string {
+	if f == short && node != "" {
+		node, _, _ = strings.Cut(node, ".")
+	}
+	return node
+}
+
 func (v *view) summary() []string {
 	t := &v.all.Totals
 	first := v.colors.bold(totalsLine(t)) + "  " + v.bar(t.ReplicasHeld, t.Replicas, summaryBar)
+	idle := "  idle $" + words.USD(t.IdleMicroUSDPerHour) + "/h"
+	if v.pods {
+		first, idle = v.colors.bold(podsLine(v.all.Pods)), ""
+	}
 	second := "no pods waiting"
 	if n := len(v.all.Waiting); n > 0 {
 		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", words.Count(n, "pod")+" waiting", words.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
 	}
-	lines := []string{first, second + "  idle $" + words.USD(t.IdleMicroUSDPerHour) + "/h"}
+	lines := []string{first, second + idle}
 	if text := v.all.Controller.Warning(); text != "" {
 		lines = append([]string{v.colors.red("warning: " + plain.Line(text))}, lines...)
 	}
 	return lines
+}
+
+// podsLine returns how many replicas pods hold, and their part of the price.
+func podsLine(pods []overview.Pod) string {
+	var replicas, micro int64
+	unpriced := 0
+	for i := range pods {
+		replicas = amount.Add(replicas, pods[i].Replicas)
+		if p := pods[i].MicroUSDPerHour; p != nil {
+			micro = amount.Add(micro, *p)
+		} else {
+			unpriced++
+		}
+	}
+	line := fmt.Sprintf("%s with %s", words.Count(len(pods), "pod"), words.Count(int(replicas), "replica"))
+	if unpriced < len(pods) {
+		line += "  $" + words.USD(micro) + "/h"
+	}
+	if unpriced > 0 {
+		line += fmt.Sprintf("  %s of unknown price", words.Count(unpriced, "pod"))
+	}
+	return line
 }
 
 // Widths of bars.
@@ -174,23 +273,62 @@ func (v *view) bar(held, all int64, width int) string {
 	return color(strings.Repeat("█", full)) + v.colors.faint(strings.Repeat("░", width-full))
 }
 
-func (v *view) nodeTable() table.Table {
+func (v *view) nodeTable(f form) table.Table {
 	nodes := slices.Clone(v.all.Nodes)
 	slices.SortStableFunc(nodes, func(a, b overview.Node) int { return orders[v.order].nodes(&a, &b) })
-	replicas := nodeReplicas
-	replicas.title = ""
-	columns := slices.Concat([]nodeColumn{
-		nodeName, nodePool, {title: "REPLICAS", cell: func(n *overview.Node) string { return v.bar(n.ReplicasHeld, n.Replicas, nodeBar) }}, replicas,
-	}, nodePrices(v.all), []nodeColumn{nodeType, nodeCapacity, nodeAge(v.all.AsOf), nodeState(v.colors), nodeZone.forWide(), nodeClaim.forWide()})
+	name, replicas := nodeName, nodeReplicas
+	name.cell = func(n *overview.Node) string { return f.name(n.Name) }
+	columns := []nodeColumn{name, nodePool}
+	if f == full {
+		columns = append(columns, nodeColumn{title: replicas.title, cell: func(n *overview.Node) string { return v.bar(n.ReplicasHeld, n.Replicas, nodeBar) }})
+		replicas.title = ""
+	}
+	columns = slices.Concat(columns, []nodeColumn{replicas}, nodePrices(v.all),
+		[]nodeColumn{nodeType, nodeCapacity, nodeAge(v.all.AsOf), nodeState(v.colors), nodeZone.forWide(), nodeClaim.forWide()})
 	return tableOf(nodes, v.wide, columns...)
 }
 
-func (v *view) podTable() table.Table {
-	pods := slices.Clone(v.all.Pods)
-	slices.SortStableFunc(pods, func(a, b overview.Pod) int { return orders[v.order].pods(&a, &b) })
-	return tableOf(pods, v.wide, podName, podColumn{title: "NODE", cell: func(p *overview.Pod) string { return p.Node }},
-		podColumn{title: "GPU", cell: func(p *overview.Pod) string { return indexList(p.GPUs) }}, podReplicas,
-		podColumn{title: "MEM STATED", right: true, cell: func(p *overview.Pod) string { return memoryText(p.StatedMiB) }}, podPrice, podAge(v.all.AsOf), podUnused)
+func (v *view) podTable(f form) table.Table {
+	rows := rowsOf(v.all)
+	slices.SortStableFunc(rows, func(a, b podRow) int { return orders[v.order].pods(&a, &b) })
+	return tableOf(rows, v.wide,
+		column[*podRow]{title: "POD", cell: func(p *podRow) string { return p.Namespace + "/" + p.Name }},
+		column[*podRow]{title: "STATE", cell: v.podState},
+		column[*podRow]{title: "NODE", cell: func(p *podRow) string { return orUnknown(f.name(p.Node)) }},
+		column[*podRow]{title: "GPU", cell: func(p *podRow) string { return indexList(p.GPUs) }},
+		ofRow(podReplicas), column[*podRow]{title: "MEM STATED", right: true, cell: func(p *podRow) string { return memoryText(p.StatedMiB) }},
+		ofRow(podPrice), ofRow(podAge(v.all.AsOf)), ofRow(podUnused),
+		column[*podRow]{title: "POOL", wide: true, cell: func(p *podRow) string { return orUnknown(p.Pool) }},
+		column[*podRow]{title: "RESOURCE", wide: true, cell: func(p *podRow) string { return orUnknown(p.resource) }})
+}
+
+// podState returns what a pod does: it runs, or waits for a reason.
+func (v *view) podState(p *podRow) string {
+	switch {
+	case p.waits != "":
+		return v.colors.yellow(p.waits)
+	case p.Started.IsZero():
+		return v.colors.cyan("Starting")
+	}
+	return v.colors.green("Running")
+}
+
+// ofRow returns a column of pods for rows.
+func ofRow(c podColumn) column[*podRow] {
+	return column[*podRow]{c.title, c.right, c.wide, func(p *podRow) string { return c.cell(&p.Pod) }}
+}
+
+// data returns what is printed of the view as JSON.
+func (v *view) data() any {
+	if !v.pods {
+		return v.all
+	}
+	return struct {
+		AsOf       time.Time          `json:"asOf"`
+		Pods       []overview.Pod     `json:"pods"`
+		Waiting    []overview.Waiting `json:"waiting"`
+		Controller *leader.Leader     `json:"controller,omitempty"`
+	}{v.all.AsOf, v.all.Pods, v.all.Waiting, v.all.Controller}
 }
 
 // stale is the age from which the view shows that it is out of date.

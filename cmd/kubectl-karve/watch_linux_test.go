@@ -98,7 +98,7 @@ func TestTheLiveViewFollowsKeysAndEnds(t *testing.T) {
 	}()
 	s.await(t, "\x1b[?1049h")
 	s.await(t, "s sort (by name)")
-	for _, c := range []struct{ key, want string }{{"s", "replicas held"}, {"p", "nodes"}, {"\x1b[B", "team/train-1"}, {"q", "\x1b[?1049l"}} {
+	for _, c := range []struct{ key, want string }{{"s", "replicas held"}, {"p", "nodes"}, {"\x1b[B", "team/infer-1"}, {"q", "\x1b[?1049l"}} {
 		if _, err := s.user.WriteString(c.key); err != nil {
 			t.Fatal(err)
 		}

@@ -39,8 +39,23 @@ type PodGroup struct {
 	Example PodAnswer `json:"example"`
 }
 
-// Workload explains the pods of a workload. It returns an error if there are none.
-func (x *Explainer) Workload(kind, namespace, name string) (WorkloadAnswer, error) {
+// Owner is what controls pods, in a namespace.
+type Owner struct{ APIVersion, Kind, Name string }
+
+// OwnersIn returns what controls the pods of a namespace, each once.
+func (x *Explainer) OwnersIn(namespace string) (all []Owner) {
+	for i := range x.cluster.Pods {
+		if c := metav1.GetControllerOf(&x.cluster.Pods[i]); c != nil && x.cluster.Pods[i].Namespace == namespace {
+			if o := (Owner{c.APIVersion, c.Kind, c.Name}); !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// Workload explains the pods of a workload: those that it controls, and those of what it controls in turn, which through names. It returns an error if there are none.
+func (x *Explainer) Workload(kind, namespace, name string, through ...Owner) (WorkloadAnswer, error) {
 	a := WorkloadAnswer{Kind: kind, Workload: namespace + "/" + name}
 	type group struct {
 		state  PodState
@@ -50,7 +65,7 @@ func (x *Explainer) Workload(kind, namespace, name string) (WorkloadAnswer, erro
 	now := x.planned()
 	for i := range x.cluster.Pods {
 		pod := &x.cluster.Pods[i]
-		if pod.Namespace != namespace || !belongs(pod, kind, name) {
+		if pod.Namespace != namespace || !belongs(pod, kind, name) && !slices.ContainsFunc(through, func(o Owner) bool { return belongs(pod, o.Kind, o.Name) }) {
 			continue
 		}
 		state, reason := briefState(&now, pod)

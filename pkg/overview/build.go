@@ -316,6 +316,22 @@ func (o *Overview) Where(keep func(*Node) bool) *Overview {
 	return some
 }
 
+// Of returns an overview with only some pods, by their namespace and name, among those that hold replicas and those that wait. Nodes and totals are those of all pods.
+func (o *Overview) Of(keep func(namespace, name string) bool) *Overview {
+	some := *o
+	some.Nodes = slices.Clone(o.Nodes)
+	some.Pods = slices.DeleteFunc(slices.Clone(o.Pods), func(p Pod) bool { return !keep(p.Namespace, p.Name) })
+	some.Waiting = slices.DeleteFunc(slices.Clone(o.Waiting), func(w Waiting) bool { return !keep(w.Namespace, w.Name) })
+	for i := range some.Nodes {
+		gpus := slices.Clone(some.Nodes[i].GPUs)
+		for j := range gpus {
+			gpus[j].Holders = slices.DeleteFunc(slices.Clone(gpus[j].Holders), func(h Holder) bool { return !keep(h.Namespace, h.Pod) })
+		}
+		some.Nodes[i].GPUs = gpus
+	}
+	return &some
+}
+
 // Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim. It returns false if there is none.
 func (o *Overview) Only(name string) (*Overview, bool) {
 	i := slices.IndexFunc(o.Nodes, func(n Node) bool { return n.Name == name || n.NodeClaim == name })

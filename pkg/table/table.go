@@ -32,11 +32,11 @@ type Table struct {
 // Add adds a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// Fit removes columns, in the order of their titles, until the table is not wider than a number of characters.
-func (t *Table) Fit(most int, titles ...string) {
+// Fit removes columns, in the order of their titles, until the table is not wider than a number of characters. It reports whether it is not.
+func (t *Table) Fit(most int, titles ...string) bool {
 	for _, title := range titles {
 		if t.wide() <= most {
-			return
+			return true
 		}
 		i := slices.IndexFunc(t.Columns, func(c Column) bool { return c.Title == title })
 		if i < 0 {
@@ -47,6 +47,7 @@ func (t *Table) Fit(most int, titles ...string) {
 			t.Rows[j] = slices.Delete(t.Rows[j], i, i+1)
 		}
 	}
+	return t.wide() <= most
 }
 
 // wide returns how many characters wide the table is.
