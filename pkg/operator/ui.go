@@ -35,6 +35,8 @@ type UIOptions struct {
 	// Prometheus is the URL of a Prometheus with what the recording rules write. The page shows no costs over time if it is "". Headers are of the form KEY=VALUE.
 	Prometheus, ClusterLabel string
 	Headers                  []string
+	// Grafana is the URL of a Grafana with the chart's dashboards, and Logs that of the logs of a pod, as a template. The page links to them unless they are "".
+	Grafana, Logs string
 }
 
 // AddFlags binds the options to flags and sets their defaults.
@@ -46,6 +48,8 @@ func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info or debug")
 	fs.StringVar(&o.Prometheus, "prometheus", "", "URL of a Prometheus, Thanos or Mimir with what the recording rules of the chart write, for costs over time")
 	fs.StringVar(&o.ClusterLabel, "cluster-label", "", "the label cluster of the metrics, if the Prometheus has those of several clusters")
+	fs.StringVar(&o.Grafana, "grafana", "", "URL of a Grafana with the chart's dashboards, to which the page links")
+	fs.StringVar(&o.Logs, "logs", "", "URL of the logs of a pod, to which the page links, with {namespace}, {pod} and {node} in the place of names")
 	fs.Func("prometheus-header", "header of the requests to --prometheus as KEY=VALUE; may be repeated", func(text string) error {
 		o.Headers = append(o.Headers, text)
 		_, err := promquery.Headers(o.Headers)
@@ -107,13 +111,17 @@ func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOpti
 	if err != nil {
 		return err
 	}
+	links, err := ui.LinksTo(o.Grafana, o.Logs)
+	if err != nil {
+		return err
+	}
 	costs, err := o.costs(clk.Now)
 	if err != nil {
 		return err
 	}
 	server := ui.New(ui.Config{
-		Costs: costs,
-		Read:  read, Note: source.Note, Clock: clk,
+		Costs: costs, Links: links,
+		Read: read, Note: source.Note, Clock: clk,
 		Controller: func(ctx context.Context) leader.Leader { return leader.In(ctx, live, o.Namespace, clk.Now) },
 		Admit:      func(next http.Handler) (http.Handler, error) { return filter(log, next) },
 		Explain:    source.Explainer(ctx, live, func(err error) { log.Error(err, "Reading PodDisruptionBudgets") }),

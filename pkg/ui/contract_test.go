@@ -19,7 +19,7 @@ import (
 
 // contract are the types that the server sends, by the names in the page's comments "// @type VARIABLE TYPE".
 var contract = map[string]any{
-	"update": update{}, "gone": gone{}, "head": head{}, "Pool": overview.Pool{}, "Totals": overview.Totals{}, "Reservation": overview.Reservation{}, "Room": overview.Room{}, "Node": overview.Node{}, "GPU": overview.GPU{}, "Agent": overview.Agent{},
+	"update": update{}, "Link": Link{}, "gone": gone{}, "head": head{}, "Pool": overview.Pool{}, "Totals": overview.Totals{}, "Reservation": overview.Reservation{}, "Room": overview.Room{}, "Node": overview.Node{}, "GPU": overview.GPU{}, "Agent": overview.Agent{},
 	"Holder": overview.Holder{}, "Pod": overview.Pod{}, "Waiting": overview.Waiting{}, "Leader": leader.Leader{}, "PodAnswer": explain.PodAnswer{}, "NodeAnswer": explain.NodeAnswer{},
 	"PoolAnswer": explain.PoolAnswer{}, "Help": explain.Help{}, "NodeCount": explain.NodeCount{}, "Machine": explain.Machine{}, "Place": explain.Place{}, "Rule": explain.Rule{},
 	"Wants": explain.Wants{}, "Cause": explain.Cause{}, "SweepRow": quote.SweepRow{}, "costAnswer": costAnswer{}, "costRow": costRow{}, "costSpan": costSpan{}, "costLine": costLine{},

@@ -49,6 +49,7 @@ type head struct {
 	HeadroomReplicas *int64 `json:"headroomReplicas,omitempty"`
 	// Reservations are those that node classes select.
 	Reservations []overview.Reservation `json:"reservations,omitempty"`
+	Links        []Link                 `json:"links,omitempty"`
 }
 
 // update has the changes from one frame to another.
@@ -71,7 +72,7 @@ type gone struct {
 }
 
 // newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
-func newFrame(name, note string, c *facts.Cluster, works leader.Leader, x func() *explain.Explainer, e *estimates) (*frame, error) {
+func newFrame(name, note string, links []Link, c *facts.Cluster, works leader.Leader, x func() *explain.Explainer, e *estimates) (*frame, error) {
 	o := overview.Build(c)
 	// The bound of a cluster without pods does not hold for the pods that have arrived since.
 	if len(o.Pods)+len(o.Waiting) == 0 || e.bound != nil && *e.bound > 0 {
@@ -91,7 +92,7 @@ func newFrame(name, note string, c *facts.Cluster, works leader.Leader, x func()
 	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
 		return nil, err
 	}
-	f.head, err = encode(head{Cluster: name, Controller: works, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom, Reservations: o.Reservations})
+	f.head, err = encode(head{Cluster: name, Controller: works, Note: note, Pools: o.Pools, Totals: &o.Totals, HeadroomReplicas: e.headroom, Reservations: o.Reservations, Links: links})
 	return f, err
 }
 

@@ -44,6 +44,8 @@ type Config struct {
 	// Admit wraps the handler of all paths below Prefix, and refuses requests from users who may not see the cluster.
 	Admit func(http.Handler) (http.Handler, error)
 	Clock clock.WithTicker
+	// Links are the addresses of other pages about a pod.
+	Links []Link
 	// Costs returns what machines have cost. It is nil if no Prometheus is known.
 	Costs Costs
 }
@@ -226,7 +228,7 @@ func (s *Server) estimating(ctx context.Context) {
 				if before == nil || before.problem != "" {
 					return before, nil
 				}
-				return newFrame(s.config.Cluster, s.config.Note(), before.cluster, before.controller, before.explainer, e)
+				return newFrame(s.config.Cluster, s.config.Note(), s.config.Links, before.cluster, before.controller, before.explainer, e)
 			})
 			select {
 			case <-ctx.Done():
@@ -294,7 +296,7 @@ func (s *Server) look(ctx context.Context) {
 		case before != nil && before.problem == "" && c.Generation != 0 && c.Generation == before.cluster.Generation && reflect.DeepEqual(works, before.controller):
 			return before, nil
 		}
-		return newFrame(s.config.Cluster, s.config.Note(), c, works, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
+		return newFrame(s.config.Cluster, s.config.Note(), s.config.Links, c, works, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
 	})
 }
 

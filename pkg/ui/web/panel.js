@@ -14,9 +14,11 @@
 // @type change Help
 // @type wants Wants
 // @type agent Agent
+// @type address Link
+// @type model.overview head
 // @type a Pod
 // @type b Pod
-// @own element link drawn title parts pods all pairs shown strip
+// @own fullName element link drawn title parts pods all pairs shown strip
 import { byId, h, refill } from "./dom.js";
 import { ago, count, duration, gib, month, plural, unknown, usd } from "./format.js";
 import { reasonOf, stateOf } from "./model.js";
@@ -188,6 +190,7 @@ export class Panel {
     const pod = this.#model.pods.get(name), waits = this.#model.waiting.get(name), answer = this.#answer;
     const place = answer?.place, machine = answer?.machine;
     const on = pod?.node ?? place?.node;
+    const model = this.#model;
     if (!pod && !waits && !answer && this.#error) return { kind: "Pod", title: name, content: [] };
     const node = (to) => (to ? h("button", { class: "link plain", data: { node: to, focus: to } }, to) : undefined);
     return {
@@ -199,6 +202,7 @@ export class Panel {
           ["Requests", wantsWords(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
           ["Share of the price", pod && usd(pod.microUSDPerHour) + " /h"], ["GPU memory", pod && (pod.usedMiB !== undefined || pod.statedMiB !== undefined) && `${mib(pod.usedMiB)} used, ${mib(pod.statedMiB)} stated`], ["Wrong", pod?.statedProblem],
           ["SM", pod?.smPercent !== undefined && Math.round(pod.smPercent) + " %"], ["Unused for", pod?.unusedSeconds !== undefined && duration(pod.unusedSeconds)],
+          ["Elsewhere", ...(model.overview.links ?? []).map((address) => elsewhere(address, name, on))],
         ].filter(([, value]) => value)),
         answer?.help && section("What would help", h("p", {}, help(answer.help))),
         answer?.nodePools?.length && section("NodePools", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Pool"), h("th", {}, "Reason"), h("th", {}, "What would help"), h("th", { class: "right" }, "$/h"))),
@@ -230,6 +234,13 @@ const wantsWords = (wants, pod) => (wants?.resource ? `${count(wants.replicas)} 
 function gpusOf(pod, place) {
   if (pod?.gpus?.length) return pod.gpus.join(", ");
   return place?.gpus?.length ? place.gpus.join(", ") + (place.gpusReported ? "" : " (assumed)") : undefined;
+}
+
+// elsewhere links to another page about a pod.
+function elsewhere(address, fullName, node) {
+  const [namespace, name] = fullName.split("/");
+  const values = { namespace, pod: name, node: node ?? "" };
+  return h("a", { class: "elsewhere", href: address.url.replace(/\{(namespace|pod|node)\}/g, (_, key) => encodeURIComponent(values[key])), target: "_blank", rel: "noopener noreferrer" }, address.title);
 }
 
 const help = (change) => [change.change, change.on && ` on ${change.on}`, change.at && [" ", when(change.at)]].flat().filter(Boolean);

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/pkg/ui"
 	"karve.sh/karve/test/harness/chart"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/karve"
@@ -56,22 +57,26 @@ func TestPageOnlyReads(t *testing.T) {
 	}
 }
 
-func TestPageKnowsThePrometheusOfItsValues(t *testing.T) {
+func TestPageKnowsThePrometheusAndTheLinksOfItsValues(t *testing.T) {
 	args := func(options ...string) []string {
 		return named[appsv1.Deployment](t, objects(t, append([]string{needed, withUI}, options...)...), "Deployment")[uiName].Spec.Template.Spec.Containers[0].Args
 	}
 	for _, arg := range args() {
-		if strings.Contains(arg, "prometheus") || strings.Contains(arg, "cluster") {
+		if strings.Contains(arg, "prometheus") || strings.Contains(arg, "cluster") || strings.Contains(arg, "grafana") || strings.Contains(arg, "logs") {
 			t.Errorf("without values, it is started with %s", arg)
 		}
 	}
-	given := args("--set=ui.prometheus.url=http://mimir.monitoring:8080/prometheus,ui.prometheus.headers.X-Scope-OrgID=platform,ui.prometheus.clusterLabel=east")
+	const logs = "https://logs.example.com/{namespace}/{pod}"
+	given := args("--set-literal=ui.links.logs="+logs, "--set=ui.links.grafana=https://grafana.example.com,ui.prometheus.url=http://mimir.monitoring:8080/prometheus,ui.prometheus.headers.X-Scope-OrgID=platform,ui.prometheus.clusterLabel=east")
 	var o operator.UIOptions
 	fs := flag.NewFlagSet("ui", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	o.AddFlags(fs)
 	if err := fs.Parse(given[1:]); err != nil || o.Prometheus != "http://mimir.monitoring:8080/prometheus" || !slices.Equal(o.Headers, []string{"X-Scope-OrgID=platform"}) || o.ClusterLabel != "east" {
 		t.Errorf("%v: %+v", err, o)
+	}
+	if links, err := ui.LinksTo(o.Grafana, o.Logs); err != nil || len(links) != 2 || o.Logs != logs || o.Grafana != "https://grafana.example.com" {
+		t.Errorf("%v, %v: %+v", links, err, o)
 	}
 }
 

@@ -42,7 +42,7 @@ func readDashboards(t *testing.T) map[string]dashboard {
 }
 
 // variables replaces the variables of an expression as Grafana does when everything is selected.
-var variables = strings.NewReplacer("$cluster", ".*", "$nodepool", ".*", "$namespace", ".*", "$node", ".*", "$__rate_interval", "10s", "$__range", "1m")
+var variables = strings.NewReplacer("$cluster", ".*", "$nodepool", ".*", "$namespace", ".*", "$pod", ".*", "$node", ".*", "$__rate_interval", "10s", "$__range", "1m")
 
 // wanted says that one of some metrics must have a label.
 type wanted struct {

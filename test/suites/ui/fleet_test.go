@@ -108,6 +108,7 @@ func (c *source) serve(t *testing.T) string {
 	clk := clock.RealClock{}
 	server := ui.New(ui.Config{
 		Cluster: cmp.Or(c.cluster, "production"), Clock: clk, Admit: ui.RequireToken(token), Note: func() string { return c.note }, Read: c.read, Controller: c.controller, Costs: c.costs,
+		Links: []ui.Link{{Title: "Grafana", URL: "https://grafana.example.com/d/karve-gpus?var-namespace={namespace}&var-pod={pod}"}, {Title: "Logs", URL: "https://logs.example.com/{node}/{namespace}/{pod}"}},
 		Explain: func(c *facts.Cluster) *explain.Explainer {
 			return explain.New(c, explain.NewSettings(published.DefaultSettings()))
 		},

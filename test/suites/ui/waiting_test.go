@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,14 @@ func TestPodsThatCannotRunAreExplained(t *testing.T) {
 		t.Errorf("the refusal is printed %d times:\n%s", n, text)
 	}
 	picture(p, "too-large")
+	links := value[[]string](p, "[...document.querySelectorAll('#details a')].map((a) => [a.textContent, a.href, a.target, a.rel].join(' '))")
+	wanted := []string{
+		"Grafana https://grafana.example.com/d/karve-gpus?var-namespace=default&var-pod=too-large _blank noopener noreferrer",
+		"Logs https://logs.example.com//default/too-large _blank noopener noreferrer", // It has no node.
+	}
+	if !slices.Equal(links, wanted) {
+		t.Errorf("the pod links to %q, want %q", links, wanted)
+	}
 	// A reason unfolds with the keyboard, and stays so when the panel is drawn again.
 	p.run(chromedp.Focus("#details summary", chromedp.ByQuery))
 	p.press(kb.Enter)
