@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) 
 		return err
 	}
 	s.warn(cluster.controller)
-	if cluster.from.Assumed != "" {
+	if cluster.from.Assumed != "" && !slices.Contains(cluster.notes, cluster.from.Assumed) {
 		cluster.notes = append(cluster.notes, cluster.from.Assumed)
 	}
 	if failed != nil {
@@ -224,5 +225,5 @@ func explained(x *explain.Explainer, kind, namespace, name string, through []exp
 
 // noBudgets returns a note for an error of reading PodDisruptionBudgets.
 func noBudgets(err error) string {
-	return fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", err)
+	return fmt.Sprintf("PodDisruptionBudgets are ignored, because they cannot be read: %s", cmp.Or(missingRights(err), err.Error()))
 }

@@ -43,6 +43,7 @@ func (c connection) facts(ctx context.Context, namespace string) *doctor.Facts {
 		r.programs(ctx)
 		r.leads(ctx, cmp.Or(r.namespace, namespace))
 		r.rights(ctx)
+		r.own(ctx, cmp.Or(r.namespace, namespace))
 		r.monitors(ctx)
 	})
 	group.Wait()
@@ -59,6 +60,8 @@ type factReader struct {
 	mu sync.Mutex
 	// user is the user name of the controller's service account, or "" if unknown. namespace is the controller's namespace.
 	user, namespace string
+	// agents is the namespace of the agents, or "".
+	agents string
 	// controller holds the labels of the controller's pods. agent holds those of the agents' pods.
 	controller, agent labels.Set
 }
@@ -112,7 +115,7 @@ func (r *factReader) programs(ctx context.Context) {
 	for i := range daemonSets.Items {
 		d := &daemonSets.Items[i]
 		r.facts.Agents = append(r.facts.Agents, doctor.DaemonSetOf(d))
-		r.agent = d.Spec.Template.Labels
+		r.agent, r.agents = d.Spec.Template.Labels, d.Namespace
 	}
 }
 
@@ -157,9 +160,6 @@ func (r *factReader) crds(ctx context.Context) {
 	}
 }
 
-// reviews is the number of rights that are checked concurrently.
-const reviews = 32
-
 // rights checks whether the controller's service account has each right that it needs.
 func (r *factReader) rights(ctx context.Context) {
 	if len(r.facts.Controllers) != 1 {
@@ -192,12 +192,39 @@ func (r *factReader) rights(ctx context.Context) {
 	}
 }
 
+// own checks whether the user has the rights for all verbs. namespace is the controller's.
+func (r *factReader) own(ctx context.Context, namespace string) {
+	in := doctor.Namespaces{Controller: namespace, Agents: cmp.Or(r.agents, namespace)}
+	var services corev1.ServiceList
+	if err := r.List(ctx, &services); err == nil {
+		if found := prometheusServices(services.Items); len(found) > 0 {
+			in.Prometheus = found[0].namespace
+		}
+	}
+	var wanted []doctor.Lacking
+	var rights []doctor.Right
+	for _, w := range doctor.Wanted(in) {
+		if r.servesResource(w.Right) && (w.Resource != "services/proxy" || in.Prometheus != "") {
+			wanted, rights = append(wanted, w), append(rights, w.Right)
+		}
+	}
+	allowed, err := r.may(ctx, rights)
+	if err != nil {
+		r.missed("your permissions", "create selfsubjectaccessreviews.authorization.k8s.io", err)
+		return
+	}
+	for i, yes := range allowed {
+		if !yes {
+			r.facts.Lacking = append(r.facts.Lacking, wanted[i])
+		}
+	}
+}
+
 // denied reports whether the controller's service account lacks a right.
 func (r *factReader) denied(ctx context.Context, right doctor.Right) (bool, error) {
-	resource, sub, _ := strings.Cut(right.Resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: r.user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.namespace, "system:authenticated"},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: right.Group, Resource: resource, Subresource: sub, Verb: right.Verb, Namespace: right.Namespace, Name: right.Name},
+		ResourceAttributes: attributesOf(right),
 	}}
 	err := r.Create(ctx, review)
 	return !review.Status.Allowed, err

@@ -56,6 +56,7 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			s.notes(seen.note)
 			if len(args) == 0 && o.selection.empty() {
 				seen.bind()
 			}

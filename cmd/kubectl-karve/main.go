@@ -63,6 +63,15 @@ type streams struct {
 // note prints a note for the user.
 func (s streams) note(text string) { fmt.Fprintf(s.err, "note: %s\n", plain.Line(text)) }
 
+// notes prints the notes that are not "".
+func (s streams) notes(texts ...string) {
+	for _, text := range texts {
+		if text != "" {
+			s.note(text)
+		}
+	}
+}
+
 // warn warns the user if no controller works.
 func (s streams) warn(controller *leader.Leader) {
 	if text := controller.Warning(); text != "" {

@@ -106,11 +106,13 @@ func (o *liveOptions) run(ctx context.Context, s streams, sortBy string, selecte
 	if err != nil {
 		return err
 	}
+	note := ""
 	read := func(ctx context.Context) (*overview.Overview, error) {
 		seen, err := c.overview(ctx, o.namespace)
 		if err != nil {
 			return nil, err
 		}
+		note = seen.note
 		return selected(seen)
 	}
 	v := view{wide: o.output.wide(), order: by, pods: pods}
@@ -121,6 +123,7 @@ func (o *liveOptions) run(ctx context.Context, s streams, sortBy string, selecte
 	if v.all, err = read(ctx); err != nil {
 		return err
 	}
+	s.notes(note)
 	if o.output.isData() {
 		return o.output.data(s.out, v.data())
 	}

@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud/clouds"
+	"karve.sh/karve/pkg/doctor"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
@@ -323,6 +324,7 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	controller := live.leader(ctx, o.namespace)
+	silences := live.silences(ctx, "plan", doctor.Namespaces{Controller: o.namespace})
 	lists := live.readAhead(ctx, allPods)
 	from, err := o.published(ctx, live)
 	if err != nil {
@@ -332,10 +334,15 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	if err != nil {
 		return source{}, err
 	}
-	var notes []string
+	notes, err := silences()
+	if err != nil {
+		return source{}, err
+	}
 	switch {
 	case from.Builtin != "":
-		notes = append([]string{from.Builtin + "; use --instance-types for your own"}, builtinNotes(c)...)
+		notes = append(append(notes, from.Builtin+"; use --instance-types for your own"), builtinNotes(c)...)
+	case from.Forbidden:
+		notes = append(notes, from.Assumed)
 	case !from.At.IsZero():
 		notes = append(notes, fmt.Sprintf("the instance types, zones and prices are those that the controller published %s ago", words.Age(c.Now.Sub(from.At))))
 	}

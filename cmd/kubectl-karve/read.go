@@ -32,6 +32,8 @@ type seen struct {
 	// cluster is the cluster as it was read, without pods that request no GPUs. Its instance types are those that the controller in a namespace has
 	// published, or the built-in ones if they have the prices of its nodes.
 	cluster *facts.Cluster
+	// note says which prices and settings are assumed because the user may not read those of the controller. It is "" if none are.
+	note string
 }
 
 // overview reads the data for an overview. The shown nodes determine which pods it lists. namespace is the controller's.
@@ -82,7 +84,11 @@ func (c connection) overview(ctx context.Context, namespace string) (seen, error
 	cluster.Pods = itemsOf(pods.pods)
 	all := overview.Build(cluster)
 	all.Controller = controller()
-	return seen{all, pods.agents, cluster}, nil
+	s := seen{Overview: all, agents: pods.agents, cluster: cluster}
+	if told.Forbidden {
+		s.note = told.Missing + ", so prices, timeouts and rules for prices are assumed"
+	}
+	return s, nil
 }
 
 // few is the minimum ratio of all nodes to shown nodes at which the shown nodes' pods are listed node by node. The API server finds the pods of a node

@@ -78,6 +78,7 @@ func topOf(ctx context.Context, s streams, what string, aliases []string, tableO
 			if err != nil {
 				return err
 			}
+			s.notes(seen.note)
 			measured, trouble := c.measure(ctx, seen, what == "nodes")
 			seen.Measure(measured)
 			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))

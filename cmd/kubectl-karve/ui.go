@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/doctor"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/ui"
@@ -60,6 +61,13 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	c, err := connect(o.plan.kube, "")
 	if err != nil {
 		return err
+	}
+	notes, err := c.silences(ctx, "ui", doctor.Namespaces{Controller: o.plan.namespace})()
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		s.note(note)
 	}
 	clk := clock.RealClock{}
 	source, err := ui.NewSource(ctx, clk, func(ctx context.Context) (published.Source, error) { return o.plan.published(ctx, c) })

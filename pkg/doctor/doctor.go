@@ -55,6 +55,8 @@ type Facts struct {
 	CRDs map[string]CRD
 	// Denied are the rights that the controller needs and lacks.
 	Denied []Right
+	// Lacking are the rights of [Wanted] that the user lacks.
+	Lacking []Lacking
 	// Monitors describes the Prometheus Operator's monitors.
 	Monitors Monitors
 	// Cluster has the instance types of the controller if they can be read.
@@ -155,7 +157,7 @@ type Unread struct {
 
 // checks are all checks.
 var checks = []func(*Facts) []Finding{
-	unread, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
+	unread, rightsLacking, controllerStopped, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
 	settingsDiffer, pricesUnused, nodeRepair, claimsPlanned, reservationsOff, reservationsNotFound, reservationsUnused, classNotReady, catalogStale, quotasExceeded, quotasNear, poolNotReady, poolStopped, poolsUnhealthy, objectsSetAside, memoryWrong, limitsNear, resourceQuotasNear,
 	agentMissing, agentStoodBack, gpusFaulty, gpuCordonInvalid, accessUnrestricted, devicesNamed, metricsUnread, resourceUnserved,
 }

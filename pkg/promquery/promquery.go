@@ -101,7 +101,7 @@ func (c *Client) failed(err error) error {
 	var told *prometheus.Error
 	if errors.As(err, &told) && told.Detail != "" {
 		const most = 300
-		detail := told.Detail
+		detail := strings.TrimSpace(told.Detail)
 		if len(detail) > most {
 			detail = detail[:most] + "…"
 		}

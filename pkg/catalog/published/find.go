@@ -16,7 +16,9 @@ type Found struct {
 	Catalog Catalog
 	At      time.Time
 	Missing string
-	Quotas  Quotas
+	// Forbidden reports that the user lacks the right to read it.
+	Forbidden bool
+	Quotas    Quotas
 	// Settings are those of the controller, or its defaults, and Assumed true, if it has not published them.
 	Settings Settings
 	Assumed  bool
@@ -33,6 +35,7 @@ func Find(ctx context.Context, reader client.Reader, namespace string) (f Found,
 		f.Missing = fmt.Sprintf("there is no ConfigMap %s, in which the controller publishes its instance types (--karve-namespace)", key)
 		return f, nil
 	case apierrors.IsForbidden(err):
+		f.Forbidden = true
 		f.Missing = fmt.Sprintf("you may not get ConfigMap %s, in which the controller publishes its instance types", key)
 		return f, nil
 	case err != nil:

@@ -23,6 +23,8 @@ type Source struct {
 	// Settings are those of the controller. Assumed tells users that they are the defaults because the real ones are unknown.
 	Settings Settings
 	Assumed  string
+	// Forbidden reports that the user lacks the right to read them.
+	Forbidden bool
 }
 
 // OrBuiltin returns what the controller in a namespace has published. The given instance types, if there are any, replace those of the controller. If
@@ -32,9 +34,12 @@ func OrBuiltin(ctx context.Context, reader client.Reader, namespace string, give
 	if err != nil {
 		return Source{}, err
 	}
-	s := Source{Catalog: found.Catalog, At: found.At, Quotas: found.Quotas, Settings: found.Settings}
+	s := Source{Catalog: found.Catalog, At: found.At, Quotas: found.Quotas, Settings: found.Settings, Forbidden: found.Forbidden}
 	if found.Assumed {
 		s.Assumed = "the controller is assumed to have default settings, because it has not published them"
+		if found.Forbidden {
+			s.Assumed = "the controller is assumed to have default settings, because " + found.Missing
+		}
 	}
 	if given == nil && found.Missing != "" {
 		s.Builtin = fmt.Sprintf("%s, so zones and prices are those of %s", found.Missing, builtin.Region)

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -38,4 +40,33 @@ func (w *world) doctor(t *testing.T) {
 	if out, errOut, ok := w.kubectl(t, unprivileged, "karve", "doctor"); ok || !strings.Contains(out, "needs permission to list deployments.apps in all namespaces") || !strings.Contains(errOut, "nothing could be checked") {
 		t.Errorf("a user without rights gets %s%s", out, errOut)
 	}
+}
+
+// explainsOwners asks for the pods of what owns a Job.
+func (w *world) explainsOwners(t *testing.T) {
+	const budget = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: sweep, namespace: default}\nspec: {minAvailable: 1, selector: {matchLabels: {app: none}}}\n"
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	apply := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.does(t, "apply", "-f", file)
+	}
+	apply(budget)
+	uid := w.does(t, "get", "pdb", "sweep", "-o", "jsonpath={.metadata.uid}")
+	apply("apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: sweep-workers\n  namespace: default\n  ownerReferences: [{apiVersion: policy/v1, kind: PodDisruptionBudget, name: sweep, controller: true, uid: " + uid + "}]\n" +
+		"spec:\n  completions: 2\n  parallelism: 2\n  template:\n    spec:\n      restartPolicy: Never\n      nodeSelector: {never: there}\n" +
+		"      containers: [{name: main, image: main, resources: {limits: {nvidia.com/gpu.shared: 1}}}]\n")
+	w.untilWaiting(t, 2)
+	const types = "--instance-types=test/harness/cluster/instance-types.json"
+	if out := w.does(t, "karve", "explain", "poddisruptionbudget/sweep", types); !strings.HasPrefix(out, "PodDisruptionBudget default/sweep   2 pods: 2 Waiting") {
+		t.Errorf("got %s", out)
+	}
+	if out := w.does(t, "karve", "explain", "job/sweep-workers", types); !strings.HasPrefix(out, "Job default/sweep-workers   2 pods: 2 Waiting") {
+		t.Errorf("got %s", out)
+	}
+	if _, errOut, ok := w.kubectl(t, w.cluster.Kubeconfig(), "karve", "explain", "poddisruptionbudget/other", types); ok || !strings.Contains(errOut, "no pods of PodDisruptionBudget default/other exist") {
+		t.Errorf("got %s", errOut)
+	}
+	w.does(t, "delete", "job", "sweep-workers", "--cascade=foreground")
 }

@@ -1,0 +1,277 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/leader"
+	"karve.sh/karve/pkg/snapshot/facts"
+)
+
+// Need is a right that a verb of kubectl karve needs of its user.
+type Need struct {
+	Right
+
+	// Served reports that the right is needed only where the cluster serves the resource.
+	Served bool
+	// Apart reports that the chart's ClusterRole for viewers does not have the right, because it changes something or reaches into other programs.
+	Apart bool
+	// Without is what the verb does without the right. It is "" if the verb fails.
+	Without string
+	// Quiet reports that nothing else tells that the right is missing, so that the verb has to ask.
+	Quiet bool
+}
+
+// VerbNeeds are the rights that some verbs need, as they are typed.
+type VerbNeeds struct {
+	Verbs []string
+	Needs []Need
+}
+
+// Namespaces are the namespaces of rights.
+type Namespaces struct{ Controller, Agents, Prometheus string }
+
+const (
+	inAll      = ""
+	noPeople   = "it says that none of them counts"
+	noTopUse   = "it shows no use of GPUs"
+	skipsCheck = "it skips the check"
+)
+
+func right(verb, resource, namespace string) Need {
+	name, group, _ := strings.Cut(resource, ".")
+	return Need{Right: Right{Group: group, Resource: name, Verb: verb, Namespace: namespace}}
+}
+
+// list returns the rights to list resources in all namespaces.
+func list(resources ...string) (all []Need) {
+	for _, r := range resources {
+		all = append(all, right("list", r, inAll))
+	}
+	return all
+}
+
+func named(n Need, name string) Need   { n.Name = name; return n }
+func apart(n Need) Need                { n.Apart = true; return n }
+func served(n Need) Need               { n.Served = true; return n }
+func without(n Need, does string) Need { n.Without = does; return n }
+func quietly(n Need, does string) Need { n.Without, n.Quiet = does, true; return n }
+
+func each(needs []Need, of func(Need) Need) []Need {
+	changed := make([]Need, len(needs))
+	for i, n := range needs {
+		changed[i] = of(n)
+	}
+	return changed
+}
+
+// Verbs returns the rights that the verbs of kubectl karve need if they read a cluster. With manifests and the URL of a Prometheus, they need none.
+func Verbs(in Namespaces) []VerbNeeds {
+	told := []Need{
+		without(named(right("get", "configmaps", in.Controller), published.Name), "it says which prices and settings it assumes"),
+		without(named(right("get", "leases.coordination.k8s.io", in.Controller), leader.Name), "it does not warn if no controller works"),
+		without(named(right("list", "leases.coordination.k8s.io", inAll), leader.Name), "it looks for this Lease only in the namespace of `--karve-namespace`"),
+	}
+	shown := slices.Concat(told, list("nodes", "pods", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "gpunodeclasses.karve.sh"))
+	plans := slices.Concat(shown, list("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
+		[]Need{served(right("list", "nodeoverlays.karpenter.sh", inAll)), served(quietly(right("get", "ec2nodeclasses.karpenter.k8s.aws", inAll), "it launches nothing in its plans, and says so"))},
+		each(list("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"), func(n Need) Need {
+			return served(quietly(n, "it ignores backend DRA"))
+		}))
+	for _, api := range facts.PodGroupAPIs() {
+		plans = append(plans, served(quietly(right("list", "podgroups."+string(api), inAll), "it ignores groups of pods")))
+	}
+	replays := each(plans, func(n Need) Need {
+		if n.Resource == "ec2nodeclasses" {
+			n.Without = "" // There is nothing to replay on.
+		}
+		return n
+	})
+	explains := append(slices.Clone(plans), without(right("list", "poddisruptionbudgets.policy", inAll), noPeople))
+	follows := slices.Clone(explains)
+	for _, n := range explains {
+		if n.Verb == "list" && n.Resource != "poddisruptionbudgets" && n.Resource != "leases" {
+			n.Verb = "watch"
+			if n.Quiet = true; n.Without != "" { // An informer says nothing.
+				n.Without = "the page may show them late"
+			}
+			follows = append(follows, n)
+		}
+	}
+	prometheus := func(does string) []Need {
+		return []Need{without(right("list", "services", inAll), does), without(apart(right("get", "services/proxy", in.Prometheus)), does)}
+	}
+	checks := slices.Concat(each(explains, func(n Need) Need { return without(n, skipsCheck) }),
+		each(list("deployments.apps", "resourcequotas"), func(n Need) Need { return without(n, skipsCheck) }),
+		[]Need{
+			without(right("get", "customresourcedefinitions.apiextensions.k8s.io", inAll), skipsCheck), without(served(right("list", "servicemonitors.monitoring.coreos.com", inAll)), skipsCheck),
+			without(served(right("list", "podmonitors.monitoring.coreos.com", inAll)), skipsCheck), without(apart(right("create", "subjectaccessreviews.authorization.k8s.io", inAll)), skipsCheck),
+		})
+	for i := range checks {
+		checks[i].Quiet = false
+	}
+	rollouts := func(verbs ...Need) []Need {
+		return append(slices.Clone(told[1:]), verbs...)
+	}
+	return []VerbNeeds{
+		{[]string{"inspect", "nodes", "pods"}, shown},
+		{[]string{"top nodes", "top pods"}, append(slices.Clone(shown), without(apart(right("get", "pods/proxy", in.Agents)), noTopUse))},
+		{[]string{"plan"}, plans},
+		{[]string{"replay"}, replays},
+		{[]string{"advise"}, append(slices.Clone(replays), prometheus("")...)},
+		{[]string{"explain"}, explains},
+		{[]string{"ui"}, append(follows, prometheus("the page shows no costs over time")...)},
+		{[]string{"cost"}, prometheus("")},
+		{[]string{"doctor"}, checks},
+		{[]string{"rollout status"}, rollouts(right("get", "gpuimagerollouts.karve.sh", inAll), right("list", "gpuimagerollouts.karve.sh", inAll))},
+		{[]string{"rollout pause", "rollout resume", "rollout promote", "rollout undo"}, rollouts(right("get", "gpuimagerollouts.karve.sh", inAll), apart(right("patch", "gpuimagerollouts.karve.sh", inAll)))},
+		{[]string{"version"}, append([]Need{without(told[0], "it does not know the version of the controller")}, told[1:]...)},
+	}
+}
+
+// NeedsOf returns the rights that a verb needs.
+func NeedsOf(verb string, in Namespaces) []Need {
+	for _, v := range Verbs(in) {
+		if slices.Contains(v.Verbs, verb) {
+			return v.Needs
+		}
+	}
+	return nil
+}
+
+// May returns the right as in "you may not list pods".
+func (r Right) May() string {
+	text := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		text += "." + r.Group
+	}
+	if r.Name != "" {
+		text += " " + r.Name
+	}
+	if r.Namespace != "" {
+		text += " in the namespace " + r.Namespace
+	}
+	return text
+}
+
+// Lacking is a right that the user lacks.
+type Lacking struct {
+	Right
+
+	Apart bool
+	// Verbs are those that need it.
+	Verbs []string
+}
+
+// Wanted returns the rights of all verbs once.
+func Wanted(in Namespaces) (wanted []Lacking) {
+	at := map[Right]int{}
+	for _, v := range Verbs(in) {
+		for _, n := range v.Needs {
+			i, known := at[n.Right]
+			if !known {
+				i = len(wanted)
+				at[n.Right] = i
+				wanted = append(wanted, Lacking{Right: n.Right, Apart: n.Apart})
+			}
+			wanted[i].Verbs = append(wanted[i].Verbs, v.Verbs...)
+		}
+	}
+	return wanted
+}
+
+// rightsLacking reports the rights that the user lacks: those that the chart's ClusterRole has, and others.
+func rightsLacking(f *Facts) (findings []Finding) {
+	for _, apart := range []bool{false, true} {
+		by, last := map[string][]string{}, map[string]string{}
+		for _, l := range f.Lacking {
+			if l.Apart != apart {
+				continue
+			}
+			verbs, may := strings.Join(l.Verbs, ", "), l.May()
+			if last[verbs] == l.Verb {
+				may = strings.TrimPrefix(may, l.Verb+" ")
+			}
+			by[verbs], last[verbs] = append(by[verbs], may), l.Verb
+		}
+		if len(by) == 0 {
+			continue
+		}
+		var parts []string
+		for _, verbs := range slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
+			parts = append(parts, fmt.Sprintf("%s (%s)", strings.Join(by[verbs], ", "), verbs))
+		}
+		fix := "kubectl create clusterrolebinding karve-viewers --clusterrole=karve-viewer --user=YOU, as an administrator: docs/cli.md#permissions"
+		if apart {
+			fix = "let an administrator bind you to a role with them, if you need these verbs: docs/cli.md#permissions"
+		}
+		findings = append(findings, Finding{Unknown, "your permissions", "you may not " + strings.Join(parts, "; "), fix})
+	}
+	return findings
+}
+
+// permission is what rights in a row of the table have in common.
+type permission struct {
+	verb, where, does string
+	apart, served     bool
+}
+
+// Table returns the rights of the verbs as a table in Markdown, of which each row has rights of the same verbs.
+func Table(in Namespaces) string {
+	where := map[string]string{in.Controller: " in the controller's namespace", in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
+	type cell struct {
+		permission
+		right Right
+	}
+	var cells []cell
+	verbs, fails := map[cell][]string{}, map[Right]string{}
+	for _, v := range Verbs(in) {
+		for _, n := range v.Needs {
+			does := cmp.Or(n.Without, "it fails")
+			if before, known := fails[n.Right]; known && does == skipsCheck {
+				does = before // The page says that doctor skips checks.
+			}
+			fails[n.Right] = does
+			c := cell{permission{n.Verb, where[n.Namespace], does, n.Apart, n.Served}, n.Right}
+			if verbs[c] == nil {
+				cells = append(cells, c)
+			}
+			verbs[c] = append(verbs[c], v.Verbs...)
+		}
+	}
+	type row struct {
+		permission
+		verbs string
+	}
+	var rows []row
+	resources := map[row][]string{}
+	for _, c := range cells {
+		r := row{c.permission, "`" + strings.Join(verbs[c], "`, `") + "`"}
+		if resources[r] == nil {
+			rows = append(rows, r)
+		}
+		text := strings.TrimPrefix(Right{Group: c.right.Group, Resource: c.right.Resource}.String(), " ")
+		if c.right.Name != "" {
+			text += "` `" + c.right.Name
+		}
+		resources[r] = append(resources[r], "`"+text+"`")
+	}
+	var b strings.Builder
+	b.WriteString("| permission | verbs | without it |\n|---|---|---|\n")
+	for _, r := range rows {
+		need := "`" + r.verb + "`"
+		if r.apart {
+			need += " *"
+		}
+		need += " " + strings.Join(resources[r], ", ") + r.where
+		if r.served {
+			need += ", where served"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", need, r.verbs, r.does)
+	}
+	return b.String()
+}
