@@ -53,14 +53,14 @@ func Build(c *facts.Cluster, records []Record, end time.Duration) (Traces, error
 			left.add("no place for the pod: "+reason, fmt.Sprintf("pod %d", i+1))
 			continue
 		}
-		t.Shared.Pods = append(t.Shared.Pods, Pod{of[i], r.Arrives, r.Ends})
+		t.Shared.Pods = append(t.Shared.Pods, Pod{Shape: of[i], Arrives: r.Arrives, Ends: r.Ends})
 	}
 	t.Whole.Pods, t.Left = t.Shared.Pods, left
 	return t, nil
 }
 
 // Of returns the trace of pods with templates, until an end, on the machines of Karve's NodePools in a cluster, as [Build] does. The shape of a pod is the index of its
-// template. Of a template, only what decides on which machines its pods may run counts: no rules between pods, and no volumes. For each template whose pods have no
+// template. Of a template, only what decides on which machines its pods may run counts: no rules between pods, and no volumes. Machines expire, if their NodePool says so. For each template whose pods have no
 // place, why says why; the trace is without these pods.
 func Of(c *facts.Cluster, templates []corev1.Pod, pods []Pod, end time.Duration) (t Trace, why []string) {
 	alone := make([]corev1.Pod, len(templates))
@@ -68,7 +68,16 @@ func Of(c *facts.Cluster, templates []corev1.Pod, pods []Pod, end time.Duration)
 		alone[i] = pending(i, &templates[i])
 	}
 	t = Trace{Name: "shared", End: end}
-	t.Snapshot, why = snapshotOf(poolsOf(c), alone)
+	empty := poolsOf(c)
+	t.Snapshot, why = snapshotOf(empty, alone)
+	t.Lives = make([]time.Duration, len(t.Snapshot.Pools))
+	for i := range t.Snapshot.Pools {
+		for j := range empty.NodePools {
+			if life := empty.NodePools[j].Spec.Template.Spec.ExpireAfter.Duration; life != nil && empty.NodePools[j].Name == t.Snapshot.Pools[i].Name {
+				t.Lives[i] = *life
+			}
+		}
+	}
 	for _, p := range pods {
 		if why[p.Shape] == "" {
 			t.Pods = append(t.Pods, p)

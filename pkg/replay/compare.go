@@ -40,6 +40,8 @@ type Outcome struct {
 	Launched int `json:"machinesLaunched"`
 	Peak     int `json:"mostMachines"`
 	Moved    int `json:"podsMoved"`
+	// Expired counts the pods that had to move because their machine expired.
+	Expired int `json:"-"`
 	// Restarts is the restart cost of the pods that moved, in micro-dollars.
 	Restarts planner.MicroUSD `json:"restartsMicroUSD"`
 	// Series is the average price per hour in each of the equal parts of the trace.
@@ -144,14 +146,15 @@ func withKarve() (Setup, planner.MicroUSD, error) {
 	return Setup{Provision: search.Plan, Consolidate: karve.Consolidate}, karve.Restart, err
 }
 
-// Total replays a trace with Karve, which decides in steps, and returns the price of all machines for their time, in micro-dollars.
+// Total replays a trace with Karve, which decides in steps, and returns the price of all machines for their time and of the restarts of pods whose machine expired, in
+// micro-dollars.
 func Total(t *Trace, step time.Duration) (planner.MicroUSD, error) {
-	karve, _, err := withKarve()
+	karve, restart, err := withKarve()
 	if err != nil {
 		return 0, err
 	}
 	o, _, _, err := outcome(t, karve, step)
-	return o.Total, err
+	return o.Total + planner.MicroUSD(o.Expired)*restart, err
 }
 
 // Planned returns what the machines of a trace would cost, in micro-dollars, if Karve's plan at each of n moments held for the n-th part of the trace: nobody waits, and
@@ -195,7 +198,7 @@ func outcome(t *Trace, s Setup, step time.Duration) (o Outcome, hours, running f
 	if err != nil {
 		return o, 0, 0, err
 	}
-	o = Outcome{Total: total, Mean: r.Mean, Launched: r.Launched, Peak: r.Peak, Moved: r.Evictions}
+	o = Outcome{Total: total, Mean: r.Mean, Launched: r.Launched, Peak: r.Peak, Moved: r.Evictions, Expired: r.Expired}
 	for i, n := range counts {
 		if n > 0 {
 			o.Series = append(o.Series, sums[i]/planner.MicroUSD(n))

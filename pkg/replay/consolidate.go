@@ -50,9 +50,18 @@ func (k *Karve) Consolidate(w *world, s Scheduler) int {
 	// A pod stays until its machine has cost as much as its restart.
 	stays := func(pod int) bool {
 		at := w.pods[pod]
+		if w.trace.Pods[pod].Placeholder {
+			return false
+		}
 		return !consolidate.Settled(w.now-at.since, w.price(at.machine), k.Restart)
 	}
-	k.last.search(w, k.Search, k.Restart, func(pod int) planner.MicroUSD { return consolidate.Move(k.Restart, w.now-w.pods[pod].since) }, stays)
+	move := func(pod int) planner.MicroUSD {
+		if w.trace.Pods[pod].Placeholder {
+			return 0
+		}
+		return consolidate.Move(k.Restart, w.now-w.pods[pod].since)
+	}
+	k.last.search(w, k.Search, k.Restart, move, stays)
 	k.accounts.Look(now, k.last.found.Proposals, k.last.found.Proposals)
 	begun := k.accounts.Spend(disruption.Ranked(k.last.found.Proposals), func(disruption.Proposal) bool { return true }, func(disruption.Proposal) disruption.Answer { return disruption.Begins })
 	return k.last.take(w, s, begun)
@@ -74,7 +83,7 @@ func (x *search) search(w *world, solver solve.Solver, restart planner.MicroUSD,
 	residents := make([]disruption.Resident, len(l.Machines))
 	for i, m := range l.Machines {
 		at := w.machines[m.Node]
-		residents[i] = disruption.Resident{Claim: at.name, Class: w.trace.Name, Room: at.free.Replicas > 0, Restarts: slices.Repeat([]planner.MicroUSD{restart}, len(m.Pods))}
+		residents[i] = disruption.Resident{Claim: at.name, Class: w.trace.Name, Room: at.free.Replicas > 0, Restarts: slices.Repeat([]planner.MicroUSD{restart}, w.restarts(at))}
 	}
 	x.layout, x.seen, x.steps = l, w.changes+1, map[string]consolidate.Step{}
 	found, steps := disruption.Propose(l, residents, consolidate.Plan(solver, l))

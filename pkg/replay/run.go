@@ -45,6 +45,8 @@ type Result struct {
 	Mean planner.MicroUSD
 	// Evictions counts the pods that had to move. Launched counts machines, and Peak is the most machines at a time.
 	Evictions, Launched, Peak int
+	// Expired counts the pods that had to move because their machine expired.
+	Expired int
 	// Pods is the average number of running pods.
 	Pods float64
 	// Unplaced counts the pods that were pending at the end of a batch, summed over all batches.
@@ -88,6 +90,9 @@ func Run(t *Trace, s Setup) (Result, error) {
 				return r, err
 			}
 		}
+		if err := w.expire(s, &r); err != nil {
+			return r, err
+		}
 		if s.Consolidate != nil && w.now-consolidated >= s.Every && len(w.machines) > 0 {
 			consolidated = w.now
 			if err := w.consolidate(s, &r); err != nil {
@@ -115,6 +120,39 @@ func Run(t *Trace, s Setup) (Result, error) {
 	r.Launched = w.launched
 	r.Took = time.Since(begin)
 	return r, nil
+}
+
+// expire removes the machines that have lived for as long as their pool allows, one after the other, and finds places for their pods.
+func (w *world) expire(s Setup, r *Result) error {
+	if w.trace.Lives == nil {
+		return nil
+	}
+	for _, m := range slices.Clone(w.machines) {
+		life := w.trace.Lives[w.offerings[m.offering].Pool]
+		if life == 0 || w.now-m.launched < life {
+			continue
+		}
+		came := w.waiting
+		w.waiting = nil
+		r.Expired += w.restarts(m)
+		r.Events += w.evict([]*machine{m})
+		err := w.settle(s, r)
+		w.waiting = append(came, w.waiting...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restarts returns how many pods of a machine cost something to restart.
+func (w *world) restarts(m *machine) (n int) {
+	for _, pod := range m.pods {
+		if !w.trace.Pods[pod].Placeholder {
+			n++
+		}
+	}
+	return n
 }
 
 // byEnd returns the indices of the pods, ordered by their end.

@@ -39,7 +39,7 @@ func synthetic(seed int64, c churn, types []workload.Type) replay.Trace {
 	for range c.Pods {
 		at += time.Duration(r.ExpFloat64() * float64(c.Between))
 		lasts := time.Duration(math.Exp(r.NormFloat64()*math.Log(20)/1.28) * float64(c.Median))
-		t.Pods = append(t.Pods, replay.Pod{weights[r.Intn(len(weights))], at, at + max(time.Second, lasts)})
+		t.Pods = append(t.Pods, replay.Pod{Shape: weights[r.Intn(len(weights))], Arrives: at, Ends: at + max(time.Second, lasts)})
 	}
 	return t
 }

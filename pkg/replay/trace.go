@@ -16,6 +16,8 @@ type Trace struct {
 	Pods []Pod
 	// Prices are changes of prices, ordered by time. They also apply to running machines.
 	Prices []PriceChange
+	// Lives is how long machines of each pool live before others take their place, or 0 if they do not expire. It may be nil.
+	Lives []time.Duration
 	// End is when the replay ends. If it is 0, the replay ends soon after the last arrival.
 	End time.Duration
 }
@@ -31,6 +33,8 @@ type PriceChange struct {
 type Pod struct {
 	Shape         int
 	Arrives, Ends time.Duration
+	// Placeholder reports that the pod only keeps room free, so that its restart costs nothing.
+	Placeholder bool
 }
 
 // name returns the name of a pod of the trace. Names sort in the order of arrival.
