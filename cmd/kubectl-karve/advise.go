@@ -12,7 +12,7 @@ import (
 )
 
 const adviseLong = `Say what to change so that machines with shared GPUs cost less, from what pods used: replicas of a GPU, requests of CPU,
-memory and GPU memory, and GPUs that pods have for themselves and hardly use.
+memory and GPU memory, GPUs that pods have for themselves and hardly use, headroom that no burst needs, and machines that expire early.
 
 The use comes from Prometheus. Each step was confirmed by a replay of the same pods with Karve's planner, and comes
 with what was measured, what may become worse, and a patch. The command changes nothing.
@@ -63,11 +63,11 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 	if err != nil {
 		return err
 	}
-	client, err := o.prometheus.client(ctx, func() (connection, error) { return reach(o.plan.kube, ", or name a Prometheus with --prometheus") })
+	c, err := o.plan.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}
-	c, err := o.plan.cluster(ctx, s.in)
+	client, err := o.prometheus.client(ctx, func() (connection, error) { return reach(o.plan.kube, ", or name a Prometheus with --prometheus") })
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (o *adviseOptions) run(ctx context.Context, s streams, now time.Time) error
 	}
 	workloads, lost := advice.Workloads(found.Pods, c.Pods)
 	a, err := advice.Of(advice.Measured{
-		From: r.From, To: r.To, Cluster: c.Cluster, Workloads: workloads, Billed: found.Billed, GPUBusy: found.GPUBusy, Notes: append(found.Notes, lost...),
+		From: r.From, To: r.To, Cluster: c.Cluster, Workloads: workloads, Billed: found.Billed, GPUBusy: found.GPUBusy, Expired: found.Expired, Notes: append(found.Notes, lost...),
 	}, o.of)
 	if err != nil {
 		return err

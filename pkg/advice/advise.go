@@ -25,6 +25,8 @@ type Measured struct {
 	Billed planner.MicroUSD
 	// GPUBusy is the mean share of time in which a GPU ran a kernel. It is negative if that is not known.
 	GPUBusy float64
+	// Expired is how many pods moved because their machine was about to expire, by NodePool.
+	Expired map[string]float64
 	// Notes are for the user: what was not measured.
 	Notes []string
 }
@@ -104,7 +106,13 @@ func Of(m Measured, namespace string) (Advice, error) {
 	}
 	s := newSearch(f, changes)
 	a.Bought = f.bought(s.base)
-	for _, chosen := range s.steps() {
+	steps := s.steps()
+	for _, c := range f.expiries(m.Expired) {
+		if namespace == "" {
+			steps = append(steps, []change{c})
+		}
+	}
+	for _, chosen := range steps {
 		after, err := f.changed(slices.Concat(s.taken, chosen)).replayed()
 		if err != nil {
 			return a, err
@@ -180,7 +188,24 @@ func (f *fleet) changes() (all []change, notes []string) {
 			all = append(all, c)
 		}
 	}
-	return append(all, f.merges(sites, f.gpus(&t.Snapshot), most)...), notes
+	gpus := f.gpus(&t.Snapshot)
+	all = append(append(all, f.shares(sites, gpus, most)...), f.merges(sites, gpus, most)...)
+	for i := range f.cluster.GPUNodeClasses {
+		class := &f.cluster.GPUNodeClasses[i]
+		var pools []string
+		for j := range f.cluster.NodePools {
+			if np := &f.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class.Name {
+				pools = append(pools, np.Name)
+			}
+		}
+		c, note, ok := f.headroom(class, pools)
+		if ok {
+			all = append(all, c)
+		} else if note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return all, notes
 }
 
 // bought returns what fills the machines, which cost base.

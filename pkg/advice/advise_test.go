@@ -28,7 +28,9 @@ const (
 )
 
 func clusters() map[string]generated {
-	t4 := func(replicas string) []pool { return []pool{{"t4", "g4dn", slicing(replicas)}} }
+	t4 := func(replicas string) []pool {
+		return []pool{{name: "t4", families: "g4dn", sharing: slicing(replicas)}}
+	}
 	light := func(a app) app { a.gpu, a.pool = shared, "t4"; return a }
 	with := func(apps []app, change func(*app)) (changed []app) {
 		for _, a := range apps {
@@ -58,7 +60,7 @@ func clusters() map[string]generated {
 		{kind: "Deployment", name: "speech", pool: "own", gpu: whole, pods: 6, cores: 0.2, gibs: 1, busy: 0.12, device: 1.5, cpuWaste: 1, memoryWaste: 1, office: true},
 	}
 	all["pods have whole GPUs and use little"] = generated{
-		pools: []pool{{"own", "g4dn", "{strategy: None}"}}, leanPools: []pool{{"own", "g4dn", "{strategy: TimeSlicing, replicas: 5, resourceName: nvidia.com/gpu}"}}, apps: own, lean: own,
+		pools: []pool{{name: "own", families: "g4dn", sharing: "{strategy: None}"}}, leanPools: []pool{{name: "own", families: "g4dn", sharing: "{strategy: TimeSlicing, replicas: 5, resourceName: nvidia.com/gpu}"}}, apps: own, lean: own,
 	}
 
 	both := []app{
@@ -76,7 +78,7 @@ func clusters() map[string]generated {
 		{kind: "Job", name: "batch", pool: "jobs", gpu: shared, pods: 8, cores: 0.5, gibs: 2, busy: 0.24, device: 3, cpuWaste: 1, memoryWaste: 1},
 	}
 	pools := func(jobs string) []pool {
-		return []pool{{"t4", "g4dn", slicing("10")}, {"a10g", "g5", slicing("2")}, {"busy", "g4dn", slicing("2")}, {"jobs", "g4dn", slicing(jobs)}}
+		return []pool{{name: "t4", families: "g4dn", sharing: slicing("10")}, {name: "a10g", families: "g5", sharing: slicing("2")}, {name: "busy", families: "g4dn", sharing: slicing("2")}, {name: "jobs", families: "g4dn", sharing: slicing(jobs)}}
 	}
 	all["some GPUs are busy, and others are not"] = generated{pools: pools("2"), leanPools: pools("4"), apps: mixed, lean: with(mixed, frugal), untouched: []string{"llm", "trainer", "GPUNodeClass a10g", "GPUNodeClass busy"}}
 
@@ -85,13 +87,42 @@ func clusters() map[string]generated {
 		light(app{kind: "StatefulSet", name: "books", pods: 5, cores: 0.3, gibs: 1, busy: 0.2, device: 4, cpuWaste: 1, memoryWaste: 1, office: true}),
 	}
 	sizes := "g4dn]}\n      - {key: karpenter.k8s.aws/instance-size, operator: In, values: [12xlarge, 16xlarge"
-	all["only large machines are allowed"] = generated{pools: []pool{{"t4", sizes, slicing("3")}}, leanPools: t4("3"), apps: large, lean: large}
+	all["only large machines are allowed"] = generated{pools: []pool{{name: "t4", families: sizes, sharing: slicing("3")}}, leanPools: t4("3"), apps: large, lean: large}
+
+	// Of two workloads with whole GPUs, one uses little and could share those of another.
+	apart := []app{
+		light(app{kind: "Deployment", name: "chat", pods: 12, cores: 0.2, gibs: 0.8, busy: 0.05, device: 0.9, cpuWaste: 1, memoryWaste: 1}),
+		{kind: "Deployment", name: "ocr", pool: "own", gpu: whole, pods: 5, cores: 0.2, gibs: 0.8, busy: 0.06, device: 1, cpuWaste: 1, memoryWaste: 1},
+		{kind: "Deployment", name: "llm", pool: "own", gpu: whole, pods: 3, cores: 1, gibs: 6, busy: 0.9, device: 14, cpuWaste: 1, memoryWaste: 1, reserves: true},
+	}
+	together := slices.Clone(apart)
+	together[1].pool, together[1].gpu = "t4", shared
+	all["one workload with whole GPUs uses little"] = generated{
+		pools: append(t4("10"), pool{name: "own", families: "g4dn", sharing: "{strategy: None}"}), leanPools: append(t4("10"), pool{name: "own", families: "g4dn", sharing: "{strategy: None}"}),
+		apps: apart, lean: together, untouched: []string{"llm", "GPUNodeClass own"},
+	}
+
+	// Forty replicas are kept free, and never more than ten pods begin together.
+	spare := []app{
+		light(app{kind: "Deployment", name: "chat", pods: 10, cores: 0.2, gibs: 0.8, busy: 0.06, device: 1.1, cpuWaste: 1, memoryWaste: 1}),
+		light(app{kind: "StatefulSet", name: "books", pods: 10, cores: 0.2, gibs: 0.8, busy: 0.06, device: 1.1, cpuWaste: 1, memoryWaste: 1, office: true}),
+	}
+	all["more replicas are kept free than a burst needs"] = generated{
+		pools:     []pool{{name: "t4", families: "g4dn", sharing: slicing("8") + "\n  headroom: [{replicas: 60}, {replicas: 80, schedule: \"0 7 * * mon-fri\", duration: 10h}]"}},
+		leanPools: []pool{{name: "t4", families: "g4dn", sharing: slicing("8") + "\n  headroom: [{replicas: 10}]"}}, apps: spare, lean: spare,
+	}
+
+	// Machines that cost little per pod expire every few hours.
+	short := []app{light(app{kind: "Deployment", name: "chat", pods: 60, cores: 0.2, gibs: 0.8, busy: 0.06, device: 0.5, cpuWaste: 1, memoryWaste: 1})}
+	all["machines expire all the time"] = generated{
+		pools: []pool{{name: "t4", families: "g4dn", sharing: slicing("10"), expireAfter: "12h"}}, leanPools: t4("10"), apps: short, lean: short,
+	}
 
 	// A pool for each team, of which each fills half of a machine.
 	teams := []app{}
 	var own4 []pool
 	for _, team := range []string{"a", "b", "c", "d"} {
-		own4 = append(own4, pool{team, "g4dn", slicing("8")})
+		own4 = append(own4, pool{name: team, families: "g4dn", sharing: slicing("8")})
 		teams = append(teams, app{kind: "Deployment", name: "serve-" + team, pool: team, gpu: shared, pods: 2, cores: 0.3, gibs: 1, busy: 0.05, device: 1, cpuWaste: 1, memoryWaste: 1})
 	}
 	all["pools could be one"] = generated{pools: own4, leanPools: own4[:1], apps: teams, lean: with(teams, func(a *app) { a.pool = "a" })}
@@ -171,7 +202,7 @@ func TestNoAdviceWithoutMoney(t *testing.T) {
 			}
 		}},
 	} {
-		m := measured(t, []pool{{"t4", "g4dn", slicing(c.replicas)}}, c.apps)
+		m := measured(t, []pool{{name: "t4", families: "g4dn", sharing: slicing(c.replicas)}}, c.apps)
 		if c.change != nil {
 			c.change(&m.Workloads[0])
 		}
@@ -238,7 +269,7 @@ func TestManyWorkloadsChangeTogether(t *testing.T) {
 			kind: "Deployment", name: fmt.Sprint("small-", i), pool: "t4", gpu: shared, pods: 1, cores: 0.1, gibs: 0.5, busy: 0.01, device: 0.1, cpuWaste: 8 + float64(i%3), memoryWaste: 1,
 		})
 	}
-	m := measured(t, []pool{{"t4", "g4dn", slicing("16")}}, apps)
+	m := measured(t, []pool{{name: "t4", families: "g4dn", sharing: slicing("16")}}, apps)
 	got, err := advice.Of(m, "")
 	if err != nil || got.After > got.Replayed*6/10 {
 		t.Errorf("%+v, %v", got, err)
@@ -281,7 +312,7 @@ var update = flag.Bool("update", false, "write the output of the example to docs
 // TestDocumentShowsActualAdvice compares the example in docs/advise.md with the advice for a made-up fleet.
 func TestDocumentShowsActualAdvice(t *testing.T) {
 	t.Parallel()
-	m := measured(t, []pool{{"gpu-shared", "g4dn", slicing("4")}}, []app{
+	m := measured(t, []pool{{name: "gpu-shared", families: "g4dn", sharing: slicing("4")}}, []app{
 		{kind: "Deployment", name: "chat", pool: "gpu-shared", gpu: shared, pods: 30, cores: 0.2, gibs: 0.8, busy: 0.05, device: 0.9, cpuWaste: 10, memoryWaste: 1},
 		{kind: "StatefulSet", name: "notebooks", pool: "gpu-shared", gpu: shared, pods: 12, cores: 0.3, gibs: 1, busy: 0.08, device: 1.1, cpuWaste: 1, memoryWaste: 1, office: true},
 	})

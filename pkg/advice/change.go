@@ -21,6 +21,12 @@ const (
 	Merge Kind = "Merge"
 	// Types allows a NodePool more instance types.
 	Types Kind = "Types"
+	// Share moves a workload whose pods have whole GPUs to a NodePool that shares them.
+	Share Kind = "Share"
+	// Headroom keeps fewer replicas free.
+	Headroom Kind = "Headroom"
+	// Expiry lets machines live longer.
+	Expiry Kind = "Expiry"
 )
 
 // Change is a change to make.

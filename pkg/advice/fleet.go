@@ -66,10 +66,13 @@ func (f *fleet) trace() (t replay.Trace, why []string) {
 			pods = append(pods, replay.Pod{Shape: i, Arrives: r.From, Ends: r.To})
 		}
 	}
+	more, held := f.placeholders()
+	pods = append(pods, held...)
 	slices.SortStableFunc(pods, func(a, b replay.Pod) int {
 		return cmp.Or(cmp.Compare(a.Arrives, b.Arrives), cmp.Compare(a.Shape, b.Shape))
 	})
-	return replay.Of(&f.cluster, f.templates, pods, f.end)
+	t, why = replay.Of(&f.cluster, slices.Concat(f.templates, more), pods, f.end)
+	return t, why[:len(f.templates)]
 }
 
 // impossible is the price of a fleet in which a pod has no place.

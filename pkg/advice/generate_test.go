@@ -1,6 +1,7 @@
 package advice_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -22,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/replay"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
 
@@ -30,8 +32,10 @@ const week = 7 * 24 * time.Hour
 // pool is a NodePool with a GPUNodeClass of the same name.
 type pool struct {
 	name, families string
-	// sharing is the sharing of the class in YAML.
+	// sharing is the sharing of the class in YAML, which may be followed by other fields.
 	sharing string
+	// expireAfter is that of the NodePool, or "".
+	expireAfter string
 }
 
 const objects = `
@@ -54,6 +58,7 @@ spec:
       - {key: karpenter.k8s.aws/instance-family, operator: In, values: [%[2]s]}
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
       taints: [{key: nvidia.com/gpu.shared, effect: NoSchedule}]
+      expireAfter: %[4]s
 ---
 `
 
@@ -73,7 +78,7 @@ func clusterOf(t *testing.T, pools []pool) *facts.Cluster {
 	t.Helper()
 	var text strings.Builder
 	for _, p := range pools {
-		fmt.Fprintf(&text, objects, p.name, p.families, p.sharing)
+		fmt.Fprintf(&text, objects, p.name, p.families, p.sharing, cmp.Or(p.expireAfter, "Never"))
 	}
 	c, skipped, err := manifests.Read(t.Context(), []manifests.File{{Name: "cluster.yaml", Content: []byte(text.String() + nodeClass)}})
 	if err != nil {
@@ -196,11 +201,32 @@ func priceOf(t *testing.T, m *advice.Measured) planner.MicroUSD {
 			pods = append(pods, replay.Pod{Shape: i, Arrives: r.From, Ends: r.To})
 		}
 	}
+	for _, p := range snapshot.Pools(m.Cluster) { // Its headroom holds as much room as these pods do.
+		for _, h := range p.Class.Spec.Headroom {
+			if h.Schedule != "" {
+				continue
+			}
+			share, memory := p.ReplicaShare()
+			requests := corev1.ResourceList{
+				corev1.ResourceCPU: *resource.NewMilliQuantity(share.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(share.MemoryBytes, resource.BinarySI), shared: resource.MustParse("1"),
+			}
+			for range h.Replicas {
+				pods = append(pods, replay.Pod{Shape: len(templates), Ends: m.To.Sub(m.From), Placeholder: true})
+			}
+			templates = append(templates, corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.GPUMemoryAnnotation: fmt.Sprint(memory)}},
+				Spec: corev1.PodSpec{
+					NodeSelector: map[string]string{"pool": p.NodePool.Name}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests, Limits: corev1.ResourceList{shared: resource.MustParse("1")}}}},
+				},
+			})
+		}
+	}
 	slices.SortStableFunc(pods, func(a, b replay.Pod) int { return int(a.Arrives - b.Arrives) })
 	trace, why := replay.Of(m.Cluster, templates, pods, m.To.Sub(m.From))
 	for i, w := range why {
 		if w != "" {
-			t.Fatalf("%s has no place: %s", m.Workloads[i].Name, w)
+			t.Fatalf("pod %d has no place: %s", i, w)
 		}
 	}
 	price, err := replay.Total(&trace, 5*time.Minute)

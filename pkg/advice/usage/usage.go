@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/advice"
+	"karve.sh/karve/pkg/fleet/disruption/reason"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/promquery"
 	"karve.sh/karve/pkg/replay"
@@ -35,6 +36,8 @@ type Found struct {
 	// Billed is what the machines cost, in micro-dollars. GPUBusy is the mean share of time in which a GPU ran a kernel, or -1.
 	Billed  planner.MicroUSD
 	GPUBusy float64
+	// Expired is how many pods moved because their machine was about to expire, by NodePool.
+	Expired map[string]float64
 	// Notes are what is missing.
 	Notes []string
 }
@@ -347,8 +350,18 @@ func (r *reader) totals(ctx context.Context, found *Found) error {
 		found.Billed = planner.MicroUSD(float64(s.Value) * resolution.Hours() * 1e6)
 	}
 	ratio, err := r.p.At(ctx, fmt.Sprintf("avg_over_time((avg(max by (gpu) (%s)))%s", r.of(gpuBusy), over), r.q.To)
+	if err != nil {
+		return err
+	}
 	for _, s := range ratio {
 		found.GPUBusy = float64(s.Value)
+	}
+	moved, err := r.p.At(ctx, fmt.Sprintf("sum by (nodepool) (increase(%s[%s]))", r.of("karve_pods_moved_total", fmt.Sprintf("reason=%q", reason.Expiring)), model.Duration(r.q.To.Sub(r.q.From))), r.q.To)
+	if len(moved) > 0 {
+		found.Expired = map[string]float64{}
+	}
+	for _, s := range moved {
+		found.Expired[string(s.Metric["nodepool"])] = float64(s.Value)
 	}
 	return err
 }
