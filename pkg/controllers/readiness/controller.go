@@ -81,8 +81,8 @@ type Controller struct {
 	read    time.Time
 	// awaited has for what machines wait, by the UIDs of their NodeClaims.
 	awaited map[types.UID]string
-	// doors has since when machines wait for the nominations of others of their group, by the UIDs of their NodeClaims.
-	doors map[types.UID]time.Time
+	// nominatedSince has since when machines wait for the nominations of others of their group, by the UIDs of their NodeClaims.
+	nominatedSince map[types.UID]time.Time
 }
 
 type nominated struct {
@@ -115,7 +115,7 @@ func New(config Config) *Controller {
 		config.Planned = func(*corev1.Pod) bool { return false }
 	}
 	return &Controller{
-		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{}, awaited: map[types.UID]string{}, doors: map[types.UID]time.Time{},
+		Config: config, reported: map[types.UID]string{}, nominator: NewNominator(config.Client, config.Metrics), nominated: map[types.UID]nominated{}, opens: map[string]time.Time{}, awaited: map[types.UID]string{}, nominatedSince: map[types.UID]time.Time{},
 	}
 }
 
@@ -258,7 +258,7 @@ func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.R
 	if wait, err := c.nominate(ctx, m); err != nil || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
-	open := c.meet(m)
+	open := c.together(m)
 	if len(open) == 0 {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}

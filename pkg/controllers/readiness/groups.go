@@ -27,8 +27,7 @@ func (c *Controller) awaitGroups(ctx context.Context, m *records.Machine) (waits
 	if err != nil || why == "" {
 		return err != nil, result, err
 	}
-	registered := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).LastTransitionTime
-	if c.Clock.Now().Before(registered.Add(snapshot.GroupPatience)) {
+	if !c.overdue(m) {
 		return true, reconcile.Result{RequeueAfter: soon}, nil
 	}
 	if !alone {
@@ -47,31 +46,39 @@ func (c *Controller) awaitGroups(ctx context.Context, m *records.Machine) (waits
 	return true, result, err
 }
 
-// doorPatience is how long a machine waits for the nominations of the others of its group: as long as nominations may take.
-const doorPatience = 2*maxSeating + shownFor
+// overdue reports whether a machine has been closed for as long as one may wait for a group.
+func (c *Controller) overdue(m *records.Machine) bool {
+	registered := facts.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).LastTransitionTime
+	return !c.Clock.Now().Before(registered.Add(snapshot.GroupPatience))
+}
 
-// meet returns the machines that accept pods now: the machine alone, or all of its group once the last one of them is there. It returns none while others are still being nominated for. A scheduler
+// nominationPatience is how long a machine waits for the nominations of the others of its group: as long as nominations may take.
+const nominationPatience = 2*maxSeating + shownFor
+
+// together returns the machines that accept pods now: the machine alone, or all of its group once the last one of them is there. It returns none while others are still being nominated for. A scheduler
 // that saw one after the other would try the group for each, and some do not try it again soon.
-func (c *Controller) meet(m *records.Machine) []*records.Machine {
+func (c *Controller) together(m *records.Machine) []*records.Machine {
 	c.seats.Lock()
 	defer c.seats.Unlock()
 	now := c.Clock.Now()
-	maps.DeleteFunc(c.doors, func(uid types.UID, since time.Time) bool { return uid != m.Claim.UID && now.Sub(since) > 2*doorPatience })
+	maps.DeleteFunc(c.nominatedSince, func(uid types.UID, since time.Time) bool {
+		return uid != m.Claim.UID && now.Sub(since) > 2*nominationPatience
+	})
 	open := []*records.Machine{m}
 	for _, o := range c.groups.Together(m, c.Groups) {
-		if _, there := c.doors[o.Claim.UID]; there {
+		if _, there := c.nominatedSince[o.Claim.UID]; there {
 			open = append(open, o)
 			continue
 		}
-		if c.doors[m.Claim.UID].IsZero() {
-			c.doors[m.Claim.UID] = now
+		if c.nominatedSince[m.Claim.UID].IsZero() {
+			c.nominatedSince[m.Claim.UID] = now
 		}
-		if now.Sub(c.doors[m.Claim.UID]) < doorPatience {
+		if now.Sub(c.nominatedSince[m.Claim.UID]) < nominationPatience && !c.overdue(m) {
 			return nil
 		}
 	}
 	for _, o := range open {
-		delete(c.doors, o.Claim.UID)
+		delete(c.nominatedSince, o.Claim.UID)
 	}
 	return open
 }

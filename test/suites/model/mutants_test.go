@@ -56,7 +56,7 @@ var mutants = []mutant{
 		{"pkg/snapshot/groupmachines.go", "of == nil || of.refusal() == nil", "of == nil || true"},
 	}, "opens for gang"},
 	{"machines wait for their group for good", []edit{
-		{"pkg/controllers/readiness/groups.go", "if c.Clock.Now().Before(registered.Add(snapshot.GroupPatience)) {", "if !registered.IsZero() {"},
+		{"pkg/controllers/readiness/groups.go", "if !c.overdue(m) {", "if true {"},
 	}, "is neither opened nor given back"},
 	{"machines stay for pods that are gone", []edit{
 		{"pkg/fleet/disruption/look.go", "= wanted[m.Node.Name], reserved", `= wanted[m.Node.Name] || m.Claim.Annotations["karve.sh/planned-pods"] != "", reserved`},
