@@ -160,7 +160,7 @@ func (q *queue) place(groups []*queued) {
 			}
 			groups, n = groups[n:], 2*n
 		case n > 1:
-			n /= 2
+			n = max(1, q.wholeFirst(some, left)) // These probably fit. If all are too large, this tries the first one alone at once.
 		default:
 			g.refuse("there is room for %d; beside these: %s", g.Min-int64(len(left)), left[0].Message)
 			refused, groups = append(refused, g), groups[1:]
@@ -180,14 +180,17 @@ func (q *queue) fit(groups []*queued, before *constraints.Partial) (left []plann
 		q.taken.Fix(plan)
 		return nil, true
 	}
-	together := func(g *queued) bool { return now(g) || g.fits && g.priority == groups[0].priority }
-	if all := q.planOf(before, together, func(c int) int { return q.of[c].needed[c] }); len(all.Unplaced) == 0 {
-		q.taken = before.Clone()
-		q.taken.Fix(all)
-		return nil, true
+	placed := func(g *queued) bool { return g.fits && g.priority == groups[0].priority }
+	if slices.ContainsFunc(q.groups, placed) {
+		together := func(g *queued) bool { return now(g) || placed(g) }
+		if all := q.planOf(before, together, func(c int) int { return q.of[c].needed[c] }); len(all.Unplaced) == 0 {
+			q.taken = before.Clone()
+			q.taken.Fix(all)
+			return nil, true
+		}
 	}
 	if len(groups) > 1 {
-		return nil, false
+		return plan.Unplaced, false
 	}
 	// Perhaps other pods of the group fit.
 	if others := q.planOf(q.taken, now, func(int) int { return math.MaxInt }); int64(podsIn(others)) >= groups[0].Min {
@@ -195,6 +198,19 @@ func (q *queue) fit(groups []*queued, before *constraints.Partial) (left []plann
 		return nil, true
 	}
 	return plan.Unplaced, false
+}
+
+// wholeFirst returns how many of the first groups have no pod among those without a place.
+func (q *queue) wholeFirst(groups []*queued, left []planner.Unplaced) int {
+	without := map[string]bool{}
+	for _, u := range left {
+		without[u.Pod] = true
+	}
+	return slices.IndexFunc(groups, func(g *queued) bool {
+		return slices.ContainsFunc(g.Classes, func(c int) bool {
+			return slices.ContainsFunc(q.s.Classes[c].Pods, func(pod string) bool { return without[pod] })
+		})
+	})
 }
 
 // planOf makes a plan for at most so many pods of each class of some groups.
