@@ -45,25 +45,22 @@ type Requested struct {
 func (v *View) requested(c *facts.Cluster, shapes *shapes, storage *records.Storage) []*waitingClass {
 	v.Requested = nil
 	var classes []*waitingClass
-	consumers, total := c.Consumers(), 0
+	consumers, room := c.Consumers(), int64(MaxRequested)
 	for i := range c.Requests {
 		r := &Requested{Request: &c.Requests[i]}
 		if r.Over() {
 			continue
 		}
 		v.Requested = append(v.Requested, r)
-		classes = append(classes, r.pending(c, shapes, storage, consumers[r.Namespace+"/"+r.Name])...)
-		if total += len(r.Pods); total > MaxRequested {
-			total -= len(r.Pods)
-			classes = slices.DeleteFunc(classes, func(w *waitingClass) bool { return w.request == r })
-			r.Pods, r.Later = nil, true
-		}
+		classes = append(classes, r.pending(c, shapes, storage, consumers[r.Namespace+"/"+r.Name], room)...)
+		room -= int64(len(r.Pods))
 	}
 	return classes
 }
 
-// pending returns the classes of the pods that stand for a request, and sets everything that is known of it.
-func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.Storage, consumers []*corev1.Pod) []*waitingClass {
+// pending returns the classes of the pods that stand for a request, and sets everything that is known of it. room is how many pods the plan may still have. Hundreds of requests for thousands of pods may
+// wait, so pods are made only if there is room for all.
+func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.Storage, consumers []*corev1.Pod, room int64) []*waitingClass {
 	asks := make([]*shape, len(r.Sets))
 	for i := range r.Sets {
 		r.Wants += int64(r.Sets[i].Count)
@@ -80,6 +77,9 @@ func (r *Requested) pending(c *facts.Cluster, shapes *shapes, storage *records.S
 	taken := r.take(asks, shapes, consumers)
 	over := r.Expired(c.Now) || r.Is(provreq.Provisioned) && !c.Now.Before(r.Since(provreq.Provisioned).Add(Booked))
 	if r.NoGPU != "" || slices.Contains(asks, nil) || r.Wants > MaxRequested || over {
+		return nil
+	}
+	if r.Later = r.Wants-r.Taken > room; r.Later {
 		return nil
 	}
 	var classes []*waitingClass
