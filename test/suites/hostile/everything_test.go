@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/catalog/published"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/fleet/booking"
 	"karve.sh/karve/pkg/fleet/launching"
 	"karve.sh/karve/pkg/gather"
 	"karve.sh/karve/pkg/overview"
@@ -34,25 +36,31 @@ import (
 // effort limits the search, so that equal clusters have equal plans.
 const effort = 200
 
-// everything makes the decisions of the controller about a cluster, and answers questions about the cluster and one of its pods. It returns the places of the pods,
-// and a function that answers a question about another pod.
+// everything makes the decisions of the controller about a cluster, and answers questions about the cluster and one of its pods. It returns the places of the pods and what the ProvisioningRequests
+// are told, and a function that answers a question about another pod.
 func everything(ctx context.Context, api *cache) (map[string]place, func(pod client.ObjectKey) error, error) {
 	clk := clocktesting.NewFakeClock(snapshottest.Now)
 	gatherer := &gather.Gatherer{
 		Cached: api, Live: api, Mapper: kinds(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: launching.NewLedger(), Clock: clk, DRA: true, CapacityBuffers: true,
-		ReplicasTimeout: 10 * time.Minute,
+		PodGroups: podGroupKinds, ProvisioningRequests: true, ReplicasTimeout: 10 * time.Minute,
 	}
 	c, err := gatherer.Cluster(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the cluster: %w", err)
 	}
 	plan, headroom := checked.Suppose(snapshot.Build(c), effort)
+	places := placesOf(&plan)
+	for _, f := range booking.Observe(&plan, solve.Solver{Effort: effort}) {
+		for _, condition := range booking.Next(f) {
+			places[f.Request.String()] = place{nowhere, fmt.Sprintf("%s=%s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)}
+		}
+	}
 	overview.Build(c)
 	_, unquoted := quote.Of(c, func() solve.Solver { return solve.Solver{Effort: effort} })
 	x := explain.New(c, explain.NewSettings(published.DefaultSettings()))
 	explained := func(pod client.ObjectKey) error { _, err := x.Pod(pod.Namespace, pod.Name); return err }
 	err = errors.Join(plan.Err, headroom.Err, unquoted, explained(client.ObjectKey{Namespace: "default", Name: "sane-plain-000"}))
-	return placesOf(&plan), explained, err
+	return places, explained, err
 }
 
 func placesOf(plan *checked.Plan) map[string]place {
@@ -104,8 +112,11 @@ func trimmed(all []client.Object) (*cache, error) {
 
 func (c *cache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	var all []kruntime.Object
+	_, loose := list.(*unstructured.UnstructuredList)
 	for _, o := range c.objects[reflect.ValueOf(list).Elem().FieldByName("Items").Type().Elem()] {
-		all = append(all, o)
+		if !loose || o.GetObjectKind().GroupVersionKind().Kind+"List" == list.GetObjectKind().GroupVersionKind().Kind && o.GetObjectKind().GroupVersionKind().Group == list.GetObjectKind().GroupVersionKind().Group {
+			all = append(all, o)
+		}
 	}
 	return meta.SetList(list, all)
 }
@@ -147,6 +158,14 @@ func observe(ctx context.Context, objects [][]byte, own client.ObjectKey) (place
 		return nil, c, err
 	}
 	c.decode = used() - began
+	places, kept, err := watch(ctx, all, own, before)
+	kept.decode = c.decode
+	runtime.KeepAlive(objects)
+	return places, kept, err
+}
+
+// watch is observe for objects that are not encoded. before is how much memory was used without them.
+func watch(ctx context.Context, all []client.Object, own client.ObjectKey, before int64) (places map[string]place, c cost, err error) {
 	all = append(all, hostile.Stage()...)
 	var api *cache
 	if c.trim, _, err = gauge(func() (err error) { api, err = trimmed(all); return err }); err != nil {
@@ -161,7 +180,6 @@ func observe(ctx context.Context, objects [][]byte, own client.ObjectKey) (place
 		c.answer, _, err = gauge(func() error { return explained(own) })
 	}
 	runtime.KeepAlive(api)
-	runtime.KeepAlive(objects)
 	return places, c, err
 }
 
