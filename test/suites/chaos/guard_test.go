@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// guard checks that no component takes a pod of an app away while its PodDisruptionBudget does not allow it. An app that loses pods with a dead node loses them
+// guard checks that no group keeps a part of its places, and that no component takes a pod of an app away while its PodDisruptionBudget does not allow it. An app that loses pods with a dead node loses them
 // by the script. It may lose one more by an eviction that was admitted before the loss was known.
 type guard struct {
 	mu sync.Mutex
@@ -31,6 +31,7 @@ type guard struct {
 	tell func(format string, args ...any)
 	// breaches are the violations found.
 	breaches []string
+	groups   map[string]*guardedGroup
 	// evicted counts the evicted pods, died the pods lost with nodes.
 	evicted, died int
 }
@@ -49,7 +50,7 @@ const (
 )
 
 func newGuard(atLeast map[string]int, runs func(node string) bool, tell func(format string, args ...any)) *guard {
-	return &guard{atLeast: atLeast, runs: runs, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}}
+	return &guard{atLeast: atLeast, runs: runs, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}, groups: map[string]*guardedGroup{}}
 }
 
 // kills records that the script kills a node, revives that the node came back.
@@ -70,6 +71,7 @@ func (g *guard) recovers(node string, now time.Time) {
 func (g *guard) misses(pod *corev1.Pod, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.noteGroup(pod, true, now)
 	delete(g.pods, pod.UID)
 	g.missed = now
 }
@@ -78,6 +80,7 @@ func (g *guard) misses(pod *corev1.Pod, now time.Time) {
 func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.noteGroup(pod, gone, now)
 	before := g.pods[pod.UID]
 	after := guarded{app: pod.Labels["app"], name: pod.Name, node: pod.Spec.NodeName, healthy: !gone && healthy(pod)}
 	g.pods[pod.UID] = after

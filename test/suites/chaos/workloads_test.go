@@ -120,7 +120,7 @@ func (w *world) begin(ctx context.Context) error {
 	return nil
 }
 
-// churn scales apps and creates Jobs until the time is over.
+// churn scales apps, and creates Jobs and groups, until the time is over.
 func (w *world) churn(ctx context.Context, random *rand.Rand, until time.Time) error {
 	jobs := 0
 	for time.Now().Before(until) {
@@ -129,6 +129,10 @@ func (w *world) churn(ctx context.Context, random *rand.Rand, until time.Time) e
 			completions := 2 + random.Int32N(5)
 			w.logf("job-%d wants %d completions", jobs, completions)
 			if err := w.create(ctx, job(jobs, pools[random.IntN(len(pools))].name, completions)); err != nil {
+				return err
+			}
+		} else if random.IntN(4) == 0 {
+			if err := w.assemble(ctx, pools[random.IntN(len(pools))].name, 4+random.Int32N(22)); err != nil {
 				return err
 			}
 		} else {

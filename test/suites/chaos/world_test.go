@@ -74,6 +74,8 @@ type world struct {
 	// lives is held while a controller is started or killed.
 	lives sync.Mutex
 	began time.Time
+	// gangs is how many groups of pods were created.
+	gangs int
 
 	mu       sync.Mutex
 	timeline []string
@@ -94,8 +96,10 @@ func newWorld(t *testing.T, long bool) *world {
 	w.guard = newGuard(budgets(), w.runs, w.logf)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
-		AWS:        aws.Config{LaunchTime: time.Second, ShutdownTime: 2 * time.Second},
-		OnExit:     w.restarts,
+		// The scheduler knows groups of pods only with a feature gate.
+		KubernetesGates: "GenericWorkload=true", APIs: "scheduling.k8s.io/v1beta1=true",
+		AWS:    aws.Config{LaunchTime: time.Second, ShutdownTime: 2 * time.Second},
+		OnExit: w.restarts,
 	})
 	var err error
 	if w.api, err = karve.Client(w.Cluster); err != nil {
