@@ -180,27 +180,38 @@ func (w *world) groupChanges(g *gang) {
 	}
 }
 
-// groupRefused starts a group of several machines. The cloud refuses some of them for a while.
-func (w *world) groupRefused() {
+// groupFails starts a group of several machines. Then the cloud refuses some of them for a while, one of them fails, or a pod goes. Karve may crash meanwhile.
+func (w *world) groupFails() {
 	w.repairAll()
-	w.refusing = false
 	g := w.groupComes()
 	g.wanted = g.size
 	w.putPodGroup(g)
 	w.stepTimes(1, 5*time.Second)
 	w.runs("provisioning")
+	which := w.rng.IntN(5)
 	for _, claim := range w.claims() {
-		if !has(claim, karpv1.ConditionTypeLaunched) {
-			w.refusing = w.rng.IntN(2) == 0
-			w.karpenter(claim)
+		if has(claim, karpv1.ConditionTypeLaunched) || seats(claim, g.key) == 0 {
+			continue
 		}
+		w.refusing = which < 2 && w.rng.IntN(2) == 0
+		if which == 2 && w.hardware[claim.Name] == nil {
+			w.logf("%s will not register", claim.Name)
+			w.hardware[claim.Name] = &hardware{connects: true, exposes: true, clears: true}
+			which = -1
+		}
+		w.karpenter(claim)
 	}
-	w.refusing = w.rng.IntN(4) > 0
+	w.refusing = which >= 0 && which < 2
+	if pods := w.membersOf(g); which == 3 && len(pods) > 0 {
+		w.logf("a pod of %s goes", g.name)
+		g.wanted--
+		w.store.remove(pods[w.rng.IntN(len(pods))])
+	}
 	if w.rng.IntN(4) == 0 {
 		w.logf("Karve crashes")
 		w.begin()
 	}
-	w.stepTimes(1+w.rng.IntN(5), []time.Duration{20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(3)])
+	w.stepTimes(1+w.rng.IntN(6), []time.Duration{20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(3)])
 	w.refusing = false
 }
 

@@ -144,7 +144,7 @@ var moves = []move{
 // groupMoves happen in half of the runs, because groups make them slower.
 var groupMoves = []move{
 	{"a group comes", 2, func(w *world) { w.groupComes() }},
-	{"a group is refused halfway", 2, (*world).groupRefused},
+	{"a group fails halfway", 2, (*world).groupFails},
 	{"members of a group come", 2, func(w *world) {
 		w.anyGang(func(g *gang) {
 			g.wanted = min(g.size, g.wanted+1+w.rng.IntN(members))
