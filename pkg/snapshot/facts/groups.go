@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -223,7 +224,7 @@ func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 		}
 		g.Min = max(members(spec["minMember"]), sum)
 	case KAIGroups:
-		g.Min, g.Topology = members(spec["minMember"]), textOf(fieldsAt(spec, "topologyConstraint")["requiredTopologyLevel"])
+		g.Min, g.Topology = max(members(spec["minMember"]), membersOfSubGroups(spec)), textOf(fieldsAt(spec, "topologyConstraint")["requiredTopologyLevel"])
 	default:
 		g.Min = members(spec["minMember"])
 	}
@@ -232,6 +233,38 @@ func PodGroupOf(u *unstructured.Unstructured) PodGroup {
 	}
 	g.Unschedulable = saysUnschedulable(api, fieldsAt(u.Object, "status")["conditions"])
 	return g
+}
+
+// membersOfSubGroups returns how many pods the sub-groups of KAI's PodGroup need together: each its minMember, or as many of its own sub-groups as minSubGroup says, or all. Of these, the smallest count.
+func membersOfSubGroups(spec map[string]any) int64 {
+	all, _ := spec["subGroups"].([]any)
+	children := map[string][]map[string]any{}
+	for _, s := range all {
+		if s, ok := s.(map[string]any); ok {
+			children[textOf(s["parent"])] = append(children[textOf(s["parent"])], s)
+		}
+	}
+	var need func(name string, of map[string]any) int64
+	need = func(name string, of map[string]any) int64 {
+		subs := children[name]
+		delete(children, name) // A name that two sub-groups have, or a circle, counts once.
+		needs := make([]int64, len(subs))
+		for i, s := range subs {
+			if child := textOf(s["name"]); child != "" {
+				needs[i] = need(child, s)
+			}
+		}
+		slices.Sort(needs)
+		if k := members(of["minSubGroup"]); k > 0 && k < int64(len(needs)) {
+			needs = needs[:k]
+		}
+		sum := int64(0)
+		for _, n := range needs {
+			sum = min(sum+n, MostMembers)
+		}
+		return max(sum, members(of["minMember"]))
+	}
+	return need("", spec)
 }
 
 // saysUnschedulable reports whether the conditions of a PodGroup say that there is no room for it.

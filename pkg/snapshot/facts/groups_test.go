@@ -108,12 +108,25 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 			object{"spec": object{"minMember": int64(1), "minTaskMember": object{"a": int64(4), "b": int64(1)}}, "status": condition("Unschedulable", "True", "NotEnoughResources")},
 			facts.PodGroup{Min: 5, Unschedulable: true},
 		},
-		"KAI":              {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": float64(2), "topologyConstraint": object{"requiredTopologyLevel": "example.com/rack"}}}, facts.PodGroup{Min: 2, Topology: "example.com/rack"}},
-		"KAI, no label":    {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(2), "topologyConstraint": object{"requiredTopologyLevel": "top level!"}}}, facts.PodGroup{Min: 2}},
-		"wrong types":      {facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": "3", "minTaskMember": []any{"a"}}, "status": object{"conditions": "none"}}, facts.PodGroup{}},
-		"no spec":          {facts.KubernetesGroups, "v1beta1", object{"spec": "x", "status": []any{}}, facts.PodGroup{}},
-		"negative":         {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(-3)}}, facts.PodGroup{}},
-		"more than anyone": {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(1) << 60}}, facts.PodGroup{Min: facts.MostMembers}},
+		"KAI":           {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": float64(2), "topologyConstraint": object{"requiredTopologyLevel": "example.com/rack"}}}, facts.PodGroup{Min: 2, Topology: "example.com/rack"}},
+		"KAI, no label": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(2), "topologyConstraint": object{"requiredTopologyLevel": "top level!"}}}, facts.PodGroup{Min: 2}},
+		"KAI's sub-groups": {facts.KAIGroups, "v2alpha2", object{"spec": object{"subGroups": []any{
+			object{"name": "leader", "minMember": int64(1)}, object{"name": "workers", "minMember": int64(8)},
+		}}}, facts.PodGroup{Min: 9}},
+		"two of KAI's three sub-groups": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minSubGroup": int64(2), "subGroups": []any{
+			object{"name": "a", "minMember": int64(5)}, object{"name": "b"}, object{"name": "c", "minSubGroup": int64(1)},
+			object{"name": "b0", "parent": "b", "minMember": int64(2)}, object{"name": "b1", "parent": "b", "minMember": int64(1)},
+			object{"name": "c0", "parent": "c", "minMember": int64(7)}, object{"name": "c1", "parent": "c", "minMember": int64(4)},
+		}}}, facts.PodGroup{Min: 3 + 4}},
+		"KAI's minimum is more than that of its sub-groups": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(9), "subGroups": []any{object{"name": "a", "minMember": int64(5)}}}}, facts.PodGroup{Min: 9}},
+		"sub-groups in a circle": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(2), "subGroups": []any{
+			object{"name": "a", "minMember": int64(3)}, object{"name": "a", "parent": "a", "minMember": int64(1)}, object{"name": "b", "parent": "c"}, object{"name": "c", "parent": "b"}, "none", object{"parent": int64(3)},
+		}}}, facts.PodGroup{Min: 3}},
+		"a parent of Kubernetes' PodGroup": {facts.KubernetesGroups, "v1beta1", object{"spec": object{"schedulingPolicy": gang, "parentCompositePodGroupName": "all"}}, facts.PodGroup{Min: 8}},
+		"wrong types":                      {facts.VolcanoGroups, "v1beta1", object{"spec": object{"minMember": "3", "minTaskMember": []any{"a"}}, "status": object{"conditions": "none"}}, facts.PodGroup{}},
+		"no spec":                          {facts.KubernetesGroups, "v1beta1", object{"spec": "x", "status": []any{}}, facts.PodGroup{}},
+		"negative":                         {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(-3)}}, facts.PodGroup{}},
+		"more than anyone":                 {facts.PluginGroups, "v1alpha1", object{"spec": object{"minMember": int64(1) << 60}}, facts.PodGroup{Min: facts.MostMembers}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
