@@ -114,9 +114,13 @@ func TestPodGroupsOfEachAPIAreReadAndStayEqualWhenTrimmed(t *testing.T) {
 			object{"name": "leader", "minMember": int64(1)}, object{"name": "workers", "minMember": int64(8)},
 		}}}, facts.PodGroup{Min: 9}},
 		"two of KAI's three sub-groups": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minSubGroup": int64(2), "subGroups": []any{
-			object{"name": "a", "minMember": int64(5)}, object{"name": "b"}, object{"name": "c", "minSubGroup": int64(1)},
-			object{"name": "b0", "parent": "b", "minMember": int64(2)}, object{"name": "b1", "parent": "b", "minMember": int64(1)},
-			object{"name": "c0", "parent": "c", "minMember": int64(7)}, object{"name": "c1", "parent": "c", "minMember": int64(4)},
+			object{"name": "a", "minMember": int64(5)},
+			object{"name": "b"},
+			object{"name": "c", "minSubGroup": int64(1)},
+			object{"name": "b0", "parent": "b", "minMember": int64(2)},
+			object{"name": "b1", "parent": "b", "minMember": int64(1)},
+			object{"name": "c0", "parent": "c", "minMember": int64(7)},
+			object{"name": "c1", "parent": "c", "minMember": int64(4)},
 		}}}, facts.PodGroup{Min: 3 + 4}},
 		"KAI's minimum is more than that of its sub-groups": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(9), "subGroups": []any{object{"name": "a", "minMember": int64(5)}}}}, facts.PodGroup{Min: 9}},
 		"sub-groups in a circle": {facts.KAIGroups, "v2alpha2", object{"spec": object{"minMember": int64(2), "subGroups": []any{
