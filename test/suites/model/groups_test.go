@@ -188,20 +188,20 @@ func (w *world) groupFails() {
 	w.putPodGroup(g)
 	w.stepTimes(1, 5*time.Second)
 	w.runs("provisioning")
-	which := w.rng.IntN(5)
+	which, failed := w.rng.IntN(5), false
 	for _, claim := range w.claims() {
 		if has(claim, karpv1.ConditionTypeLaunched) || seats(claim, g.key) == 0 {
 			continue
 		}
 		w.refusing = which < 2 && w.rng.IntN(2) == 0
-		if which == 2 && w.hardware[claim.Name] == nil {
+		if which == 2 && !failed && w.hardware[claim.Name] == nil {
 			w.logf("%s will not register", claim.Name)
 			w.hardware[claim.Name] = &hardware{connects: true, exposes: true, clears: true}
-			which = -1
+			failed = true
 		}
 		w.karpenter(claim)
 	}
-	w.refusing = which >= 0 && which < 2
+	w.refusing = which < 2
 	if pods := w.membersOf(g); which == 3 && len(pods) > 0 {
 		w.logf("a pod of %s goes", g.name)
 		g.wanted--
@@ -211,7 +211,11 @@ func (w *world) groupFails() {
 		w.logf("Karve crashes")
 		w.begin()
 	}
-	w.stepTimes(1+w.rng.IntN(6), []time.Duration{20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(3)])
+	if failed {
+		w.stepTimes(5, 3*time.Minute) // Until the controller gives it up.
+	} else {
+		w.stepTimes(1+w.rng.IntN(6), []time.Duration{20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(3)])
+	}
 	w.refusing = false
 }
 
