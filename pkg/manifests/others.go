@@ -35,7 +35,7 @@ var irrelevant = struct {
 		"":                             {"ConfigMap", "Secret", "Service", "ServiceAccount", "Endpoints", "Event", "Binding"},
 		"storage.k8s.io":               {"CSIDriver", "VolumeAttachment", "CSIStorageCapacity", "VolumeAttributesClass"},
 		v1alpha1.Group:                 {"GPUImageRollout"},
-		"kueue.x-k8s.io":               {"LocalQueue", "WorkloadPriorityClass", "AdmissionCheck", "ProvisioningRequestConfig", "Topology"},
+		"kueue.x-k8s.io":               {"LocalQueue", "WorkloadPriorityClass", "AdmissionCheck", "ProvisioningRequestConfig", "MultiKueueCluster", "MultiKueueConfig", "Topology"},
 		"admissionregistration.k8s.io": {"ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"},
 	},
 }

@@ -34,7 +34,7 @@ func TestJobsOfControllersStartWhole(t *testing.T) {
 	if err := batch.StartJobControllers(t.Context(), w.Cluster, w.api); err != nil {
 		t.Fatal(err)
 	}
-	if err := batch.StartKueue(t.Context(), w.Cluster, w.api, "jobset.x-k8s.io/jobset", "kubeflow.org/pytorchjob", "ray.io/raycluster"); err != nil {
+	if err := batch.StartKueue(t.Context(), w.Cluster, w.api, "batch/job", "jobset.x-k8s.io/jobset", "kubeflow.org/pytorchjob", "ray.io/raycluster"); err != nil {
 		t.Fatal(err)
 	}
 	for _, job := range []controllerJob{
