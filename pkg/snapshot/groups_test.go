@@ -349,23 +349,28 @@ func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 		plan  func(*snapshot.View) planner.Plan
 		why   string
 		alone bool
+		with  string // the other machine that accepts pods at the same time
 	}{
-		"another machine has no replicas": {func(*facts.Cluster) {}, placed, "group default/train waits for NodeClaim m1", true},
+		"another machine has no replicas": {func(*facts.Cluster) {}, placed, "group default/train waits for NodeClaim m1", true, ""},
 		"another machine is not ready": {func(c *facts.Cluster) {
 			ready(c)
 			c.Nodes[1].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
-		}, placed, "group default/train waits for NodeClaim m1", true},
-		"all have theirs": {ready, placed, "", true},
+		}, placed, "group default/train waits for NodeClaim m1", true, ""},
+		"all have theirs": {ready, placed, "", true, "m1"},
+		"the other one accepts pods": {func(c *facts.Cluster) {
+			ready(c)
+			c.Nodes[1].Spec.Taints = nil
+		}, placed, "", true, ""},
 		"a machine is still to be launched": {ready, func(v *snapshot.View) planner.Plan {
 			return planner.Plan{Placements: []planner.Placement{{Pods: v.Classes[0].Pods[:10]}}, Launches: []planner.Launch{{Pods: v.Classes[0].Pods[10:]}}}
-		}, noPlace, true},
-		"there is no place for the rest": {ready, func(*snapshot.View) planner.Plan { return planner.Plan{} }, noPlace, true},
-		"nothing is planned yet":         {ready, nil, noPlace, true},
-		"a pod is gone":                  {func(c *facts.Cluster) { ready(c); c.Pods = c.Pods[1:] }, placed, noPlace, true},
-		"the pods are gone":              {func(c *facts.Cluster) { c.Pods = nil }, placed, "", false},
+		}, noPlace, true, ""},
+		"there is no place for the rest": {ready, func(*snapshot.View) planner.Plan { return planner.Plan{} }, noPlace, true, ""},
+		"nothing is planned yet":         {ready, nil, noPlace, true, ""},
+		"a pod is gone":                  {func(c *facts.Cluster) { ready(c); c.Pods = c.Pods[1:] }, placed, noPlace, true, ""},
+		"the pods are gone":              {func(c *facts.Cluster) { c.Pods = nil }, placed, "", false, ""},
 		"for another pod too": {func(c *facts.Cluster) {
 			c.NodeClaims[0].Annotations[v1alpha1.PlannedPodsAnnotation] += ",0123456789=1"
-		}, placed, "group default/train waits for NodeClaim m1", false},
+		}, placed, "group default/train waits for NodeClaim m1", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -376,9 +381,17 @@ func TestMachineAwaitsTheOthersOfItsGroup(t *testing.T) {
 			if tc.plan != nil {
 				plans.Note(&view, tc.plan(&view))
 			}
-			why, alone := snapshot.NewGroupMachines(c).Awaits(&view.Machines[0], &plans)
+			machines := snapshot.NewGroupMachines(c)
+			why, alone := machines.Awaits(&view.Machines[0], &plans)
 			if why != tc.why || alone != tc.alone {
 				t.Errorf("waits for %q, alone is %v; want %q, %v", why, alone, tc.why, tc.alone)
+			}
+			var with []string
+			for _, m := range machines.Together(&view.Machines[0], &plans) {
+				with = append(with, m.Claim.Name)
+			}
+			if got := strings.Join(with, ","); got != tc.with {
+				t.Errorf("accepts pods together with %q, want %q", got, tc.with)
 			}
 		})
 	}
