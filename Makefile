@@ -25,7 +25,7 @@ RERUNS     = if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-groups bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
+.PHONY: help demo cluster cluster-down cluster-bin batch-bin kubelet-bin test test-all test-unit test-e2e test-dra test-versions test-upgrade test-kubelet gpu-bundle test-gpu chaos model bench bench-bill bench-burst bench-consolidation bench-cost bench-go bench-groups bench-launch bench-node bench-scale fuzz lint lint-fast lint-all fmt generate verify build release publish image test-image sbom hostile clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ cluster-down: ## Stop the local cluster and remove what it left
 cluster-bin: ## Build the local cluster's binaries into _output/bin (minutes the first time)
 	go -C test run ./harness/cluster/cmd/karve-cluster build
 
+batch-bin: ## Build also what queues and schedules batch jobs in tests into _output/bin (a quarter of an hour the first time)
+	go -C test run ./harness/cluster/cmd/karve-cluster build --batch
+
 kubelet-bin: ## Build what a node with real containers runs into _output/bin, as root; nothing without root
 	go -C test run ./harness/kubelet/cmd/karve-kubelet build
 
@@ -50,7 +53,7 @@ test: SHORT := -short
 test: lint test-unit test-e2e ## Lint, and run the tests, except long ones
 	@$(RERUNS)
 
-test-all: lint test-unit test-e2e ## Lint, and run all tests (three quarters of an hour)
+test-all: batch-bin lint test-unit test-e2e ## Lint, and run all tests (three quarters of an hour)
 	@$(RERUNS)
 
 test-unit: ## Run the tests that need no cluster

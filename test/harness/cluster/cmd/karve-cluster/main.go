@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"karve.sh/karve/test/harness/cluster"
@@ -16,7 +17,7 @@ import (
 
 const usage = `Usage: karve-cluster <command> [flags]
 
-  build                           make the binaries that are missing, minutes the first time
+  build [--batch]                 make the binaries that are missing, minutes the first time; with --batch, those for batch jobs too
   up   [--name default] [--feature-gates NodeOverlay=true,...]
                                   start a cluster and return when it is ready
   down [--name default]           stop a cluster and remove what it left
@@ -48,6 +49,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("karve-cluster "+args[0], flag.ContinueOnError)
 	name := flags.String("name", "default", "the cluster's name")
 	gates := flags.String("feature-gates", "", "Karpenter's feature gates, for instance NodeOverlay=true")
+	batch := flags.Bool("batch", false, "also build Kueue, the scheduler of scheduler-plugins, and the controllers of jobs")
 	if err := flags.Parse(args[1:]); err != nil {
 		return flag.ErrHelp // flags has printed the error
 	}
@@ -60,7 +62,11 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "build":
-		return builder.Build(ctx, root, os.Stderr, builder.Cluster)
+		wanted := builder.Cluster
+		if *batch {
+			wanted = slices.Concat(wanted, builder.Kueue, builder.Coscheduling, builder.Jobs)
+		}
+		return builder.Build(ctx, root, os.Stderr, wanted)
 	case "up":
 		return up(ctx, s, *gates, os.Stdout)
 	case "down":
