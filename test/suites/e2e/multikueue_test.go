@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +83,26 @@ func TestMultiKueueSendsJobsToKarve(t *testing.T) {
 	}
 	if len(bound) != 20 {
 		t.Errorf("%d pods ran in the worker cluster, want 20", len(bound))
+	}
+
+	// A Job that is larger than the limit of the worker cluster starts nowhere.
+	large := job.DeepCopy()
+	large.ObjectMeta = metav1.ObjectMeta{Namespace: s.name, Name: "large", Labels: map[string]string{"kueue.x-k8s.io/queue-name": s.name}}
+	large.Status, large.Spec.Selector, large.Spec.Template.Labels = batchv1.JobStatus{}, nil, nil
+	large.Spec.Suspend, large.Spec.Parallelism, large.Spec.Completions = new(true), new(int32(40)), new(int32(40))
+	if err := api.Create(t.Context(), large); err != nil {
+		t.Fatal(err)
+	}
+	s.until(enough, "the worker cluster is asked for the nodes of the large Job", func() (bool, string) {
+		_, _, found := statusOf[conditions](s, provreq.Kind, "job-large-")
+		return found, "no request"
+	})
+	s.stays(10*time.Second, "nothing is launched for the large Job", func() (bool, string) { return len(s.claims()) == 2, lines(s.claims()) })
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(large), large); err != nil {
+		t.Fatal(err)
+	}
+	if large.Status.StartTime != nil {
+		t.Errorf("the large Job has started: %+v", large.Status)
 	}
 }
 
