@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/leader"
 	"karve.sh/karve/pkg/snapshot/facts"
 )
@@ -77,8 +78,12 @@ func Verbs(in Namespaces) []VerbNeeds {
 		without(named(right("list", "leases.coordination.k8s.io", inAll), leader.Name), "it looks for this Lease only in the namespace of `--karve-namespace`"),
 	}
 	shown := slices.Concat(told, list("nodes", "pods", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "gpunodeclasses.karve.sh"))
+	var classes []Need
+	for _, r := range clouds.NodeClassResources() {
+		classes = append(classes, served(quietly(right("get", r.String(), inAll), "it launches nothing in its plans, and says so")))
+	}
 	plans := slices.Concat(shown, list("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
-		[]Need{served(right("list", "nodeoverlays.karpenter.sh", inAll)), served(quietly(right("get", "ec2nodeclasses.karpenter.k8s.aws", inAll), "it launches nothing in its plans, and says so"))},
+		[]Need{served(right("list", "nodeoverlays.karpenter.sh", inAll))}, classes,
 		each(list("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"), func(n Need) Need {
 			return served(quietly(n, "it ignores backend DRA"))
 		}))
@@ -86,7 +91,7 @@ func Verbs(in Namespaces) []VerbNeeds {
 		plans = append(plans, served(quietly(right("list", "podgroups."+string(api), inAll), "it ignores groups of pods")))
 	}
 	replays := each(plans, func(n Need) Need {
-		if n.Resource == "ec2nodeclasses" {
+		if slices.ContainsFunc(classes, func(c Need) bool { return c.Right == n.Right }) {
 			n.Without = "" // There is nothing to replay on.
 		}
 		return n

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -78,6 +79,17 @@ func managing(kind schema.GroupKind) *cloud.Provider {
 // Interrupts reports whether an event with this reason announces the interruption of a spot machine.
 func Interrupts(reason string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.Interrupted != "" && p.Interrupted == reason })
+}
+
+// NodeClassResources returns the resources of the node classes of the clouds that have GPUs.
+func NodeClassResources() (all []schema.GroupResource) {
+	for _, p := range All {
+		if p.GPULabels.Name != "" {
+			plural, _ := meta.UnsafeGuessKindToResource(p.NodeClass.WithVersion(""))
+			all = append(all, plural.GroupResource())
+		}
+	}
+	return all
 }
 
 // GPULabels returns the labels with which the clouds describe GPUs.
