@@ -226,7 +226,7 @@ func crowds() map[string]*crowd {
 	}, request("most"), "Provisioned=False", request("more"), "10001 pods are more than the 10000 for which Karve plans", request("absurd"), "2147483647 pods are more than")
 	add("parameters that nobody knows", func(c *crowd) {
 		c.template("gpu")
-		c.request("a", "gpu", 1, map[string]any{"ValidUntilSeconds": "-1", "noRetry": "perhaps", "colour": strings.Repeat("green", 10_000)})
+		c.request("a", "gpu", 1, map[string]any{"ValidUntilSeconds": "-1", "noRetry": "perhaps", "shade": strings.Repeat("green", 10_000)})
 		c.request("b", "gpu", 1, map[string]any{"ValidUntilSeconds": "99999999999999999999"})
 	}, request("a"), "Provisioned=False NodesAreStarting", request("b"), "Provisioned=False NodesAreStarting")
 	add("a PodTemplate that does not exist", func(c *crowd) {
