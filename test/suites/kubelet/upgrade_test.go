@@ -56,18 +56,24 @@ func (w *world) registrations(agent *kubelet.Process) int {
 	return bytes.Count(log, []byte("Registered with the kubelet"))
 }
 
-// beside starts an agent beside another one, as an upgrade with maxSurge does, and returns when the kubelet has accepted it.
-func (w *world) beside(former *kubelet.Process, p gpus.Plugin) *kubelet.Process {
+// successor starts an agent beside another one, as an upgrade with maxSurge does, or after it has ended, and returns when the kubelet has accepted it.
+func (w *world) successor(former *kubelet.Process, p gpus.Plugin) *kubelet.Process {
 	w.t.Helper()
 	before := w.registrations(former)
 	agent := w.start(p)
+	w.registers(agent, before)
+	return agent
+}
+
+// registers waits until the kubelet has accepted a new agent. Until then, the Node may still have the replicas of one that has ended, but the kubelet rejects pods.
+func (w *world) registers(agent *kubelet.Process, before int) {
+	w.t.Helper()
 	w.eventually(func() error {
 		if w.registrations(agent) == before {
 			return errors.New("the new agent is not registered")
 		}
 		return nil
 	})
-	return agent
 }
 
 // kubeletVersion returns the kubelet's version, such as "v1.37.2".
@@ -113,19 +119,19 @@ func TestReplicasStayWhenComponentsAreReplaced(t *testing.T) {
 		}},
 		{what: "an upgrade with two agents", do: func() {
 			former := agent
-			agent = w.beside(former, p)
+			agent = w.successor(former, p)
 			w.takes("with-two-agents")
 			former.Stop(10 * time.Second)
 		}},
 		{what: "an upgrade from an agent that hangs", do: func() {
 			former := agent
 			w.must(former.Signal(syscall.SIGSTOP))
-			agent = w.beside(former, p)
+			agent = w.successor(former, p)
 			former.Kill()
 		}},
 		// An older kubelet forgets the devices of a resource with the agent that registered last.
 		{what: "a new agent that is withdrawn", away: w.kubeletVersion() < "v1.37", do: func() {
-			w.beside(agent, p).Kill()
+			w.successor(agent, p).Kill()
 			time.Sleep(6 * time.Second) // The former agent notices it.
 		}},
 		{what: "a restart of containerd", do: func() { w.must(w.node.RestartContainerd(t.Context())) }},
@@ -137,22 +143,24 @@ func TestReplicasStayWhenComponentsAreReplaced(t *testing.T) {
 		}},
 		{what: "an agent that ended", away: true, do: func() {
 			agent.Stop(10 * time.Second)
-			agent = w.start(p)
+			agent = w.successor(agent, p)
 		}},
 		{what: "an agent that was killed", away: true, do: func() {
 			agent.Kill()
-			agent = w.start(p)
+			agent = w.successor(agent, p)
 		}},
 		{what: "an agent that was killed while the kubelet is busy", away: true, do: func() {
+			before := w.registrations(agent)
 			busy(func() {
 				agent.Kill()
 				agent = w.start(p)
 			})
+			w.registers(agent, before)
 		}},
 		{what: "a restart of the kubelet", away: true, do: func() { w.must(w.node.RestartKubelet(t.Context())) }},
 		{what: "a restart of the kubelet with two agents", away: true, do: func() {
 			former := agent
-			agent = w.beside(former, p)
+			agent = w.successor(former, p)
 			w.must(w.node.RestartKubelet(t.Context()))
 			w.allocatable(10)
 			former.Stop(10 * time.Second)
@@ -193,7 +201,7 @@ func TestAgentIsUpgradedAndRolledBack(t *testing.T) {
 	for i, next := range []gpus.Plugin{p, old, p} {
 		began := time.Now()
 		agent.Stop(10 * time.Second)
-		agent = w.start(next)
+		agent = w.successor(agent, next)
 		w.allocatable(10)
 		w.takes(fmt.Sprint("after-", i))
 		pods.unchanged()
