@@ -1,14 +1,9 @@
 package usage
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/advice"
-	"karve.sh/karve/pkg/promquery"
+	"karve.sh/karve/pkg/promquery/promquerytest"
 )
 
 var from = time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
@@ -31,60 +26,19 @@ type series struct {
 	at               func(time.Duration) bool
 }
 
-// prometheus answers queries with series, and records them.
-type prometheus struct {
-	series  []series
-	mu      sync.Mutex
-	queries []string
-}
-
-func (p *prometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	query := r.FormValue("query")
-	p.mu.Lock()
-	p.queries = append(p.queries, query)
-	p.mu.Unlock()
-	seconds := func(name string) float64 {
-		n, _ := strconv.ParseFloat(r.FormValue(name), 64)
-		return n
-	}
-	kind, result := "vector", []any{}
-	for _, s := range p.series {
-		if !strings.HasPrefix(query, s.begins) || !strings.Contains(query, s.contains) {
-			continue
-		}
-		value := fmt.Sprint(s.value)
-		if !strings.HasSuffix(r.URL.Path, "_range") {
-			result = append(result, map[string]any{"metric": s.labels, "value": []any{seconds("time"), value}})
-			continue
-		}
-		var values []any
-		for at := seconds("start"); at <= seconds("end"); at += seconds("step") {
-			if s.at == nil || s.at(time.Duration(at-float64(from.Unix()))*time.Second) {
-				values = append(values, []any{at, value})
-			}
-		}
-		if values != nil {
-			result = append(result, map[string]any{"metric": s.labels, "values": values})
-		}
-	}
-	if strings.HasSuffix(r.URL.Path, "_range") {
-		kind = "matrix"
-	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
-}
-
 // read reads the range of a number of hours from a server with the series.
 func read(t *testing.T, cluster string, hours int, all ...series) (Found, []string, error) {
 	t.Helper()
-	p := &prometheus{series: all}
-	server := httptest.NewServer(p)
-	t.Cleanup(server.Close)
-	c, err := promquery.New(server.URL, "a test", nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	p := &promquerytest.Server{}
+	for _, x := range all {
+		served := promquerytest.Series{Begins: x.begins, Contains: x.contains, Labels: x.labels, Value: x.value}
+		if x.at != nil {
+			served.At = func(at time.Time) bool { return x.at(at.Sub(from)) }
+		}
+		p.Series = append(p.Series, served)
 	}
-	found, err := Read(t.Context(), c, Query{From: from, To: from.Add(time.Duration(hours) * time.Hour), Cluster: cluster})
-	return found, p.queries, err
+	found, err := Read(t.Context(), p.Client(t), Query{From: from, To: from.Add(time.Duration(hours) * time.Hour), Cluster: cluster})
+	return found, p.Queries(), err
 }
 
 // holds is a pod that holds replicas at some times.

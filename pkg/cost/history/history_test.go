@@ -1,13 +1,8 @@
 package history
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"karve.sh/karve/pkg/cost"
-	"karve.sh/karve/pkg/promquery"
+	"karve.sh/karve/pkg/promquery/promquerytest"
 )
 
 // series is an answer to queries that contain a text: the same value at each time that is asked for.
@@ -25,57 +20,13 @@ type series struct {
 	value    float64
 }
 
-// prometheus answers queries with series, and records them.
-type prometheus struct {
-	series []series
-	// late is added to the times of answers.
-	late time.Duration
-
-	mu      sync.Mutex
-	queries []string
-}
-
-func (p *prometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	query := r.FormValue("query")
-	p.mu.Lock()
-	p.queries = append(p.queries, query)
-	p.mu.Unlock()
-	seconds := func(name string) float64 {
-		n, _ := strconv.ParseFloat(r.FormValue(name), 64)
-		return n
+// prometheus returns a server that answers with the series.
+func prometheus(all []series) *promquerytest.Server {
+	p := &promquerytest.Server{}
+	for _, x := range all {
+		p.Series = append(p.Series, promquerytest.Series{Contains: x.contains, Labels: x.labels, Value: x.value})
 	}
-	kind, result := "vector", []any{}
-	for _, s := range p.series {
-		if !strings.Contains(query, s.contains) {
-			continue
-		}
-		value := fmt.Sprint(s.value)
-		if !strings.HasSuffix(r.URL.Path, "_range") {
-			result = append(result, map[string]any{"metric": s.labels, "value": []any{seconds("time"), value}})
-			continue
-		}
-		var values []any
-		for at := seconds("start"); at <= seconds("end"); at += seconds("step") {
-			values = append(values, []any{at + p.late.Seconds(), value})
-		}
-		result = append(result, map[string]any{"metric": s.labels, "values": values})
-	}
-	if strings.HasSuffix(r.URL.Path, "_range") {
-		kind = "matrix"
-	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
-}
-
-// client returns a client of the server.
-func (p *prometheus) client(t *testing.T) *promquery.Client {
-	t.Helper()
-	server := httptest.NewServer(p)
-	t.Cleanup(server.Close)
-	c, err := promquery.New(server.URL, "a test", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return p
 }
 
 var (
@@ -96,14 +47,14 @@ func TestALedgerIsMadeOfWhatTheRulesRecord(t *testing.T) {
 	share := func(name string) model.Metric {
 		return model.Metric{"nodepool": "shared", "gpunodeclass": "t4", "share": model.LabelValue(name)}
 	}
-	p := &prometheus{series: covered(
+	p := prometheus(covered(
 		series{"sum_over_time(" + ofPools, share("used"), hour(3)}, series{"sum_over_time(" + ofPools, share("idle"), hour(1)},
 		series{"sum_over_time(" + discountIn(ofPools), share("used"), hour(0.5)},
 		series{"sum_over_time(" + ofNamespace, model.Metric{"namespace": "research", "nodepool": "shared"}, hour(2)},
 		series{"sum_over_time(" + ofNamespace, model.Metric{"namespace": "chat", "nodepool": "shared"}, hour(1)},
 		series{"(sum_over_time(" + unpriced, model.Metric{}, hour(2)},
-	)}
-	l, err := Ledger(t.Context(), p.client(t), Query{Range: twoHour, By: cost.Grouping{Dimension: cost.ByNamespace}, Cluster: "east", Now: twoHour.To})
+	))
+	l, err := Ledger(t.Context(), p.Client(t), Query{Range: twoHour, By: cost.Grouping{Dimension: cost.ByNamespace}, Cluster: "east", Now: twoHour.To})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +70,7 @@ func TestALedgerIsMadeOfWhatTheRulesRecord(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for _, query := range p.queries {
+	for _, query := range p.Queries() {
 		if !strings.Contains(query, `cluster="east"`) {
 			t.Errorf("a query is about all clusters: %s", query)
 		}
@@ -143,8 +94,8 @@ func TestUsesAreThoseOfTheGrouping(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &prometheus{series: covered(used, series{"sum_over_time(" + c.metric, c.labels, hour(1)})}
-		l, err := Ledger(t.Context(), p.client(t), Query{Range: twoHour, By: grouping, Now: twoHour.To})
+		p := prometheus(covered(used, series{"sum_over_time(" + c.metric, c.labels, hour(1)}))
+		l, err := Ledger(t.Context(), p.Client(t), Query{Range: twoHour, By: grouping, Now: twoHour.To})
 		if err != nil || len(l.Rows) != 1 || l.Rows[0].Key != c.want || l.Total != 2_000_000 {
 			t.Errorf("by %s: %+v, %v", by, l, err)
 		}
@@ -179,13 +130,14 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = Ledger(t.Context(), (&prometheus{series: c.series}).client(t), Query{Range: twoHour, By: grouping, Cluster: c.cluster, Now: twoHour.To})
+		_, err = Ledger(t.Context(), prometheus(c.series).Client(t), Query{Range: twoHour, By: grouping, Cluster: c.cluster, Now: twoHour.To})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	p := &prometheus{series: covered(used), late: time.Hour}
-	if _, err := Ledger(t.Context(), p.client(t), Query{Range: twoHour, By: cost.Grouping{Dimension: cost.ByPool}, Now: twoHour.To}); err == nil || !strings.Contains(err.Error(), "answers with a time that was not asked for") {
+	p := prometheus(covered(used))
+	p.Late = time.Hour
+	if _, err := Ledger(t.Context(), p.Client(t), Query{Range: twoHour, By: cost.Grouping{Dimension: cost.ByPool}, Now: twoHour.To}); err == nil || !strings.Contains(err.Error(), "answers with a time that was not asked for") {
 		t.Errorf("other times: %v", err)
 	}
 }
@@ -193,7 +145,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 func TestDataSaysHowMuchThereIs(t *testing.T) {
 	t.Parallel()
 	for want, all := range map[Data][]series{Nothing: nil, Exported: {{raw, model.Metric{}, 1}}, Recorded: {{raw, model.Metric{}, 2}}} {
-		if got, err := DataOf(t.Context(), (&prometheus{series: all}).client(t), from); got != want || err != nil {
+		if got, err := DataOf(t.Context(), prometheus(all).Client(t), from); got != want || err != nil {
 			t.Errorf("%d, %v, want %d", got, err, want)
 		}
 	}
