@@ -3,7 +3,6 @@ package advice_test
 import (
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/advice"
+	"karve.sh/karve/pkg/internal/docpage"
 )
 
 var jsonMerge = jsonpatch.MergePatch
@@ -330,23 +330,5 @@ func TestDocumentShowsActualAdvice(t *testing.T) {
 			t.Errorf("more than 80 columns: %s", line)
 		}
 	}
-	const file, begin, end = "../../docs/advise.md", "```\n$ kubectl karve advise\n", "```\n"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	shown, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatal("the page shows no output")
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(before+begin+got.String()+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(shown, got.String()); diff != "" {
-		t.Errorf("(-shown +printed; -update accepts it)\n%s", diff)
-	}
+	docpage.Check(t, "../../docs/advise.md", "```\n$ kubectl karve advise\n", "```\n", got.String(), *update)
 }

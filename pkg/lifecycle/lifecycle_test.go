@@ -6,16 +6,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/internal/docpage"
 	"karve.sh/karve/pkg/nodecontract"
 )
 
@@ -67,30 +65,8 @@ func marks() string {
 
 func TestPageHasTablesOfCode(t *testing.T) {
 	t.Parallel()
-	read, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(read)
 	for name, want := range map[string]string{"states": states(), "marks": marks()} {
-		begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
-		before, rest, ok := strings.Cut(text, begin)
-		got, after, ended := strings.Cut(rest, end)
-		if !ok || !ended {
-			t.Fatalf("%s lacks %q or %q", page, begin, end)
-		}
-		if *update {
-			text = before + begin + want + end + after
-			continue
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("run this test with -update: the %s differ (-code +page):\n%s", name, diff)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		docpage.Check(t, page, "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n", want, *update)
 	}
 }
 

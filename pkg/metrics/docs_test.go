@@ -3,14 +3,14 @@ package metrics
 import (
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"karve.sh/karve/pkg/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of the controller's metrics in docs/metrics.md")
@@ -71,24 +71,5 @@ func table(t *testing.T) string {
 
 func TestReferenceListsControllerMetrics(t *testing.T) {
 	t.Parallel()
-	const page, begin, end = "../../docs/metrics.md", "<!-- controller -->\n", "<!-- end of controller -->\n"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	got, after, ended := strings.Cut(rest, end)
-	if !ok || !ended {
-		t.Fatalf("%s lacks %q or %q", page, begin, end)
-	}
-	want := table(t)
-	if *update {
-		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s differs from the code; go test ./pkg/metrics -run Reference -update rewrites it (-want +got):\n%s", page, diff)
-	}
+	docpage.Check(t, "../../docs/metrics.md", "<!-- controller -->\n", "<!-- end of controller -->\n", table(t), *update)
 }

@@ -3,44 +3,19 @@ package nodelabels_test
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"karve.sh/karve/pkg/internal/docpage"
 	"karve.sh/karve/pkg/nodelabels"
 )
 
 var update = flag.Bool("update", false, "write the table of labels to docs/scheduling.md")
 
-const (
-	page       = "../../docs/scheduling.md"
-	begin, end = "<!-- labels -->\n", "<!-- end of labels -->\n"
-)
-
 // TestDocsListTable compares the table in the documentation with Table. With -update, it writes it.
 func TestDocsListTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	has, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatalf("%s has no place for the table", page)
-	}
-	want := table()
-	if *update {
-		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, has); diff != "" {
-		t.Errorf("go test ./pkg/nodelabels -run Docs -update writes the table (-want +got):\n%s", diff)
-	}
+	docpage.Check(t, "../../docs/scheduling.md", "<!-- labels -->\n", "<!-- end of labels -->\n", table(), *update)
 }
 
 func table() string {

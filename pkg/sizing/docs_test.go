@@ -3,11 +3,10 @@ package sizing
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"karve.sh/karve/pkg/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables in docs/sizing.md")
@@ -45,25 +44,7 @@ func tables() string {
 
 func TestThePageHasTheTables(t *testing.T) {
 	t.Parallel()
-	const page, begin, end = "../../docs/sizing.md", "<!-- tables -->\n", "<!-- end of tables -->\n"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	got, after, ended := strings.Cut(rest, end)
-	if !ok || !ended {
-		t.Fatalf("%s lacks %q or %q", page, begin, end)
-	}
-	if *update {
-		if err := os.WriteFile(page, []byte(before+begin+tables()+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(tables(), got); diff != "" {
-		t.Errorf("%s differs from the code; go test ./pkg/sizing -run Page -update rewrites it (-want +got):\n%s", page, diff)
-	}
+	docpage.Check(t, "../../docs/sizing.md", "<!-- tables -->\n", "<!-- end of tables -->\n", tables(), *update)
 }
 
 // TestEachLineHasRoomForItsObjects holds what the lines promise: the Go runtime doubles the live heap before it collects garbage, decisions and bursts copy some of it, and the
