@@ -107,8 +107,8 @@ func Of(m Measured, namespace string) (Advice, error) {
 	s := newSearch(f, changes)
 	a.Bought = f.bought(s.base)
 	steps := s.steps()
-	for _, c := range f.expiries(m.Expired) {
-		if namespace == "" {
+	if namespace == "" {
+		for _, c := range f.expiries(m.Expired) {
 			steps = append(steps, []change{c})
 		}
 	}
@@ -192,13 +192,7 @@ func (f *fleet) changes() (all []change, notes []string) {
 	all = append(append(all, f.shares(sites, gpus, most)...), f.merges(sites, gpus, most)...)
 	for i := range f.cluster.GPUNodeClasses {
 		class := &f.cluster.GPUNodeClasses[i]
-		var pools []string
-		for j := range f.cluster.NodePools {
-			if np := &f.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class.Name {
-				pools = append(pools, np.Name)
-			}
-		}
-		c, note, ok := f.headroom(class, pools)
+		c, note, ok := f.headroom(class)
 		if ok {
 			all = append(all, c)
 		} else if note != "" {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -33,15 +34,21 @@ type site struct {
 	untainted string
 }
 
+// poolsOf returns the NodePools that name a GPUNodeClass.
+func (f *fleet) poolsOf(class string) (pools []*karpv1.NodePool) {
+	for j := range f.cluster.NodePools {
+		if np := &f.cluster.NodePools[j]; facts.IsOurs(np) && np.Spec.Template.Spec.NodeClassRef.Name == class {
+			pools = append(pools, np)
+		}
+	}
+	return pools
+}
+
 // sites returns the GPUNodeClasses of the fleet that have workloads.
 func (f *fleet) sites(s *planner.Snapshot) (all []site) {
 	for i := range f.cluster.GPUNodeClasses {
 		x := site{class: &f.cluster.GPUNodeClasses[i]}
-		for j := range f.cluster.NodePools {
-			np := &f.cluster.NodePools[j]
-			if !facts.IsOurs(np) || np.Spec.Template.Spec.NodeClassRef.Name != x.class.Name {
-				continue
-			}
+		for _, np := range f.poolsOf(x.class.Name) {
 			x.pools = append(x.pools, np.Name)
 			if !slices.ContainsFunc(np.Spec.Template.Spec.Taints, facts.KeepsPodsAway) {
 				x.untainted = np.Name

@@ -94,16 +94,17 @@ func (f *fleet) burst(pool string) (most int64, began int) {
 }
 
 // headroom returns the change to keep fewer replicas free, if the bursts of pods never needed as many. note says that they needed more.
-func (f *fleet) headroom(class *v1alpha1.GPUNodeClass, pools []string) (c change, note string, ok bool) {
+func (f *fleet) headroom(class *v1alpha1.GPUNodeClass) (c change, note string, ok bool) {
+	pools := f.poolsOf(class.Name)
 	now, at := always(class)
 	if at < 0 || len(pools) == 0 || f.end < minSpan {
 		return c, "", false
 	}
 	to, where, began := int64(-1), "", 0
 	for _, pool := range pools {
-		most, n := f.burst(pool)
+		most, n := f.burst(pool.Name)
 		if began += n; most > to {
-			to, where = most, pool
+			to, where = most, pool.Name
 		}
 	}
 	if to >= now {

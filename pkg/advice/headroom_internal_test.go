@@ -67,7 +67,7 @@ func TestHeadroomThatNoBurstNeedsIsLowered(t *testing.T) {
 		f := bursts(c.minutes...)
 		f.end = c.end
 		f.cluster.GPUNodeClasses[0].Spec.Headroom = c.headroom
-		got, note, ok := f.headroom(&f.cluster.GPUNodeClasses[0], []string{"gpu-shared"})
+		got, note, ok := f.headroom(&f.cluster.GPUNodeClasses[0])
 		if ok != (c.do != "") || got.Do != c.do || !strings.HasPrefix(note, c.note) || (note == "") != (c.note == "") {
 			t.Errorf("%s: %q, %q, %t", name, got.Do, note, ok)
 		}
