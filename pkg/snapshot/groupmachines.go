@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
@@ -128,7 +126,7 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) {
 			continue
 		}
-		exposes := (m.Started() || m.State() == lifecycle.Initializing) && !unreachable(m.Node)
+		exposes := (m.Started() || m.State() == lifecycle.Initializing) && !records.NotReady(m.Node)
 		if exposes {
 			g.exposing[m.Claim.Name] = true
 		}
@@ -145,13 +143,6 @@ func NewGroupMachines(c *facts.Cluster) *GroupMachines {
 		}
 	}
 	return g
-}
-
-// unreachable reports whether the kubelet of a Node says that it is not ready, or says nothing. No pod starts there.
-func unreachable(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
-	})
 }
 
 // of returns the groups with pending pods for which a machine was launched.

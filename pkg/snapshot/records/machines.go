@@ -158,12 +158,17 @@ func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 	return f.waits.Add(timeout), true
 }
 
+// NotReady reports whether the kubelet of a Node says that it is not ready, or says nothing. No pod starts there.
+func NotReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	})
+}
+
 // Uninitialized returns what keeps Karpenter from initializing a machine that has its replicas.
 func Uninitialized(m *Machine) string {
-	for _, c := range m.Node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return "the Node is not ready"
-		}
+	if NotReady(m.Node) {
+		return "the Node is not ready"
 	}
 	for _, taint := range m.Node.Spec.Taints {
 		if slices.ContainsFunc(m.Claim.Spec.StartupTaints, func(s corev1.Taint) bool { return s.MatchTaint(&taint) }) || scheduling.IsKnownEphemeralTaint(&taint) {
