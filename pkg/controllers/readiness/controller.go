@@ -262,10 +262,7 @@ func (c *Controller) admit(ctx context.Context, m *records.Machine) (reconcile.R
 	if len(open) == 0 {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
-	if len(open) == 1 {
-		return c.admitNow(ctx, m)
-	}
-	others := sync.WaitGroup{}
+	var others sync.WaitGroup
 	others.Go(func() { c.admitOthers(ctx, open[1:]) })
 	defer others.Wait()
 	return c.admitNow(ctx, m)
