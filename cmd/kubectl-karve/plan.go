@@ -324,7 +324,7 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	controller := live.leader(ctx, o.namespace)
-	silences := live.silences(ctx, "plan", doctor.Namespaces{Controller: o.namespace})
+	checked := live.checkRights(ctx, "plan", doctor.Namespaces{Controller: o.namespace})
 	lists := live.readAhead(ctx, allPods)
 	from, err := o.published(ctx, live)
 	if err != nil {
@@ -334,7 +334,7 @@ func (o *planOptions) read(ctx context.Context, live connection) (source, error)
 	if err != nil {
 		return source{}, err
 	}
-	notes, err := silences()
+	notes, err := checked()
 	if err != nil {
 		return source{}, err
 	}

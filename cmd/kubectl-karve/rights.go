@@ -50,9 +50,9 @@ func (c connection) servesResource(r doctor.Right) bool {
 	return err == nil
 }
 
-// silences begins to ask for the rights of a verb of which nothing else says that they are missing. It returns a function that waits for the answer: notes on what the
-// verb does without some of them, or an error if it needs one. Who may not ask gets no answer.
-func (c connection) silences(ctx context.Context, verb string, in doctor.Namespaces) func() ([]string, error) {
+// checkRights begins to check the rights of a verb of which nothing else would report that they are missing. It returns a function that waits for the answer: notes on
+// what the verb does without some of them, or an error if it needs one. It returns neither if the user may not ask.
+func (c connection) checkRights(ctx context.Context, verb string, in doctor.Namespaces) func() ([]string, error) {
 	type answer struct {
 		notes []string
 		err   error
@@ -62,7 +62,7 @@ func (c connection) silences(ctx context.Context, verb string, in doctor.Namespa
 		var needs []doctor.Need
 		var rights []doctor.Right
 		for _, n := range doctor.NeedsOf(verb, in) {
-			if n.Quiet && (!n.Served || c.servesResource(n.Right)) {
+			if n.Checked && (!n.Served || c.servesResource(n.Right)) {
 				needs, rights = append(needs, n), append(rights, n.Right)
 			}
 		}

@@ -62,13 +62,11 @@ func (o *uiOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	notes, err := c.silences(ctx, "ui", doctor.Namespaces{Controller: o.plan.namespace})()
+	notes, err := c.checkRights(ctx, "ui", doctor.Namespaces{Controller: o.plan.namespace})()
 	if err != nil {
 		return err
 	}
-	for _, note := range notes {
-		s.note(note)
-	}
+	s.notes(notes...)
 	clk := clock.RealClock{}
 	source, err := ui.NewSource(ctx, clk, func(ctx context.Context) (published.Source, error) { return o.plan.published(ctx, c) })
 	if err != nil {

@@ -110,12 +110,18 @@ type Right struct {
 }
 
 func (r Right) String() string {
+	text := r.action()
+	if r.Namespace != "" {
+		text += " in namespace " + r.Namespace
+	}
+	return text
+}
+
+// action returns the verb and the resource.
+func (r Right) action() string {
 	text := r.Verb + " " + r.Resource
 	if r.Group != "" {
 		text += "." + r.Group
-	}
-	if r.Namespace != "" {
-		text += " in namespace " + r.Namespace
 	}
 	return text
 }

@@ -23,8 +23,8 @@ type Need struct {
 	Apart bool
 	// Without is what the verb does without the right. It is "" if the verb fails.
 	Without string
-	// Quiet reports that nothing else tells that the right is missing, so that the verb has to ask.
-	Quiet bool
+	// Checked reports that the verb checks the right before it begins, because nothing else would report that it is missing.
+	Checked bool
 }
 
 // VerbNeeds are the rights that some verbs need, as they are typed.
@@ -60,7 +60,7 @@ func named(n Need, name string) Need   { n.Name = name; return n }
 func apart(n Need) Need                { n.Apart = true; return n }
 func served(n Need) Need               { n.Served = true; return n }
 func without(n Need, does string) Need { n.Without = does; return n }
-func quietly(n Need, does string) Need { n.Without, n.Quiet = does, true; return n }
+func checked(n Need, does string) Need { n.Without, n.Checked = does, true; return n }
 
 func each(needs []Need, of func(Need) Need) []Need {
 	changed := make([]Need, len(needs))
@@ -80,15 +80,15 @@ func Verbs(in Namespaces) []VerbNeeds {
 	shown := slices.Concat(told, list("nodes", "pods", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "gpunodeclasses.karve.sh"))
 	var classes []Need
 	for _, r := range clouds.NodeClassResources() {
-		classes = append(classes, served(quietly(right("get", r.String(), inAll), "it launches nothing in its plans, and says so")))
+		classes = append(classes, served(checked(right("get", r.String(), inAll), "it launches nothing in its plans, and says so")))
 	}
 	plans := slices.Concat(shown, list("namespaces", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io", "storageclasses.storage.k8s.io", "daemonsets.apps"),
 		[]Need{served(right("list", "nodeoverlays.karpenter.sh", inAll))}, classes,
 		each(list("deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"), func(n Need) Need {
-			return served(quietly(n, "it ignores backend DRA"))
+			return served(checked(n, "it ignores backend DRA"))
 		}))
 	for _, api := range facts.PodGroupAPIs() {
-		plans = append(plans, served(quietly(right("list", "podgroups."+string(api), inAll), "it ignores groups of pods")))
+		plans = append(plans, served(checked(right("list", "podgroups."+string(api), inAll), "it ignores groups of pods")))
 	}
 	replays := each(plans, func(n Need) Need {
 		if slices.ContainsFunc(classes, func(c Need) bool { return c.Right == n.Right }) {
@@ -101,7 +101,7 @@ func Verbs(in Namespaces) []VerbNeeds {
 	for _, n := range explains {
 		if n.Verb == "list" && n.Resource != "poddisruptionbudgets" && n.Resource != "leases" {
 			n.Verb = "watch"
-			if n.Quiet = true; n.Without != "" { // An informer says nothing.
+			if n.Checked = true; n.Without != "" { // An informer says nothing.
 				n.Without = "the page may show them late"
 			}
 			follows = append(follows, n)
@@ -117,7 +117,7 @@ func Verbs(in Namespaces) []VerbNeeds {
 			without(served(right("list", "podmonitors.monitoring.coreos.com", inAll)), skipsCheck), without(apart(right("create", "subjectaccessreviews.authorization.k8s.io", inAll)), skipsCheck),
 		})
 	for i := range checks {
-		checks[i].Quiet = false
+		checks[i].Checked = false
 	}
 	rollouts := func(verbs ...Need) []Need {
 		return append(slices.Clone(told[1:]), verbs...)
@@ -150,10 +150,7 @@ func NeedsOf(verb string, in Namespaces) []Need {
 
 // May returns the right as in "you may not list pods".
 func (r Right) May() string {
-	text := r.Verb + " " + r.Resource
-	if r.Group != "" {
-		text += "." + r.Group
-	}
+	text := r.action()
 	if r.Name != "" {
 		text += " " + r.Name
 	}
@@ -259,7 +256,7 @@ func Table(in Namespaces) string {
 		if resources[r] == nil {
 			rows = append(rows, r)
 		}
-		text := strings.TrimPrefix(Right{Group: c.right.Group, Resource: c.right.Resource}.String(), " ")
+		text := strings.TrimPrefix(Right{Group: c.right.Group, Resource: c.right.Resource}.action(), " ")
 		if c.right.Name != "" {
 			text += "` `" + c.right.Name
 		}
