@@ -8,7 +8,7 @@ import (
 // Limits on [Patience]: the number of shapes of pods up to which the usual time is enough, by how many their number is divided beyond that, and the largest factor.
 const (
 	usualShapes     = 60
-	shapesPerFactor = 30
+	shapesPerFactor = 20
 	maxPatience     = 20
 )
 
