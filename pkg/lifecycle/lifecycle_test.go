@@ -6,6 +6,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,9 +49,9 @@ func short(d time.Duration) string {
 
 func states() string {
 	var b strings.Builder
-	b.WriteString("| state | when | room for pods | limit | counts from | owner | next step | at the limit |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| state | when | room for pods | owner of the next step | limit | counts from | at the limit |\n|---|---|---|---|---|---|---|\n")
 	for _, r := range Table {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, limit(r.Limit), r.Since, r.Owner, r.Next, r.Late)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, r.Owner, limit(r.Limit), r.Since, r.Late)
 	}
 	return b.String()
 }
@@ -67,6 +69,49 @@ func TestPageHasTablesOfCode(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"states": states(), "marks": marks()} {
 		docpage.Check(t, page, "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n", want, *update)
+	}
+}
+
+// TestDiagramHasStepsAndLimitsOfTable checks that each arrow of the diagram is a step in the table, that no step is missing, and that the labels have the limits.
+func TestDiagramHasStepsAndLimitsOfTable(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, diagram, _ := strings.Cut(string(text), "```mermaid\nstateDiagram-v2\n")
+	diagram, _, _ = strings.Cut(diagram, "```")
+	labels := map[State]map[State]string{}
+	for line := range strings.Lines(diagram) {
+		arrow, label, labeled := strings.Cut(strings.TrimSpace(line), ": ")
+		from, to, ok := strings.Cut(arrow, " --> ")
+		if !ok || !labeled {
+			t.Fatalf("%q is no arrow with a label", line)
+		}
+		if labels[State(from)] == nil {
+			labels[State(from)] = map[State]string{}
+		}
+		labels[State(from)][State(to)] = label
+	}
+	for _, r := range Table {
+		leaves := labels[r.State]
+		for _, to := range Table {
+			_, drawn := leaves[to.State]
+			// A machine becomes Unhealthy or loses its Node by a fault. What becomes Broken at the limit is deleted as a broken machine.
+			fault := r.State == Started && (to.State == Unhealthy || to.State == NodeMissing)
+			deleted := r.Breaks && to.State == Draining
+			step := to.State != r.State && !deleted && strings.Contains(r.Next+r.Late, string(to.State))
+			if drawn != (step || fault) {
+				t.Errorf("%s --> %s: drawn is %t", r.State, to.State, drawn)
+			}
+		}
+		want := "after " + r.Limit.Setting
+		if r.Limit.Default > 0 {
+			want = "after " + short(r.Limit.Default)
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Values(leaves)), func(label string) bool { return strings.Contains(label, want) }) {
+			t.Errorf("no arrow from %s has the limit: %q", r.State, want)
+		}
 	}
 }
 
