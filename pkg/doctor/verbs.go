@@ -222,6 +222,9 @@ type permission struct {
 	apart, served     bool
 }
 
+// allVerbs shortens all verbs of a command to the command.
+var allVerbs = strings.NewReplacer("top nodes`, `top pods", "top", "rollout status`, `rollout pause`, `rollout resume`, `rollout promote`, `rollout undo", "rollout")
+
 // Table returns the rights of the verbs as a table in Markdown, of which each row has rights of the same verbs.
 func Table(in Namespaces) string {
 	where := map[string]string{in.Controller: " in the controller's namespace", in.Agents: " in the agents' namespace", in.Prometheus: " in the namespace of Prometheus"}
@@ -252,7 +255,7 @@ func Table(in Namespaces) string {
 	var rows []row
 	resources := map[row][]string{}
 	for _, c := range cells {
-		r := row{c.permission, "`" + strings.Join(verbs[c], "`, `") + "`"}
+		r := row{c.permission, "`" + allVerbs.Replace(strings.Join(verbs[c], "`, `")) + "`"}
 		if resources[r] == nil {
 			rows = append(rows, r)
 		}
