@@ -28,25 +28,24 @@ func newBills(r prometheus.Registerer) *bills {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, name, "usd_per_hour"), help, labels, nil)
 	}
 	b := &bills{
-		node: desc("node", "Price of the launched offering when the node was planned, in US dollars per hour.",
+		node: desc("node", "Price of the launched offering when the node was planned.",
 			"node", nodePool, "instance_type", "capacity_type", "zone"),
-		idle: desc("node_idle", "Price of the node's replicas that no pod holds, in US dollars per hour.", "node", nodePool),
-		pod: desc("pod", "Price of the replicas that the pod holds, in US dollars per hour. The pods of a node and its idle part add up to its price.",
+		idle: desc("node_idle", "Price of the node's replicas that no pod holds.", "node", nodePool),
+		pod: desc("pod", "Price of the replicas that the pod holds. The pods of a node and its idle part add up to its price.",
 			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
-		podDiscount: desc("pod_discount", "What the same replicas would cost more in the cloud's list, in US dollars per hour. There is none for a node at its list price.",
+		podDiscount: desc("pod_discount", "What the replicas that the pod holds would cost more in the cloud's list. Missing for a node at its list price.",
 			"namespace", "pod", "node", nodePool, "owner_kind", "owner"),
-		share: desc("cost", "Price of all machines from their launch until they are gone, by what it is for: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
-			"or overhead (free replicas of machines that start or leave, and replicas that DaemonSets hold), in US dollars per hour.", nodePool, "gpunodeclass", "share"),
-		owner: desc("cost_owner", "Price of the replicas that the pods of a workload hold, in US dollars per hour.", "namespace", "owner_kind", "owner", nodePool),
-		label: desc("cost_label", "Price of the replicas that pods with a label hold, for each label in costLabels of the chart, in US dollars per hour.", "label", "value", nodePool),
-		shareDiscount: desc("cost_discount", "What all machines would cost more in the cloud's list, by what it is for, in US dollars per hour. "+
-			"It is negative where they cost less in the list. There is none where the prices are equal.", nodePool, "gpunodeclass", "share"),
-		ownerDiscount: desc("cost_owner_discount", "What the replicas that the pods of a workload hold would cost more in the cloud's list, in US dollars per hour. There is none where the prices are equal.",
+		share: desc("cost", "Price of all machines from their launch until they are gone: used (replicas that pods hold), idle (free replicas of nodes that take pods), "+
+			"and overhead (free replicas of machines that start or leave, and those that DaemonSets hold).", nodePool, "gpunodeclass", "share"),
+		owner:         desc("cost_owner", "Price of the replicas that the pods of a workload hold.", "namespace", "owner_kind", "owner", nodePool),
+		label:         desc("cost_label", "Price of the replicas that pods with a label hold, for each label in costLabels of the chart.", "label", "value", nodePool),
+		shareDiscount: desc("cost_discount", "What all machines would cost more in the cloud's list. Negative where they cost less there, missing where the prices are equal.", nodePool, "gpunodeclass", "share"),
+		ownerDiscount: desc("cost_owner_discount", "What the replicas of a workload would cost more in the cloud's list. Missing where the prices are equal.",
 			"namespace", "owner_kind", "owner", nodePool),
-		labelDiscount: desc("cost_label_discount", "What the replicas that pods with a label hold would cost more in the cloud's list, in US dollars per hour. There is none where the prices are equal.",
+		labelDiscount: desc("cost_label_discount", "What the replicas of pods with a label would cost more in the cloud's list. Missing where the prices are equal.",
 			"label", "value", nodePool),
 		unknown: prometheus.NewDesc(prometheus.BuildFQName(namespace, "cost", "unpriced_machines"),
-			"Machines whose price is not known, which count as $0. The leader always exports it.", nil, nil),
+			"Machines without a known price, which count as $0. The leader always exports it.", nil, nil),
 	}
 	r.MustRegister(b)
 	return b

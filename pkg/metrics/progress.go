@@ -39,25 +39,25 @@ func newProgress(r prometheus.Registerer) progress {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
 	}
 	return progress{
-		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. Karve plans while pods wait, at least every ten seconds.")),
-		OldestPod:         made.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas. 0 while none waits.")),
+		LastPlan:          made.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. While pods wait, Karve plans at least every ten seconds.")),
+		OldestPod:         made.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas, or 0.")),
 		GatherSeconds:     duration("gather", "Time to read the state of the cluster."),
 		DisruptionSeconds: duration("disruption", "Duration of a reconciliation of the disruption controller."),
 		Nominated:         made.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
 		PodsMoved:         made.NewCounterVec(counter("moved_total", "Pods evicted or drained from nodes that Karve deletes, with room elsewhere, by the reason for the deletion."), []string{nodePool, "reason"}),
 		StepOverruns: made.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "planner", Name: "step_overruns_total",
-			Help: "Steps of decisions (gather, view, plan, check, write) that took too long and were ended. Each is a bug.",
+			Help: "Steps of decisions that took too long and were ended: gather, view, plan, check, write. Each is a bug.",
 		}, []string{"step"}),
-		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects that decisions leave out, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
+		SetAside: made.NewGauge(gauge("planner", "objects_set_aside", "Objects left out of decisions, because a step took too long at them. The condition PlanningHealthy of NodePools names them.")),
 		MemoryLimit: made.NewGauge(gauge("memory", "limit_bytes",
-			"Memory limit of the controller, in bytes: that of its container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
+			"Memory limit of the container, or GOMEMLIMIT if that is smaller. 0 if there is none.")),
 		decisions: made.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
-			Help: "Time from an event until a controller decides about it, for the first event of each kind in a decision. For pending pods in the provisioning controller, it is measured for each pod and includes the batch window.",
+			Help: "Time from the first event of each kind until a controller decides about it. For pending pods in the provisioning controller, of each pod, with the batch window.",
 		}, []string{"controller", "reason"}),
-		claims: made.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
-		oldest: made.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
+		claims: made.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims, by state (machines.md)."), []string{nodePool, "state"}),
+		oldest: made.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim in each state."), []string{nodePool, "state"}),
 	}
 }
 
