@@ -144,6 +144,41 @@ func TestReadSkipsReportsWithoutMeasurements(t *testing.T) {
 	}
 }
 
+func TestIntroHolds(t *testing.T) {
+	t.Parallel()
+	reports, err := Read(reportsDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range reports {
+		throughput := func(mode, load string, clients int) float64 {
+			row, _ := find(r.Rows, mode, load, clients)
+			alone, _ := find(r.Rows, TimeSlicing, load, 1)
+			return row.OpsPerSecond / alone.OpsPerSecond
+		}
+		for _, c := range []struct {
+			mode, load  string
+			clients     int
+			least, most float64
+		}{
+			{TimeSlicing, "compute", 8, 0.97, 1.03},
+			{TimeSlicing, "memory", 8, 0.97, 1.03},
+			{MPS, "compute", 8, 1.04, 1.11},
+			{MPS, "memory", 8, 1.04, 1.11},
+			{TimeSlicing, "short", 8, 0, 0.35},
+			{MPS, "short", 8, 6, 12},
+			{TimeSlicing, "inference", 4, 3.95, 4.05},
+			{TimeSlicing, "inference", 8, 0, 7},
+			{MPS, "inference", 16, 15.9, 16.1},
+			{MPSThreads, "inference", 16, 15.9, 16.1},
+		} {
+			if got := throughput(c.mode, c.load, c.clients); !(c.least <= got && got <= c.most) {
+				t.Errorf("%s: %d clients with load %s and %s have %.2f times the throughput of one, and the introduction says %.2f to %.2f", r.Name, c.clients, c.load, c.mode, got, c.least, c.most)
+			}
+		}
+	}
+}
+
 func TestDocumentationMatchesReports(t *testing.T) {
 	t.Parallel()
 	reports, err := Read(reportsDir)
