@@ -94,9 +94,9 @@ type GPUImageRolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.group == 'karpenter.k8s.aws' && self.kind == 'EC2NodeClass'",message="nodeClassRef must name an EC2NodeClass of the group karpenter.k8s.aws"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass"
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// image is the desired image. Newest follows the image that AWS recommends for the cluster's version and the family of the EC2NodeClass. A release,
-	// such as v20261112 (AL2023) or 1.49.0 (Bottlerocket), or an image ID, stays at that image. A release that has already run well is pinned immediately,
-	// without a canary and outside windows. Any other release is tested first. Naming a distrusted release tests it once more. Default: Newest.
+	// image is the desired image. Newest follows the image that AWS recommends for the cluster's version and the family of the EC2NodeClass. A release, such
+	// as v20261112 (AL2023) or 1.49.0 (Bottlerocket), or an image ID stays at that image. A release that has run well is pinned immediately, without a
+	// canary and outside windows. Any other is tested first, a distrusted one once more. Default: Newest.
 	// +optional
 	// +kubebuilder:default=Newest
 	// +kubebuilder:validation:MaxLength=63
@@ -106,7 +106,7 @@ type GPUImageRolloutSpec struct {
 	// +optional
 	// +kubebuilder:default=Automatic
 	Promotion Promotion `json:"promotion,omitempty"`
-	// promoteNow is a release or image ID to promote as soon as its canary has passed the GPU check. It skips the rest of the soak and ignores windows. It
+	// promoteNow is a release or image ID to promote as soon as its canary has passed the GPU check, without the rest of the soak and outside windows. It
 	// applies to that image only, so it can stay in the spec.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -117,8 +117,8 @@ type GPUImageRolloutSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="soak is a time such as 30m or 24h, at most 720h"
 	Soak string `json:"soak,omitempty"`
-	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check, for example "10m". An image that takes longer is
-	// distrusted. From 1m to 14m, because Karpenter gives up on a node that has not registered after 15 minutes. Default: 10m.
+	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check. An image that takes longer is distrusted. From 1m to
+	// 14m, because Karpenter gives up on a node after 15 minutes. Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
@@ -189,8 +189,7 @@ type GPUImageRolloutStatus struct {
 	// current is the image that the EC2NodeClass is pinned to.
 	// +optional
 	Current *GPUImage `json:"current,omitempty"`
-	// replaced is the image to which the EC2NodeClass was pinned before, while the change is in progress. A restarted controller uses it to recognize its
-	// own change.
+	// replaced is the image to which the EC2NodeClass was pinned before, while the change is in progress.
 	// +optional
 	Replaced *GPUImage `json:"replaced,omitempty"`
 	// candidate is the image that is being tested, or that has passed and waits.
@@ -227,7 +226,7 @@ type GPUImageRolloutStatus struct {
 
 // GPUImage is a release of a machine image: one image for each architecture.
 type GPUImage struct {
-	// release is the name of the release, such as v20261112 or 1.49.0. For an image without a release, it is the image ID.
+	// release is the name of the release, such as v20261112 or 1.49.0, or the image ID if there is none.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Release string `json:"release"`

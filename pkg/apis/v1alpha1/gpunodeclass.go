@@ -177,8 +177,8 @@ type GPUNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
-	// headroom is the number of replicas that each NodePool of the class keeps free, so that a burst starts immediately. If several entries apply at the
-	// same time, the largest one is used.
+	// headroom is the number of replicas that each NodePool of the class keeps free for a burst. If several entries apply at the same time, the largest one
+	// is used.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -188,9 +188,8 @@ type GPUNodeClassSpec struct {
 	// +kubebuilder:default={}
 	Launch Launch `json:"launch,omitzero"`
 	// terminationGracePeriod is how long a node may drain if its NodePool sets no spec.template.spec.terminationGracePeriod, for example "30m" or "1h30m".
-	// After this time, Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. "Never" waits for the
-	// pods without limit, so one pod that cannot be evicted keeps its node. Existing nodes keep the value with which they were launched. At most 720h.
-	// Default: 1h.
+	// Then Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. With "Never", one pod that cannot be
+	// evicted keeps its node. Existing nodes keep the value with which they were launched. At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
@@ -202,13 +201,13 @@ type GPUNodeClassSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.group != 'karve.sh'",message="nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass"
 type NodeClassReference struct {
-	// group is the API group of the node class, for example karpenter.k8s.aws.
+	// group is the API group of the node class, such as karpenter.k8s.aws.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/')",message="group is the part of apiVersion before the slash, for instance karpenter.k8s.aws"
 	Group string `json:"group"`
-	// kind is the kind of the node class, for example EC2NodeClass.
+	// kind is the kind of the node class, such as EC2NodeClass.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -260,29 +259,28 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.busyPercent)",message="the pods of strategy None have whole GPUs and do not slow each other down: remove busyPercent"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'MIG' || !has(self.busyPercent) || has(self.replicas)",message="pods that have an instance for themselves do not slow each other down: remove busyPercent, or set replicas"
 type Sharing struct {
-	// strategy is one of: TimeSlicing, which shares each GPU among replicas that take turns; MPS, which shares each GPU among replicas that run at the
-	// same time with limits on memory and threads; MIG, which divides each GPU into instances with their own memory and compute; MemorySlots, which gives
-	// pods slots of a GPU's memory; None, which gives pods whole GPUs. MPS needs the MPS daemons of the chart (node.mps.enabled). MIG needs something that
-	// divides the GPUs of a node (node.mig.enabled). Nodes that were launched with another strategy are replaced.
+	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, MPS, whose replicas run at the same time with limits on memory and
+	// threads, MIG, which divides each GPU into instances with their own memory and compute, MemorySlots, which gives pods slots of a GPU's memory, or None,
+	// which gives pods whole GPUs. MPS needs node.mps.enabled of the chart, MIG node.mig.enabled or something else that divides GPUs. Nodes that were
+	// launched with another strategy are replaced.
 	// +required
 	Strategy Strategy `json:"strategy"`
-	// backend is one of: DevicePlugin, which exposes replicas as an extended resource of the Node; DRA, which makes the node agent a DRA (Dynamic Resource
-	// Allocation) driver; NVIDIADRA, which leaves the GPUs to NVIDIA's DRA driver (gpu.nvidia.com) instead of the node agent. With DevicePlugin and DRA,
-	// pods request the same resources. DRA needs Kubernetes 1.36, a container runtime with CDI (containerd 1.7 or newer), and node.dra.enabled of the
-	// chart, with the resources in node.dra.resources. NVIDIADRA needs Kubernetes 1.36, node.dra.enabled, and NVIDIA's driver on the nodes: pods request
-	// nvidia.com/gpu or have claims for NVIDIA's DeviceClass, and replicas is the driver's consumableShares. Nodes that were launched with another backend
-	// are replaced. Default: DevicePlugin.
+	// backend is DevicePlugin, which exposes replicas as an extended resource of the Node, DRA (Dynamic Resource Allocation), which makes the node agent a
+	// DRA driver for pods with the same requests, or NVIDIADRA, which leaves the GPUs to NVIDIA's DRA driver (gpu.nvidia.com). DRA and NVIDIADRA need
+	// Kubernetes 1.36 and node.dra.enabled of the chart, DRA also a container runtime with CDI (containerd 1.7 or newer) and the resources in
+	// node.dra.resources, NVIDIADRA NVIDIA's driver on the nodes: pods request nvidia.com/gpu or have claims for NVIDIA's DeviceClass, and replicas is the
+	// driver's consumableShares. Nodes that were launched with another backend are replaced. Default: DevicePlugin.
 	// +optional
 	Backend Backend `json:"backend,omitempty"`
-	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG it is the number of pods
-	// that take turns on an instance. If it is not set with MIG, each pod has an instance to itself.
+	// replicas is the number of replicas of each GPU, 2 to 128, and with MPS 2 to 48. Required with TimeSlicing and MPS. With MIG, it is the number of pods
+	// that take turns on an instance. Default with MIG: each pod has an instance to itself.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas *int32 `json:"replicas,omitempty"`
-	// maxReplicas allows more replicas than the field replicas, up to this number (2 to 128). A node then has as many replicas as its pods need, limited
-	// by the memory of its GPU: the largest pod that the NodePool admits counts, by its annotation karve.sh/gpu-memory. A pod without the annotation
-	// counts as the memory of a GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
+	// maxReplicas allows more replicas than the field replicas, up to this number (2 to 128): as many as the pods of a node need, limited by the memory of
+	// its GPU divided by that of the largest pod that the NodePool admits, by its annotation karve.sh/gpu-memory. A pod without it counts as the memory of a
+	// GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
@@ -294,17 +292,16 @@ type Sharing struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
 	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
-	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG it applies to the naming Single only.
+	// nvidia.com/gpu.shared with TimeSlicing and MPS, nvidia.com/gpu with None and with backend NVIDIADRA. With MIG, only for the naming Single.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne defines whether a container may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin. With MPS
-	// it is always Refuse.
+	// requestsAboveOne is Allow or Refuse, for containers that request more than one replica. Default: Allow, as in NVIDIA's device plugin. With MPS always
+	// Refuse.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
-	// busyPercent is how much of the time a pod keeps a GPU busy while it has the GPU to itself, 1 to 100. The price of work of pods with the annotation
-	// karve.sh/throughput then counts that the pods on a GPU slow each other down. Nodes are not replaced if it changes. Default: they do not slow each
-	// other down.
+	// busyPercent is how much of the time a pod keeps a GPU busy that it has to itself, 1 to 100. The price of work of pods with the annotation
+	// karve.sh/throughput then counts that pods on a GPU slow each other down. A change replaces no nodes. Default: they do not slow each other down.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -323,12 +320,12 @@ type Sharing struct {
 // MIGSharing defines the instances into which GPUs are divided. GPUs without a layout are not launched.
 // +kubebuilder:validation:XValidation:rule="!has(self.naming) || self.naming != 'Single' || self.layouts.all(l, has(l.profile))",message="with naming Single pods could not tell the instances of several profiles apart: set the profile of each layout, or use naming Mixed"
 type MIGSharing struct {
-	// naming is Mixed, which names the resource of instances after their profile, for example nvidia.com/mig-1g.5gb, or Single, which names it
-	// nvidia.com/gpu. The resource of shared instances has the suffix .shared: nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
+	// naming is Mixed, which names the resource of instances after their profile (nvidia.com/mig-1g.5gb), or Single, which names it nvidia.com/gpu. The
+	// resource of shared instances ends in .shared: nvidia.com/mig-1g.5gb.shared or nvidia.com/gpu.shared. Default: Mixed.
 	// +optional
 	Naming MIGNaming `json:"naming,omitempty"`
-	// layouts are the possible divisions of the GPUs of a node into instances. With naming Mixed, GPUs may have several layouts: each new node then gets
-	// the layout with which the nodes for the waiting pods are cheapest.
+	// layouts are the possible divisions of the GPUs of a node into instances. With naming Mixed, GPUs may have several: each new node gets the one with
+	// which the nodes for the waiting pods are cheapest.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -345,18 +342,18 @@ type MIGLayout struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
-	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960
-	// or 81920. Default: all GPUs with the name that have the profiles.
+	// gpuMemoryMiB restricts the layout to GPUs with this device memory, in MiB, as in the label karpenter.k8s.aws/instance-gpu-memory: an a100 has 40960 or
+	// 81920. Default: all GPUs with the name that have the profiles.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16777216
 	GPUMemoryMiB *int64 `json:"gpuMemoryMiB,omitempty"`
-	// profile divides each GPU into as many instances of one profile as fit. It is a profile as in nvidia-smi, for example 1g.5gb or 3g.20gb.
+	// profile divides each GPU into as many instances of one profile as fit, such as 1g.5gb or 3g.20gb, as in nvidia-smi.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
 	Profile string `json:"profile,omitempty"`
-	// instances divides each GPU into a number of instances of each profile, for example three of 1g.5gb and two of 2g.10gb.
+	// instances divides each GPU into a number of instances of each profile, such as three of 1g.5gb and two of 2g.10gb.
 	// +optional
 	// +listType=map
 	// +listMapKey=profile
@@ -378,7 +375,7 @@ type MIGGroup struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
 	GPUs int32 `json:"gpus"`
-	// instances are those of each of the GPUs.
+	// instances are those of each GPU.
 	// +required
 	// +listType=map
 	// +listMapKey=profile
@@ -389,7 +386,7 @@ type MIGGroup struct {
 
 // MIGInstances is a number of equal instances of a GPU.
 type MIGInstances struct {
-	// profile is the profile of the instances as in nvidia-smi, for example 1g.5gb or 3g.20gb.
+	// profile is the profile of the instances as in nvidia-smi, such as 1g.5gb or 3g.20gb.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)?)?$`
@@ -404,7 +401,7 @@ type MIGInstances struct {
 // MPSSharing are the limits of strategy MPS. They apply to each process, not to a pod as a whole.
 type MPSSharing struct {
 	// memoryOvercommitPercent is the sum of the memory limits of all replicas of a GPU in percent of its memory, 100 to 400. With 200, each replica may
-	// allocate twice its share, as long as the GPU has memory left. Default: 100.
+	// allocate twice its share while the GPU has memory left. Default: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=400
@@ -422,9 +419,8 @@ type MPSSharing struct {
 
 // MemorySharing defines the slots of device memory that pods can request.
 type MemorySharing struct {
-	// sizes are the sizes of slots, in ascending order, for example 2Gi, 4Gi and 8Gi, at least 256Mi. Pods request them as nvidia.com/gpu-2gb,
-	// nvidia.com/gpu-4gb and nvidia.com/gpu-8gb, and a size that is not a whole number of Gi as, for example, nvidia.com/gpu-1536mb. The slots of a node
-	// depend on its pods. Each slot is on one GPU. Nodes that were launched with other sizes are replaced.
+	// sizes are the sizes of slots, in ascending order, at least 256Mi. Pods request 2Gi as nvidia.com/gpu-2gb, and 1536Mi, which is not a whole number of
+	// Gi, as nvidia.com/gpu-1536mb. The slots of a node depend on its pods. Each slot is on one GPU. Nodes that were launched with other sizes are replaced.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -434,16 +430,15 @@ type MemorySharing struct {
 	// +kubebuilder:validation:XValidation:rule="[1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self) || quantity(self[i - 1]).isLessThan(quantity(self[i])))",message="sizes must be different and in ascending order, for instance 2Gi, 4Gi and 8Gi"
 	// +kubebuilder:validation:XValidation:rule="self.all(s, quantity(s).compareTo(quantity('256Mi')) >= 0 && quantity(s).compareTo(quantity('1Ti')) <= 0)",message="sizes are 256Mi to 1024Gi"
 	Sizes []string `json:"sizes"`
-	// reserve is the memory of each GPU that is not divided into slots. It is for the contexts of the driver and of processes. For example 512Mi or 0Mi,
-	// at most 64Gi. Default: 512Mi.
+	// reserve is the memory of each GPU that is not divided into slots, for the contexts of the driver and of processes, such as 512Mi or 0Mi, at most 64Gi.
+	// Default: 512Mi.
 	// +optional
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,6})(Mi|Gi)$`
 	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('64Gi')) <= 0",message="reserve is at most 64Gi"
 	Reserve string `json:"reserve,omitempty"`
-	// enforcement is None, which lets pods use more than their slots have, Watch, which reports a pod that uses 10 percent more for 30 seconds with an
-	// event and a metric, or MPS, which prevents processes from allocating more. MPS needs the MPS daemons of the chart (node.mps.enabled) and allows at
-	// most 48 slots per GPU. Default: Watch.
+	// enforcement is None, Watch, which reports a pod that uses 10 percent more than its slots have for 30 seconds with an event and a metric, or MPS, which
+	// prevents processes from allocating more. MPS needs node.mps.enabled of the chart and allows at most 48 slots per GPU. Default: Watch.
 	// +optional
 	Enforcement MemoryEnforcement `json:"enforcement,omitempty"`
 }
@@ -476,15 +471,14 @@ type Consolidation struct {
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
-	// restartCost is the cost of restarting a pod, as a decimal number of US dollars. Karve moves pods to cheaper nodes once the present nodes have wasted
-	// as much as the restarts cost. The cost is weighted by the pod's deletion cost and priority. With 0, Karve immediately makes every move that saves
-	// money. Default: 0.05, the price of a g4dn.xlarge for six minutes.
+	// restartCost is the cost of restarting a pod in US dollars, as a decimal number, weighted by the pod's deletion cost and priority. Karve moves pods
+	// once the nodes have wasted as much as the restarts cost, with 0 whenever it saves money. Default: 0.05, the price of a g4dn.xlarge for six minutes.
 	// +optional
 	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	RestartCost string `json:"restartCost,omitempty"`
-	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, for example "2h". "Never"
+	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, such as "2h". "Never"
 	// reports nothing. Needs karve-node on the node. At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
@@ -502,14 +496,13 @@ type Headroom struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
-	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", like in a NodePool's disruption
-	// budgets. Without it, the headroom always applies.
+	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri". Default: always.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$`
 	Schedule string `json:"schedule,omitempty"`
-	// duration is how long the headroom applies from each of those times, for example "10h". At most 720h.
+	// duration is how long the headroom applies from each time of schedule, such as "10h". At most 720h.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="duration is a time such as 30m or 10h, at most 720h"
@@ -519,8 +512,8 @@ type Headroom struct {
 // Launch defines how much choice a NodeClaim leaves the cloud.
 type Launch struct {
 	// maxPremiumPercent is how much more a node may cost per hour than the chosen offering, in percent, 0 to 100. A NodeClaim names all instance types and
-	// zones within this premium that can serve its pods. The cloud can then launch one that is available and, for spot, one that lasts longer. With 0,
-	// alternatives cost no more than the chosen offering. Default: 15.
+	// zones within this premium that can serve its pods, so that the cloud can launch one that is available and, for spot, one that lasts longer. Default:
+	// 15.
 	// +optional
 	// +kubebuilder:default=15
 	// +kubebuilder:validation:Minimum=0
@@ -544,11 +537,11 @@ type GPUNodeClassStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Nodes int64 `json:"nodes"`
-	// gpus is the number of physical GPUs of those nodes.
+	// gpus is the number of physical GPUs of the nodes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GPUs int64 `json:"gpus"`
-	// replicas is the number of replicas that those nodes expose or will expose.
+	// replicas is the number of replicas that the nodes expose or will expose.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Replicas int64 `json:"replicas"`
@@ -556,41 +549,40 @@ type GPUNodeClassStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ReplicasInUse int64 `json:"replicasInUse"`
-	// usdPerHour is the price of those nodes in US dollars per hour, as a decimal number.
+	// usdPerHour is the price of the nodes in US dollars per hour.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour,omitempty"`
-	// unusedNodes is the number of nodes whose replicas are held by pods that have not used the GPUs for spec.consolidation.unusedAfter.
+	// unusedNodes is the number of nodes whose pods hold replicas and have not used the GPUs for spec.consolidation.unusedAfter.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnusedNodes int64 `json:"unusedNodes"`
-	// unusedUSDPerHour is the price of those nodes in US dollars per hour, as a decimal number.
+	// unusedUSDPerHour is the price of unusedNodes in US dollars per hour.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	UnusedUSDPerHour string `json:"unusedUSDPerHour,omitempty"`
-	// refusedOfferings lists offerings that the cloud refused to launch and that Karve does not try again before a given time. A restarted controller
-	// reads them.
+	// refusedOfferings lists offerings that the cloud refused to launch and that Karve does not try again before a given time.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
-	// nodeMismatches lists nodes whose labels do not admit the pods for which Karve launched them. Karve launches no more nodes for such pods until the pods,
-	// the NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label. A restarted controller reads them.
+	// nodeMismatches lists nodes whose labels do not admit the pods for which Karve launched them. Karve launches no more nodes for such pods until the
+	// pods, the NodePool, the GPUNodeClass or the cloud's node class change, or the node gets the label.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	NodeMismatches []NodeMismatch `json:"nodeMismatches,omitempty"`
-	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. A restarted controller reads it. It
-	// is missing if no cheaper layout is known.
+	// waste is the excess cost of the nodes since a cheaper layout became possible, and the steps for which it pays. It is missing if no cheaper layout is
+	// known.
 	// +optional
 	Waste *Waste `json:"waste,omitempty"`
 }
 
 // Waste is the excess cost of nodes, less what was spent on restarts.
 type Waste struct {
-	// usd is the amount in US dollars, as a decimal number.
+	// usd is the amount in US dollars.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
@@ -603,7 +595,7 @@ type Waste struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
 	Steps []WasteStep `json:"steps,omitempty"`
-	// usdPerHour is what all steps together save in US dollars per hour, as a decimal number. usd grows at this rate.
+	// usdPerHour is what all steps together save in US dollars per hour. usd grows at this rate.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
@@ -623,13 +615,12 @@ type WasteStep struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Pods int32 `json:"pods"`
-	// restartUSD is the cost of these restarts in US dollars, as a decimal number. The step begins when the waste covers this cost and that of all earlier
-	// steps.
+	// restartUSD is the cost of these restarts in US dollars. The step begins when the waste covers it and that of all earlier steps.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	RestartUSD string `json:"restartUSD"`
-	// usdPerHour is what the step saves in US dollars per hour, as a decimal number.
+	// usdPerHour is what the step saves in US dollars per hour.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
@@ -646,11 +637,11 @@ type NodeMismatch struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	NodeClaim string `json:"nodeClaim"`
-	// pods identifies the pods: it is a hash of what they request, as in the annotation karve.sh/planned-pods.
+	// pods is a hash of what the pods request, as in the annotation karve.sh/planned-pods.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Pods string `json:"pods"`
-	// label is the label of the node. It is empty if the node has a taint instead.
+	// label is the label of the node, empty if it is about a taint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	Label string `json:"label,omitempty"`
@@ -658,7 +649,7 @@ type NodeMismatch struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Expected string `json:"expected,omitempty"`
-	// actual is the value on the node. It is empty if the node does not have the label.
+	// actual is the value on the node, empty without the label.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Actual string `json:"actual,omitempty"`
@@ -701,18 +692,16 @@ type RefusedOffering struct {
 	// +required
 	// +kubebuilder:validation:Enum=spot;on-demand;reserved;"*"
 	CapacityType string `json:"capacityType"`
-	// reservation is the ID of the reservation of which no slot could be launched. It is empty if the refusal is not about one.
+	// reservation is the ID of the reservation of which no slot could be launched, if any.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reservation string `json:"reservation,omitempty"`
-	// reason is the cause of the refusal: InsufficientCapacity, VCPULimitExceeded (for all types of the same vCPU quota with at least as many vCPUs),
-	// SpotInterrupted, NodeClassNotReady or another reason that docs/launching.md lists.
+	// reason is the cause of the refusal, such as InsufficientCapacity: docs/launching.md lists them.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z]*$`
 	Reason string `json:"reason,omitempty"`
-	// nodeClassGeneration is the generation of the cloud's node class if the refusal concerns the node class. The refusal ends when the generation
-	// changes. Otherwise 0.
+	// nodeClassGeneration is the generation of the cloud's node class if the refusal concerns it. The refusal ends when it changes. Otherwise 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`

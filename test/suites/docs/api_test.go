@@ -1,11 +1,13 @@
 package docs
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +26,7 @@ func TestAPIReferenceMatchesCRDs(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	var page strings.Builder
-	page.WriteString("# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` prints the same.\n")
+	page.WriteString("# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` has the same.\n")
 	slices.Reverse(files) // GPUNodeClass comes first.
 	for _, file := range files {
 		var crd apiextensionsv1.CustomResourceDefinition
@@ -51,33 +53,53 @@ func section(crd *apiextensionsv1.CustomResourceDefinition) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## %s\n\n`%s/%s`, cluster-scoped, short name `%s`.\n\n%s\n", crd.Spec.Names.Kind, crd.Spec.Group, version.Name,
 		strings.Join(crd.Spec.Names.ShortNames, "`, `"), schema.Description)
+	seen := map[string]string{}
 	for _, part := range []string{"spec", "status"} {
 		b.WriteString("\n| field | type | |\n|---|---|---|\n")
-		fields(&b, part, schema.Properties[part])
+		fields(&b, part, schema.Properties[part], seen)
 	}
 	return b.String()
 }
 
-// fields writes a row for each field of a schema, sorted by name.
-func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps) {
+// sentence matches texts that begin with a word, and not with a value such as amd64.
+var sentence = regexp.MustCompile(`^(?:a|how|see|the|those|what|when)\b`)
+
+// fields writes a row for each field of a schema, sorted by name. Objects with the fields of an earlier one point to it.
+func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps, seen map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
 		of := path + "." + name
-		what := field.Type
+		what, inner, below := field.Type, field, of
 		if field.Type == "array" {
-			what = field.Items.Schema.Type + "[]"
+			what, inner, below = field.Items.Schema.Type+"[]", *field.Items.Schema, of+"[]"
 		}
 		if slices.Contains(schema.Required, name) {
 			what += ", required"
 		}
 		text := strings.Join(strings.Fields(strings.ReplaceAll(field.Description, "|", `\|`)), " ")
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
-		if strings.HasSuffix(of, "status.conditions") {
-			continue // They are the same in all kinds.
+		for _, verb := range []string{" is ", " are ", ": "} { // As Go's comments, descriptions begin with the name of the field.
+			if rest, ok := strings.CutPrefix(text, name+verb); ok {
+				text = rest
+				if sentence.MatchString(rest) {
+					text = strings.ToUpper(rest[:1]) + rest[1:]
+				}
+			}
 		}
-		fields(b, of, field)
-		if field.Items != nil {
-			fields(b, of+"[]", *field.Items.Schema)
+		known := false
+		if len(inner.Properties) > 0 && !strings.HasSuffix(of, "status.conditions") { // Conditions are the same in all kinds.
+			key, err := json.Marshal(inner.Properties)
+			if err != nil {
+				panic(err)
+			}
+			if seen[string(key)] == "" {
+				seen[string(key)], known = below, true
+			} else {
+				text += " Its fields are those of `" + seen[string(key)] + "`."
+			}
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
+		if known {
+			fields(b, below, inner, seen)
 		}
 	}
 }
