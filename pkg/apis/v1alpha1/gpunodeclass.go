@@ -657,15 +657,15 @@ type NodeMismatch struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=400
 	Taint string `json:"taint,omitempty"`
-	// nodePoolGeneration, classGeneration and nodeClassGeneration are the generations of the NodePool, the GPUNodeClass and the cloud's node class.
+	// nodePoolGeneration is the generation of the NodePool.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodePoolGeneration int64 `json:"nodePoolGeneration,omitempty"`
-	// classGeneration: see nodePoolGeneration.
+	// classGeneration is the generation of the GPUNodeClass.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ClassGeneration int64 `json:"classGeneration,omitempty"`
-	// nodeClassGeneration: see nodePoolGeneration.
+	// nodeClassGeneration is the generation of the cloud's node class.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`
