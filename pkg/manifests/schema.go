@@ -23,18 +23,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/karpenter/pkg/apis"
+	"sigs.k8s.io/yaml"
+
+	ours "karve.sh/karve/pkg/apis/crds"
+	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// crd is what the API server knows of a kind of Karpenter's: the schema with its defaults and the CEL rules.
+// crd is what the API server knows of a kind: the schema with its defaults and the CEL rules.
 type crd struct {
 	structural *structuralschema.Structural
 	schema     validation.SchemaValidator
 	rules      *cel.Validator
 }
 
-// crds has the kinds of Karpenter and of its AWS provider, and the version that the API server stores. A schema is read when the first object of the kind is.
+// crds has Karve's GPUNodeClass, the kinds of Karpenter and of its AWS provider, and the version that the API server stores. A schema is read when the first object
+// of the kind is.
 var crds = func() map[schema.GroupKind]func() (*crd, error) {
-	all := map[schema.GroupKind]func() (*crd, error){}
+	all := map[schema.GroupKind]func() (*crd, error){{Group: v1alpha1.Group, Kind: v1alpha1.Kind}: sync.OnceValues(gpuNodeClassCRD)}
 	for _, definition := range slices.Concat(apis.CRDs, awsapis.CRDs) {
 		gk := schema.GroupKind{Group: definition.Spec.Group, Kind: definition.Spec.Names.Kind}
 		if gk.Kind != "CapacityBuffer" && all[gk] == nil {
@@ -46,6 +51,18 @@ var crds = func() map[schema.GroupKind]func() (*crd, error) {
 
 // nodeClassVersions are the versions of the node classes that have a CRD.
 var nodeClassVersions = map[schema.GroupKind]string{{Group: awsapis.Group, Kind: "EC2NodeClass"}: "v1"}
+
+func gpuNodeClassCRD() (*crd, error) {
+	text, err := ours.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var definition apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal(text, &definition); err != nil {
+		return nil, err
+	}
+	return crdOf(&definition)
+}
 
 func crdOf(definition *apiextensionsv1.CustomResourceDefinition) (*crd, error) {
 	version := definition.Spec.Versions[slices.IndexFunc(definition.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Storage })]
